@@ -1,0 +1,1 @@
+"""Real file formats, read into one Sample type."""

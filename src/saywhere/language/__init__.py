@@ -1,0 +1,1 @@
+"""What: words from areas, and areas from words."""

@@ -1,0 +1,1 @@
+"""The systems, each composed of vision and language."""

@@ -1,0 +1,1 @@
+"""Training runs: recipes, the loop, resume."""

@@ -1,0 +1,85 @@
+"""Features of fixed size from boxes of any size."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+Pooling = Literal["bilinear", "roi_align"]
+
+
+def bilinear(features: Tensor, boxes: Tensor, size: int, stride: float) -> Tensor:
+    """Sample a ``size x size`` grid in each box: DenseCap's Eq. 3, differentiable in features and boxes.
+
+    The outer grid points lie on the edges of the box and features outside the picture count as zero, as in the original
+    program. Cell (i, j) of ``features`` stands at ``((j + .5) * stride, (i + .5) * stride)`` in input pixels.
+
+    Args:
+        features: ``(C, H, W)``, the map of one picture.
+        boxes: ``(N, 4)`` ``x1 y1 x2 y2`` in pixels of the network's input.
+        size: points per side.
+        stride: input pixels per cell.
+
+    Returns:
+        ``(N, C, size, size)``, rows top to bottom.
+    """
+    x1, y1, x2, y2 = (boxes / stride - 0.5).unbind(-1)  # in cells, the first cell's centre at 0
+    steps = torch.linspace(0, 1, size, dtype=boxes.dtype, device=boxes.device)
+    x = x1[:, None] + (x2 - x1)[:, None] * steps
+    y = y1[:, None] + (y2 - y1)[:, None] * steps
+    return sample_points(features, x[:, None, :].expand(-1, size, -1), y[:, :, None].expand(-1, -1, size))
+
+
+def sample_points(features: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """Bilinear values ``(N, C, ...)`` of ``features (C, H, W)`` at points ``x, y (N, h, w)`` in cells; zero outside.
+
+    All boxes share one copy of the map: their grids are stacked along the rows of one large grid.
+    """
+    channels, height, width = features.shape
+    n, h, w = x.shape
+    # grid_sample counts cell centres with corners at -1 - 1/W; align_corners=False maps cell c to (2c + 1)/W - 1
+    grid = torch.stack(((2 * x + 1) / width - 1, (2 * y + 1) / height - 1), dim=-1)
+    grid = grid.reshape(1, n * h, w, 2).to(features.dtype)
+    values = functional.grid_sample(features[None], grid, mode="bilinear", padding_mode="zeros", align_corners=False)
+    return values.reshape(channels, n, h, w).transpose(0, 1)
+
+
+def roi_align(features: Tensor, boxes: Tensor, size: int, stride: float) -> Tensor:
+    """Mask R-CNN's RoIAlign with four samples a cell, same shapes as :func:`bilinear`; not differentiable in boxes."""
+    from torchvision.ops import roi_align as torchvision_roi_align
+
+    boxes = boxes.detach().to(features.dtype)
+    return torchvision_roi_align(features[None], [boxes], size, 1 / stride, sampling_ratio=2, aligned=True)
+
+
+def pool(features: Tensor, boxes: Tensor, size: int, stride: float, how: Pooling) -> Tensor:
+    """:func:`bilinear` or :func:`roi_align` by name."""
+    return {"bilinear": bilinear, "roi_align": roi_align}[how](features, boxes, size, stride)
+
+
+def pool_pyramid(maps: tuple[Tensor, ...], strides: tuple[int, ...], boxes: Tensor, size: int, how: Pooling) -> Tensor:
+    """Pool each box from the level that suits its size: ``(N, C, size, size)``.
+
+    A box goes to the coarsest level whose stride is at most an eighth of the square root of its area (the finest level
+    for smaller boxes), so that the cells it covers are about as many as the points taken.
+
+    Args:
+        maps: one ``(C, H_l, W_l)`` a level, finest first.
+        strides: input pixels per cell of each level.
+        boxes: ``(N, 4)`` in input pixels.
+        size: points per side.
+        how: ``"bilinear"`` or ``"roi_align"``.
+    """
+    if len(maps) == 1:
+        return pool(maps[0], boxes, size, strides[0], how)
+    sides = (boxes.detach()[:, 2:] - boxes.detach()[:, :2]).clamp(min=0).prod(dim=1).sqrt()
+    level = sum((sides >= 8 * stride).long() for stride in strides[1:]) + torch.zeros_like(sides, dtype=torch.long)
+    parts, order = [], []
+    for i, (features, stride) in enumerate(zip(maps, strides, strict=True)):
+        rows = (level == i).nonzero().flatten()
+        parts.append(pool(features, boxes[rows], size, stride, how))
+        order.append(rows)
+    return torch.cat(parts)[torch.cat(order).argsort()]

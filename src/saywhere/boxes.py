@@ -93,7 +93,7 @@ def decode(offsets: Tensor, anchors: Tensor, max_log_scale: float | None = None)
 def anchor_grid(shapes: Sequence[tuple[float, float]], height: int, width: int, stride: float) -> Tensor:
     """Anchors of every cell of a feature map: ``(height * width * k, 4)``, ordered by row, column, shape.
 
-    ``shapes`` are k pairs (w, h) in input pixels; cell (i, j) has its centre at ``((j + .5) * stride, (i + .5) * stride)``.
+    ``shapes`` are k pairs (w, h) in input pixels; the centre of cell (i, j) is ``((j + .5) stride, (i + .5) stride)``.
     """
     sizes = torch.tensor(shapes, dtype=torch.float32).reshape(-1, 2)
     y = (torch.arange(height, dtype=torch.float32) + 0.5) * stride

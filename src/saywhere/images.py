@@ -111,7 +111,7 @@ def _to_rgb(image: Image.Image) -> Image.Image:
 
 
 def _from_high_range(image: Image.Image) -> Image.Image:
-    """A 16-bit, 32-bit or float grey picture in 8 bits, scaled by its format's range, or its own where that has none."""
+    """A 16-bit, 32-bit or float grey picture in 8 bits, scaled by the range of its format or else of itself."""
     import numpy
 
     values = numpy.asarray(image, dtype=numpy.float32)

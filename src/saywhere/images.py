@@ -147,14 +147,12 @@ class Preprocess:
         long_side: pixels of the longer side after resizing.
         multiple: both sides are rounded to multiples of this, at most half of it away from the true aspect ratio.
         mean, std: per channel, R G B.
-        caffe: channels B G R in 0..255 (mean and std in the same order and range), as Caffe's networks want it.
     """
 
     long_side: int
     multiple: int
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
-    caffe: bool = False
 
     def size(self, width: int, height: int) -> tuple[int, int]:
         """Width and height after resizing; at least ``multiple`` each."""
@@ -168,7 +166,6 @@ class Preprocess:
 
         size = self.size(picture.width, picture.height)
         resized = picture.pixels.resize(size, Image.Resampling.BILINEAR, reducing_gap=3.0)
-        pixels = torch.from_numpy(numpy.array(resized)).permute(2, 0, 1).float()
-        pixels = pixels.flip(0) if self.caffe else pixels / 255
+        pixels = torch.from_numpy(numpy.array(resized)).permute(2, 0, 1).float() / 255
         mean, std = (pixels.new_tensor(values)[:, None, None] for values in (self.mean, self.std))
         return (pixels - mean) / std

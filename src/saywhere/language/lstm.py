@@ -1,0 +1,61 @@
+"""The LSTM speaker of DenseCap (section 3.1.4)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from saywhere.language.decoding import State
+from saywhere.text import PAD, START
+
+
+class LstmSpeaker(nn.Module):
+    """Says words of a region code: the LSTM hears the code, then START, then each word it said.
+
+    Args:
+        code_size: D of the codes.
+        vocabulary_size: V, reserved tokens included.
+        word_size: of the word vectors, and of the encoded code.
+        hidden_size: of the LSTM.
+        dropout: on the LSTM's inputs and outputs.
+    """
+
+    def __init__(self, code_size: int, vocabulary_size: int, word_size: int, hidden_size: int, dropout: float = 0.0):
+        super().__init__()
+        self.encode = nn.Linear(code_size, word_size)
+        self.words = nn.Embedding(vocabulary_size, word_size, padding_idx=PAD)
+        self.lstm = nn.LSTM(word_size, hidden_size, batch_first=True)
+        self.output = nn.Linear(hidden_size, vocabulary_size)
+        self.dropout = nn.Dropout(dropout)
+        self._initialise()
+
+    def _initialise(self) -> None:
+        with torch.no_grad():
+            self.words.weight.normal_(std=0.1)
+            self.words.weight[PAD] = 0
+            input_gate_rows = self.lstm.hidden_size
+            self.lstm.bias_ih_l0.zero_()
+            self.lstm.bias_hh_l0.zero_()
+            self.lstm.bias_ih_l0[input_gate_rows : 2 * input_gate_rows] = 1  # remember at first
+
+    def forward(self, codes: Tensor, words: Tensor) -> Tensor:
+        """Logits ``(N, T + 1, V)`` of each word of ``words (N, T)`` and of the END after it, given those before.
+
+        ``words`` has neither START nor END and is padded on the right; logits after the END mean nothing.
+        """
+        start = torch.full((len(words), 1), START, device=words.device)
+        heard = self.words(torch.cat((start, words), dim=1))
+        inputs = torch.cat((torch.relu(self.encode(codes))[:, None], heard), dim=1)
+        hidden, _ = self.lstm(self.dropout(inputs))
+        return self.output(self.dropout(hidden[:, 1:]))
+
+    def start(self, codes: Tensor) -> State:
+        """The state (h, c), each ``(N, hidden_size)``, after hearing ``codes (N, D)``."""
+        _, (h, c) = self.lstm(torch.relu(self.encode(codes))[:, None])
+        return h[0], c[0]
+
+    def step(self, words: Tensor, state: State) -> tuple[Tensor, State]:
+        """Log-probabilities ``(N, V)`` of the word after ``words (N,)``, and the next state."""
+        h, c = (part[None].contiguous() for part in state)
+        hidden, (h, c) = self.lstm(self.words(words)[:, None], (h, c))
+        return self.output(hidden[:, 0]).log_softmax(dim=1), (h[0], c[0])

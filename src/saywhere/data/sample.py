@@ -1,0 +1,120 @@
+"""The one type every data set is read into, and the report of what was found on the way."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import overload
+
+from torch import Tensor
+
+from saywhere.regions import Regions
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """A picture with its annotated regions and the sentences about all of it.
+
+    Attributes:
+        image: the picture's file.
+        width, height: size of the picture on disk, upright (after EXIF rotation), in pixels.
+        boxes: ``(N, 4)`` float32 ``x1 y1 x2 y2`` in pixels of that picture, inside it; N may be 0.
+        phrases: for each box its reference phrases, one or more.
+        sentences: captions of the whole picture, any number.
+    """
+
+    image: Path
+    width: int
+    height: int
+    boxes: Tensor
+    phrases: tuple[tuple[str, ...], ...]
+    sentences: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.boxes.shape != (len(self.phrases), 4):
+            raise ValueError(f"{self.image}: boxes {tuple(self.boxes.shape)} for {len(self.phrases)} sets of phrases")
+        if not all(self.phrases):
+            raise ValueError(f"{self.image}: a box without a phrase")
+
+    def regions(self) -> Regions:
+        """The boxes with the first reference of each as its caption, as for drawing."""
+        captions = tuple(references[0] for references in self.phrases)
+        return Regions(self.width, self.height, self.boxes, captions=captions, image=str(self.image))
+
+
+@dataclass
+class Report:
+    """What reading a data set met.
+
+    Attributes:
+        listed: pictures that the split names.
+        problems: what is missing or broken: the kind, and the names it befell.
+        left_out: what was left out or changed by design or by an option: the kind, and how often.
+        notes: remarks on the data set as a whole.
+    """
+
+    listed: int = 0
+    problems: dict[str, list[str]] = field(default_factory=dict)
+    left_out: Counter[str] = field(default_factory=Counter)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is missing or broken."""
+        return not self.problems
+
+    def problem(self, kind: str, name: str) -> None:
+        """Count and name something missing or broken."""
+        self.problems.setdefault(kind, []).append(name)
+
+    def lines(self, names: int = 5) -> list[str]:
+        """The report as text, at most ``names`` names for each kind of problem."""
+        lines = [f"note: {note}" for note in self.notes]
+        for kind, found in self.problems.items():
+            more = f", and {len(found) - names} more" if len(found) > names else ""
+            lines.append(f"{kind}: {len(found)} ({', '.join(found[:names])}{more})")
+        lines += [f"left out or changed: {kind}: {n}" for kind, n in self.left_out.items() if n]
+        return lines
+
+
+@dataclass(frozen=True, eq=False)
+class Samples(Sequence[Sample]):
+    """The samples of one split in the order of the data set, with the report of their reading.
+
+    Attributes:
+        samples: the samples.
+        name: name of the format and the data set's folder.
+        split: name of the split.
+        report: what was found, left out, missing and broken.
+    """
+
+    samples: tuple[Sample, ...]
+    name: str
+    split: str
+    report: Report = field(default_factory=Report)
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    @overload
+    def __getitem__(self, index: int) -> Sample: ...
+    @overload
+    def __getitem__(self, index: slice) -> Samples: ...
+    def __getitem__(self, index: int | slice) -> Sample | Samples:
+        """One sample, or for a slice the chosen samples with the same report."""
+        if isinstance(index, slice):
+            return Samples(self.samples[index], self.name, self.split, self.report)
+        return self.samples[index]
+
+    def __repr__(self) -> str:
+        return f"Samples({self.name}, {self.split}: {len(self)} pictures)"
+
+    def phrases(self) -> list[str]:
+        """Every reference phrase of every box, as a vocabulary is built from."""
+        return [phrase for sample in self.samples for references in sample.phrases for phrase in references]
+
+    def sentences(self) -> list[str]:
+        """Every sentence about a whole picture."""
+        return [sentence for sample in self.samples for sentence in sample.sentences]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from saywhere.data import flickr
+from saywhere.data import coco, flickr, jsonl, visual_genome
 from saywhere.data.assemble import Annotation, assemble
 from saywhere.data.phrases import PhraseOptions
 from saywhere.data.sample import Report, Sample, Samples
@@ -28,6 +28,9 @@ class _Format:
 
 _READERS = {
     "flickr8k": _Format(flickr.recognises, flickr.splits, flickr.read_split),
+    "visual-genome": _Format(visual_genome.recognises, visual_genome.splits, visual_genome.read_split),
+    "coco": _Format(coco.recognises, coco.splits, coco.read_split),
+    "jsonl": _Format(jsonl.recognises, jsonl.splits, jsonl.read_split),
 }
 FORMATS = tuple(_READERS)
 """Names of the formats that :func:`read` knows."""
@@ -55,7 +58,7 @@ def read(
     Args:
         root: its folder (or, for ``jsonl``, the file).
         format: one of :data:`FORMATS`; None guesses from the files.
-        split: name of the split.
+        split: name of the split, or its beginning if that is unambiguous (``train`` for COCO's ``train2017``).
         options: preprocessing of regions and phrases; none by default.
 
     Raises:
@@ -63,9 +66,7 @@ def read(
             A single missing picture or broken annotation is left out and named in the report.
     """
     root, format = _check(root, format)
-    if split not in (known := splits(root, format)):
-        have = f"it has {', '.join(known)}" if known else "it has none"
-        raise UserError(f"{root}: no split {split!r}; {have}")
+    split = _resolve(root, split, splits(root, format))
     report = Report()
     annotations = _READERS[format].read_split(root, split, report)
     samples = assemble(annotations, options or PhraseOptions(), report)
@@ -83,3 +84,13 @@ def _check(root: str | Path, format: str | None) -> tuple[Path, str]:
     elif not _READERS[format].recognises(root):
         raise UserError(f"{root}: not a data set in the format {format}; docs/data.md describes it")
     return root, format
+
+
+def _resolve(root: Path, split: str, known: list[str]) -> str:
+    """The one known split that is or begins with ``split``."""
+    if split in known:
+        return split
+    if len(matches := [name for name in known if split and name.startswith(split)]) == 1:
+        return matches[0]
+    have = f"it has {', '.join(known)}" if known else "it has none"
+    raise UserError(f"{root}: no split {split!r}; {have}")

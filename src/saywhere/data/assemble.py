@@ -112,7 +112,8 @@ def _sample(annotation: Annotation, size: DiskSize, options: PhraseOptions, repo
     boxes = torch.tensor([box for box, _ in labelled], dtype=torch.float32).reshape(-1, 4)
     boxes = to_disk(boxes, annotation.size or size[:2], size)
     inside = geometry.clip(boxes, size.width, size.height)
-    report.left_out["boxes cut at the border of the picture"] += int(((inside - boxes).abs() > 1).any(dim=1).sum())
+    if cut := int(((inside - boxes).abs() > 1).any(dim=1).sum()):
+        report.left_out["boxes cut at the border of the picture"] += cut
     solid = ((inside[:, 2:] - inside[:, :2]) > MIN_SIDE).all(dim=1).tolist()
     for _ in range(solid.count(False)):
         report.problem("box without area or outside the picture", annotation.name)

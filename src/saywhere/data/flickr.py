@@ -11,6 +11,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 from saywhere.data.assemble import Annotation
+from saywhere.data.files import find, read_lines
 from saywhere.data.phrases import Box, unique
 from saywhere.data.sample import Report
 from saywhere.errors import UserError
@@ -26,7 +27,7 @@ _SUFFIX = re.compile(r"\s+(?='(?:s|re|ve|ll|d|m)\b|n't\b)", re.IGNORECASE)
 
 def recognises(root: Path) -> bool:
     """Whether the folder holds the captions of Flickr8k or Flickr30k."""
-    return _find(root, TEXT_FOLDERS, TOKEN_FILES) is not None
+    return find(root, TEXT_FOLDERS, TOKEN_FILES) is not None
 
 
 def splits(root: Path) -> dict[str, Path]:
@@ -34,15 +35,15 @@ def splits(root: Path) -> dict[str, Path]:
     names = {"train": ("train",), "dev": ("dev",), "val": ("val",), "test": ("test",)}
     found = {}
     for name in names:
-        if file := _find(root, TEXT_FOLDERS, (f"Flickr_8k.{name}Images.txt", f"{name}.txt")):
+        if file := find(root, TEXT_FOLDERS, (f"Flickr_8k.{name}Images.txt", f"{name}.txt")):
             found[name] = file
     return found
 
 
 def read_split(root: Path, split: str, report: Report) -> list[Annotation]:
     """The pictures of one split, in the order of its list, with boxes in the pixels of the XML's ``<size>``."""
-    names = [line.strip() for line in _lines(splits(root)[split]) if line.strip()]
-    images = _find(root, (".",), IMAGE_FOLDERS)
+    names = [line.strip() for line in read_lines(splits(root)[split]) if line.strip()]
+    images = find(root, (".",), IMAGE_FOLDERS)
     if images is None:
         raise UserError(f"{root}: no folder of pictures; one of {', '.join(IMAGE_FOLDERS)} is expected")
     entities = next((root / f for f in ENTITIES_FOLDERS if (root / f / "Annotations").is_dir()), None)
@@ -68,7 +69,7 @@ def _add_entities(annotation: Annotation, folder: Path, report: Report) -> bool:
     marked = folder / "Sentences" / f"{key}.txt"
     try:
         size, boxes = read_boxes(folder / "Annotations" / f"{key}.xml")
-        mentions = [m for line in _lines(marked) for m in _MENTION.finditer(line)]
+        mentions = [m for line in read_lines(marked) for m in _MENTION.finditer(line)]
     except FileNotFoundError as error:
         report.problem("missing annotation", Path(error.filename).name)
         return False
@@ -122,20 +123,12 @@ def _number(tree: ElementTree.Element, path: str) -> float:
 
 def _sentences(root: Path) -> dict[str, list[str]]:
     """Captions by picture name from ``name.jpg#i<TAB>sentence`` lines."""
-    file = _find(root, TEXT_FOLDERS, TOKEN_FILES)
+    file = find(root, TEXT_FOLDERS, TOKEN_FILES)
     if file is None:
         raise UserError(f"{root}: no {' or '.join(TOKEN_FILES)}")
     found: dict[str, list[str]] = {}
-    for line in _lines(file):
+    for line in read_lines(file):
         key, tab, sentence = line.partition("\t")
         if tab and sentence.strip():
             found.setdefault(key.rpartition("#")[0], []).append(tidy(sentence))
     return found
-
-
-def _lines(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8").splitlines()
-
-
-def _find(root: Path, folders: tuple[str, ...], names: tuple[str, ...]) -> Path | None:
-    return next((root / f / name for name in names for f in folders if (root / f / name).exists()), None)

@@ -75,7 +75,7 @@ class Report:
         for kind, found in self.problems.items():
             more = f", and {len(found) - names} more" if len(found) > names else ""
             lines.append(f"{kind}: {len(found)} ({', '.join(found[:names])}{more})")
-        lines += [f"left out or changed: {kind}: {n}" for kind, n in self.left_out.items() if n]
+        lines += [f"left out or changed: {kind}: {n}" for kind, n in self.left_out.items()]
         return lines
 
 

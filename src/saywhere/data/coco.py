@@ -1,0 +1,104 @@
+"""COCO: ``captions_*.json`` are sentences, ``instances_*.json`` boxes with the name of a class as their phrase."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from saywhere.data.assemble import Annotation
+from saywhere.data.files import find, number, read_json, size_box, text
+from saywhere.data.phrases import unique
+from saywhere.data.sample import Report
+from saywhere.errors import UserError
+
+KINDS = ("instances", "captions")
+
+
+def recognises(root: Path) -> bool:
+    """Whether the folder, or ``annotations`` in it, holds captions or instances."""
+    return bool(splits(root))
+
+
+def splits(root: Path) -> list[str]:
+    """What follows ``captions_`` or ``instances_`` in the names of the files: ``train2017``, ``val2017``."""
+    if not root.is_dir():
+        return []
+    files = [file.stem for kind in KINDS for f in ("annotations", ".") for file in (root / f).glob(f"{kind}_*.json")]
+    return sorted({name.partition("_")[2] for name in files})
+
+
+def read_split(root: Path, split: str, report: Report) -> list[Annotation]:
+    """The pictures of one split, with the boxes of its instances (crowds left out) and its captions."""
+    found: dict[Any, Annotation] = {}
+    for kind in KINDS:
+        file = find(root, ("annotations", "."), (f"{kind}_{split}.json",))
+        if file is None:
+            report.notes.append(f"no {kind}_{split}.json: the pictures have no {_MEANS[kind]}")
+            continue
+        content = read_json(file, dict)
+        images, entries = (_list(content, part, file) for part in ("images", "annotations"))
+        _add_pictures(found, images, root, split, report)
+        if kind == "captions":
+            _add_captions(found, entries, report)
+        else:
+            _add_instances(found, entries, _classes(content, file), report)
+    for annotation in found.values():
+        annotation.labelled = unique(annotation.labelled)
+    return list(found.values())
+
+
+_MEANS = {"instances": "regions", "captions": "sentences"}
+
+
+def _add_pictures(found: dict[Any, Annotation], images: list[Any], root: Path, split: str, report: Report) -> None:
+    places = (split, f"images/{split}", "images", ".")
+    folder = next((root / place for place in places if (root / place).is_dir()), root)
+    for entry in images:
+        try:
+            key, name = entry["id"], text(entry["file_name"])
+            size = number(entry["width"]), number(entry["height"])
+            if min(size) <= 0:
+                raise ValueError(f"size {size}")
+            found.setdefault(key, Annotation(name, folder / name, size=size))
+        except (KeyError, TypeError, ValueError):
+            report.problem("broken annotation", f"image {_name(entry)}")
+
+
+def _add_captions(found: dict[Any, Annotation], entries: list[Any], report: Report) -> None:
+    for entry in entries:
+        try:
+            annotation, sentence = found[entry["image_id"]], " ".join(text(entry["caption"]).split())
+            if not sentence:
+                raise ValueError("an empty caption")
+            annotation.sentences = (*annotation.sentences, sentence)
+        except (KeyError, TypeError, ValueError):
+            report.problem("broken caption", f"annotation {_name(entry)}")
+
+
+def _add_instances(found: dict[Any, Annotation], entries: list[Any], classes: dict[Any, str], report: Report) -> None:
+    for entry in entries:
+        try:
+            if entry.get("iscrowd"):
+                report.left_out["boxes around a crowd"] += 1
+            else:
+                box = size_box(entry["bbox"])
+                found[entry["image_id"]].labelled.append((box, classes[entry["category_id"]]))
+        except (KeyError, TypeError, ValueError, AttributeError):
+            report.problem("broken region", f"annotation {_name(entry)}")
+
+
+def _classes(content: dict[str, Any], file: Path) -> dict[Any, str]:
+    try:
+        return {entry["id"]: text(entry["name"]) for entry in _list(content, "categories", file)}
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{file}: broken categories ({error})") from error
+
+
+def _list(content: dict[str, Any], part: str, file: Path) -> list[Any]:
+    if not isinstance(content.get(part), list):
+        raise UserError(f"{file}: not in COCO's format, it has no list of {part!r}")
+    return content[part]
+
+
+def _name(entry: Any) -> str:
+    return str(entry.get("id", "without an id")) if isinstance(entry, dict) else repr(entry)

@@ -1,0 +1,73 @@
+"""The files and values that the formats share: folders, lines, JSON, boxes."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from saywhere.data.phrases import Box
+from saywhere.errors import UserError
+
+
+def find(root: Path, folders: Iterable[str], names: Sequence[str]) -> Path | None:
+    """The first of ``names`` that exists in the first of ``folders`` under ``root``."""
+    return next((root / f / name for f in folders for name in names if (root / f / name).exists()), None)
+
+
+def index_pictures(folders: Sequence[Path]) -> dict[str, Path]:
+    """Files by name in several folders; the first folder wins."""
+    return {path.name: path for folder in reversed(folders) for path in folder.iterdir()}
+
+
+def read_lines(path: Path) -> list[str]:
+    """The lines of a UTF-8 text file; ``UserError`` for a file that is something else."""
+    try:
+        return path.read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not a UTF-8 text file: {error.reason} at byte {error.start}") from error
+
+
+def read_json(path: Path, kind: type) -> Any:
+    """The content of a JSON file whose outermost value is a ``kind`` (list or dict); ``UserError`` otherwise."""
+    try:
+        content = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise UserError(f"{path} is not a JSON file: {error}") from error
+    if not isinstance(content, kind):
+        raise UserError(f"{path}: a JSON {kind.__name__} is expected, not a {type(content).__name__}")
+    return content
+
+
+def number(value: object) -> float:
+    """A finite number; ``ValueError`` for anything else."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ValueError(f"{value!r} is not a finite number")
+    return float(value)
+
+
+def corner_box(values: object) -> Box:
+    """``[x1, y1, x2, y2]`` as a box; ``ValueError`` if it is something else or inside out."""
+    if not isinstance(values, (list, tuple)) or len(values) != 4:
+        raise ValueError(f"{values!r} is not a box of four numbers")
+    x1, y1, x2, y2 = (number(value) for value in values)
+    if x2 < x1 or y2 < y1:
+        raise ValueError(f"box {values!r} is inside out")
+    return x1, y1, x2, y2
+
+
+def size_box(values: object) -> Box:
+    """``[x, y, width, height]`` as a box; ``ValueError`` if it is something else."""
+    if not isinstance(values, (list, tuple)) or len(values) != 4:
+        raise ValueError(f"{values!r} is not a box of four numbers")
+    x, y, width, height = (number(value) for value in values)
+    return corner_box((x, y, x + width, y + height))
+
+
+def text(value: object) -> str:
+    """A string; ``ValueError`` for anything else."""
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is not a text")
+    return value

@@ -1,0 +1,104 @@
+"""Our own format for one's own data: a file of JSON lines, one a picture. docs/data.md describes it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from saywhere.data.assemble import Annotation
+from saywhere.data.files import corner_box, number, read_lines, text
+from saywhere.data.phrases import Labelled, unique
+from saywhere.data.sample import Report
+from saywhere.errors import UserError
+
+SPLIT_NAMES = ("train", "dev", "val", "test")
+
+
+def recognises(root: Path) -> bool:
+    """Whether ``root`` is a ``.jsonl`` file or a folder with one."""
+    return bool(_files(root))
+
+
+def splits(root: Path) -> list[str]:
+    """Every split that a line belongs to, in the order of their first line."""
+    return list(dict.fromkeys(_split(row, file) for file in _files(root) for _, row in _rows(file) if row is not None))
+
+
+def read_split(root: Path, split: str, report: Report) -> list[Annotation]:
+    """The pictures of one split in the order of the lines; a broken line is named in the report."""
+    found = []
+    for file in _files(root):
+        for line, row in _rows(file):
+            name = f"{file.name}:{line}"
+            if row is None:
+                report.problem("broken line", f"{name} (not a JSON object)")
+            elif _split(row, file) == split:
+                try:
+                    found.append(_annotation(row, file, name, report))
+                except (KeyError, TypeError, ValueError) as error:
+                    reason = f"no {error}" if isinstance(error, KeyError) else error
+                    report.listed += 1
+                    report.problem("broken line", f"{name} ({reason})")
+    return found
+
+
+def _annotation(row: dict[str, Any], file: Path, name: str, report: Report) -> Annotation:
+    image = text(row["image"])
+    size = None
+    if "width" in row or "height" in row:
+        size = number(row["width"]), number(row["height"])
+        if min(size) <= 0:
+            raise ValueError(f"size {size[0]:g} x {size[1]:g}")
+    sentences = tuple(text(sentence) for sentence in _list(row, "sentences"))
+    labelled = []
+    for i, region in enumerate(_list(row, "regions")):
+        try:
+            labelled += _labelled(region)
+        except (KeyError, TypeError, ValueError) as error:
+            reason = f"no {error}" if isinstance(error, KeyError) else error
+            report.problem("broken region", f"{name} region {i} ({reason})")
+    return Annotation(image, file.parent / image, unique(labelled), sentences, size)
+
+
+def _labelled(region: dict[str, Any]) -> list[Labelled]:
+    box = corner_box(region["box"])
+    references = region["phrases"] if "phrases" in region else [region["phrase"]]
+    if not isinstance(references, list) or not references:
+        raise ValueError("phrases is not a list of texts")
+    return [(box, text(phrase)) for phrase in references]
+
+
+def _list(row: dict[str, Any], key: str) -> list[Any]:
+    value = row.get(key, [])
+    if not isinstance(value, list):
+        raise ValueError(f"{key} is not a list")
+    return value
+
+
+def _split(row: dict[str, Any], file: Path) -> str:
+    return str(row.get("split", file.stem if file.stem in SPLIT_NAMES else "train"))
+
+
+def _rows(file: Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
+    """Line numbers from 1 and what the lines hold, None for a broken one; ``UserError`` if all of them are broken."""
+    lines = [(i, line) for i, line in enumerate(read_lines(file), start=1) if line.strip()]
+    rows = [(i, _row(line)) for i, line in lines]
+    if all(row is None for _, row in rows):
+        raise UserError(f"{file} is not a file of JSON lines: {'no line is a JSON object' if rows else 'it is empty'}")
+    yield from rows
+
+
+def _row(line: str) -> dict[str, Any] | None:
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) else None
+
+
+def _files(root: Path) -> list[Path]:
+    if root.is_dir():
+        return sorted(root.glob("*.jsonl"))
+    return [root] if root.is_file() and root.suffix == ".jsonl" else []

@@ -1,0 +1,150 @@
+"""Visual Genome's ``region_descriptions.json`` (version 1.0 to 1.4) and its pictures.
+
+The size of an annotated picture is in ``image_data.json``. Without that file the pictures on disk are taken for the
+originals, unless the boxes say otherwise: see :func:`infer_sizes`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from saywhere.data.assemble import Annotation, DiskSize, extent, fits, measure
+from saywhere.data.files import find, index_pictures, number, read_json, size_box, text
+from saywhere.data.phrases import Labelled, unique
+from saywhere.data.sample import Report
+from saywhere.errors import UserError
+
+REGIONS = "region_descriptions.json"
+SIZES = "image_data.json"
+SPLITS = "densecap_splits.json"
+IMAGE_FOLDERS = ("VG_100K", "VG_100K_2", "images/VG_100K", "images/VG_100K_2", "images")
+MISFITS = 0.1
+"""Share of pictures with boxes outside them, above which the pictures on disk are not the originals."""
+AGREE = 0.02
+"""The scale estimated from the width and that from the height may differ by this factor."""
+
+
+def recognises(root: Path) -> bool:
+    """Whether the folder holds the region descriptions."""
+    return (root / REGIONS).is_file()
+
+
+def splits(root: Path) -> list[str]:
+    """The splits of DenseCap's ``densecap_splits.json`` if it is there; else everything is ``train``."""
+    file = find(root, (".", "info"), (SPLITS,))
+    return list(read_json(file, dict)) if file else ["train"]
+
+
+def read_split(root: Path, split: str, report: Report) -> list[Annotation]:
+    """The pictures of one split in the order of the file, with boxes in the pixels of the annotated picture."""
+    folders = [root / name for name in IMAGE_FOLDERS if (root / name).is_dir()]
+    if not folders:
+        raise UserError(f"{root}: no folder of pictures; one of {', '.join(IMAGE_FOLDERS)} is expected")
+    pictures = index_pictures(folders)
+    wanted = _wanted(root, split)
+    sizes = _sizes(root, report)
+    found = []
+    for entry in read_json(root / REGIONS, list):
+        key = _key(entry)
+        if key is None:
+            report.problem("broken annotation", f"an entry without an id in {REGIONS}")
+        elif wanted is None or key in wanted:
+            image = pictures.get(f"{key}.jpg", folders[0] / f"{key}.jpg")
+            found.append(Annotation(f"{key}.jpg", image, _regions(entry, report), size=sizes.get(key)))
+    if wanted is not None:
+        for key in sorted(wanted - {int(Path(annotation.name).stem) for annotation in found}):
+            report.listed += 1
+            report.problem("missing annotation", str(key))
+    return infer_sizes(found, report)
+
+
+def infer_sizes(found: list[Annotation], report: Report) -> list[Annotation]:
+    """Settle the size of annotated pictures that no file gives.
+
+    As long as at most ``MISFITS`` of the pictures on disk have boxes that leave them, they are taken for the originals.
+    Otherwise they are smaller copies. Regions usually reach the right and the bottom border, so width and height each
+    give an estimate of the scale; where the two agree within ``AGREE`` it is used, and elsewhere the picture is left
+    out. The report says so in either case.
+    """
+    unsized = [annotation for annotation in found if annotation.size is None and annotation.labelled]
+    measured = measure([annotation.image for annotation in unsized])
+    on_disk = [(a, size) for a, size in zip(unsized, measured, strict=True) if isinstance(size, DiskSize)]
+    if not on_disk:
+        return found
+    misfits = sum(not fits(annotation, size) for annotation, size in on_disk)
+    if misfits <= MISFITS * len(on_disk):
+        report.notes.append(
+            f"no size in {SIZES} for {len(on_disk)} pictures: those on disk are taken for the originals"
+        )
+        return found
+    unknown = set()
+    for annotation, size in on_disk:
+        right, bottom = extent(annotation)
+        across, down = size.width / max(right, 1), size.height / max(bottom, 1)
+        if abs(across / down - 1) <= AGREE:
+            scale = min(across, down)
+            annotation.size = (size.width / scale, size.height / scale)
+        else:
+            report.listed += 1
+            report.problem(f"size of the annotated picture unknown ({SIZES} would give it)", annotation.name)
+            unknown.add(annotation.name)
+    estimated = len(on_disk) - len(unknown)
+    report.notes.append(
+        f"no size in {SIZES} for {len(on_disk)} pictures, and the boxes do not fit those on disk: "
+        f"the scale of {estimated} is estimated from the furthest boxes"
+    )
+    return [annotation for annotation in found if annotation.name not in unknown]
+
+
+def _wanted(root: Path, split: str) -> set[int] | None:
+    """The ids of a split; None for all."""
+    file = find(root, (".", "info"), (SPLITS,))
+    if file is None:
+        return None
+    ids = read_json(file, dict)[split]
+    if not isinstance(ids, list) or not all(isinstance(key, int) for key in ids):
+        raise UserError(f"{file}: split {split!r} is not a list of picture ids")
+    return set(ids)
+
+
+def _sizes(root: Path, report: Report) -> dict[int, tuple[float, float]]:
+    """Width and height of the original pictures by id; empty without the file."""
+    if not (root / SIZES).is_file():
+        return {}
+    sizes = {}
+    for entry in read_json(root / SIZES, list):
+        key = _key(entry)
+        try:
+            width, height = number(entry["width"]), number(entry["height"])
+            if key is None or width <= 0 or height <= 0:
+                raise ValueError(f"{key}: {width:g} x {height:g}")
+        except (KeyError, TypeError, ValueError):
+            report.problem(f"broken entry in {SIZES}", str(key))
+        else:
+            sizes[key] = (width, height)
+    return sizes
+
+
+def _key(entry: Any) -> int | None:
+    """The picture's id: ``id`` in region descriptions, ``image_id`` in image data (or the other way in version 1.0)."""
+    if not isinstance(entry, dict):
+        return None
+    key = entry.get("image_id", entry.get("id"))
+    return key if isinstance(key, int) else None
+
+
+def _regions(entry: dict[str, Any], report: Report) -> list[Labelled]:
+    regions = entry.get("regions")
+    if not isinstance(regions, list):
+        report.problem("broken annotation", f"{_key(entry)} (no list of regions)")
+        return []
+    found = []
+    for region in regions:
+        try:
+            box = size_box([region[side] for side in ("x", "y", "width", "height")])
+            found.append((box, text(region["phrase"])))
+        except (KeyError, TypeError, ValueError):
+            name = region.get("region_id") if isinstance(region, dict) else region
+            report.problem("broken region", f"{_key(entry)}: region {name}")
+    return unique(found)

@@ -46,9 +46,10 @@ class _Style:
     line_height: int
 
     @classmethod
-    def of(cls, width: int, height: int) -> _Style:
+    def of(cls, width: int, height: int, count: int) -> _Style:
+        """For a picture of this size with ``count`` boxes: many captions are written smaller."""
         side = min(max(width, height), 2 * min(width, height) + 200)  # a long strip is not a big picture
-        size = max(11, round(side / 42))
+        size = max(11, round(side / (45 if count <= 15 else 55)))
         font = ImageFont.load_default(size)
         return cls(max(1, round(side / 260)), max(2, round(size / 4)), font, round(size * 1.2))
 
@@ -58,14 +59,14 @@ def draw_regions(image: Image, regions: Regions) -> Image:
 
     The image may have another size than ``regions.width x regions.height``: boxes are scaled to it. Lines and letters
     grow with the picture. The best region is drawn last, on top; its caption takes the best place, and each further one
-    goes where it covers the least of those before it. Captions stay inside the picture, long ones are broken into lines,
-    and in a picture too small for a single letter only the boxes are drawn.
+    goes where it covers the least of the captions before it and of the boxes. Captions stay inside the picture, long
+    ones are broken into lines, and in a picture too small for a single letter only the boxes are drawn.
     """
     canvas = image.copy() if image.mode == "RGB" else image.convert("RGB")
     if len(regions) == 0:
         return canvas
     draw = ImageDraw.Draw(canvas)
-    style = _Style.of(*canvas.size)
+    style = _Style.of(*canvas.size, len(regions))
     order = list(range(len(regions)))
     if regions.scores is not None:
         order = regions.scores.argsort(descending=True, stable=True).tolist()
@@ -128,16 +129,23 @@ def _shorten(line: str, limit: float, style: _Style) -> str:
 def _place(
     labels: list[_Label | None], boxes: list[tuple[float, ...]], size: tuple[int, int], style: _Style
 ) -> list[Rectangle | None]:
-    """A rectangle inside the picture for each label, greedily: the first candidate that covers least of the earlier."""
+    """A rectangle inside the picture for each label, greedily: the candidate that hides the least.
+
+    Hiding a label counts by the part of this one that lies on it, hiding a box by the part of the box that is hidden:
+    small boxes are kept free, in large ones a caption does no harm.
+    """
     places: list[Rectangle | None] = []
     taken = numpy.zeros((0, 4))
+    shown = numpy.array(boxes)
+    areas = (shown[:, 2:] - shown[:, :2]).prod(axis=1).clip(min=1)
     for label, box in zip(labels, boxes, strict=True):
         if label is None:
             places.append(None)
             continue
         candidates = _candidates(label, box, size, style)
-        covered = _overlap(candidates, taken).sum(axis=1) / (label.width * label.height)
-        best = candidates[int(numpy.argmin(covered.round(3) + 1e-4 * numpy.arange(len(candidates))))]
+        hidden = _overlap(candidates, taken).sum(axis=1) / (label.width * label.height)
+        hidden += 0.2 * (_overlap(candidates, shown) / areas).sum(axis=1)
+        best = candidates[int(numpy.argmin(hidden + 0.005 * numpy.arange(len(candidates))))]
         places.append(tuple(best.tolist()))
         taken = numpy.concatenate((taken, best[None]))
     return places
@@ -151,13 +159,13 @@ def _candidates(label: _Label, box: tuple[float, ...], size: tuple[int, int], st
     above, below, top, bottom = y1 - h, y2, y1 + line, y2 - h - line
     corners = [(x1, above), (x1 + line, top), (x1, below), (x1 + line, bottom)]
     corners += [(right, above), (right - line, top), (right, below), (right - line, bottom)]
-    sides = [(x, y) for y in (above, top, below, bottom) for x in (middle,)]
+    sides = [(middle, y) for y in (above, top, below, bottom)]
     sides += [(x, y1 + (y2 - y1 - h) * t) for t in (0.25, 0.5, 0.75) for x in (x1 + line, right - line, middle)]
     sides += [(x, y) for y in (y1 - 2 * h, y2 + h) for x in (x1, right)]
     corner = numpy.array(corners + sides, dtype=float)
     corner[:, 0] = corner[:, 0].clip(0, max(size[0] - w, 0))
     corner[:, 1] = corner[:, 1].clip(0, max(size[1] - h, 0))
-    return numpy.concatenate((corner, corner + (w, h)), axis=1).round()
+    return numpy.concatenate((corner, corner + numpy.array([w, h])), axis=1).round()
 
 
 def _overlap(a: numpy.ndarray, b: numpy.ndarray) -> numpy.ndarray:

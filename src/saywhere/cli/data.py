@@ -1,0 +1,76 @@
+"""``saywhere data check``: what a data set holds, and what is missing or broken in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from saywhere.data import Samples
+
+app = typer.Typer(help="Look at data sets.", no_args_is_help=True)
+
+
+@app.callback()
+def _data() -> None:
+    pass
+
+
+@app.command()
+def check(
+    root: Path = typer.Argument(..., help="Folder of the data set, or a .jsonl file."),
+    format: str | None = typer.Option(
+        None, help="flickr8k (also Flickr30k), visual-genome, coco or jsonl; guessed from the files if not given."
+    ),
+    split: list[str] = typer.Option([], help="Split to read; may be given several times. All of them if not given."),
+    out: Path = typer.Option(Path("data-check"), help="Folder for the drawn samples."),
+    samples: int = typer.Option(4, min=0, help="How many samples of each split to draw."),
+    decode: bool = typer.Option(False, "--decode", help="Decode every picture, to find damaged ones. Takes a while."),
+) -> None:
+    """Say what a data set holds and what is missing or broken, and draw a few samples.
+
+    Exit code 0 if all is well, 1 if something is missing or broken, 2 if the data set cannot be read at all.
+    """
+    from saywhere import data
+    from saywhere.data import check as checks
+
+    format = format or data.guess_format(root)
+    names = split or data.splits(root, format)
+    found = [data.read(root, format, name) for name in names]
+    typer.echo(f"{root}: {format}, {len(found)} split{'' if len(found) == 1 else 's'}")
+    drawn: list[Path] = []
+    for part in found:
+        if decode:
+            checks.decode(part)
+        if samples:
+            drawn += checks.draw(part, out, samples)
+    _print_figures({part.split: checks.summary(part) for part in found})
+    _print_reports(found)
+    if drawn:
+        typer.echo(f"\n{len(drawn)} samples drawn in {out}:")
+        for path in drawn:
+            typer.echo(f"  {path}")
+    if not all(part.report.ok for part in found):
+        raise typer.Exit(1)
+
+
+def _print_figures(figures: dict[str, dict[str, str]]) -> None:
+    rows = list(next(iter(figures.values()), {}))
+    columns = [[name, *(part[row] for row in rows)] for name, part in figures.items()]
+    widths = [max(len(cell) for cell in column) for column in columns]
+    label = max((len(row) for row in rows), default=0)
+    for i, row in enumerate(["", *rows]):
+        cells = (column[i].rjust(width) for column, width in zip(columns, widths, strict=True))
+        typer.echo(f"{row.ljust(label)}  {'  '.join(cells)}")
+
+
+def _print_reports(found: list[Samples]) -> None:
+    for part in found:
+        lines = part.report.lines()
+        if part.report.ok:
+            lines.append("nothing is missing or broken")
+        typer.echo(f"\n{part.split}")
+        for line in lines:
+            typer.echo(f"  {line}")

@@ -1,0 +1,104 @@
+"""A look at a data set before training: figures, a trial decoding of every picture, drawn samples."""
+
+from __future__ import annotations
+
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import median
+
+from PIL import Image
+
+from saywhere import boxes as geometry
+from saywhere.data.sample import Sample, Samples
+from saywhere.errors import UserError
+from saywhere.images import ImageError, open_picture
+from saywhere.text import tokenize
+
+LEGIBLE = 640
+"""Smaller pictures are enlarged to this long side, in pixels, before phrases are written on them."""
+
+
+def summary(samples: Samples) -> dict[str, str]:
+    """Figures of one split, by what they count; medians of nothing are ``-``."""
+    counts = [len(sample.boxes) for sample in samples]
+    lengths = [len(tokenize(phrase)) for phrase in samples.phrases()]
+    words = {word for phrase in samples.phrases() for word in tokenize(phrase)}
+    shares = [
+        100 * share / (sample.width * sample.height)
+        for sample in samples
+        for share in geometry.area(sample.boxes).tolist()
+    ]
+    return {
+        "pictures listed": str(samples.report.listed),
+        "pictures read": str(len(samples)),
+        "with regions": str(sum(count > 0 for count in counts)),
+        "regions": str(sum(counts)),
+        "phrases": str(len(lengths)),
+        "words in phrases": str(sum(lengths)),
+        "different words": str(len(words)),
+        "sentences": str(len(samples.sentences())),
+        "median regions a picture": _median(counts),
+        "median words a phrase": _median(lengths),
+        "median box, % of picture": _median(shares),
+        "median picture, pixels": f"{_median([s.width for s in samples])} x {_median([s.height for s in samples])}",
+    }
+
+
+def _median(values: list[int] | list[float]) -> str:
+    return f"{round(median(values), 1):g}" if values else "-"
+
+
+def decode(samples: Samples) -> int:
+    """Decode every picture to its last pixel; the damaged ones go to the report. Returns their number."""
+
+    def complaint(sample: Sample) -> str | None:
+        try:
+            open_picture(sample.image)
+        except ImageError as error:
+            return str(error).removeprefix(f"{sample.image}: ")
+        return None
+
+    with warnings.catch_warnings(), ThreadPoolExecutor() as pool:
+        found = [(s, reason) for s, reason in zip(samples, pool.map(complaint, samples), strict=True) if reason]
+    for sample, reason in found:
+        samples.report.problem("picture that cannot be decoded", f"{sample.image.name}: {reason}")
+    return len(found)
+
+
+def draw(samples: Samples, folder: Path, count: int) -> list[Path]:
+    """Write ``count`` samples with regions, spread evenly over the split, as PNGs with boxes and first phrases.
+
+    Damaged pictures among them go to the report. ``UserError`` if the folder cannot be made.
+    """
+    from saywhere.drawing import draw_regions
+
+    labelled = [sample for sample in samples if len(sample.boxes)]
+    count = min(count, len(labelled))
+    chosen = [labelled[i * len(labelled) // count] for i in range(count)]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{folder}: cannot make this folder for the drawn samples ({error.strerror})") from error
+    written = []
+    for i, sample in enumerate(chosen, start=1):
+        try:
+            pixels = open_picture(sample.image).pixels
+        except ImageError as error:
+            kind, name = "picture that cannot be decoded", f"{sample.image.name}: "
+            if not any(known.startswith(name) for known in samples.report.problems.get(kind, [])):
+                samples.report.problem(kind, name + str(error).removeprefix(f"{sample.image}: "))
+            continue
+        path = folder / f"{samples.split}-{i}-{sample.image.stem}.png"
+        partial = path.with_name(f".{path.name}")
+        draw_regions(_enlarged(pixels), sample.regions()).save(partial, "PNG")
+        partial.replace(path)
+        written.append(path)
+    return written
+
+
+def _enlarged(pixels: Image.Image) -> Image.Image:
+    factor = LEGIBLE / max(pixels.size)
+    if factor <= 1:
+        return pixels
+    return pixels.resize((round(pixels.width * factor), round(pixels.height * factor)), Image.Resampling.BICUBIC)

@@ -33,10 +33,10 @@ class LstmSpeaker(nn.Module):
         with torch.no_grad():
             self.words.weight.normal_(std=0.1)
             self.words.weight[PAD] = 0
-            input_gate_rows = self.lstm.hidden_size
-            self.lstm.bias_ih_l0.zero_()
-            self.lstm.bias_hh_l0.zero_()
-            self.lstm.bias_ih_l0[input_gate_rows : 2 * input_gate_rows] = 1  # remember at first
+            input_bias, hidden_bias = self.lstm.get_parameter("bias_ih_l0"), self.lstm.get_parameter("bias_hh_l0")
+            input_bias.zero_()
+            hidden_bias.zero_()
+            input_bias[self.lstm.hidden_size : 2 * self.lstm.hidden_size] = 1  # the forget gate: remember at first
 
     def forward(self, codes: Tensor, words: Tensor) -> Tensor:
         """Logits ``(N, T + 1, V)`` of each word of ``words (N, T)`` and of the END after it, given those before.

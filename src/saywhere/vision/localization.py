@@ -31,7 +31,7 @@ class AnchorGenerator:
     def __call__(self, maps: Sequence[Tensor]) -> Tensor:
         """Anchors ``(A, 4)`` of the maps ``(C, H_l, W_l)`` of one picture: by level, row, column, shape."""
         grids = [
-            geometry.anchor_grid(shapes, *level.shape[-2:], stride)
+            geometry.anchor_grid(shapes, level.shape[-2], level.shape[-1], stride)
             for shapes, level, stride in zip(self.shapes, maps, self.strides, strict=True)
         ]
         return torch.cat(grids).to(maps[0].device)
@@ -137,11 +137,11 @@ class RpnHead(nn.Module):
         self.score = nn.Conv2d(hidden, per_cell * (2 if two_way else 1), 1)
         self.offset = nn.Conv2d(hidden, per_cell * 4, 1)
         self.two_way = two_way
-        for layer in (self.conv, self.score):
-            nn.init.normal_(layer.weight, std=0.01)
-            nn.init.zeros_(layer.bias)
-        nn.init.zeros_(self.offset.weight)
-        nn.init.zeros_(self.offset.bias)
+        with torch.no_grad():
+            for name, parameter in self.named_parameters():
+                parameter.zero_()
+                if name in ("conv.weight", "score.weight"):
+                    parameter.normal_(std=0.01)
 
     def forward(self, *maps: Tensor) -> tuple[Tensor, Tensor]:
         """Maps ``(B, C, H_l, W_l)`` to logits ``(B, A)`` and offsets ``(B, A, 4)``, in the anchors' order."""

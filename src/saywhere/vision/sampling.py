@@ -11,8 +11,8 @@ from torch.nn import functional
 Pooling = Literal["bilinear", "roi_align"]
 
 
-def bilinear(features: Tensor, boxes: Tensor, size: int, stride: float) -> Tensor:
-    """Sample a ``size x size`` grid in each box: DenseCap's Eq. 3, differentiable in features and boxes.
+def bilinear(features: Tensor, boxes: Tensor, size: int | tuple[int, int], stride: float) -> Tensor:
+    """Sample a grid in each box: DenseCap's Eq. 3, differentiable in features and boxes.
 
     The outer grid points lie on the edges of the box and features outside the picture count as zero, as in the original
     program. Cell (i, j) of ``features`` stands at ``((j + .5) * stride, (i + .5) * stride)`` in input pixels.
@@ -20,17 +20,17 @@ def bilinear(features: Tensor, boxes: Tensor, size: int, stride: float) -> Tenso
     Args:
         features: ``(C, H, W)``, the map of one picture.
         boxes: ``(N, 4)`` ``x1 y1 x2 y2`` in pixels of the network's input.
-        size: points per side.
+        size: points per side, or (rows, columns).
         stride: input pixels per cell.
 
     Returns:
-        ``(N, C, size, size)``, rows top to bottom.
+        ``(N, C, rows, columns)``, rows top to bottom.
     """
+    rows, columns = (size, size) if isinstance(size, int) else size
     x1, y1, x2, y2 = (boxes / stride - 0.5).unbind(-1)  # in cells, the first cell's centre at 0
-    steps = torch.linspace(0, 1, size, dtype=boxes.dtype, device=boxes.device)
-    x = x1[:, None] + (x2 - x1)[:, None] * steps
-    y = y1[:, None] + (y2 - y1)[:, None] * steps
-    return sample_points(features, x[:, None, :].expand(-1, size, -1), y[:, :, None].expand(-1, -1, size))
+    x = x1[:, None] + (x2 - x1)[:, None] * torch.linspace(0, 1, columns, dtype=boxes.dtype, device=boxes.device)
+    y = y1[:, None] + (y2 - y1)[:, None] * torch.linspace(0, 1, rows, dtype=boxes.dtype, device=boxes.device)
+    return sample_points(features, x[:, None, :].expand(-1, rows, -1), y[:, :, None].expand(-1, -1, columns))
 
 
 def sample_points(features: Tensor, x: Tensor, y: Tensor) -> Tensor:

@@ -1,0 +1,128 @@
+"""Checkpoint folders: save, load, and the models that ship with the package."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+import saywhere
+from saywhere.errors import UserError
+from saywhere.models.densecap import DenseCap
+from saywhere.models.densecap_config import DenseCapConfig
+from saywhere.text import Vocabulary
+
+BUNDLED = Path(saywhere.__file__).parent / "pretrained"
+KINDS = {"densecap": (DenseCap, DenseCapConfig)}
+FILES = ("model.safetensors", "config.json", "vocabulary.json")
+
+
+def models() -> dict[str, str]:
+    """The models that ship with the package: name and one line of description."""
+    return {
+        folder.name: json.loads((folder / "config.json").read_text()).get("description", "")
+        for folder in sorted(BUNDLED.iterdir() if BUNDLED.is_dir() else [])
+        if (folder / "config.json").is_file()
+    }
+
+
+def save(
+    model: DenseCap,
+    folder: str | Path,
+    card: str | None = None,
+    description: str = "",
+    dtype: torch.dtype = torch.float32,
+) -> Path:
+    """Write a checkpoint folder: weights, configuration, vocabulary, model card; no file is ever half written.
+
+    Args:
+        model: what to save.
+        folder: made if it is not there; its files are replaced.
+        card: Markdown text of the model card.
+        description: one line for ``saywhere models``.
+        dtype: of the stored floating-point weights; float16 halves the file.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    kind = next(name for name, (cls, _) in KINDS.items() if isinstance(model, cls))
+    config = {
+        "model": kind,
+        "description": description,
+        "saywhere": saywhere.__version__,
+        "preprocess": vars(model.preprocess),
+        "config": model.config.to_dict(),
+    }
+    weights = {
+        key: value.detach().cpu().to(dtype if value.is_floating_point() else value.dtype).contiguous()
+        for key, value in model.state_dict().items()
+    }
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".saving-") as temporary:
+        new = Path(temporary)
+        save_file(weights, new / "model.safetensors")
+        (new / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+        model.vocabulary.save(new / "vocabulary.json")
+        (new / "README.md").write_text(card or f"# {kind}\n\n{description}\n")
+        for file in sorted(new.iterdir()):
+            os.replace(file, folder / file.name)
+    return folder
+
+
+def load(name_or_folder: str | Path, device: str | torch.device = "cpu") -> DenseCap:
+    """A model ready to use: a checkpoint folder, the name of a bundled model, or a hub id ``owner/name``.
+
+    Raises:
+        UserError: there is no such model, a file is missing or damaged, or it does not fit the configuration.
+    """
+    folder = _find(str(name_or_folder))
+    if missing := [name for name in FILES if not (folder / name).is_file()]:
+        raise UserError(f"{folder} is not a saywhere checkpoint: {missing[0]} is missing")
+    try:
+        stored = json.loads((folder / "config.json").read_text())
+        model_class, config_class = KINDS[stored["model"]]
+        config = config_class.from_dict(stored["config"])
+    except UserError as error:
+        raise UserError(f"{folder / 'config.json'}: {error}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{folder / 'config.json'} is not a saywhere configuration: {error!r}") from error
+    model = model_class(config, Vocabulary.load(folder / "vocabulary.json"), pretrained_backbone=False)
+    try:
+        weights = load_file(folder / "model.safetensors")
+        model.load_state_dict({key: v.float() if v.is_floating_point() else v for key, v in weights.items()})
+    except (SafetensorError, RuntimeError, OSError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UserError(f"{folder / 'model.safetensors'} cannot be loaded: {reason}") from error
+    return model.to(_device(device)).eval()
+
+
+def _device(device: str | torch.device) -> torch.device:
+    try:
+        wanted = torch.device(device)
+        torch.zeros(0, device=wanted)
+        return wanted
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(f"device {device!s} cannot be used: {str(error).splitlines()[0]}") from error
+
+
+def _find(name: str) -> Path:
+    if Path(name).is_dir():
+        return Path(name)
+    if (BUNDLED / name / "config.json").is_file():
+        return BUNDLED / name
+    if name.count("/") == 1 and not name.startswith((".", "/", "~")):
+        return _download(name)
+    raise UserError(f"no model {name!r}: not a folder, and the bundled models are {', '.join(models()) or 'none'}")
+
+
+def _download(name: str) -> Path:
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=[*FILES, "README.md"]))
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UserError(f"no folder {name!r}, and the hub does not give it: {reason}") from error

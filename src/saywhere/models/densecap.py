@@ -1,0 +1,325 @@
+"""DenseCap: boxes, each with a sentence and a score, in one pass over a picture (Johnson et al., 2016)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, overload
+
+import torch
+from torch import Tensor, nn
+
+from saywhere import boxes as geometry
+from saywhere.errors import UserError
+from saywhere.images import Picture, Preprocess, open_picture
+from saywhere.language.decoding import decode
+from saywhere.language.lstm import LstmSpeaker
+from saywhere.models.densecap_config import DenseCapConfig
+from saywhere.models.encoding import Encoding
+from saywhere.regions import Regions
+from saywhere.text import END, PAD, Vocabulary
+from saywhere.vision.backbones import Pyramid, build_backbone, by_shape
+from saywhere.vision.localization import (
+    AnchorGenerator,
+    BoxCoder,
+    Choice,
+    LocalizationLayer,
+    RegionSampler,
+    RpnHead,
+    RpnOutput,
+)
+from saywhere.vision.recognition import Recognised, Recognition
+from saywhere.vision.sampling import pool_pyramid
+
+if TYPE_CHECKING:
+    from saywhere.images import ImageLike
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """The truth of one picture.
+
+    Attributes:
+        width, height: of the network's input.
+        boxes: ``(M, 4)`` in its pixels; M may be 0.
+        words: ``(M, T)`` the numbers of one phrase a box, without START and END, padded.
+    """
+
+    width: int
+    height: int
+    boxes: Tensor
+    words: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class DenseCapOutput:
+    """What the losses need, of all pictures of a batch one after the other.
+
+    Attributes:
+        rpn_logits, rpn_positive: ``(R,)`` of the anchors drawn, and whether each is positive.
+        rpn_offsets, rpn_offset_targets: ``(P, 4)`` of the positive ones.
+        rpn_all_offsets: ``(A, 4)`` of every anchor.
+        logits, positive: ``(B,)`` second score of the regions drawn, and whether each is positive.
+        offsets, offset_targets: ``(Q, 4)`` second offset of the positive ones.
+        word_logits, words: ``(Q, T, V)`` and ``(Q, T)``: what is said of the positive ones, END included, then padding.
+    """
+
+    rpn_logits: Tensor
+    rpn_positive: Tensor
+    rpn_offsets: Tensor
+    rpn_offset_targets: Tensor
+    rpn_all_offsets: Tensor
+    logits: Tensor
+    positive: Tensor
+    offsets: Tensor
+    offset_targets: Tensor
+    word_logits: Tensor
+    words: Tensor
+
+
+class DenseCap(nn.Module):
+    """A fully convolutional localization network with a speaker.
+
+    Args:
+        config: see :class:`DenseCapConfig`.
+        vocabulary: the words it can say.
+        pretrained_backbone: start from ImageNet weights.
+    """
+
+    def __init__(self, config: DenseCapConfig, vocabulary: Vocabulary, pretrained_backbone: bool = True):
+        super().__init__()
+        self.config, self.vocabulary = config, vocabulary
+        self.backbone = build_backbone(config.backbone, config.strides, pretrained_backbone)
+        self.preprocess = Preprocess(config.long_side, config.multiple, self.backbone.mean, self.backbone.std)
+        channels = config.pyramid or self.backbone.channels[0]
+        self.pyramid = Pyramid(self.backbone.channels, channels) if config.pyramid else None
+        anchors = AnchorGenerator(config.anchors, config.strides)
+        self.coder = BoxCoder(config.max_log_scale)
+        head = RpnHead(channels, config.rpn_hidden, anchors.per_cell, config.rpn_two_way)
+        self.localization = LocalizationLayer(head, anchors, self.coder, config.rpn_nms, config.before_nms)
+        self.rpn_sampler = RegionSampler(config.rpn_batch, config.rpn_positive, config.rpn_negative)
+        self.sampler = RegionSampler(
+            config.batch, config.positive, config.negative, config.positive_share, best_is_positive=False
+        )
+        self.recognition = Recognition(channels, config.pool_size, config.code_size, config.dropout)
+        self.speaker = LstmSpeaker(
+            config.code_size, len(vocabulary), config.word_size, config.hidden_size, config.speaker_dropout
+        )
+
+    # Training
+
+    def forward(
+        self,
+        features: Sequence[tuple[Tensor, ...]],
+        targets: Sequence[Target],
+        generator: torch.Generator | None = None,
+    ) -> DenseCapOutput:
+        """One training step's outputs.
+
+        Args:
+            features: of each picture the backbone's maps.
+            targets: of each picture the truth; it may be empty.
+            generator: source of the samplers' randomness, on the CPU.
+        """
+        pictures = self.neck(features)
+        rpns = self.localization(pictures)
+        chosen = [self._choose_anchors(rpn, target, generator) for rpn, target in zip(rpns, targets, strict=True)]
+        drawn = [self._choose_regions(*row, generator) for row in zip(rpns, chosen, targets, strict=True)]
+        recognised = self.recognition(self.pool(pictures, [boxes for boxes, _ in drawn]))
+        choices = [choice for _, choice in drawn]
+        positive = _is_positive(choices)
+        references = torch.cat([boxes[: len(choice.positive)] for boxes, choice in drawn])
+        words = _with_end([target.words[choice.truth] for target, choice in zip(targets, choices, strict=True)])
+        said = self.speaker(recognised.codes[positive], words[:, :-1].masked_fill(words[:, :-1] == END, PAD))
+        rows = list(zip(rpns, chosen, targets, strict=True))
+        return DenseCapOutput(
+            rpn_logits=torch.cat([rpn.logits[choice.rows] for rpn, choice, _ in rows]),
+            rpn_positive=_is_positive(chosen),
+            rpn_offsets=torch.cat([rpn.offsets[choice.positive] for rpn, choice, _ in rows]),
+            rpn_offset_targets=torch.cat(
+                [self.coder.encode(t.boxes[c.truth], rpn.anchors[c.positive]) for rpn, c, t in rows]
+            ),
+            rpn_all_offsets=torch.cat([rpn.offsets for rpn in rpns]),
+            logits=recognised.logits,
+            positive=positive,
+            offsets=recognised.offsets[positive],
+            offset_targets=self.coder.encode(
+                torch.cat([t.boxes[c.truth] for t, c in zip(targets, choices, strict=True)]), references
+            ),
+            word_logits=said,
+            words=words,
+        )
+
+    def _choose_anchors(self, rpn: RpnOutput, target: Target, generator: torch.Generator | None) -> Choice:
+        config = self.config
+        boxes = self.localization.boxes(rpn).detach() if config.match_proposals else rpn.anchors
+        inside = None
+        if config.inside_only:
+            limits = boxes.new_tensor([target.width, target.height])
+            inside = (boxes[:, :2] >= 0).all(dim=1) & (boxes[:, 2:] <= limits).all(dim=1)
+        return self.rpn_sampler(geometry.iou(boxes, target.boxes), inside, generator)
+
+    def _choose_regions(
+        self, rpn: RpnOutput, choice: Choice, target: Target, generator: torch.Generator | None
+    ) -> tuple[Tensor, Choice]:
+        """The boxes of one picture that train the second stage, positives first, and their truths."""
+        if self.config.shared_batch:
+            return self.localization.boxes(rpn)[choice.rows], choice
+        proposals, _ = self.localization.propose(rpn, target.width, target.height, self.config.proposals)
+        boxes = torch.cat((proposals, target.boxes))
+        choice = self.sampler(geometry.iou(boxes.detach(), target.boxes), None, generator)
+        return boxes[choice.rows], choice
+
+    # Describing
+
+    def neck(self, features: Sequence[tuple[Tensor, ...]]) -> list[tuple[Tensor, ...]]:
+        """The maps that regions are found on and pooled from, of each picture's backbone maps."""
+        return list(features) if self.pyramid is None else by_shape(self.pyramid, features)
+
+    @overload
+    def encode(self, images: ImageLike | Picture) -> Encoding: ...
+    @overload
+    def encode(self, images: Sequence[ImageLike | Picture]) -> list[Encoding]: ...
+    @torch.no_grad()
+    def encode(self, images):
+        """Pass one picture (path, PIL image, array), or a list of them, through the convolutional network once."""
+        if not isinstance(images, (list, tuple)):
+            return self.encode([images])[0]
+        pictures = [open_picture(image, self.config.long_side) for image in images]
+        pixels = [self.preprocess(picture).to(self.device) for picture in pictures]
+        maps = self.neck(self.backbone(pixels))
+        return [
+            Encoding(m, picture.width, picture.height, x.shape[2], x.shape[1], picture.name)
+            for m, picture, x in zip(maps, pictures, pixels, strict=True)
+        ]
+
+    @torch.no_grad()
+    def propose(self, encodings: Sequence[Encoding], limit: int | None = None) -> list[Tensor]:
+        """The best proposals ``(B, 4)`` of each picture, in pixels of the network's input."""
+        rpns = self.localization([encoding.maps for encoding in encodings])
+        limit = self.config.proposals if limit is None else limit
+        return [
+            self.localization.propose(rpn, encoding.input_width, encoding.input_height, limit)[0]
+            for rpn, encoding in zip(rpns, encodings, strict=True)
+        ]
+
+    def pool(self, pictures: Sequence[tuple[Tensor, ...]], boxes: Sequence[Tensor]) -> Tensor:
+        """Features ``(N, C, size, size)`` of all boxes of all pictures, in order."""
+        size, strides, how = self.config.pool_size, self.config.strides, self.config.pooling
+        return torch.cat([pool_pyramid(m, strides, b, size, how) for m, b in zip(pictures, boxes, strict=True)])
+
+    @torch.no_grad()
+    def recognise(self, encodings: Sequence[Encoding], boxes: Sequence[Tensor]) -> list[Recognised]:
+        """Codes, second scores and second offsets of each picture's boxes (in pixels of the network's input)."""
+        out = self.recognition(self.pool([encoding.maps for encoding in encodings], boxes))
+        counts = [len(b) for b in boxes]
+        parts = zip(out.codes.split(counts), out.logits.split(counts), out.offsets.split(counts), strict=True)
+        return [Recognised(*part) for part in parts]
+
+    @torch.no_grad()
+    def speak(self, codes: Tensor) -> list[str]:
+        """A caption of each region code ``(N, D)``."""
+        words = decode(self.speaker, codes, self.config.max_words, self.config.beam).words
+        return [self.vocabulary.decode(row) for row in words.tolist()]
+
+    def select(
+        self, encoding: Encoding, proposals: Tensor, found: Recognised, top: int | None, threshold: float | None
+    ) -> tuple[Tensor, Tensor]:
+        """Final boxes ``(N, 4)`` in pixels of the picture, and which proposals they come from, best first."""
+        boxes = encoding.to_picture(self.coder.decode(found.offsets, proposals))
+        candidates = ((boxes[:, 2:] - boxes[:, :2]) > 0).all(dim=1)
+        if threshold is not None:
+            candidates &= found.logits.sigmoid() >= threshold
+        rows = candidates.nonzero().flatten()
+        rows = rows[geometry.nms(boxes[rows], found.logits[rows], self.config.final_nms, top)]
+        return boxes[rows], rows
+
+    @overload
+    def describe(
+        self,
+        images: ImageLike | Picture | Encoding,
+        boxes: Tensor | None = None,
+        *,
+        top: int | None = None,
+        threshold: float | None = None,
+    ) -> Regions: ...
+    @overload
+    def describe(
+        self,
+        images: Sequence[ImageLike | Picture | Encoding],
+        boxes: Sequence[Tensor] | None = None,
+        *,
+        top: int | None = None,
+        threshold: float | None = None,
+    ) -> list[Regions]: ...
+    @torch.no_grad()
+    def describe(self, images, boxes=None, *, top=None, threshold=None):
+        """Find the regions of a picture and say what each is.
+
+        Captions are said only of the boxes that survive the final suppression, from the code of their proposal.
+
+        Args:
+            images: a path, PIL image, array, :class:`Picture` or :class:`Encoding`, or a list of them.
+            boxes: ``(N, 4)`` in pixels of the picture (a list of such for a list): describe just these, in this order.
+            top: at most this many regions, best first.
+            threshold: only regions with at least this score.
+
+        Returns:
+            :class:`Regions` with scores, captions and features (region codes); a list of them for a list.
+
+        Raises:
+            ImageError: a picture cannot be read.
+        """
+        if not isinstance(images, (list, tuple)):
+            return self.describe([images], None if boxes is None else [boxes], top=top, threshold=threshold)[0]
+        if boxes is not None and len(boxes) != len(images):
+            raise UserError(f"{len(boxes)} lists of boxes for {len(images)} pictures")
+        encodings = self._encode_all(images)
+        if not encodings:
+            return []
+        if boxes is None:
+            proposals = self.propose(encodings)
+            found = self.recognise(encodings, proposals)
+            kept = [self.select(*row, top, threshold) for row in zip(encodings, proposals, found, strict=True)]
+        else:
+            given = [torch.as_tensor(b, dtype=torch.float32, device=self.device).reshape(-1, 4) for b in boxes]
+            found = self.recognise(encodings, [e.to_input(b) for e, b in zip(encodings, given, strict=True)])
+            kept = [(b, torch.arange(len(b), device=self.device)) for b in given]
+        codes = [f.codes[rows] for f, (_, rows) in zip(found, kept, strict=True)]
+        captions = iter(self.speak(torch.cat(codes)))
+        return [
+            Regions(
+                encoding.width,
+                encoding.height,
+                final.cpu(),
+                f.logits[rows].sigmoid().cpu(),
+                tuple(next(captions) for _ in rows),
+                code.cpu(),
+                encoding.name,
+            )
+            for encoding, f, (final, rows), code in zip(encodings, found, kept, codes, strict=True)
+        ]
+
+    def _encode_all(self, images: Sequence[ImageLike | Picture | Encoding]) -> list[Encoding]:
+        """Encodings as they are and pictures encoded, in one batch."""
+        fresh = iter(self.encode([image for image in images if not isinstance(image, Encoding)]))
+        return [image if isinstance(image, Encoding) else next(fresh) for image in images]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.recognition.score.weight.device
+
+
+def _is_positive(choices: Sequence[Choice]) -> Tensor:
+    """Mask over all chosen rows of all pictures, in their order."""
+    parts = [torch.arange(len(c.rows), device=c.rows.device) < len(c.positive) for c in choices]
+    return torch.cat(parts)
+
+
+def _with_end(words: Sequence[Tensor]) -> Tensor:
+    """Phrases of several pictures, each ``(N, T)`` padded, as one ``(sum N, max T + 1)`` with END after each."""
+    length = max(w.shape[1] for w in words) + 1
+    rows = torch.cat([nn.functional.pad(w, (0, length - w.shape[1]), value=PAD) for w in words])
+    ends = (rows != PAD).sum(dim=1, keepdim=True)
+    return rows.scatter(1, ends, END)

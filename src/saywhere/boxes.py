@@ -90,14 +90,20 @@ def decode(offsets: Tensor, anchors: Tensor, max_log_scale: float | None = None)
     return from_center(torch.stack((xa + tx * wa, ya + ty * ha, wa * torch.exp(tw), ha * torch.exp(th)), dim=-1))
 
 
-def anchor_grid(shapes: Sequence[tuple[float, float]], height: int, width: int, stride: float) -> Tensor:
+def anchor_grid(
+    shapes: Sequence[tuple[float, float]],
+    height: int,
+    width: int,
+    stride: float,
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
     """Anchors of every cell of a feature map: ``(height * width * k, 4)``, ordered by row, column, shape.
 
     ``shapes`` are k pairs (w, h) in input pixels; the centre of cell (i, j) is ``((j + .5) stride, (i + .5) stride)``.
     """
-    sizes = torch.tensor(shapes, dtype=torch.float32).reshape(-1, 2)
-    y = (torch.arange(height, dtype=torch.float32) + 0.5) * stride
-    x = (torch.arange(width, dtype=torch.float32) + 0.5) * stride
+    sizes = torch.tensor(shapes, dtype=dtype).reshape(-1, 2)
+    y = (torch.arange(height, dtype=dtype) + 0.5) * stride
+    x = (torch.arange(width, dtype=dtype) + 0.5) * stride
     yc, xc = torch.meshgrid(y, x, indexing="ij")
     centers = torch.stack((xc, yc), dim=-1)[:, :, None, :].expand(-1, -1, len(sizes), -1)
     return from_center(torch.cat((centers, sizes.expand(height, width, -1, -1)), dim=-1)).reshape(-1, 4)
@@ -110,7 +116,8 @@ def nms(boxes: Tensor, scores: Tensor, threshold: float, limit: int | None = Non
     """
     from torchvision.ops import nms as torchvision_nms
 
-    return torchvision_nms(boxes.detach().float(), scores.detach().float(), threshold)[:limit]
+    dtype = torch.promote_types(boxes.dtype, torch.float32)  # doubles stay doubles
+    return torchvision_nms(boxes.detach().to(dtype), scores.detach().to(dtype), threshold)[:limit]
 
 
 def merge(boxes: Tensor, threshold: float) -> tuple[Tensor, list[list[int]]]:

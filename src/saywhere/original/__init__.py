@@ -1,0 +1,82 @@
+"""The conventions of the published DenseCap program, at the edge of ours.
+
+Everything else in saywhere counts pixels from 0, continuously, in boxes ``x1 y1 x2 y2``. The program counts from 1,
+writes boxes as centre and size, and takes a box to reach from the centre of its first pixel to the centre of its last
+one. The functions here keep its formats and quirks, so that its numbers can be repeated, and call ours for the
+mathematics.
+"""
+
+from saywhere.original.anchors import (
+    feature_map_size,
+    field_center,
+    make_anchors,
+    make_boxes,
+    reshape_box_features,
+)
+from saywhere.original.boxes import (
+    apply_box_transform,
+    box_iou,
+    clip_boxes,
+    corners_to_ours,
+    invert_box_transform,
+    iou_matrix,
+    merge_boxes,
+    nms,
+    ours_to_corners,
+    ours_to_xcycwh,
+    scale_boxes_xywh,
+    x1y1x2y2_to_xcycwh,
+    x1y1x2y2_to_xywh,
+    xcycwh_to_ours,
+    xcycwh_to_x1y1x2y2,
+    xcycwh_to_xywh,
+    xywh_to_x1y1x2y2,
+    xywh_to_xcycwh,
+)
+from saywhere.original.losses import (
+    balanced_cross_entropy,
+    box_regression_loss,
+    logistic_loss,
+    offset_decay,
+    offset_loss,
+    two_way_cross_entropy,
+)
+from saywhere.original.optimizer import Adam
+from saywhere.original.sampling import box_to_affine, roi_pooling
+from saywhere.original.sorting import ascending_order
+
+__all__ = [
+    "Adam",
+    "apply_box_transform",
+    "ascending_order",
+    "balanced_cross_entropy",
+    "box_iou",
+    "box_regression_loss",
+    "box_to_affine",
+    "clip_boxes",
+    "corners_to_ours",
+    "feature_map_size",
+    "field_center",
+    "invert_box_transform",
+    "iou_matrix",
+    "logistic_loss",
+    "make_anchors",
+    "make_boxes",
+    "merge_boxes",
+    "nms",
+    "offset_decay",
+    "offset_loss",
+    "ours_to_corners",
+    "ours_to_xcycwh",
+    "reshape_box_features",
+    "roi_pooling",
+    "scale_boxes_xywh",
+    "two_way_cross_entropy",
+    "x1y1x2y2_to_xcycwh",
+    "x1y1x2y2_to_xywh",
+    "xcycwh_to_ours",
+    "xcycwh_to_x1y1x2y2",
+    "xcycwh_to_xywh",
+    "xywh_to_x1y1x2y2",
+    "xywh_to_xcycwh",
+]

@@ -2,24 +2,40 @@
 
 from __future__ import annotations
 
+import math
+import os
+import re
+import stat
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-from PIL import Image, ImageOps, UnidentifiedImageError
-from torch import Tensor
+from PIL import Image, UnidentifiedImageError
 
 from saywhere.errors import UserError
 
 if TYPE_CHECKING:
     import numpy
+    from torch import Tensor
 
     ImageLike = str | Path | Image.Image | numpy.ndarray
 
 MAX_PIXELS = 150_000_000
 """Larger pictures are refused before they are decoded."""
+
+FORMATS = ("JPEG", "MPO", "PNG", "GIF", "BMP", "DIB", "WEBP", "TIFF", "JPEG2000", "AVIF", "PPM", "ICO")
+"""Formats of Pillow that are read; not those that run another program, or have no mark by which to know them."""
+
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
 
 
 class ImageError(UserError):
@@ -46,8 +62,9 @@ def open_picture(source: ImageLike | Picture, long_side: int | None = None) -> P
     """Open a path, a PIL image or an ``(H, W)`` / ``(H, W, 3 or 4)`` uint8 or float [0, 1] array.
 
     EXIF rotation is applied; grey, palette, CMYK, 16-bit and transparent pictures become RGB (transparency on white);
-    of an animation the first frame counts. With ``long_side``, a large JPEG is decoded at a fraction of its size that
-    still has at least that many pixels on its long side; boxes are in ``width x height`` all the same.
+    of an animation the first frame counts. With ``long_side``, a large picture from a file is made smaller by a whole
+    number that leaves at least that many pixels on its long side (a JPEG is decoded at that fraction, which is much
+    faster); boxes are in ``width x height`` all the same.
 
     Raises:
         ImageError: not a picture, damaged, empty, or more than ``MAX_PIXELS`` pixels.
@@ -58,37 +75,86 @@ def open_picture(source: ImageLike | Picture, long_side: int | None = None) -> P
         return _open_file(Path(source), str(source), long_side)
     if not isinstance(source, Image.Image):
         source = _from_array(source)
-    _check_size(source, "<image>")
-    pixels = _to_rgb(source)
-    return Picture(pixels, *pixels.size, name=getattr(source, "filename", "") or "<image>")
+    name = str(getattr(source, "filename", "") or "<image>")
+    _check_size(source, name)
+    try:
+        pixels = _to_rgb(source)
+    except (OSError, SyntaxError, ValueError) as error:  # PIL decodes a file when its pixels are first used
+        raise ImageError(f"{name}: damaged picture ({' '.join(str(error).split())})") from error
+    return Picture(pixels, *pixels.size, name=name)
 
 
 def _open_file(path: Path, name: str, long_side: int | None) -> Picture:
+    _check_file(path, name)
     try:
-        with warnings.catch_warnings(), Image.open(path) as image:
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # corrupt EXIF and the like: what matters raises
-            _check_size(image, name)
-            width, height = image.size
-            if image.getexif().get(0x0112) in (5, 6, 7, 8):  # orientation: lying on its side
-                width, height = height, width
-            if long_side is not None:
-                factor = long_side / max(image.size)
-                image.draft("RGB", (round(image.size[0] * factor), round(image.size[1] * factor)))
-            return Picture(_to_rgb(image), width, height, name)
+            with Image.open(path, formats=_formats()) as image:
+                return _decode(image, name, long_side)
     except ImageError:
         raise
-    except FileNotFoundError:
-        raise ImageError(f"{name}: no such file") from None
-    except IsADirectoryError:
-        raise ImageError(f"{name}: is a folder") from None
     except UnidentifiedImageError:
-        reason = "empty file" if path.stat().st_size == 0 else "not a picture in a known format"
-        raise ImageError(f"{name}: {reason}") from None
-    except Image.DecompressionBombError:
-        raise ImageError(f"{name}: over the limit of {MAX_PIXELS // 1_000_000} megapixels") from None
-    except (OSError, SyntaxError, ValueError, EOFError) as error:
+        raise ImageError(f"{name}: not a picture in a known format") from None
+    except Image.DecompressionBombError as error:
+        pixels = re.search(r"\((\d+) pixels\)", str(error))
+        size = f"{int(pixels[1]) // 1_000_000} megapixels are " if pixels else ""
+        raise ImageError(f"{name}: {size}over the limit of {MAX_PIXELS // 1_000_000} megapixels") from None
+    except MemoryError:
+        raise ImageError(f"{name}: needs more memory than there is") from None
+    except Exception as error:  # on damaged files Pillow's readers raise anything: struct.error, KeyError, SyntaxError
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise ImageError(f"{name}: damaged picture ({reason})") from error
+        kind = "cannot be read" if isinstance(error, OSError) and error.errno else "damaged picture"
+        raise ImageError(f"{name}: {kind} ({reason})") from error
+
+
+def _check_file(path: Path, name: str) -> None:
+    """Refuse what is no file with something in it; a pipe would wait for ever to be written to."""
+    try:
+        status = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        raise ImageError(f"{name}: no such file") from None
+    except (OSError, ValueError) as error:
+        raise ImageError(f"{name}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
+    if stat.S_ISDIR(status.st_mode):
+        raise ImageError(f"{name}: is a folder")
+    if not stat.S_ISREG(status.st_mode):
+        raise ImageError(f"{name}: not a regular file")
+    if status.st_size == 0:
+        raise ImageError(f"{name}: empty file")
+    if not os.access(path, os.R_OK):
+        raise ImageError(f"{name}: no permission to read it")
+
+
+def _formats() -> list[str]:
+    """Those of ``FORMATS`` that this Pillow can read."""
+    Image.init()
+    return [name for name in FORMATS if name in Image.OPEN]
+
+
+def _decode(image: Image.Image, name: str, long_side: int | None) -> Picture:
+    """The upright RGB pixels of an opened file, no more of them than needed, and the size that a viewer shows."""
+    _check_size(image, name)
+    full = image.size
+    if long_side is not None:
+        factor = min(1.0, long_side / max(full))
+        image.draft("RGB", (max(1, math.ceil(full[0] * factor)), max(1, math.ceil(full[1] * factor))))
+    drafted = image.size != full
+    on_its_side = drafted and _orientation(image) in (5, 6, 7, 8)
+    pixels = _to_rgb(image)
+    width, height = full if drafted else pixels.size
+    if on_its_side:
+        width, height = height, width
+    if long_side is not None and (shrink := max(pixels.size) // long_side) > 1:
+        pixels = pixels.reduce(min(shrink, *pixels.size))
+    return Picture(pixels, width, height, name)
+
+
+def _orientation(image: Image.Image) -> int:
+    """EXIF orientation, 1 to 8; a picture whose EXIF block cannot be read is taken as upright."""
+    try:
+        return image.getexif().get(0x0112, 1)
+    except Exception:  # a damaged EXIF block raises anything, and the pixels may be sound
+        return 1
 
 
 def _check_size(image: Image.Image, name: str) -> None:
@@ -100,10 +166,12 @@ def _check_size(image: Image.Image, name: str) -> None:
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
-    image = ImageOps.exif_transpose(image)
+    image.load()  # before the question for its orientation: Pillow turns a TIFF itself, and takes the mark off
+    if (turn := _TURNS.get(_orientation(image))) is not None:
+        image = image.transpose(turn)
     if image.mode.startswith(("I", "F")):
         return _from_high_range(image)
-    if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
+    if image.mode in ("RGBA", "LA", "PA", "RGBa") or "transparency" in image.info:
         image = image.convert("RGBA")
         background = Image.new("RGBA", image.size, (255, 255, 255, 255))
         return Image.alpha_composite(background, image).convert("RGB")
@@ -115,10 +183,9 @@ def _from_high_range(image: Image.Image) -> Image.Image:
     import numpy
 
     values = numpy.asarray(image, dtype=numpy.float32)
-    top = 65535.0 if image.mode.startswith("I") and values.max(initial=0) <= 65535 else float(values.max(initial=0))
-    if image.mode == "F" and top <= 1:
-        top = 1.0
-    levels = numpy.nan_to_num(values / max(top, 1e-6) * 255).clip(0, 255)
+    values = numpy.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
+    top = max(float(values.max(initial=0)), 65535.0 if image.mode.startswith("I") else 1.0)
+    levels = (values / top * 255).round().clip(0, 255)
     return Image.fromarray(levels.astype(numpy.uint8)).convert("RGB")
 
 
@@ -151,8 +218,8 @@ class Preprocess:
 
     long_side: int
     multiple: int
-    mean: tuple[float, float, float]
-    std: tuple[float, float, float]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
 
     def size(self, width: int, height: int) -> tuple[int, int]:
         """Width and height after resizing; at least ``multiple`` each."""
@@ -163,6 +230,7 @@ class Preprocess:
     def __call__(self, picture: Picture) -> Tensor:
         """Pixels ``(3, h, w)`` float32, resized (bilinear with antialiasing) and normalised."""
         import numpy
+        import torch
 
         size = self.size(picture.width, picture.height)
         resized = picture.pixels.resize(size, Image.Resampling.BILINEAR, reducing_gap=3.0)

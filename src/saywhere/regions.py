@@ -47,7 +47,10 @@ class Regions:
     image: str | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "boxes", torch.as_tensor(self.boxes, dtype=torch.float32).reshape(-1, 4))
+        boxes = torch.as_tensor(self.boxes, dtype=torch.float32)
+        if boxes.numel() and (boxes.ndim != 2 or boxes.shape[1] != 4):
+            raise ValueError(f"boxes need four numbers each, (N, 4); these are {tuple(boxes.shape)}")
+        object.__setattr__(self, "boxes", boxes.reshape(-1, 4))
         if self.scores is not None:
             object.__setattr__(self, "scores", torch.as_tensor(self.scores, dtype=torch.float32).reshape(-1))
         if self.captions is not None:
@@ -86,8 +89,10 @@ class Regions:
             if not -len(self) <= rows < len(self):
                 raise IndexError(f"row {rows} of {len(self)} regions")
             rows = [rows]
-        index = torch.arange(len(self))
-        index = index[rows] if isinstance(rows, slice) else index[torch.as_tensor(rows, device="cpu").reshape(-1)]
+        if isinstance(rows, slice):
+            rows = range(len(self))[rows]  # tensors take no negative steps
+        chosen = torch.as_tensor(rows, device="cpu").reshape(-1)
+        index = torch.arange(len(self))[chosen if len(chosen) else chosen.long()]  # an empty list makes a float tensor
         return Regions(
             self.width,
             self.height,
@@ -110,13 +115,15 @@ class Regions:
 
     @classmethod
     def from_dict(cls, row: dict[str, Any]) -> Regions:
-        """The inverse of :meth:`to_dict`; ``ValueError`` says which part is missing."""
+        """The inverse of :meth:`to_dict`; ``ValueError`` says which part is missing or of the wrong kind."""
         try:
             width, height, boxes = row["width"], row["height"], row["boxes"]
         except (KeyError, TypeError) as error:
             raise ValueError(f"regions need width, height and boxes; missing: {error}") from error
-        boxes = torch.tensor(boxes, dtype=torch.float32).reshape(-1, 4)
-        return cls(width, height, boxes, row.get("scores"), row.get("captions"), image=row.get("image"))
+        try:
+            return cls(width, height, boxes, row.get("scores"), row.get("captions"), image=row.get("image"))
+        except TypeError as error:
+            raise ValueError(f"regions of {row.get('image')}: {error}") from error
 
     def draw(self, image: Image) -> Image:
         """A copy of ``image`` (of any size, same aspect) with the boxes and captions drawn legibly."""

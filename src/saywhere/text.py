@@ -88,16 +88,19 @@ class Vocabulary:
 
     def save(self, path: str | Path) -> None:
         """Write the words and their counts as JSON."""
-        Path(path).write_text(json.dumps({"reserved": RESERVED, "counts": self.counts}, ensure_ascii=False, indent=0))
+        data = {"reserved": RESERVED, "counts": self.counts}
+        Path(path).write_text(json.dumps(data, ensure_ascii=False, indent=0), encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | Path) -> Vocabulary:
-        """Read what :meth:`save` wrote; ``UserError`` names a file that is something else."""
+        """Read what :meth:`save` wrote; ``UserError`` names a file that is missing or something else."""
         try:
-            data = json.loads(Path(path).read_text())
+            data = json.loads(Path(path).read_text(encoding="utf-8"))
             if tuple(data["reserved"]) != RESERVED:
                 raise ValueError("unknown reserved tokens")
             return cls({str(word): int(n) for word, n in data["counts"].items()})
+        except OSError as error:
+            raise UserError(f"{path} cannot be read as a vocabulary: {error.strerror}") from error
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise UserError(f"{path} is not a saywhere vocabulary: {error}") from error
 

@@ -63,8 +63,8 @@ def test_sampler(golden, same, gradients):
         return sample_points(image.permute(2, 0, 1), x * (width - 1), y * (height - 1)).permute(0, 2, 3, 1)
 
     same(sample(case["image_HWC"], case["grid"]), case["output"])
-    # The first point lies on the corner of the map, where the values have a kink. The program's gradient there is the one
-    # towards the inside; ours is either one, as rounding has it, so go a hair inside.
+    # The first point lies on the corner of the map, where the values have a kink. The program's gradient there is the
+    # one towards the inside; ours is either one, as rounding has it, so go a hair inside.
     points = case["grid"].clone()
     assert torch.equal(points[0, 0, 0], points.new_tensor([-1, -1]))
     points[0, 0, 0] += 1e-12

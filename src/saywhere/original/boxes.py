@@ -129,8 +129,8 @@ def iou_matrix(boxes: Tensor) -> Tensor:
 def merge_boxes(boxes: Tensor, threshold: float) -> tuple[Tensor, list[list[int]]]:
     """Means ``(G, 4)`` and members of the groups of corner boxes ``(N, 4)``: our merging with "+1" areas.
 
-    The program counts neighbours in a byte, so that 256 boxes that all are neighbours count none and vanish. Here they are
-    one group.
+    The program counts neighbours in a byte, so that 256 boxes that are all neighbours have none and vanish. Here they
+    are one group.
     """
     means, groups = ours.merge(corners_to_ours(boxes), threshold)
     return ours_to_corners(means), groups

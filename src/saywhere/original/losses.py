@@ -10,8 +10,8 @@ from saywhere.original.boxes import invert_box_transform
 
 
 def two_way_cross_entropy(scores: Tensor, targets: Tensor) -> Tensor:
-    """Mean cross entropy of logits ``(N, 2)``, positive before negative; ``targets`` are 1 and 2, as there."""
-    return functional.cross_entropy(scores, targets - 1)
+    """Mean cross entropy of logits ``(N, 2)``, positive before negative; ``targets (N,)`` are 1 or 2; 0 for no rows."""
+    return functional.cross_entropy(scores, targets - 1, reduction="sum") / max(len(scores), 1)
 
 
 def balanced_cross_entropy(positive: Tensor, negative: Tensor) -> Tensor:

@@ -37,15 +37,15 @@ def check(
     from saywhere.data import check as checks
 
     format = format or data.guess_format(root)
-    names = split or data.splits(root, format)
+    names = split or data.splits(root, format) or ["train"]
     found = [data.read(root, format, name) for name in names]
-    typer.echo(f"{root}: {format}, {len(found)} split{'' if len(found) == 1 else 's'}")
     drawn: list[Path] = []
     for part in found:
         if decode:
             checks.decode(part)
         if samples:
             drawn += checks.draw(part, out, samples)
+    typer.echo(f"{root}: {format}, {len(found)} split{'' if len(found) == 1 else 's'}")
     _print_figures({part.split: checks.summary(part) for part in found})
     _print_reports(found)
     if drawn:

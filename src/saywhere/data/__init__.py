@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from saywhere.data import coco, flickr, jsonl, visual_genome
-from saywhere.data.assemble import Annotation, assemble
+from saywhere.data.assembly import Annotation, assemble
 from saywhere.data.phrases import PhraseOptions
 from saywhere.data.sample import Report, Sample, Samples
 from saywhere.errors import UserError
@@ -37,7 +37,9 @@ FORMATS = tuple(_READERS)
 
 
 def guess_format(root: str | Path) -> str:
-    """The format of a data set, told by its files; ``UserError`` if none fits."""
+    """The format of a data set, told by its files; ``UserError`` if there is none or none fits."""
+    if not Path(root).exists():
+        raise UserError(f"{root}: no such folder")
     for name, reader in _READERS.items():
         if reader.recognises(Path(root)):
             return name

@@ -18,6 +18,9 @@ from saywhere.text import tokenize
 LEGIBLE = 640
 """Smaller pictures are enlarged to this long side, in pixels, before phrases are written on them."""
 
+LEGIBLE_REGIONS = 15
+"""Of a picture with more regions this many are drawn, spread evenly over their list."""
+
 
 def summary(samples: Samples) -> dict[str, str]:
     """Figures of one split, by what they count; medians of nothing are ``-``."""
@@ -74,8 +77,7 @@ def draw(samples: Samples, folder: Path, count: int) -> list[Path]:
     from saywhere.drawing import draw_regions
 
     labelled = [sample for sample in samples if len(sample.boxes)]
-    count = min(count, len(labelled))
-    chosen = [labelled[i * len(labelled) // count] for i in range(count)]
+    chosen = [labelled[i] for i in _spread(len(labelled), count)]
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -91,10 +93,17 @@ def draw(samples: Samples, folder: Path, count: int) -> list[Path]:
             continue
         path = folder / f"{samples.split}-{i}-{sample.image.stem}.png"
         partial = path.with_name(f".{path.name}")
-        draw_regions(_enlarged(pixels), sample.regions()).save(partial, "PNG")
+        regions = sample.regions()[_spread(len(sample.boxes), LEGIBLE_REGIONS)]
+        draw_regions(_enlarged(pixels), regions).save(partial, "PNG")
         partial.replace(path)
         written.append(path)
     return written
+
+
+def _spread(length: int, count: int) -> list[int]:
+    """At most ``count`` of the indices below ``length``, evenly spread."""
+    count = min(length, count)
+    return [i * length // count for i in range(count)]
 
 
 def _enlarged(pixels: Image.Image) -> Image.Image:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from saywhere.data.assemble import Annotation
+from saywhere.data.assembly import Annotation
 from saywhere.data.files import find, number, read_json, size_box, text
 from saywhere.data.phrases import unique
 from saywhere.data.sample import Report

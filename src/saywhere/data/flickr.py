@@ -10,7 +10,7 @@ import re
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
-from saywhere.data.assemble import Annotation
+from saywhere.data.assembly import Annotation
 from saywhere.data.files import find, read_lines
 from saywhere.data.phrases import Box, unique
 from saywhere.data.sample import Report

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from saywhere.data.assemble import Annotation
+from saywhere.data.assembly import Annotation
 from saywhere.data.files import corner_box, number, read_lines, text
 from saywhere.data.phrases import Labelled, unique
 from saywhere.data.sample import Report

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -96,12 +96,17 @@ def join(boxes: Tensor, phrases: Sequence[str], threshold: float | None) -> tupl
     return joined, [distinct([phrases[i] for i in group]) for group in members]
 
 
-def distinct(phrases: Sequence[str]) -> tuple[str, ...]:
+def distinct(phrases: Iterable[str]) -> tuple[str, ...]:
     """The phrases that differ in their words, each as first spelt."""
-    return tuple({" ".join(tokenize(phrase)): phrase for phrase in reversed(phrases)}.values())[::-1]
+    found: dict[str, str] = {}
+    for phrase in phrases:
+        found.setdefault(" ".join(tokenize(phrase)), phrase)
+    return tuple(found.values())
 
 
-def unique(labelled: Sequence[Labelled]) -> list[Labelled]:
+def unique(labelled: Iterable[Labelled]) -> list[Labelled]:
     """The pairs without those whose box and words came before."""
-    pairs = {(box, " ".join(tokenize(phrase))): (box, phrase) for box, phrase in reversed(labelled)}
-    return list(pairs.values())[::-1]
+    found: dict[tuple[Box, str], Labelled] = {}
+    for box, phrase in labelled:
+        found.setdefault((box, " ".join(tokenize(phrase))), (box, phrase))
+    return list(found.values())

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from saywhere.data.assemble import Annotation, DiskSize, extent, fits, measure
+from saywhere.data.assembly import Annotation, DiskSize, extent, fits, measure
 from saywhere.data.files import find, index_pictures, number, read_json, size_box, text
 from saywhere.data.phrases import Labelled, unique
 from saywhere.data.sample import Report

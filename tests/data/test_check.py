@@ -1,0 +1,134 @@
+import json
+
+import numpy
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from saywhere.cli import app
+
+
+@pytest.fixture
+def root(tmp_path):
+    """Two splits; a picture of train with two regions, one of dev with none, noise so that a cut file is damaged."""
+    noise = numpy.random.default_rng(0).integers(0, 255, (60, 80, 3), dtype=numpy.uint8)
+    for name in ("a", "b"):
+        Image.fromarray(noise).save(tmp_path / f"{name}.jpg")
+    regions = [{"box": [0, 0, 40, 30], "phrase": "a cat"}, {"box": [0, 0, 80, 60], "phrase": "a very big mat"}]
+    rows = [{"image": "a.jpg", "regions": regions, "sentences": ["A cat."]}, {"image": "b.jpg", "split": "dev"}]
+    (tmp_path / "mine.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return tmp_path
+
+
+def run(*arguments):
+    result = CliRunner().invoke(app, ["data", "check", *map(str, arguments)])
+    figures = {line[:26].strip(): line[26:].split() for line in result.output.splitlines() if line[:26].strip()}
+    return result, figures
+
+
+def test_figures_of_every_split(root, tmp_path):
+    result, figures = run(root, "--out", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    assert result.output.startswith(f"{root}: jsonl, 2 splits\n")
+    assert figures["pictures listed"] == ["1", "1"]
+    assert figures["with regions"] == ["1", "0"]
+    assert figures["regions"] == figures["phrases"] == ["2", "0"]
+    assert figures["words in phrases"] == ["6", "0"]
+    assert figures["different words"] == ["5", "0"]
+    assert figures["sentences"] == ["1", "0"]
+    assert figures["median regions a picture"] == ["2", "0"]
+    assert figures["median words a phrase"] == ["3", "-"]
+    assert figures["median box, % of picture"] == ["62.5", "-"]
+    assert figures["median picture, pixels"] == ["80", "x", "60", "80", "x", "60"]
+    assert result.output.count("nothing is missing or broken") == 2
+
+
+def test_samples_are_drawn_with_their_boxes(root, tmp_path):
+    result, _ = run(root, "--split", "train", "--out", tmp_path / "out")
+    (path,) = (tmp_path / "out").iterdir()
+    assert path.name == "train-1-a.png"
+    assert str(path) in result.output
+    drawn = numpy.asarray(Image.open(path).convert("RGB")).astype(int)
+    assert drawn.shape == (480, 640, 3)
+    plain = numpy.asarray(Image.open(root / "a.jpg").resize((640, 480), Image.Resampling.BICUBIC)).astype(int)
+    changed = numpy.abs(drawn - plain).sum(axis=2) > 30
+    assert changed[100:200, 318:323].any(axis=1).all(), "the right side of the box 0 0 40 30, eight times as large"
+    assert not changed[100:200, 330:600].any()
+
+
+def test_no_samples_no_folder(root, tmp_path):
+    result, _ = run(root, "--samples", 0, "--out", tmp_path / "out")
+    assert result.exit_code == 0
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_default_folder_is_named(root, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result, _ = run(root, "--split", "train")
+    assert "1 samples drawn in data-check:" in result.output
+    assert (tmp_path / "data-check/train-1-a.png").is_file()
+
+
+def test_a_picture_of_many_regions_shows_some_of_them(root, tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr("saywhere.drawing.draw_regions", lambda image, regions: drawn.append(regions) or image)
+    regions = [{"box": [0, 0, 40, 10 + i / 10], "phrase": f"cat {i}"} for i in range(30)]
+    (root / "mine.jsonl").write_text(json.dumps({"image": "a.jpg", "regions": regions}))
+    run(root, "--out", tmp_path / "out")
+    assert drawn[0].captions == tuple(f"cat {i}" for i in range(0, 30, 2))
+
+
+def test_what_is_missing_is_named_and_the_exit_code_is_1(root, tmp_path):
+    (root / "b.jpg").unlink()
+    result, figures = run(root, "--out", tmp_path / "out")
+    assert result.exit_code == 1
+    assert "missing picture: 1 (b.jpg)" in result.output
+    assert figures["pictures read"] == ["1", "0"]
+
+
+def test_only_decoding_finds_a_cut_picture(root, tmp_path):
+    data = (root / "b.jpg").read_bytes()
+    (root / "b.jpg").write_bytes(data[: len(data) // 2])
+    assert run(root, "--out", tmp_path / "out")[0].exit_code == 0
+    result, _ = run(root, "--out", tmp_path / "out", "--decode")
+    assert result.exit_code == 1
+    assert "picture that cannot be decoded: 1 (b.jpg: damaged picture" in result.output
+
+
+def test_a_cut_picture_among_the_samples_is_named_once(root, tmp_path):
+    data = (root / "a.jpg").read_bytes()
+    (root / "a.jpg").write_bytes(data[: len(data) // 2])
+    for arguments in ([], ["--decode"]):
+        result, _ = run(root, "--out", tmp_path / "out", *arguments)
+        assert result.exit_code == 1
+        assert "picture that cannot be decoded: 1 (a.jpg: damaged picture" in result.output
+        assert "drawn" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere"], "nowhere: no such folder"),
+        (["."], "not a data set in a known format"),
+        (["mine.jsonl", "--split", "test"], "no split 'test'; it has train, dev"),
+        (["mine.jsonl", "--format", "voc"], "unknown data format 'voc'"),
+        (["mine.jsonl", "--out", "a.jpg"], "a.jpg: cannot make this folder"),
+    ],
+)
+def test_user_errors_are_one_line_and_exit_code_2(root, monkeypatch, arguments, message):
+    monkeypatch.chdir(root)
+    (root / "sub").mkdir()
+    if arguments == ["."]:
+        monkeypatch.chdir(root / "sub")
+    result, _ = run(*arguments)
+    assert result.exit_code == 2
+    assert result.output.startswith("error: ")
+    assert message in result.output
+    assert result.output.count("\n") == 1
+
+
+def test_a_data_set_without_split_lists_is_a_user_error(tmp_path):
+    (tmp_path / "Flickr8k.token.txt").write_text("a.jpg#0\tA cat\n")
+    result, _ = run(tmp_path)
+    assert result.exit_code == 2
+    assert "no split 'train'; it has none" in result.output

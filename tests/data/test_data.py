@@ -1,0 +1,149 @@
+"""What all formats share: choosing the reader, options, samples, reports."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from saywhere.data import FORMATS, PhraseOptions, Report, Sample, Samples, guess_format, read
+from saywhere.errors import UserError
+
+
+@pytest.fixture
+def root(tmp_path):
+    """Three pictures of 1, 2 and 4 regions."""
+    phrases = ["There is a cat", "this is the second cat", "cat", "a very long phrase about one small cat"]
+    with (tmp_path / "all.jsonl").open("w") as file:
+        for count in (1, 2, 4):
+            Image.new("RGB", (100, 100)).save(tmp_path / f"{count}.png")
+            regions = [{"box": [0, 0, 50, 50 + 2 * i], "phrase": phrases[i]} for i in range(count)]
+            file.write(json.dumps({"image": f"{count}.png", "regions": regions}) + "\n")
+    return tmp_path
+
+
+def phrases(root, **options):
+    samples = read(root, options=PhraseOptions(**options))
+    return {sample.image.stem: sample.phrases for sample in samples}, samples.report.left_out
+
+
+def test_no_option_changes_nothing(root):
+    found, left_out = phrases(root)
+    assert [len(references) for references in found.values()] == [1, 2, 4]
+    assert found["1"] == (("There is a cat",),)
+    assert not left_out
+
+
+def test_longer_phrases_are_dropped_with_their_boxes(root):
+    found, left_out = phrases(root, max_words=4)
+    assert found["2"] == (("There is a cat",),)
+    assert found["4"] == (("There is a cat",), ("cat",))
+    assert left_out == {"phrases of more than 4 words": 3}
+
+
+def test_lead_ins_are_stripped_before_words_are_counted(root):
+    assert phrases(root, strip_lead_ins=True)[0]["2"] == (("a cat",), ("the second cat",))
+    assert phrases(root, strip_lead_ins=True, max_words=2)[0]["4"] == (("a cat",), ("cat",))
+
+
+def test_pictures_of_too_few_or_too_many_regions_are_dropped(root):
+    found, left_out = phrases(root, min_regions=2, max_regions=3)
+    assert list(found) == ["2"]
+    assert left_out == {"pictures of fewer than 2 regions": 1, "pictures of more than 3 regions": 1}
+    assert list(phrases(root, min_regions=2, max_words=4)[0]) == ["4"], "counted after long phrases are dropped"
+    assert list(phrases(root, min_regions=4, merge=0.5)[0]) == ["4"], "counted before boxes are merged"
+
+
+def test_merging(root):
+    found, _ = phrases(root, merge=0.5)
+    assert found["2"] == (("There is a cat", "this is the second cat"),)
+
+
+def test_the_same_box_twice_is_one_box_with_two_references(tmp_path):
+    Image.new("RGB", (100, 100)).save(tmp_path / "a.png")
+    regions = [{"box": [3, 0, 50, 70], "phrase": p} for p in ("a cat", "a tabby", "A cat.")]
+    (tmp_path / "a.jsonl").write_text(json.dumps({"image": "a.png", "regions": regions, "width": 7.7, "height": 99}))
+    assert read(tmp_path)[0].phrases == (("a cat", "a tabby"),)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"max_words": 0}, "max_words is at least 1, not 0"),
+        ({"min_regions": -1}, "min_regions is at least 0, not -1"),
+        ({"min_regions": 9, "max_regions": 3}, "max_regions 3 is less than min_regions 9"),
+        ({"merge": 0.0}, "merge is an IoU above 0 and at most 1, not 0.0"),
+        ({"merge": 1.5}, "merge is an IoU"),
+        ({"max_word": 3}, "unknown phrase option 'max_word'; known are max_words, "),
+    ],
+)
+def test_options_are_validated(values, message):
+    with pytest.raises(UserError, match=message):
+        PhraseOptions.from_dict(values)
+
+
+def test_options_from_a_recipe():
+    options = PhraseOptions.from_dict({"max_words": 10, "strip_lead_ins": True})
+    assert options == PhraseOptions(10, True, 0, None, None)
+
+
+def test_root_format_and_split_are_checked(root, tmp_path):
+    assert FORMATS == ("flickr8k", "visual-genome", "coco", "jsonl")
+    assert guess_format(root) == "jsonl"
+    with pytest.raises(UserError, match="nowhere: no such folder"):
+        read(tmp_path / "nowhere")
+    with pytest.raises(UserError, match="no such folder"):
+        guess_format(tmp_path / "nowhere")
+    with pytest.raises(UserError, match="unknown data format 'voc'; known are flickr8k, "):
+        read(root, "voc")
+    with pytest.raises(UserError, match="not a data set in the format coco"):
+        read(root, "coco")
+    with pytest.raises(UserError, match="no split 'dev'; it has train"):
+        read(root, split="dev")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="not a data set in a known format"):
+        read(tmp_path / "empty")
+
+
+def test_a_picture_too_large_to_decode_is_named(root, monkeypatch):
+    monkeypatch.setattr("saywhere.data.assembly.MAX_PIXELS", 5000)
+    samples = read(root)
+    assert len(samples) == 0
+    assert [len(names) for names in samples.report.problems.values()] == [3]
+    assert "megapixels" in next(iter(samples.report.problems))
+
+
+def test_sample_checks_itself_and_gives_regions():
+    boxes = torch.tensor([[0.0, 0, 5, 5]])
+    sample = Sample(Path("a.png"), 10, 8, boxes, (("a cat", "a tabby"),))
+    regions = sample.regions()
+    assert (regions.width, regions.height, regions.captions, regions.image) == (10, 8, ("a cat",), "a.png")
+    with pytest.raises(ValueError, match=r"boxes \(1, 4\) for 2 sets of phrases"):
+        Sample(Path("a.png"), 10, 8, boxes, (("a",), ("b",)))
+    with pytest.raises(ValueError, match="a box without a phrase"):
+        Sample(Path("a.png"), 10, 8, boxes, ((),))
+
+
+def test_samples_are_a_sequence(root):
+    samples = read(root)
+    assert len(samples[1:]) == 2
+    assert samples[1:].report is samples.report
+    assert [s.image.stem for s in samples[::-1]] == ["4", "2", "1"]
+    assert repr(samples) == f"Samples(jsonl {root.name}, train: 3 pictures)"
+    assert samples[:2].phrases() == ["There is a cat", "There is a cat", "this is the second cat"]
+    assert isinstance(samples[1:], Samples)
+
+
+def test_a_report_in_words():
+    report = Report(notes=["no sizes"], left_out=Counter({"boxes around a crowd": 2}))
+    assert report.ok
+    for i in range(4):
+        report.problem("missing picture", f"{i}.jpg")
+    assert not report.ok
+    assert report.lines(names=3) == [
+        "note: no sizes",
+        "missing picture: 4 (0.jpg, 1.jpg, 2.jpg, and 1 more)",
+        "left out or changed: boxes around a crowd: 2",
+    ]

@@ -1,0 +1,210 @@
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from saywhere.data import PhraseOptions, read, splits
+from saywhere.data.flickr import read_boxes, tidy
+from saywhere.errors import UserError
+
+OBJECT = "<object>{names}<bndbox><xmin>{0}</xmin><ymin>{1}</ymin><xmax>{2}</xmax><ymax>{3}</ymax></bndbox></object>"
+SCENE = "<object><name>{}</name><scene>1</scene><nobndbox>1</nobndbox></object>"
+
+
+def frame(entities, x1, y1, x2, y2):
+    return OBJECT.format(x1, y1, x2, y2, names="".join(f"<name>{e}</name>" for e in entities.split()))
+
+
+def xml(*objects, width=400, height=200):
+    size = f"<size><width>{width}</width><height>{height}</height><depth>3</depth></size>"
+    return f"<annotation><filename>x.jpg</filename>{size}{''.join(objects)}</annotation>"
+
+
+def write(root: Path, name: str, objects: str, marked: str, size=(400, 200), exif=None):
+    """One picture of Flickr8k, with its two Entities files and two captions."""
+    for folder in ("Images", "Entities/Annotations", "Entities/Sentences"):
+        (root / folder).mkdir(parents=True, exist_ok=True)
+    image = Image.new("RGB", size, "green")
+    if exif is None:
+        image.save(root / "Images" / name)
+    else:
+        tags = Image.Exif()
+        tags[0x0112] = exif
+        image.save(root / "Images" / name, exif=tags)
+    key = name.split("_")[0].removesuffix(".jpg")
+    (root / f"Entities/Annotations/{key}.xml").write_text(objects)
+    (root / f"Entities/Sentences/{key}.txt").write_text(marked)
+    with (root / "Flickr8k.token.txt").open("a") as file:
+        file.write(f"{name}#0\tA dog at the water 's edge .\n{name}#1\tA beach\n")
+    with (root / "Flickr_8k.trainImages.txt").open("a") as file:
+        file.write(f"{name}\n")
+
+
+def test_boxes_count_from_one_and_include_both_ends(tmp_path):
+    write(tmp_path, "12_ab.jpg", xml(frame("7", 1, 11, 400, 200)), "[/EN#7/animals A dog] runs .")
+    (sample,) = read(tmp_path)
+    assert sample.boxes.tolist() == [[0, 10, 400, 200]]
+    assert sample.phrases == (("A dog",),)
+    assert sample.sentences == ("A dog at the water's edge .", "A beach")
+    assert (sample.image.name, sample.width, sample.height) == ("12_ab.jpg", 400, 200)
+
+
+def test_boxes_are_scaled_to_a_copy_of_another_size_and_shape(tmp_path):
+    write(tmp_path, "12_ab.jpg", xml(frame("7", 41, 21, 200, 100)), "[/EN#7/animals A dog]", size=(100, 100))
+    (sample,) = read(tmp_path)
+    assert sample.boxes.tolist() == [[10, 10, 50, 50]]
+
+
+def test_a_repeated_phrase_counts_once_and_other_phrases_become_references(tmp_path):
+    marked = "[/EN#7/animals A dog] runs\n[/EN#7/animals a  dog] sits\n[/EN#7/animals A brown dog] .\n"
+    write(tmp_path, "12_ab.jpg", xml(frame("7", 1, 1, 40, 40)), marked)
+    (sample,) = read(tmp_path)
+    assert sample.phrases == (("A dog", "A brown dog"),)
+
+
+def test_an_entity_with_two_boxes_gives_its_phrase_to_their_union(tmp_path):
+    objects = xml(frame("7 8", 1, 11, 50, 60), frame("7", 101, 1, 150, 50))
+    write(tmp_path, "12_ab.jpg", objects, "[/EN#7/animals Two dogs] , [/EN#8/animals one brown]")
+    (sample,) = read(tmp_path)
+    assert sample.boxes.tolist() == [[0, 0, 150, 60], [0, 10, 50, 60]]
+    assert sample.phrases == (("Two dogs",), ("one brown",))
+
+
+def test_scenes_and_what_is_not_visible_have_no_region(tmp_path):
+    marked = "[/EN#9/scene a beach] [/EN#0/notvisual one] [/EN#7/people/clothing a man] [/EN#5/other gone]"
+    write(tmp_path, "12_ab.jpg", xml(SCENE.format(9), frame("7", 1, 1, 40, 40)), marked)
+    samples = read(tmp_path)
+    assert samples.phrases() == ["a man"]
+    assert samples.report.left_out == {"phrases without a box (scenes, not visible)": 3}
+    assert samples.report.ok
+
+
+def test_a_picture_of_scenes_only_is_kept_without_regions(tmp_path):
+    write(tmp_path, "12_ab.jpg", xml(SCENE.format(9)), "[/EN#9/scene a beach]")
+    (sample,) = read(tmp_path)
+    assert sample.boxes.shape == (0, 4)
+    assert sample.phrases == ()
+    assert len(sample.sentences) == 2
+
+
+def test_an_exif_turned_picture_has_its_upright_size(tmp_path):
+    """Orientation 6: stored 200 x 100, shown 100 x 200; the annotator saw 400 x 800."""
+    objects = xml(frame("7", 5, 9, 40, 80), width=400, height=800)
+    write(tmp_path, "12_ab.jpg", objects, "[/EN#7/animals A dog]", size=(200, 100), exif=6)
+    (sample,) = read(tmp_path)
+    assert (sample.width, sample.height) == (100, 200)
+    assert sample.boxes.tolist() == [[1, 2, 10, 20]]
+
+
+@pytest.mark.parametrize(
+    ("exif", "box"),
+    [(5, [20, 10, 60, 40]), (6, [40, 10, 80, 40]), (7, [40, 160, 80, 190]), (8, [20, 160, 60, 190])],
+)
+def test_boxes_of_the_picture_before_its_exif_turn_are_turned_too(tmp_path, exif, box):
+    """Stored and annotated 200 x 100, shown 100 x 200: the box 10 20 40 60 as a viewer shows it."""
+    objects = xml(frame("7", 11, 21, 40, 60), width=200, height=100)
+    write(tmp_path, "12_ab.jpg", objects, "[/EN#7/animals A dog]", size=(200, 100), exif=exif)
+    (sample,) = read(tmp_path)
+    assert (sample.width, sample.height) == (100, 200)
+    assert sample.boxes.tolist() == [box]
+
+
+def test_missing_and_broken_parts_are_named_and_the_rest_is_read(tmp_path):
+    marked, objects = "[/EN#7/animals A dog]", xml(frame("7", 1, 1, 40, 40))
+    for key in range(1, 8):
+        write(tmp_path, f"{key}_a.jpg", objects, marked)
+    (tmp_path / "Images/1_a.jpg").unlink()
+    (tmp_path / "Images/2_a.jpg").write_bytes(b"not a picture")
+    (tmp_path / "Entities/Annotations/3.xml").write_text(objects[:80])
+    (tmp_path / "Entities/Annotations/4.xml").unlink()
+    (tmp_path / "Entities/Sentences/5.txt").unlink()
+    (tmp_path / "Entities/Annotations/6.xml").write_text(objects.replace("<xmin>1<", "<xmin>one<"))
+    samples = read(tmp_path)
+    assert [sample.image.name for sample in samples] == ["7_a.jpg"]
+    problems = samples.report.problems
+    assert problems["missing picture"] == ["1_a.jpg"]
+    assert problems["damaged picture"] == ["2_a.jpg"]
+    assert problems["missing annotation"] == ["4.xml", "5.txt"]
+    assert [name.split()[0] for name in problems["broken annotation"]] == ["3", "6"]
+    assert samples.report.listed == 7
+    assert not samples.report.ok
+
+
+def test_a_picture_without_captions_is_named(tmp_path):
+    write(tmp_path, "1_a.jpg", xml(), "")
+    (tmp_path / "Flickr8k.token.txt").write_text("other.jpg#0\tA dog\n")
+    samples = read(tmp_path)
+    assert samples[0].sentences == ()
+    assert samples.report.problems == {"picture without sentences": ["1_a.jpg"]}
+
+
+def test_a_box_outside_the_picture_is_dropped_and_one_across_the_border_is_cut(tmp_path):
+    objects = xml(frame("7", 401, 1, 480, 40), frame("8", 381, 1, 480, 40))
+    write(tmp_path, "1_a.jpg", objects, "[/EN#7/other gone] [/EN#8/other half]")
+    samples = read(tmp_path)
+    assert samples[0].boxes.tolist() == [[380, 0, 400, 40]]
+    assert samples[0].phrases == (("half",),)
+    assert samples.report.problems == {"box without area or outside the picture": ["1_a.jpg"]}
+    assert samples.report.left_out["boxes cut at the border of the picture"] == 2
+
+
+def test_captions_alone_are_read_with_a_note(tmp_path):
+    write(tmp_path, "1_a.jpg", xml(), "")
+    (tmp_path / "Entities").rename(tmp_path / "elsewhere")
+    samples = read(tmp_path)
+    assert len(samples.sentences()) == 2
+    assert "Entities" in samples.report.notes[0]
+
+
+def test_flickr30k_has_other_names(tmp_path):
+    write(tmp_path, "36979.jpg", xml(frame("7", 1, 1, 40, 40)), "[/EN#7/people A man]")
+    (tmp_path / "Images").rename(tmp_path / "flickr30k-images")
+    (tmp_path / "Flickr8k.token.txt").rename(tmp_path / "results_20130124.token")
+    (tmp_path / "Flickr_8k.trainImages.txt").unlink()
+    (tmp_path / "val.txt").write_text("36979\n")
+    assert splits(tmp_path) == ["val"]
+    (sample,) = read(tmp_path, split="val")
+    assert sample.phrases == (("A man",),)
+    assert len(sample.sentences) == 2
+
+
+def test_a_folder_without_pictures_is_a_user_error(tmp_path):
+    write(tmp_path, "1_a.jpg", xml(), "")
+    (tmp_path / "Images").rename(tmp_path / "Pictures")
+    with pytest.raises(UserError, match="no folder of pictures"):
+        read(tmp_path)
+
+
+def test_a_text_file_that_is_no_text_is_a_user_error(tmp_path):
+    write(tmp_path, "1_a.jpg", xml(), "")
+    (tmp_path / "Flickr8k.token.txt").write_bytes(b"1_a.jpg#0\t\xff\xfe dog")
+    with pytest.raises(UserError, match=r"Flickr8k\.token\.txt is not a UTF-8 text file"):
+        read(tmp_path)
+
+
+def test_read_boxes_names_what_is_missing(tmp_path):
+    path = tmp_path / "1.xml"
+    path.write_text(xml(frame("7", 1, 1, 2, 2)).replace("xmax", "xmaximum"))
+    with pytest.raises(ValueError, match="no <xmax>"):
+        read_boxes(path)
+    path.write_text(xml(width=0))
+    with pytest.raises(ValueError, match="size 0 x 200"):
+        read_boxes(path)
+
+
+def test_tidy_puts_apostrophes_back():
+    assert tidy(" the water 's edge ") == "the water's edge"
+    assert tidy("dogs they do n't see 'em") == "dogs they don't see 'em"
+
+
+def test_merging_pools_the_references_of_close_boxes(tmp_path):
+    objects = xml(frame("7", 1, 1, 100, 100), frame("8", 1, 1, 100, 80), frame("9", 201, 1, 300, 100))
+    marked = "[/EN#7/animals A dog] [/EN#8/animals A brown dog] [/EN#8/animals a dog] [/EN#9/other a ball]"
+    write(tmp_path, "1_a.jpg", objects, marked)
+    (apart,) = read(tmp_path)
+    assert apart.phrases == (("A dog",), ("A brown dog", "a dog"), ("a ball",))
+    (merged,) = read(tmp_path, options=PhraseOptions(merge=0.7))
+    assert merged.phrases == (("A dog", "A brown dog"), ("a ball",))
+    assert merged.boxes[0].tolist() == pytest.approx([0, 0, 100, (100 + 80 + 80) / 3])
+    (strict,) = read(tmp_path, options=PhraseOptions(merge=0.9))
+    assert sorted(strict.phrases) == sorted(apart.phrases)

@@ -1,0 +1,98 @@
+import json
+
+import pytest
+from PIL import Image
+
+from saywhere.data import read, splits
+from saywhere.errors import UserError
+
+
+def write(root, *rows, name="mine.jsonl"):
+    """A file of lines; a row that is a text is written as it is."""
+    (root / "photos").mkdir(exist_ok=True)
+    Image.new("RGB", (80, 60)).save(root / "photos/a.png")
+    Image.new("L", (40, 40)).save(root / "photos/b.png")
+    lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
+    (root / name).write_text("\n".join(lines) + "\n")
+
+
+def one(*regions, **more):
+    return {"image": "photos/a.png", "regions": list(regions), **more}
+
+
+def test_a_line_is_a_picture(tmp_path):
+    row = one({"box": [1, 2.5, 30, 40], "phrase": "a cat"}, {"box": [0, 0, 9, 9], "phrases": ["a mat", "the mat"]})
+    write(tmp_path, row | {"sentences": ["A cat on a mat."]}, {"image": "photos/b.png"})
+    samples = read(tmp_path)
+    assert samples[0].boxes.tolist() == [[1, 2.5, 30, 40], [0, 0, 9, 9]]
+    assert samples[0].phrases == (("a cat",), ("a mat", "the mat"))
+    assert samples[0].sentences == ("A cat on a mat.",)
+    assert (samples[1].width, samples[1].height, len(samples[1].boxes)) == (40, 40, 0)
+    assert samples.report.ok
+    assert len(read(tmp_path / "mine.jsonl")) == 2
+
+
+def test_width_and_height_say_what_the_boxes_refer_to(tmp_path):
+    write(tmp_path, one({"box": [100, 100, 800, 300], "phrase": "a cat"}, width=800, height=300))
+    assert read(tmp_path)[0].boxes.tolist() == [[10, 20, 80, 60]]
+
+
+def test_boxes_that_do_not_fit_without_a_size_are_refused(tmp_path):
+    write(tmp_path, one({"box": [100, 100, 800, 300], "phrase": "a cat"}), {"image": "photos/b.png"})
+    samples = read(tmp_path)
+    assert [sample.image.name for sample in samples] == ["b.png"]
+    kind = "boxes larger than the picture, size of the annotated picture unknown"
+    assert samples.report.problems == {kind: ["photos/a.png"]}
+
+
+def test_splits_come_from_the_lines_or_the_files_name(tmp_path):
+    write(tmp_path, one(split="dev"), one(split="train"), one(), one(split="dev"))
+    assert splits(tmp_path) == ["dev", "train"]
+    assert len(read(tmp_path, split="dev")) == 2
+    assert len(read(tmp_path)) == 2
+    write(tmp_path, one(), name="val.jsonl")
+    assert splits(tmp_path) == ["dev", "train", "val"]
+    assert len(read(tmp_path, split="val")) == 1
+
+
+def test_broken_lines_and_regions_are_named_with_their_line(tmp_path):
+    cat = {"box": [0, 0, 9, 9], "phrase": "a cat"}
+    write(
+        tmp_path,
+        "",
+        one(
+            cat,
+            {"box": [0, 0, 9], "phrase": "short"},
+            {"box": [9, 0, 0, 9], "phrase": "inside out"},
+            {"box": [0, 0, 9, 9]},
+            {"box": [0, 0, 9, 9], "phrases": []},
+            "text",
+            {"box": [0, 0, float("nan"), 9], "phrase": "nan"},
+        ),
+        "{",
+        {"picture": "a.png"},
+        one(width=80),
+        one(width=0, height=60),
+        {"image": "photos/a.png", "sentences": "A cat."},
+        {"image": "photos/c.png"},
+    )
+    samples = read(tmp_path)
+    assert samples.phrases() == ["a cat"]
+    problems = samples.report.problems
+    assert [name.partition(" (")[0] for name in problems["broken region"]] == [
+        f"mine.jsonl:2 region {i}" for i in range(1, 7)
+    ]
+    assert "no 'phrase'" in problems["broken region"][2]
+    assert [name.partition(" (")[0] for name in problems["broken line"]] == [
+        f"mine.jsonl:{line}" for line in (3, 4, 5, 6, 7)
+    ]
+    assert problems["missing picture"] == ["photos/c.png"]
+
+
+def test_a_file_without_any_json_is_a_user_error(tmp_path):
+    write(tmp_path, "image,box", "a.png,3")
+    with pytest.raises(UserError, match=r"mine\.jsonl is not a file of JSON lines: no line is a JSON object"):
+        read(tmp_path)
+    write(tmp_path)
+    with pytest.raises(UserError, match="it is empty"):
+        read(tmp_path)

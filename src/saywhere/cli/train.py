@@ -1,0 +1,35 @@
+"""``saywhere train``: a model from a recipe."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import typer
+
+from saywhere.errors import UserError
+
+
+def train(
+    recipe: Path = typer.Argument(help="A recipe, such as recipes/densecap-flickr8k.yaml."),
+    changes: list[str] | None = typer.Argument(
+        None, metavar="[KEY=VALUE]...", help="Changes to the recipe, such as data.root=DIR training.epochs=2."
+    ),
+    out: Path | None = typer.Option(None, help="Folder of the run; runs/NAME by default, NAME as in the recipe."),
+    restart: bool = typer.Option(False, "--restart", help="Begin anew instead of going on with the run in the folder."),
+) -> None:
+    """Train a model; a run that was stopped goes on when the same command is given again."""
+    for module in ("lightning", "matplotlib", "tensorboard"):
+        if importlib.util.find_spec(module) is None:
+            raise UserError(f"training needs {module}, which is not installed: pip install 'saywhere[train]'")
+    from saywhere.training import recipe as recipes
+    from saywhere.training.run import train as run
+
+    chosen = recipes.load(recipe, changes or [])
+    folder = out or Path("runs") / chosen.name
+    result = run(chosen, folder, restart)
+    if result.interrupted:
+        typer.echo(f"stopped; the state is in {folder / 'last.ckpt'}. The same command goes on from there.", err=True)
+        raise typer.Exit(130)
+    values = ", ".join(f"{name} {value:.4f}" for name, value in result.metrics.items())
+    typer.echo(f"{result.model}: weights after epoch {result.epoch}{': ' if values else ''}{values}")

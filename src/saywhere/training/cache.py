@@ -1,0 +1,288 @@
+"""Features of a frozen backbone on disk, so that training on a CPU does not compute them again in each epoch.
+
+A cache is a folder named by a hash of everything its contents depend on. ``features.bin`` holds the maps of each view
+of each picture one after the other in half precision; ``index.jsonl`` has a line for each block: where it starts, the
+shapes of its maps, its CRC-32. The block is written before its line, so a cache that was interrupted at any point goes
+on from the last whole block, and every block is checked against its CRC when it is first read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import hashlib
+import json
+import shutil
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Protocol
+
+import numpy
+import torch
+from torch import Tensor, nn
+
+from saywhere.errors import UserError
+from saywhere.images import ImageError, Preprocess, open_picture
+
+HALF_MAX = float(numpy.finfo(numpy.float16).max)
+
+
+class CachedPicture(Protocol):
+    """What the cache needs of a sample: the file and its upright size."""
+
+    @property
+    def image(self) -> Path:
+        """The file."""
+        ...
+
+    @property
+    def width(self) -> int:
+        """Pixels of the upright picture."""
+        ...
+
+    @property
+    def height(self) -> int:
+        """Pixels of the upright picture."""
+        ...
+
+
+@dataclass(frozen=True)
+class Block:
+    """Where the maps of one view of one picture are: byte offset, shape of each map, CRC-32 of the bytes."""
+
+    offset: int
+    shapes: tuple[tuple[int, int, int], ...]
+    crc: int
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return 2 * sum(c * h * w for c, h, w in self.shapes)
+
+
+class FeatureCache:
+    """Cached maps of the pictures of one split, by number of the picture and view (as it is, or mirrored).
+
+    Made by :func:`build`. Attributes:
+        folder: of ``features.bin`` and ``index.jsonl``.
+        damaged: number of each picture that cannot be read, and why.
+    """
+
+    def __init__(self, folder: Path, blocks: dict[tuple[int, bool], Block], damaged: dict[int, str]):
+        self.folder, self.damaged = folder, damaged
+        self._blocks, self._checked = blocks, set[tuple[int, bool]]()
+        path = folder / "features.bin"
+        self._bytes = numpy.memmap(path, numpy.uint8, mode="r") if path.stat().st_size else numpy.zeros(0, numpy.uint8)
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    def read(self, index: int, flipped: bool) -> tuple[Tensor, ...]:
+        """The maps ``(C_l, H_l, W_l)`` float16 of picture ``index``, finest first; only their bytes are copied.
+
+        Raises:
+            UserError: the bytes on disk are not those that were written.
+        """
+        block = self._blocks[index, flipped]
+        data = numpy.array(self._bytes[block.offset : block.offset + block.size])
+        if (index, flipped) not in self._checked:
+            if zlib.crc32(memoryview(data)) != block.crc:
+                raise UserError(f"{self.folder / 'features.bin'} is damaged; delete {self.folder} and run again")
+            self._checked.add((index, flipped))
+        values = torch.from_numpy(data.view(numpy.float16))
+        sizes = [c * h * w for c, h, w in block.shapes]
+        return tuple(part.view(shape) for part, shape in zip(values.split(sizes), block.shapes, strict=True))
+
+    def subset(self, indices: Sequence[int]) -> FeatureView:
+        """The pictures ``indices`` counted from 0."""
+        return FeatureView(self, tuple(indices))
+
+
+@dataclass(frozen=True)
+class FeatureView:
+    """Some pictures of a cache under numbers of their own."""
+
+    cache: FeatureCache
+    indices: tuple[int, ...]
+
+    def read(self, index: int, flipped: bool) -> tuple[Tensor, ...]:
+        """See :meth:`FeatureCache.read`."""
+        return self.cache.read(self.indices[index], flipped)
+
+
+def cache_key(name: str, backbone: nn.Module, preprocess: Preprocess, pictures: Sequence[CachedPicture]) -> str:
+    """A hash of the backbone's name and weights, the preprocessing, and the files with their sizes and times."""
+    digest = hashlib.sha256(f"1 {name} {dataclasses.astuple(preprocess)}".encode())
+    for key, tensor in backbone.state_dict().items():
+        digest.update(f"{key} {tuple(tensor.shape)} {tensor.dtype}".encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    for picture in pictures:
+        stat = picture.image.stat() if picture.image.exists() else None
+        about = (stat.st_size, stat.st_mtime_ns) if stat else None
+        digest.update(f"{picture.image.resolve()} {picture.width} {picture.height} {about}\n".encode())
+    return digest.hexdigest()[:20]
+
+
+def build(
+    root: str | Path,
+    name: str,
+    backbone: nn.Module,
+    preprocess: Preprocess,
+    pictures: Sequence[CachedPicture],
+    flip: bool,
+    device: str | torch.device = "cpu",
+    batch_size: int = 8,
+    title: str = "features",
+) -> FeatureCache:
+    """Open the cache of these pictures under ``root``; what is missing in it is computed first, with a progress bar.
+
+    Damaged pictures are left out and listed in ``damaged``.
+
+    Args:
+        root: folder of all caches.
+        name: of the backbone.
+        backbone: list of pixels ``(3, h, w)`` to a tuple of maps each; used in eval mode.
+        preprocess: picture to pixels.
+        pictures: samples with ``image``, ``width``, ``height``.
+        flip: also the features of the mirrored pictures.
+        device: where the backbone runs meanwhile.
+        batch_size: pictures of equal shape in one pass.
+        title: stands before the progress bar.
+
+    Raises:
+        UserError: the disk is full, or will be.
+    """
+    folder = Path(root) / cache_key(name, backbone, preprocess, pictures)
+    folder.mkdir(parents=True, exist_ok=True)
+    blocks, damaged, end = _read_index(folder)
+    views = (False, True) if flip else (False,)
+    missing = [i for i in range(len(pictures)) if i not in damaged and any((i, view) not in blocks for view in views)]
+    if missing:
+        training, home = backbone.training, next((p.device for p in backbone.parameters()), torch.device("cpu"))
+        backbone.eval().to(device)
+        try:
+            _fill(folder, end, backbone, preprocess, pictures, missing, views, batch_size, title)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise _disk_full(folder) from error
+        finally:
+            backbone.train(training).to(home)
+        blocks, damaged, _ = _read_index(folder)
+    return FeatureCache(folder, blocks, damaged)
+
+
+def _disk_full(folder: Path, needed: float | None = None) -> UserError:
+    more = f" (about {needed / 1e9:.1f} GB are needed)" if needed else ""
+    return UserError(
+        f"{folder}: the disk is full{more}; what is cached so far stays. Free some space, name another "
+        "folder with training.cache=DIR, or do without with training.cache=null"
+    )
+
+
+def _read_index(folder: Path) -> tuple[dict[tuple[int, bool], Block], dict[int, str], int]:
+    """Whole blocks and damaged pictures, and where the next block begins; cuts off what was written half."""
+    index, data = folder / "index.jsonl", folder / "features.bin"
+    index.touch()
+    data.touch()
+    blocks: dict[tuple[int, bool], Block] = {}
+    damaged: dict[int, str] = {}
+    end, whole, size = 0, 0, data.stat().st_size
+    for line in index.read_bytes().splitlines(keepends=True):
+        try:
+            row = json.loads(line)
+            if not line.endswith(b"\n"):
+                break
+            if "error" in row:
+                damaged[row["picture"]] = row["error"]
+            else:
+                block = Block(row["offset"], tuple((c, h, w) for c, h, w in row["shapes"]), row["crc"])
+                if block.offset != end or block.offset + block.size > size:
+                    break
+                blocks[row["picture"], row["flipped"]] = block
+                end += block.size
+        except (ValueError, KeyError, TypeError):
+            break
+        whole += len(line)
+    if whole < index.stat().st_size:
+        with index.open("r+b") as file:
+            file.truncate(whole)
+    return blocks, damaged, end
+
+
+def _fill(
+    folder: Path,
+    end: int,
+    backbone: nn.Module,
+    preprocess: Preprocess,
+    pictures: Sequence[CachedPicture],
+    missing: Sequence[int],
+    views: Sequence[bool],
+    batch_size: int,
+    title: str,
+) -> None:
+    from saywhere.training.progress import track
+
+    with (folder / "features.bin").open("r+b") as data, (folder / "index.jsonl").open("a") as index:
+        data.truncate(end)
+        data.seek(end)
+        groups = list(_equal_shapes(preprocess, pictures, missing, batch_size))
+        with track(title, len(missing)) as progress:
+            for number, group in enumerate(groups):
+                _fill_group(data, index, backbone, preprocess, pictures, group, views)
+                if number == 0:
+                    _check_space(folder, (data.tell() - end) / len(group) * (len(missing) - len(group)))
+                progress.advance(len(group))
+
+
+def _check_space(folder: Path, needed: float) -> None:
+    if needed > shutil.disk_usage(folder).free:
+        raise _disk_full(folder, needed)
+
+
+def _fill_group(
+    data: IO[bytes],
+    index: IO[str],
+    backbone: nn.Module,
+    preprocess: Preprocess,
+    pictures: Sequence[CachedPicture],
+    group: Sequence[int],
+    views: Sequence[bool],
+) -> None:
+    pixels: dict[int, Tensor] = {}
+    lines: list[dict[str, object]] = []
+    for i in group:
+        try:
+            pixels[i] = preprocess(open_picture(pictures[i].image, preprocess.long_side))
+        except ImageError as error:
+            lines.append({"picture": i, "error": str(error)})
+    device = next((p.device for p in backbone.parameters()), torch.device("cpu"))
+    for flipped in views if pixels else ():
+        batch = [(p.flip(-1) if flipped else p).to(device) for p in pixels.values()]
+        with torch.inference_mode():
+            features = backbone(batch)
+        for i, maps in zip(pixels, features, strict=True):
+            halves = [m.clamp(-HALF_MAX, HALF_MAX).half().cpu().numpy() for m in maps]
+            block = b"".join(half.tobytes() for half in halves)
+            shapes = [list(half.shape) for half in halves]
+            offset = data.tell()
+            data.write(block)
+            row = {"picture": i, "flipped": flipped, "offset": offset, "shapes": shapes, "crc": zlib.crc32(block)}
+            lines.append(row)
+    data.flush()
+    index.write("".join(json.dumps(line) + "\n" for line in lines))
+    index.flush()
+
+
+def _equal_shapes(
+    preprocess: Preprocess, pictures: Sequence[CachedPicture], missing: Sequence[int], batch_size: int
+) -> Iterator[list[int]]:
+    """Numbers of pictures of one shape after resizing, at most ``batch_size`` at a time."""
+    shapes: dict[tuple[int, int], list[int]] = {}
+    for i in missing:
+        shapes.setdefault(preprocess.size(pictures[i].width, pictures[i].height), []).append(i)
+    for group in shapes.values():
+        for start in range(0, len(group), batch_size):
+            yield group[start : start + batch_size]

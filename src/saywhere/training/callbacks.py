@@ -1,0 +1,248 @@
+"""What happens around the steps: saving and resuming, the best weights, samples, curves, progress."""
+
+from __future__ import annotations
+
+import errno
+import math
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any, cast
+
+import lightning.pytorch as lightning
+
+from saywhere.errors import UserError
+from saywhere.training.curves import draw_curves
+from saywhere.training.dataset import Batch
+from saywhere.training.loop import TrainingModule, stepped
+from saywhere.training.progress import Progress
+
+
+class InterruptedRun(Exception):
+    """The run was stopped by Ctrl-C or SIGTERM after its state was saved."""
+
+
+class RunState(lightning.Callback):
+    """Saves all that a killed run needs to go on as if nothing had happened, in ``last.ckpt``.
+
+    The state is saved every ``save_every`` optimiser steps, after each epoch, and after Ctrl-C or SIGTERM at the end of
+    the step; a second Ctrl-C stops at once.
+    """
+
+    def __init__(self, path: Path, save_every: int):
+        self.path, self.save_every = path, save_every
+        self._interrupted = False
+        self._handlers: dict[int, Any] = {}
+        self._position = (0, 0)
+
+    def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        """Listen for Ctrl-C and SIGTERM."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._handlers[number] = signal.signal(number, self._interrupt)
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        if self._interrupted:
+            raise KeyboardInterrupt
+        self._interrupted = True
+        print("\nstopping after this step; press Ctrl-C again to stop at once", file=sys.stderr, flush=True)
+
+    def on_train_batch_end(
+        self,
+        trainer: lightning.Trainer,
+        pl_module: lightning.LightningModule,
+        outputs: Any,
+        batch: Batch,
+        batch_idx: int,
+    ) -> None:
+        """Save in the middle of an epoch, when it is time; the last batch's turn comes with the end of the epoch."""
+        if not stepped(trainer, batch_idx) or batch_idx + 1 == trainer.num_training_batches:
+            return
+        interrupted = self._agree(trainer)
+        if interrupted or trainer.global_step % self.save_every == 0:
+            self._save(trainer, (trainer.current_epoch, batch_idx + 1))
+        if interrupted:
+            raise InterruptedRun
+
+    def on_validation_batch_end(
+        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, *args: Any, **kwargs: Any
+    ) -> None:
+        """A stop during validation: the epoch's end is trained again from the last saved state."""
+        if trainer.world_size == 1 and self._interrupted:
+            raise InterruptedRun
+
+    def on_train_epoch_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        """Save after an epoch, when validation and the best weights are done with."""
+        self._save(trainer, (trainer.current_epoch + 1, 0))
+        if self._agree(trainer):
+            raise InterruptedRun
+
+    def _agree(self, trainer: lightning.Trainer) -> bool:
+        """Whether any process was interrupted."""
+        if trainer.world_size == 1:
+            return self._interrupted
+        return trainer.strategy.reduce_boolean_decision(self._interrupted, all=False)
+
+    def _save(self, trainer: lightning.Trainer, position: tuple[int, int]) -> None:
+        self._position = position
+        temporary = self.path.with_name(".last.ckpt")
+        try:
+            trainer.save_checkpoint(temporary)
+            if trainer.is_global_zero:
+                temporary.replace(self.path)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise UserError(f"{self.path}: the disk is full; free some space and run the same command") from error
+            raise
+        trainer.strategy.barrier("last.ckpt")
+
+    def on_save_checkpoint(
+        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Write down where the run is."""
+        epoch, batches = self._position
+        first = cast(TrainingModule, pl_module).first_loss
+        checkpoint["position"] = {"epoch": epoch, "batches": batches, "first_loss": first}
+
+    def teardown(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, stage: str) -> None:
+        """Ctrl-C means again what it meant before."""
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        self._handlers = {}
+
+
+class Best(lightning.Callback):
+    """Keeps the weights with the smallest monitored value, and stops when ``patience`` epochs brought none smaller.
+
+    Without validation the weights of the last epoch are kept.
+
+    Args:
+        monitor: name of the value, such as ``val/loss``.
+        patience: epochs, or None.
+        save: called with (epoch, validation losses, seconds of training) when there are better weights.
+    """
+
+    def __init__(self, monitor: str, patience: int | None, save: Callable[[int, dict[str, float], float], None]):
+        self.monitor, self.patience, self._save = monitor, patience, save
+        self.best, self.best_epoch, self.epochs, self.seconds = math.inf, -1, 0, 0.0
+        self.metrics: dict[str, float] = {}
+        self._since = time.monotonic()
+
+    def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        """A resumed run that had stopped early has nothing left to do."""
+        self._since = time.monotonic()
+        trainer.should_stop = self._exhausted()
+
+    def on_train_epoch_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        """Compare with the best epoch so far."""
+        losses = cast(TrainingModule, pl_module).validation_losses
+        if losses and self.monitor not in losses:
+            raise UserError(f"training.monitor is {self.monitor!r}, but there are {', '.join(losses)}")
+        value = losses.get(self.monitor, -float(trainer.current_epoch))
+        self.epochs = trainer.current_epoch + 1
+        better = value < self.best
+        if better:
+            self.best, self.best_epoch, self.metrics = value, trainer.current_epoch, dict(losses)
+            if trainer.is_global_zero:
+                self._save(self.epochs, self.metrics, self.elapsed())
+        if trainer.is_global_zero and losses:
+            mark = " (best so far)" if better else f" (best {self.best:.4f} after epoch {self.best_epoch + 1})"
+            terms = "  ".join(f"{name} {loss:.4f}" for name, loss in losses.items())
+            print(f"epoch {self.epochs}/{trainer.max_epochs}: {terms}{mark}", file=sys.stderr, flush=True)
+        trainer.should_stop = self._exhausted()
+
+    def _exhausted(self) -> bool:
+        return self.patience is not None and self.epochs - 1 - self.best_epoch >= self.patience
+
+    def elapsed(self) -> float:
+        """Seconds of training, those before an interruption included."""
+        return self.seconds + time.monotonic() - self._since
+
+    def state_dict(self) -> dict[str, Any]:
+        """For ``last.ckpt``."""
+        names = ("best", "best_epoch", "epochs", "metrics")
+        return {**{name: getattr(self, name) for name in names}, "seconds": self.elapsed()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from ``last.ckpt``."""
+        for name, value in state_dict.items():
+            setattr(self, name, value)
+
+
+class Pictures(lightning.Callback):
+    """After each epoch: the curves, and some validation pictures described and drawn.
+
+    Args:
+        out: folder of the run.
+        images: the pictures to describe.
+        top: regions a picture.
+    """
+
+    def __init__(self, out: Path, images: Sequence[Path], top: int = 8):
+        self.out, self.images, self.top = out, images, top
+
+    def on_train_epoch_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        """Draw in the first process."""
+        if trainer.is_global_zero:
+            draw_curves(self.out / "metrics.csv", self.out / "curves.png")
+            self._describe(pl_module, self.out / "samples" / f"epoch-{trainer.current_epoch + 1:02d}")
+
+    def _describe(self, module: lightning.LightningModule, folder: Path) -> None:
+        from saywhere.drawing import draw_regions
+        from saywhere.images import ImageError, open_picture
+
+        model = cast(Any, module).model
+        training = model.training
+        model.eval()
+        for image in self.images:
+            try:
+                picture = open_picture(image)
+            except ImageError:
+                continue
+            folder.mkdir(parents=True, exist_ok=True)
+            drawn = draw_regions(picture.pixels, model.describe(picture, top=self.top))
+            drawn.save(folder / f"{image.stem}.png")
+        model.train(training)
+
+
+class ShowProgress(lightning.Callback):
+    """Progress of each epoch, in the first process."""
+
+    def __init__(self) -> None:
+        self._progress: Progress | None = None
+
+    def on_train_batch_start(
+        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, batch: Batch, batch_idx: int
+    ) -> None:
+        """Begin, also in the middle of an epoch."""
+        if self._progress is None and trainer.is_global_zero:
+            title = f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}"
+            self._progress = Progress(title, int(trainer.num_training_batches), batch_idx)
+
+    def on_train_batch_end(
+        self,
+        trainer: lightning.Trainer,
+        pl_module: lightning.LightningModule,
+        outputs: Any,
+        batch: Batch,
+        batch_idx: int,
+    ) -> None:
+        """One batch more."""
+        if self._progress is not None:
+            self._progress.advance(1, f"loss {cast(TrainingModule, pl_module).last_loss:.4f}")
+            if batch_idx + 1 == trainer.num_training_batches:
+                self._close()
+
+    def on_exception(
+        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, exception: BaseException
+    ) -> None:
+        """Leave the terminal in order."""
+        self._close()
+
+    def _close(self) -> None:
+        if self._progress is not None:
+            self._progress.close()
+        self._progress = None

@@ -1,0 +1,96 @@
+"""The model card: what a checkpoint was trained on, how, and how well."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+import saywhere
+from saywhere.training.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class DataFacts:
+    """What the model has seen: name of the data set, and for each split its name, pictures and regions."""
+
+    name: str
+    splits: Sequence[tuple[str, int, int]]
+    words: int
+
+
+def write_card(recipe: Recipe, data: DataFacts, epoch: int, metrics: dict[str, float], seconds: float) -> str:
+    """Markdown for the checkpoint that was best after ``epoch`` epochs, ``seconds`` into the training."""
+    splits = "\n".join(f"- {split}: {pictures:,} pictures, {n:,} regions" for split, pictures, n in data.splits)
+    values = "\n".join(f"| {name} | {value:.4f} |" for name, value in metrics.items())
+    table = f"| value | |\n|---|---|\n{values}" if values else "No validation data."
+    return f"""# {recipe.name}
+
+A saywhere {saywhere.__version__} model that finds regions in pictures and says what they are.
+
+## Data
+
+{data.name}; {data.words:,} words.
+
+{splits}
+
+## Results
+
+Weights after epoch {epoch} of {recipe.training.epochs}, picked by `{recipe.training.monitor}`. Mean losses on the
+validation split, with their weights:
+
+{table}
+
+## Training
+
+{_duration(seconds)} up to these weights, on {machine()}. Commit: {commit() or "not under version control"}.
+
+The recipe:
+
+```yaml
+{recipe.to_yaml().rstrip()}
+```
+"""
+
+
+def machine() -> str:
+    """The device and the software, for a reader who wants to repeat a run."""
+    if torch.cuda.is_available():
+        device = f"{torch.cuda.device_count()} x {torch.cuda.get_device_name(0)}"
+    else:
+        device = f"{os.cpu_count()} CPU cores ({platform.machine()})"
+    return f"{device}, Python {platform.python_version()}, torch {torch.__version__}"
+
+
+def commit() -> str | None:
+    """The git commit of the library's source, with a mark if it was changed; None outside a repository."""
+    folder = Path(saywhere.__file__).parent
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(
+            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True, timeout=10
+        ).stdout.strip()
+
+    try:
+        if not git("ls-files", "__init__.py"):
+            return None
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", ".")
+        return git("rev-parse", "--short=12", "HEAD") + (" with changes" if changed else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _duration(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    return (
+        f"{minutes // 60} h {minutes % 60} min"
+        if minutes >= 60
+        else f"{minutes} min"
+        if minutes
+        else f"{seconds:.0f} s"
+    )

@@ -1,0 +1,268 @@
+"""The training step, the losses' guard, validation, and Lightning around them."""
+
+from __future__ import annotations
+
+import logging
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as lightning
+import numpy
+import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.loggers import Logger, TensorBoardLogger
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from saywhere.errors import UserError
+from saywhere.training.curves import CsvLog
+from saywhere.training.dataset import Batch, EpochSampler, RegionDataset
+from saywhere.training.optimizers import build_optimizer, build_schedule
+from saywhere.training.recipe import Recipe
+
+VALIDATION = 1 << 32
+"""Stands for the epoch where the randomness of validation is seeded: the same in every epoch."""
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a run is: batches of ``epoch`` (counted from 0) that are done, and the first loss."""
+
+    epoch: int = 0
+    batches: int = 0
+    first_loss: float | None = None
+
+
+def seed_step(seed: int, epoch: int, batch: int, rank: int) -> torch.Generator:
+    """Seed torch's global randomness (dropout) for one step, and return a generator (samplers) seeded alike.
+
+    A step's randomness so depends on where in the run it is, and not on what was drawn before, which is what makes a
+    resumed run equal to an uninterrupted one.
+    """
+    number = int(numpy.random.SeedSequence((seed, epoch, batch, rank)).generate_state(1, numpy.uint64)[0] >> 1)
+    torch.manual_seed(number)
+    return torch.Generator().manual_seed(number)
+
+
+class TrainingModule(lightning.LightningModule):
+    """A model with its criterion, as Lightning wants it.
+
+    Args:
+        model: called with features, targets and a generator; has ``backbone``.
+        criterion: the model's output to named losses, whose sum is minimised.
+        recipe: of the run.
+        train, validation: the data; ``validation`` may be None.
+        position: where a resumed run goes on.
+
+    Attributes:
+        validation_losses: means of the last validation: ``val/loss`` and ``val/<term>``.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        criterion: nn.Module,
+        recipe: Recipe,
+        train: RegionDataset,
+        validation: RegionDataset | None,
+        position: Position,
+    ):
+        super().__init__()
+        self.model, self.criterion, self.recipe = model, criterion, recipe
+        self.train_data, self.validation_data, self.start = train, validation, position
+        self.first_loss = position.first_loss
+        self.validation_losses: dict[str, float] = {}
+        self.last_loss = math.nan
+        self._train_sums, self._validation_sums = _Sums(), _Sums()
+        self.backbone = model.get_submodule("backbone")
+        trainable = getattr(self.backbone, "set_trainable", self.backbone.requires_grad_)
+        trainable(recipe.training.unfreeze_after is not None)
+
+    # Data
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        """Batches of this process, from where the run goes on."""
+        sampler = EpochSampler(
+            len(self.train_data),
+            self.recipe.training.batch_size,
+            self.recipe.seed,
+            rank=self.global_rank,
+            world=self.trainer.world_size,
+            epoch=self.start.epoch,
+            skip=self.start.batches,
+        )
+        return self._loader(self.train_data, sampler)
+
+    def val_dataloader(self) -> DataLoader[Any] | list[Any]:
+        """Validation batches of this process, in the order of the data; none without validation data."""
+        if self.validation_data is None:
+            return []
+        size, world = self.recipe.training.batch_size, self.trainer.world_size
+        sampler = EpochSampler(len(self.validation_data), size, 0, shuffle=False, rank=self.global_rank, world=world)
+        return self._loader(self.validation_data, sampler)
+
+    def _loader(self, data: RegionDataset, sampler: EpochSampler) -> DataLoader[Any]:
+        workers = self.recipe.training.workers
+        return DataLoader(data, batch_sampler=sampler, collate_fn=_as_is, num_workers=workers)
+
+    def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
+        """The batch on the device of the step."""
+        return batch.to(device)
+
+    # Steps
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """The sum of the losses of a batch; ``UserError`` if it is not finite or explodes."""
+        epoch = self.current_epoch
+        generator = seed_step(self.recipe.seed, epoch, batch_idx, self.global_rank)
+        features = self._features(batch, frozen=self.recipe.training.frozen(epoch))
+        losses: dict[str, Tensor] = self.criterion(self.model(features, batch.targets, generator))
+        loss = torch.stack(list(losses.values())).sum()
+        self._guard(loss, losses, batch)
+        self._train_sums.add(losses, len(batch))
+        return loss
+
+    def _features(self, batch: Batch, frozen: bool) -> list[tuple[Tensor, ...]]:
+        if batch.features is not None:
+            return batch.features
+        if self.backbone.training == frozen:
+            self.backbone.train(not frozen)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not frozen):
+            return self.backbone(batch.pixels)
+
+    def _guard(self, loss: Tensor, losses: dict[str, Tensor], batch: Batch) -> None:
+        """Stop before the gradients of a broken loss reach the weights."""
+        self.last_loss = value = float(loss.detach())
+        if self.first_loss is None and math.isfinite(value):
+            self.first_loss = value
+        if math.isfinite(value) and value <= self.recipe.training.explode * max(self.first_loss or 0.0, 1e-3):
+            return
+        what = f"exploded to {value:.4g} (the first was {self.first_loss:.4g})" if math.isfinite(value) else "is NaN"
+        what = "is infinite" if math.isinf(value) else what
+        terms = ", ".join(f"{name} {float(term.detach()):.4g}" for name, term in losses.items())
+        pictures = ", ".join(str(image) for image in batch.images)
+        raise UserError(
+            f"the loss {what} in step {self.trainer.global_step} ({terms}); its pictures: {pictures}. The last state "
+            "and the best weights so far are kept; lower training.rest.lr, or set training.clip"
+        )
+
+    def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
+        """Log the mean losses since the last row, every ``log_every`` optimiser steps."""
+        step = self.trainer.global_step
+        if step % self.recipe.training.log_every == 0 and stepped(self.trainer, batch_idx):
+            rates = {f"lr/{g['name']}": g["lr"] for g in self.trainer.optimizers[0].param_groups}
+            self._write({**self._train_sums.means("train"), **rates})
+            self._train_sums = _Sums()
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        """Add up the losses of a validation batch; the same random choices in every epoch."""
+        generator = seed_step(self.recipe.seed, VALIDATION, batch_idx, self.global_rank)
+        features = self._features(batch, frozen=True)
+        self._validation_sums.add(self.criterion(self.model(features, batch.targets, generator)), len(batch))
+
+    def on_validation_epoch_end(self) -> None:
+        """Mean losses over all validation pictures of all processes."""
+        self._validation_sums.reduce(self.trainer)
+        self.validation_losses = self._validation_sums.means("val")
+        self._validation_sums = _Sums()
+        self._write(self.validation_losses)
+
+    def _write(self, values: dict[str, float]) -> None:
+        for logger in self.trainer.loggers:
+            logger.log_metrics({**values, "epoch": self.current_epoch}, self.trainer.global_step)
+
+    # Optimiser and state
+
+    def configure_optimizers(self) -> Any:
+        """Two parameter groups; a schedule over all optimiser steps of the run."""
+        training = self.recipe.training
+        batches = math.ceil(math.ceil(len(self.train_data) / self.trainer.world_size) / training.batch_size)
+        steps = math.ceil(batches / training.accumulate) * training.epochs
+        optimizer = build_optimizer(self.model, training)
+        schedule = build_schedule(optimizer, training, steps)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+class _Sums:
+    """Sums of named losses over pictures."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.total: Tensor | None = None
+        self.count = 0
+
+    def add(self, losses: dict[str, Tensor], count: int) -> None:
+        """Add means over ``count`` pictures."""
+        values = torch.stack([value.detach().double() for value in losses.values()]) * count
+        self.names, self.count = list(losses), self.count + count
+        self.total = values if self.total is None else self.total + values
+
+    def reduce(self, trainer: lightning.Trainer) -> None:
+        """Add those of the other processes."""
+        if self.total is not None and trainer.world_size > 1:
+            count = self.total.new_tensor([self.count])
+            both = trainer.strategy.reduce(torch.cat((self.total, count)), reduce_op="sum")
+            self.total, self.count = both[:-1], int(both[-1])
+
+    def means(self, prefix: str) -> dict[str, float]:
+        """The mean of each loss, and of their sum as ``<prefix>/loss``."""
+        if self.total is None:
+            return {}
+        values = [total / self.count for total in self.total.tolist()]
+        terms = {f"{prefix}/{name}": value for name, value in zip(self.names, values, strict=True)}
+        return {f"{prefix}/loss": sum(values), **terms}
+
+
+def _as_is(batch: Any) -> Batch:
+    return batch
+
+
+def stepped(trainer: lightning.Trainer, batch_idx: int) -> bool:
+    """Whether the optimiser stepped after this batch."""
+    last = batch_idx + 1 == trainer.num_training_batches
+    return last or (batch_idx + 1) % trainer.accumulate_grad_batches == 0
+
+
+def build_trainer(recipe: Recipe, out: Path, callbacks: Sequence[lightning.Callback], step: int) -> lightning.Trainer:
+    """Lightning's trainer for a recipe, with logs in ``out`` that go on after optimiser step ``step``."""
+    _quiet()
+    training = recipe.training
+    loggers: list[Logger] = [CsvLog(out / "metrics.csv", step), TensorBoardLogger(out, name="", version="tensorboard")]
+    try:
+        return lightning.Trainer(
+            max_epochs=training.epochs,
+            accelerator=training.accelerator,
+            devices=training.devices,
+            strategy="ddp_find_unused_parameters_true" if training.devices > 1 else "auto",
+            precision=training.precision if training.precision != "32" else "32-true",
+            accumulate_grad_batches=training.accumulate,
+            gradient_clip_val=training.clip,
+            logger=loggers,
+            callbacks=list(callbacks),
+            default_root_dir=out,
+            num_sanity_val_steps=0,
+            use_distributed_sampler=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+        )
+    except (MisconfigurationException, ValueError, RuntimeError) as error:
+        raise UserError(f"training on this machine: {str(error).strip().splitlines()[0]}") from error
+
+
+def _quiet() -> None:
+    """Lightning's advice that does not fit: batches come ready-made, and the data knows how to go on."""
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    for message in (
+        ".*does not have many workers.*",
+        ".*dataloader is\\s+not resumable.*",
+        ".*smaller than the logging interval.*",
+        ".*LeafSpec.*",
+        ".*in eval mode.*",
+    ):
+        warnings.filterwarnings("ignore", message=message)

@@ -1,0 +1,97 @@
+"""One optimiser a parameter group, used as one; warm-up and decay of their learning rates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+
+from saywhere.training.recipe import OptimizerConfig, TrainingConfig
+
+
+class Several(Optimizer):
+    """Optimisers of different kinds on different parameters that act as one.
+
+    The paper trains the convolutional network by SGD and the rest by Adam (section 3.4).
+    """
+
+    def __init__(self, optimizers: Sequence[Optimizer]):
+        self.optimizers = list(optimizers)
+        super().__init__([{"params": g["params"]} for o in self.optimizers for g in o.param_groups], {})
+        self._share()
+
+    def _share(self) -> None:
+        """Schedulers change our groups: they are those of the parts."""
+        self.param_groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
+
+    @property
+    def names(self) -> list[str]:
+        """The name of each group."""
+        return [group["name"] for group in self.param_groups]
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """One step of each optimiser; ``closure`` computes the loss and the gradients once."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for optimizer in self.optimizers:
+            optimizer.step()
+        return loss
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients."""
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The states of the parts."""
+        return {"optimizers": [optimizer.state_dict() for optimizer in self.optimizers]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from :meth:`state_dict`."""
+        for optimizer, state in zip(self.optimizers, state_dict["optimizers"], strict=True):
+            optimizer.load_state_dict(state)
+        self._share()
+
+
+def build_optimizer(model: nn.Module, config: TrainingConfig) -> Several:
+    """Optimisers of the groups ``rest`` and, if it is ever trained, ``backbone`` (``model.backbone``).
+
+    Parameters that do not want gradients are left out.
+    """
+    backbone = model.get_submodule("backbone")
+    inside = {id(p) for p in backbone.parameters()}
+    rest = [p for p in model.parameters() if p.requires_grad and id(p) not in inside]
+    optimizers = [_single(config.rest, rest, "rest")]
+    if trained := [p for p in backbone.parameters() if p.requires_grad]:
+        optimizers.append(_single(config.backbone, trained, "backbone"))
+    return Several(optimizers)
+
+
+def _single(config: OptimizerConfig, parameters: list[nn.Parameter], name: str) -> Optimizer:
+    groups = [{"params": parameters, "name": name}]
+    if config.kind == "sgd":
+        return torch.optim.SGD(groups, config.lr, momentum=config.momentum, weight_decay=config.weight_decay)
+    kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config.kind]
+    return kind(groups, config.lr, betas=config.betas, eps=config.eps, weight_decay=config.weight_decay)
+
+
+def build_schedule(optimizer: Optimizer, config: TrainingConfig, steps: int) -> LambdaLR:
+    """Learning rates over ``steps`` steps: linear warm-up, then constant or half a cosine down to 0."""
+    return LambdaLR(optimizer, lambda step: learning_rate_factor(step, steps, config.warmup, config.schedule))
+
+
+def learning_rate_factor(step: int, steps: int, warmup: int, schedule: str) -> float:
+    """What the learning rates are multiplied by in step ``step`` (counted from 0) of ``steps``."""
+    if step < warmup:
+        return (step + 1) / warmup
+    if schedule == "constant":
+        return 1.0
+    done = (step - warmup) / max(1, steps - warmup)
+    return 0.5 * (1 + math.cos(math.pi * min(1.0, done)))

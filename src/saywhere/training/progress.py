@@ -1,0 +1,71 @@
+"""Progress: a bar on a terminal, a line now and then in a log file."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+SECONDS_BETWEEN_LINES = 30.0
+
+
+class Progress:
+    """Shows on stderr how many of ``total`` steps are done, beginning with ``done``.
+
+    Args:
+        title: stands in front.
+        total: number of steps.
+        done: steps done before.
+    """
+
+    def __init__(self, title: str, total: int, done: int = 0):
+        self.title, self.total, self.done = title, total, done
+        self._first, self._start, self._last = done, time.monotonic(), time.monotonic()
+        self._bar = _start_bar(title, total, done) if sys.stderr.isatty() else None
+
+    def advance(self, steps: int, note: str = "") -> None:
+        """``steps`` more are done; ``note`` stands behind."""
+        self.done += steps
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], advance=steps, note=note)
+            return
+        now = time.monotonic()
+        if self.done >= self.total or now - self._last >= SECONDS_BETWEEN_LINES:
+            self._last = now
+            rate = (self.done - self._first) / max(now - self._start, 1e-9)
+            line = f"{self.title}: {self.done}/{self.total}, {rate:.2f} a second  {note}"
+            print(line.rstrip(), file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """Nothing more will come."""
+        if self._bar is not None:
+            self._bar.stop()
+
+
+def _start_bar(title: str, total: int, done: int):
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as RichProgress
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
+    bar = RichProgress(*columns, console=Console(stderr=True), refresh_per_second=2)
+    bar.add_task(title, total=total, completed=done, note="")
+    bar.start()
+    return bar
+
+
+@contextmanager
+def track(title: str, total: int) -> Iterator[Progress]:
+    """A :class:`Progress` that is closed at the end."""
+    progress = Progress(title, total)
+    try:
+        yield progress
+    finally:
+        progress.close()

@@ -1,0 +1,250 @@
+"""A training run as a file: everything needed to repeat it."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import yaml
+
+from saywhere.errors import UserError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Where the pictures and phrases come from.
+
+    Attributes:
+        format: one of ``saywhere.data.FORMATS``; None guesses it from the files.
+        root: the folder (or JSONL file) as ``saywhere.data.read`` takes it.
+        train, validation: names of the splits.
+        phrases: options of ``saywhere.data.PhraseOptions``.
+        min_count: words seen less often in the training phrases become the unknown word.
+        train_limit, validation_limit: use only this many pictures, taken at even distances.
+    """
+
+    root: str
+    format: str | None = None
+    train: str = "train"
+    validation: str = "validation"
+    phrases: dict[str, Any] = field(default_factory=dict)
+    min_count: int = 1
+    train_limit: int | None = None
+    validation_limit: int | None = None
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """Settings of one of the two parameter groups.
+
+    ``adam`` and ``sgd`` add the weight decay to the gradient (L2), ``adamw`` shrinks the weights themselves.
+    ``betas`` and ``eps`` are Adam's, ``momentum`` is that of SGD.
+    """
+
+    kind: Literal["adamw", "adam", "sgd"] = "adamw"
+    lr: float = 1e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    momentum: float = 0.9
+
+    def __post_init__(self) -> None:
+        _check(self.lr >= 0, "lr", self.lr, "not negative")
+        _check(all(0 <= beta < 1 for beta in self.betas), "betas", self.betas, "two numbers from 0 to below 1")
+        _check(self.weight_decay >= 0, "weight_decay", self.weight_decay, "not negative")
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """How to train.
+
+    Attributes:
+        epochs: passes over the training pictures.
+        batch_size: pictures a batch on each device.
+        accumulate: batches whose gradients are added up for one step of the optimiser.
+        backbone, rest: settings of the two parameter groups.
+        warmup: optimiser steps over which the learning rates grow from 0.
+        schedule: ``cosine`` lets the learning rates fall to 0 at the last step, ``constant`` leaves them.
+        clip: largest norm of the gradient, or None.
+        precision: ``32``, ``bf16-mixed`` or ``16-mixed``.
+        devices: how many of the ``accelerator`` devices; more than one trains data-parallel.
+        accelerator: ``auto``, ``cpu``, ``gpu`` or another name that Lightning knows.
+        unfreeze_after: epochs after which the backbone is trained too; None never, 0 from the start.
+        cache: folder for the features of the frozen backbone, or None to compute them again in each epoch.
+        flip: mirror half of the pictures, and swap left and right in their phrases.
+        patience: stop after this many epochs without improvement of ``monitor``; None trains all epochs.
+        monitor: the value that picks the best weights, smaller is better: ``val/loss`` (sum of the validation losses)
+            or one term, such as ``val/caption``.
+        workers: processes that prepare batches; 0 is best for cached features.
+        explode: stop when a loss is not finite or above this many times the first one.
+        log_every, save_every: optimiser steps between two rows of the log, and two saves of the state of the run.
+        samples: validation pictures to describe and draw after each epoch.
+    """
+
+    epochs: int = 10
+    batch_size: int = 8
+    accumulate: int = 1
+    backbone: OptimizerConfig = field(default_factory=lambda: OptimizerConfig(lr=1e-5))
+    rest: OptimizerConfig = field(default_factory=OptimizerConfig)
+    warmup: int = 0
+    schedule: Literal["cosine", "constant"] = "cosine"
+    clip: float | None = None
+    precision: Literal["32", "bf16-mixed", "16-mixed"] = "32"
+    devices: int = 1
+    accelerator: str = "auto"
+    unfreeze_after: int | None = None
+    cache: str | None = None
+    flip: bool = True
+    patience: int | None = None
+    monitor: str = "val/loss"
+    workers: int = 0
+    explode: float = 100.0
+    log_every: int = 20
+    save_every: int = 200
+    samples: int = 6
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "accumulate", "devices", "log_every", "save_every"):
+            _check(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+        for name in ("warmup", "workers", "samples", "unfreeze_after"):
+            _check((getattr(self, name) or 0) >= 0, name, getattr(self, name), "not negative")
+        _check(self.explode > 1, "explode", self.explode, "above 1")
+        _check(self.clip is None or self.clip > 0, "clip", self.clip, "above 0")
+        _check(self.patience is None or self.patience >= 1, "patience", self.patience, "at least 1")
+
+    def frozen(self, epoch: int) -> bool:
+        """Whether the backbone is frozen in ``epoch`` (counted from 0)."""
+        return self.unfreeze_after is None or epoch < self.unfreeze_after
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One training run; ``model`` has the keys of the model's configuration, checked when the model is built."""
+
+    name: str
+    data: DataConfig
+    model: dict[str, Any] = field(default_factory=dict)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    seed: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for YAML and for comparison."""
+        return _plain(dataclasses.asdict(self))
+
+    def to_yaml(self) -> str:
+        """The recipe as a file that :func:`load` reads."""
+        return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True)
+
+
+def load(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+    """Read a recipe and change it by ``key=value`` pairs such as ``training.epochs=2``; values are YAML.
+
+    Raises:
+        UserError: no such file, not YAML, an unknown key (the nearest known one is named) or a wrong value.
+    """
+    try:
+        tree = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such recipe") from None
+    except (yaml.YAMLError, UnicodeDecodeError, IsADirectoryError) as error:
+        raise UserError(f"{path} is not a YAML recipe: {' '.join(str(error).split())}") from error
+    if not isinstance(tree, dict):
+        raise UserError(f"{path} is not a recipe: it has no keys such as name, data, model, training")
+    for override in overrides:
+        _override(tree, override)
+    return build(Recipe, tree, source=str(path))
+
+
+def build(cls: type[T], values: Mapping[str, Any], source: str, prefix: str = "") -> T:
+    """The dataclass ``cls`` from nested plain values; ``source`` and the dotted key are named in a UserError."""
+    hints = typing.get_type_hints(cls)
+    names = [f.name for f in dataclasses.fields(typing.cast(Any, cls))]
+    check_keys(values, names, source, prefix)
+    made = {key: _convert(value, hints[key], source, prefix + key) for key, value in values.items()}
+    try:
+        return cls(**made)
+    except TypeError:
+        missing = [f.name for f in dataclasses.fields(typing.cast(Any, cls)) if _required(f) and f.name not in made]
+        raise UserError(f"{source}: {prefix}{missing[0]} is missing") from None
+    except UserError as error:
+        raise UserError(f"{source}: {prefix}{error}") from None
+
+
+def check_keys(keys: Iterable[str], known: Sequence[str], source: str, prefix: str = "") -> None:
+    """Raise a UserError that names the nearest known key for the first of ``keys`` that is unknown."""
+    for key in keys:
+        if key not in known:
+            near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.5)
+            hint = f"did you mean {prefix}{near[0]}?" if near else f"known are {', '.join(known)}"
+            raise UserError(f"{source}: unknown key {prefix}{key}; {hint}")
+
+
+def _required(f: dataclasses.Field[Any]) -> bool:
+    return f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+
+
+def _override(tree: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    if not equals or not key:
+        raise UserError(f"{override!r} is not key=value, for example training.epochs=2")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise UserError(f"the value of {override!r} is not YAML: {' '.join(str(error).split())}") from error
+    *parents, last = key.split(".")
+    node = tree
+    for parent in parents:
+        if node.get(parent) is None:
+            node[parent] = {}
+        node = node[parent]
+        if not isinstance(node, dict):
+            raise UserError(f"{override!r}: {parent} holds a value, not keys")
+    node[last] = value
+
+
+def _convert(value: Any, hint: Any, source: str, key: str) -> Any:
+    """``value`` as the type ``hint``; YAML reads 1e-3 as a string, so numbers in strings are numbers too."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        if value is None and type(None) in arguments:
+            return None
+        hint = next(a for a in arguments if a is not type(None))
+        origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if dataclasses.is_dataclass(hint) and isinstance(value, dict):
+        return build(typing.cast(type, hint), value, source, prefix=f"{key}.")
+    if origin is dict and isinstance(value, dict):
+        return dict(value)
+    if origin is tuple and isinstance(value, (list, tuple)) and len(value) == len(arguments):
+        return tuple(_convert(v, a, source, key) for v, a in zip(value, arguments, strict=True))
+    if origin is Literal:
+        if str(value) in arguments:
+            return str(value)
+        raise UserError(f"{source}: {key} is one of {', '.join(arguments)}, not {value!r}")
+    if hint is float and isinstance(value, (int, float, str)) and not isinstance(value, bool):
+        try:
+            return float(value)
+        except ValueError:
+            pass
+    if hint in (int, bool, str) and type(value) is hint:
+        return value
+    kind = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}.get(hint)
+    raise UserError(f"{source}: {key} is {kind or 'a mapping or list of the right form'}, not {value!r}")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def _check(right: bool, name: str, value: Any, wanted: str) -> None:
+    if not right:
+        raise UserError(f"{name} must be {wanted}, not {value}")

@@ -1,0 +1,212 @@
+"""A whole run: from a recipe to a checkpoint folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from saywhere import data
+from saywhere.data import PhraseOptions, Sample, Samples
+from saywhere.errors import UserError
+from saywhere.models import checkpoint
+from saywhere.models.densecap import DenseCap
+from saywhere.models.densecap_config import DenseCapConfig
+from saywhere.models.densecap_loss import DenseCapCriterion
+from saywhere.training import cache, dataset
+from saywhere.training.callbacks import Best, InterruptedRun, Pictures, RunState, ShowProgress
+from saywhere.training.card import DataFacts, write_card
+from saywhere.training.dataset import RegionDataset
+from saywhere.training.loop import Position, TrainingModule, build_trainer
+from saywhere.training.recipe import DataConfig, Recipe
+
+FREE_TO_CHANGE = ("training.epochs", "training.patience", "training.workers", "training.cache", "training.samples")
+"""Keys of a recipe that may differ when a run goes on; ``epochs`` moves the end of the cosine."""
+
+RUN_FILES = ("last.ckpt", "recipe.yaml", "metrics.csv", "curves.png", "tensorboard", "samples", "model")
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a run ended: the folder of the best weights, their losses, and whether it was interrupted."""
+
+    model: Path
+    epoch: int
+    metrics: dict[str, float]
+    interrupted: bool = False
+
+
+def train(recipe: Recipe, out: str | Path, restart: bool = False) -> Result:
+    """Train what ``recipe`` says; everything is written under ``out``.
+
+    A run that was killed goes on from ``out/last.ckpt``, unless ``restart`` is set, and gives the same weights as one
+    that was not. The best weights so far are in ``out/model``, a checkpoint folder with a card and the recipe.
+
+    Raises:
+        UserError: wrong data, a recipe other than that of the run in ``out``, a loss that explodes, a full disk.
+    """
+    out = Path(out)
+    _prepare(recipe, out, restart)
+    train_samples, name = _read(recipe.data, recipe.data.train, recipe.data.train_limit)
+    validation_samples: list[Sample] = []
+    if recipe.data.validation:
+        validation_samples, _ = _read(recipe.data, recipe.data.validation, recipe.data.validation_limit)
+    model = build_model(recipe, train_samples)
+    train_data = _dataset(recipe, model, train_samples, validation=False)
+    validation_data = _dataset(recipe, model, validation_samples, validation=True) if validation_samples else None
+    facts = _facts(recipe, name, model, train_data, validation_data)
+    return fit(recipe, out, model, DenseCapCriterion(model.config), train_data, validation_data, facts)
+
+
+def build_model(recipe: Recipe, samples: Sequence[Sample]) -> DenseCap:
+    """The untrained model of a recipe, its vocabulary from the training phrases."""
+    options = dict(recipe.model)
+    preset = options.pop("preset", "default")
+    if preset not in ("default", "original"):
+        raise UserError(f"model.preset is default or original, not {preset!r}")
+    if preset == "original":
+        options = {**DenseCapConfig.original().to_dict(), **options}
+    config = DenseCapConfig.from_dict(options)
+    torch.manual_seed(recipe.seed)
+    return DenseCap(config, dataset.build_vocabulary(samples, recipe.data.min_count))
+
+
+def fit(
+    recipe: Recipe,
+    out: Path,
+    model: Any,
+    criterion: torch.nn.Module,
+    train_data: RegionDataset,
+    validation_data: RegionDataset | None,
+    facts: DataFacts,
+) -> Result:
+    """Train ``model`` on data that is ready, or go on where the run in ``out`` was."""
+    last = out / "last.ckpt"
+    position, step = _read_position(last)
+    module = TrainingModule(model, criterion, recipe, train_data, validation_data, position)
+
+    def save(epoch: int, metrics: dict[str, float], seconds: float) -> None:
+        checkpoint.save(model, out / "model", write_card(recipe, facts, epoch, metrics, seconds))
+        (out / "model" / "recipe.yaml").write_text(recipe.to_yaml())
+
+    best = Best(recipe.training.monitor, recipe.training.patience, save)
+    shown = dataset.evenly(validation_data.samples, recipe.training.samples) if validation_data else []
+    pictures = Pictures(out, [sample.image for sample in shown])
+    state = RunState(last, recipe.training.save_every)
+    trainer = build_trainer(recipe, out, [ShowProgress(), best, pictures, state], step)
+    try:
+        trainer.fit(module, ckpt_path=last if last.exists() else None, weights_only=True)
+    except InterruptedRun:
+        return Result(out / "model", best.best_epoch + 1, best.metrics, interrupted=True)
+    return Result(out / "model", best.best_epoch + 1, best.metrics)
+
+
+def _read_position(last: Path) -> tuple[Position, int]:
+    if not last.exists():
+        return Position(), 0
+    try:
+        state = torch.load(last, map_location="cpu", weights_only=True, mmap=True)
+        return Position(**state["position"]), int(state["global_step"])
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise UserError(f"{last} cannot be read ({reason}); begin anew with --restart") from error
+
+
+def _first_process() -> bool:
+    """Lightning starts the other processes with the same command; only the first prepares the folder."""
+    return os.environ.get("LOCAL_RANK", "0") == "0" and os.environ.get("NODE_RANK", "0") == "0"
+
+
+def _prepare(recipe: Recipe, out: Path, restart: bool) -> None:
+    """Make the folder of the run, or see whether the run in it is this one."""
+    if not _first_process():
+        return
+    out.mkdir(parents=True, exist_ok=True)
+    if restart:
+        for name in RUN_FILES:
+            path = out / name
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    stored = out / "recipe.yaml"
+    if (out / "last.ckpt").exists() and stored.exists():
+        before, now = _flat(yaml.safe_load(stored.read_text())), _flat(recipe.to_dict())
+        changed = [key for key in {**before, **now} if before.get(key) != now.get(key) and key not in FREE_TO_CHANGE]
+        if changed:
+            key = changed[0]
+            raise UserError(
+                f"{out} holds a run with {key}={before.get(key)}, not {now.get(key)}: name another folder with --out, "
+                "or begin anew with --restart"
+            )
+        print(f"going on with the run in {out}", file=sys.stderr)
+    stored.write_text(recipe.to_yaml())
+
+
+def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        flat.update(_flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value})
+    return flat
+
+
+def _read(config: DataConfig, split: str, limit: int | None) -> tuple[list[Sample], str]:
+    samples: Samples = data.read(config.root, config.format, split, PhraseOptions.from_dict(config.phrases))
+    kept = dataset.evenly(dataset.usable(samples), limit)
+    if _first_process():
+        for line in samples.report.lines():
+            print(f"{split}: {line}", file=sys.stderr)
+    if not kept:
+        raise UserError(f"{config.root}: the split {split} has no picture with a box and a phrase")
+    return kept, samples.name
+
+
+def _dataset(recipe: Recipe, model: DenseCap, samples: list[Sample], validation: bool) -> RegionDataset:
+    """The data of one split, its features cached if the recipe says so and they are ever used."""
+    training = recipe.training
+    features, cached_epochs = None, None if validation else training.unfreeze_after
+    if training.cache is not None and (training.unfreeze_after is None or not (validation or cached_epochs == 0)):
+        built = cache.build(
+            training.cache,
+            model.config.backbone,
+            model.backbone,
+            model.preprocess,
+            samples,
+            flip=training.flip and not validation,
+            device=_device(training.accelerator),
+            batch_size=training.batch_size,
+            title=f"features of the {'validation' if validation else 'training'} pictures",
+        )
+        for reason in built.damaged.values():
+            print(f"skipped: {reason}", file=sys.stderr)
+        good = [i for i in range(len(samples)) if i not in built.damaged]
+        if not good:
+            raise UserError(f"{recipe.data.root}: not one picture can be read")
+        samples, features = [samples[i] for i in good], built.subset(good)
+    return RegionDataset(
+        samples,
+        model.vocabulary,
+        model.preprocess,
+        recipe.seed,
+        features,
+        cached_epochs,
+        flip=training.flip,
+        fixed=validation,
+    )
+
+
+def _device(accelerator: str) -> str:
+    wants = accelerator in ("auto", "gpu", "cuda")
+    return "cuda" if wants and torch.cuda.is_available() else "cpu"
+
+
+def _facts(
+    recipe: Recipe, name: str, model: DenseCap, train_data: RegionDataset, validation_data: RegionDataset | None
+) -> DataFacts:
+    parts = [(recipe.data.train, train_data), (recipe.data.validation, validation_data)]
+    splits = [(split, len(d), sum(len(s.boxes) for s in d.samples)) for split, d in parts if d is not None]
+    return DataFacts(name, splits, len(model.vocabulary.counts))

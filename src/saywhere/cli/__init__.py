@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 import saywhere
+from saywhere.cli import data, describe, models, train
 from saywhere.errors import UserError
 
 
@@ -31,10 +32,12 @@ class OneLineErrors(TyperGroup):
             _close_stdout()
             raise typer.Exit(1) from None
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if error.errno is None:
                 raise
-            where = f" (writing {error.filename})" if error.filename else ""
-            _fail(f"the disk is full{where}; free some space and run the same command again", 2)
+            where = f"{error.filename}: " if error.filename else ""
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            reason = "the disk is full; free some space and run the same command again" if full else error.strerror
+            _fail(f"{where}{reason}", 2)
 
 
 def _fail(message: str, code: int) -> None:
@@ -72,21 +75,10 @@ def _options(
     pass
 
 
-def _register() -> None:
-    import importlib
-    import importlib.util
-
-    for name in ("describe", "models", "train", "data"):
-        if importlib.util.find_spec(f"saywhere.cli.{name}") is None:
-            continue
-        module = importlib.import_module(f"saywhere.cli.{name}")
-        if hasattr(module, "app"):
-            app.add_typer(module.app, name=name)
-        else:
-            app.command(name)(getattr(module, name))
-
-
-_register()
+app.command("describe")(describe.describe)
+app.command("models")(models.models)
+app.command("train")(train.train)
+app.add_typer(data.app, name="data")
 
 
 def main() -> None:

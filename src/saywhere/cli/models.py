@@ -9,5 +9,9 @@ def models() -> None:
     """List the models that come with the package."""
     from saywhere.models import checkpoint
 
-    for name, description in checkpoint.models():
-        typer.echo(f"{name}  {description}")
+    found = checkpoint.models()
+    if not found:
+        typer.echo("no model comes with this copy of saywhere; give --model a checkpoint folder")
+    width = max((len(name) for name in found), default=0)
+    for name, description in found.items():
+        typer.echo(f"{name:{width}}  {description}".rstrip())

@@ -1,0 +1,181 @@
+"""Which pictures are meant, and which boxes of them."""
+
+from __future__ import annotations
+
+import glob
+import json
+import math
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from saywhere.errors import UserError
+
+SUFFIXES = frozenset(
+    (
+        ".jpg",
+        ".jpeg",
+        ".jpe",
+        ".jfif",
+        ".png",
+        ".gif",
+        ".bmp",
+        ".webp",
+        ".tif",
+        ".tiff",
+        ".ppm",
+        ".pgm",
+        ".jp2",
+        ".avif",
+    )
+)
+"""Files with these endings are taken from a folder; a file named by itself may have any ending."""
+
+Box = tuple[float, float, float, float]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A picture to describe.
+
+    Attributes:
+        path: where it is.
+        name: the path as the user gave it (a file in a folder: the folder as given, and on); ``image`` in the results.
+        relative: its place below the folder that all paths share; its place below an output folder.
+    """
+
+    path: Path
+    name: str
+    relative: Path
+
+
+def find_pictures(paths: Sequence[str | Path], leave_out: Iterable[Path] = ()) -> list[Source]:
+    """The pictures that ``paths`` mean: files, folders (with all below them, sorted), and patterns such as ``a/*.jpg``.
+
+    Hidden files and folders, links to folders, and folders in ``leave_out`` (where results go) are passed over; a
+    picture named twice counts once.
+
+    Raises:
+        UserError: a path is not there, or has no pictures, or a folder cannot be read.
+    """
+    hidden = {os.path.abspath(folder) for folder in leave_out}
+    found: dict[str, str] = {}
+    roots: list[str] = []
+    for path in paths:
+        names, root = _expand(str(path), hidden)
+        roots.append(os.path.abspath(root))
+        for name in names:
+            found.setdefault(os.path.abspath(name), name)
+    common = os.path.commonpath(roots) if roots else ""
+    return [Source(Path(name), name, Path(os.path.relpath(full, common))) for full, name in found.items()]
+
+
+def _expand(path: str, hidden: set[str]) -> tuple[list[str], str]:
+    """Names of the pictures that one argument means, and the folder below which they are."""
+    if os.path.isdir(path):
+        if names := _walk(path, hidden):
+            return names, path
+        raise UserError(f"{path}: no pictures in this folder ({', '.join(sorted(SUFFIXES))})")
+    if os.path.lexists(path):
+        return [os.path.normpath(path)], os.path.dirname(path) or "."
+    if not glob.has_magic(path):
+        raise UserError(f"{path}: no such file or folder")
+    names = []
+    for match in sorted(glob.glob(path, recursive=True)):
+        if not os.path.isdir(match):
+            names.append(os.path.normpath(match))
+        elif not path.endswith("**"):  # ** gives what is below each folder anyway
+            names.extend(_walk(match, hidden))
+    if not names:
+        raise UserError(f"{path}: no file fits this pattern")
+    parts = Path(path).parts
+    fixed = parts[: next(i for i, part in enumerate(parts) if glob.has_magic(part))]
+    return names, str(Path(*fixed))
+
+
+def _walk(folder: str, hidden: set[str]) -> list[str]:
+    def stop(error: OSError) -> None:
+        raise UserError(f"{error.filename}: this folder cannot be read ({error.strerror})")
+
+    names = []
+    for place, folders, files in os.walk(folder, onerror=stop):
+        kept = [name for name in folders if not name.startswith(".")]
+        folders[:] = sorted(name for name in kept if os.path.abspath(os.path.join(place, name)) not in hidden)
+        pictures = [name for name in files if os.path.splitext(name)[1].lower() in SUFFIXES and name[0] != "."]
+        names.extend(os.path.normpath(os.path.join(place, name)) for name in pictures)
+    return sorted(names)
+
+
+def out_path(folder: Path, source: Source) -> Path:
+    """Where the drawn picture goes: the same place below ``folder``; what is not JPEG or PNG gets ``.jpg`` appended."""
+    name = source.relative.name
+    suffix = "" if source.path.suffix.lower() in (".jpg", ".jpeg", ".png") else ".jpg"
+    return folder / source.relative.with_name(name + suffix)
+
+
+def read_boxes(file: Path, sources: Sequence[Source]) -> dict[str, list[Box]]:
+    """Boxes to describe, by the name of the picture, from JSON lines or from one list for one picture.
+
+    A line is ``{"image": NAME, "boxes": [[x1, y1, x2, y2], ...]}``; NAME is that of the picture as given to the
+    command, or its place below the folder. Pictures that are not in the file are not in the answer.
+
+    Raises:
+        UserError: the file cannot be read, a line is malformed, or no picture is in the file.
+    """
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{file}: cannot be read ({getattr(error, 'strerror', None) or 'not UTF-8 text'})") from error
+    whole = _whole_list(text)
+    if whole is not None:
+        if len(sources) != 1:
+            raise UserError(
+                f"{file}: one list of boxes is for one picture, not {len(sources)}; name them in JSON lines"
+            )
+        return {sources[0].name: _checked(whole, str(file))}
+    given: dict[str, list[Box]] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip():
+            where = f"{file} line {number}"
+            row = _row(line, where)
+            given.setdefault(os.path.normpath(row["image"]), []).extend(_checked(row["boxes"], where))
+    answer = {}
+    for source in sources:
+        for name in (source.name, str(source.relative)):
+            if name in given:
+                answer[source.name] = given[name]
+                break
+    if not answer:
+        example = f"; it names {next(iter(given))!r}, the picture is {sources[0].name!r}" if given and sources else ""
+        raise UserError(f"{file}: has no boxes for any of the {len(sources)} pictures{example}")
+    return answer
+
+
+def _whole_list(text: str) -> list[Any] | None:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return None
+    return value if isinstance(value, list) else None
+
+
+def _row(line: str, where: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise UserError(f"{where}: not JSON ({error})") from error
+    if not isinstance(row, dict) or not isinstance(row.get("image"), str) or "boxes" not in row:
+        raise UserError(f'{where}: not {{"image": NAME, "boxes": [[x1, y1, x2, y2], ...]}}')
+    return row
+
+
+def _checked(boxes: Any, where: str) -> list[Box]:
+    if not isinstance(boxes, list):
+        raise UserError(f"{where}: boxes are a list of [x1, y1, x2, y2]")
+    for box in boxes:
+        numbers = isinstance(box, list) and len(box) == 4 and all(type(v) in (int, float) for v in box)
+        if not numbers or not all(math.isfinite(v) for v in box) or box[2] <= box[0] or box[3] <= box[1]:
+            raise UserError(f"{where}: {json.dumps(box)} is not a box [x1, y1, x2, y2] with x1 < x2 and y1 < y2")
+    return [(box[0], box[1], box[2], box[3]) for box in boxes]

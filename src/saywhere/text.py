@@ -67,8 +67,6 @@ class Vocabulary:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Vocabulary) and self.tokens == other.tokens and self.counts == other.counts
 
-    __hash__ = None  # pyright: ignore[reportAssignmentType]
-
     def __repr__(self) -> str:
         return f"Vocabulary({len(self.counts)} words)"
 

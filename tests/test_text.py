@@ -1,0 +1,135 @@
+import json
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from saywhere.errors import UserError
+from saywhere.text import END, PAD, RESERVED, START, UNKNOWN, Vocabulary, pad, strip_lead_in, tokenize
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("A man's T-shirt.", ["a", "man's", "t", "shirt"]),
+        ("Two dogs, 3 cats & a_bird!", ["two", "dogs", "3", "cats", "a", "bird"]),
+        ("the boy’s hat", ["the", "boy's", "hat"]),
+        ("'quoted' words'", ["quoted", "words"]),
+        ("Café  \n Straße", ["café", "straße"]),
+        ("cafe\u0301", ["café"]),
+        ("<unk> <start>", ["unk", "start"]),
+        (" ... ", []),
+        ("", []),
+    ],
+)
+def test_tokenize(text, words):
+    assert tokenize(text) == words
+
+
+@given(st.text())
+def test_tokens_are_tokens(text):
+    words = tokenize(text)
+    assert tokenize(" ".join(words)) == words
+    assert all(word and not set(word) & set(" .,!?<>_-\t\n") for word in words)
+
+
+@pytest.mark.parametrize(
+    ("phrase", "stripped"),
+    [
+        ("there is a dog", "a dog"),
+        ("There are two dogs", "two dogs"),
+        ("this seems to be a kite", "a kite"),
+        ("It looks like rain", "rain"),
+        ("these are shoes", "shoes"),
+        ("A picture of a horse", "a horse"),
+        ("  here is the ball ", "the ball"),
+        ("this is", "this is"),
+        ("the dog that is there", "the dog that is there"),
+        ("thistle is purple", "thistle is purple"),
+        ("", ""),
+    ],
+)
+def test_strip_lead_in(phrase, stripped):
+    assert strip_lead_in(phrase) == stripped
+
+
+def test_reserved_tokens_come_first():
+    vocabulary = Vocabulary({"dog": 2})
+    assert (PAD, START, END, UNKNOWN) == (0, 1, 2, 3)
+    assert vocabulary.tokens == (*RESERVED, "dog")
+    assert vocabulary.encode("dog cat") == [4, UNKNOWN]
+    assert "dog" in vocabulary and "cat" not in vocabulary and "<unk>" not in vocabulary
+    with pytest.raises(ValueError, match="<end>"):
+        Vocabulary({"<end>": 1})
+
+
+def test_build_counts_thresholds_and_orders():
+    texts = ["A dog and a cat.", "a dog", "The cat"]
+    vocabulary = Vocabulary.build(texts)
+    assert vocabulary.counts == {"a": 3, "cat": 2, "dog": 2, "and": 1, "the": 1}
+    assert list(vocabulary.counts) == ["a", "cat", "dog", "and", "the"]  # by count, then by alphabet
+    assert list(Vocabulary.build(texts, min_count=2).counts) == ["a", "cat", "dog"]
+    assert list(Vocabulary.build(texts, max_words=2).counts) == ["a", "cat"]
+    assert len(Vocabulary.build([])) == len(RESERVED)
+
+
+@given(st.lists(st.text(max_size=20), max_size=8))
+def test_known_words_round_trip(texts):
+    vocabulary = Vocabulary.build(texts)
+    for text in texts:
+        numbers = vocabulary.encode(text)
+        assert UNKNOWN not in numbers
+        assert vocabulary.decode(numbers) == " ".join(tokenize(text))
+
+
+def test_decode_stops_at_end_and_shows_unknown_words():
+    vocabulary = Vocabulary({"red": 1, "kite": 1})
+    assert vocabulary.decode([START, 4, 5, END, 4, PAD]) == "red kite"
+    assert vocabulary.decode([PAD, 4, UNKNOWN]) == "red <unk>"
+    assert vocabulary.decode([]) == vocabulary.decode([END, 4]) == ""
+    assert vocabulary.decode(torch.tensor([4, 5, END])) == "red kite"
+
+
+def test_save_and_load(tmp_path):
+    vocabulary = Vocabulary.build(["ein Mädchen läuft", "ein Ball", "猫"])
+    vocabulary.save(tmp_path / "vocabulary.json")
+    loaded = Vocabulary.load(tmp_path / "vocabulary.json")
+    assert loaded == vocabulary and loaded.tokens == vocabulary.tokens
+    assert loaded.encode("Mädchen") == vocabulary.encode("Mädchen") != [UNKNOWN]
+    assert "Mädchen".lower() in (tmp_path / "vocabulary.json").read_bytes().decode("utf-8")
+    assert loaded != Vocabulary({**vocabulary.counts, "more": 1}) and loaded != Vocabulary({"ein": 2})
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"not json",
+        b"\xff\xfe\x00",
+        b"[]",
+        b"null",
+        b"{}",
+        json.dumps({"reserved": ["<pad>"], "counts": {}}).encode(),
+        json.dumps({"reserved": RESERVED, "counts": ["dog"]}).encode(),
+        json.dumps({"reserved": RESERVED, "counts": {"dog": "many"}}).encode(),
+        json.dumps({"reserved": RESERVED, "counts": {"<unk>": 3}}).encode(),
+    ],
+)
+def test_a_file_that_is_no_vocabulary(tmp_path, content):
+    path = tmp_path / "words.json"
+    path.write_bytes(content)
+    with pytest.raises(UserError) as caught:
+        Vocabulary.load(path)
+    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_missing_file(tmp_path):
+    with pytest.raises(UserError, match="nowhere"):
+        Vocabulary.load(tmp_path / "nowhere.json")
+
+
+def test_pad():
+    assert pad([[4, 5, 6], [7], []]).tolist() == [[4, 5, 6], [7, PAD, PAD], [PAD, PAD, PAD]]
+    assert pad([]).shape == (0, 0) and pad([[], []]).shape == (2, 0)
+    assert pad([[4]]).dtype == torch.long

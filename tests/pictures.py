@@ -56,15 +56,16 @@ def write_album(folder: Path, count: int, damaged: int) -> tuple[list[str], list
 
     The sound ones are of many kinds, in two subfolders that share their file names; half of them are plain JPEGs.
     """
-    kinds = (_plain, _plain, _cmyk, _plain, _deep, _plain, _animated, _plain, _turned, _plain)
+    kinds = (_plain, _plain, _cmyk, _plain, _deep, _plain, _animated, _plain, turned, _plain)
     broken = (_cut, _empty, _text, _claims_much)
     every = max(1, count // max(1, damaged))
+    half = (count + 1) // 2
     names, bad = [], []
     for number in range(count):
         is_bad = number % every == every - 1 and len(bad) < damaged
         make = broken[len(bad) % len(broken)] if is_bad else kinds[number % len(kinds)]
         data, suffix = make(number)
-        path = folder / ("first" if number < count // 2 else "second") / f"{number % (count // 2):04}{suffix}"
+        path = folder / ("first" if number < half else "second") / f"{number % half:04}{suffix}"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
         names.append(str(path))
@@ -94,7 +95,8 @@ def _animated(number: int) -> tuple[bytes, str]:
     return stream.getvalue(), ".gif"
 
 
-def _turned(number: int) -> tuple[bytes, str]:
+def turned(number: int) -> tuple[bytes, str]:
+    """Stored 64 x 32, shown 32 x 64."""
     exif = Image.Exif()
     exif[0x0112] = 6
     return jpeg(quarters(64, 32), exif=exif), ".jpg"

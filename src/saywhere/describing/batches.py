@@ -83,6 +83,7 @@ def describe_pictures(
     reader.start()
     try:
         waiting: list[_Read] = []
+        before = False
         while True:
             item = line.get()
             if isinstance(item, BaseException):
@@ -95,10 +96,11 @@ def describe_pictures(
                 done = _describe_batch(model, waiting, boxes is not None, top, threshold)
                 waiting.clear()
                 while done:
-                    has_slot = done[0].picture is not None
+                    held = done[0].picture is not None
                     yield done.pop(0)
-                    if has_slot:
+                    if before:  # the caller's loop lets go of a picture only when it has the next one
                         slots.release()
+                    before = held
             if ended:
                 return
     finally:

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from saywhere.regions import Regions
 
 
+_BEGINNING = b'{"image":'
+"""What each line begins with: only a half line that does is taken for one of ours and cut off."""
+
+
 class ResultsFile:
     """JSON lines of :meth:`Regions.to_dict`, one a picture, each written whole.
 
@@ -39,22 +43,36 @@ class ResultsFile:
             raise
 
     def _take_up(self) -> None:
-        end = 0
+        end, whole = 0, True
         with open(self.path, "rb") as lines:
             for number, line in enumerate(lines, 1):
                 row = _parsed(line)
-                if row is None and not line.endswith(b"\n"):
-                    break
-                if row is None and line.strip():
-                    raise UserError(f"{self.path} line {number} is not a result of saywhere; give another file")
+                whole = line.endswith(b"\n")
                 if row is not None:
                     self._starts[row["image"]] = end
+                elif not whole and line[: len(_BEGINNING)] == _BEGINNING[: len(line)]:
+                    whole = True  # without this torn line
+                    break
+                elif line.strip():
+                    raise UserError(f"{self.path} line {number} is not a result of saywhere; give another file")
                 end += len(line)
-                if not line.endswith(b"\n"):
-                    os.write(self._file, b"\n")
-                    end += 1
         os.ftruncate(self._file, end)
         self._end = end
+        if not whole:
+            self._write(b"\n")
+
+    def _write(self, data: bytes) -> None:
+        """Append all of ``data``, or nothing of it."""
+        try:
+            written = 0
+            while written < len(data):
+                written += os.write(self._file, data[written:])
+        except BaseException as error:
+            os.ftruncate(self._file, self._end)
+            if isinstance(error, OSError):
+                error.filename = str(self.path)
+            raise
+        self._end += len(data)
 
     @property
     def done(self) -> frozenset[str]:
@@ -81,22 +99,14 @@ class ResultsFile:
 
     def append(self, regions: Regions, name: str) -> None:
         """Add the result of the picture ``name``; if the disk is full the file is as it was, and OSError is raised."""
-        row = {**regions.to_dict(), "image": name}
+        row = {"image": name, **{key: value for key, value in regions.to_dict().items() if key != "image"}}
         try:
             line = (json.dumps(row, ensure_ascii=False) + "\n").encode()
         except UnicodeEncodeError:  # a file name that is not UTF-8
             line = (json.dumps(row) + "\n").encode()
-        try:
-            written = 0
-            while written < len(line):
-                written += os.write(self._file, line[written:])
-        except BaseException as error:
-            os.ftruncate(self._file, self._end)
-            if isinstance(error, OSError):
-                error.filename = str(self.path)
-            raise
-        self._starts[name] = self._end
-        self._end += len(line)
+        start = self._end
+        self._write(line)
+        self._starts[name] = start
 
     def close(self) -> None:
         """Close the file; nothing is lost if it is not called."""

@@ -1,0 +1,300 @@
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+
+import numpy
+import pytest
+from PIL import Image
+from skimage import data
+from typer.testing import CliRunner, Result
+
+import saywhere
+from saywhere import cli
+from saywhere.describing import outputs
+from saywhere.drawing import COLOURS
+from tests import pictures
+from tests.stubs import StubModel
+
+
+@pytest.fixture
+def model(monkeypatch, tmp_path) -> StubModel:
+    stub = StubModel()
+    monkeypatch.setattr(saywhere, "load", lambda name, device: stub, raising=False)
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.chdir(tmp_path)
+    return stub
+
+
+def describe(*arguments: object) -> Result:
+    return CliRunner().invoke(cli.app, ["describe", *map(str, arguments)], catch_exceptions=False)
+
+
+def rows(file: str | Path) -> list[dict]:
+    return [json.loads(line) for line in Path(file).read_text().splitlines()]
+
+
+def astronaut(path: str = "a.jpg") -> str:
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(data.astronaut()).save(path)
+    return path
+
+
+def test_one_picture_prints_a_table(model):
+    result = describe(astronaut())
+    assert (result.exit_code, result.stderr) == (0, "")
+    lines = [line.split() for line in result.stdout.splitlines() if line.strip()]
+    assert lines[0] == ["score", "box", "caption"]
+    assert lines[2][:6] == ["0.90", "0", "0", "512", "512", "thing"]
+    assert lines[3][:6] == ["0.20", "0", "0", "256", "512", "thing"]
+    assert model.batches == [1]
+
+
+def test_captions_are_not_markup(model, monkeypatch):
+    monkeypatch.setattr(StubModel, "_one", lambda self, image, boxes: _said(image, "[bold]a sign[/bold] [x]"))
+    assert "[bold]a sign[/bold] [x]" in describe(astronaut()).stdout
+
+
+def _said(image, words):
+    import torch
+
+    return saywhere.Regions(image.width, image.height, torch.tensor([[0, 0, 5, 5.0]]), torch.tensor([0.5]), (words,))
+
+
+def test_no_regions(model, monkeypatch):
+    monkeypatch.setattr(StubModel, "_one", lambda self, image, boxes: _said(image, "x")[:0])
+    result = describe(astronaut(), "--out", "out", "--json", "r.jsonl")
+    assert result.exit_code == 0 and "no regions found" in result.stdout
+    assert rows("r.jsonl")[0]["boxes"] == [] and Path("out/a.jpg").exists()
+
+
+def test_options_reach_the_model(model):
+    describe(astronaut(), "--top", 1, "--threshold", 0.25)
+    assert model.options == {(1, 0.25)}
+
+
+def test_several_pictures_without_a_place_for_results_are_printed(model):
+    result = describe(astronaut("p/a.jpg"), astronaut("p/b.jpg"))
+    assert "p/a.jpg" in result.stdout and "p/b.jpg" in result.stdout
+    assert result.stdout.count("0.90") == 2
+    assert result.stdout.endswith("2 described, 4 regions\n")
+
+
+def test_json_and_drawing(model):
+    result = describe(astronaut(), "--json", "r/r.jsonl", "--out", "drawn")
+    assert result.exit_code == 0 and "written: r/r.jsonl, drawn" in result.stdout
+    (row,) = rows("r/r.jsonl")
+    assert (row["image"], row["width"], row["height"]) == ("a.jpg", 512, 512)
+    assert row["boxes"] == [[0, 0, 512, 512], [0, 0, 256, 512]]
+    assert row["scores"] == pytest.approx([0.9, 0.2]) and row["captions"][0].startswith("thing 0")
+    with Image.open("drawn/a.jpg") as drawn:
+        assert drawn.size == (800, 800), "a small picture is enlarged so that captions can be read"
+        assert numpy.abs(numpy.array(drawn.getpixel((798, 400))) - COLOURS[0]).max() < 60
+
+
+def test_a_turned_picture_is_drawn_as_a_viewer_shows_it(model):
+    Path("t.jpg").write_bytes(pictures.turned(0)[0])
+    describe("t.jpg", "--out", "out", "--json", "r.jsonl")
+    assert (rows("r.jsonl")[0]["width"], rows("r.jsonl")[0]["height"]) == (32, 64)
+    with Image.open("out/t.jpg") as drawn:
+        assert drawn.size == (400, 800) and 0x0112 not in drawn.getexif()
+
+
+def test_a_large_picture_is_drawn_smaller_and_the_model_need_not_see_it_whole(model, monkeypatch):
+    pictures.quarters(6000, 3000).save("large.jpg")
+    seen = []
+    monkeypatch.setattr(
+        StubModel, "_one", lambda self, image, boxes: seen.append(image.pixels.size) or _said(image, "x")
+    )
+    describe("large.jpg", "--out", "out", "--json", "r.jsonl")
+    assert rows("r.jsonl")[0]["width"] == 6000
+    assert 512 <= seen[0][0] < 1024
+    with Image.open("out/large.jpg") as drawn:
+        assert drawn.size == (1600, 800)
+
+
+def test_equal_names_in_different_folders(model):
+    describe(astronaut("p/x/a.jpg"), astronaut("p/y/a.jpg"), "--out", "out")
+    assert sorted(str(path) for path in Path("out").rglob("*.jpg")) == ["out/x/a.jpg", "out/y/a.jpg"]
+
+
+def test_originals_are_not_written_over(model):
+    before = Path(astronaut("p/a.jpg")).read_bytes()
+    for given in ("p", "p/a.jpg", "p/*.jpg"):
+        result = describe(given, "--out", "p")
+        assert result.exit_code == 2 and "would be written over" in result.stderr
+    assert Path("p/a.jpg").read_bytes() == before and model.batches == []
+
+
+def test_drawings_inside_the_folder_are_not_described(model):
+    astronaut("p/a.jpg")
+    for _ in range(2):
+        assert describe("p", "--out", "p/drawn", "--json", "r.jsonl").exit_code == 0
+    assert [row["image"] for row in rows("r.jsonl")] == ["p/a.jpg"]
+
+
+def test_an_album_with_damaged_pictures(model):
+    """60 pictures of many kinds, 10 of them broken: the others come out, the broken are named, the exit code is 1."""
+    names, bad = pictures.write_album(Path("album"), 60, 10)
+    result = describe("album", "--json", "r.jsonl", "--out", "drawn", "--batch", 4)
+    assert result.exit_code == 1
+    assert "50 described, 100 regions; 10 skipped" in result.stdout
+    told = result.stderr.splitlines()
+    assert [line.split(": ")[1] for line in told] == bad
+    assert all(line.startswith("skipped: ") for line in told)
+    assert [row["image"] for row in rows("r.jsonl")] == [name for name in names if name not in bad]
+    assert len([path for path in Path("drawn").rglob("*") if path.is_file()]) == 50
+    assert max(model.batches) == 4
+
+
+@pytest.mark.parametrize("torn", [0, 1, 40])
+def test_a_killed_run_is_gone_on_with(model, torn):
+    """What a kill leaves is some lines, perhaps half a line, and drawings; in the end the files are the same."""
+    _, bad = pictures.write_album(Path("album"), 60, 10)
+    describe("album", "--json", "whole.jsonl", "--out", "whole")
+    lines = Path("whole.jsonl").read_bytes().splitlines(keepends=True)
+    Path("r.jsonl").write_bytes(b"".join(lines[:20]) + lines[20][:torn])
+    model.batches.clear()
+    result = describe("album", "--json", "r.jsonl", "--out", "drawn")
+    assert result.exit_code == 1 and "30 described, 60 regions; 20 already in r.jsonl; 10 skipped" in result.stdout
+    assert sum(model.batches) == 30
+    assert Path("r.jsonl").read_bytes() == Path("whole.jsonl").read_bytes()
+    for path in Path("whole").rglob("*"):
+        if path.is_file():  # those that the first run described were drawn without describing them again
+            assert (Path("drawn") / path.relative_to("whole")).read_bytes() == path.read_bytes()
+    model.batches.clear()
+    again = describe("album", "--json", "r.jsonl", "--out", "drawn")
+    assert again.exit_code == 1 and model.batches == [] and again.stderr.count("skipped: ") == len(bad)
+
+
+def test_interrupted_from_the_keyboard(model, monkeypatch):
+    pictures.write_album(Path("album"), 12, 0)
+    real = StubModel.describe
+
+    def stop(self, images, boxes=None, **options):
+        if len(self.batches) == 2:
+            raise KeyboardInterrupt
+        return real(self, images, boxes, **options)
+
+    monkeypatch.setattr(StubModel, "describe", stop)
+    result = describe("album", "--json", "r.jsonl", "--batch", 3)
+    assert result.exit_code == 130
+    assert result.stderr == "interrupted after 6 of 12 pictures; the same command goes on from here\n"
+    assert len(rows("r.jsonl")) == 6
+    monkeypatch.setattr(StubModel, "describe", real)
+    assert describe("album", "--json", "r.jsonl").exit_code == 0
+    assert len(rows("r.jsonl")) == 12
+
+
+def test_a_full_disk_is_one_line_and_loses_nothing(model, monkeypatch):
+    pictures.write_album(Path("album"), 12, 0)
+    real = os.replace
+    count = [0]
+
+    def full(source, target) -> None:
+        count[0] += 1
+        if count[0] > 5:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(source, target)
+
+    monkeypatch.setattr(os, "replace", full)
+    result = describe("album", "--json", "r.jsonl", "--out", "drawn")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: drawn/") and "the disk is full" in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert len(rows("r.jsonl")) == 5
+    assert len([path for path in Path("drawn").rglob("*") if path.is_file()]) == 5
+    monkeypatch.setattr(os, "replace", real)
+    assert describe("album", "--json", "r.jsonl", "--out", "drawn").exit_code == 0
+    assert len(rows("r.jsonl")) == 12
+
+
+def test_a_picture_that_vanishes_before_it_is_drawn_is_skipped(model, monkeypatch):
+    pictures.quarters(4000, 3000).save("large.jpg")
+    real = outputs.open_picture
+    monkeypatch.setattr(outputs, "open_picture", lambda path, side: Path(path).unlink() or real(path, side))
+    result = describe("large.jpg", "--out", "out", "--json", "r.jsonl")
+    assert (result.exit_code, result.stderr) == (1, "skipped: large.jpg: no such file\n")
+    assert rows("r.jsonl") == []
+
+
+def test_given_boxes(model):
+    Path("boxes.json").write_text("[[10, 20, 30, 40], [0, 0, 512, 100]]")
+    describe(astronaut(), "--boxes", "boxes.json", "--json", "r.jsonl")
+    assert rows("r.jsonl")[0]["boxes"] == [[10, 20, 30, 40], [0, 0, 512, 100]]
+    Path("boxes.jsonl").write_text('{"image": "p/b.jpg", "boxes": [[1, 2, 3, 4]]}\n')
+    astronaut("p/b.jpg"), astronaut("p/c.jpg")
+    result = describe("p", "--boxes", "boxes.jsonl", "--json", "s.jsonl")
+    assert result.exit_code == 0 and "1 without boxes left out" in result.stdout
+    assert [(row["image"], row["boxes"]) for row in rows("s.jsonl")] == [("p/b.jpg", [[1, 2, 3, 4]])]
+
+
+def test_the_originals_format(model):
+    pictures.quarters(1440, 960).save("a.jpg")
+    Path("p").mkdir()
+    pictures.quarters(100, 200).save("p/b.png")
+    result = describe("a.jpg", "p", "--format", "densecap", "--out", "vis")
+    assert result.exit_code == 0
+    written = json.loads(Path("vis/results.json").read_text())
+    assert set(written) == {"opt", "results"} and written["opt"]["image_size"] == 720
+    first, second = written["results"]
+    assert (first["img_name"], second["img_name"]) == ("a.jpg", "p/b.png")
+    assert first["boxes"] == [[1, 1, 720, 480], [1, 1, 360, 480]]
+    assert second["boxes"] == [[1, 1, 360, 720], [1, 1, 180, 720]]
+    assert first["scores"] == pytest.approx([2.19722, -1.38629], abs=1e-4)
+    for row, size in ((first, (720, 480)), (second, (360, 720))):
+        with Image.open(Path("vis") / row["img_name"]) as shown:
+            assert shown.size == size
+            assert numpy.abs(numpy.array(shown.getpixel((0, 0))) - pictures.CORNERS[0]).max() < 20, (
+                "nothing drawn on it"
+            )
+    before = Path("vis/results.json").read_bytes()
+    model.batches.clear()
+    assert describe("a.jpg", "p", "--format", "densecap", "--out", "vis").exit_code == 0
+    assert model.batches == [] and Path("vis/results.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere.jpg"], "nowhere.jpg: no such file or folder"),
+        (["a.jpg", "--format", "densecap"], "needs --out"),
+        (["a.jpg", "--boxes", "nowhere.json"], "nowhere.json: cannot be read"),
+        (["a.jpg", "--out", "a.jpg"], "a.jpg: cannot be made a folder"),
+        (["a.jpg", "--json", "."], ".: cannot be written"),
+        (["a.jpg", "--json", "a.jpg"], "a.jpg line 1 is not a result of saywhere"),
+        (["a.jpg", "--top", "0"], "--top"),
+        (["a.jpg", "--threshold", "1.5"], "--threshold"),
+        (["a.jpg", "--batch", "0"], "--batch"),
+        (["a.jpg", "--format", "xml"], "--format"),
+        ([], "PATH"),
+    ],
+)
+def test_user_errors(model, arguments, message):
+    before = Path(astronaut()).read_bytes()
+    result = describe(*arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert model.batches == [] and Path("a.jpg").read_bytes() == before
+
+
+def test_an_unknown_model_is_a_user_error(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = describe(astronaut(), "--model", "no-such-model")
+    assert result.exit_code == 2 and result.stderr.startswith("error: no model 'no-such-model'")
+    assert result.stderr.count("\n") == 1
+
+
+def test_too_little_memory_is_a_user_error(model, monkeypatch):
+    class OutOfMemoryError(RuntimeError):
+        pass
+
+    def fail(*_, **__):
+        raise OutOfMemoryError("CUDA out of memory\n lots of lines")
+
+    monkeypatch.setattr(StubModel, "describe", fail)
+    result = describe(astronaut(), "--batch", 32)
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert "--batch 32; give a smaller one" in result.stderr

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from saywhere.describing import find_pictures, out_path, read_boxes
+from saywhere.errors import UserError
+
+
+@pytest.fixture
+def album(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("p/b.jpg", "p/a.PNG", "p/sub/b.jpg", "p/notes.txt", "p/.hidden.jpg", "p/.cache/x.jpg", "q/b.jpg"):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_bytes(b"x")
+    return tmp_path
+
+
+def names(*paths, **options) -> list[str]:
+    return [source.name for source in find_pictures(paths, **options)]
+
+
+def test_folders_are_searched_to_the_bottom_in_order(album):
+    assert names("p") == ["p/a.PNG", "p/b.jpg", "p/sub/b.jpg"]
+    assert names("p/", "q") == ["p/a.PNG", "p/b.jpg", "p/sub/b.jpg", "q/b.jpg"]
+    assert names(album / "q") == [str(album / "q" / "b.jpg")]
+
+
+def test_files_and_patterns(album):
+    assert names("p/notes.txt", "./p/b.jpg") == ["p/notes.txt", "p/b.jpg"], "a file named by itself may have any ending"
+    assert names("p/*.jpg") == ["p/b.jpg"]
+    assert names("p/**/*.jpg") == ["p/b.jpg", "p/sub/b.jpg"]
+    assert names("*") == ["p/a.PNG", "p/b.jpg", "p/sub/b.jpg", "q/b.jpg"]
+    Path("p/odd[1].jpg").write_bytes(b"x")
+    assert names("p/odd[1].jpg") == ["p/odd[1].jpg"], "a file that is there is no pattern"
+
+
+def test_named_twice_counts_once(album):
+    assert names("p/b.jpg", "p", album / "p" / "b.jpg") == ["p/b.jpg", "p/a.PNG", "p/sub/b.jpg"]
+
+
+def test_results_are_not_pictures_to_describe(album):
+    assert names("p", leave_out=[Path("p/sub")]) == ["p/a.PNG", "p/b.jpg"]
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [("nowhere.jpg", "no such file"), ("empty", "no pictures in this folder"), ("p/*.tif", "no file fits")],
+)
+def test_what_is_not_there(album, path, reason):
+    Path("empty").mkdir()
+    with pytest.raises(UserError, match=reason) as caught:
+        find_pictures(["p", path])
+    assert str(caught.value).startswith(path)
+
+
+def test_drawn_pictures_keep_their_folders(album):
+    def outs(*paths) -> list[str]:
+        return [out_path(Path("out"), source).as_posix() for source in find_pictures(paths)]
+
+    assert outs("p") == ["out/a.PNG", "out/b.jpg", "out/sub/b.jpg"]
+    assert outs("p/sub/b.jpg") == ["out/b.jpg"]
+    assert outs("p/b.jpg", "q/b.jpg") == ["out/p/b.jpg", "out/q/b.jpg"]
+    assert outs("p/**/b.jpg") == ["out/b.jpg", "out/sub/b.jpg"]
+    Path("q/b.gif").write_bytes(b"x")
+    assert outs("q") == ["out/b.gif.jpg", "out/b.jpg"]
+
+
+def test_boxes_as_lines(album):
+    file = album / "boxes.jsonl"
+    rows = [{"image": "./p/b.jpg", "boxes": [[1, 2, 3, 4]]}, {"image": "sub/b.jpg", "boxes": []}]
+    file.write_text("\n".join(json.dumps(row) for row in rows) + "\n\n")
+    assert read_boxes(file, find_pictures(["p"])) == {"p/b.jpg": [(1, 2, 3, 4)], "p/sub/b.jpg": []}
+
+
+def test_boxes_as_one_list(album):
+    file = album / "boxes.json"
+    file.write_text("[[0, 0, 10, 10.5],\n [5, 5, 6, 6]]")
+    assert read_boxes(file, find_pictures(["q"])) == {"q/b.jpg": [(0, 0, 10, 10.5), (5, 5, 6, 6)]}
+    with pytest.raises(UserError, match="one list of boxes is for one picture, not 3"):
+        read_boxes(file, find_pictures(["p"]))
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("[[1, 2, 3]]", r"\[1, 2, 3\] is not a box"),
+        ("[[5, 5, 5, 9]]", "is not a box"),
+        ("[[1, 2, NaN, 9]]", "is not a box"),
+        ('[["1", 2, 3, 4]]', "is not a box"),
+        ('{"image": "q/b.jpg", "boxes": 3}', "line 1: boxes are a list"),
+        ('{"image": "q/b.jpg"}', "line 1: not "),
+        ('{"image": "q/b.jpg", "boxes": []}\nnonsense', "line 2: not JSON"),
+        ('{"image": "other.jpg", "boxes": []}', "no boxes for any of the 1 pictures; it names 'other.jpg'"),
+        ("", "no boxes for any"),
+        ("\udcff", "cannot be read"),
+    ],
+)
+def test_malformed_boxes(album, text, reason):
+    file = album / "boxes.json"
+    file.write_bytes(os.fsencode(text))
+    with pytest.raises(UserError, match=reason) as caught:
+        read_boxes(file, find_pictures(["q"]))
+    assert str(caught.value).startswith(str(file)) and "\n" not in str(caught.value)
+
+
+def test_no_boxes_file(album):
+    with pytest.raises(UserError, match="cannot be read"):
+        read_boxes(album / "nowhere.json", find_pictures(["q"]))

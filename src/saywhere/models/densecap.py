@@ -282,9 +282,9 @@ class DenseCap(nn.Module):
             found = self.recognise(encodings, proposals)
             kept = [self.select(*row, top, threshold) for row in zip(encodings, proposals, found, strict=True)]
         else:
-            given = [torch.as_tensor(b, dtype=torch.float32, device=self.device).reshape(-1, 4) for b in boxes]
+            given = [_inside(e, torch.as_tensor(b).reshape(-1, 4)) for e, b in zip(encodings, boxes, strict=True)]
             found = self.recognise(encodings, [e.to_input(b) for e, b in zip(encodings, given, strict=True)])
-            kept = [(b, torch.arange(len(b), device=self.device)) for b in given]
+            kept = [(b, torch.arange(len(b), device=b.device)) for b in given]
         codes = [f.codes[rows] for f, (_, rows) in zip(found, kept, strict=True)]
         captions = iter(self.speak(torch.cat(codes)))
         return [
@@ -309,6 +309,18 @@ class DenseCap(nn.Module):
     def device(self) -> torch.device:
         """Where the weights are."""
         return self.recognition.score.weight.device
+
+
+def _inside(encoding: Encoding, boxes: Tensor) -> Tensor:
+    """A user's boxes on the model's device; ``UserError`` if one is inside out or leaves the picture."""
+    boxes = boxes.to(encoding.maps[0])
+    good = geometry.clip(boxes, encoding.width, encoding.height).isclose(boxes, atol=1e-3).all(dim=1)
+    good &= (boxes[:, 2:] >= boxes[:, :2]).all(dim=1)
+    if bad := (~good).nonzero().flatten().tolist():
+        box = [round(v, 2) for v in boxes[bad[0]].tolist()]
+        size = f"{encoding.width} x {encoding.height}"
+        raise UserError(f"{encoding.name}: box {bad[0]} {box} is inside out or leaves the {size} picture")
+    return boxes
 
 
 def _is_positive(choices: Sequence[Choice]) -> Tensor:

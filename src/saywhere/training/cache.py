@@ -88,7 +88,7 @@ class FeatureCache:
         block = self._blocks[index, flipped]
         data = numpy.array(self._bytes[block.offset : block.offset + block.size])
         if (index, flipped) not in self._checked:
-            if zlib.crc32(memoryview(data)) != block.crc:
+            if zlib.crc32(data.data) != block.crc:
                 raise UserError(f"{self.folder / 'features.bin'} is damaged; delete {self.folder} and run again")
             self._checked.add((index, flipped))
         values = torch.from_numpy(data.view(numpy.float16))

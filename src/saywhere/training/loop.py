@@ -78,9 +78,14 @@ class TrainingModule(lightning.LightningModule):
         self.validation_losses: dict[str, float] = {}
         self.last_loss = math.nan
         self._train_sums, self._validation_sums = _Sums(), _Sums()
-        self.backbone = model.get_submodule("backbone")
+        model.train()
         trainable = getattr(self.backbone, "set_trainable", self.backbone.requires_grad_)
         trainable(recipe.training.unfreeze_after is not None)
+
+    @property
+    def backbone(self) -> nn.Module:
+        """The model's part that may be frozen."""
+        return self.model.get_submodule("backbone")
 
     # Data
 
@@ -244,6 +249,7 @@ def build_trainer(recipe: Recipe, out: Path, callbacks: Sequence[lightning.Callb
             logger=loggers,
             callbacks=list(callbacks),
             default_root_dir=out,
+            limit_val_batches=1.0 if recipe.data.validation else 0,
             num_sanity_val_steps=0,
             use_distributed_sampler=False,
             enable_checkpointing=False,

@@ -25,7 +25,7 @@ class DataConfig:
     Attributes:
         format: one of ``saywhere.data.FORMATS``; None guesses it from the files.
         root: the folder (or JSONL file) as ``saywhere.data.read`` takes it.
-        train, validation: names of the splits.
+        train, validation: names of the splits; without validation the weights of the last epoch are kept.
         phrases: options of ``saywhere.data.PhraseOptions``.
         min_count: words seen less often in the training phrases become the unknown word.
         train_limit, validation_limit: use only this many pictures, taken at even distances.
@@ -34,7 +34,7 @@ class DataConfig:
     root: str
     format: str | None = None
     train: str = "train"
-    validation: str = "validation"
+    validation: str | None = None
     phrases: dict[str, Any] = field(default_factory=dict)
     min_count: int = 1
     train_limit: int | None = None
@@ -77,6 +77,7 @@ class TrainingConfig:
         precision: ``32``, ``bf16-mixed`` or ``16-mixed``.
         devices: how many of the ``accelerator`` devices; more than one trains data-parallel.
         accelerator: ``auto``, ``cpu``, ``gpu`` or another name that Lightning knows.
+        pretrained: start from the backbone's ImageNet weights.
         unfreeze_after: epochs after which the backbone is trained too; None never, 0 from the start.
         cache: folder for the features of the frozen backbone, or None to compute them again in each epoch.
         flip: mirror half of the pictures, and swap left and right in their phrases.
@@ -100,6 +101,7 @@ class TrainingConfig:
     precision: Literal["32", "bf16-mixed", "16-mixed"] = "32"
     devices: int = 1
     accelerator: str = "auto"
+    pretrained: bool = True
     unfreeze_after: int | None = None
     cache: str | None = None
     flip: bool = True
@@ -134,6 +136,9 @@ class Recipe:
     model: dict[str, Any] = field(default_factory=dict)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        _check(self.seed >= 0, "seed", self.seed, "not negative")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for YAML and for comparison."""

@@ -54,10 +54,10 @@ def train(recipe: Recipe, out: str | Path, restart: bool = False) -> Result:
     """
     out = Path(out)
     _prepare(recipe, out, restart)
-    train_samples, name = _read(recipe.data, recipe.data.train, recipe.data.train_limit)
+    train_samples, name = read_split(recipe.data, recipe.data.train, recipe.data.train_limit)
     validation_samples: list[Sample] = []
     if recipe.data.validation:
-        validation_samples, _ = _read(recipe.data, recipe.data.validation, recipe.data.validation_limit)
+        validation_samples, _ = read_split(recipe.data, recipe.data.validation, recipe.data.validation_limit)
     model = build_model(recipe, train_samples)
     train_data = _dataset(recipe, model, train_samples, validation=False)
     validation_data = _dataset(recipe, model, validation_samples, validation=True) if validation_samples else None
@@ -65,17 +65,21 @@ def train(recipe: Recipe, out: str | Path, restart: bool = False) -> Result:
     return fit(recipe, out, model, DenseCapCriterion(model.config), train_data, validation_data, facts)
 
 
-def build_model(recipe: Recipe, samples: Sequence[Sample]) -> DenseCap:
-    """The untrained model of a recipe, its vocabulary from the training phrases."""
+def model_config(recipe: Recipe) -> DenseCapConfig:
+    """The model's configuration: the recipe's keys over those of ``model.preset`` (``default`` or ``original``)."""
     options = dict(recipe.model)
     preset = options.pop("preset", "default")
     if preset not in ("default", "original"):
         raise UserError(f"model.preset is default or original, not {preset!r}")
-    if preset == "original":
-        options = {**DenseCapConfig.original().to_dict(), **options}
-    config = DenseCapConfig.from_dict(options)
+    base = DenseCapConfig.original() if preset == "original" else DenseCapConfig()
+    return DenseCapConfig.from_dict({**base.to_dict(), **options})
+
+
+def build_model(recipe: Recipe, samples: Sequence[Sample]) -> DenseCap:
+    """The untrained model of a recipe, its vocabulary from the training phrases."""
+    config, vocabulary = model_config(recipe), dataset.build_vocabulary(samples, recipe.data.min_count)
     torch.manual_seed(recipe.seed)
-    return DenseCap(config, dataset.build_vocabulary(samples, recipe.data.min_count))
+    return DenseCap(config, vocabulary, recipe.training.pretrained)
 
 
 def fit(
@@ -154,7 +158,8 @@ def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _read(config: DataConfig, split: str, limit: int | None) -> tuple[list[Sample], str]:
+def read_split(config: DataConfig, split: str, limit: int | None) -> tuple[list[Sample], str]:
+    """At most ``limit`` usable samples of a split, and the name of the data set; problems are printed."""
     samples: Samples = data.read(config.root, config.format, split, PhraseOptions.from_dict(config.phrases))
     kept = dataset.evenly(dataset.usable(samples), limit)
     if _first_process():

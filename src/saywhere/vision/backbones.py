@@ -62,6 +62,7 @@ class Backbone(nn.Module):
         self.std: tuple[float, ...] = tuple(std)
         self._never_trained = {id(parameter) for parameter in never_trained}
         self.set_trainable(False)
+        self.train()
 
     def forward(self, pixels: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
         """Pictures ``(3, h, w)`` of any sizes to their maps ``(C_l, H_l, W_l)``, one tuple a picture."""

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import torch
+
+from saywhere.language.lstm import LstmSpeaker
+from saywhere.text import END, PAD, START
+
+
+def speaker(dropout: float = 0.0) -> LstmSpeaker:
+    torch.manual_seed(0)
+    return LstmSpeaker(code_size=4, vocabulary_size=9, word_size=5, hidden_size=6, dropout=dropout)
+
+
+def test_teacher_forcing_equals_step_by_step():
+    model = speaker().eval()
+    codes, words = torch.randn(3, 4), torch.randint(4, 9, (3, 5))
+    logits = model(codes, words).log_softmax(dim=2)
+    assert logits.shape == (3, 6, 9)
+    state, last = model.start(codes), torch.full((3,), START)
+    for t in range(6):
+        log_probs, state = model.step(last, state)
+        torch.testing.assert_close(log_probs, logits[:, t])
+        last = words[:, t] if t < 5 else last
+
+
+def test_it_computes_the_recurrence_of_the_paper():
+    """h, y = LSTM(h, x) with x = ReLU(W code), START, words; gates by hand."""
+    model = speaker().eval()
+    code, words = torch.randn(1, 4), torch.tensor([[5, 7]])
+    inputs = [torch.relu(code @ model.encode.weight.T + model.encode.bias)]
+    inputs += [model.words.weight[w][None] for w in (START, 5, 7)]
+    names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
+    w_ih, w_hh, b_ih, b_hh = (model.lstm.get_parameter(name) for name in names)
+    h = c = torch.zeros(1, 6)
+    outputs = []
+    for x in inputs:
+        i, f, g, o = (x @ w_ih.T + b_ih + h @ w_hh.T + b_hh).chunk(4, dim=1)
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        h = o.sigmoid() * c.tanh()
+        outputs.append(h @ model.output.weight.T + model.output.bias)
+    torch.testing.assert_close(model(code, words)[0], torch.cat(outputs[1:]), atol=1e-5, rtol=1e-5)
+
+
+def test_padding_after_a_phrase_changes_nothing_before_it():
+    model = speaker().eval()
+    codes = torch.randn(2, 4)
+    short, long = torch.tensor([[4, 5], [6, 7]]), torch.tensor([[4, 5, PAD, PAD], [6, 7, PAD, PAD]])
+    torch.testing.assert_close(model(codes, short), model(codes, long)[:, :3])
+
+
+def test_the_forget_gate_starts_open_and_padding_has_no_vector():
+    model = speaker()
+    bias = model.lstm.get_parameter("bias_ih_l0") + model.lstm.get_parameter("bias_hh_l0")
+    assert bias.tolist() == [0.0] * 6 + [1.0] * 6 + [0.0] * 12
+    assert model.words.weight[PAD].abs().sum() == 0
+
+
+def test_no_regions_and_dropout():
+    model = speaker(0.5).train()
+    assert model(torch.zeros(0, 4), torch.zeros(0, 3, dtype=torch.long)).shape == (0, 4, 9)
+    codes, words = torch.randn(2, 4), torch.tensor([[4, END], [5, END]])
+    assert not torch.equal(model(codes, words), model(codes, words))

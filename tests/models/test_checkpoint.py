@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import json
+
+import numpy
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tiny_densecap import tiny_model
+
+import saywhere
+from saywhere.errors import UserError
+from saywhere.models.checkpoint import models, save
+
+IMAGE = numpy.random.default_rng(0).integers(0, 255, (80, 120, 3), dtype=numpy.uint8)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return save(tiny_model(), tmp_path / "tiny", card="# A card", description="for tests")
+
+
+def test_a_saved_model_describes_as_before(folder):
+    before, after = tiny_model().describe(IMAGE), saywhere.load(folder).describe(IMAGE)
+    torch.testing.assert_close(after.boxes, before.boxes)
+    assert after.captions == before.captions
+    assert sorted(f.name for f in folder.iterdir()) == [
+        "README.md",
+        "config.json",
+        "model.safetensors",
+        "vocabulary.json",
+    ]
+    assert (folder / "README.md").read_text() == "# A card"
+    stored = json.loads((folder / "config.json").read_text())
+    assert stored["description"] == "for tests" and stored["preprocess"]["long_side"] == 96
+
+
+def test_half_precision_halves_the_file_and_changes_little(folder, tmp_path):
+    small = save(tiny_model(), tmp_path / "half", dtype=torch.float16)
+    sizes = [(f / "model.safetensors").stat().st_size for f in (small, folder)]
+    assert sizes[0] < 0.65 * sizes[1]
+    loaded = saywhere.load(small)
+    assert loaded.recognition.score.weight.dtype == torch.float32
+    encoding = tiny_model().encode(IMAGE)
+    torch.testing.assert_close(loaded.encode(IMAGE).maps[0], encoding.maps[0], atol=2e-2, rtol=2e-2)
+
+
+def test_what_is_wrong_with_a_folder_is_said(folder):
+    weights = load_file(folder / "model.safetensors")
+    save_file({k: v for k, v in weights.items() if "speaker" not in k}, folder / "model.safetensors")
+    with pytest.raises(UserError, match="model.safetensors cannot be loaded"):
+        saywhere.load(folder)
+    (folder / "model.safetensors").write_bytes(b"not weights")
+    with pytest.raises(UserError, match="model.safetensors cannot be loaded"):
+        saywhere.load(folder)
+    stored = json.loads((folder / "config.json").read_text())
+    stored["config"]["colour"] = 1
+    (folder / "config.json").write_text(json.dumps(stored))
+    with pytest.raises(UserError, match="config.json: DenseCapConfig has no option 'colour'"):
+        saywhere.load(folder)
+    (folder / "config.json").write_text("{")
+    with pytest.raises(UserError, match="not a saywhere configuration"):
+        saywhere.load(folder)
+    (folder / "vocabulary.json").unlink()
+    with pytest.raises(UserError, match="vocabulary.json is missing"):
+        saywhere.load(folder)
+
+
+def test_unknown_names_and_devices_are_user_errors(folder):
+    with pytest.raises(UserError, match="no model 'nonsense': not a folder, and the bundled models are"):
+        saywhere.load("nonsense")
+    with pytest.raises(UserError, match="device cuda:77 cannot be used"):
+        saywhere.load(folder, device="cuda:77")
+    with pytest.raises(UserError, match="device toaster cannot be used"):
+        saywhere.load(folder, device="toaster")
+
+
+def test_bundled_models_have_a_description():
+    assert all(models().values())

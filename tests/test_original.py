@@ -74,6 +74,14 @@ def test_ascending_order_sorts(numbers):
         assert order.tolist() == values.argsort(stable=True).tolist()
 
 
+def test_ascending_order_of_ties_is_the_quicksorts():
+    """The orders in which the program's library, compiled, leaves 24 equal numbers and 12 pairs of 0 and 1."""
+    equal = [18, 19, 15, 16, 17, 13, 11, 20, 21, 22, 14, 0, 12, 5, 6, 2, 3, 4, 1, 10, 7, 8, 9, 23]
+    pairs = [0, 20, 12, 18, 10, 8, 16, 6, 4, 22, 2, 14, 21, 19, 17, 11, 15, 13, 1, 9, 7, 5, 3, 23]
+    assert original.ascending_order(torch.zeros(24)).tolist() == equal
+    assert original.ascending_order(torch.arange(24.0) % 2).tolist() == pairs
+
+
 @given(st.lists(st.integers(0, 10**6), unique=True, max_size=60))
 def test_ascending_order_without_ties_needs_no_quicksort(numbers):
     values = torch.tensor(numbers, dtype=torch.float64)

@@ -71,11 +71,13 @@ def test_roi_align_averages_four_points_of_each_cell():
     values = sampling.roi_align(ramp(8, 10, 16).float(), box, size=2, stride=16)[0, 0]
     middles = torch.tensor([[0.5 * x - 2 * y + 3 for x in (32, 64)] for y in (32, 48)])
     torch.testing.assert_close(values, middles)  # as the mean of a ramp is
-    bump = torch.zeros(1, 8, 10)
-    bump[0, 2, 2] = 1  # at (40, 40); the first cell's points are (24, 40) and (32 +- 8, 32 +- 4)
-    cell = sampling.roi_align(bump, box, size=2, stride=16)[0, 0, 0, 0]
-    near = (1 - 0 / 16) * (1 - 12 / 16), (1 - 0 / 16) * (1 - 4 / 16)  # x = 40, y = 28 and 36
-    assert cell.item() == pytest.approx(sum(near) / 4)
+    bumps = torch.zeros(2, 8, 10)
+    bumps[0, 2, 1] = bumps[1, 2, 2] = 1  # at (24, 40) and (40, 40)
+    wide = torch.tensor(
+        [[8.0, 24, 136, 56]]
+    )  # the first cell's points are (24 or 56, 28 or 36), its middle is (40, 32)
+    cell = sampling.roi_align(bumps, wide, size=2, stride=16)[0, :, 0, 0]
+    torch.testing.assert_close(cell, torch.tensor([(4 / 16 + 12 / 16) / 4, 0]))
 
 
 @pytest.mark.parametrize("how", ["bilinear", "roi_align"])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-_SMALL = 10  # parts with at most this many elements above the first are left to the insertion sort
+_SMALL = 10  # parts of at most so many elements are left to the insertion sort; so is a whole of one more
 
 
 def ascending_order(values: Tensor) -> Tensor:
@@ -17,10 +17,10 @@ def ascending_order(values: Tensor) -> Tensor:
     if len(values.unique()) == len(values):
         return values.argsort()
     keys, order = values.tolist(), list(range(len(values)))
-    parts = [(0, len(keys) - 1)]
+    parts = [(0, len(keys) - 1)] if len(keys) > _SMALL + 1 else []
     while parts:
         left, right = parts.pop()
-        if right - left > _SMALL:
+        if right - left + 1 > _SMALL:
             parts += _partition(keys, order, left, right)
     _insertion_sort(keys, order)
     return torch.tensor(order, dtype=torch.long, device=values.device)

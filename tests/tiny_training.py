@@ -1,0 +1,61 @@
+"""Data and a recipe for training runs of seconds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pictures import noise
+from tiny_densecap import tiny_config
+
+PHRASES = (("a red block", "the block on the left"), ("blue sky",), ("two people", "a man and a dog"))
+BOXES = ((4, 4, 50, 40), (0, 0, 96, 30), (40, 20, 90, 60))
+
+
+def write_data(root: Path, train: int = 12, validation: int = 4) -> Path:
+    """Pictures of noise in two shapes with three boxes each, as JSON lines."""
+    root.mkdir(parents=True, exist_ok=True)
+    lines = []
+    for number in range(train + validation):
+        name = f"{number:03}.jpg"
+        size = (96, 64) if number % 3 else (64, 96)
+        noise(*size, seed=number).save(root / name)
+        boxes = [[min(v, limit) for v, limit in zip(box, size * 2, strict=True)] for box in BOXES]
+        regions = [{"box": box, "phrases": list(p)} for box, p in zip(boxes, PHRASES, strict=True)]
+        split = "train" if number < train else "val"
+        lines.append(json.dumps({"image": name, "split": split, "regions": regions}))
+    (root / "pictures.jsonl").write_text("\n".join(lines) + "\n")
+    return root
+
+
+def tiny_recipe(root: Path, **training: Any) -> dict[str, Any]:
+    """A recipe that uses dropout, flips, accumulation, clipping and a schedule, on timm's smallest network."""
+    model = tiny_config(dropout=0.3, speaker_dropout=0.3, code_size=16, pyramid=8, rpn_hidden=8).to_dict()
+    settings = {
+        "epochs": 2,
+        "batch_size": 2,
+        "accumulate": 2,
+        "rest": {"kind": "adamw", "lr": 0.01},
+        "warmup": 2,
+        "clip": 5.0,
+        "pretrained": False,
+        "accelerator": "cpu",
+        "samples": 1,
+        **training,
+    }
+    data = {"format": "jsonl", "root": str(root), "train": "train", "validation": "val"}
+    return {"name": "tiny", "seed": 3, "data": data, "model": _plain(model), "training": settings}
+
+
+def write_recipe(path: Path, root: Path, **training: Any) -> Path:
+    """:func:`tiny_recipe` as a file."""
+    path.write_text(yaml.safe_dump(tiny_recipe(root, **training)))
+    return path
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value

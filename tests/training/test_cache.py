@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from pictures import noise
+from torch import Tensor, nn
+
+from saywhere.errors import UserError
+from saywhere.images import Preprocess, open_picture
+from saywhere.training import cache
+
+PREPROCESS = Preprocess(32, 8, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+
+
+@dataclass(frozen=True)
+class Photo:
+    image: Path
+    width: int
+    height: int
+
+
+class Backbone(nn.Module):
+    """Two levels; counts the pictures it sees, and fails after ``limit`` of them."""
+
+    def __init__(self, limit: int | None = None):
+        super().__init__()
+        torch.manual_seed(0)
+        self.fine, self.coarse = nn.Conv2d(3, 4, 4, 4), nn.Conv2d(3, 5, 8, 8)
+        self.seen, self.limit, self.shapes = 0, limit, []
+
+    def forward(self, pixels: list[Tensor]) -> list[tuple[Tensor, ...]]:
+        assert not self.training
+        self.shapes.append({tuple(p.shape) for p in pixels})
+        self.seen += len(pixels)
+        if self.limit is not None and self.seen > self.limit:
+            raise KeyboardInterrupt
+        return [(self.fine(p), self.coarse(p)) for p in pixels]
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> list[Photo]:
+    made = []
+    for i in range(5):
+        width, height = (64, 32) if i % 2 else (32, 64)
+        noise(width, height, seed=i).save(tmp_path / f"{i}.png")
+        made.append(Photo(tmp_path / f"{i}.png", width, height))
+    return made
+
+
+def build(folder: Path, backbone: Backbone, photos: list[Photo], flip: bool = True) -> cache.FeatureCache:
+    return cache.build(folder / "cache", "toy", backbone, PREPROCESS, photos, flip, batch_size=2)
+
+
+def test_stored_features_are_those_of_the_backbone_in_half_precision(tmp_path: Path, photos: list[Photo]) -> None:
+    backbone = Backbone()
+    built = build(tmp_path, backbone, photos)
+    assert len(built) == 10
+    assert all(len(shapes) == 1 for shapes in backbone.shapes)
+    for i, photo in enumerate(photos):
+        pixels = PREPROCESS(open_picture(photo.image, PREPROCESS.long_side))
+        for flipped in (False, True):
+            (expected,) = backbone.eval()([pixels.flip(-1) if flipped else pixels])
+            for stored, wanted in zip(built.read(i, flipped), expected, strict=True):
+                assert stored.dtype == torch.float16
+                torch.testing.assert_close(stored, wanted.half(), atol=1e-3, rtol=1e-3)
+
+
+def test_a_cache_is_made_once(tmp_path: Path, photos: list[Photo]) -> None:
+    build(tmp_path, Backbone(), photos)
+    again = Backbone()
+    built = build(tmp_path, again, photos)
+    assert again.seen == 0
+    assert len(built) == 10
+
+
+def test_what_it_depends_on_is_in_its_name(tmp_path: Path, photos: list[Photo]) -> None:
+    def key(name: str = "toy", net: nn.Module | None = None, pre: Preprocess = PREPROCESS, n: int = 5) -> str:
+        return cache.cache_key(name, net or Backbone(), pre, photos[:n])
+
+    other = Backbone()
+    with torch.no_grad():
+        other.fine.weight[0, 0, 0, 0] += 1e-3
+    keys = [key(), key(name="toy2"), key(net=other), key(pre=Preprocess(40, 8, (0.5,) * 3, (0.5,) * 3)), key(n=4)]
+    assert key() == keys[0]
+    noise(32, 64, seed=99).save(photos[0].image)
+    assert len({*keys, key()}) == 6
+
+
+def test_an_interrupted_cache_goes_on(tmp_path: Path, photos: list[Photo]) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        build(tmp_path, Backbone(limit=5), photos)
+    rest = Backbone()
+    built = build(tmp_path, rest, photos)
+    assert 0 < rest.seen < 10
+    whole = build(tmp_path / "other", Backbone(), photos)
+    for i in range(5):
+        for flipped in (False, True):
+            for a, b in zip(built.read(i, flipped), whole.read(i, flipped), strict=True):
+                assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("cut", ["line", "data", "nonsense"])
+def test_what_was_written_half_is_computed_again(tmp_path: Path, photos: list[Photo], cut: str) -> None:
+    folder = build(tmp_path, Backbone(), photos).folder
+    index, data = folder / "index.jsonl", folder / "features.bin"
+    before = data.read_bytes()
+    if cut == "line":
+        index.write_bytes(index.read_bytes()[:-7])
+    elif cut == "data":
+        data.write_bytes(before[:-3])
+    else:
+        lines = index.read_text().splitlines()
+        index.write_text("\n".join([*lines[:-1], '{"picture": 4}']) + "\n")
+    rest = Backbone()
+    built = build(tmp_path, rest, photos)
+    assert rest.seen == 2  # both views of one picture
+    assert len(built) == 10
+    assert all(built.read(i, flipped) for i in range(5) for flipped in (False, True))
+
+
+def test_changed_bytes_are_never_used(tmp_path: Path, photos: list[Photo]) -> None:
+    folder = build(tmp_path, Backbone(), photos).folder
+    data = folder / "features.bin"
+    values = bytearray(data.read_bytes())
+    values[5] ^= 1
+    data.write_bytes(values)
+    with pytest.raises(UserError, match=r"features\.bin is damaged; delete"):
+        built = build(tmp_path, Backbone(), photos)
+        for i in range(5):
+            built.read(i, False)
+
+
+def test_damaged_pictures_are_left_out_and_named(tmp_path: Path, photos: list[Photo]) -> None:
+    photos[2].image.write_bytes(photos[2].image.read_bytes()[:200])
+    for backbone in (Backbone(), Backbone()):
+        built = build(tmp_path, backbone, photos)
+        assert list(built.damaged) == [2]
+        assert "2.png" in built.damaged[2]
+        assert len(built) == 8
+    assert backbone.seen == 0
+    view = built.subset([0, 1, 3, 4])
+    assert torch.equal(view.read(2, True)[0], built.read(3, True)[0])
+
+
+def test_one_view_is_enough_without_flips(tmp_path: Path, photos: list[Photo]) -> None:
+    assert len(build(tmp_path, Backbone(), photos, flip=False)) == 5
+    more = Backbone()
+    assert len(build(tmp_path, more, photos, flip=True)) == 10
+
+
+def test_huge_values_stay_finite(tmp_path: Path, photos: list[Photo]) -> None:
+    backbone = Backbone()
+    with torch.no_grad():
+        backbone.fine.weight.mul_(1e7)
+    assert torch.isfinite(build(tmp_path, backbone, photos).read(0, False)[0]).all()
+
+
+def test_a_full_disk_is_told_before_and_when_it_happens(
+    tmp_path: Path, photos: list[Photo], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = type("Usage", (), {"free": 10})
+    with monkeypatch.context() as patch:
+        patch.setattr("shutil.disk_usage", lambda path: usage)
+        with pytest.raises(UserError, match=r"disk is full \(about .* GB are needed\)"):
+            build(tmp_path, Backbone(), photos)
+
+    def full(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cache, "_fill_group", full)
+        with pytest.raises(UserError, match="disk is full"):
+            build(tmp_path, Backbone(), photos)
+    assert len(build(tmp_path, Backbone(), photos)) == 10

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from PIL import Image
+
+from saywhere.training.curves import CsvLog, draw_curves, read_log
+
+
+def write(path: Path, steps: range, start: int = 0) -> None:
+    log = CsvLog(path, start)
+    for step in steps:
+        log.log_metrics({"train/loss": 10.0 / step, "train/box": 1 / 3, "epoch": step // 2}, step)
+
+
+def test_the_log_is_read_as_it_was_written(tmp_path: Path) -> None:
+    write(tmp_path / "metrics.csv", range(1, 4))
+    assert read_log(tmp_path / "metrics.csv") == {
+        "train/loss": [(1, 10.0), (2, 5.0), (3, 10 / 3)],
+        "train/box": [(1, 1 / 3), (2, 1 / 3), (3, 1 / 3)],
+    }
+    assert (tmp_path / "metrics.csv").read_text().splitlines()[:2] == ["step,epoch,name,value", "1,0,train/loss,10.0"]
+
+
+def test_a_resumed_log_drops_what_was_not_saved_and_a_half_row(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    write(path, range(1, 6))
+    with path.open("a") as file:
+        file.write("6,3,train/lo")
+    write(path, range(4, 6), start=3)
+    resumed = path.read_text()
+    write(path, range(1, 6))
+    assert resumed == path.read_text()
+
+
+def test_curves_have_a_panel_for_each_term(tmp_path: Path) -> None:
+    draw_curves(tmp_path / "none.csv", tmp_path / "none.png")
+    assert not (tmp_path / "none.png").exists()
+    write(tmp_path / "metrics.csv", range(1, 4))
+    draw_curves(tmp_path / "metrics.csv", tmp_path / "two.png")
+    log = CsvLog(tmp_path / "metrics.csv", 3)
+    log.log_metrics({f"val/{name}": 1.0 for name in ("loss", "a", "b", "c")}, 3)
+    draw_curves(tmp_path / "metrics.csv", tmp_path / "five.png")
+    with Image.open(tmp_path / "two.png") as two, Image.open(tmp_path / "five.png") as five:
+        assert two.height * 2 == five.height
+        assert two.width < five.width

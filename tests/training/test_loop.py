@@ -1,0 +1,221 @@
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny_densecap import tiny_config
+from tiny_training import tiny_recipe, write_data
+
+from saywhere.errors import UserError
+from saywhere.models import checkpoint
+from saywhere.training import recipe as recipes
+from saywhere.training import run
+from saywhere.training.curves import read_log
+from saywhere.training.loop import seed_step
+from saywhere.training.recipe import Recipe
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_data(tmp_path_factory.mktemp("data"), train=6, validation=3)
+
+
+def make(root: Path, **training: Any) -> Recipe:
+    return recipes.build(Recipe, tiny_recipe(root, **training), "test")
+
+
+def weights(out: Path) -> dict[str, torch.Tensor]:
+    return load_file(out / "model" / "model.safetensors")
+
+
+def last_weights(out: Path) -> dict[str, torch.Tensor]:
+    return torch.load(out / "last.ckpt", weights_only=True)["state_dict"]
+
+
+def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+
+
+def test_a_step_is_seeded_by_its_place_in_the_run() -> None:
+    draws = []
+    for place in ((0, 0, 0, 0), (0, 0, 0, 1), (0, 0, 1, 0), (0, 1, 0, 0), (1, 0, 0, 0), (0, 0, 0, 0)):
+        generator = seed_step(*place)
+        draws.append((torch.rand(3).tolist(), torch.rand(3, generator=generator).tolist()))
+    assert draws[0] == draws[5]
+    assert len({str(draw) for draw in draws}) == 5
+
+
+def test_a_run_leaves_a_model_a_card_logs_curves_and_samples(root: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    result = run.train(make(root, cache=str(tmp_path / "cache"), log_every=1), out)
+    model = checkpoint.load(out / "model")
+    assert model.config == tiny_config(dropout=0.3, speaker_dropout=0.3, code_size=16, pyramid=8, rpn_hidden=8)
+    assert not model.training
+    log = read_log(out / "metrics.csv")
+    terms = ("rpn_score", "rpn_box", "score", "box", "caption")
+    for kind, rows in (("train", 4), ("val", 2)):
+        assert [len(log[f"{kind}/{term}"]) for term in ("loss", *terms)] == [rows] * 6
+    for (_, loss), *parts in zip(log["val/loss"], *(log[f"val/{term}"] for term in terms), strict=True):
+        assert loss == pytest.approx(sum(value for _, value in parts))
+    assert result.metrics["val/loss"] == min(value for _, value in log["val/loss"])
+    assert [value for _, value in log["lr/rest"]] == pytest.approx([0.01, 0.01, 0.005, 0.0])
+    card = (out / "model" / "README.md").read_text()
+    for text in ("jsonl", "train: 6 pictures, 18 regions", "val: 3 pictures", f"{result.metrics['val/loss']:.4f}"):
+        assert text in card
+    assert "torch" in card
+    assert recipes.load(out / "model" / "recipe.yaml") == make(root, cache=str(tmp_path / "cache"), log_every=1)
+    assert (out / "curves.png").stat().st_size > 1000
+    assert [p.parent.name for p in sorted((out / "samples").glob("*/*.png"))] == ["epoch-01", "epoch-02"]
+    assert list((out / "tensorboard").glob("events*"))
+
+
+def test_the_same_seed_gives_the_same_weights_whatever_the_cache_and_the_logs(root: Path, tmp_path: Path) -> None:
+    for name, options in (("a", {}), ("b", {"samples": 0, "log_every": 3, "save_every": 1}), ("c", {"workers": 1})):
+        run.train(make(root, epochs=1, **options), tmp_path / name)
+    run.train(replace(make(root, epochs=1), seed=4), tmp_path / "d")
+    run.train(make(root, epochs=1, cache=str(tmp_path / "cache")), tmp_path / "e")
+    a = last_weights(tmp_path / "a")
+    assert same(a, last_weights(tmp_path / "b"))
+    assert same(a, last_weights(tmp_path / "c"))
+    assert not same(a, last_weights(tmp_path / "d"))
+    cached = last_weights(tmp_path / "e")  # half precision: near, not equal
+    for key, value in a.items():
+        torch.testing.assert_close(cached[key].float(), value.float(), atol=0.05, rtol=0.05, msg=key)
+
+
+@pytest.mark.parametrize(("unfreeze_after", "moves"), [(None, False), (0, True), (1, True), (2, False)])
+def test_the_backbone_moves_only_when_it_is_unfrozen(
+    root: Path, tmp_path: Path, unfreeze_after: int | None, moves: bool
+) -> None:
+    recipe = make(
+        root, unfreeze_after=unfreeze_after, warmup=0, samples=0, cache=str(tmp_path / "c"), backbone={"lr": 0.01}
+    )
+    run.train(recipe, tmp_path / "run")
+    before = run.build_model(recipe, run.read_split(recipe.data, "train", None)[0]).backbone.state_dict()
+    after = {k.removeprefix("model.backbone."): v for k, v in last_weights(tmp_path / "run").items()}
+    moved = [key for key, value in before.items() if not torch.equal(value, after[key])]
+    assert bool(moved) == moves
+    assert not [key for key in moved if "running" in key]
+
+
+def test_best_weights_are_those_of_the_best_epoch_and_patience_stops(root: Path, tmp_path: Path) -> None:
+    recipe = make(root, epochs=20, patience=2, samples=0, rest={"lr": 0.1}, schedule="constant")
+    result = run.train(recipe, tmp_path / "run")
+    values = [value for _, value in read_log(tmp_path / "run" / "metrics.csv")["val/loss"]]
+    best = min(range(len(values)), key=values.__getitem__)
+    assert result.epoch == best + 1
+    assert len(values) == best + 3 < 20
+    assert result.metrics["val/loss"] == values[best]
+    kept = weights(tmp_path / "run")
+    again = run.train(recipe, tmp_path / "run")  # nothing is left to do
+    assert (again.epoch, again.metrics) == (result.epoch, result.metrics)
+    assert same(kept, weights(tmp_path / "run"))
+
+
+def test_another_monitor_and_an_unknown_one(root: Path, tmp_path: Path) -> None:
+    result = run.train(make(root, epochs=3, samples=0, monitor="val/rpn_box"), tmp_path / "a")
+    values = [value for _, value in read_log(tmp_path / "a" / "metrics.csv")["val/rpn_box"]]
+    assert result.metrics["val/rpn_box"] == min(values)
+    with pytest.raises(UserError, match=r"training.monitor is 'val/lose', but there are val/loss, val/rpn_score"):
+        run.train(make(root, epochs=1, samples=0, monitor="val/lose"), tmp_path / "b")
+
+
+def test_without_validation_the_last_weights_are_kept(root: Path, tmp_path: Path) -> None:
+    recipe = make(root, epochs=2)
+    result = run.train(replace(recipe, data=replace(recipe.data, validation=None)), tmp_path / "run")
+    assert (result.epoch, result.metrics) == (2, {})
+    model = {f"model.{key}": value for key, value in weights(tmp_path / "run").items()}
+    assert same(model, last_weights(tmp_path / "run"))
+
+
+class Broken(torch.nn.Module):
+    """A criterion whose loss is multiplied by ``factor`` from the given call on."""
+
+    def __init__(self, inner: torch.nn.Module, call: int, factor: float):
+        super().__init__()
+        self.inner, self.call, self.factor, self.calls = inner, call, factor, 0
+
+    def forward(self, output: Any) -> dict[str, torch.Tensor]:
+        self.calls += 1
+        factor = self.factor if self.calls == self.call else 1.0
+        return {name: value * factor for name, value in self.inner(output).items()}
+
+
+@pytest.mark.parametrize(
+    ("factor", "message"), [(math.nan, "is NaN"), (math.inf, "is infinite"), (1e4, "exploded"), (5.0, "")]
+)
+def test_a_broken_loss_stops_the_run_and_names_its_pictures(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, factor: float, message: str
+) -> None:
+    whole = run.DenseCapCriterion
+    recipe = make(root, epochs=2, save_every=1, accumulate=1, samples=0)
+    monkeypatch.setattr(run, "DenseCapCriterion", lambda config: Broken(whole(config), call=7, factor=factor))
+    if not message:
+        run.train(recipe, tmp_path / "run")
+        return
+    with pytest.raises(UserError, match=message) as caught:
+        run.train(recipe, tmp_path / "run")
+    # 3 steps, 2 batches of validation, then the second step of the second epoch
+    assert "in step 4 " in str(caught.value)
+    assert str(caught.value).count(".jpg") == 2
+    state = torch.load(tmp_path / "run" / "last.ckpt", weights_only=True)
+    assert (state["global_step"], state["position"]["epoch"], state["position"]["batches"]) == (4, 1, 1)
+    assert all(torch.isfinite(value).all() for value in last_weights(tmp_path / "run").values())
+    monkeypatch.setattr(run, "DenseCapCriterion", whole)
+    assert run.train(recipe, tmp_path / "run").epoch >= 1
+
+
+def test_another_recipe_does_not_go_on_and_restart_begins_anew(root: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    run.train(make(root, epochs=1, samples=0), out)
+    with pytest.raises(UserError, match=r"training.rest.lr=0.01, not 0.02.*--restart"):
+        run.train(make(root, epochs=1, samples=0, rest={"lr": 0.02}), out)
+    run.train(make(root, epochs=2, samples=0), out)  # more epochs are welcome
+    assert len(read_log(out / "metrics.csv")["val/loss"]) == 2
+    (out / "my-notes.txt").write_text("stay")
+    run.train(make(root, epochs=1, samples=0, rest={"lr": 0.02}), out, restart=True)
+    assert len(read_log(out / "metrics.csv")["val/loss"]) == 1
+    assert (out / "my-notes.txt").exists()
+
+
+def test_a_state_that_cannot_be_read_is_named(root: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    out.mkdir()
+    (out / "last.ckpt").write_bytes(b"not a checkpoint")
+    with pytest.raises(UserError, match=r"last\.ckpt cannot be read.*--restart"):
+        run.train(make(root, epochs=1), out)
+
+
+def test_damaged_pictures_are_skipped_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = write_data(tmp_path / "data", train=5, validation=2)
+    path = root / "001.jpg"
+    path.write_bytes(path.read_bytes()[:-800])
+    run.train(make(root, epochs=1, samples=0, cache=str(tmp_path / "cache")), tmp_path / "run")
+    assert "001.jpg" in capsys.readouterr().err
+    assert "train: 4 pictures" in (tmp_path / "run" / "model" / "README.md").read_text()
+
+
+def test_wrong_data_and_model_keys_are_told(root: Path, tmp_path: Path) -> None:
+    recipe = make(root)
+    with pytest.raises(UserError, match="long_side"):
+        run.train(replace(recipe, model={"long_sid": 96}), tmp_path / "a")
+    with pytest.raises(UserError, match="preset"):
+        run.train(replace(recipe, model={"preset": "best"}), tmp_path / "b")
+    with pytest.raises(UserError, match="no split 'dev'"):
+        run.train(replace(recipe, data=replace(recipe.data, validation="dev")), tmp_path / "c")
+    (tmp_path / "bare").mkdir()
+    noise = json.dumps({"image": "a.jpg", "regions": []})
+    (tmp_path / "bare" / "train.jsonl").write_text(noise + "\n")
+    with pytest.raises(UserError, match="no picture with a box"):
+        run.train(replace(recipe, data=replace(recipe.data, root=str(tmp_path / "bare"))), tmp_path / "d")
+
+
+def test_the_original_preset_is_the_published_program(root: Path) -> None:
+    config = run.model_config(replace(make(root), model={"preset": "original", "proposals": 100}))
+    assert config == replace(run.DenseCapConfig.original(), proposals=100)

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from saywhere.training.optimizers import build_optimizer, build_schedule, learning_rate_factor
+from saywhere.training.recipe import OptimizerConfig, TrainingConfig
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.backbone, self.head = nn.Linear(3, 3), nn.Linear(3, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.backbone(x).tanh()).square().sum()
+
+
+SGD = OptimizerConfig(kind="sgd", lr=0.1, momentum=0.9, weight_decay=0.01)
+ADAM = OptimizerConfig(kind="adam", lr=0.02, betas=(0.8, 0.99), weight_decay=0.1)
+
+
+def train(net: Net, optimizer: torch.optim.Optimizer, steps: int, start: int = 0) -> None:
+    for step in range(start, start + steps):
+        optimizer.zero_grad()
+        net(torch.full((2, 3), float(step + 1))).backward()
+        optimizer.step()
+
+
+def test_each_group_is_trained_by_its_own_optimiser() -> None:
+    ours, theirs = Net(), Net()
+    optimizer = build_optimizer(ours, TrainingConfig(rest=ADAM, backbone=SGD))
+    train(ours, optimizer, 5)
+    adam = torch.optim.Adam(theirs.head.parameters(), 0.02, (0.8, 0.99), weight_decay=0.1)
+    sgd = torch.optim.SGD(theirs.backbone.parameters(), 0.1, 0.9, weight_decay=0.01)
+    for step in range(5):
+        theirs.zero_grad()
+        theirs(torch.full((2, 3), float(step + 1))).backward()
+        adam.step()
+        sgd.step()
+    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("kind", ["adam", "adamw", "sgd"])
+def test_state_and_schedule_go_on_where_they_were(kind: str) -> None:
+    config = TrainingConfig(rest=OptimizerConfig(kind=kind, lr=0.05), backbone=SGD, warmup=2)  # pyright: ignore
+
+    def run(breaks: bool) -> list[Tensor]:
+        net = Net()
+        optimizer = build_optimizer(net, config)
+        schedule = build_schedule(optimizer, config, 8)
+        for step in range(6):
+            if breaks and step == 3:
+                states = net.state_dict(), optimizer.state_dict(), schedule.state_dict()
+                net = Net()
+                optimizer = build_optimizer(net, config)
+                schedule = build_schedule(optimizer, config, 8)
+                for part, state in zip((net, optimizer, schedule), states, strict=True):
+                    part.load_state_dict(state)
+            train(net, optimizer, 1, start=step)
+            schedule.step()
+        rates = [group["lr"] for group in optimizer.param_groups]
+        return [*net.parameters(), torch.tensor(rates)]
+
+    for a, b in zip(run(False), run(True), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_frozen_backbone_has_no_group() -> None:
+    net = Net()
+    assert build_optimizer(net, TrainingConfig()).names == ["rest", "backbone"]
+    net.backbone.requires_grad_(False)
+    assert build_optimizer(net, TrainingConfig()).names == ["rest"]
+
+
+def test_the_schedule_warms_up_and_falls() -> None:
+    factors = [learning_rate_factor(step, 14, 4, "cosine") for step in range(14)]
+    assert factors[:5] == [0.25, 0.5, 0.75, 1.0, 1.0]
+    assert factors[9] == pytest.approx(0.5)
+    assert factors[13] == pytest.approx(0.5 * (1 + math.cos(math.pi * 0.9)))
+    assert learning_rate_factor(14, 14, 4, "cosine") == pytest.approx(0)
+    assert [learning_rate_factor(step, 14, 2, "constant") for step in (0, 1, 13)] == [0.5, 1, 1]
+
+
+def test_the_schedule_scales_both_groups() -> None:
+    optimizer = build_optimizer(Net(), TrainingConfig(rest=ADAM, backbone=SGD, warmup=4))
+    build_schedule(optimizer, TrainingConfig(warmup=4), 10)
+    assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.005, 0.025])

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tiny_training import tiny_recipe, write_recipe
+
+from saywhere.errors import UserError
+from saywhere.training import recipe as recipes
+from saywhere.training.recipe import OptimizerConfig, Recipe
+
+SHIPPED = sorted((Path(__file__).parents[2] / "recipes").glob("*.yaml"))
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return write_recipe(tmp_path / "recipe.yaml", tmp_path / "data")
+
+
+def test_a_recipe_is_read_with_its_defaults(file: Path) -> None:
+    recipe = recipes.load(file)
+    assert (recipe.name, recipe.seed, recipe.training.batch_size, recipe.training.clip) == ("tiny", 3, 2, 5.0)
+    assert recipe.training.rest == OptimizerConfig(kind="adamw", lr=0.01, betas=(0.9, 0.999))
+    assert recipe.training.backbone.lr == 1e-5
+    assert recipe.training.unfreeze_after is None
+
+
+def test_changes_are_yaml_and_reach_any_depth(file: Path) -> None:
+    changes = [
+        "training.epochs=7",
+        "training.rest.betas=[0.5, 0.9]",
+        "training.rest.lr=3e-4",
+        "training.cache=null",
+        "training.precision=32",
+        "training.flip=false",
+        "data.phrases.max_words=9",
+        "model.long_side=320",
+    ]
+    recipe = recipes.load(file, changes)
+    assert recipe.training.epochs == 7
+    assert recipe.training.rest.betas == (0.5, 0.9)
+    assert recipe.training.rest.lr == 3e-4
+    assert recipe.training.precision == "32"
+    assert recipe.training.flip is False
+    assert recipe.data.phrases == {"max_words": 9}
+    assert recipe.model["long_side"] == 320
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("training.epoch=2", "did you mean training.epochs"),
+        ("training.rest.weight_deca=2", "did you mean training.rest.weight_decay"),
+        ("trainin.epochs=2", "did you mean training?"),
+        ("training.xyz=2", "known are epochs"),
+        ("training.epochs=two", "training.epochs is a whole number, not 'two'"),
+        ("training.epochs=0", "training.epochs must be at least 1, not 0"),
+        ("training.flip=1", "training.flip is true or false"),
+        ("training.rest.kind=rmsprop", "one of adamw, adam, sgd"),
+        ("training.rest.betas=0.9", "training.rest.betas"),
+        ("training.rest.lr=fast", "training.rest.lr is a number"),
+        ("training.explode=0.5", "above 1"),
+        ("training.epochs", "key=value"),
+        ("name.first=2", "holds a value"),
+        ("training.clip=[", "not YAML"),
+        ("seed=-1", "seed must be not negative"),
+    ],
+)
+def test_a_wrong_change_is_told_in_one_line(file: Path, change: str, message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        recipes.load(file, [change])
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_key_and_a_file_that_is_no_recipe(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("name: a\n")
+    with pytest.raises(UserError, match="data is missing"):
+        recipes.load(tmp_path / "a.yaml")
+    (tmp_path / "b.yaml").write_text("a: [")
+    with pytest.raises(UserError, match="not a YAML recipe"):
+        recipes.load(tmp_path / "b.yaml")
+    (tmp_path / "c.yaml").write_text("just text")
+    with pytest.raises(UserError, match="not a recipe"):
+        recipes.load(tmp_path / "c.yaml")
+    with pytest.raises(UserError, match="no such recipe"):
+        recipes.load(tmp_path / "d.yaml")
+
+
+def test_yaml_round_trip(tmp_path: Path) -> None:
+    recipe = recipes.build(Recipe, tiny_recipe(tmp_path), "test")
+    (tmp_path / "again.yaml").write_text(recipe.to_yaml())
+    assert recipes.load(tmp_path / "again.yaml") == recipe
+
+
+def test_the_backbone_is_frozen_until_it_is_not(file: Path) -> None:
+    frozen = recipes.load(file).training
+    late = recipes.load(file, ["training.unfreeze_after=2"]).training
+    assert [frozen.frozen(epoch) for epoch in (0, 99)] == [True, True]
+    assert [late.frozen(epoch) for epoch in (0, 1, 2)] == [True, True, False]
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_shipped_recipes_fit_the_models_and_the_data_readers(path: Path) -> None:
+    from saywhere.data import FORMATS, PhraseOptions
+    from saywhere.training.run import model_config
+
+    recipe = recipes.load(path)
+    assert recipe.name == path.stem
+    assert recipe.data.format in FORMATS
+    PhraseOptions.from_dict(recipe.data.phrases)
+    assert model_config(recipe).backbone == recipe.model["backbone"]

@@ -80,6 +80,8 @@ def test_ascending_order_of_ties_is_the_quicksorts():
     pairs = [0, 20, 12, 18, 10, 8, 16, 6, 4, 22, 2, 14, 21, 19, 17, 11, 15, 13, 1, 9, 7, 5, 3, 23]
     assert original.ascending_order(torch.zeros(24)).tolist() == equal
     assert original.ascending_order(torch.arange(24.0) % 2).tolist() == pairs
+    assert original.ascending_order(torch.zeros(11)).tolist() == list(range(11))
+    assert original.ascending_order(torch.zeros(12)).tolist() != list(range(12))
 
 
 @given(st.lists(st.integers(0, 10**6), unique=True, max_size=60))

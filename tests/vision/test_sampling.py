@@ -73,9 +73,7 @@ def test_roi_align_averages_four_points_of_each_cell():
     torch.testing.assert_close(values, middles)  # as the mean of a ramp is
     bumps = torch.zeros(2, 8, 10)
     bumps[0, 2, 1] = bumps[1, 2, 2] = 1  # at (24, 40) and (40, 40)
-    wide = torch.tensor(
-        [[8.0, 24, 136, 56]]
-    )  # the first cell's points are (24 or 56, 28 or 36), its middle is (40, 32)
+    wide = torch.tensor([[8.0, 24, 136, 56]])  # first cell: points (24 or 56, 28 or 36), middle (40, 32)
     cell = sampling.roi_align(bumps, wide, size=2, stride=16)[0, :, 0, 0]
     torch.testing.assert_close(cell, torch.tensor([(4 / 16 + 12 / 16) / 4, 0]))
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from PIL import Image
 
 from saywhere.describing.batches import Described
-from saywhere.describing.results import ResultsFile, write_atomically
+from saywhere.describing.results import ORIGINAL_SIDE, ResultsFile, write_atomically
 from saywhere.describing.sources import Source, out_path
 from saywhere.errors import UserError
 from saywhere.images import Picture, open_picture
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 
 DRAWN_SIDES = (800, 1600)
 """Drawn pictures have their long side within these: small ones are enlarged so that captions can be read."""
-
-ORIGINAL_SIDE = 720
-"""Pixels on the long side of the pictures beside the original program's ``results.json``."""
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from saywhere.regions import Regions
 
 
+ORIGINAL_SIDE = 720
+"""Pixels on the long side of the pictures beside the original program's ``results.json``."""
+
 _BEGINNING = b'{"image":'
 """What each line begins with: only a half line that does is taken for one of ours and cut off."""
 

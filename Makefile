@@ -19,9 +19,14 @@ help:
 	@echo "make lock    write requirements.txt from pyproject.toml (UPGRADE=1: with the newest versions)"
 	@echo "make clean   remove the environment and what the demo wrote"
 
+# One call a photograph, because a call for a single picture prints its table.
 demo: $(READY)
-	photographs=$$($(BIN)/python -c "import skimage; print(skimage.data_dir)") && \
-		$(BIN)/saywhere describe $(PHOTOGRAPHS:%=$$photographs/%) --out demo --model $(MODEL)
+	@photographs=$$($(BIN)/python -c "import skimage; print(skimage.data_dir)") && \
+	for name in $(PHOTOGRAPHS); do \
+		echo "saywhere describe $$name --out demo"; \
+		$(BIN)/saywhere describe $$photographs/$$name --out demo --model $(MODEL) || exit; \
+	done
+	@echo "The photographs with boxes and captions drawn: $(PHOTOGRAPHS:%=demo/%)"
 
 test: check
 	$(TEST_ENV) $(BIN)/python -m pytest -n 2

@@ -120,7 +120,7 @@ def test_a_picture_without_regions_trains_only_the_scores(options):
     empty = Target(96, 64, torch.zeros(0, 4), torch.zeros(0, 0, dtype=torch.long))
     losses = DenseCapCriterion(model.config)(step(model.train(), [empty]))
     assert losses["caption"] == losses["box"] == losses["rpn_box"] == 0
-    sum(losses.values()).backward()  # pyright: ignore
+    sum(losses.values()).backward()
     assert losses["rpn_score"] > 0 and losses["score"] > 0
     assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
 

@@ -48,7 +48,7 @@ def test_each_group_is_trained_by_its_own_optimiser() -> None:
 
 @pytest.mark.parametrize("kind", ["adam", "adamw", "sgd"])
 def test_state_and_schedule_go_on_where_they_were(kind: str) -> None:
-    config = TrainingConfig(rest=OptimizerConfig(kind=kind, lr=0.05), backbone=SGD, warmup=2)  # pyright: ignore
+    config = TrainingConfig(rest=OptimizerConfig(kind=kind, lr=0.05), backbone=SGD, warmup=2)
 
     def run(breaks: bool) -> list[Tensor]:
         net = Net()

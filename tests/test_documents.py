@@ -1,0 +1,240 @@
+"""README and manual: links lead somewhere, commands exist with their options, and what is marked runs as written.
+
+A block fenced with ``console run`` runs in bash, one with ``python run`` in Python, in a temporary folder that holds
+
+- ``photo.jpg`` and the folders ``photos/`` and ``holiday/`` with three photographs each,
+- ``my-pictures/``, a data set in lines of JSON: a cat in ``photos/cat.jpg``, ``regions.jsonl``,
+- ``recipes/``, those of the repository.
+
+The blocks of one document share the folder and, if they are Python, their variables, and run in order.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import urllib.parse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+SHELL = {"", "console", "bash", "sh", "shell"}
+
+
+class Block(NamedTuple):
+    document: Path
+    line: int
+    language: str
+    run: bool
+    text: str
+
+    def commands(self) -> list[str]:
+        """What is typed: after ``$``, or all lines of a block without a ``$``; continued lines are joined."""
+        lines = self.text.replace("\\\n", " ").splitlines()
+        prompts = [line[2:] for line in lines if line.startswith("$ ")]
+        return prompts or lines
+
+
+def blocks(document: Path, text: str | None = None) -> Iterator[Block]:
+    text = document.read_text(encoding="utf-8") if text is None else text
+    for match in re.finditer(r"^```([^\n]*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        language, *tags = match[1].split() or [""]
+        yield Block(document, text[: match.start()].count("\n") + 1, language, "run" in tags, match[2])
+
+
+def prose(document: Path) -> str:
+    text = re.sub(r"^```.*?^```$", "", document.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    return re.sub(r"`[^`\n]*`", "", text)
+
+
+def anchors(document: Path) -> set[str]:
+    """The names that a forge gives to headings: lower case, no punctuation, hyphens for spaces."""
+    text = re.sub(r"^```.*?^```$", "", document.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ +(.+?)\s*$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def broken_links(document: Path) -> list[str]:
+    text = prose(document)
+    links = re.findall(r"\]\(([^()\s]+)\)", text) + re.findall(r"^\[[^\]]+\]: +(\S+)", text, re.MULTILINE)
+    broken: list[str] = []
+    for link in links:
+        if urllib.parse.urlsplit(link).scheme:
+            continue
+        path, _, anchor = urllib.parse.unquote(link).partition("#")
+        target = (document.parent / path).resolve() if path else document
+        if not target.exists() or (anchor and target.suffix == ".md" and anchor not in anchors(target)):
+            broken.append(link)
+    return broken
+
+
+def complaint(command: Any, words: list[str]) -> str | None:
+    """What is wrong with the words after ``saywhere``: an unknown command or option, a missing or superfluous value."""
+    while hasattr(command, "commands") and words and not words[0].startswith("-"):
+        if words[0] not in command.commands:
+            return f"no command {words[0]}"
+        command, words = command.commands[words[0]], words[1:]
+    options = {name: p for p in command.params for name in (*p.opts, *p.secondary_opts) if name.startswith("-")}
+    options |= dict.fromkeys(("--help", "-h"))
+    values, rest = 0, iter(words)
+    for word in rest:
+        name, equals, _ = word.partition("=")
+        if not word.startswith("-") or word == "-":
+            values += 1
+        elif name not in options:
+            return f"no option {name}"
+        elif (option := options[name]) is not None and not option.is_flag and not equals and next(rest, None) is None:
+            return f"{name} without a value"
+    if {"--help", "-h", "--version"} & set(words):
+        return None
+    arguments = [p for p in command.params if p.param_type_name == "argument"]
+    if values < sum(p.required for p in arguments):
+        return "an argument is missing"
+    return "too many arguments" if values > len(arguments) and all(p.nargs != -1 for p in arguments) else None
+
+
+@pytest.fixture(scope="module")
+def program() -> Any:
+    from typer.main import get_command
+
+    from saywhere.cli import app
+
+    return get_command(app)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    import skimage
+    from PIL import Image
+
+    packaged = Path(skimage.data_dir)
+    for name in ("photos", "holiday", "my-pictures/photos"):
+        (tmp_path / name).mkdir(parents=True)
+    for source, target in {"astronaut": "person", "camera": "beach", "motorcycle_left": "motorcycle"}.items():
+        picture = Image.open(packaged / f"{source}.png").convert("RGB")
+        for name in ("photos", "holiday"):
+            picture.save(tmp_path / name / f"{target}.jpg")
+    (tmp_path / "photo.jpg").write_bytes((tmp_path / "photos" / "person.jpg").read_bytes())
+    Image.open(packaged / "chelsea.png").convert("RGB").save(tmp_path / "my-pictures" / "photos" / "cat.jpg")
+    cat = {"image": "photos/cat.jpg", "regions": [{"box": [34, 20, 310, 280], "phrase": "a tabby cat"}]}
+    (tmp_path / "my-pictures" / "regions.jsonl").write_text(json.dumps(cat | {"split": "train"}) + "\n")
+    if (ROOT / "recipes").is_dir():
+        (tmp_path / "recipes").symlink_to(ROOT / "recipes")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def execute(marked: list[Block], folder: Path) -> None:
+    """Run the blocks as written, in the folder; the first that fails is named with its document and line."""
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    variables: dict[str, Any] = {"__name__": "__main__"}
+    for block in marked:
+        where = f"{block.document.name}:{block.line}"
+        if block.language == "python":
+            exec(compile(block.text, where, "exec"), variables)
+            continue
+        script = "\n".join(block.commands())
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", script], cwd=folder, env=environment, capture_output=True, text=True
+        )
+        assert done.returncode == 0, f"{where}: exit code {done.returncode}\n{done.stdout}{done.stderr}"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_relative_links_lead_somewhere(document: Path) -> None:
+    assert broken_links(document) == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_commands_and_their_options_exist(document: Path, program: Any) -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    wrong: list[str] = []
+    for block in blocks(document):
+        for command in block.commands() if block.language in SHELL else []:
+            words = shlex.split(command, comments=True) if re.match(r"(saywhere|make)( |$)", command) else []
+            if words[:1] == ["saywhere"] and (reason := complaint(program, words[1:])):
+                wrong.append(f"{command}: {reason}")
+            if words[:1] == ["make"]:
+                wrong += [f"{command}: no target {w}" for w in words[1:] if "=" not in w and w not in targets]
+            recipes = [word for word in words if re.fullmatch(r"recipes/[a-z0-9-]+\.yaml", word)]
+            wrong += [f"{command}: no file {recipe}" for recipe in recipes if not (ROOT / recipe).is_file()]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_python_blocks_compile(document: Path) -> None:
+    for block in blocks(document):
+        if block.language == "python":
+            compile(block.text, f"{document.name}:{block.line}", "exec")
+
+
+@pytest.mark.parametrize(
+    "document", [d for d in DOCUMENTS if any(block.run for block in blocks(d))], ids=lambda path: path.name
+)
+def test_marked_blocks_run_as_written(document: Path, folder: Path) -> None:
+    marked = [block for block in blocks(document) if block.run]
+    assert {block.language for block in marked} <= SHELL - {""} | {"python"}
+    execute(marked, folder)
+
+
+def test_wrong_commands_are_seen(program: Any) -> None:
+    said = {
+        line: complaint(program, line.split())
+        for line in (
+            "describe photo.jpg --top 5",
+            "describe a.jpg b.jpg --threshold=0.5 --out d",
+            "data check my-pictures",
+            "train x.yaml data.root=d training.epochs=2",
+            "--version",
+            "describe photo.jpg --best 5",
+            "describe photo.jpg --top",
+            "describe --top 5",
+            "models extra",
+            "paint photo.jpg",
+            "data look my-pictures",
+        )
+    }
+    assert list(said.values()) == [
+        *[None] * 5,
+        "no option --best",
+        "--top without a value",
+        "an argument is missing",
+        "too many arguments",
+        "no command paint",
+        "no command look",
+    ]
+
+
+def test_blocks_and_links_are_read(tmp_path: Path) -> None:
+    document = tmp_path / "page.md"
+    document.write_text(
+        "# A page, of two\n[here](#a-page-of-two) [gone](gone.md) [no](#such) [out](https://example.org)\n`[code](x)`\n"
+        "```console run\n$ echo a \\\n  b > said\na b\n```\n```python run\nsaid = open('said').read()\n```\n"
+        "```python run\nassert said == 'a b\\n'\n```\n```console\nfalse\n```\n"
+    )
+    found = list(blocks(document))
+    assert [(b.line, b.language, b.run) for b in found] == [
+        (4, "console", True),
+        (9, "python", True),
+        (12, "python", True),
+        (15, "console", False),
+    ]
+    assert [part.split() for part in found[0].commands()] == [["echo", "a", "b", ">", "said"]]
+    assert broken_links(document) == ["gone.md", "#such"]
+
+
+def test_marked_blocks_run_in_order_and_failures_are_named(folder: Path) -> None:
+    page = "```console run\nls photo.jpg holiday my-pictures\necho a > said\n```\n"
+    page += "```python run\nsaid = open('said').read()\n```\n"
+    good = list(blocks(Path("page.md"), page + "```python run\nassert said == 'a\\n'\n```\n"))
+    execute(good, folder)
+    with pytest.raises(AssertionError, match=r"page\.md:8: exit code 3\n.*broken"):
+        execute([*good, Block(Path("page.md"), 8, "console", True, "$ echo broken; exit 3\n$ echo never\n")], folder)

@@ -1,0 +1,249 @@
+"""The layout of the code: floors import only from floors above them, and each file does one thing.
+
+Imports are read from the source, so those inside functions and those for the type checker count as well.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "saywhere"
+
+FLOORS = (
+    ("errors",),
+    ("regions",),
+    ("boxes",),
+    ("original",),
+    ("text",),
+    ("images",),
+    ("drawing",),
+    ("vision",),
+    ("original",),
+    ("language",),
+    ("models",),
+    ("describing",),
+    ("data",),
+    ("training",),
+    ("evaluation",),
+    ("describing",),
+    ("search",),
+    ("serve",),
+    ("cli", "__main__"),
+)
+FLOOR = {part: number for number, parts in enumerate(FLOORS) for part in parts}
+HAND_OVER = ("saywhere.regions", "saywhere.drawing")
+"""Regions draw themselves by calling the floor below, inside the function: the one import that goes down."""
+
+DRAWERS = {"utils", "util", "misc", "common", "helpers", "helper", "tools", "stuff", "shared", "core"}
+MAX_FILE, MAX_FUNCTION = 400, 60
+
+
+def module_name(path: Path, package: Path) -> str:
+    parts = path.relative_to(package.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+class House:
+    """The modules of a package and who imports whom.
+
+    ``imports`` holds (importer, imported) pairs of module names. A name that a package merely hands on (``from saywhere
+    import load``) counts as an import of the module it comes from.
+    """
+
+    def __init__(self, package: Path) -> None:
+        self.files = {module_name(path, package): path for path in sorted(package.rglob("*.py"))}
+        self.trees = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in self.files.items()}
+        self.handed_on = {name: self._handed_on(name) for name, path in self.files.items() if path.stem == "__init__"}
+        self.imports = {
+            (name, target) for name in self.files for target in self._targets(name) if target in self.files
+        } - {(name, name) for name in self.files}
+
+    def _source(self, name: str, node: ast.ImportFrom) -> str:
+        if not node.level:
+            return node.module or ""
+        parts = name.split(".")
+        parts = parts if self.files[name].stem == "__init__" else parts[:-1]
+        base = parts[: len(parts) - node.level + 1]
+        return ".".join([*base, node.module] if node.module else base)
+
+    def _handed_on(self, package: str) -> dict[str, str]:
+        nodes = [node for node in ast.walk(self.trees[package]) if isinstance(node, ast.ImportFrom)]
+        return {a.asname or a.name: self._source(package, node) for node in nodes for a in node.names}
+
+    def _targets(self, name: str) -> set[str]:
+        found: set[str] = set()
+        for node in ast.walk(self.trees[name]):
+            if isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                source = self._source(name, node)
+                found |= {self._home(source, alias.name) for alias in node.names}
+            elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+                called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+                found |= {str(node.args[0].value)} if called in {"import_module", "__import__"} else set()
+        return found
+
+    def _home(self, source: str, name: str) -> str:
+        if f"{source}.{name}" in self.files:
+            return f"{source}.{name}"
+        return self.handed_on.get(source, {}).get(name, source)
+
+    def wrong_floors(self) -> list[str]:
+        """Imports that go down the list of floors; the package itself only hands on names and may name them all."""
+        return [
+            f"{a} imports {b}"
+            for a, b in sorted(self.imports)
+            if a.count(".") and b.count(".") and FLOOR[part(a)] < FLOOR[part(b)] and (a, b) != HAND_OVER
+        ]
+
+    def cycle(self) -> list[str]:
+        """The modules that are left when those that import nothing that is left are taken out again and again."""
+        left = {(a, b) for a, b in self.imports if a.count(".") and (a, b) != HAND_OVER}
+        # A package that hands on names of its own modules is not one more link between them.
+        left -= {(a, b) for a, b in left if b == a.rpartition(".")[0]}
+        while True:
+            importers = {a for a, _ in left}
+            kept = {(a, b) for a, b in left if b in importers}
+            if kept == left:
+                return sorted(importers)
+            left = kept
+
+
+def part(name: str) -> str:
+    return name.split(".")[1]
+
+
+@pytest.fixture(scope="module")
+def house() -> House:
+    return House(PACKAGE)
+
+
+def our_files() -> list[Path]:
+    folders = (PACKAGE, ROOT / "tests", ROOT / "benchmarks")
+    return sorted(path for folder in folders for path in folder.rglob("*.py"))
+
+
+def test_every_module_has_a_floor(house: House) -> None:
+    assert {part(name) for name in house.files if "." in name} <= FLOOR.keys()
+
+
+def test_floors_import_only_from_floors_above(house: House) -> None:
+    assert house.imports, "no import was found at all"
+    assert house.wrong_floors() == []
+
+
+def test_imports_have_no_cycles(house: House) -> None:
+    assert house.cycle() == []
+
+
+def test_the_hand_over_to_drawing_waits_until_it_is_called(house: House) -> None:
+    module, target = HAND_OVER
+    at_import = [node for node in house.trees[module].body if isinstance(node, ast.Import | ast.ImportFrom)]
+    assert target not in {node.module for node in at_import if isinstance(node, ast.ImportFrom)}
+
+
+def make_package(folder: Path, **modules: str) -> House:
+    package = folder / "saywhere"
+    for name, text in {"__init__": "", **modules}.items():
+        path = package / (name.replace("__in__", "/") + ".py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return House(package)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from saywhere.models import densecap",
+        "from saywhere.models.densecap import DenseCap",
+        "import saywhere.models.densecap",
+        "def f():\n    from .models import densecap",
+        "import importlib\nimportlib.import_module('saywhere.models.densecap')",
+        "from saywhere import DenseCap",
+    ],
+)
+def test_an_import_of_a_lower_floor_is_seen(tmp_path: Path, line: str) -> None:
+    house = make_package(
+        tmp_path,
+        __init__="from saywhere.models.densecap import DenseCap",
+        boxes=line,
+        models__in____init__="",
+        models__in__densecap="class DenseCap: ...",
+    )
+    assert house.wrong_floors()[-1].startswith("saywhere.boxes imports saywhere.models")
+
+
+def test_a_cycle_is_seen_and_a_chain_is_none(tmp_path: Path) -> None:
+    around = make_package(
+        tmp_path / "around",
+        data__in__a="from saywhere.data import b",
+        data__in__b="from saywhere.data.c import x",
+        data__in__c="def f():\n    import saywhere.data.a",
+        data__in__d="import saywhere.data.a",
+        data__in____init__="",
+    )
+    chain = make_package(
+        tmp_path / "chain", data__in__a="from saywhere.data import b", data__in__b="import saywhere.text", text=""
+    )
+    assert around.cycle() == ["saywhere.data.a", "saywhere.data.b", "saywhere.data.c", "saywhere.data.d"]
+    assert chain.cycle() == []
+
+
+def test_no_module_is_a_drawer() -> None:
+    assert [str(path) for path in our_files() if DRAWERS & {path.stem, *path.relative_to(ROOT).parts}] == []
+
+
+def test_files_and_functions_stay_short() -> None:
+    long: list[str] = []
+    for path in our_files():
+        text = path.read_text(encoding="utf-8")
+        if (lines := len(text.splitlines())) > MAX_FILE:
+            long.append(f"{path.relative_to(ROOT)}: {lines} lines")
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = (node.end_lineno or node.lineno) - node.lineno + 1
+                long += [f"{path.relative_to(ROOT)}: {node.name} {lines} lines"] if lines > MAX_FUNCTION else []
+    assert long == []
+
+
+def test_nothing_is_left_unfinished_or_silenced() -> None:
+    # Only a named rule of the type checker may be silenced, where a library's own signature breaks it.
+    marks = re.compile(r"\b(TODO|FIXME|XXX)\b|noqa|type: ?ignore|pyright: ?ignore(?!\[)|pragma: ?no ?cover")
+    found: list[str] = []
+    for path in our_files():
+        text = path.read_text(encoding="utf-8")
+        tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+        comments = [token for token in tokens if token.type == tokenize.COMMENT]
+        found += [f"{path.relative_to(ROOT)}:{c.start[0]} {c.string}" for c in comments if marks.search(c.string)]
+        raised = [node.exc for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Raise)]
+        names = [node.func if isinstance(node, ast.Call) else node for node in raised]
+        unfinished = [n for n in names if isinstance(n, ast.Name) and n.id == "NotImplementedError"]
+        found += [f"{path.relative_to(ROOT)}:{n.lineno} {n.id}" for n in unfinished]
+    assert found == []
+
+
+def canonical(requirement: str) -> str:
+    name = re.match(r"[A-Za-z0-9._-]+", requirement)
+    assert name, requirement
+    return re.sub(r"[-_.]+", "-", name.group()).lower()
+
+
+def test_the_lock_has_every_dependency_with_hashes_and_no_address() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"].values()
+    wanted = {canonical(line) for lines in (project["dependencies"], *extras) for line in lines} - {"saywhere"}
+    lock = (ROOT / "requirements.txt").read_text(encoding="utf-8")
+    entries = re.findall(
+        r"^([\w.-]+)==([\w.+!-]+) \\\n((?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)", lock, re.MULTILINE
+    )
+    rebuilt = "".join(f"{name}=={version} \\\n{hashes}" for name, version, hashes in entries)
+    assert rebuilt == lock, "the lock has lines that are neither a version nor a hash"
+    assert wanted <= {canonical(name) for name, _, _ in entries}, "run: make lock"

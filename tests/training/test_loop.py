@@ -118,6 +118,23 @@ def test_best_weights_are_those_of_the_best_epoch_and_patience_stops(root: Path,
     assert same(kept, weights(tmp_path / "run"))
 
 
+def test_mixed_precision_is_near_full_precision_and_not_equal(root: Path, tmp_path: Path) -> None:
+    losses = []
+    for precision in ("32", "bf16-mixed"):
+        run.train(make(root, epochs=1, samples=0, precision=precision, flip=False), tmp_path / precision)
+        losses.append(read_log(tmp_path / precision / "metrics.csv")["val/loss"][0][1])
+        dtypes = {value.dtype for value in weights(tmp_path / precision).values() if value.is_floating_point()}
+        assert dtypes == {torch.float32}
+    assert losses[0] != losses[1]
+    assert losses[0] == pytest.approx(losses[1], rel=0.1)
+
+
+@pytest.mark.parametrize("accelerator", ["tpu", "abacus"])
+def test_a_device_that_is_not_there_is_a_user_error(root: Path, tmp_path: Path, accelerator: str) -> None:
+    with pytest.raises(UserError, match="training on this machine"):
+        run.train(make(root, accelerator=accelerator), tmp_path / "run")
+
+
 def test_another_monitor_and_an_unknown_one(root: Path, tmp_path: Path) -> None:
     result = run.train(make(root, epochs=3, samples=0, monitor="val/rpn_box"), tmp_path / "a")
     values = [value for _, value in read_log(tmp_path / "a" / "metrics.csv")["val/rpn_box"]]

@@ -23,6 +23,7 @@ def train(
         if importlib.util.find_spec(module) is None:
             raise UserError(f"training needs {module}, which is not installed: pip install 'saywhere[train]'")
     from saywhere.training import recipe as recipes
+    from saywhere.training.run import first_process
     from saywhere.training.run import train as run
 
     chosen = recipes.load(recipe, changes or [])
@@ -31,5 +32,7 @@ def train(
     if result.interrupted:
         typer.echo(f"stopped; the state is in {folder / 'last.ckpt'}. The same command goes on from there.", err=True)
         raise typer.Exit(130)
+    if not first_process():
+        return
     values = ", ".join(f"{name} {value:.4f}" for name, value in result.metrics.items())
     typer.echo(f"{result.model}: weights after epoch {result.epoch}{': ' if values else ''}{values}")

@@ -256,7 +256,7 @@ def build_trainer(recipe: Recipe, out: Path, callbacks: Sequence[lightning.Callb
             enable_progress_bar=False,
             enable_model_summary=False,
         )
-    except (MisconfigurationException, ValueError, RuntimeError) as error:
+    except (MisconfigurationException, ValueError, RuntimeError, ImportError) as error:
         raise UserError(f"training on this machine: {str(error).strip().splitlines()[0]}") from error
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 
 from saywhere import data
 from saywhere.data import PhraseOptions, Sample, Samples
@@ -21,6 +20,7 @@ from saywhere.models.densecap import DenseCap
 from saywhere.models.densecap_config import DenseCapConfig
 from saywhere.models.densecap_loss import DenseCapCriterion
 from saywhere.training import cache, dataset
+from saywhere.training import recipe as recipes
 from saywhere.training.callbacks import Best, InterruptedRun, Pictures, RunState, ShowProgress
 from saywhere.training.card import DataFacts, write_card
 from saywhere.training.dataset import RegionDataset
@@ -123,14 +123,14 @@ def _read_position(last: Path) -> tuple[Position, int]:
         raise UserError(f"{last} cannot be read ({reason}); begin anew with --restart") from error
 
 
-def _first_process() -> bool:
-    """Lightning starts the other processes with the same command; only the first prepares the folder."""
+def first_process() -> bool:
+    """Lightning starts the other processes with the same command; only the first prepares the folder and prints."""
     return os.environ.get("LOCAL_RANK", "0") == "0" and os.environ.get("NODE_RANK", "0") == "0"
 
 
 def _prepare(recipe: Recipe, out: Path, restart: bool) -> None:
     """Make the folder of the run, or see whether the run in it is this one."""
-    if not _first_process():
+    if not first_process():
         return
     out.mkdir(parents=True, exist_ok=True)
     if restart:
@@ -139,7 +139,7 @@ def _prepare(recipe: Recipe, out: Path, restart: bool) -> None:
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     stored = out / "recipe.yaml"
     if (out / "last.ckpt").exists() and stored.exists():
-        before, now = _flat(yaml.safe_load(stored.read_text())), _flat(recipe.to_dict())
+        before, now = _flat(recipes.load(stored).to_dict()), _flat(recipe.to_dict())
         changed = [key for key in {**before, **now} if before.get(key) != now.get(key) and key not in FREE_TO_CHANGE]
         if changed:
             key = changed[0]
@@ -162,7 +162,7 @@ def read_split(config: DataConfig, split: str, limit: int | None) -> tuple[list[
     """At most ``limit`` usable samples of a split, and the name of the data set; problems are printed."""
     samples: Samples = data.read(config.root, config.format, split, PhraseOptions.from_dict(config.phrases))
     kept = dataset.evenly(dataset.usable(samples), limit)
-    if _first_process():
+    if first_process():
         for line in samples.report.lines():
             print(f"{split}: {line}", file=sys.stderr)
     if not kept:

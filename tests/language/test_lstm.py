@@ -48,6 +48,13 @@ def test_padding_after_a_phrase_changes_nothing_before_it():
     torch.testing.assert_close(model(codes, short), model(codes, long)[:, :3])
 
 
+def test_only_real_places_are_computed_on_demand():
+    model = speaker().eval()
+    codes, words = torch.randn(2, 4), torch.tensor([[4, 5], [6, PAD]])
+    real = torch.tensor([[True, True, True], [True, True, False]])
+    torch.testing.assert_close(model(codes, words, real), model(codes, words)[real])
+
+
 def test_the_forget_gate_starts_open_and_padding_has_no_vector():
     model = speaker()
     bias = model.lstm.get_parameter("bias_ih_l0") + model.lstm.get_parameter("bias_hh_l0")

@@ -31,23 +31,24 @@ class LstmSpeaker(nn.Module):
 
     def _initialise(self) -> None:
         with torch.no_grad():
-            self.words.weight.normal_(std=0.1)
+            self.words.weight.normal_(std=0.5)
             self.words.weight[PAD] = 0
             input_bias, hidden_bias = self.lstm.get_parameter("bias_ih_l0"), self.lstm.get_parameter("bias_hh_l0")
             input_bias.zero_()
             hidden_bias.zero_()
             input_bias[self.lstm.hidden_size : 2 * self.lstm.hidden_size] = 1  # the forget gate: remember at first
 
-    def forward(self, codes: Tensor, words: Tensor) -> Tensor:
+    def forward(self, codes: Tensor, words: Tensor, real: Tensor | None = None) -> Tensor:
         """Logits ``(N, T + 1, V)`` of each word of ``words (N, T)`` and of the END after it, given those before.
 
-        ``words`` has neither START nor END and is padded on the right; logits after the END mean nothing.
+        ``words`` has neither START nor END and is padded on the right; logits after the END mean nothing. With a mask
+        ``real (N, T + 1)`` only its K places are computed, in their order: ``(K, V)``.
         """
         start = torch.full((len(words), 1), START, device=words.device)
         heard = self.words(torch.cat((start, words), dim=1))
         inputs = torch.cat((torch.relu(self.encode(codes))[:, None], heard), dim=1)
-        hidden, _ = self.lstm(self.dropout(inputs))
-        return self.output(self.dropout(hidden[:, 1:]))
+        hidden = self.lstm(self.dropout(inputs))[0][:, 1:]
+        return self.output(self.dropout(hidden if real is None else hidden[real]))
 
     def start(self, codes: Tensor) -> State:
         """The state (h, c), each ``(N, hidden_size)``, after hearing ``codes (N, D)``."""

@@ -61,7 +61,7 @@ class DenseCapOutput:
         rpn_all_offsets: ``(A, 4)`` of every anchor.
         logits, positive: ``(B,)`` second score of the regions drawn, and whether each is positive.
         offsets, offset_targets: ``(Q, 4)`` second offset of the positive ones.
-        word_logits, words: ``(Q, T, V)`` and ``(Q, T)``: what is said of the positive ones, END included, then padding.
+        word_logits, words: ``(K, V)`` and ``(K,)``: what is said of the positive ones, all words and ENDs in a row.
     """
 
     rpn_logits: Tensor
@@ -130,7 +130,8 @@ class DenseCap(nn.Module):
         positive = _is_positive(choices)
         references = torch.cat([boxes[: len(choice.positive)] for boxes, choice in drawn])
         words = _with_end([target.words[choice.truth] for target, choice in zip(targets, choices, strict=True)])
-        said = self.speaker(recognised.codes[positive], words[:, :-1].masked_fill(words[:, :-1] == END, PAD))
+        real, heard = words != PAD, words[:, :-1]
+        said = self.speaker(recognised.codes[positive], heard.masked_fill(heard == END, PAD), real)
         rows = list(zip(rpns, chosen, targets, strict=True))
         return DenseCapOutput(
             rpn_logits=torch.cat([rpn.logits[choice.rows] for rpn, choice, _ in rows]),
@@ -147,7 +148,7 @@ class DenseCap(nn.Module):
                 torch.cat([t.boxes[c.truth] for t, c in zip(targets, choices, strict=True)]), references
             ),
             word_logits=said,
-            words=words,
+            words=words[real],
         )
 
     def _choose_anchors(self, rpn: RpnOutput, target: Target, generator: torch.Generator | None) -> Choice:

@@ -8,7 +8,6 @@ from torch.nn import functional
 
 from saywhere.models.densecap import DenseCapOutput
 from saywhere.models.densecap_config import DenseCapConfig
-from saywhere.text import PAD
 
 
 class DenseCapCriterion(nn.Module):
@@ -31,7 +30,7 @@ class DenseCapCriterion(nn.Module):
             "rpn_box": config.rpn_box_weight * self._box(output.rpn_offsets, output.rpn_offset_targets),
             "score": config.score_weight * score_loss(output.logits, output.positive),
             "box": config.box_weight * self._box(output.offsets, output.offset_targets),
-            "caption": config.caption_weight * caption_loss(output.word_logits, output.words),
+            "caption": config.caption_weight * caption_loss(output.word_logits, output.words, len(output.offsets)),
         }
         if config.box_decay:
             losses["decay"] = config.box_decay / 2 * output.rpn_all_offsets.square().sum()
@@ -59,10 +58,9 @@ def box_loss(offsets: Tensor, targets: Tensor, beta: float, limit: float | None)
     return _mean(loss)
 
 
-def caption_loss(logits: Tensor, words: Tensor) -> Tensor:
-    """Cross entropy of ``words (N, T)`` (with END, padded) under ``logits (N, T, V)``: summed over T, mean over N."""
-    loss = functional.cross_entropy(logits.flatten(0, 1), words.flatten(), ignore_index=PAD, reduction="sum")
-    return loss / max(len(words), 1)
+def caption_loss(logits: Tensor, words: Tensor, phrases: int) -> Tensor:
+    """Cross entropy of the ``words (K,)`` of all phrases under ``logits (K, V)``: summed, divided by their number."""
+    return functional.cross_entropy(logits, words, reduction="sum") / max(phrases, 1)
 
 
 def _mean(values: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from saywhere.errors import UserError
 
 LITE_PACKAGES = ("efficientnet_lite0", "efficientnet_lite1", "efficientnet_lite2")
+GROUPS = 8
 CAFFE_MEAN = (123.68 / 255, 116.779 / 255, 103.939 / 255)
 
 
@@ -173,13 +175,20 @@ def _load_lite(name: str, body: nn.Module) -> None:
 
 
 class Pyramid(nn.Module):
-    """A feature pyramid: every level has the same channels and has seen the coarser ones."""
+    """A feature pyramid: every level has the same channels and has seen the coarser ones.
+
+    Group normalisation brings the levels of a frozen backbone, whose scales differ widely, to one scale.
+
+    Args:
+        channels: of each level, finest first.
+        out: of every level afterwards; a multiple of 8, the number of groups.
+    """
 
     def __init__(self, channels: Sequence[int], out: int):
         from torchvision.ops import FeaturePyramidNetwork
 
         super().__init__()
-        self.network = FeaturePyramidNetwork(list(channels), out)
+        self.network = FeaturePyramidNetwork(list(channels), out, norm_layer=partial(nn.GroupNorm, GROUPS))
 
     def forward(self, *maps: Tensor) -> tuple[Tensor, ...]:
         """Maps ``(B, C_l, H_l, W_l)``, finest first, to maps ``(B, out, H_l, W_l)``."""

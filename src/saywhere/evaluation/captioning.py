@@ -1,0 +1,91 @@
+"""The measures of captions of whole pictures, as the COCO caption evaluation computes them.
+
+BLEU, ROUGE-L and CIDEr-D are pycocoevalcap's, over texts split by its Penn Treebank tokenizer (a Java program) without
+punctuation. Its SPICE is left out: it fetches models from the network when it runs.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from saywhere.errors import UserError
+from saywhere.evaluation.meteor import Meteor, find_java, pycocoevalcap_module
+
+# The tokenizer ends a line at each of these, and so would give the rest of a text to the next picture.
+_LINE_ENDS = str.maketrans(dict.fromkeys("\n\r\v\f\u2028\u2029", " "))
+
+
+def caption_metrics(
+    candidates: Mapping[str, str], references: Mapping[str, Sequence[str]], meteor: Meteor | None = None
+) -> dict[str, float]:
+    """How well one caption a picture agrees with the picture's references, over all pictures together.
+
+    Equal to what pycocoevalcap's ``COCOEvalCap`` reports for the same texts in the same order.
+
+    Args:
+        candidates: the caption of each picture.
+        references: at least one sentence for each of the same pictures.
+        meteor: the process to use; without it one is started and ended.
+
+    Returns:
+        ``bleu_1`` to ``bleu_4``, ``meteor`` and ``rouge_l`` in 0 to 1; ``cider`` (CIDEr-D) on its usual scale of 0 to
+        10. CIDEr weighs words by how few pictures they are said of: of a single picture it is 0.
+
+    Raises:
+        UserError: pictures differ, a picture has no reference, no reference has a word, or pycocoevalcap or Java is
+            missing.
+    """
+    _check(candidates, references)
+    # The classes of pycocoevalcap take lists, and only one candidate.
+    truth = tokenize_captions({key: references[key] for key in candidates})
+    said = tokenize_captions({key: [candidates[key]] for key in candidates})
+    if not any(word for sentences in truth.values() for word in sentences):
+        raise UserError("no reference caption has a word: check the sentences of the data")
+    with ExitStack() as stack:
+        meteor = meteor or stack.enter_context(Meteor())
+        metrics = {"meteor": meteor.corpus_score([(said[key][0], truth[key]) for key in said])}
+    bleu, _ = pycocoevalcap_module("bleu.bleu").Bleu(4).compute_score(truth, said, verbose=0)
+    metrics |= {f"bleu_{n}": score for n, score in enumerate(bleu, 1)}
+    metrics["rouge_l"], _ = pycocoevalcap_module("rouge.rouge").Rouge().compute_score(truth, said)
+    metrics["cider"], _ = pycocoevalcap_module("cider.cider").Cider().compute_score(truth, said)
+    order = ("bleu_1", "bleu_2", "bleu_3", "bleu_4", "meteor", "rouge_l", "cider")
+    return {name: float(metrics[name]) for name in order}
+
+
+def tokenize_captions(texts: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """Each text in lower case, its Penn Treebank tokens apart and without punctuation; line ends become spaces.
+
+    The tokens are those of pycocoevalcap's ``PTBTokenizer``, which needs a ``java`` on the PATH and writes into the
+    folder where it is installed; this runs the same program through pipes.
+
+    Raises:
+        UserError: pycocoevalcap or Java is missing, or Java fails.
+    """
+    module = pycocoevalcap_module("tokenizer.ptbtokenizer")
+    jar = Path(str(module.__file__)).with_name(module.STANFORD_CORENLP_3_4_1_JAR)
+    lines = [text.translate(_LINE_ENDS) for sentences in texts.values() for text in sentences]
+    command = [find_java(), "-cp", str(jar), "edu.stanford.nlp.process.PTBTokenizer", "-preserveLines", "-lowerCase"]
+    done = subprocess.run(command, input="\n".join(lines).encode("utf-8", "replace"), capture_output=True)
+    tokenized = done.stdout.decode("utf-8", "replace").split("\n")
+    # One line end more if the last text has words.
+    if done.returncode or len(tokenized) not in (len(lines), len(lines) + 1):
+        said = done.stderr.decode("utf-8", "replace").strip().splitlines()[:1]
+        raise UserError(f"the PTB tokenizer failed (exit code {done.returncode}, {jar}): {''.join(said)}")
+    tokens = iter(tokenized)
+    drop = set(module.PUNCTUATIONS)
+    return {
+        key: [" ".join(w for w in next(tokens).rstrip().split(" ") if w not in drop) for _ in sentences]
+        for key, sentences in texts.items()
+    }
+
+
+def _check(candidates: Mapping[str, str], references: Mapping[str, Sequence[str]]) -> None:
+    if not candidates:
+        raise UserError("there are no captions to measure")
+    if missing := [key for key in candidates if not references.get(key)]:
+        raise UserError(f"{missing[0]} has a caption but no reference ({len(missing)} such pictures)")
+    if missing := [key for key in references if key not in candidates]:
+        raise UserError(f"{missing[0]} has references but no caption ({len(missing)} such pictures)")

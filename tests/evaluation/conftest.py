@@ -1,0 +1,44 @@
+"""The two METEOR processes of the tests: starting Java takes seconds, so each is started once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from saywhere.errors import UserError
+from saywhere.evaluation.meteor import Meteor, find_java
+
+
+@pytest.fixture(scope="session")
+def java() -> str:
+    try:
+        return find_java()
+    except UserError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def real(java: str) -> Iterator[Meteor]:
+    """Ours."""
+    with Meteor() as scorer:
+        yield scorer
+
+
+@pytest.fixture(scope="session")
+def java_on_path(java: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """pycocoevalcap's own classes take the ``java`` on the PATH, where there may be none."""
+    folder = tmp_path_factory.mktemp("bin")
+    (folder / Path(java).name).symlink_to(java)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+        yield
+
+
+@pytest.fixture(scope="session")
+def theirs(java_on_path: None) -> Any:
+    """pycocoevalcap's."""
+    return pytest.importorskip("pycocoevalcap.meteor.meteor", reason="needs the extra evaluate").Meteor()

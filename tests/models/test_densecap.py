@@ -64,6 +64,28 @@ def test_given_boxes_are_described_as_they_are_and_in_order():
         model.describe([image, image], [boxes])
     with pytest.raises(UserError, match="box 0 .* leaves the 120 x 80 picture"):
         model.describe(image, torch.tensor([[0.0, 0, 500, 20]]))
+    with pytest.raises(UserError, match=r"shape \(N, 4\), not \(3,\)"):
+        model.describe(image, torch.tensor([10, 20, 30]))
+    with pytest.raises(UserError, match="given boxes are all described"):
+        model.describe(image, boxes, top=1)
+
+
+def test_given_boxes_come_back_as_they_are_in_mixed_precision():
+    box = torch.tensor([[101.0, 203, 637, 477]])
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert tiny_model().describe(picture(800, 600), box).boxes.tolist() == box.tolist()
+
+
+def test_a_long_list_is_worked_off_a_few_pictures_at_a_time(monkeypatch):
+    model, sizes = tiny_model(), []
+    encode = model.encode
+    monkeypatch.setattr(model, "encode", lambda images: sizes.append(len(images)) or encode(images))
+    images = [picture(40 + i, 40, i) for i in range(20)]
+    boxes = [torch.tensor([[0.0, 0, 20 + i, 30]]) for i in range(20)]
+    regions = model.describe(images, boxes)
+    assert sizes == [16, 4]
+    assert [r.width for r in regions] == [40 + i for i in range(20)]
+    assert [float(r.boxes[0, 2]) for r in regions] == [20 + i for i in range(20)]
 
 
 def test_an_encoding_is_asked_without_the_backbone():
@@ -217,7 +239,8 @@ def test_the_bound_on_growth_and_the_beam_are_used():
     boxes = model.localization.boxes(rpn)
     torch.testing.assert_close(boxes[:, 2:] - boxes[:, :2], sides, atol=1e-3, rtol=0)
     codes = torch.randn(40, 32)
-    assert tiny_model(beam=1).speak(codes) != tiny_model(beam=5).speak(codes)
+    said = [tiny_model(**options).speak(codes) for options in ({}, {"beam": 5}, {"beam": 5, "length_power": 2.0})]
+    assert said[0] != said[1] != said[2]
 
 
 def test_configurations_are_checked_when_made():
@@ -229,6 +252,12 @@ def test_configurations_are_checked_when_made():
         DenseCapConfig(final_nms=1.5)
     with pytest.raises(UserError, match="anchors"):
         DenseCapConfig(strides=(16,))
+    with pytest.raises(UserError, match="strides is \\(32, 16, 8\\), but must be one or more, ascending"):
+        DenseCapConfig(strides=(32, 16, 8))
+    with pytest.raises(UserError, match="code_size is 0"):
+        DenseCapConfig(code_size=0)
+    with pytest.raises(UserError, match="box_weight is -1"):
+        DenseCapConfig(box_weight=-1)
     assert DenseCapConfig.from_dict(DenseCapConfig.original().to_dict()) == DenseCapConfig.original()
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import sys
 
 import pytest
@@ -75,6 +76,19 @@ def test_wrong_names_and_strides_are_user_errors():
         build_backbone("test_resnet", (5,), pretrained=False)
     with pytest.raises(UserError, match="one stride 16"):
         build_backbone("vgg16", (8,), pretrained=False)
+
+
+def test_networks_without_maps_that_follow_the_picture_are_refused():
+    with pytest.raises(UserError, match="vit_tiny_patch16_224 cannot be used"):
+        build_backbone("vit_tiny_patch16_224", pretrained=False)
+    with pytest.raises(UserError, match="maps do not follow the size"):
+        build_backbone("crossvit_tiny_240", pretrained=False)
+
+
+def test_layers_that_are_never_trained_stay_so_in_a_copy():
+    copied = copy.deepcopy(build_backbone("vgg16", pretrained=False))
+    copied.set_trainable(True)
+    assert not next(copied.parameters()).requires_grad
 
 
 def test_by_shape_keeps_the_order_of_the_pictures():

@@ -118,3 +118,10 @@ def test_dtype_follows_the_features():
     boxes = torch.tensor([[3.0, 5, 60, 70]])
     assert sampling.bilinear(random(3, 6, 7).bfloat16(), boxes, 7, 16).dtype == torch.bfloat16
     assert sampling.roi_align(random(3, 6, 7).float(), boxes.double(), 7, 16).dtype == torch.float32
+
+
+def test_half_precision_maps_are_sampled_at_exact_points():
+    ramp = torch.arange(64.0).expand(1, 4, 64)
+    box = torch.tensor([[40.8, 1.0, 41.8, 2.0]])
+    half = sampling.bilinear(ramp.bfloat16(), box, 1, 1.0)
+    assert abs(float(half) - 40.3) < 0.1  # bfloat16 itself holds 40.25; a rounded grid would give 40.5

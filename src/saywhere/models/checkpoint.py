@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import tempfile
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
+from safetensors.torch import save as to_bytes
 
 import saywhere
 from saywhere.errors import UserError
+from saywhere.images import Preprocess
 from saywhere.models.densecap import DenseCap
 from saywhere.models.densecap_config import DenseCapConfig
 from saywhere.text import Vocabulary
 
 BUNDLED = Path(saywhere.__file__).parent / "pretrained"
 KINDS = {"densecap": (DenseCap, DenseCapConfig)}
+SAVING = ".saving-"
 FILES = ("model.safetensors", "config.json", "vocabulary.json")
 
 
@@ -39,6 +43,8 @@ def save(
     dtype: torch.dtype = torch.float32,
 ) -> Path:
     """Write a checkpoint folder: weights, configuration, vocabulary, model card; no file is ever half written.
+
+    The configuration is replaced last, after the weights that belong to it.
 
     Args:
         model: what to save.
@@ -61,14 +67,16 @@ def save(
         key: value.detach().cpu().to(dtype if value.is_floating_point() else value.dtype).contiguous()
         for key, value in model.state_dict().items()
     }
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".saving-") as temporary:
+    for left_over in folder.glob(f"{SAVING}*"):
+        shutil.rmtree(left_over)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=SAVING) as temporary:
         new = Path(temporary)
-        save_file(weights, new / "model.safetensors")
+        (new / "model.safetensors").write_bytes(to_bytes(weights))  # save_file would let only the owner read it
         (new / "config.json").write_text(json.dumps(config, indent=2) + "\n")
         model.vocabulary.save(new / "vocabulary.json")
         (new / "README.md").write_text(card or f"# {kind}\n\n{description}\n")
-        for file in sorted(new.iterdir()):
-            os.replace(file, folder / file.name)
+        for name in ("vocabulary.json", "README.md", "model.safetensors", "config.json"):
+            os.replace(new / name, folder / name)
     return folder
 
 
@@ -85,16 +93,19 @@ def load(name_or_folder: str | Path, device: str | torch.device = "cpu") -> Dens
         stored = json.loads((folder / "config.json").read_text())
         model_class, config_class = KINDS[stored["model"]]
         config = config_class.from_dict(stored["config"])
+        pixels = stored["preprocess"]
+        preprocess = Preprocess(pixels["long_side"], pixels["multiple"], tuple(pixels["mean"]), tuple(pixels["std"]))
     except UserError as error:
         raise UserError(f"{folder / 'config.json'}: {error}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{folder / 'config.json'} is not a saywhere configuration: {error!r}") from error
     model = model_class(config, Vocabulary.load(folder / "vocabulary.json"), pretrained_backbone=False)
+    model.preprocess = preprocess
     try:
         weights = load_file(folder / "model.safetensors")
         model.load_state_dict({key: v.float() if v.is_floating_point() else v for key, v in weights.items()})
     except (SafetensorError, RuntimeError, OSError) as error:
-        reason = str(error).strip().splitlines()[0]
+        reason = " ".join(str(error).split())[:300]
         raise UserError(f"{folder / 'model.safetensors'} cannot be loaded: {reason}") from error
     return model.to(_device(device)).eval()
 
@@ -109,10 +120,10 @@ def _device(device: str | torch.device) -> torch.device:
 
 
 def _find(name: str) -> Path:
+    if (BUNDLED / name / "config.json").is_file() and not (Path(name) / "config.json").is_file():
+        return BUNDLED / name
     if Path(name).is_dir():
         return Path(name)
-    if (BUNDLED / name / "config.json").is_file():
-        return BUNDLED / name
     if name.count("/") == 1 and not name.startswith((".", "/", "~")):
         return _download(name)
     raise UserError(f"no model {name!r}: not a folder, and the bundled models are {', '.join(models()) or 'none'}")

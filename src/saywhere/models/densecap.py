@@ -34,6 +34,8 @@ from saywhere.vision.sampling import pool_pyramid
 if TYPE_CHECKING:
     from saywhere.images import ImageLike
 
+AT_ONCE = 16  # pictures of a list that are in memory together
+
 
 @dataclass(frozen=True, eq=False)
 class Target:
@@ -183,7 +185,10 @@ class DenseCap(nn.Module):
     def encode(self, images: Sequence[ImageLike | Picture]) -> list[Encoding]: ...
     @torch.no_grad()
     def encode(self, images):
-        """Pass one picture (path, PIL image, array), or a list of them, through the convolutional network once."""
+        """Pass one picture (path, PIL image, array), or a list of them, through the convolutional network once.
+
+        The maps of all stay in memory: about a megabyte a picture with the default configuration.
+        """
         if not isinstance(images, (list, tuple)):
             return self.encode([images])[0]
         pictures = [open_picture(image, self.config.long_side) for image in images]
@@ -220,7 +225,7 @@ class DenseCap(nn.Module):
     @torch.no_grad()
     def speak(self, codes: Tensor) -> list[str]:
         """A caption of each region code ``(N, D)``."""
-        words = decode(self.speaker, codes, self.config.max_words, self.config.beam).words
+        words = decode(self.speaker, codes, self.config.max_words, self.config.beam, self.config.length_power).words
         return [self.vocabulary.decode(row) for row in words.tolist()]
 
     def select(
@@ -257,11 +262,13 @@ class DenseCap(nn.Module):
     def describe(self, images, boxes=None, *, top=None, threshold=None):
         """Find the regions of a picture and say what each is.
 
-        Captions are said only of the boxes that survive the final suppression, from the code of their proposal.
+        Captions are said only of the boxes that survive the final suppression, from the code of their proposal. A long
+        list is worked off a few pictures at a time.
 
         Args:
             images: a path, PIL image, array, :class:`Picture` or :class:`Encoding`, or a list of them.
-            boxes: ``(N, 4)`` in pixels of the picture (a list of such for a list): describe just these, in this order.
+            boxes: ``(N, 4)`` in pixels of the picture (a list of such for a list): describe just these, all of them and
+                in this order.
             top: at most this many regions, best first.
             threshold: only regions with at least this score.
 
@@ -270,20 +277,30 @@ class DenseCap(nn.Module):
 
         Raises:
             ImageError: a picture cannot be read.
+            UserError: boxes of another shape or outside their picture, or together with ``top`` or ``threshold``.
         """
+        if boxes is not None and (top is not None or threshold is not None):
+            raise UserError("top and threshold choose among the boxes that are found; given boxes are all described")
         if not isinstance(images, (list, tuple)):
             return self.describe([images], None if boxes is None else [boxes], top=top, threshold=threshold)[0]
         if boxes is not None and len(boxes) != len(images):
             raise UserError(f"{len(boxes)} lists of boxes for {len(images)} pictures")
-        encodings = self._encode_all(images)
-        if not encodings:
-            return []
+        regions: list[Regions] = []
+        for start in range(0, len(images), AT_ONCE):
+            encodings = self._encode_all(images[start : start + AT_ONCE])
+            given = None if boxes is None else boxes[start : start + AT_ONCE]
+            regions += self._describe(encodings, given, top, threshold)
+        return regions
+
+    def _describe(
+        self, encodings: list[Encoding], boxes: Sequence[Tensor] | None, top: int | None, threshold: float | None
+    ) -> list[Regions]:
         if boxes is None:
             proposals = self.propose(encodings)
             found = self.recognise(encodings, proposals)
             kept = [self.select(*row, top, threshold) for row in zip(encodings, proposals, found, strict=True)]
         else:
-            given = [_inside(e, torch.as_tensor(b).reshape(-1, 4)) for e, b in zip(encodings, boxes, strict=True)]
+            given = [_inside(e, torch.as_tensor(b)) for e, b in zip(encodings, boxes, strict=True)]
             found = self.recognise(encodings, [e.to_input(b) for e, b in zip(encodings, given, strict=True)])
             kept = [(b, torch.arange(len(b), device=b.device)) for b in given]
         codes = [f.codes[rows] for f, (_, rows) in zip(found, kept, strict=True)]
@@ -292,10 +309,10 @@ class DenseCap(nn.Module):
             Regions(
                 encoding.width,
                 encoding.height,
-                final.cpu(),
-                f.logits[rows].sigmoid().cpu(),
+                final.float().cpu(),
+                f.logits[rows].float().sigmoid().cpu(),
                 tuple(next(captions) for _ in rows),
-                code.cpu(),
+                code.float().cpu(),
                 encoding.name,
             )
             for encoding, f, (final, rows), code in zip(encodings, found, kept, codes, strict=True)
@@ -314,14 +331,18 @@ class DenseCap(nn.Module):
 
 def _inside(encoding: Encoding, boxes: Tensor) -> Tensor:
     """A user's boxes on the model's device; ``UserError`` if one is inside out or leaves the picture."""
-    boxes = boxes.to(encoding.maps[0])
-    good = geometry.clip(boxes, encoding.width, encoding.height).isclose(boxes, atol=1e-3).all(dim=1)
-    good &= (boxes[:, 2:] >= boxes[:, :2]).all(dim=1)
+    if boxes.numel() == 0:
+        boxes = boxes.reshape(0, 4)
+    if boxes.ndim != 2 or boxes.shape[1] != 4:
+        raise UserError(f"{encoding.name}: boxes have the shape (N, 4), not {tuple(boxes.shape)}")
+    boxes = boxes.to(encoding.maps[0].device, torch.float32)
+    clipped = geometry.clip(boxes, encoding.width, encoding.height)
+    good = clipped.isclose(boxes, rtol=0, atol=1e-3).all(dim=1) & (boxes[:, 2:] >= boxes[:, :2]).all(dim=1)
     if bad := (~good).nonzero().flatten().tolist():
         box = [round(v, 2) for v in boxes[bad[0]].tolist()]
         size = f"{encoding.width} x {encoding.height}"
         raise UserError(f"{encoding.name}: box {bad[0]} {box} is inside out or leaves the {size} picture")
-    return boxes
+    return clipped
 
 
 def _is_positive(choices: Sequence[Choice]) -> Tensor:

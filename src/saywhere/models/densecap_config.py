@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from itertools import pairwise
+from typing import Literal, get_args
 
 from saywhere.models.config import Config
+from saywhere.vision.backbones import GROUPS
 from saywhere.vision.sampling import Pooling
 
 Shapes = tuple[tuple[float, float], ...]
+
+POSITIVE = (
+    "long_side", "multiple", "rpn_hidden", "rpn_batch", "proposals", "batch", "pool_size", "code_size", "word_size",
+    "hidden_size", "max_words", "beam",
+)  # fmt: skip
 
 
 def pyramid_anchors(strides: tuple[int, ...] = (8, 16, 32)) -> tuple[Shapes, ...]:
@@ -48,7 +55,8 @@ class DenseCapConfig(Config):
         code_size, dropout: recognition network, two fully connected layers.
         word_size, hidden_size, speaker_dropout: see :class:`LstmSpeaker`.
         max_words: of a caption.
-        beam: hypotheses in decoding; 1 is greedy.
+        beam, length_power: hypotheses in decoding (1 is greedy), and how length counts among them, see
+            :func:`saywhere.language.decoding.decode`.
         final_nms: suppression of the final boxes.
         max_log_scale: bound on the growth of a box, None for none.
         balanced: the RPN's score loss averages positives and negatives apart and adds the two.
@@ -88,6 +96,7 @@ class DenseCapConfig(Config):
     speaker_dropout: float = 0.3
     max_words: int = 12
     beam: int = 1
+    length_power: float = 0.0
     final_nms: float = 0.5
     max_log_scale: float | None = 4.135
     balanced: bool = False
@@ -101,11 +110,16 @@ class DenseCapConfig(Config):
     box_decay: float = 0.0
 
     def __post_init__(self) -> None:
+        ascending = all(a < b for a, b in pairwise(self.strides))
+        self.require(len(self.strides) > 0 and ascending, "strides", "one or more, ascending")
         shapes = {len(level) for level in self.anchors}
-        self.require(len(self.anchors) == len(self.strides) and len(shapes) == 1, "anchors", "k shapes for each stride")
+        good = len(self.anchors) == len(self.strides) and len(shapes) == 1 and shapes != {0}
+        self.require(good, "anchors", "k shapes (w, h) for each stride")
         self.require(self.pyramid > 0 or len(self.strides) == 1, "pyramid", "positive with several strides")
-        for option in ("long_side", "multiple", "proposals", "batch", "rpn_batch", "max_words", "beam", "pool_size"):
+        self.require(self.pyramid >= 0 and self.pyramid % GROUPS == 0, "pyramid", f"a multiple of {GROUPS}")
+        for option in POSITIVE:
             self.require(getattr(self, option) >= 1, option, "at least 1")
+        self.require(self.before_nms is None or self.before_nms >= 1, "before_nms", "at least 1, or null")
         for option in (
             "rpn_nms",
             "final_nms",
@@ -118,7 +132,11 @@ class DenseCapConfig(Config):
             self.require(0 <= getattr(self, option) <= 1, option, "between 0 and 1")
         for option in ("dropout", "speaker_dropout"):
             self.require(0 <= getattr(self, option) < 1, option, "at least 0 and below 1")
-        self.require(self.pooling in ("bilinear", "roi_align"), "pooling", "bilinear or roi_align")
+        for option in ("rpn_score", "rpn_box", "score", "box", "caption"):
+            self.require(getattr(self, f"{option}_weight") >= 0, f"{option}_weight", "at least 0")
+        self.require(self.box_decay >= 0, "box_decay", "at least 0")
+        self.require(self.box_beta > 0, "box_beta", "above 0")
+        self.require(self.pooling in get_args(Pooling), "pooling", " or ".join(get_args(Pooling)))
 
     @classmethod
     def original(cls, backbone: Literal["vgg16_caffe", "vgg16"] = "vgg16_caffe") -> DenseCapConfig:

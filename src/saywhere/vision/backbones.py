@@ -62,7 +62,8 @@ class Backbone(nn.Module):
         self.strides, self.channels = tuple(strides), tuple(channels)
         self.mean: tuple[float, ...] = tuple(mean)
         self.std: tuple[float, ...] = tuple(std)
-        self._never_trained = {id(parameter) for parameter in never_trained}
+        kept = {id(parameter) for parameter in never_trained}
+        self._never_trained = {name for name, parameter in self.named_parameters() if id(parameter) in kept}
         self.set_trainable(False)
         self.train()
 
@@ -72,8 +73,8 @@ class Backbone(nn.Module):
 
     def set_trainable(self, trainable: bool) -> None:
         """Fine-tune the backbone (but for the layers that are never trained) or freeze it."""
-        for parameter in self.parameters():
-            parameter.requires_grad_(trainable and id(parameter) not in self._never_trained)
+        for name, parameter in self.named_parameters():
+            parameter.requires_grad_(trainable and name not in self._never_trained)
 
     def train(self, mode: bool = True) -> Backbone:
         """Train mode changes nothing here but dropout: normalisation statistics stay those of ImageNet."""
@@ -143,16 +144,28 @@ def _timm(name: str, strides: Sequence[int] | None, pretrained: bool) -> Backbon
         return timm.create_model(architecture, pretrained=pretrained and not lite, features_only=True, **options)
 
     try:
-        has = tuple(build(False).feature_info.reduction())
+        with torch.device("meta"):
+            has = tuple(build(False).feature_info.reduction())
         if unknown := set(strides or ()) - set(has):
             raise UserError(f"the backbone {name} has the strides {has}, not {unknown.pop()}")
         body = build(pretrained, out_indices=[has.index(stride) for stride in strides or has])
-    except (RuntimeError, OSError) as error:
-        raise UserError(f"the backbone {name} cannot be built: {str(error).splitlines()[0]}") from error
+        _check_strides(body)
+    except (RuntimeError, OSError, AssertionError) as error:
+        raise UserError(f"the backbone {name} cannot be used: {str(error).splitlines()[0]}") from error
     if lite and pretrained:
         _load_lite(name, body)
     info, pixels = body.feature_info, body.pretrained_cfg
     return Backbone(body, info.reduction(), info.channels(), pixels["mean"], pixels["std"])
+
+
+def _check_strides(body: Any) -> None:
+    """Refuse networks that want one size of picture, or whose maps are not the picture divided by the stride."""
+    strides = body.feature_info.reduction()
+    height, width = 2 * max(strides), 3 * max(strides)
+    with torch.no_grad():
+        maps = body.eval()(torch.zeros(1, 3, height, width))
+    if [m.shape[2:] for m in maps] != [(height // stride, width // stride) for stride in strides]:
+        raise RuntimeError("its maps do not follow the size of the picture, so regions cannot be placed on them")
 
 
 def _load_lite(name: str, body: nn.Module) -> None:

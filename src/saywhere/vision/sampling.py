@@ -36,15 +36,17 @@ def bilinear(features: Tensor, boxes: Tensor, size: int | tuple[int, int], strid
 def sample_points(features: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """Bilinear values ``(N, C, ...)`` of ``features (C, H, W)`` at points ``x, y (N, h, w)`` in cells; zero outside.
 
-    All boxes share one copy of the map: their grids are stacked along the rows of one large grid.
+    All boxes share one copy of the map: their grids are stacked along the rows of one large grid. Maps in half
+    precision are sampled in the precision of the points, whose coordinates it could not hold.
     """
     channels, height, width = features.shape
     n, h, w = x.shape
     # grid_sample counts cell centres with corners at -1 - 1/W; align_corners=False maps cell c to (2c + 1)/W - 1
     grid = torch.stack(((2 * x + 1) / width - 1, (2 * y + 1) / height - 1), dim=-1)
-    grid = grid.reshape(1, n * h, w, 2).to(features.dtype)
-    values = functional.grid_sample(features[None], grid, mode="bilinear", padding_mode="zeros", align_corners=False)
-    return values.reshape(channels, n, h, w).transpose(0, 1)
+    dtype = torch.promote_types(features.dtype, x.dtype)
+    maps, grid = features[None].to(dtype), grid.reshape(1, n * h, w, 2).to(dtype)
+    values = functional.grid_sample(maps, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
+    return values.to(features.dtype).reshape(channels, n, h, w).transpose(0, 1)
 
 
 def roi_align(features: Tensor, boxes: Tensor, size: int, stride: float) -> Tensor:

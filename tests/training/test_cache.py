@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import errno
+import sys
+import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -176,3 +179,56 @@ def test_a_full_disk_is_told_before_and_when_it_happens(
         with pytest.raises(UserError, match="disk is full"):
             build(tmp_path, Backbone(), photos)
     assert len(build(tmp_path, Backbone(), photos)) == 10
+
+
+class Slow(Backbone):
+    """Waits in its second pass until it is told to go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.go_on = threading.Event(), threading.Event()
+
+    def forward(self, pixels: list[Tensor]) -> list[tuple[Tensor, ...]]:
+        if self.seen:
+            self.begun.set()
+            assert self.go_on.wait(60)
+        return super().forward(pixels)
+
+
+def test_of_two_runs_at_once_one_fills_the_cache_and_the_other_waits(
+    tmp_path: Path, photos: list[Photo], capsys: pytest.CaptureFixture[str]
+) -> None:
+    slow, second, built = Slow(), Backbone(), {}
+
+    def fill(name: str, backbone: Backbone) -> None:
+        built[name] = build(tmp_path, backbone, photos)
+
+    threads = [threading.Thread(target=fill, args=pair) for pair in (("first", slow), ("second", second))]
+    threads[0].start()
+    assert slow.begun.wait(60)
+    threads[1].start()
+    said, end = "", time.monotonic() + 60
+    while "waiting" not in said and threads[1].is_alive() and time.monotonic() < end:
+        said += capsys.readouterr().err
+        time.sleep(0.01)
+    slow.go_on.set()
+    for thread in threads:
+        thread.join(60)
+    assert "another run is filling this cache; waiting for it" in said
+    assert (slow.seen, second.seen) == (10, 0)
+    for cached in (built["first"], built["second"]):
+        assert len([cached.read(i, flipped) for i in range(5) for flipped in (False, True)]) == 10
+
+
+def test_a_system_without_locks_fills_caches_all_the_same(
+    tmp_path: Path, photos: list[Photo], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    assert len(build(tmp_path / "a", Backbone(), photos)) == 10
+    monkeypatch.undo()
+
+    def unsupported(*arguments: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", unsupported)
+    assert len(build(tmp_path / "b", Backbone(), photos)) == 10

@@ -3,7 +3,8 @@
 A cache is a folder named by a hash of everything its contents depend on. ``features.bin`` holds the maps of each view
 of each picture one after the other in half precision; ``index.jsonl`` has a line for each block: where it starts, the
 shapes of its maps, its CRC-32. The block is written before its line, so a cache that was interrupted at any point goes
-on from the last whole block, and every block is checked against its CRC when it is first read.
+on from the last whole block, and every block is checked against its CRC when it is first read. ``lock`` is held while a
+cache is filled, so that of several runs one fills it and the others wait.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ import errno
 import hashlib
 import json
 import shutil
+import sys
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
@@ -156,22 +159,46 @@ def build(
     """
     folder = Path(root) / cache_key(name, backbone, preprocess, pictures)
     folder.mkdir(parents=True, exist_ok=True)
-    blocks, damaged, end = _read_index(folder)
     views = (False, True) if flip else (False,)
-    missing = [i for i in range(len(pictures)) if i not in damaged and any((i, view) not in blocks for view in views)]
-    if missing:
-        training, home = backbone.training, next((p.device for p in backbone.parameters()), torch.device("cpu"))
-        backbone.eval().to(device)
-        try:
-            _fill(folder, end, backbone, preprocess, pictures, missing, views, batch_size, title)
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            raise _disk_full(folder) from error
-        finally:
-            backbone.train(training).to(home)
-        blocks, damaged, _ = _read_index(folder)
+    with _locked(folder):
+        blocks, damaged, end = _read_index(folder)
+        complete = [i in damaged or all((i, view) in blocks for view in views) for i in range(len(pictures))]
+        if missing := [i for i, whole in enumerate(complete) if not whole]:
+            training, home = backbone.training, next((p.device for p in backbone.parameters()), torch.device("cpu"))
+            backbone.eval().to(device)
+            try:
+                _fill(folder, end, backbone, preprocess, pictures, missing, views, batch_size, title)
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                raise _disk_full(folder) from error
+            finally:
+                backbone.train(training).to(home)
+            blocks, damaged, _ = _read_index(folder)
     return FeatureCache(folder, blocks, damaged)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Wait until no other run fills this cache, and keep others waiting; a killed run lets go of it.
+
+    Windows and some network drives have no such locks: there one run at a time is the user's care.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    with (folder / "lock").open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"{folder}: another run is filling this cache; waiting for it", file=sys.stderr, flush=True)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP):
+                raise
+        yield
 
 
 def _disk_full(folder: Path, needed: float | None = None) -> UserError:

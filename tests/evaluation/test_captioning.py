@@ -97,7 +97,7 @@ def test_perfect_captions_have_full_marks(corpus: Corpus) -> None:
 
 def test_without_a_process_one_is_started_and_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     closed: list[Corpus] = []
-    monkeypatch.setattr(Corpus, "close", closed.append)
+    monkeypatch.setattr(Corpus, "close", lambda scorer: closed.append(scorer))
     monkeypatch.setattr(captioning, "Meteor", Corpus)
     assert caption_metrics({"1": "a dog"}, {"1": ["A dog."]})["meteor"] == 0.25
     assert [scorer.pairs for scorer in closed] == [[("a dog", ["a dog"])]]

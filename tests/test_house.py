@@ -19,9 +19,10 @@ PACKAGE = ROOT / "src" / "saywhere"
 
 FLOORS = (
     ("errors",),
+    ("files",),
+    ("options",),
     ("regions",),
     ("boxes",),
-    ("original",),
     ("text",),
     ("images",),
     ("drawing",),
@@ -33,7 +34,6 @@ FLOORS = (
     ("data",),
     ("training",),
     ("evaluation",),
-    ("describing",),
     ("search",),
     ("serve",),
     ("cli", "__main__"),
@@ -133,6 +133,11 @@ def our_files() -> list[Path]:
 
 def test_every_module_has_a_floor(house: House) -> None:
     assert {part(name) for name in house.files if "." in name} <= FLOOR.keys()
+
+
+def test_every_floor_is_named_once() -> None:
+    named = [part for parts in FLOORS for part in parts]
+    assert len(named) == len(set(named))
 
 
 def test_floors_import_only_from_floors_above(house: House) -> None:

@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 import saywhere
-from saywhere.cli import data, describe, models, train
+from saywhere.cli import data, describe, evaluate, models, train
 from saywhere.errors import UserError
 
 
@@ -79,6 +79,7 @@ app.command("describe")(describe.describe)
 app.command("models")(models.models)
 app.command("train")(train.train)
 app.add_typer(data.app, name="data")
+app.add_typer(evaluate.app, name="evaluate")
 
 
 def main() -> None:

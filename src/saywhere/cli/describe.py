@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from saywhere.regions import Regions
 
 
+TOP = 10
+"""Regions a picture, unless the user says otherwise."""
+
+
 class Format(StrEnum):
     """What is written: saywhere's JSON lines, or the original DenseCap program's ``results.json``."""
 
@@ -30,7 +34,9 @@ def describe(
     json: Path | None = typer.Option(
         None, metavar="FILE", help="Append results as JSON lines; pictures already in FILE are not described again."
     ),
-    top: int | None = typer.Option(None, min=1, metavar="K", help="At most K regions a picture, the best."),
+    top: int | None = typer.Option(
+        None, min=0, metavar="K", show_default=str(TOP), help="At most K regions a picture, the best (0: all)."
+    ),
     threshold: float | None = typer.Option(
         None, min=0, max=1, metavar="P", help="Only regions with at least this score."
     ),
@@ -51,6 +57,9 @@ def describe(
         if out is None:
             raise UserError("--format densecap needs --out DIR, for results.json and the resized pictures beside it")
         json = json or out / "regions.jsonl"
+    if boxes is not None and (top is not None or threshold is not None):
+        raise UserError("--boxes describes every box in the file: --top and --threshold cannot choose among them")
+    most = None if boxes is not None else (TOP if top is None else top) or None
     found = find_pictures(paths, [out] if out else [])
     given = None if boxes is None else read_boxes(boxes, found)
     sources = found if given is None else [source for source in found if source.name in given]
@@ -67,10 +76,10 @@ def describe(
             for source in sources:
                 if outputs.is_described(source) and not outputs.is_complete(source):
                     run.attempt(source, outputs.complete, source)
-            for done in _describe(todo, given, model, device, top, threshold, batch):
+            for done in _describe(todo, given, model, device, most, threshold, batch):
                 run.take(done)
         if format is Format.densecap:
-            options = {"model": model, "image_size": 720, "top": top, "threshold": threshold}
+            options = {"model": model, "image_size": 720, "top": most, "threshold": threshold}
             outputs.write_original(sources, options)
     run.report(json, out)
 
@@ -84,26 +93,39 @@ def _describe(
     threshold: float | None,
     batch: int,
 ) -> Iterator[Described]:
-    """Load the model, if there is anything to do, and describe."""
+    """Load the model, if there is anything for it to do, and describe."""
     import saywhere
-    from saywhere.describing import describe_pictures
-    from saywhere.errors import UserError
+    from saywhere.describing import describe_pictures, unreadable_at_start
 
+    bad = 0
+    for bad, done in enumerate(unreadable_at_start(todo, given), 1):
+        yield done
+    todo = todo[bad:]
     if not todo:
         return
-    loaded = saywhere.load(model, device=device or _best_device())
+    loaded = saywhere.load(model, device=device or best_device())
     long_side = loaded.preprocess.long_side
-    try:
+    with little_memory(batch):
         yield from describe_pictures(
             loaded, todo, given, top=top, threshold=threshold, batch=batch, long_side=long_side
         )
+
+
+@contextlib.contextmanager
+def little_memory(batch: int) -> Iterator[None]:
+    """Too little memory on a device is told with the way out, a smaller ``batch``."""
+    from saywhere.errors import UserError
+
+    try:
+        yield
     except RuntimeError as error:
         if type(error).__name__ != "OutOfMemoryError":
             raise
         raise UserError(f"the device has too little memory for --batch {batch}; give a smaller one") from error
 
 
-def _best_device() -> str:
+def best_device() -> str:
+    """A GPU if there is one."""
     import torch
 
     if torch.cuda.is_available():

@@ -1,0 +1,260 @@
+"""``saywhere evaluate``: how good a model's answers are, or another program's."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import shlex
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from saywhere.evaluation.dense_captioning import DenseCaptioningResult
+    from saywhere.evaluation.region_lines import RegionLines
+
+app = typer.Typer(help="Measure how good descriptions are.", no_args_is_help=True)
+
+
+class Protocol(StrEnum):
+    """The rules: the paper's definition, or those of the original DenseCap program, quirks included."""
+
+    clean = "clean"
+    original = "original"
+
+
+@app.callback()
+def _evaluate() -> None:
+    pass
+
+
+@app.command()
+def dense(
+    model: str | None = typer.Option(None, metavar="NAME|DIR", help="A model's name or folder."),
+    data: Path | None = typer.Option(None, metavar="ROOT", help="Folder of the data set, or a .jsonl file."),
+    format: str | None = typer.Option(
+        None, help="flickr8k (also Flickr30k), visual-genome, coco or jsonl; guessed from the files if not given."
+    ),
+    split: str | None = typer.Option(None, help="Split of the data; dev if not given."),
+    proposals: str | None = typer.Option(
+        None, metavar="rpn|gt|FILE", help="Describe the model's own boxes (rpn), the true ones, or those in FILE."
+    ),
+    predictions: Path | None = typer.Option(None, metavar="FILE", help="Score these regions instead (JSON lines)."),
+    truth: Path | None = typer.Option(None, metavar="FILE", help="The truth for --predictions (JSON lines)."),
+    protocol: Protocol = typer.Option(Protocol.clean, help="original: as the published DenseCap program counts."),
+    limit: int | None = typer.Option(None, min=1, metavar="N", help="Only the first N pictures."),
+    out: Path = typer.Option(Path("evaluation"), metavar="DIR", help="Folder of the report."),
+    batch: int = typer.Option(8, min=1, metavar="N", help="Pictures at a time."),
+    device: str | None = typer.Option(None, metavar="D", help="cpu, cuda, mps, ...; a GPU if there is one."),
+) -> None:
+    """Dense captioning: mean average precision of boxes with captions, against a data set.
+
+    Give --model and --data, or --predictions and --truth. Exit code 0 if all went well, 1 if pictures were skipped or
+    the data set is not whole, 2 if the command is wrong.
+    """
+    from saywhere.errors import UserError
+
+    _check_plot()
+    from saywhere.evaluation.meteor import Meteor
+
+    started = time.monotonic()
+    if model and data and not (predictions or truth):
+        source = _Model(model, data, format, split or "dev", proposals or "rpn", limit, batch, device)
+    elif predictions and truth and not (model or data or format or proposals or device):
+        source = _Files(predictions, truth, split, protocol is Protocol.original, limit)
+    else:
+        raise UserError(
+            "give --model and --data; or --predictions and --truth, without --model, --data, --format, --proposals "
+            "and --device"
+        )
+    with Meteor() as meteor:  # before the work: it says at once if Java is missing
+        job = source.prepare(out)
+        result = _score(job, protocol, meteor, out, time.monotonic() - started)
+    _print(result, job, out)
+
+
+def _check_plot() -> None:
+    from saywhere.errors import UserError
+
+    if importlib.util.find_spec("matplotlib") is None:
+        raise UserError("evaluation needs matplotlib, which is not installed: pip install 'saywhere[evaluate]'")
+
+
+@dataclass
+class _Job:
+    """Two files to compare, the pictures that count, and what to say of them."""
+
+    predictions: RegionLines
+    truth: RegionLines
+    names: list[str]
+    folders: list[Path]
+    facts: dict[str, Any]
+    notes: list[str] = field(default_factory=list)
+    whole: bool = True
+
+
+@dataclass
+class _Files:
+    """Regions that a program has written before."""
+
+    predictions: Path
+    truth: Path
+    split: str | None
+    as_they_stand: bool
+    limit: int | None
+
+    def prepare(self, out: Path) -> _Job:
+        """Both files, checked."""
+        from saywhere.errors import UserError
+        from saywhere.evaluation.region_lines import RegionLines
+
+        ordered = not self.as_they_stand
+        predictions = RegionLines(self.predictions, needs=("scores", "captions"), ordered=ordered)
+        truth = RegionLines(self.truth, several=True, ordered=ordered)
+        names = truth.names[: self.limit]
+        missing = sum(name not in predictions for name in names)
+        unknown = sum(name not in truth for name in predictions.names)
+        if missing == len(names):
+            raise UserError(
+                f"{self.predictions}: has none of the {missing} pictures of {self.truth}; "
+                f"it names {predictions.names[0]!r}, the truth {names[0]!r}"
+            )
+        facts = {"data": str(self.truth), "split": self.split, "model": None, "proposals": None}
+        facts |= {"without_prediction": missing, "without_truth": unknown}
+        notes = [f"{missing} pictures have no line in {self.predictions}: no region predicted"] if missing else []
+        notes += [f"{unknown} pictures in {self.predictions} have no truth, and do not count"] if unknown else []
+        return _Job(predictions, truth, names, [Path(), self.truth.parent], facts, notes)
+
+
+@dataclass
+class _Model:
+    """A model that is to describe a data set, as far as it has not yet done so."""
+
+    model: str
+    root: Path
+    format: str | None
+    split: str
+    proposals: str
+    limit: int | None
+    batch: int
+    device: str | None
+
+    def prepare(self, out: Path) -> _Job:
+        """Describe what is not yet described."""
+        import saywhere
+        from saywhere import data
+        from saywhere.cli.describe import best_device
+        from saywhere.errors import UserError
+        from saywhere.evaluation import dense_run
+        from saywhere.evaluation.region_lines import RegionLines
+
+        samples = data.read(self.root, self.format, self.split)
+        report, samples = samples.report, samples[: self.limit]
+        sources = dense_run.picture_sources(samples, self.root)
+        if not sources:
+            raise UserError(f"{self.root}: the split {samples.split} has no picture that can be read")
+        loaded = saywhere.load(self.model, device=self.device or best_device())
+        dense_run.write_truth(samples, self.root, out / dense_run.TRUTH)
+        truth = RegionLines(out / dense_run.TRUTH, several=True)
+        boxes = dense_run.find_proposals(self.proposals, truth, sources)
+        dense_run.take_up(out, dense_run.settings(loaded, samples, self.proposals))
+        skipped = self._describe(loaded, sources, boxes, out / dense_run.PREDICTIONS)
+        names = [source.name for source in sources if source.name not in skipped]
+        if not names:
+            raise UserError(f"none of the {len(sources)} pictures could be described; {_first(skipped)}")
+        problems = {kind: len(found) for kind, found in report.problems.items()}
+        facts = {"data": samples.name, "split": samples.split, "model": self.model, "proposals": self.proposals}
+        facts |= {"skipped": skipped, "data_problems": problems}
+        notes = [f"skipped: {_printable(name)}: {reason}" for name, reason in skipped.items()]
+        notes += [] if report.ok else [f"{self.root}: {line}" for line in report.lines()]
+        predictions = RegionLines(out / dense_run.PREDICTIONS, needs=("scores", "captions"))
+        folder = self.root if self.root.is_dir() else self.root.parent
+        return _Job(predictions, truth, names, [folder], facts, notes, whole=not skipped and report.ok)
+
+    def _describe(self, model: Any, sources: list[Any], boxes: Any, path: Path) -> dict[str, str]:
+        """Append the regions of each picture to the file; the pictures that could not be described, with reasons."""
+        from saywhere.cli.describe import little_memory
+        from saywhere.describing import ResultsFile, describe_pictures
+
+        skipped: dict[str, str] = {}
+        with ResultsFile(path) as lines, little_memory(self.batch):
+            todo = [source for source in sources if source.name not in lines.done]
+            try:
+                with _progress("describing", len(sources), len(sources) - len(todo)) as advance:
+                    long_side = model.preprocess.long_side
+                    for done in describe_pictures(model, todo, boxes, batch=self.batch, long_side=long_side):
+                        if done.regions is None:
+                            skipped[done.source.name] = done.error or "cannot be read"
+                        else:
+                            lines.append(done.regions, done.source.name)
+                        advance()
+            except KeyboardInterrupt:
+                count = len(lines.done.intersection(source.name for source in sources))
+                typer.echo(f"interrupted after {count} of {len(sources)} pictures; the same command goes on", err=True)
+                raise typer.Exit(130) from None
+        return skipped
+
+
+def _score(job: _Job, protocol: Protocol, meteor: Any, out: Path, before: float) -> DenseCaptioningResult:
+    """Score, and write the report; ``before``: the seconds that have passed."""
+    from saywhere.evaluation import dense_run, examples
+    from saywhere.evaluation.report import Facts, write_dense_report
+
+    started = time.monotonic()
+    # One step more: the captions, which are scored together at the end.
+    with _progress("scoring", len(job.names) + 1) as advance:
+        result, ranking = dense_run.score(
+            job.predictions, job.truth, job.names, protocol.value, meteor.score, done=advance
+        )
+    examples.write_examples(out, ranking, job.predictions, job.truth, job.folders, protocol.value)
+    facts = Facts(
+        meteor_version=meteor.version,
+        predictions=str(job.predictions.path),
+        seconds=round(before + time.monotonic() - started, 3),
+        command=shlex.join(["saywhere", *sys.argv[1:]]),
+        **job.facts,
+    )
+    write_dense_report(out, result, facts)
+    return result
+
+
+def _print(result: DenseCaptioningResult, job: _Job, out: Path) -> None:
+    for note in job.notes:
+        typer.echo(note, err=True)
+    language = 0.0 if result.language_meteor is None else result.language_meteor
+    typer.echo(
+        f"{result.images} pictures, protocol {result.protocol}: mAP {result.map:.4f}, "
+        f"detection mAP {result.detection_map:.4f}, language METEOR {language:.4f}"
+    )
+    typer.echo(f"written: {out / 'report.md'}, report.json, ap.png, examples.html")
+    if not job.whole:
+        raise typer.Exit(1)
+
+
+def _first(skipped: dict[str, str]) -> str:
+    name, reason = next(iter(skipped.items()))
+    return f"{_printable(name)}: {reason}"
+
+
+def _printable(name: str) -> str:
+    """A file name that is not UTF-8 still prints."""
+    return name.encode("utf-8", "replace").decode("utf-8")
+
+
+@contextlib.contextmanager
+def _progress(what: str, total: int, completed: int = 0) -> Iterator[Any]:
+    """A bar on a terminal; gives the function that moves it by one."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
+        task = bar.add_task("", total=total, completed=completed)
+        yield lambda: bar.advance(task)

@@ -7,7 +7,7 @@ import os
 import pytest
 import torch
 
-from saywhere.describing.results import ResultsFile, write_atomically
+from saywhere.describing.results import ResultsFile
 from saywhere.errors import UserError
 from saywhere.regions import Regions
 
@@ -120,18 +120,3 @@ def test_names_that_are_not_utf8(tmp_path):
         lines.append(made(0), name)
     with ResultsFile(tmp_path / "r.jsonl") as lines:
         assert lines.done == {name}
-
-
-def test_files_are_whole_or_not_there(tmp_path):
-    path = tmp_path / "deep" / "a.bin"
-    write_atomically(path, lambda stream: stream.write(b"one"))
-
-    def fail(stream) -> None:
-        stream.write(b"half")
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with pytest.raises(OSError) as caught:
-        write_atomically(path, fail)
-    assert caught.value.filename == str(path)
-    assert path.read_bytes() == b"one"
-    assert [file.name for file in path.parent.iterdir()] == ["a.bin"]

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from saywhere import boxes
-from saywhere.describing.results import ORIGINAL_SIDE, write_atomically
+from saywhere.describing.results import ORIGINAL_SIDE
+from saywhere.files import write_atomically
 from saywhere.original import ours_to_corners, x1y1x2y2_to_xywh
 from saywhere.regions import Regions
 

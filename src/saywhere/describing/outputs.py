@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 from PIL import Image
 
 from saywhere.describing.batches import Described
-from saywhere.describing.results import ORIGINAL_SIDE, ResultsFile, write_atomically
+from saywhere.describing.results import ORIGINAL_SIDE, ResultsFile
 from saywhere.describing.sources import Source, out_path
 from saywhere.errors import UserError
+from saywhere.files import write_atomically
 from saywhere.images import Picture, open_picture
 
 if TYPE_CHECKING:

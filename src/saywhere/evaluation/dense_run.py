@@ -16,11 +16,11 @@ import numpy as np
 
 from saywhere.data import Samples
 from saywhere.describing import Source
-from saywhere.files import write_atomically
 from saywhere.errors import UserError
 from saywhere.evaluation.dense_captioning import DenseCaptioning, DenseCaptioningResult, Scorer
 from saywhere.evaluation.dense_rules import CLEAN, merge
 from saywhere.evaluation.region_lines import Box, PictureRegions, Proposals, RegionLines
+from saywhere.files import write_atomically
 
 if TYPE_CHECKING:
     from saywhere.models.densecap import DenseCap

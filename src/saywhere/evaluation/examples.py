@@ -11,11 +11,11 @@ import torch
 from PIL import Image
 
 from saywhere.describing.outputs import resized, save_picture
-from saywhere.files import write_atomically
 from saywhere.evaluation.dense_captioning import PROTOCOLS
 from saywhere.evaluation.dense_rules import merge
 from saywhere.evaluation.dense_run import RANKED, Ranked
 from saywhere.evaluation.region_lines import Array, PictureRegions, RegionLines
+from saywhere.files import write_atomically
 from saywhere.images import ImageError, Picture, open_picture
 from saywhere.regions import Regions
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import saywhere
-from saywhere.files import write_atomically
 from saywhere.evaluation.dense_captioning import IOUS, METEORS, DenseCaptioningResult
+from saywhere.files import write_atomically
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
 from saywhere import boxes as geometry
+from saywhere import options as user_options
 from saywhere.data.sample import Report
 from saywhere.errors import UserError
 from saywhere.text import strip_lead_in, tokenize
@@ -54,12 +55,9 @@ class PhraseOptions:
             raise UserError(f"merge is an IoU above 0 and at most 1, not {self.merge}")
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> PhraseOptions:
-        """Options from a recipe; an unknown key is a ``UserError``."""
-        known = [field.name for field in fields(cls)]
-        if unknown := sorted(set(values) - set(known)):
-            raise UserError(f"unknown phrase option {unknown[0]!r}; known are {', '.join(known)}")
-        return cls(**values)
+    def from_dict(cls, values: Mapping[str, Any], prefix: str = "data.phrases.") -> PhraseOptions:
+        """Options from a recipe, named with ``prefix``; an unknown key or a wrong value is a ``UserError``."""
+        return user_options.from_dict(cls, values, prefix=prefix)
 
 
 def clean(labelled: Sequence[Labelled], options: PhraseOptions, report: Report, name: str) -> list[Labelled]:

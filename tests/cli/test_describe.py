@@ -75,6 +75,18 @@ def test_options_reach_the_model(model):
     assert model.options == {(1, 0.25)}
 
 
+def test_ten_regions_unless_told_otherwise(model):
+    for arguments, top in (([], 10), (["--top", 3], 3), (["--top", 0], None)):
+        model.options.clear()
+        describe(astronaut(), "--json", f"{top}.jsonl", *arguments)
+        assert model.options == {(top, None)}
+    model.options.clear()
+    describe("a.jpg", "--format", "densecap", "--out", "vis")
+    assert model.options == {(10, None)}
+    assert json.loads(Path("vis/results.json").read_text())["opt"]["top"] == 10
+    assert "at most k regions a picture, the best (0: all)" in " ".join(describe("--help").stdout.lower().split())
+
+
 def test_several_pictures_without_a_place_for_results_are_printed(model):
     result = describe(astronaut("p/a.jpg"), astronaut("p/b.jpg"))
     assert "p/a.jpg" in result.stdout and "p/b.jpg" in result.stdout
@@ -118,6 +130,27 @@ def test_a_large_picture_is_drawn_smaller_and_the_model_need_not_see_it_whole(mo
 def test_equal_names_in_different_folders(model):
     describe(astronaut("p/x/a.jpg"), astronaut("p/y/a.jpg"), "--out", "out")
     assert sorted(str(path) for path in Path("out").rglob("*.jpg")) == ["out/x/a.jpg", "out/y/a.jpg"]
+
+
+def test_a_pattern_cannot_draw_outside_the_folder(model, monkeypatch):
+    before = Path(astronaut("pics/a.jpg")).read_bytes()
+    Path("w/sub1").mkdir(parents=True)
+    monkeypatch.chdir("w")
+    assert describe("sub*/../../pics/*.jpg", "--out", "out").exit_code == 0
+    assert [str(path) for path in Path("out").rglob("*.jpg")] == ["out/pics/a.jpg"]
+    assert sorted(path.name for path in Path("..").iterdir()) == ["pics", "w"]
+    assert Path("../pics/a.jpg").read_bytes() == before
+
+
+def test_names_that_differ_by_an_ending_are_drawn_apart(model):
+    pictures.quarters(300, 100).save("p.gif")
+    Path("p").mkdir()
+    Path("p.gif").rename("p/a.gif")
+    astronaut("p/a.gif.jpg")
+    for _ in range(2):
+        assert describe("p", "--out", "out", "--json", "r.jsonl").exit_code == 0
+    sizes = {path.name: Image.open(path).size for path in Path("out").iterdir()}
+    assert sizes == {"a.gif.jpg": (800, 800), "a.gif.jpg.jpg": (800, 266)}
 
 
 def test_originals_are_not_written_over(model):
@@ -231,6 +264,32 @@ def test_given_boxes(model):
     assert [(row["image"], row["boxes"]) for row in rows("s.jsonl")] == [("p/b.jpg", [[1, 2, 3, 4]])]
 
 
+def test_given_boxes_are_all_described(model):
+    Path("boxes.json").write_text(json.dumps([[0, 0, 10 + i, 10] for i in range(20)]))
+    astronaut()
+    for option in (["--top", "5"], ["--top", "0"], ["--threshold", "0.5"]):
+        result = describe("a.jpg", "--boxes", "boxes.json", "--json", "r.jsonl", *option)
+        assert result.exit_code == 2 and result.stderr.count("\n") == 1
+        assert result.stderr.startswith("error: --boxes describes every box in the file: --top and --threshold")
+    assert not Path("r.jsonl").exists() and model.batches == []
+    describe("a.jpg", "--boxes", "boxes.json", "--json", "r.jsonl")
+    assert model.options == {(None, None)} and len(rows("r.jsonl")[0]["boxes"]) == 20
+
+
+def test_only_bad_pictures_left_need_no_model(model, monkeypatch):
+    _, bad = pictures.write_album(Path("album"), 12, 3)
+    describe("album", "--json", "r.jsonl")
+    loaded = []
+    monkeypatch.setattr(saywhere, "load", lambda *_, **__: loaded.append(1) or model)
+    again = describe("album", "--json", "r.jsonl")
+    assert (again.exit_code, loaded) == (1, []) and "9 already in r.jsonl; 3 skipped" in again.stdout
+    assert [line.split(": ")[1] for line in again.stderr.splitlines()] == bad
+    astronaut("album/zebra.jpg")
+    more = describe("album", "--json", "r.jsonl")
+    assert loaded == [1] and "1 described" in more.stdout and "3 skipped" in more.stdout
+    assert [line.split(": ")[1] for line in more.stderr.splitlines()] == bad
+
+
 def test_the_originals_format(model):
     pictures.quarters(1440, 960).save("a.jpg")
     Path("p").mkdir()
@@ -265,7 +324,7 @@ def test_the_originals_format(model):
         (["a.jpg", "--out", "a.jpg"], "a.jpg: cannot be made a folder"),
         (["a.jpg", "--json", "."], ".: cannot be written"),
         (["a.jpg", "--json", "a.jpg"], "a.jpg line 1 is not a result of saywhere"),
-        (["a.jpg", "--top", "0"], "--top"),
+        (["a.jpg", "--top", "-1"], "--top"),
         (["a.jpg", "--threshold", "1.5"], "--threshold"),
         (["a.jpg", "--batch", "0"], "--batch"),
         (["a.jpg", "--format", "xml"], "--format"),

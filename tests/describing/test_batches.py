@@ -8,7 +8,7 @@ import weakref
 import pytest
 import torch
 
-from saywhere.describing import batches, describe_pictures, find_pictures
+from saywhere.describing import batches, describe_pictures, find_pictures, unreadable_at_start
 from saywhere.regions import Regions
 from tests import pictures
 from tests.stubs import StubModel
@@ -28,6 +28,22 @@ def test_order_batches_and_errors(tmp_path):
     for part in ("truncated", "empty file", "not a picture", "400 megapixels"):
         assert part in reasons
     assert str(tmp_path) not in reasons, "the name is told beside the reason"
+
+
+def test_errors_before_the_first_picture_need_no_model(tmp_path):
+    bad, good = b"no picture", pictures.jpeg(pictures.quarters())
+    for name, data in (("a.jpg", bad), ("b.jpg", b""), ("c.jpg", good), ("d.jpg", bad)):
+        (tmp_path / name).write_bytes(data)
+    sources = find_pictures([tmp_path])
+    found = list(unreadable_at_start(sources))
+    assert [(one.source, one.error) for one in found] == [
+        (sources[0], "not a picture in a known format"),
+        (sources[1], "empty file"),
+    ]
+    boxes = {source.name: [(0.0, 0.0, 900.0, 9.0)] for source in sources}
+    assert [one.source for one in unreadable_at_start(sources, boxes)] == sources, "a box outside is an error as well"
+    whole = list(describe_pictures(StubModel(), sources))
+    assert [one.error for one in whole[:2]] == [one.error for one in found]
 
 
 def test_regions_are_in_the_pixels_that_a_viewer_shows(tmp_path):

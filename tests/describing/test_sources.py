@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from saywhere.describing import find_pictures, out_path, read_boxes
+from saywhere.describing import Source, find_pictures, out_path, read_boxes
 from saywhere.errors import UserError
 
 
@@ -67,6 +67,52 @@ def test_drawn_pictures_keep_their_folders(album):
     assert outs("p/**/b.jpg") == ["out/b.jpg", "out/sub/b.jpg"]
     Path("q/b.gif").write_bytes(b"x")
     assert outs("q") == ["out/b.gif.jpg", "out/b.jpg"]
+
+
+def test_drawings_stay_in_their_folder(album, monkeypatch):
+    """A pattern may leave the folder that it begins in, by ``..`` and through links."""
+    for name in ("w/sub1/x.txt", "pics/a.jpg", "pics/deep/b.jpg", "other/place/x.txt", "other/a.jpg"):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_bytes(b"x")
+    monkeypatch.chdir("w")
+
+    def drawn(*paths) -> dict[str, str]:
+        return {source.name: out_path(Path("out"), source).as_posix() for source in find_pictures(paths)}
+
+    assert drawn("sub*/../../pics/*.jpg") == {"../pics/a.jpg": "out/pics/a.jpg"}
+    assert drawn("sub*/../../pics/**/*.jpg") == {
+        "../pics/a.jpg": "out/pics/a.jpg",
+        "../pics/deep/b.jpg": "out/pics/deep/b.jpg",
+    }
+    assert drawn("../pics") == {"../pics/a.jpg": "out/a.jpg", "../pics/deep/b.jpg": "out/deep/b.jpg"}
+    Path("link").symlink_to(album / "other" / "place")
+    (found,) = find_pictures(["l*/../a.jpg"])
+    assert found.path.samefile(album / "other" / "a.jpg"), "link/.. is not the folder that the link is in"
+    assert out_path(Path("out"), found) == Path("out/other/a.jpg")
+
+
+@pytest.mark.parametrize("relative", ["../a.jpg", "p/../../a.jpg", "/a.jpg"])
+def test_a_place_outside_the_folder_is_refused(relative):
+    with pytest.raises(ValueError, match="is not a place below out"):
+        out_path(Path("out"), Source(Path("a.jpg"), "a.jpg", Path(relative)))
+
+
+def test_no_two_drawings_meet(album):
+    names = ("a.gif", "a.gif.jpg", "a.gif.jpg.jpg", "b.bmp", "c.gif", "c.gif.jpg/d.png", "photo.2.jpg")
+    for name in names:
+        path = Path("r") / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x")
+    drawn = {source.name: out_path(Path("out"), source).as_posix() for source in find_pictures(["r"])}
+    assert drawn == {
+        "r/a.gif": "out/a.gif.jpg.jpg.jpg",
+        "r/a.gif.jpg": "out/a.gif.jpg",
+        "r/a.gif.jpg.jpg": "out/a.gif.jpg.jpg",
+        "r/b.bmp": "out/b.bmp.jpg",
+        "r/c.gif": "out/c.gif.jpg.jpg",
+        "r/c.gif.jpg/d.png": "out/c.gif.jpg/d.png",
+        "r/photo.2.jpg": "out/photo.2.jpg",
+    }
 
 
 def test_boxes_as_lines(album):

@@ -97,10 +97,9 @@ def _describe(
     import saywhere
     from saywhere.describing import describe_pictures, unreadable_at_start
 
-    bad = 0
-    for bad, done in enumerate(unreadable_at_start(todo, given), 1):
+    for done in unreadable_at_start(todo, given):
+        todo = todo[1:]
         yield done
-    todo = todo[bad:]
     if not todo:
         return
     loaded = saywhere.load(model, device=device or best_device())

@@ -1,6 +1,6 @@
 """Describing many pictures: find them, read ahead, ask the model in batches, keep what was done."""
 
-from saywhere.describing.batches import Described, Describer, describe_pictures
+from saywhere.describing.batches import Described, Describer, describe_pictures, unreadable_at_start
 from saywhere.describing.outputs import Outputs
 from saywhere.describing.results import ResultsFile
 from saywhere.describing.sources import Source, find_pictures, out_path, read_boxes
@@ -15,4 +15,5 @@ __all__ = [
     "find_pictures",
     "out_path",
     "read_boxes",
+    "unreadable_at_start",
 ]

@@ -45,6 +45,10 @@ class Described:
     error: str | None = None
 
 
+ENOUGH = 512
+"""Pixels on the long side to which a picture is decoded just to see whether it can be."""
+
+
 @dataclass(frozen=True)
 class _Read:
     source: Source
@@ -106,6 +110,20 @@ def describe_pictures(
     finally:
         stop.set()
         slots.release()  # a reader that waits for a slot sees that it is to stop
+
+
+def unreadable_at_start(
+    sources: Sequence[Source], boxes: Mapping[str, Sequence[Box]] | None = None
+) -> Iterator[Described]:
+    """The errors of the pictures before the first one that can be read; this needs no model.
+
+    ``sources`` and ``boxes`` are those of :func:`describe_pictures`, which can go on after what was given here.
+    """
+    for source in sources:
+        read = _read(source, None if boxes is None else boxes[source.name], ENOUGH)
+        if read.error is None:
+            return
+        yield Described(source, error=read.error)
 
 
 def _read_ahead(

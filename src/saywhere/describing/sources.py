@@ -33,6 +33,9 @@ SUFFIXES = frozenset(
 )
 """Files with these endings are taken from a folder; a file named by itself may have any ending."""
 
+DRAWN_SUFFIXES = frozenset((".jpg", ".jpeg", ".png"))
+"""Drawings of pictures with these endings keep their names; to the names of others ``.jpg`` is appended."""
+
 Box = tuple[float, float, float, float]
 
 
@@ -43,12 +46,14 @@ class Source:
     Attributes:
         path: where it is.
         name: the path as the user gave it (a file in a folder: the folder as given, and on); ``image`` in the results.
-        relative: its place below the folder that all paths share; its place below an output folder.
+        relative: its place below the folder that all paths share.
+        ending: what is appended to ``relative`` to give the place of its drawing below an output folder.
     """
 
     path: Path
     name: str
     relative: Path
+    ending: str = ""
 
 
 def find_pictures(paths: Sequence[str | Path], leave_out: Iterable[Path] = ()) -> list[Source]:
@@ -60,16 +65,50 @@ def find_pictures(paths: Sequence[str | Path], leave_out: Iterable[Path] = ()) -
     Raises:
         UserError: a path is not there, or has no pictures, or a folder cannot be read.
     """
-    hidden = {os.path.abspath(folder) for folder in leave_out}
+    hidden = {_absolute(folder) for folder in leave_out}
     found: dict[str, str] = {}
-    roots: list[str] = []
+    roots: set[str] = set()
     for path in paths:
         names, root = _expand(str(path), hidden)
-        roots.append(os.path.abspath(root))
+        roots.add(_absolute(root))
         for name in names:
-            found.setdefault(os.path.abspath(name), name)
+            found.setdefault(os.path.join(_absolute(os.path.dirname(name)), os.path.basename(name)), name)
+    roots |= {os.path.dirname(full) for full in found}  # a pattern with .. finds pictures outside its root
     common = os.path.commonpath(roots) if roots else ""
-    return [Source(Path(name), name, Path(os.path.relpath(full, common))) for full, name in found.items()]
+    places = [Path(os.path.relpath(full, common)) for full in found]
+    named = zip(found.values(), places, _endings(places), strict=True)
+    return [Source(Path(name), name, place, ending) for name, place, ending in named]
+
+
+def _absolute(folder: str | Path) -> str:
+    """The folder from the root on; links in it are followed only where ``..`` makes them count."""
+    return os.path.abspath(folder) if _is_plain(str(folder)) else os.path.realpath(folder)
+
+
+def _tidy(name: str) -> str:
+    """``name`` without ``.`` and ``x/..``, unless that would be another file."""
+    return os.path.normpath(name) if _is_plain(name) else name
+
+
+def _is_plain(name: str) -> bool:
+    """Whether ``x/..`` may be taken out of ``name``: there is none, or none where ``x`` is a link to elsewhere."""
+    return ".." not in Path(name).parts or os.path.realpath(os.path.normpath(name)) == os.path.realpath(name)
+
+
+def _endings(places: Sequence[Path]) -> list[str]:
+    """What is appended to each place for its drawing, so that no two drawings, nor a drawing and a folder, meet."""
+    kept = {place for place in places if place.suffix.lower() in DRAWN_SUFFIXES}
+    taken = kept | {folder for place in places for folder in place.parents}
+    endings = []
+    for place in places:
+        ending = ""
+        if place not in kept:
+            ending = ".jpg"
+            while place.with_name(place.name + ending) in taken:
+                ending += ".jpg"
+            taken.add(place.with_name(place.name + ending))
+        endings.append(ending)
+    return endings
 
 
 def _expand(path: str, hidden: set[str]) -> tuple[list[str], str]:
@@ -79,13 +118,13 @@ def _expand(path: str, hidden: set[str]) -> tuple[list[str], str]:
             return names, path
         raise UserError(f"{path}: no pictures in this folder ({', '.join(sorted(SUFFIXES))})")
     if os.path.lexists(path):
-        return [os.path.normpath(path)], os.path.dirname(path) or "."
+        return [_tidy(path)], os.path.dirname(path) or "."
     if not glob.has_magic(path):
         raise UserError(f"{path}: no such file or folder")
     names = []
     for match in sorted(glob.glob(path, recursive=True)):
         if not os.path.isdir(match):
-            names.append(os.path.normpath(match))
+            names.append(_tidy(match))
         elif not path.endswith("**"):  # ** gives what is below each folder anyway
             names.extend(_walk(match, hidden))
     if not names:
@@ -102,17 +141,21 @@ def _walk(folder: str, hidden: set[str]) -> list[str]:
     names = []
     for place, folders, files in os.walk(folder, onerror=stop):
         kept = [name for name in folders if not name.startswith(".")]
-        folders[:] = sorted(name for name in kept if os.path.abspath(os.path.join(place, name)) not in hidden)
+        folders[:] = sorted(name for name in kept if _absolute(os.path.join(place, name)) not in hidden)
         pictures = [name for name in files if os.path.splitext(name)[1].lower() in SUFFIXES and name[0] != "."]
-        names.extend(os.path.normpath(os.path.join(place, name)) for name in pictures)
+        names.extend(_tidy(os.path.join(place, name)) for name in pictures)
     return sorted(names)
 
 
 def out_path(folder: Path, source: Source) -> Path:
-    """Where the drawn picture goes: the same place below ``folder``; what is not JPEG or PNG gets ``.jpg`` appended."""
-    name = source.relative.name
-    suffix = "" if source.path.suffix.lower() in (".jpg", ".jpeg", ".png") else ".jpg"
-    return folder / source.relative.with_name(name + suffix)
+    """Where the drawn picture goes: the same place below ``folder``, with the source's ``ending``.
+
+    Raises:
+        ValueError: this place is not below ``folder``.
+    """
+    if source.relative.is_absolute() or ".." in source.relative.parts:
+        raise ValueError(f"{source.relative} is not a place below {folder}")
+    return folder / source.relative.with_name(source.relative.name + source.ending)
 
 
 def read_boxes(file: Path, sources: Sequence[Source]) -> dict[str, list[Box]]:

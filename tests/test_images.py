@@ -11,7 +11,7 @@ import pytest
 from PIL import Image, ImageFile
 
 from saywhere.errors import UserError
-from saywhere.images import MAX_PIXELS, ImageError, Picture, Preprocess, open_picture
+from saywhere.images import MAX_PIXELS, ImageError, MissingImageError, Picture, Preprocess, measure, open_picture
 from tests import pictures
 
 
@@ -83,6 +83,10 @@ def test_missing_folder_pipe_and_unreadable(tmp_path, monkeypatch):
     os.mkfifo(tmp_path / "pipe.jpg")
     with pytest.raises(ImageError, match="not a regular file"):
         open_picture(tmp_path / "pipe.jpg")
+    with pytest.raises(ImageError, match="not a regular file"):
+        measure(tmp_path / "pipe.jpg")
+    with pytest.raises(MissingImageError, match="no such file"):
+        measure(tmp_path / "nowhere.jpg")
     with pytest.raises(ImageError, match="cannot be read"):
         open_picture("null\0byte.jpg")
     path = written(tmp_path / "secret.png", pictures.quarters())
@@ -120,7 +124,9 @@ def test_random_damage_is_an_image_error_or_a_picture(tmp_path):
             path = tmp_path / "fuzzed"
             path.write_bytes(data)
             try:
-                assert open_picture(path).pixels.mode == "RGB"
+                picture = open_picture(path)
+                assert picture.pixels.mode == "RGB"
+                assert measure(path)[:2] == picture.pixels.size == (picture.width, picture.height)
                 outcomes["picture"] += 1
             except ImageError:
                 outcomes["error"] += 1
@@ -227,6 +233,7 @@ def test_exif_orientation(tmp_path, orientation, suffix):
     exif = Image.Exif()
     exif[0x0112] = orientation
     path = written(tmp_path / f"a{suffix}", stored, exif=exif)
+    assert measure(path) == (640, 320, orientation)
     for long_side in (None, 100):
         picture = open_picture(path, long_side)
         assert (picture.width, picture.height) == (640, 320)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
 import stat
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from PIL import Image, UnidentifiedImageError
+from PIL.TiffImagePlugin import TiffImageFile
 
 from saywhere.errors import UserError
 
@@ -37,9 +40,29 @@ _TURNS = {
     8: Image.Transpose.ROTATE_90,
 }
 
+ORIENTATION = 0x0112
+"""The EXIF tag of the turn, 1 to 8, that shows a picture upright."""
+
+TIFF_WIDTH, TIFF_HEIGHT = 256, 257
+
+LYING = (5, 6, 7, 8)
+"""EXIF orientations whose upright picture has width and height exchanged."""
+
 
 class ImageError(UserError):
     """A picture that cannot be read; the message is one line that names it."""
+
+
+class MissingImageError(ImageError):
+    """There is no file of this name."""
+
+
+class DiskSize(NamedTuple):
+    """Size of a picture file in pixels as a viewer shows it, and the EXIF orientation by which it does."""
+
+    width: int
+    height: int
+    orientation: int
 
 
 @dataclass(frozen=True)
@@ -84,13 +107,32 @@ def open_picture(source: ImageLike | Picture, long_side: int | None = None) -> P
     return Picture(pixels, *pixels.size, name=name)
 
 
+def measure(path: str | Path) -> DiskSize:
+    """Width and height of a picture file as :func:`open_picture` gives them, mostly from its header alone.
+
+    Raises:
+        MissingImageError: there is no such file.
+        ImageError: not a picture, a damaged header, empty, or more than ``MAX_PIXELS`` pixels.
+    """
+    with _opened(Path(path), str(path)) as image:
+        return _upright_size(image)
+
+
 def _open_file(path: Path, name: str, long_side: int | None) -> Picture:
+    with _opened(path, name) as image:
+        return _decode(image, name, long_side)
+
+
+@contextlib.contextmanager
+def _opened(path: Path, name: str) -> Iterator[Image.Image]:
+    """An opened file, not yet decoded; whatever is wrong with it, also while it is used, is an ``ImageError``."""
     _check_file(path, name)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # corrupt EXIF and the like: what matters raises
             with Image.open(path, formats=_formats()) as image:
-                return _decode(image, name, long_side)
+                _check_size(image, name)
+                yield image
     except ImageError:
         raise
     except UnidentifiedImageError:
@@ -112,7 +154,7 @@ def _check_file(path: Path, name: str) -> None:
     try:
         status = path.stat()
     except (FileNotFoundError, NotADirectoryError):
-        raise ImageError(f"{name}: no such file") from None
+        raise MissingImageError(f"{name}: no such file") from None
     except (OSError, ValueError) as error:
         raise ImageError(f"{name}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
     if stat.S_ISDIR(status.st_mode):
@@ -133,26 +175,37 @@ def _formats() -> list[str]:
 
 def _decode(image: Image.Image, name: str, long_side: int | None) -> Picture:
     """The upright RGB pixels of an opened file, no more of them than needed, and the size that a viewer shows."""
-    _check_size(image, name)
-    full = image.size
+    size = _upright_size(image)
     if long_side is not None:
+        full = image.size
         factor = min(1.0, long_side / max(full))
         image.draft("RGB", (max(1, math.ceil(full[0] * factor)), max(1, math.ceil(full[1] * factor))))
-    drafted = image.size != full
-    on_its_side = drafted and _orientation(image) in (5, 6, 7, 8)
     pixels = _to_rgb(image)
-    width, height = full if drafted else pixels.size
-    if on_its_side:
-        width, height = height, width
     if long_side is not None and (shrink := max(pixels.size) // long_side) > 1:
         pixels = pixels.reduce(min(shrink, *pixels.size))
-    return Picture(pixels, width, height, name)
+    return Picture(pixels, size.width, size.height, name)
+
+
+def _upright_size(image: Image.Image) -> DiskSize:
+    """The size that a viewer shows, of an opened file."""
+    orientation = _orientation(image)
+    width, height = _stored_size(image)
+    if orientation in LYING:
+        width, height = height, width
+    return DiskSize(width, height, orientation)
+
+
+def _stored_size(image: Image.Image) -> tuple[int, int]:
+    """Width and height before any turn; some versions of Pillow give those of a TIFF after it."""
+    if isinstance(image, TiffImageFile) and TIFF_WIDTH in image.tag_v2 and TIFF_HEIGHT in image.tag_v2:
+        return image.tag_v2[TIFF_WIDTH], image.tag_v2[TIFF_HEIGHT]
+    return image.size
 
 
 def _orientation(image: Image.Image) -> int:
     """EXIF orientation, 1 to 8; a picture whose EXIF block cannot be read is taken as upright."""
     try:
-        return image.getexif().get(0x0112, 1)
+        return image.getexif().get(ORIENTATION, 1)
     except Exception:  # a damaged EXIF block raises anything, and the pixels may be sound
         return 1
 

@@ -56,6 +56,24 @@ def test_samples_are_drawn_with_their_boxes(root, tmp_path):
     assert not changed[100:200, 330:600].any()
 
 
+def test_the_name_of_a_split_is_no_path(root, tmp_path):
+    region = {"box": [0, 0, 40, 30], "phrase": "a cat"}
+    names = ("../../escaped", "clean/train", "clean-train", "/rooted", "..", "ž" * 300)
+    rows = [{"image": "a.jpg", "regions": [region], "split": split} for split in names]
+    (root / "mine.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    out = tmp_path / "deep" / "out"
+    result, _ = run(root, "--out", out)
+    assert result.exit_code == 0, result.output
+    assert {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.png")} == {
+        "deep/out/..%2F..%2Fescaped-1-a.png",
+        "deep/out/clean%2Ftrain-1-a.png",
+        "deep/out/clean-train-1-a.png",
+        "deep/out/%2Frooted-1-a.png",
+        "deep/out/..-1-a.png",
+        f"deep/out/{'ž' * 50}-1-a.png",
+    }
+
+
 def test_no_samples_no_folder(root, tmp_path):
     result, _ = run(root, "--samples", 0, "--out", tmp_path / "out")
     assert result.exit_code == 0

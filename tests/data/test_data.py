@@ -1,6 +1,7 @@
 """What all formats share: choosing the reader, options, samples, reports."""
 
 import json
+import os
 from collections import Counter
 from pathlib import Path
 
@@ -76,7 +77,9 @@ def test_the_same_box_twice_is_one_box_with_two_references(tmp_path):
         ({"min_regions": 9, "max_regions": 3}, "max_regions 3 is less than min_regions 9"),
         ({"merge": 0.0}, "merge is an IoU above 0 and at most 1, not 0.0"),
         ({"merge": 1.5}, "merge is an IoU"),
-        ({"max_word": 3}, "unknown phrase option 'max_word'; known are max_words, "),
+        ({"max_word": 3}, "unknown key data.phrases.max_word; did you mean data.phrases.max_words"),
+        ({"max_words": "ten"}, "data.phrases.max_words is a whole number, not 'ten'"),
+        ({"strip_lead_ins": "no"}, "data.phrases.strip_lead_ins is true or false, not 'no'"),
     ],
 )
 def test_options_are_validated(values, message):
@@ -108,11 +111,36 @@ def test_root_format_and_split_are_checked(root, tmp_path):
 
 
 def test_a_picture_too_large_to_decode_is_named(root, monkeypatch):
-    monkeypatch.setattr("saywhere.data.assembly.MAX_PIXELS", 5000)
+    monkeypatch.setattr("saywhere.images.MAX_PIXELS", 5000)
     samples = read(root)
     assert len(samples) == 0
-    assert [len(names) for names in samples.report.problems.values()] == [3]
-    assert "megapixels" in next(iter(samples.report.problems))
+    (names,) = samples.report.problems.values()
+    assert names == [f"{i}.png: 100 x 100 is over the limit of 0 megapixels" for i in (1, 2, 4)]
+
+
+def test_what_is_no_picture_is_named_with_the_reason(root):
+    (root / "1.png").unlink()
+    os.mkfifo(root / "1.png")  # nobody writes to it: opening it would wait for ever
+    (root / "2.png").unlink()
+    (root / "2.png").mkdir()
+    (root / "4.png").write_bytes(b"")
+    samples = read(root)
+    assert len(samples) == 0
+    assert samples.report.problems == {
+        "picture that cannot be read": ["1.png: not a regular file", "2.png: is a folder", "4.png: empty file"]
+    }
+
+
+@pytest.mark.parametrize("suffix", [".jpg", ".tif", ".png", ".webp"])
+def test_sizes_are_those_that_a_viewer_shows(tmp_path, suffix):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.new("RGB", (60, 40)).save(tmp_path / f"a{suffix}", exif=exif)
+    row = {"image": f"a{suffix}", "regions": [{"box": [0, 0, 40, 60], "phrase": "all of it"}]}
+    (tmp_path / "all.jsonl").write_text(json.dumps(row))
+    (sample,) = read(tmp_path)
+    assert (sample.width, sample.height) == (40, 60)
+    assert sample.boxes.tolist() == [[0, 0, 40, 60]]
 
 
 def test_sample_checks_itself_and_gives_regions():

@@ -123,7 +123,7 @@ def test_missing_and_broken_parts_are_named_and_the_rest_is_read(tmp_path):
     assert [sample.image.name for sample in samples] == ["7_a.jpg"]
     problems = samples.report.problems
     assert problems["missing picture"] == ["1_a.jpg"]
-    assert problems["damaged picture"] == ["2_a.jpg"]
+    assert problems["picture that cannot be read"] == ["2_a.jpg: not a picture in a known format"]
     assert problems["missing annotation"] == ["4.xml", "5.txt"]
     assert [name.split()[0] for name in problems["broken annotation"]] == ["3", "6"]
     assert samples.report.listed == 7

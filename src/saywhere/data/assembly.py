@@ -7,21 +7,15 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
-from PIL import Image
 from torch import Tensor
 
 from saywhere import boxes as geometry
 from saywhere.data import phrases
 from saywhere.data.phrases import Labelled, PhraseOptions
 from saywhere.data.sample import Report, Sample
-from saywhere.images import MAX_PIXELS
-
-ORIENTATION = 0x0112
-LYING = (5, 6, 7, 8)
-"""EXIF orientations whose upright picture has width and height exchanged."""
+from saywhere.images import LYING, DiskSize, ImageError, MissingImageError, measure
 
 SLACK = 1.05
 """Annotated boxes may leave a picture by this factor before they are taken for boxes of a picture of another size."""
@@ -49,22 +43,17 @@ class Annotation:
     size: tuple[float, float] | None = None
 
 
-class DiskSize(NamedTuple):
-    """Upright size of a picture file in pixels, and its EXIF orientation."""
-
-    width: int
-    height: int
-    orientation: int
-
-
 def assemble(annotations: Sequence[Annotation], options: PhraseOptions, report: Report) -> list[Sample]:
     """The samples of ``annotations``; what is missing or broken goes to ``report`` and is left out."""
     report.listed += len(annotations)
-    sizes = measure([annotation.image for annotation in annotations])
+    sizes = measure_all([annotation.image for annotation in annotations])
     samples = []
     for annotation, size in zip(annotations, sizes, strict=True):
-        if isinstance(size, str):
-            report.problem(size, annotation.name)
+        if isinstance(size, MissingImageError):
+            report.problem("missing picture", annotation.name)
+        elif isinstance(size, ImageError):
+            reason = str(size).removeprefix(f"{annotation.image}: ")
+            report.problem("picture that cannot be read", f"{annotation.name}: {reason}")
         elif annotation.size is None and not fits(annotation, size):
             report.problem("boxes larger than the picture, size of the annotated picture unknown", annotation.name)
         elif sample := _sample(annotation, size, options, report):
@@ -72,27 +61,19 @@ def assemble(annotations: Sequence[Annotation], options: PhraseOptions, report: 
     return samples
 
 
-def measure(paths: Sequence[Path]) -> list[DiskSize | str]:
+def measure_all(paths: Sequence[Path]) -> list[DiskSize | ImageError]:
     """Sizes of picture files from their headers; for a file that cannot be read, what is wrong with it."""
+
+    def measured(path: Path) -> DiskSize | ImageError:
+        try:
+            return measure(path)
+        except ImageError as error:
+            return error
+
     with warnings.catch_warnings():  # around the threads, because the filter belongs to the process
         warnings.simplefilter("ignore")
         with ThreadPoolExecutor(8) as pool:
-            return list(pool.map(_measure, paths, chunksize=64))
-
-
-def _measure(path: Path) -> DiskSize | str:
-    try:
-        with Image.open(path) as image:
-            (width, height), orientation = image.size, image.getexif().get(ORIENTATION, 1)
-    except FileNotFoundError:
-        return "missing picture"
-    except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError):
-        return "damaged picture"
-    if width * height > MAX_PIXELS:
-        return f"picture over the limit of {MAX_PIXELS // 1_000_000} megapixels"
-    if orientation in LYING:
-        width, height = height, width
-    return DiskSize(width, height, orientation)
+            return list(pool.map(measured, paths, chunksize=64))
 
 
 def extent(annotation: Annotation) -> tuple[float, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -12,11 +13,15 @@ from PIL import Image
 from saywhere import boxes as geometry
 from saywhere.data.sample import Sample, Samples
 from saywhere.errors import UserError
+from saywhere.files import write_atomically
 from saywhere.images import ImageError, open_picture
 from saywhere.text import tokenize
 
 LEGIBLE = 640
 """Smaller pictures are enlarged to this long side, in pixels, before phrases are written on them."""
+
+LONGEST_PART = 100
+"""Bytes of a split's and of a picture's name that are kept in the name of its drawing."""
 
 LEGIBLE_REGIONS = 15
 """Of a picture with more regions this many are drawn, spread evenly over their list."""
@@ -91,13 +96,18 @@ def draw(samples: Samples, folder: Path, count: int) -> list[Path]:
             if not any(known.startswith(name) for known in samples.report.problems.get(kind, [])):
                 samples.report.problem(kind, name + str(error).removeprefix(f"{sample.image}: "))
             continue
-        path = folder / f"{samples.split}-{i}-{sample.image.stem}.png"
-        partial = path.with_name(f".{path.name}")
+        path = folder / f"{_file_part(samples.split)}-{i}-{_file_part(sample.image.stem)}.png"
         regions = sample.regions()[_spread(len(sample.boxes), LEGIBLE_REGIONS)]
-        draw_regions(_enlarged(pixels), regions).save(partial, "PNG")
-        partial.replace(path)
+        drawn = draw_regions(_enlarged(pixels), regions)
+        write_atomically(path, partial(drawn.save, format="PNG"))
         written.append(path)
     return written
+
+
+def _file_part(name: str) -> str:
+    """``name`` as a part of a file name: what is neither a letter, a digit nor one of ``-_. `` is written ``%2F``."""
+    safe = "".join(c if c.isalnum() or c in "-_. " else f"%{ord(c):02X}" for c in name)
+    return safe.encode()[:LONGEST_PART].decode(errors="ignore")
 
 
 def _spread(length: int, count: int) -> list[int]:

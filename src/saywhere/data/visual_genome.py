@@ -9,11 +9,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from saywhere.data.assembly import Annotation, DiskSize, extent, fits, measure
+from saywhere.data.assembly import Annotation, extent, fits, measure_all
 from saywhere.data.files import find, index_pictures, number, read_json, size_box, text
 from saywhere.data.phrases import Labelled, unique
 from saywhere.data.sample import Report
 from saywhere.errors import UserError
+from saywhere.images import DiskSize
 
 REGIONS = "region_descriptions.json"
 SIZES = "image_data.json"
@@ -68,7 +69,7 @@ def infer_sizes(found: list[Annotation], report: Report) -> list[Annotation]:
     out. The report says so in either case.
     """
     unsized = [annotation for annotation in found if annotation.size is None and annotation.labelled]
-    measured = measure([annotation.image for annotation in unsized])
+    measured = measure_all([annotation.image for annotation in unsized])
     on_disk = [(a, size) for a, size in zip(unsized, measured, strict=True) if isinstance(size, DiskSize)]
     if not on_disk:
         return found

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from saywhere.models.densecap import DenseCapOutput
 from saywhere.models.densecap_config import DenseCapConfig
+from saywhere.vision.losses import balanced_score_loss, box_loss, offset_decay, score_loss
 
 
 class DenseCapCriterion(nn.Module):
@@ -33,36 +33,13 @@ class DenseCapCriterion(nn.Module):
             "caption": config.caption_weight * caption_loss(output.word_logits, output.words, len(output.offsets)),
         }
         if config.box_decay:
-            losses["decay"] = config.box_decay / 2 * output.rpn_all_offsets.square().sum()
+            losses["decay"] = offset_decay(output.rpn_all_offsets, config.box_decay)
         return losses
 
     def _box(self, offsets: Tensor, targets: Tensor) -> Tensor:
         return box_loss(offsets, targets, self.config.box_beta, self.config.box_limit)
 
 
-def score_loss(logits: Tensor, positive: Tensor) -> Tensor:
-    """Binary logistic loss, mean over all ``(N,)``."""
-    return _mean(functional.binary_cross_entropy_with_logits(logits, positive.to(logits.dtype), reduction="none"))
-
-
-def balanced_score_loss(logits: Tensor, positive: Tensor) -> Tensor:
-    """Mean over the positives plus mean over the negatives, so that neither outweighs the other."""
-    return score_loss(logits[positive], positive[positive]) + score_loss(logits[~positive], positive[~positive])
-
-
-def box_loss(offsets: Tensor, targets: Tensor, beta: float, limit: float | None) -> Tensor:
-    """Smooth L1 between ``(N, 4)`` offsets, mean over all 4N; rows with a target beyond ``limit`` count as 0."""
-    loss = functional.smooth_l1_loss(offsets, targets, reduction="none", beta=beta)
-    if limit is not None:
-        loss = torch.where((targets.abs() > limit).any(dim=1, keepdim=True), 0.0, loss)
-    return _mean(loss)
-
-
 def caption_loss(logits: Tensor, words: Tensor, phrases: int) -> Tensor:
     """Cross entropy of the ``words (K,)`` of all phrases under ``logits (K, V)``: summed, divided by their number."""
     return functional.cross_entropy(logits, words, reduction="sum") / max(phrases, 1)
-
-
-def _mean(values: Tensor) -> Tensor:
-    """The mean, or a 0 that keeps the graph where there are no values."""
-    return values.sum() / max(values.numel(), 1)

@@ -8,6 +8,7 @@ from tiny_training import write_data, write_recipe
 from typer.testing import CliRunner
 
 from saywhere.cli import app
+from saywhere.training import run
 
 
 def test_a_recipe_is_trained_with_its_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,6 +32,21 @@ def test_errors_are_one_line_and_code_2(tmp_path: Path) -> None:
         assert result.exit_code == 2
         assert message in result.stderr
         assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_stopped_run_says_how_to_go_on_only_if_there_is_a_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "train", lambda recipe, folder, restart: run.Result(folder, 0, {}, interrupted=True))
+    recipe = write_recipe(tmp_path / "recipe.yaml", tmp_path)
+    said = []
+    for _ in range(2):
+        result = CliRunner().invoke(app, ["train", str(recipe), "--out", str(tmp_path)])
+        assert result.exit_code == 130
+        said.append(result.stderr)
+        (tmp_path / "last.ckpt").touch()
+    assert said[0] == "stopped\n"
+    assert "The same command goes on from there." in said[1]
 
 
 def test_a_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

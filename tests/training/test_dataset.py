@@ -84,6 +84,13 @@ def test_wordless_phrases_boxes_and_pictures_are_left_out(tmp_path: Path) -> Non
     assert kept[0].boxes.tolist() == [[10, 20, 50, 60]]
 
 
+def test_phrases_that_the_model_could_never_say_are_left_out(tmp_path: Path) -> None:
+    sample = make_sample(tmp_path, "a.png", (("a dog on the left", "a dog!"), ("the blue, blue sky",)))
+    assert [s.phrases for s in usable([sample], longest=4)] == [(("a dog!",), ("the blue, blue sky",))]
+    assert [s.phrases for s in usable([sample], longest=3)] == [(("a dog!",),)]
+    assert usable([sample], longest=1) == []
+
+
 def test_a_limit_takes_pictures_at_even_distances(tmp_path: Path) -> None:
     samples = [make_sample(tmp_path, f"{i}.png") for i in range(6)]
     assert [s.image.stem for s in evenly(samples, 3)] == ["0", "2", "4"]

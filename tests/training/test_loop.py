@@ -2,9 +2,12 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import signal
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -14,10 +17,11 @@ from tiny_training import tiny_recipe, write_data
 
 from saywhere.errors import UserError
 from saywhere.models import checkpoint
+from saywhere.options import from_dict
 from saywhere.training import recipe as recipes
 from saywhere.training import run
 from saywhere.training.curves import read_log
-from saywhere.training.loop import seed_step
+from saywhere.training.loop import Position, TrainingModule, seed_step
 from saywhere.training.recipe import Recipe
 
 
@@ -27,7 +31,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def make(root: Path, **training: Any) -> Recipe:
-    return recipes.build(Recipe, tiny_recipe(root, **training), "test")
+    return from_dict(Recipe, tiny_recipe(root, **training))
 
 
 def weights(out: Path) -> dict[str, torch.Tensor]:
@@ -152,27 +156,40 @@ def test_without_validation_the_last_weights_are_kept(root: Path, tmp_path: Path
 
 
 class Broken(torch.nn.Module):
-    """A criterion whose loss is multiplied by ``factor`` from the given call on."""
+    """A criterion whose losses go through ``change`` in one call."""
 
-    def __init__(self, inner: torch.nn.Module, call: int, factor: float):
+    def __init__(self, inner: torch.nn.Module, call: int, change: Callable[[torch.Tensor], torch.Tensor]):
         super().__init__()
-        self.inner, self.call, self.factor, self.calls = inner, call, factor, 0
+        self.inner, self.call, self.change, self.calls = inner, call, change, 0
 
     def forward(self, output: Any) -> dict[str, torch.Tensor]:
         self.calls += 1
-        factor = self.factor if self.calls == self.call else 1.0
-        return {name: value * factor for name, value in self.inner(output).items()}
+        losses = self.inner(output)
+        return {name: self.change(value) for name, value in losses.items()} if self.calls == self.call else losses
+
+
+Break = Callable[[int, Callable[[torch.Tensor], torch.Tensor]], None]
+
+
+@pytest.fixture
+def break_loss(monkeypatch: pytest.MonkeyPatch) -> Break:
+    """Runs from now on have a criterion that is :class:`Broken` in the given call."""
+    whole = run.DenseCapCriterion
+
+    def broken(call: int, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        monkeypatch.setattr(run, "DenseCapCriterion", lambda config: Broken(whole(config), call, change))
+
+    return broken
 
 
 @pytest.mark.parametrize(
     ("factor", "message"), [(math.nan, "is NaN"), (math.inf, "is infinite"), (1e4, "exploded"), (5.0, "")]
 )
 def test_a_broken_loss_stops_the_run_and_names_its_pictures(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, factor: float, message: str
+    root: Path, tmp_path: Path, break_loss: Break, factor: float, message: str
 ) -> None:
-    whole = run.DenseCapCriterion
-    recipe = make(root, epochs=2, save_every=1, accumulate=1, samples=0)
-    monkeypatch.setattr(run, "DenseCapCriterion", lambda config: Broken(whole(config), call=7, factor=factor))
+    recipe = make(root, epochs=2, save_every=1, accumulate=1, samples=0, log_every=2)
+    break_loss(7, lambda loss: loss * factor)
     if not message:
         run.train(recipe, tmp_path / "run")
         return
@@ -181,11 +198,89 @@ def test_a_broken_loss_stops_the_run_and_names_its_pictures(
     # 3 steps, 2 batches of validation, then the second step of the second epoch
     assert "in step 4 " in str(caught.value)
     assert str(caught.value).count(".jpg") == 2
+    assert str(caught.value).endswith("begin anew in another folder: --out DIR training.rest.lr=0.0025")
     state = torch.load(tmp_path / "run" / "last.ckpt", weights_only=True)
     assert (state["global_step"], state["position"]["epoch"], state["position"]["batches"]) == (4, 1, 1)
     assert all(torch.isfinite(value).all() for value in last_weights(tmp_path / "run").values())
-    monkeypatch.setattr(run, "DenseCapCriterion", whole)
+    break_loss(0, torch.clone)
     assert run.train(recipe, tmp_path / "run").epoch >= 1
+    if factor == math.inf:
+        run.train(recipe, tmp_path / "whole")
+        assert read_log(tmp_path / "run" / "metrics.csv") == read_log(tmp_path / "whole" / "metrics.csv")
+
+
+def test_gradients_that_are_not_finite_do_not_reach_the_weights(root: Path, tmp_path: Path, break_loss: Break) -> None:
+    # 3 batches in 2 steps, 2 batches of validation, then the first batch of the next step
+    break_loss(6, lambda loss: loss + (loss * 0).abs().sqrt())
+    with pytest.raises(UserError, match=r"the gradient is not finite \(its norm is nan\) in step 2") as caught:
+        run.train(make(root, save_every=1, samples=0, clip=None), tmp_path / "run")
+    assert str(caught.value).count(".jpg") == 4  # of both batches of the step
+    assert str(caught.value).endswith("--out DIR training.rest.lr=0.0025 training.clip=10")
+    assert all(torch.isfinite(value).all() for value in last_weights(tmp_path / "run").values())
+
+
+def test_with_16_mixed_gradients_are_left_to_the_loss_scaler(root: Path) -> None:
+    model = torch.nn.ModuleDict({"backbone": torch.nn.Linear(1, 1), "rest": torch.nn.Linear(1, 1)})
+    data = cast(Any, None)
+    module = TrainingModule(model, torch.nn.Identity(), make(root, precision="16-mixed"), data, None, Position())
+    for parameter in model.parameters():
+        parameter.grad = torch.full_like(parameter, math.inf)
+    module.on_before_optimizer_step(torch.optim.SGD(model.parameters(), 0.1))
+
+
+def test_a_validation_loss_that_is_not_finite_stops_the_run(root: Path, tmp_path: Path, break_loss: Break) -> None:
+    break_loss(5, lambda loss: loss * math.nan)  # the second batch of validation
+    with pytest.raises(UserError, match="validation loss is not finite after epoch 1 .*caption nan") as caught:
+        run.train(make(root, samples=0), tmp_path / "run")
+    assert str(caught.value).count(".jpg") == 1
+
+
+def test_ctrl_c_in_validation_loses_nothing(
+    root: Path, tmp_path: Path, break_loss: Break, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(loss: torch.Tensor) -> torch.Tensor:
+        if not (tmp_path / "sent").exists():
+            (tmp_path / "sent").touch()
+            os.kill(os.getpid(), signal.SIGINT)
+        return loss
+
+    recipe = make(root, samples=0, save_every=1000)
+    break_loss(4, interrupt)
+    assert run.train(recipe, tmp_path / "run").interrupted
+    assert "stopping after the validation" in capsys.readouterr().err
+    state = torch.load(tmp_path / "run" / "last.ckpt", weights_only=True)
+    assert (state["global_step"], state["position"]["epoch"], state["position"]["batches"]) == (2, 1, 0)
+    break_loss(0, torch.clone)
+    run.train(recipe, tmp_path / "run")
+    run.train(recipe, tmp_path / "whole")
+    assert same(last_weights(tmp_path / "run"), last_weights(tmp_path / "whole"))
+    assert read_log(tmp_path / "run" / "metrics.csv") == read_log(tmp_path / "whole" / "metrics.csv")
+
+
+def test_half_weights_a_description_and_phrases_that_can_be_said(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    recipe = make(root, epochs=1, samples=0)
+    recipe = replace(recipe, model={**recipe.model, "max_words": 3})
+    run.train(recipe, out)
+    stored = out / "recipe.yaml"  # as an older version wrote it, without today's keys
+    kept = [line for line in stored.read_text().splitlines() if not line.strip().startswith(("half:", "description:"))]
+    stored.write_text("\n".join(kept))
+    training = replace(recipe.training, half=True, epochs=2)
+    run.train(replace(recipe, description="blocks and sky", training=training), out)
+    assert "train: 12 phrases left out, longer than model.max_words=3" in capsys.readouterr().err
+    best = weights(out)
+    assert {value.dtype for value in best.values() if value.is_floating_point()} == {torch.float16}
+    last = last_weights(out)
+    assert {value.dtype for value in last.values() if value.is_floating_point()} == {torch.float32}
+    assert json.loads((out / "model" / "config.json").read_text())["description"] == "blocks and sky"
+    card = (out / "model" / "README.md").read_text()
+    assert "\nblocks and sky\n" in card
+    assert "stored as float16" in card
+    counts = checkpoint.load(out / "model").vocabulary.counts
+    assert "sky" in counts
+    assert "left" not in counts
 
 
 def test_another_recipe_does_not_go_on_and_restart_begins_anew(root: Path, tmp_path: Path) -> None:
@@ -220,8 +315,20 @@ def test_damaged_pictures_are_skipped_and_named(tmp_path: Path, capsys: pytest.C
 
 def test_wrong_data_and_model_keys_are_told(root: Path, tmp_path: Path) -> None:
     recipe = make(root)
-    with pytest.raises(UserError, match="long_side"):
-        run.train(replace(recipe, model={"long_sid": 96}), tmp_path / "a")
+    nowhere = replace(recipe.data, root=str(tmp_path / "nowhere"))  # options are looked at before the data
+    with pytest.raises(UserError, match=r"unknown key model.long_sid; did you mean model.long_side"):
+        run.train(replace(recipe, data=nowhere, model={"long_sid": 96}), tmp_path / "a")
+    for values, message in (
+        ({"backbone": 5}, "model.backbone is a text, not 5"),
+        ({"proposals": 10.5}, "model.proposals is a whole number, not 10.5"),
+        ({"shared_batch": "no"}, "model.shared_batch is true or false, not 'no'"),
+        ({"anchors": [[1, 2]]}, r"model.anchors\[0\]\[0\] is a list of 2, each a number, not 1"),
+        ({"batch": 0}, "model.batch is 0, but must be at least 1"),
+    ):
+        with pytest.raises(UserError, match=message):
+            run.train(replace(recipe, data=nowhere, model=values), tmp_path / "a")
+    with pytest.raises(UserError, match=r"data.phrases.max_words is a whole number, not 'ten'"):
+        run.train(replace(recipe, data=replace(nowhere, phrases={"max_words": "ten"})), tmp_path / "a")
     with pytest.raises(UserError, match="preset"):
         run.train(replace(recipe, model={"preset": "best"}), tmp_path / "b")
     with pytest.raises(UserError, match="no split 'dev'"):

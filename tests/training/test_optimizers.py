@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from saywhere import original
 from saywhere.training.optimizers import build_optimizer, build_schedule, learning_rate_factor
 from saywhere.training.recipe import OptimizerConfig, TrainingConfig
 
@@ -46,7 +48,7 @@ def test_each_group_is_trained_by_its_own_optimiser() -> None:
         assert torch.equal(a, b)
 
 
-@pytest.mark.parametrize("kind", ["adam", "adamw", "sgd"])
+@pytest.mark.parametrize("kind", ["adam", "adamw", "original_adam", "sgd"])
 def test_state_and_schedule_go_on_where_they_were(kind: str) -> None:
     config = TrainingConfig(rest=OptimizerConfig(kind=kind, lr=0.05), backbone=SGD, warmup=2)
 
@@ -69,6 +71,23 @@ def test_state_and_schedule_go_on_where_they_were(kind: str) -> None:
 
     for a, b in zip(run(False), run(True), strict=True):
         assert torch.equal(a, b)
+
+
+def test_the_published_program_s_adam_can_be_chosen() -> None:
+    settings: dict[str, Any] = {"lr": 0.02, "betas": (0.8, 0.99), "eps": 0.1, "weight_decay": 0.1}
+    nets = Net(), Net(), Net()
+    config = TrainingConfig(rest=OptimizerConfig(kind="original_adam", **settings), backbone=SGD)
+    train(nets[0], build_optimizer(nets[0], config), 3)
+    for net, kind in zip(nets[1:], (original.Adam, torch.optim.Adam), strict=True):
+        head = kind(net.head.parameters(), **settings)
+        backbone = torch.optim.SGD(net.backbone.parameters(), 0.1, 0.9, weight_decay=0.01)
+        for step in range(3):
+            net.zero_grad()
+            net(torch.full((2, 3), float(step + 1))).backward()
+            head.step()
+            backbone.step()
+    assert torch.equal(nets[0].head.weight, nets[1].head.weight)
+    assert not torch.allclose(nets[0].head.weight, nets[2].head.weight, rtol=1e-3)
 
 
 def test_a_frozen_backbone_has_no_group() -> None:

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tiny_training import tiny_recipe, write_recipe
 
 from saywhere.errors import UserError
+from saywhere.options import from_dict
 from saywhere.training import recipe as recipes
 from saywhere.training.recipe import OptimizerConfig, Recipe
 
@@ -56,13 +58,14 @@ def test_changes_are_yaml_and_reach_any_depth(file: Path) -> None:
         ("training.epochs=two", "training.epochs is a whole number, not 'two'"),
         ("training.epochs=0", "training.epochs must be at least 1, not 0"),
         ("training.flip=1", "training.flip is true or false"),
-        ("training.rest.kind=rmsprop", "one of adamw, adam, sgd"),
+        ("training.rest.kind=rmsprop", "one of adamw, adam, original_adam, sgd"),
         ("training.rest.betas=0.9", "training.rest.betas"),
         ("training.rest.lr=fast", "training.rest.lr is a number"),
         ("training.explode=0.5", "above 1"),
         ("training.epochs", "key=value"),
         ("name.first=2", "holds a value"),
         ("training.clip=[", "not YAML"),
+        ('description="a\\nb"', "description must be one line"),
         ("seed=-1", "seed must be not negative"),
     ],
 )
@@ -88,7 +91,7 @@ def test_a_missing_key_and_a_file_that_is_no_recipe(tmp_path: Path) -> None:
 
 
 def test_yaml_round_trip(tmp_path: Path) -> None:
-    recipe = recipes.build(Recipe, tiny_recipe(tmp_path), "test")
+    recipe = replace(from_dict(Recipe, tiny_recipe(tmp_path)), description="caf\u00e9: one line")
     (tmp_path / "again.yaml").write_text(recipe.to_yaml())
     assert recipes.load(tmp_path / "again.yaml") == recipe
 
@@ -110,3 +113,10 @@ def test_shipped_recipes_fit_the_models_and_the_data_readers(path: Path) -> None
     assert recipe.data.format in FORMATS
     PhraseOptions.from_dict(recipe.data.phrases)
     assert model_config(recipe).backbone == recipe.model["backbone"]
+
+
+def test_the_shipped_model_is_small_and_says_what_it_knows() -> None:
+    recipe = recipes.load(SHIPPED[0])
+    assert recipe.name == "densecap-flickr8k"
+    assert recipe.training.half
+    assert recipe.description.startswith("boxes and short phrases: ")

@@ -30,7 +30,9 @@ def train(
     folder = out or Path("runs") / chosen.name
     result = run(chosen, folder, restart)
     if result.interrupted:
-        typer.echo(f"stopped; the state is in {folder / 'last.ckpt'}. The same command goes on from there.", err=True)
+        last = folder / "last.ckpt"
+        more = f"; the state is in {last}. The same command goes on from there." if last.exists() else ""
+        typer.echo(f"stopped{more}", err=True)
         raise typer.Exit(130)
     if not first_process():
         return

@@ -8,6 +8,8 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, cast
@@ -15,6 +17,7 @@ from typing import Any, cast
 import lightning.pytorch as lightning
 
 from saywhere.errors import UserError
+from saywhere.files import whole_file, write_atomically
 from saywhere.training.curves import draw_curves
 from saywhere.training.dataset import Batch
 from saywhere.training.loop import TrainingModule, stepped
@@ -29,12 +32,12 @@ class RunState(lightning.Callback):
     """Saves all that a killed run needs to go on as if nothing had happened, in ``last.ckpt``.
 
     The state is saved every ``save_every`` optimiser steps, after each epoch, and after Ctrl-C or SIGTERM at the end of
-    the step; a second Ctrl-C stops at once.
+    the step, or of the epoch if they come in its last step or in validation; a second Ctrl-C stops at once.
     """
 
     def __init__(self, path: Path, save_every: int):
         self.path, self.save_every = path, save_every
-        self._interrupted = False
+        self._interrupted, self._validating = False, False
         self._handlers: dict[int, Any] = {}
         self._position = (0, 0)
 
@@ -47,7 +50,8 @@ class RunState(lightning.Callback):
         if self._interrupted:
             raise KeyboardInterrupt
         self._interrupted = True
-        print("\nstopping after this step; press Ctrl-C again to stop at once", file=sys.stderr, flush=True)
+        when = "after the validation" if self._validating else "after this step"
+        print(f"\nstopping {when}; press Ctrl-C again to stop at once", file=sys.stderr, flush=True)
 
     def on_train_batch_end(
         self,
@@ -66,12 +70,13 @@ class RunState(lightning.Callback):
         if interrupted:
             raise InterruptedRun
 
-    def on_validation_batch_end(
-        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, *args: Any, **kwargs: Any
-    ) -> None:
-        """A stop during validation: the epoch's end is trained again from the last saved state."""
-        if trainer.world_size == 1 and self._interrupted:
-            raise InterruptedRun
+    def on_validation_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        """From here on a stop waits for the end of the epoch: its last steps are not saved yet."""
+        self._validating = True
+
+    def on_validation_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        """Steps are next."""
+        self._validating = False
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         """Save after an epoch, when validation and the best weights are done with."""
@@ -87,13 +92,10 @@ class RunState(lightning.Callback):
 
     def _save(self, trainer: lightning.Trainer, position: tuple[int, int]) -> None:
         self._position = position
-        temporary = self.path.with_name(".last.ckpt")
         try:
-            trainer.save_checkpoint(temporary)
-            if trainer.is_global_zero:
-                temporary.replace(self.path)
+            with whole_file(self.path) if trainer.is_global_zero else nullcontext(self.path) as path:
+                trainer.save_checkpoint(path)  # called by all processes, written by the first
         except OSError as error:
-            temporary.unlink(missing_ok=True)
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise UserError(f"{self.path}: the disk is full; free some space and run the same command") from error
             raise
@@ -112,6 +114,21 @@ class RunState(lightning.Callback):
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         self._handlers = {}
+
+
+class LossLog(lightning.Callback):
+    """Writes the training losses down; stands before :class:`RunState`, so that no saved state is ahead of the log."""
+
+    def on_train_batch_end(
+        self,
+        trainer: lightning.Trainer,
+        pl_module: lightning.LightningModule,
+        outputs: Any,
+        batch: Batch,
+        batch_idx: int,
+    ) -> None:
+        """Write a row, when it is time."""
+        cast(TrainingModule, pl_module).log_training(batch_idx)
 
 
 class Best(lightning.Callback):
@@ -202,9 +219,8 @@ class Pictures(lightning.Callback):
                 picture = open_picture(image)
             except ImageError:
                 continue
-            folder.mkdir(parents=True, exist_ok=True)
             drawn = draw_regions(picture.pixels, model.describe(picture, top=self.top))
-            drawn.save(folder / f"{image.stem}.png")
+            write_atomically(folder / f"{image.stem}.png", partial(drawn.save, format="PNG"))
         model.train(training)
 
 

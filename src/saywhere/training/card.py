@@ -29,9 +29,11 @@ def write_card(recipe: Recipe, data: DataFacts, epoch: int, metrics: dict[str, f
     splits = "\n".join(f"- {split}: {pictures:,} pictures, {n:,} regions" for split, pictures, n in data.splits)
     values = "\n".join(f"| {name} | {value:.4f} |" for name, value in metrics.items())
     table = f"| value | |\n|---|---|\n{values}" if values else "No validation data."
+    half = ", stored as float16" if recipe.training.half else ""
+    description = f"{recipe.description}\n\n" if recipe.description else ""
     return f"""# {recipe.name}
 
-A saywhere {saywhere.__version__} model that finds regions in pictures and says what they are.
+{description}A saywhere {saywhere.__version__} model that finds regions in pictures and says what they are.
 
 ## Data
 
@@ -48,7 +50,7 @@ validation split, with their weights:
 
 ## Training
 
-{_duration(seconds)} up to these weights, on {machine()}. Commit: {commit() or "not under version control"}.
+{_duration(seconds)} up to these weights{half}, on {machine()}. Commit: {commit() or "not under version control"}.
 
 The recipe:
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,13 @@ from typing import Any
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
+from saywhere.files import write_atomically, write_text
+
 COLUMNS = ("step", "epoch", "name", "value")
 
 
 class CsvLog(Logger):
-    """A file with a row ``step, epoch, name, value`` for each number; rows are appended, none is ever rewritten.
+    """A file with a row ``step, epoch, name, value`` for each number; rows are appended.
 
     Args:
         path: of the file.
@@ -29,8 +32,9 @@ class CsvLog(Logger):
     @rank_zero_only
     def _prepare(self, step: int) -> None:
         rows = [row for row in _rows(self.path) if int(row[0]) <= step] if step else []
-        with self.path.open("w", newline="") as file:
-            csv.writer(file).writerows([COLUMNS, *rows])
+        text = io.StringIO()
+        csv.writer(text).writerows([COLUMNS, *rows])
+        write_text(self.path, text.getvalue())
 
     @property
     def name(self) -> str:
@@ -93,6 +97,4 @@ def draw_curves(log: Path, image: Path) -> None:
         axes.set_ylim(bottom=0)
         axes.grid(alpha=0.3)
         axes.legend()
-    temporary = image.with_name(f".{image.name}")
-    figure.savefig(temporary, dpi=100, format="png")
-    temporary.replace(image)
+    write_atomically(image, lambda stream: figure.savefig(stream, dpi=100, format="png"))

@@ -165,15 +165,23 @@ class RegionDataset(Dataset[Item]):
         return Target(width, height, boxes, pad(words))
 
 
-def usable(samples: Sequence[Sample]) -> list[Sample]:
-    """The samples without wordless phrases, boxes without phrases and pictures without boxes."""
+def usable(samples: Sequence[Sample], longest: int | None = None) -> list[Sample]:
+    """The samples without wordless phrases, boxes without phrases and pictures without boxes.
+
+    Phrases of more than ``longest`` words are left out too: a model that cannot say them shall not be taught them.
+    """
     kept: list[Sample] = []
     for sample in samples:
-        phrases = [tuple(phrase for phrase in references if tokenize(phrase)) for references in sample.phrases]
+        phrases = [tuple(phrase for phrase in each if _sayable(phrase, longest)) for each in sample.phrases]
         rows = [i for i, references in enumerate(phrases) if references]
         if rows:
             kept.append(replace(sample, boxes=sample.boxes[rows], phrases=tuple(phrases[i] for i in rows)))
     return kept
+
+
+def _sayable(phrase: str, longest: int | None) -> bool:
+    words = len(tokenize(phrase))
+    return words > 0 and (longest is None or words <= longest)
 
 
 def evenly(samples: Sequence[Sample], limit: int | None) -> list[Sample]:

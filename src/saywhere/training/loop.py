@@ -78,6 +78,7 @@ class TrainingModule(lightning.LightningModule):
         self.validation_losses: dict[str, float] = {}
         self.last_loss = math.nan
         self._train_sums, self._validation_sums = _Sums(), _Sums()
+        self._pictures: list[Path] = []  # of the batches since the last optimiser step
         model.train()
         trainable = getattr(self.backbone, "set_trainable", self.backbone.requires_grad_)
         trainable(recipe.training.unfreeze_after is not None)
@@ -129,6 +130,7 @@ class TrainingModule(lightning.LightningModule):
         loss = torch.stack(list(losses.values())).sum()
         self._guard(loss, losses, batch)
         self._train_sums.add(losses, len(batch))
+        self._pictures += batch.images
         return loss
 
     def _features(self, batch: Batch, frozen: bool) -> list[tuple[Tensor, ...]]:
@@ -148,14 +150,29 @@ class TrainingModule(lightning.LightningModule):
             return
         what = f"exploded to {value:.4g} (the first was {self.first_loss:.4g})" if math.isfinite(value) else "is NaN"
         what = "is infinite" if math.isinf(value) else what
-        terms = ", ".join(f"{name} {float(term.detach()):.4g}" for name, term in losses.items())
-        pictures = ", ".join(str(image) for image in batch.images)
-        raise UserError(
-            f"the loss {what} in step {self.trainer.global_step} ({terms}); its pictures: {pictures}. The last state "
-            "and the best weights so far are kept; lower training.rest.lr, or set training.clip"
+        what = f"the loss {what} in step {self.trainer.global_step}"
+        raise self._broken(f"{what} ({_terms(losses)})", batch.images)
+
+    def _broken(self, what: str, images: Sequence[Path]) -> UserError:
+        rest, pictures = self.recipe.training.rest, ", ".join(map(str, images))
+        clip = "" if self.recipe.training.clip else " training.clip=10"
+        return UserError(
+            f"{what}; its pictures: {pictures}. What was saved before stays, but would end here again; begin anew in "
+            f"another folder: --out DIR training.rest.lr={rest.lr / 4:g}{clip}"
         )
 
-    def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Stop before gradients that are not finite reach the weights; with 16-mixed the loss scaler skips them."""
+        pictures, self._pictures = self._pictures, []
+        gradients = [p.grad for p in self.parameters() if p.grad is not None]
+        if self.recipe.training.precision == "16-mixed" or not gradients:
+            return
+        norm = float(torch.stack([torch.linalg.vector_norm(gradient) for gradient in gradients]).norm())
+        if not math.isfinite(norm):
+            step = self.trainer.global_step
+            raise self._broken(f"the gradient is not finite (its norm is {norm}) in step {step}", pictures)
+
+    def log_training(self, batch_idx: int) -> None:
         """Log the mean losses since the last row, every ``log_every`` optimiser steps."""
         step = self.trainer.global_step
         if step % self.recipe.training.log_every == 0 and stepped(self.trainer, batch_idx):
@@ -167,7 +184,11 @@ class TrainingModule(lightning.LightningModule):
         """Add up the losses of a validation batch; the same random choices in every epoch."""
         generator = seed_step(self.recipe.seed, VALIDATION, batch_idx, self.global_rank)
         features = self._features(batch, frozen=True)
-        self._validation_sums.add(self.criterion(self.model(features, batch.targets, generator)), len(batch))
+        losses: dict[str, Tensor] = self.criterion(self.model(features, batch.targets, generator))
+        if not math.isfinite(float(torch.stack(list(losses.values())).sum())):
+            what = f"the validation loss is not finite after epoch {self.current_epoch + 1}"
+            raise self._broken(f"{what} ({_terms(losses)})", batch.images)
+        self._validation_sums.add(losses, len(batch))
 
     def on_validation_epoch_end(self) -> None:
         """Mean losses over all validation pictures of all processes."""
@@ -181,6 +202,14 @@ class TrainingModule(lightning.LightningModule):
             logger.log_metrics({**values, "epoch": self.current_epoch}, self.trainer.global_step)
 
     # Optimiser and state
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """The losses since the last row of the log, so that the next row is that of a run that was never stopped."""
+        checkpoint["train_sums"] = vars(self._train_sums)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Go on from ``last.ckpt``."""
+        vars(self._train_sums).update(checkpoint.get("train_sums", {}))
 
     def configure_optimizers(self) -> Any:
         """Two parameter groups; a schedule over all optimiser steps of the run."""
@@ -204,7 +233,7 @@ class _Sums:
         """Add means over ``count`` pictures."""
         values = torch.stack([value.detach().double() for value in losses.values()]) * count
         self.names, self.count = list(losses), self.count + count
-        self.total = values if self.total is None else self.total + values
+        self.total = values if self.total is None else self.total.to(values) + values
 
     def reduce(self, trainer: lightning.Trainer) -> None:
         """Add those of the other processes."""
@@ -220,6 +249,10 @@ class _Sums:
         values = [total / self.count for total in self.total.tolist()]
         terms = {f"{prefix}/{name}": value for name, value in zip(self.names, values, strict=True)}
         return {f"{prefix}/loss": sum(values), **terms}
+
+
+def _terms(losses: dict[str, Tensor]) -> str:
+    return ", ".join(f"{name} {float(term.detach()):.4g}" for name, term in losses.items())
 
 
 def _as_is(batch: Any) -> Batch:

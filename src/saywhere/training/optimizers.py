@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
+from saywhere import original
 from saywhere.training.recipe import OptimizerConfig, TrainingConfig
 
 
@@ -78,7 +79,8 @@ def _single(config: OptimizerConfig, parameters: list[nn.Parameter], name: str) 
     groups = [{"params": parameters, "name": name}]
     if config.kind == "sgd":
         return torch.optim.SGD(groups, config.lr, momentum=config.momentum, weight_decay=config.weight_decay)
-    kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config.kind]
+    kinds = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "original_adam": original.Adam}
+    kind = kinds[config.kind]
     return kind(groups, config.lr, betas=config.betas, eps=config.eps, weight_decay=config.weight_decay)
 
 

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import types
-import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import yaml
 
+from saywhere import options
 from saywhere.errors import UserError
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -45,11 +41,12 @@ class DataConfig:
 class OptimizerConfig:
     """Settings of one of the two parameter groups.
 
-    ``adam`` and ``sgd`` add the weight decay to the gradient (L2), ``adamw`` shrinks the weights themselves.
-    ``betas`` and ``eps`` are Adam's, ``momentum`` is that of SGD.
+    ``adam`` and ``sgd`` add the weight decay to the gradient (L2), ``adamw`` shrinks the weights themselves;
+    ``original_adam`` is the published program's Adam, :class:`saywhere.original.Adam`. ``betas`` and ``eps`` are those
+    of the Adams, ``momentum`` is that of SGD.
     """
 
-    kind: Literal["adamw", "adam", "sgd"] = "adamw"
+    kind: Literal["adamw", "adam", "original_adam", "sgd"] = "adamw"
     lr: float = 1e-3
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
@@ -88,6 +85,7 @@ class TrainingConfig:
         explode: stop when a loss is not finite or above this many times the first one.
         log_every, save_every: optimiser steps between two rows of the log, and two saves of the state of the run.
         samples: validation pictures to describe and draw after each epoch.
+        half: store the best weights as float16, in half the bytes; training goes on in full.
     """
 
     epochs: int = 10
@@ -112,6 +110,7 @@ class TrainingConfig:
     log_every: int = 20
     save_every: int = 200
     samples: int = 6
+    half: bool = False
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "accumulate", "devices", "log_every", "save_every"):
@@ -129,16 +128,22 @@ class TrainingConfig:
 
 @dataclass(frozen=True)
 class Recipe:
-    """One training run; ``model`` has the keys of the model's configuration, checked when the model is built."""
+    """One training run.
+
+    ``model`` has the keys of the model's configuration, checked when training begins; ``description`` is one line for
+    the model card and ``saywhere models``.
+    """
 
     name: str
     data: DataConfig
     model: dict[str, Any] = field(default_factory=dict)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     seed: int = 0
+    description: str = ""
 
     def __post_init__(self) -> None:
         _check(self.seed >= 0, "seed", self.seed, "not negative")
+        _check(len(self.description.splitlines()) <= 1, "description", repr(self.description), "one line")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for YAML and for comparison."""
@@ -165,35 +170,7 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         raise UserError(f"{path} is not a recipe: it has no keys such as name, data, model, training")
     for override in overrides:
         _override(tree, override)
-    return build(Recipe, tree, source=str(path))
-
-
-def build(cls: type[T], values: Mapping[str, Any], source: str, prefix: str = "") -> T:
-    """The dataclass ``cls`` from nested plain values; ``source`` and the dotted key are named in a UserError."""
-    hints = typing.get_type_hints(cls)
-    names = [f.name for f in dataclasses.fields(typing.cast(Any, cls))]
-    check_keys(values, names, source, prefix)
-    made = {key: _convert(value, hints[key], source, prefix + key) for key, value in values.items()}
-    try:
-        return cls(**made)
-    except TypeError:
-        missing = [f.name for f in dataclasses.fields(typing.cast(Any, cls)) if _required(f) and f.name not in made]
-        raise UserError(f"{source}: {prefix}{missing[0]} is missing") from None
-    except UserError as error:
-        raise UserError(f"{source}: {prefix}{error}") from None
-
-
-def check_keys(keys: Iterable[str], known: Sequence[str], source: str, prefix: str = "") -> None:
-    """Raise a UserError that names the nearest known key for the first of ``keys`` that is unknown."""
-    for key in keys:
-        if key not in known:
-            near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.5)
-            hint = f"did you mean {prefix}{near[0]}?" if near else f"known are {', '.join(known)}"
-            raise UserError(f"{source}: unknown key {prefix}{key}; {hint}")
-
-
-def _required(f: dataclasses.Field[Any]) -> bool:
-    return f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+    return options.from_dict(Recipe, tree, source=str(path))
 
 
 def _override(tree: dict[str, Any], override: str) -> None:
@@ -213,35 +190,6 @@ def _override(tree: dict[str, Any], override: str) -> None:
         if not isinstance(node, dict):
             raise UserError(f"{override!r}: {parent} holds a value, not keys")
     node[last] = value
-
-
-def _convert(value: Any, hint: Any, source: str, key: str) -> Any:
-    """``value`` as the type ``hint``; YAML reads 1e-3 as a string, so numbers in strings are numbers too."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
-        if value is None and type(None) in arguments:
-            return None
-        hint = next(a for a in arguments if a is not type(None))
-        origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if dataclasses.is_dataclass(hint) and isinstance(value, dict):
-        return build(typing.cast(type, hint), value, source, prefix=f"{key}.")
-    if origin is dict and isinstance(value, dict):
-        return dict(value)
-    if origin is tuple and isinstance(value, (list, tuple)) and len(value) == len(arguments):
-        return tuple(_convert(v, a, source, key) for v, a in zip(value, arguments, strict=True))
-    if origin is Literal:
-        if str(value) in arguments:
-            return str(value)
-        raise UserError(f"{source}: {key} is one of {', '.join(arguments)}, not {value!r}")
-    if hint is float and isinstance(value, (int, float, str)) and not isinstance(value, bool):
-        try:
-            return float(value)
-        except ValueError:
-            pass
-    if hint in (int, bool, str) and type(value) is hint:
-        return value
-    kind = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}.get(hint)
-    raise UserError(f"{source}: {key} is {kind or 'a mapping or list of the right form'}, not {value!r}")
 
 
 def _plain(value: Any) -> Any:

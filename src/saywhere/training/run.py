@@ -15,19 +15,24 @@ import torch
 from saywhere import data
 from saywhere.data import PhraseOptions, Sample, Samples
 from saywhere.errors import UserError
+from saywhere.files import write_text
 from saywhere.models import checkpoint
 from saywhere.models.densecap import DenseCap
 from saywhere.models.densecap_config import DenseCapConfig
 from saywhere.models.densecap_loss import DenseCapCriterion
+from saywhere.text import tokenize
 from saywhere.training import cache, dataset
 from saywhere.training import recipe as recipes
-from saywhere.training.callbacks import Best, InterruptedRun, Pictures, RunState, ShowProgress
+from saywhere.training.callbacks import Best, InterruptedRun, LossLog, Pictures, RunState, ShowProgress
 from saywhere.training.card import DataFacts, write_card
 from saywhere.training.dataset import RegionDataset
 from saywhere.training.loop import Position, TrainingModule, build_trainer
 from saywhere.training.recipe import DataConfig, Recipe
 
-FREE_TO_CHANGE = ("training.epochs", "training.patience", "training.workers", "training.cache", "training.samples")
+FREE_TO_CHANGE = (
+    "description",
+    *(f"training.{key}" for key in ("epochs", "patience", "workers", "cache", "samples", "half")),
+)
 """Keys of a recipe that may differ when a run goes on; ``epochs`` moves the end of the cosine."""
 
 RUN_FILES = ("last.ckpt", "recipe.yaml", "metrics.csv", "curves.png", "tensorboard", "samples", "model")
@@ -53,11 +58,13 @@ def train(recipe: Recipe, out: str | Path, restart: bool = False) -> Result:
         UserError: wrong data, a recipe other than that of the run in ``out``, a loss that explodes, a full disk.
     """
     out = Path(out)
+    longest = model_config(recipe).max_words
+    PhraseOptions.from_dict(recipe.data.phrases)
     _prepare(recipe, out, restart)
-    train_samples, name = read_split(recipe.data, recipe.data.train, recipe.data.train_limit)
+    train_samples, name = read_split(recipe.data, recipe.data.train, recipe.data.train_limit, longest)
     validation_samples: list[Sample] = []
     if recipe.data.validation:
-        validation_samples, _ = read_split(recipe.data, recipe.data.validation, recipe.data.validation_limit)
+        validation_samples, _ = read_split(recipe.data, recipe.data.validation, recipe.data.validation_limit, longest)
     model = build_model(recipe, train_samples)
     train_data = _dataset(recipe, model, train_samples, validation=False)
     validation_data = _dataset(recipe, model, validation_samples, validation=True) if validation_samples else None
@@ -72,7 +79,7 @@ def model_config(recipe: Recipe) -> DenseCapConfig:
     if preset not in ("default", "original"):
         raise UserError(f"model.preset is default or original, not {preset!r}")
     base = DenseCapConfig.original() if preset == "original" else DenseCapConfig()
-    return DenseCapConfig.from_dict({**base.to_dict(), **options})
+    return DenseCapConfig.from_dict({**base.to_dict(), **options}, prefix="model.")
 
 
 def build_model(recipe: Recipe, samples: Sequence[Sample]) -> DenseCap:
@@ -97,14 +104,16 @@ def fit(
     module = TrainingModule(model, criterion, recipe, train_data, validation_data, position)
 
     def save(epoch: int, metrics: dict[str, float], seconds: float) -> None:
-        checkpoint.save(model, out / "model", write_card(recipe, facts, epoch, metrics, seconds))
-        (out / "model" / "recipe.yaml").write_text(recipe.to_yaml())
+        dtype = torch.float16 if recipe.training.half else torch.float32
+        card = write_card(recipe, facts, epoch, metrics, seconds)
+        checkpoint.save(model, out / "model", card, recipe.description, dtype)
+        write_text(out / "model" / "recipe.yaml", recipe.to_yaml())
 
     best = Best(recipe.training.monitor, recipe.training.patience, save)
     shown = dataset.evenly(validation_data.samples, recipe.training.samples) if validation_data else []
     pictures = Pictures(out, [sample.image for sample in shown])
     state = RunState(last, recipe.training.save_every)
-    trainer = build_trainer(recipe, out, [ShowProgress(), best, pictures, state], step)
+    trainer = build_trainer(recipe, out, [ShowProgress(), LossLog(), best, pictures, state], step)
     try:
         trainer.fit(module, ckpt_path=last if last.exists() else None, weights_only=True)
     except InterruptedRun:
@@ -145,10 +154,10 @@ def _prepare(recipe: Recipe, out: Path, restart: bool) -> None:
             key = changed[0]
             raise UserError(
                 f"{out} holds a run with {key}={before.get(key)}, not {now.get(key)}: name another folder with --out, "
-                "or begin anew with --restart"
+                "or begin anew with --restart, which removes that run"
             )
         print(f"going on with the run in {out}", file=sys.stderr)
-    stored.write_text(recipe.to_yaml())
+    write_text(stored, recipe.to_yaml())
 
 
 def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -158,11 +167,18 @@ def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def read_split(config: DataConfig, split: str, limit: int | None) -> tuple[list[Sample], str]:
-    """At most ``limit`` usable samples of a split, and the name of the data set; problems are printed."""
+def read_split(
+    config: DataConfig, split: str, limit: int | None, longest: int | None = None
+) -> tuple[list[Sample], str]:
+    """At most ``limit`` usable samples of a split, and the name of the data set; problems are printed.
+
+    Phrases of more than ``longest`` words, which the model can never say, are left out.
+    """
     samples: Samples = data.read(config.root, config.format, split, PhraseOptions.from_dict(config.phrases))
-    kept = dataset.evenly(dataset.usable(samples), limit)
+    kept = dataset.evenly(dataset.usable(samples, longest), limit)
     if first_process():
+        if long := sum(longest is not None and len(tokenize(phrase)) > longest for phrase in samples.phrases()):
+            print(f"{split}: {long} phrases left out, longer than model.max_words={longest}", file=sys.stderr)
         for line in samples.report.lines():
             print(f"{split}: {line}", file=sys.stderr)
     if not kept:

@@ -24,7 +24,8 @@ def test_help_does_not_wait_for_torch():
     code = """
 import sys
 from saywhere.cli import app
-for arguments in ([], ["describe"], ["models"], ["train"], ["data"], ["data", "check"]):
+commands = ("", "describe", "models", "train", "data", "data check", "evaluate", "evaluate dense")
+for arguments in map(str.split, commands):
     try:
         app([*arguments, "--help"])
     except SystemExit as stop:
@@ -34,7 +35,7 @@ print("heavy:", sorted(heavy & set(sys.modules)))
 """
     out = python(code)
     assert out.endswith("heavy: []\n")
-    for command in ("describe", "models", "train", "data"):
+    for command in ("describe", "models", "train", "data", "evaluate"):
         assert f" {command} " in out
 
 

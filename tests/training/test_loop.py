@@ -188,7 +188,7 @@ def break_loss(monkeypatch: pytest.MonkeyPatch) -> Break:
 def test_a_broken_loss_stops_the_run_and_names_its_pictures(
     root: Path, tmp_path: Path, break_loss: Break, factor: float, message: str
 ) -> None:
-    recipe = make(root, epochs=2, save_every=1, accumulate=1, samples=0, log_every=2)
+    recipe = make(root, epochs=2, save_every=1, accumulate=1, samples=0, log_every=3)
     break_loss(7, lambda loss: loss * factor)
     if not message:
         run.train(recipe, tmp_path / "run")
@@ -235,8 +235,17 @@ def test_a_validation_loss_that_is_not_finite_stops_the_run(root: Path, tmp_path
     assert str(caught.value).count(".jpg") == 1
 
 
-def test_ctrl_c_in_validation_loses_nothing(
-    root: Path, tmp_path: Path, break_loss: Break, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("call", "said", "place"), [(2, "after this step", (1, 0, 2)), (4, "after the validation", (2, 1, 0))]
+)
+def test_ctrl_c_loses_neither_a_step_nor_a_row(
+    root: Path,
+    tmp_path: Path,
+    break_loss: Break,
+    capsys: pytest.CaptureFixture[str],
+    call: int,
+    said: str,
+    place: tuple[int, int, int],
 ) -> None:
     def interrupt(loss: torch.Tensor) -> torch.Tensor:
         if not (tmp_path / "sent").exists():
@@ -244,12 +253,12 @@ def test_ctrl_c_in_validation_loses_nothing(
             os.kill(os.getpid(), signal.SIGINT)
         return loss
 
-    recipe = make(root, samples=0, save_every=1000)
-    break_loss(4, interrupt)
+    recipe = make(root, samples=0, save_every=1000, log_every=1)
+    break_loss(call, interrupt)
     assert run.train(recipe, tmp_path / "run").interrupted
-    assert "stopping after the validation" in capsys.readouterr().err
+    assert f"stopping {said};" in capsys.readouterr().err
     state = torch.load(tmp_path / "run" / "last.ckpt", weights_only=True)
-    assert (state["global_step"], state["position"]["epoch"], state["position"]["batches"]) == (2, 1, 0)
+    assert (state["global_step"], state["position"]["epoch"], state["position"]["batches"]) == place
     break_loss(0, torch.clone)
     run.train(recipe, tmp_path / "run")
     run.train(recipe, tmp_path / "whole")

@@ -23,8 +23,8 @@ help:
 demo: $(READY)
 	@photographs=$$($(BIN)/python -c "import skimage; print(skimage.data_dir)") && \
 	for name in $(PHOTOGRAPHS); do \
-		echo "saywhere describe $$name --out demo --top 10"; \
-		$(BIN)/saywhere describe $$photographs/$$name --out demo --top 10 --model $(MODEL) || exit; \
+		echo "saywhere describe $$name --out demo --top 5 --threshold 0.5"; \
+		$(BIN)/saywhere describe $$photographs/$$name --out demo --top 5 --threshold 0.5 --model $(MODEL) || exit; \
 	done
 	@echo "The photographs with boxes and captions drawn: $(PHOTOGRAPHS:%=demo/%)"
 

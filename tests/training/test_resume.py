@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,16 +22,40 @@ LONG = 400.0
 """Seconds: far more than is needed on an idle machine."""
 
 
+STOPPED = """
+import os, sys
+from saywhere.cli import main
+from saywhere.training.callbacks import RunState
+
+number, epoch, batch = map(int, sys.argv[1:4])
+plain = RunState.on_train_batch_end
+
+def stopped(self, trainer, module, outputs, data, index):
+    plain(self, trainer, module, outputs, data, index)
+    if (trainer.current_epoch, index) == (epoch, batch):
+        os.kill(os.getpid(), number)
+
+RunState.on_train_batch_end = stopped
+sys.argv[1:4] = []
+main()
+"""
+
 Start = Callable[..., subprocess.Popen[str]]
 
 
 @pytest.fixture
 def start(recipe: Path) -> Iterator[Start]:
-    """Start ``saywhere train`` with an output folder and changes; what still runs at the end is killed."""
+    """Start ``saywhere train`` with an output folder and changes; what still runs at the end is killed.
+
+    With ``stop`` (signal, epoch, batch) it sends itself that signal after that batch.
+    """
     running: list[subprocess.Popen[str]] = []
 
-    def run(out: Path, *changes: str) -> subprocess.Popen[str]:
-        command = [str(Path(sys.executable).with_name("saywhere")), "train", str(recipe), *changes, "--out", str(out)]
+    def run(out: Path, *changes: str, stop: tuple[int, int, int] | None = None) -> subprocess.Popen[str]:
+        program = [str(Path(sys.executable).with_name("saywhere"))]
+        if stop is not None:
+            program = [sys.executable, "-c", STOPPED, *map(str, stop)]
+        command = [*program, "train", str(recipe), *changes, "--out", str(out)]
         pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         running.append(subprocess.Popen(command, env=ENVIRONMENT, text=True, **pipes))
         return running[-1]
@@ -49,17 +72,9 @@ def finish(process: subprocess.Popen[str], code: int = 0) -> str:
     return text
 
 
-def wait_for_state(process: subprocess.Popen[str], last: Path, epoch: int) -> dict[str, Any]:
-    """The position in ``last.ckpt`` once it is in the middle of ``epoch``."""
-    end = time.monotonic() + LONG
-    while time.monotonic() < end:
-        if last.exists():
-            position = torch.load(last, weights_only=True)["position"]
-            if position["epoch"] == epoch and position["batches"] > 0:
-                return position
-        assert process.poll() is None, process.communicate()[0]
-        time.sleep(0.02)
-    raise AssertionError("the run did not get there")
+def position(out: Path) -> dict[str, Any]:
+    """Where the run in ``out`` stands: epoch, and batches done in it."""
+    return torch.load(out / "last.ckpt", weights_only=True)["position"]
 
 
 def equal(a: Any, b: Any) -> bool:
@@ -97,22 +112,17 @@ def test_a_run_killed_and_stopped_in_the_middle_of_epochs_ends_like_one_that_was
     recipe: Path, start: Start
 ) -> None:
     whole, out = recipe.parent / "whole", recipe.parent / "broken"
-    process = start(out)
-    position = wait_for_state(process, out / "last.ckpt", epoch=0)
-    process.send_signal(signal.SIGKILL)
-    finish(process, -signal.SIGKILL)
-    assert 0 < position["batches"] < 60
     undisturbed = start(whole)
+    finish(start(out, stop=(signal.SIGKILL, 0, 30)), -signal.SIGKILL)
+    before = position(out)
+    assert before["epoch"] == 0 and 0 < before["batches"] <= 31
 
-    process = start(out)
-    wait_for_state(process, out / "last.ckpt", epoch=1)
-    process.send_signal(signal.SIGINT)
-    text = finish(process, 130)
+    text = finish(start(out, stop=(signal.SIGINT, 1, 20)), 130)
     assert "going on with the run" in text
     assert "The same command goes on from there" in text
     assert "Traceback" not in text
-    position = torch.load(out / "last.ckpt", weights_only=True)["position"]
-    assert (position["epoch"], 0 < position["batches"] < 60) == (1, True)
+    before = position(out)
+    assert before["epoch"] == 1 and 20 < before["batches"] < 30
 
     finish(start(out))
     finish(undisturbed)

@@ -294,9 +294,7 @@ def notes(report: dict[str, Any]) -> list[str]:
     found = [] if report["model"] else [RANDOM_NOTE]
     cores, threads, before = report["machine"]["cores"], report["machine"]["threads"], report["load_before"]
     if before > 0.25 * cores:
-        found.append(
-            f"The machine was busy (load {before:.1f} on {machine['cores']} cores at the start): no figures to keep."
-        )
+        found.append(f"The machine was busy (load {before:.1f} on {cores} cores at the start): no figures to keep.")
     for row in report["configurations"]:
         if row["subject"] == "ours" and all(row[key] == AIM[key] for key in ("size", "proposals", "batch")):
             reached = "reached" if row["total"]["median"] < AIM["milliseconds"] else "not reached"

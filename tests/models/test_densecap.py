@@ -98,13 +98,28 @@ def test_an_encoding_is_asked_without_the_backbone():
 
 
 def test_final_suppression_holds_and_captions_are_said_only_of_its_survivors(monkeypatch):
-    model, said = tiny_model(), []
+    model, said = tiny_model(repeat_nms=None), []
     speak = model.speak
     monkeypatch.setattr(model, "speak", lambda codes: said.append(len(codes)) or speak(codes))
     regions = model.describe(picture())
     overlap = geometry.iou(regions.boxes, regions.boxes).fill_diagonal_(0)
     assert overlap.max() <= model.config.final_nms + 1e-4
     assert said == [len(regions)] and len(regions) < len(model.propose([model.encode(picture())])[0])
+
+
+def test_a_region_that_repeats_a_better_one_is_left_out():
+    image = picture()
+    kept, everything = tiny_model(repeat_nms=0.05).describe(image), tiny_model(repeat_nms=None).describe(image)
+    overlap = geometry.iou(everything.boxes, everything.boxes)
+    expected: list[int] = []
+    for row, caption in enumerate(everything.captions or ()):
+        same = [i for i in expected if (everything.captions or ())[i] == caption]
+        if not any(overlap[row, i] > 0.05 for i in same):
+            expected.append(row)
+    assert len(expected) < len(everything)
+    assert kept.captions == everything[expected].captions
+    torch.testing.assert_close(kept.boxes, everything[expected].boxes)
+    assert tiny_model(repeat_nms=0.05).describe(image, top=2).captions == kept[:2].captions
 
 
 def test_a_bad_picture_is_named():
@@ -209,6 +224,7 @@ def _outputs(**options) -> tuple:
         {"speaker_dropout": 0.5},
         {"max_words": 1},
         {"final_nms": 0.1},
+        {"repeat_nms": 0.01},
         {"balanced": True},
         {"box_beta": 2.0},
         {"box_limit": 1e-4},
@@ -244,7 +260,7 @@ def test_the_bound_on_growth_and_the_beam_are_used():
 
 
 def test_configurations_are_checked_when_made():
-    with pytest.raises(UserError, match="no option 'long_sid'; did you mean 'long_side'"):
+    with pytest.raises(UserError, match="unknown key long_sid; did you mean long_side"):
         DenseCapConfig.from_dict({"long_sid": 100})
     with pytest.raises(UserError, match="long_side is 0, but must be at least 1"):
         DenseCapConfig(long_side=0)

@@ -229,7 +229,7 @@ class DenseCap(nn.Module):
         return [self.vocabulary.decode(row) for row in words.tolist()]
 
     def select(
-        self, encoding: Encoding, proposals: Tensor, found: Recognised, top: int | None, threshold: float | None
+        self, encoding: Encoding, proposals: Tensor, found: Recognised, threshold: float | None
     ) -> tuple[Tensor, Tensor]:
         """Final boxes ``(N, 4)`` in pixels of the picture, and which proposals they come from, best first."""
         boxes = encoding.to_picture(self.coder.decode(found.offsets, proposals))
@@ -237,7 +237,7 @@ class DenseCap(nn.Module):
         if threshold is not None:
             candidates &= found.logits.sigmoid() >= threshold
         rows = candidates.nonzero().flatten()
-        rows = rows[geometry.nms(boxes[rows], found.logits[rows], self.config.final_nms, top)]
+        rows = rows[geometry.nms(boxes[rows], found.logits[rows], self.config.final_nms)]
         return boxes[rows], rows
 
     @overload
@@ -262,8 +262,8 @@ class DenseCap(nn.Module):
     def describe(self, images, boxes=None, *, top=None, threshold=None):
         """Find the regions of a picture and say what each is.
 
-        Captions are said only of the boxes that survive the final suppression, from the code of their proposal. A long
-        list is worked off a few pictures at a time.
+        Captions are said only of the boxes that survive the final suppression, from the code of their proposal; of
+        overlapping regions with the same caption the best is kept. A long list is worked off a few pictures at a time.
 
         Args:
             images: a path, PIL image, array, :class:`Picture` or :class:`Encoding`, or a list of them.
@@ -298,14 +298,14 @@ class DenseCap(nn.Module):
         if boxes is None:
             proposals = self.propose(encodings)
             found = self.recognise(encodings, proposals)
-            kept = [self.select(*row, top, threshold) for row in zip(encodings, proposals, found, strict=True)]
+            kept = [self.select(*row, threshold) for row in zip(encodings, proposals, found, strict=True)]
         else:
             given = [_inside(e, torch.as_tensor(b)) for e, b in zip(encodings, boxes, strict=True)]
             found = self.recognise(encodings, [e.to_input(b) for e, b in zip(encodings, given, strict=True)])
             kept = [(b, torch.arange(len(b), device=b.device)) for b in given]
         codes = [f.codes[rows] for f, (_, rows) in zip(found, kept, strict=True)]
         captions = iter(self.speak(torch.cat(codes)))
-        return [
+        regions = [
             Regions(
                 encoding.width,
                 encoding.height,
@@ -317,6 +317,10 @@ class DenseCap(nn.Module):
             )
             for encoding, f, (final, rows), code in zip(encodings, found, kept, codes, strict=True)
         ]
+        if boxes is not None:
+            return regions
+        limit = self.config.repeat_nms
+        return [r[:top] if limit is None else without_repeats(r, limit)[:top] for r in regions]
 
     def _encode_all(self, images: Sequence[ImageLike | Picture | Encoding]) -> list[Encoding]:
         """Encodings as they are and pictures encoded, in one batch."""
@@ -327,6 +331,16 @@ class DenseCap(nn.Module):
     def device(self) -> torch.device:
         """Where the weights are."""
         return self.recognition.score.weight.device
+
+
+def without_repeats(regions: Regions, limit: float) -> Regions:
+    """Regions, best first, without those that say the same as a better one with an IoU above ``limit``."""
+    close = geometry.iou(regions.boxes, regions.boxes) > limit
+    kept: list[int] = []
+    for row, caption in enumerate(regions.captions or ()):
+        if not any(close[row, i] and (regions.captions or ())[i] == caption for i in kept):
+            kept.append(row)
+    return regions[kept]
 
 
 def _inside(encoding: Encoding, boxes: Tensor) -> Tensor:

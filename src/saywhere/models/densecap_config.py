@@ -58,6 +58,7 @@ class DenseCapConfig(Config):
         beam, length_power: hypotheses in decoding (1 is greedy), and how length counts among them, see
             :func:`saywhere.language.decoding.decode`.
         final_nms: suppression of the final boxes.
+        repeat_nms: of two regions with the same caption and an IoU above this, the better one is kept; None keeps both.
         max_log_scale: bound on the growth of a box, None for none.
         balanced: the RPN's score loss averages positives and negatives apart and adds the two.
         box_beta: where smooth L1 turns from square to straight.
@@ -98,6 +99,7 @@ class DenseCapConfig(Config):
     beam: int = 1
     length_power: float = 0.0
     final_nms: float = 0.5
+    repeat_nms: float | None = 0.4
     max_log_scale: float | None = 4.135
     balanced: bool = False
     box_beta: float = 0.11
@@ -130,6 +132,7 @@ class DenseCapConfig(Config):
             "positive_share",
         ):
             self.require(0 <= getattr(self, option) <= 1, option, "between 0 and 1")
+        self.require(self.repeat_nms is None or 0 <= self.repeat_nms <= 1, "repeat_nms", "between 0 and 1, or null")
         for option in ("dropout", "speaker_dropout"):
             self.require(0 <= getattr(self, option) < 1, option, "at least 0 and below 1")
         for option in ("rpn_score", "rpn_box", "score", "box", "caption"):
@@ -167,6 +170,7 @@ class DenseCapConfig(Config):
             speaker_dropout=0.0,
             max_words=15,
             final_nms=0.3,
+            repeat_nms=None,
             max_log_scale=None,
             balanced=True,
             box_beta=1.0,

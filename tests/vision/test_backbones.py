@@ -103,6 +103,9 @@ def test_by_shape_keeps_the_order_of_the_pictures():
     assert [o[0].tolist() for o in outputs] == [[0, 0], [2, 2, 2], [4, 4], [6], [8, 8, 8]]
     assert sorted(calls) == [1, 2, 2]
     assert by_shape(double, []) == []
+    calls.clear()
+    again = by_shape(double, inputs, at_once=1)
+    assert calls == [1] * 5 and [o[0].tolist() for o in again] == [o[0].tolist() for o in outputs]
 
 
 def test_every_level_of_a_pyramid_sees_the_coarser_ones():

@@ -17,12 +17,15 @@ GROUPS = 8
 CAFFE_MEAN = (123.68 / 255, 116.779 / 255, 103.939 / 255)
 
 
-def by_shape(module: Callable[..., Sequence[Tensor]], inputs: Sequence[Sequence[Tensor]]) -> list[tuple[Tensor, ...]]:
+def by_shape(
+    module: Callable[..., Sequence[Tensor]], inputs: Sequence[Sequence[Tensor]], at_once: int | None = None
+) -> list[tuple[Tensor, ...]]:
     """Apply a batched ``module`` to pictures of different sizes: those of equal shapes share one batch.
 
     Args:
         module: takes the tensors of ``inputs[0]`` with a batch dimension in front, returns such tensors.
         inputs: for each picture its tensors, without batch dimension.
+        at_once: at most this many pictures in a batch.
 
     Returns:
         for each picture the module's outputs, without batch dimension; the same numbers as one picture at a time.
@@ -31,10 +34,12 @@ def by_shape(module: Callable[..., Sequence[Tensor]], inputs: Sequence[Sequence[
     outputs: list[tuple[Tensor, ...]] = [()] * len(inputs)
     order = sorted(range(len(inputs)), key=lambda i: shapes[i])
     for _, rows in groupby(order, key=lambda i: shapes[i]):
-        group = list(rows)
-        batch = [torch.stack(tensors) for tensors in zip(*(inputs[i] for i in group), strict=True)]
-        for i, *picture in zip(group, *module(*batch), strict=True):
-            outputs[i] = tuple(picture)
+        same = list(rows)
+        size = at_once or len(same)
+        for group in (same[start : start + size] for start in range(0, len(same), size)):
+            batch = [torch.stack(tensors) for tensors in zip(*(inputs[i] for i in group), strict=True)]
+            for i, *picture in zip(group, *module(*batch), strict=True):
+                outputs[i] = tuple(picture)
     return outputs
 
 
@@ -68,8 +73,12 @@ class Backbone(nn.Module):
         self.train()
 
     def forward(self, pixels: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
-        """Pictures ``(3, h, w)`` of any sizes to their maps ``(C_l, H_l, W_l)``, one tuple a picture."""
-        return by_shape(self.body, [(picture,) for picture in pixels])
+        """Pictures ``(3, h, w)`` of any sizes to their maps ``(C_l, H_l, W_l)``, one tuple a picture.
+
+        A CPU takes one picture at a time: the maps of several leave its caches and take longer (benchmarks/describe.py).
+        """
+        at_once = 1 if pixels and pixels[0].device.type == "cpu" else None
+        return by_shape(self.body, [(picture,) for picture in pixels], at_once)
 
     def set_trainable(self, trainable: bool) -> None:
         """Fine-tune the backbone (but for the layers that are never trained) or freeze it."""

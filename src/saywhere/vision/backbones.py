@@ -75,7 +75,7 @@ class Backbone(nn.Module):
     def forward(self, pixels: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
         """Pictures ``(3, h, w)`` of any sizes to their maps ``(C_l, H_l, W_l)``, one tuple a picture.
 
-        A CPU takes one picture at a time: the maps of several leave its caches and take longer (benchmarks/describe.py).
+        A CPU takes one picture at a time: the maps of several leave its caches, see benchmarks/README.md.
         """
         at_once = 1 if pixels and pixels[0].device.type == "cpu" else None
         return by_shape(self.body, [(picture,) for picture in pixels], at_once)

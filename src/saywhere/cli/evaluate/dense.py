@@ -1,13 +1,10 @@
-"""``saywhere evaluate``: how good a model's answers are, or another program's."""
+"""``saywhere evaluate dense``: boxes with captions against the truth."""
 
 from __future__ import annotations
 
-import contextlib
-import importlib.util
 import shlex
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -15,11 +12,22 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from saywhere.cli.evaluate.options import (
+    Batch,
+    DataFormat,
+    DataRoot,
+    Device,
+    Limit,
+    ModelName,
+    Out,
+    Split,
+    check_plots,
+)
+from saywhere.cli.evaluate.progress import printable, progress
+
 if TYPE_CHECKING:
     from saywhere.evaluation.dense_captioning import DenseCaptioningResult
     from saywhere.evaluation.region_lines import RegionLines
-
-app = typer.Typer(help="Measure how good descriptions are.", no_args_is_help=True)
 
 
 class Protocol(StrEnum):
@@ -29,29 +37,21 @@ class Protocol(StrEnum):
     original = "original"
 
 
-@app.callback()
-def _evaluate() -> None:
-    pass
-
-
-@app.command()
 def dense(
-    model: str | None = typer.Option(None, metavar="NAME|DIR", help="A model's name or folder."),
-    data: Path | None = typer.Option(None, metavar="ROOT", help="Folder of the data set, or a .jsonl file."),
-    format: str | None = typer.Option(
-        None, help="flickr8k (also Flickr30k), visual-genome, coco or jsonl; guessed from the files if not given."
-    ),
-    split: str | None = typer.Option(None, help="Split of the data; dev if not given."),
+    model: ModelName = None,
+    data: DataRoot = None,
+    format: DataFormat = None,
+    split: Split = None,
     proposals: str | None = typer.Option(
         None, metavar="rpn|gt|FILE", help="Describe the model's own boxes (rpn), the true ones, or those in FILE."
     ),
     predictions: Path | None = typer.Option(None, metavar="FILE", help="Score these regions instead (JSON lines)."),
     truth: Path | None = typer.Option(None, metavar="FILE", help="The truth for --predictions (JSON lines)."),
     protocol: Protocol = typer.Option(Protocol.clean, help="original: as the published DenseCap program counts."),
-    limit: int | None = typer.Option(None, min=1, metavar="N", help="Only the first N pictures."),
-    out: Path = typer.Option(Path("evaluation"), metavar="DIR", help="Folder of the report."),
-    batch: int = typer.Option(8, min=1, metavar="N", help="Pictures at a time."),
-    device: str | None = typer.Option(None, metavar="D", help="cpu, cuda, mps, ...; a GPU if there is one."),
+    limit: Limit = None,
+    out: Out = Path("evaluation"),
+    batch: Batch = 8,
+    device: Device = None,
 ) -> None:
     """Dense captioning: mean average precision of boxes with captions, against a data set.
 
@@ -60,7 +60,7 @@ def dense(
     """
     from saywhere.errors import UserError
 
-    _check_plot()
+    check_plots()
     from saywhere.evaluation.meteor import Meteor
 
     started = time.monotonic()
@@ -77,13 +77,6 @@ def dense(
         job = source.prepare(out)
         result = _score(job, protocol, meteor, out, time.monotonic() - started)
     _print(result, job, out)
-
-
-def _check_plot() -> None:
-    from saywhere.errors import UserError
-
-    if importlib.util.find_spec("matplotlib") is None:
-        raise UserError("evaluation needs matplotlib, which is not installed: pip install 'saywhere[evaluate]'")
 
 
 @dataclass
@@ -171,7 +164,7 @@ class _Model:
         problems = {kind: len(found) for kind, found in report.problems.items()}
         facts = {"data": samples.name, "split": samples.split, "model": self.model, "proposals": self.proposals}
         facts |= {"skipped": skipped, "data_problems": problems}
-        notes = [f"skipped: {_printable(name)}: {reason}" for name, reason in skipped.items()]
+        notes = [f"skipped: {printable(name)}: {reason}" for name, reason in skipped.items()]
         notes += [] if report.ok else [f"{self.root}: {line}" for line in report.lines()]
         predictions = RegionLines(out / dense_run.PREDICTIONS, needs=("scores", "captions"))
         folder = self.root if self.root.is_dir() else self.root.parent
@@ -186,7 +179,7 @@ class _Model:
         with ResultsFile(path) as lines, little_memory(self.batch):
             todo = [source for source in sources if source.name not in lines.done]
             try:
-                with _progress("describing", len(sources), len(sources) - len(todo)) as advance:
+                with progress("describing", len(sources), len(sources) - len(todo)) as advance:
                     long_side = model.preprocess.long_side
                     for done in describe_pictures(model, todo, boxes, batch=self.batch, long_side=long_side):
                         if done.regions is None:
@@ -208,7 +201,7 @@ def _score(job: _Job, protocol: Protocol, meteor: Any, out: Path, before: float)
 
     started = time.monotonic()
     # One step more: the captions, which are scored together at the end.
-    with _progress("scoring", len(job.names) + 1) as advance:
+    with progress("scoring", len(job.names) + 1) as advance:
         result, ranking = dense_run.score(
             job.predictions, job.truth, job.names, protocol.value, meteor.score, done=advance
         )
@@ -239,22 +232,4 @@ def _print(result: DenseCaptioningResult, job: _Job, out: Path) -> None:
 
 def _first(skipped: dict[str, str]) -> str:
     name, reason = next(iter(skipped.items()))
-    return f"{_printable(name)}: {reason}"
-
-
-def _printable(name: str) -> str:
-    """A file name that is not UTF-8 still prints."""
-    return name.encode("utf-8", "replace").decode("utf-8")
-
-
-@contextlib.contextmanager
-def _progress(what: str, total: int, completed: int = 0) -> Iterator[Any]:
-    """A bar on a terminal; gives the function that moves it by one."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
-        task = bar.add_task("", total=total, completed=completed)
-        yield lambda: bar.advance(task)
+    return f"{printable(name)}: {reason}"

@@ -1,0 +1,17 @@
+"""``saywhere evaluate TASK``: how good a model's answers are, or another program's. One module a task."""
+
+from __future__ import annotations
+
+import typer
+
+from saywhere.cli.evaluate import dense
+
+app = typer.Typer(help="Measure how good descriptions are.", no_args_is_help=True)
+
+
+@app.callback()
+def _evaluate() -> None:
+    pass
+
+
+app.command("dense")(dense.dense)

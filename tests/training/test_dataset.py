@@ -12,15 +12,11 @@ from saywhere.data import Sample
 from saywhere.errors import UserError
 from saywhere.images import Preprocess
 from saywhere.text import Vocabulary
-from saywhere.training.dataset import (
-    EpochSampler,
-    RegionDataset,
-    build_vocabulary,
-    evenly,
-    mirror_phrase,
-    usable,
-)
+from saywhere.training.dataset import EpochSampler, PictureDataset, evenly, mirror_phrase
+from saywhere.training.regions import DenseCapSystem, PhraseTargets, usable
+from saywhere.training.systems import build_vocabulary, find_system
 
+SYSTEM = DenseCapSystem()
 PREPROCESS = Preprocess(64, 16, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 
 
@@ -31,6 +27,10 @@ def make_sample(folder: Path, name: str = "a.png", phrases: tuple[tuple[str, ...
     return Sample(folder / name, 128, 64, boxes, phrases)
 
 
+def words(samples: list[Sample]) -> Vocabulary:
+    return build_vocabulary(SYSTEM, samples, 1)
+
+
 def test_left_and_right_change_places_in_whole_words_only() -> None:
     assert mirror_phrase("the Left hand of the rightmost man") == "the right hand of the leftmost man"
     assert mirror_phrase("a bright light leftover") == "a bright light leftover"
@@ -39,7 +39,7 @@ def test_left_and_right_change_places_in_whole_words_only() -> None:
 def test_boxes_pixels_and_words_follow_the_flip_together(tmp_path: Path) -> None:
     sample = make_sample(tmp_path, phrases=(("left dog",), ("sky",)))
     vocabulary = Vocabulary.build(["left right dog sky"])
-    data = RegionDataset([sample], vocabulary, PREPROCESS, seed=0, flip=True)
+    data = PictureDataset([sample], PhraseTargets(vocabulary), PREPROCESS, seed=0, flip=True)
     seen: Counter[str] = Counter()
     for epoch in range(30):
         item = data[epoch, 0]
@@ -58,10 +58,10 @@ def test_boxes_pixels_and_words_follow_the_flip_together(tmp_path: Path) -> None
 
 def test_choices_follow_from_seed_epoch_and_number_alone(tmp_path: Path) -> None:
     samples = [make_sample(tmp_path, f"{i}.png") for i in range(6)]
-    vocabulary = build_vocabulary(samples, 1)
+    vocabulary = words(samples)
 
     def picks(seed: int, epoch: int, **options: bool) -> list[list[list[int]]]:
-        data = RegionDataset(samples, vocabulary, PREPROCESS, seed, flip=True, **options)
+        data = PictureDataset(samples, PhraseTargets(vocabulary), PREPROCESS, seed, flip=True, **options)
         return [data[epoch, i].target.words.tolist() for i in (3, 0, 5, 1, 2, 4)]
 
     assert picks(1, 2) == picks(1, 2)
@@ -71,8 +71,8 @@ def test_choices_follow_from_seed_epoch_and_number_alone(tmp_path: Path) -> None
 
 def test_every_reference_is_picked(tmp_path: Path) -> None:
     sample = make_sample(tmp_path)
-    data = RegionDataset([sample], build_vocabulary([sample], 1), PREPROCESS, seed=0, fixed=False)
-    picked = {data.vocabulary.decode(data[epoch, 0].target.words[0].tolist()) for epoch in range(12)}
+    data = PictureDataset([sample], PhraseTargets(words([sample])), PREPROCESS, seed=0, fixed=False)
+    picked = {words([sample]).decode(data[epoch, 0].target.words[0].tolist()) for epoch in range(12)}
     assert picked == {"left dog", "hound"}
 
 
@@ -100,15 +100,15 @@ def test_a_limit_takes_pictures_at_even_distances(tmp_path: Path) -> None:
 
 def test_rare_words_are_unknown_and_no_word_at_all_is_an_error(tmp_path: Path) -> None:
     samples = [make_sample(tmp_path, "a.png"), make_sample(tmp_path, "b.png", (("sky",),))]
-    assert build_vocabulary(samples, 2).counts == {"sky": 2}
+    assert build_vocabulary(SYSTEM, samples, 2).counts == {"sky": 2}
     with pytest.raises(UserError, match="min_count"):
-        build_vocabulary(samples, 3)
+        build_vocabulary(SYSTEM, samples, 3)
 
 
 def test_a_damaged_picture_gives_way_to_the_next_and_is_named(tmp_path: Path) -> None:
     samples = [make_sample(tmp_path, f"{i}.png") for i in range(3)]
     samples[1].image.write_bytes(b"no picture")
-    data = RegionDataset(samples, build_vocabulary(samples, 1), PREPROCESS, seed=0)
+    data = PictureDataset(samples, PhraseTargets(words(samples)), PREPROCESS, seed=0)
     with pytest.warns(UserWarning, match=r"1\.png"):
         batch = data.__getitems__([(0, 0), (0, 1)])
     assert [image.stem for image in batch.images] == ["0", "2"]
@@ -123,7 +123,7 @@ class Stored:
 
 def test_features_serve_the_frozen_epochs_and_pixels_the_later_ones(tmp_path: Path) -> None:
     sample = make_sample(tmp_path)
-    data = RegionDataset([sample], build_vocabulary([sample], 1), PREPROCESS, 0, Stored(), cached_epochs=2)
+    data = PictureDataset([sample], PhraseTargets(words([sample])), PREPROCESS, 0, Stored(), cached_epochs=2)
     early, late = data.__getitems__([(1, 0)]), data.__getitems__([(2, 0)])
     assert early.pixels is None
     assert early.features is not None
@@ -173,7 +173,7 @@ def test_processes_share_an_epoch_in_equal_parts(count: int, world: int) -> None
 
 def test_worker_processes_give_the_same_batches(tmp_path: Path) -> None:
     samples = [make_sample(tmp_path, f"{i}.png") for i in range(5)]
-    data = RegionDataset(samples, build_vocabulary(samples, 1), PREPROCESS, seed=0, flip=True)
+    data = PictureDataset(samples, PhraseTargets(words(samples)), PREPROCESS, seed=0, flip=True)
 
     def batches(workers: int) -> list[list[list[list[int]]]]:
         sampler = EpochSampler(5, 2, seed=0)
@@ -181,3 +181,9 @@ def test_worker_processes_give_the_same_batches(tmp_path: Path) -> None:
         return [[target.words.tolist() for target in batch.targets] for batch in loader]
 
     assert batches(0) == batches(1)
+
+
+def test_systems_have_names() -> None:
+    assert isinstance(find_system("densecap"), DenseCapSystem)
+    with pytest.raises(UserError, match="system is 'dense', but must be one of densecap"):
+        find_system("dense")

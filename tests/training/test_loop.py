@@ -17,12 +17,14 @@ from tiny_training import tiny_recipe, write_data
 
 from saywhere.errors import UserError
 from saywhere.models import checkpoint
+from saywhere.models.densecap_config import DenseCapConfig
 from saywhere.options import from_dict
 from saywhere.training import recipe as recipes
-from saywhere.training import run
+from saywhere.training import regions, run
 from saywhere.training.curves import read_log
 from saywhere.training.loop import Position, TrainingModule, seed_step
 from saywhere.training.recipe import Recipe
+from saywhere.training.regions import DenseCapSystem
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +103,9 @@ def test_the_backbone_moves_only_when_it_is_unfrozen(
         root, unfreeze_after=unfreeze_after, warmup=0, samples=0, cache=str(tmp_path / "c"), backbone={"lr": 0.01}
     )
     run.train(recipe, tmp_path / "run")
-    before = run.build_model(recipe, run.read_split(recipe.data, "train", None)[0]).backbone.state_dict()
+    before = run.build_model(
+        recipe, run.read_split(recipe.data, DenseCapSystem(), DenseCapConfig(), "train", None)[0]
+    ).backbone.state_dict()
     after = {k.removeprefix("model.backbone."): v for k, v in last_weights(tmp_path / "run").items()}
     moved = [key for key, value in before.items() if not torch.equal(value, after[key])]
     assert bool(moved) == moves
@@ -174,10 +178,10 @@ Break = Callable[[int, Callable[[torch.Tensor], torch.Tensor]], None]
 @pytest.fixture
 def break_loss(monkeypatch: pytest.MonkeyPatch) -> Break:
     """Runs from now on have a criterion that is :class:`Broken` in the given call."""
-    whole = run.DenseCapCriterion
+    whole = regions.DenseCapCriterion
 
     def broken(call: int, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        monkeypatch.setattr(run, "DenseCapCriterion", lambda config: Broken(whole(config), call, change))
+        monkeypatch.setattr(regions, "DenseCapCriterion", lambda config: Broken(whole(config), call, change))
 
     return broken
 
@@ -222,7 +226,9 @@ def test_gradients_that_are_not_finite_do_not_reach_the_weights(root: Path, tmp_
 def test_with_16_mixed_gradients_are_left_to_the_loss_scaler(root: Path) -> None:
     model = torch.nn.ModuleDict({"backbone": torch.nn.Linear(1, 1), "rest": torch.nn.Linear(1, 1)})
     data = cast(Any, None)
-    module = TrainingModule(model, torch.nn.Identity(), make(root, precision="16-mixed"), data, None, Position())
+    module = TrainingModule(
+        model, torch.nn.Identity(), "backbone", make(root, precision="16-mixed"), data, None, Position()
+    )
     for parameter in model.parameters():
         parameter.grad = torch.full_like(parameter, math.inf)
     module.on_before_optimizer_step(torch.optim.SGD(model.parameters(), 0.1))
@@ -278,7 +284,7 @@ def test_half_weights_a_description_and_phrases_that_can_be_said(
     stored.write_text("\n".join(kept))
     training = replace(recipe.training, half=True, epochs=2)
     run.train(replace(recipe, description="blocks and sky", training=training), out)
-    assert "train: 12 phrases left out, longer than model.max_words=3" in capsys.readouterr().err
+    assert "train: 12 of 60 texts left out: no word, or too many" in capsys.readouterr().err
     best = weights(out)
     assert {value.dtype for value in best.values() if value.is_floating_point()} == {torch.float16}
     last = last_weights(out)
@@ -351,4 +357,4 @@ def test_wrong_data_and_model_keys_are_told(root: Path, tmp_path: Path) -> None:
 
 def test_the_original_preset_is_the_published_program(root: Path) -> None:
     config = run.model_config(replace(make(root), model={"preset": "original", "proposals": 100}))
-    assert config == replace(run.DenseCapConfig.original(), proposals=100)
+    assert config == replace(DenseCapConfig.original(), proposals=100)

@@ -35,7 +35,7 @@ def train(net: Net, optimizer: torch.optim.Optimizer, steps: int, start: int = 0
 
 def test_each_group_is_trained_by_its_own_optimiser() -> None:
     ours, theirs = Net(), Net()
-    optimizer = build_optimizer(ours, TrainingConfig(rest=ADAM, backbone=SGD))
+    optimizer = build_optimizer(ours, ours.backbone, TrainingConfig(rest=ADAM, backbone=SGD))
     train(ours, optimizer, 5)
     adam = torch.optim.Adam(theirs.head.parameters(), 0.02, (0.8, 0.99), weight_decay=0.1)
     sgd = torch.optim.SGD(theirs.backbone.parameters(), 0.1, 0.9, weight_decay=0.01)
@@ -54,13 +54,13 @@ def test_state_and_schedule_go_on_where_they_were(kind: str) -> None:
 
     def run(breaks: bool) -> list[Tensor]:
         net = Net()
-        optimizer = build_optimizer(net, config)
+        optimizer = build_optimizer(net, net.backbone, config)
         schedule = build_schedule(optimizer, config, 8)
         for step in range(6):
             if breaks and step == 3:
                 states = net.state_dict(), optimizer.state_dict(), schedule.state_dict()
                 net = Net()
-                optimizer = build_optimizer(net, config)
+                optimizer = build_optimizer(net, net.backbone, config)
                 schedule = build_schedule(optimizer, config, 8)
                 for part, state in zip((net, optimizer, schedule), states, strict=True):
                     part.load_state_dict(state)
@@ -77,7 +77,7 @@ def test_the_published_program_s_adam_can_be_chosen() -> None:
     settings: dict[str, Any] = {"lr": 0.02, "betas": (0.8, 0.99), "eps": 0.1, "weight_decay": 0.1}
     nets = Net(), Net(), Net()
     config = TrainingConfig(rest=OptimizerConfig(kind="original_adam", **settings), backbone=SGD)
-    train(nets[0], build_optimizer(nets[0], config), 3)
+    train(nets[0], build_optimizer(nets[0], nets[0].backbone, config), 3)
     for net, kind in zip(nets[1:], (original.Adam, torch.optim.Adam), strict=True):
         head = kind(net.head.parameters(), **settings)
         backbone = torch.optim.SGD(net.backbone.parameters(), 0.1, 0.9, weight_decay=0.01)
@@ -92,9 +92,9 @@ def test_the_published_program_s_adam_can_be_chosen() -> None:
 
 def test_a_frozen_backbone_has_no_group() -> None:
     net = Net()
-    assert build_optimizer(net, TrainingConfig()).names == ["rest", "backbone"]
+    assert build_optimizer(net, net.backbone, TrainingConfig()).names == ["rest", "backbone"]
     net.backbone.requires_grad_(False)
-    assert build_optimizer(net, TrainingConfig()).names == ["rest"]
+    assert build_optimizer(net, net.backbone, TrainingConfig()).names == ["rest"]
 
 
 def test_the_schedule_warms_up_and_falls() -> None:
@@ -107,6 +107,7 @@ def test_the_schedule_warms_up_and_falls() -> None:
 
 
 def test_the_schedule_scales_both_groups() -> None:
-    optimizer = build_optimizer(Net(), TrainingConfig(rest=ADAM, backbone=SGD, warmup=4))
+    net = Net()
+    optimizer = build_optimizer(net, net.backbone, TrainingConfig(rest=ADAM, backbone=SGD, warmup=4))
     build_schedule(optimizer, TrainingConfig(warmup=4), 10)
     assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.005, 0.025])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, overload
 
 import torch
@@ -14,8 +14,10 @@ from saywhere.errors import UserError
 from saywhere.images import Picture, Preprocess, open_picture
 from saywhere.language.decoding import decode
 from saywhere.language.lstm import LstmSpeaker
+from saywhere.language.scoring import phrase_log_probs
 from saywhere.models.densecap_config import DenseCapConfig
 from saywhere.models.encoding import Encoding
+from saywhere.models.phrase_scores import PhraseScores, encode_phrases, unknown_words
 from saywhere.regions import Regions
 from saywhere.text import END, PAD, Vocabulary
 from saywhere.vision.backbones import Pyramid, build_backbone, by_shape
@@ -51,6 +53,10 @@ class Target:
     height: int
     boxes: Tensor
     words: Tensor
+
+    def to(self, device: torch.device) -> Target:
+        """The same on ``device``."""
+        return replace(self, boxes=self.boxes.to(device), words=self.words.to(device))
 
 
 @dataclass(frozen=True, eq=False)
@@ -321,6 +327,27 @@ class DenseCap(nn.Module):
             return regions
         limit = self.config.repeat_nms
         return [r[:top] if limit is None else without_repeats(r, limit)[:top] for r in regions]
+
+    @torch.no_grad()
+    def score(
+        self, image: ImageLike | Picture | Encoding, phrases: Sequence[str], boxes: Tensor | None = None
+    ) -> PhraseScores:
+        """How likely each region is to be called each phrase: open-world detection (section 4.2).
+
+        Args:
+            image: a path, PIL image, array, :class:`Picture` or :class:`Encoding`.
+            phrases: texts with a word or more.
+            boxes: ``(R, 4)`` in pixels of the picture; if not given, the regions that :meth:`describe` finds.
+
+        Raises:
+            ImageError: the picture cannot be read.
+            UserError: there is no list of phrases, a phrase has no word, or boxes are as :meth:`describe` refuses them.
+        """
+        words = encode_phrases(self.vocabulary, phrases)
+        regions = self.describe(image, boxes)
+        codes = torch.as_tensor(regions.features).to(self.device, self.recognition.score.weight.dtype)
+        unknown = tuple(unknown_words(self.vocabulary, phrase) for phrase in phrases)
+        return PhraseScores(regions, tuple(phrases), phrase_log_probs(self.speaker, codes, words).cpu(), unknown)
 
     def _encode_all(self, images: Sequence[ImageLike | Picture | Encoding]) -> list[Encoding]:
         """Encodings as they are and pictures encoded, in one batch."""

@@ -12,16 +12,20 @@ from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import lightning.pytorch as lightning
 
 from saywhere.errors import UserError
 from saywhere.files import whole_file, write_atomically
+from saywhere.images import ImageError, Picture, open_picture
 from saywhere.training.curves import draw_curves
 from saywhere.training.dataset import Batch
 from saywhere.training.loop import TrainingModule, stepped
 from saywhere.training.progress import Progress
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 
 class InterruptedRun(Exception):
@@ -190,37 +194,33 @@ class Best(lightning.Callback):
 
 
 class Pictures(lightning.Callback):
-    """After each epoch: the curves, and some validation pictures described and drawn.
+    """After each epoch: the curves, and some validation pictures with what the model sees in them.
 
     Args:
         out: folder of the run.
-        images: the pictures to describe.
-        top: regions a picture.
+        images: the pictures.
+        draw: the model's view of a picture as an image; None if there is nothing to see.
     """
 
-    def __init__(self, out: Path, images: Sequence[Path], top: int = 8):
-        self.out, self.images, self.top = out, images, top
+    def __init__(self, out: Path, images: Sequence[Path], draw: Callable[[Any, Picture], Image | None]):
+        self.out, self.images, self._draw = out, images, draw
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         """Draw in the first process."""
         if trainer.is_global_zero:
             draw_curves(self.out / "metrics.csv", self.out / "curves.png")
-            self._describe(pl_module, self.out / "samples" / f"epoch-{trainer.current_epoch + 1:02d}")
+            self._show(cast(Any, pl_module).model, self.out / "samples" / f"epoch-{trainer.current_epoch + 1:02d}")
 
-    def _describe(self, module: lightning.LightningModule, folder: Path) -> None:
-        from saywhere.drawing import draw_regions
-        from saywhere.images import ImageError, open_picture
-
-        model = cast(Any, module).model
+    def _show(self, model: Any, folder: Path) -> None:
         training = model.training
         model.eval()
         for image in self.images:
             try:
-                picture = open_picture(image)
+                drawn = self._draw(model, open_picture(image))
             except ImageError:
                 continue
-            drawn = draw_regions(picture.pixels, model.describe(picture, top=self.top))
-            write_atomically(folder / f"{image.stem}.png", partial(drawn.save, format="PNG"))
+            if drawn is not None:
+                write_atomically(folder / f"{image.stem}.png", partial(drawn.save, format="PNG"))
         model.train(training)
 
 

@@ -17,23 +17,33 @@ from saywhere.training.recipe import Recipe
 
 @dataclass(frozen=True)
 class DataFacts:
-    """What the model has seen: name of the data set, and for each split its name, pictures and regions."""
+    """What the model does and has seen.
 
+    Attributes:
+        about: what it does, after "A model that".
+        name: of the data set.
+        splits: for each split its name, pictures, and how many ``unit`` they have.
+        unit: such as ``regions``.
+        words: in the vocabulary.
+    """
+
+    about: str
     name: str
     splits: Sequence[tuple[str, int, int]]
+    unit: str
     words: int
 
 
 def write_card(recipe: Recipe, data: DataFacts, epoch: int, metrics: dict[str, float], seconds: float) -> str:
     """Markdown for the checkpoint that was best after ``epoch`` epochs, ``seconds`` into the training."""
-    splits = "\n".join(f"- {split}: {pictures:,} pictures, {n:,} regions" for split, pictures, n in data.splits)
+    splits = "\n".join(f"- {split}: {pictures:,} pictures, {n:,} {data.unit}" for split, pictures, n in data.splits)
     values = "\n".join(f"| {name} | {value:.4f} |" for name, value in metrics.items())
     table = f"| value | |\n|---|---|\n{values}" if values else "No validation data."
     half = ", stored as float16" if recipe.training.half else ""
     description = f"{recipe.description}\n\n" if recipe.description else ""
     return f"""# {recipe.name}
 
-{description}A saywhere {saywhere.__version__} model that finds regions in pictures and says what they are.
+{description}A saywhere {saywhere.__version__} model that {data.about}.
 
 ## Data
 

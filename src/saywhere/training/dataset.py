@@ -5,21 +5,18 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 
 import numpy
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from saywhere import boxes as box_geometry
 from saywhere.data.sample import Sample
 from saywhere.errors import UserError
 from saywhere.images import ImageError, Preprocess, open_picture
-from saywhere.models.densecap import Target
-from saywhere.text import Vocabulary, pad, tokenize
 
 Key = tuple[int, int]
 """Epoch and number of the picture."""
@@ -33,6 +30,25 @@ class FeatureSource(Protocol):
 
     def read(self, index: int, flipped: bool) -> tuple[Tensor, ...]:
         """The maps ``(C_l, H_l, W_l)`` of picture ``index``, finest first."""
+        ...
+
+
+class Target(Protocol):
+    """What a system's losses compare a picture with."""
+
+    def to(self, device: torch.device) -> Self:
+        """The same on ``device``."""
+        ...
+
+
+class TargetMaker(Protocol):
+    """Makes the target of a picture for one epoch."""
+
+    def __call__(self, sample: Sample, size: tuple[int, int], flipped: bool, random: numpy.random.Generator) -> Target:
+        """The target of ``sample`` as the network sees it: ``size`` (width, height) wide and high, maybe mirrored.
+
+        Every random choice is drawn from ``random``.
+        """
         ...
 
 
@@ -52,7 +68,7 @@ class Batch:
     Attributes:
         features: for each picture its maps ``(C_l, H_l, W_l)``; None if ``pixels`` are given.
         pixels: for each picture ``(3, h, w)``; None if ``features`` are given.
-        targets: for each picture its boxes and one phrase a box.
+        targets: for each picture what the system's :class:`TargetMaker` made of it.
         images: for each picture its file.
     """
 
@@ -71,8 +87,7 @@ class Batch:
             features = [tuple(m.to(device, non_blocking=True).float() for m in maps) for maps in features]
         if pixels is not None:
             pixels = [picture.to(device, non_blocking=True) for picture in pixels]
-        targets = [replace(t, boxes=t.boxes.to(device), words=t.words.to(device)) for t in self.targets]
-        return Batch(features, pixels, targets, self.images)
+        return Batch(features, pixels, [target.to(device) for target in self.targets], self.images)
 
 
 def collate(items: Sequence[Item], cached: bool) -> Batch:
@@ -88,27 +103,26 @@ def mirror_phrase(phrase: str) -> str:
     return _SIDE.sub(lambda match: _SIDES[match[0].lower()], phrase)
 
 
-class RegionDataset(Dataset[Item]):
-    """Pictures with boxes and phrases, asked for by ``(epoch, number)``.
+class PictureDataset(Dataset[Item]):
+    """Pictures with their targets, asked for by ``(epoch, number)``.
 
-    A picture's phrases (one a box), and whether it is mirrored, follow from (seed, epoch, number); the dataset itself
-    never changes. Boxes whose phrases have no word are left out.
+    A picture's target, and whether it is mirrored, follow from (seed, epoch, number); the dataset itself never changes.
 
     Args:
-        samples: pictures with at least one box, all readable.
-        vocabulary: numbers for the words.
+        samples: the pictures.
+        target: makes the target of a picture.
         preprocess: the network's way to look at pictures.
         seed: of the run.
         features: cached features by number of the picture, or None for pixels.
         cached_epochs: ``features`` serve epochs before this one (the backbone is trained from then on); None for all.
         flip: mirror half of the pictures.
-        fixed: the same phrases, unmirrored, in all epochs: for validation.
+        fixed: the same targets, unmirrored, in all epochs: for validation.
     """
 
     def __init__(
         self,
         samples: Sequence[Sample],
-        vocabulary: Vocabulary,
+        target: TargetMaker,
         preprocess: Preprocess,
         seed: int,
         features: FeatureSource | None = None,
@@ -116,7 +130,7 @@ class RegionDataset(Dataset[Item]):
         flip: bool = False,
         fixed: bool = False,
     ):
-        self.samples, self.vocabulary, self.preprocess, self.seed = samples, vocabulary, preprocess, seed
+        self.samples, self.target, self.preprocess, self.seed = samples, target, preprocess, seed
         self.features, self.cached_epochs = features, cached_epochs
         self.flip, self.fixed = flip and not fixed, fixed
 
@@ -138,7 +152,8 @@ class RegionDataset(Dataset[Item]):
             picture = open_picture(sample.image, self.preprocess.long_side)
             pixels = self.preprocess(picture)
             inputs = (pixels.flip(-1) if flipped else pixels,)
-        return Item(inputs, self._target(sample, random, flipped), sample.image)
+        size = self.preprocess.size(sample.width, sample.height)
+        return Item(inputs, self.target(sample, size, flipped, random), sample.image)
 
     def __getitems__(self, keys: Sequence[Key]) -> Batch:
         """A whole batch; all keys are of one epoch. A damaged picture is replaced by the next good one."""
@@ -153,50 +168,12 @@ class RegionDataset(Dataset[Item]):
                 warnings.warn(f"skipped: {error}", stacklevel=2)  # Python shows each picture's warning once
         raise UserError("not one picture can be read")
 
-    def _target(self, sample: Sample, random: numpy.random.Generator, flipped: bool) -> Target:
-        width, height = self.preprocess.size(sample.width, sample.height)
-        boxes = box_geometry.scale(sample.boxes.float(), width / sample.width, height / sample.height)
-        if flipped:
-            boxes = box_geometry.flip(boxes, width)
-        words: list[list[int]] = []
-        for references in sample.phrases:
-            phrase = references[int(random.integers(len(references)))]
-            words.append(self.vocabulary.encode(mirror_phrase(phrase) if flipped else phrase))
-        return Target(width, height, boxes, pad(words))
-
-
-def usable(samples: Sequence[Sample], longest: int | None = None) -> list[Sample]:
-    """The samples without wordless phrases, boxes without phrases and pictures without boxes.
-
-    Phrases of more than ``longest`` words are left out too: a model that cannot say them shall not be taught them.
-    """
-    kept: list[Sample] = []
-    for sample in samples:
-        phrases = [tuple(phrase for phrase in each if _sayable(phrase, longest)) for each in sample.phrases]
-        rows = [i for i, references in enumerate(phrases) if references]
-        if rows:
-            kept.append(replace(sample, boxes=sample.boxes[rows], phrases=tuple(phrases[i] for i in rows)))
-    return kept
-
-
-def _sayable(phrase: str, longest: int | None) -> bool:
-    words = len(tokenize(phrase))
-    return words > 0 and (longest is None or words <= longest)
-
 
 def evenly(samples: Sequence[Sample], limit: int | None) -> list[Sample]:
     """At most ``limit`` samples at even distances."""
     if limit is None or limit >= len(samples):
         return list(samples)
     return [samples[i * len(samples) // limit] for i in range(limit)]
-
-
-def build_vocabulary(samples: Sequence[Sample], min_count: int) -> Vocabulary:
-    """Words of all phrases, each reference counted once."""
-    vocabulary = Vocabulary.build((p for s in samples for references in s.phrases for p in references), min_count)
-    if not vocabulary.counts:
-        raise UserError(f"no word occurs {min_count} times in the training phrases; lower data.min_count")
-    return vocabulary
 
 
 class EpochSampler:

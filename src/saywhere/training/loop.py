@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 
 from saywhere.errors import UserError
 from saywhere.training.curves import CsvLog
-from saywhere.training.dataset import Batch, EpochSampler, RegionDataset
+from saywhere.training.dataset import Batch, EpochSampler, PictureDataset
 from saywhere.training.optimizers import build_optimizer, build_schedule
 from saywhere.training.recipe import Recipe
 
@@ -52,8 +52,9 @@ class TrainingModule(lightning.LightningModule):
     """A model with its criterion, as Lightning wants it.
 
     Args:
-        model: called with features, targets and a generator; has ``backbone``.
+        model: called with features, targets and a generator.
         criterion: the model's output to named losses, whose sum is minimised.
+        extractor: name of the model's part that gives the features, and may be frozen.
         recipe: of the run.
         train, validation: the data; ``validation`` may be None.
         position: where a resumed run goes on.
@@ -66,13 +67,15 @@ class TrainingModule(lightning.LightningModule):
         self,
         model: nn.Module,
         criterion: nn.Module,
+        extractor: str,
         recipe: Recipe,
-        train: RegionDataset,
-        validation: RegionDataset | None,
+        train: PictureDataset,
+        validation: PictureDataset | None,
         position: Position,
     ):
         super().__init__()
         self.model, self.criterion, self.recipe = model, criterion, recipe
+        self.extractor_name = extractor
         self.train_data, self.validation_data, self.start = train, validation, position
         self.first_loss = position.first_loss
         self.validation_losses: dict[str, float] = {}
@@ -80,13 +83,13 @@ class TrainingModule(lightning.LightningModule):
         self._train_sums, self._validation_sums = _Sums(), _Sums()
         self._pictures: list[Path] = []  # of the batches since the last optimiser step
         model.train()
-        trainable = getattr(self.backbone, "set_trainable", self.backbone.requires_grad_)
+        trainable = getattr(self.extractor, "set_trainable", self.extractor.requires_grad_)
         trainable(recipe.training.unfreeze_after is not None)
 
     @property
-    def backbone(self) -> nn.Module:
+    def extractor(self) -> nn.Module:
         """The model's part that may be frozen."""
-        return self.model.get_submodule("backbone")
+        return self.model.get_submodule(self.extractor_name)
 
     # Data
 
@@ -111,7 +114,7 @@ class TrainingModule(lightning.LightningModule):
         sampler = EpochSampler(len(self.validation_data), size, 0, shuffle=False, rank=self.global_rank, world=world)
         return self._loader(self.validation_data, sampler)
 
-    def _loader(self, data: RegionDataset, sampler: EpochSampler) -> DataLoader[Any]:
+    def _loader(self, data: PictureDataset, sampler: EpochSampler) -> DataLoader[Any]:
         workers = self.recipe.training.workers
         return DataLoader(data, batch_sampler=sampler, collate_fn=_as_is, num_workers=workers)
 
@@ -136,10 +139,10 @@ class TrainingModule(lightning.LightningModule):
     def _features(self, batch: Batch, frozen: bool) -> list[tuple[Tensor, ...]]:
         if batch.features is not None:
             return batch.features
-        if self.backbone.training == frozen:
-            self.backbone.train(not frozen)
+        if self.extractor.training == frozen:
+            self.extractor.train(not frozen)
         with torch.set_grad_enabled(torch.is_grad_enabled() and not frozen):
-            return self.backbone(batch.pixels)
+            return self.extractor(batch.pixels)
 
     def _guard(self, loss: Tensor, losses: dict[str, Tensor], batch: Batch) -> None:
         """Stop before the gradients of a broken loss reach the weights."""
@@ -216,7 +219,7 @@ class TrainingModule(lightning.LightningModule):
         training = self.recipe.training
         batches = math.ceil(math.ceil(len(self.train_data) / self.trainer.world_size) / training.batch_size)
         steps = math.ceil(batches / training.accumulate) * training.epochs
-        optimizer = build_optimizer(self.model, training)
+        optimizer = build_optimizer(self.model, self.extractor, training)
         schedule = build_schedule(optimizer, training, steps)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 

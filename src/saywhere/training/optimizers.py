@@ -61,16 +61,15 @@ class Several(Optimizer):
         self._share()
 
 
-def build_optimizer(model: nn.Module, config: TrainingConfig) -> Several:
-    """Optimisers of the groups ``rest`` and, if it is ever trained, ``backbone`` (``model.backbone``).
+def build_optimizer(model: nn.Module, extractor: nn.Module, config: TrainingConfig) -> Several:
+    """Optimisers of the groups ``rest`` and, if it is ever trained, ``backbone`` (the model's ``extractor``).
 
     Parameters that do not want gradients are left out.
     """
-    backbone = model.get_submodule("backbone")
-    inside = {id(p) for p in backbone.parameters()}
+    inside = {id(p) for p in extractor.parameters()}
     rest = [p for p in model.parameters() if p.requires_grad and id(p) not in inside]
     optimizers = [_single(config.rest, rest, "rest")]
-    if trained := [p for p in backbone.parameters() if p.requires_grad]:
+    if trained := [p for p in extractor.parameters() if p.requires_grad]:
         optimizers.append(_single(config.backbone, trained, "backbone"))
     return Several(optimizers)
 

@@ -67,17 +67,17 @@ class TrainingConfig:
         epochs: passes over the training pictures.
         batch_size: pictures a batch on each device.
         accumulate: batches whose gradients are added up for one step of the optimiser.
-        backbone, rest: settings of the two parameter groups.
+        backbone, rest: settings of the two parameter groups: the extractor of features, and all else.
         warmup: optimiser steps over which the learning rates grow from 0.
         schedule: ``cosine`` lets the learning rates fall to 0 at the last step, ``constant`` leaves them.
         clip: largest norm of the gradient, or None.
         precision: ``32``, ``bf16-mixed`` or ``16-mixed``.
         devices: how many of the ``accelerator`` devices; more than one trains data-parallel.
         accelerator: ``auto``, ``cpu``, ``gpu`` or another name that Lightning knows.
-        pretrained: start from the backbone's ImageNet weights.
-        unfreeze_after: epochs after which the backbone is trained too; None never, 0 from the start.
-        cache: folder for the features of the frozen backbone, or None to compute them again in each epoch.
-        flip: mirror half of the pictures, and swap left and right in their phrases.
+        pretrained: start from the extractor's published weights.
+        unfreeze_after: epochs after which the extractor is trained too; None never, 0 from the start.
+        cache: folder for the features of the frozen extractor, or None to compute them again in each epoch.
+        flip: mirror half of the pictures, and swap left and right in what is said of them.
         patience: stop after this many epochs without improvement of ``monitor``; None trains all epochs.
         monitor: the value that picks the best weights, smaller is better: ``val/loss`` (sum of the validation losses)
             or one term, such as ``val/caption``.
@@ -130,12 +130,14 @@ class TrainingConfig:
 class Recipe:
     """One training run.
 
-    ``model`` has the keys of the model's configuration, checked when training begins; ``description`` is one line for
-    the model card and ``saywhere models``.
+    ``system`` is the kind of model, see :mod:`saywhere.training.systems`; ``model`` has the keys of its configuration,
+    checked when training begins, and may have ``preset``, the named configuration that they change; ``description`` is
+    one line for the model card and ``saywhere models``.
     """
 
     name: str
     data: DataConfig
+    system: str = "densecap"
     model: dict[str, Any] = field(default_factory=dict)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     seed: int = 0

@@ -17,17 +17,15 @@ from saywhere.data import PhraseOptions, Sample, Samples
 from saywhere.errors import UserError
 from saywhere.files import write_text
 from saywhere.models import checkpoint
-from saywhere.models.densecap import DenseCap
-from saywhere.models.densecap_config import DenseCapConfig
-from saywhere.models.densecap_loss import DenseCapCriterion
-from saywhere.text import tokenize
-from saywhere.training import cache, dataset
+from saywhere.models.config import Config
+from saywhere.training import cache
 from saywhere.training import recipe as recipes
 from saywhere.training.callbacks import Best, InterruptedRun, LossLog, Pictures, RunState, ShowProgress
 from saywhere.training.card import DataFacts, write_card
-from saywhere.training.dataset import RegionDataset
+from saywhere.training.dataset import PictureDataset, evenly
 from saywhere.training.loop import Position, TrainingModule, build_trainer
 from saywhere.training.recipe import DataConfig, Recipe
+from saywhere.training.systems import System, build_vocabulary, find_system
 
 FREE_TO_CHANGE = (
     "description",
@@ -58,35 +56,35 @@ def train(recipe: Recipe, out: str | Path, restart: bool = False) -> Result:
         UserError: wrong data, a recipe other than that of the run in ``out``, a loss that explodes, a full disk.
     """
     out = Path(out)
-    longest = model_config(recipe).max_words
+    system, config = find_system(recipe.system), model_config(recipe)
     PhraseOptions.from_dict(recipe.data.phrases)
     _prepare(recipe, out, restart)
-    train_samples, name = read_split(recipe.data, recipe.data.train, recipe.data.train_limit, longest)
+    train_samples, name = read_split(recipe.data, system, config, recipe.data.train, recipe.data.train_limit)
     validation_samples: list[Sample] = []
-    if recipe.data.validation:
-        validation_samples, _ = read_split(recipe.data, recipe.data.validation, recipe.data.validation_limit, longest)
+    if split := recipe.data.validation:
+        validation_samples, _ = read_split(recipe.data, system, config, split, recipe.data.validation_limit)
     model = build_model(recipe, train_samples)
     train_data = _dataset(recipe, model, train_samples, validation=False)
     validation_data = _dataset(recipe, model, validation_samples, validation=True) if validation_samples else None
-    facts = _facts(recipe, name, model, train_data, validation_data)
-    return fit(recipe, out, model, DenseCapCriterion(model.config), train_data, validation_data, facts)
+    return fit(recipe, out, model, system.criterion(model), train_data, validation_data, name)
 
 
-def model_config(recipe: Recipe) -> DenseCapConfig:
-    """The model's configuration: the recipe's keys over those of ``model.preset`` (``default`` or ``original``)."""
-    options = dict(recipe.model)
+def model_config(recipe: Recipe) -> Any:
+    """The model's configuration: the recipe's keys over those of ``model.preset``, ``default`` if not given."""
+    system, options = find_system(recipe.system), dict(recipe.model)
     preset = options.pop("preset", "default")
-    if preset not in ("default", "original"):
-        raise UserError(f"model.preset is default or original, not {preset!r}")
-    base = DenseCapConfig.original() if preset == "original" else DenseCapConfig()
-    return DenseCapConfig.from_dict({**base.to_dict(), **options}, prefix="model.")
+    if preset not in system.presets:
+        raise UserError(f"model.preset is {preset!r}, but must be one of {', '.join(system.presets)}")
+    base = system.presets[preset]()
+    return type(base).from_dict({**base.to_dict(), **options}, prefix="model.")
 
 
-def build_model(recipe: Recipe, samples: Sequence[Sample]) -> DenseCap:
-    """The untrained model of a recipe, its vocabulary from the training phrases."""
-    config, vocabulary = model_config(recipe), dataset.build_vocabulary(samples, recipe.data.min_count)
+def build_model(recipe: Recipe, samples: Sequence[Sample]) -> Any:
+    """The untrained model of a recipe, its vocabulary from the training texts."""
+    system = find_system(recipe.system)
+    vocabulary = build_vocabulary(system, samples, recipe.data.min_count)
     torch.manual_seed(recipe.seed)
-    return DenseCap(config, vocabulary, recipe.training.pretrained)
+    return system.build(model_config(recipe), vocabulary, recipe.training.pretrained)
 
 
 def fit(
@@ -94,14 +92,16 @@ def fit(
     out: Path,
     model: Any,
     criterion: torch.nn.Module,
-    train_data: RegionDataset,
-    validation_data: RegionDataset | None,
-    facts: DataFacts,
+    train_data: PictureDataset,
+    validation_data: PictureDataset | None,
+    name: str,
 ) -> Result:
-    """Train ``model`` on data that is ready, or go on where the run in ``out`` was."""
+    """Train ``model`` on data that is ready (``name``: of the data set), or go on where the run in ``out`` was."""
+    system = find_system(recipe.system)
+    facts = _facts(recipe, system, name, model, train_data, validation_data)
     last = out / "last.ckpt"
     position, step = _read_position(last)
-    module = TrainingModule(model, criterion, recipe, train_data, validation_data, position)
+    module = TrainingModule(model, criterion, system.extractor, recipe, train_data, validation_data, position)
 
     def save(epoch: int, metrics: dict[str, float], seconds: float) -> None:
         dtype = torch.float16 if recipe.training.half else torch.float32
@@ -110,8 +110,8 @@ def fit(
         write_text(out / "model" / "recipe.yaml", recipe.to_yaml())
 
     best = Best(recipe.training.monitor, recipe.training.patience, save)
-    shown = dataset.evenly(validation_data.samples, recipe.training.samples) if validation_data else []
-    pictures = Pictures(out, [sample.image for sample in shown])
+    shown = evenly(validation_data.samples, recipe.training.samples) if validation_data else []
+    pictures = Pictures(out, [sample.image for sample in shown], system.draw)
     state = RunState(last, recipe.training.save_every)
     trainer = build_trainer(recipe, out, [ShowProgress(), LossLog(), best, pictures, state], step)
     try:
@@ -168,33 +168,34 @@ def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def read_split(
-    config: DataConfig, split: str, limit: int | None, longest: int | None = None
+    config: DataConfig, system: System, model: Config, split: str, limit: int | None
 ) -> tuple[list[Sample], str]:
-    """At most ``limit`` usable samples of a split, and the name of the data set; problems are printed.
+    """At most ``limit`` samples of a split that the system can learn, and the name of the data set.
 
-    Phrases of more than ``longest`` words, which the model can never say, are left out.
+    Problems are printed.
     """
     samples: Samples = data.read(config.root, config.format, split, PhraseOptions.from_dict(config.phrases))
-    kept = dataset.evenly(dataset.usable(samples, longest), limit)
+    usable = system.usable(samples, model)
     if first_process():
-        if long := sum(longest is not None and len(tokenize(phrase)) > longest for phrase in samples.phrases()):
-            print(f"{split}: {long} phrases left out, longer than model.max_words={longest}", file=sys.stderr)
+        before, after = (sum(1 for sample in some for _ in system.texts(sample)) for some in (samples, usable))
+        if before > after:
+            print(f"{split}: {before - after} of {before} texts left out: no word, or too many", file=sys.stderr)
         for line in samples.report.lines():
             print(f"{split}: {line}", file=sys.stderr)
-    if not kept:
-        raise UserError(f"{config.root}: the split {split} has no picture with a box and a phrase")
-    return kept, samples.name
+    if not usable:
+        raise UserError(f"{config.root}: the split {split} has no picture with {system.unit}")
+    return evenly(usable, limit), samples.name
 
 
-def _dataset(recipe: Recipe, model: DenseCap, samples: list[Sample], validation: bool) -> RegionDataset:
+def _dataset(recipe: Recipe, model: Any, samples: list[Sample], validation: bool) -> PictureDataset:
     """The data of one split, its features cached if the recipe says so and they are ever used."""
-    training = recipe.training
+    training, system = recipe.training, find_system(recipe.system)
     features, cached_epochs = None, None if validation else training.unfreeze_after
     if training.cache is not None and (training.unfreeze_after is None or not (validation or cached_epochs == 0)):
         built = cache.build(
             training.cache,
             model.config.backbone,
-            model.backbone,
+            model.get_submodule(system.extractor),
             model.preprocess,
             samples,
             flip=training.flip and not validation,
@@ -208,9 +209,9 @@ def _dataset(recipe: Recipe, model: DenseCap, samples: list[Sample], validation:
         if not good:
             raise UserError(f"{recipe.data.root}: not one picture can be read")
         samples, features = [samples[i] for i in good], built.subset(good)
-    return RegionDataset(
+    return PictureDataset(
         samples,
-        model.vocabulary,
+        system.targets(model),
         model.preprocess,
         recipe.seed,
         features,
@@ -226,8 +227,13 @@ def _device(accelerator: str) -> str:
 
 
 def _facts(
-    recipe: Recipe, name: str, model: DenseCap, train_data: RegionDataset, validation_data: RegionDataset | None
+    recipe: Recipe,
+    system: System,
+    name: str,
+    model: Any,
+    train_data: PictureDataset,
+    validation_data: PictureDataset | None,
 ) -> DataFacts:
     parts = [(recipe.data.train, train_data), (recipe.data.validation, validation_data)]
-    splits = [(split, len(d), sum(len(s.boxes) for s in d.samples)) for split, d in parts if d is not None]
-    return DataFacts(name, splits, len(model.vocabulary.counts))
+    splits = [(split, len(d), sum(map(system.count, d.samples))) for split, d in parts if d is not None]
+    return DataFacts(system.about, name, splits, system.unit, len(model.vocabulary.counts))

@@ -14,10 +14,9 @@ from saywhere.errors import UserError
 from saywhere.images import Picture, Preprocess, open_picture
 from saywhere.language.decoding import decode
 from saywhere.language.lstm import LstmSpeaker
-from saywhere.language.scoring import phrase_log_probs
 from saywhere.models.densecap_config import DenseCapConfig
-from saywhere.models.encoding import Encoding
-from saywhere.models.phrase_scores import PhraseScores, encode_phrases, unknown_words
+from saywhere.models.encoding import Encoding, inside
+from saywhere.models.phrase_scores import PhraseScores, score_regions
 from saywhere.regions import Regions
 from saywhere.text import END, PAD, Vocabulary
 from saywhere.vision.backbones import Pyramid, build_backbone, by_shape
@@ -109,7 +108,7 @@ class DenseCap(nn.Module):
         self.sampler = RegionSampler(
             config.batch, config.positive, config.negative, config.positive_share, best_is_positive=False
         )
-        self.recognition = Recognition(channels, config.pool_size, config.code_size, config.dropout)
+        self.recognition = Recognition(channels, config.pool_size, config.code_size, config.dropout, config.context)
         self.speaker = LstmSpeaker(
             config.code_size, len(vocabulary), config.word_size, config.hidden_size, config.speaker_dropout
         )
@@ -133,7 +132,8 @@ class DenseCap(nn.Module):
         rpns = self.localization(pictures)
         chosen = [self._choose_anchors(rpn, target, generator) for rpn, target in zip(rpns, targets, strict=True)]
         drawn = [self._choose_regions(*row, generator) for row in zip(rpns, chosen, targets, strict=True)]
-        recognised = self.recognition(self.pool(pictures, [boxes for boxes, _ in drawn]))
+        sizes = [(target.width, target.height) for target in targets]
+        recognised = self._recognise(pictures, [boxes for boxes, _ in drawn], sizes)
         choices = [choice for _, choice in drawn]
         positive = _is_positive(choices)
         references = torch.cat([boxes[: len(choice.positive)] for boxes, choice in drawn])
@@ -220,10 +220,21 @@ class DenseCap(nn.Module):
         size, strides, how = self.config.pool_size, self.config.strides, self.config.pooling
         return torch.cat([pool_pyramid(m, strides, b, size, how) for m, b in zip(pictures, boxes, strict=True)])
 
+    def _recognise(
+        self, pictures: Sequence[tuple[Tensor, ...]], boxes: Sequence[Tensor], sizes: Sequence[tuple[int, int]]
+    ) -> Recognised:
+        """What comes of all boxes of all pictures, in order; ``sizes`` are those of the network's input."""
+        features = self.pool(pictures, boxes)
+        if not self.config.context:
+            return self.recognition(features)
+        wholes = [torch.tensor([[0.0, 0.0, *size]], device=features.device) for size in sizes]
+        return self.recognition(features, self.pool(pictures, wholes), [len(b) for b in boxes])
+
     @torch.no_grad()
     def recognise(self, encodings: Sequence[Encoding], boxes: Sequence[Tensor]) -> list[Recognised]:
         """Codes, second scores and second offsets of each picture's boxes (in pixels of the network's input)."""
-        out = self.recognition(self.pool([encoding.maps for encoding in encodings], boxes))
+        sizes = [(encoding.input_width, encoding.input_height) for encoding in encodings]
+        out = self._recognise([encoding.maps for encoding in encodings], boxes, sizes)
         counts = [len(b) for b in boxes]
         parts = zip(out.codes.split(counts), out.logits.split(counts), out.offsets.split(counts), strict=True)
         return [Recognised(*part) for part in parts]
@@ -306,7 +317,7 @@ class DenseCap(nn.Module):
             found = self.recognise(encodings, proposals)
             kept = [self.select(*row, threshold) for row in zip(encodings, proposals, found, strict=True)]
         else:
-            given = [_inside(e, torch.as_tensor(b)) for e, b in zip(encodings, boxes, strict=True)]
+            given = [inside(e, torch.as_tensor(b)) for e, b in zip(encodings, boxes, strict=True)]
             found = self.recognise(encodings, [e.to_input(b) for e, b in zip(encodings, given, strict=True)])
             kept = [(b, torch.arange(len(b), device=b.device)) for b in given]
         codes = [f.codes[rows] for f, (_, rows) in zip(found, kept, strict=True)]
@@ -340,14 +351,9 @@ class DenseCap(nn.Module):
             boxes: ``(R, 4)`` in pixels of the picture; if not given, the regions that :meth:`describe` finds.
 
         Raises:
-            ImageError: the picture cannot be read.
-            UserError: there is no list of phrases, a phrase has no word, or boxes are as :meth:`describe` refuses them.
+            UserError: a phrase has no word; and what :meth:`describe` raises.
         """
-        words = encode_phrases(self.vocabulary, phrases)
-        regions = self.describe(image, boxes)
-        codes = torch.as_tensor(regions.features).to(self.device, self.recognition.score.weight.dtype)
-        unknown = tuple(unknown_words(self.vocabulary, phrase) for phrase in phrases)
-        return PhraseScores(regions, tuple(phrases), phrase_log_probs(self.speaker, codes, words).cpu(), unknown)
+        return score_regions(self.speaker, self.vocabulary, self.describe(image, boxes), phrases)
 
     def _encode_all(self, images: Sequence[ImageLike | Picture | Encoding]) -> list[Encoding]:
         """Encodings as they are and pictures encoded, in one batch."""
@@ -368,22 +374,6 @@ def without_repeats(regions: Regions, limit: float) -> Regions:
         if not any(close[row, i] and (regions.captions or ())[i] == caption for i in kept):
             kept.append(row)
     return regions[kept]
-
-
-def _inside(encoding: Encoding, boxes: Tensor) -> Tensor:
-    """A user's boxes on the model's device; ``UserError`` if one is inside out or leaves the picture."""
-    if boxes.numel() == 0:
-        boxes = boxes.reshape(0, 4)
-    if boxes.ndim != 2 or boxes.shape[1] != 4:
-        raise UserError(f"{encoding.name}: boxes have the shape (N, 4), not {tuple(boxes.shape)}")
-    boxes = boxes.to(encoding.maps[0].device, torch.float32)
-    clipped = geometry.clip(boxes, encoding.width, encoding.height)
-    good = clipped.isclose(boxes, rtol=0, atol=1e-3).all(dim=1) & (boxes[:, 2:] >= boxes[:, :2]).all(dim=1)
-    if bad := (~good).nonzero().flatten().tolist():
-        box = [round(v, 2) for v in boxes[bad[0]].tolist()]
-        size = f"{encoding.width} x {encoding.height}"
-        raise UserError(f"{encoding.name}: box {bad[0]} {box} is inside out or leaves the {size} picture")
-    return clipped
 
 
 def _is_positive(choices: Sequence[Choice]) -> Tensor:

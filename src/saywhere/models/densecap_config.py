@@ -53,6 +53,7 @@ class DenseCapConfig(Config):
             by ``positive``, ``negative``, ``batch`` and ``positive_share``.
         pooling, pool_size: features of a box, see :mod:`saywhere.vision.sampling`.
         code_size, dropout: recognition network, two fully connected layers.
+        context: what is said of a region may depend on the whole picture, see :class:`Recognition`.
         word_size, hidden_size, speaker_dropout: see :class:`LstmSpeaker`.
         max_words: of a caption.
         beam, length_power: hypotheses in decoding (1 is greedy), and how length counts among them, see
@@ -92,6 +93,7 @@ class DenseCapConfig(Config):
     pool_size: int = 7
     code_size: int = 512
     dropout: float = 0.2
+    context: bool = False
     word_size: int = 256
     hidden_size: int = 384
     speaker_dropout: float = 0.3

@@ -162,6 +162,11 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     Raises:
         UserError: no such file, not YAML, an unknown key (the nearest known one is named) or a wrong value.
     """
+    return options.from_dict(Recipe, read(path, overrides), source=str(path))
+
+
+def read(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """The keys of a YAML file, changed by ``key=value`` pairs; ``UserError`` as for :func:`load`."""
     try:
         tree = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -172,7 +177,7 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         raise UserError(f"{path} is not a recipe: it has no keys such as name, data, model, training")
     for override in overrides:
         _override(tree, override)
-    return options.from_dict(Recipe, tree, source=str(path))
+    return tree
 
 
 def _override(tree: dict[str, Any], override: str) -> None:

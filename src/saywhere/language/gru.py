@@ -1,0 +1,65 @@
+"""The encoder-decoder that Areas of Attention builds on (section 3.1, Eqs. 1 to 3)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from saywhere.language.decoding import State
+from saywhere.text import PAD, START
+
+
+class GruSpeaker(nn.Module):
+    """Says words of a picture's code, from which the GRU's first state is made.
+
+    With ``theta_hi`` = ``begin``, ``W`` = ``words``, ``g`` = ``gru``, and ``theta_wh`` with the word bias ``theta_w``
+    of Eq. 5 = ``output``::
+
+        h_0 = theta_hi code
+        p(w_t | h_t) ~ exp(w_t' W (theta_wh h_t + theta_w))     (1)
+        h_{t+1} = g(h_t, W' w_t)                                (2)
+
+    The word vectors ``W`` are heard and said. The GRU hears START before the first word.
+
+    Args:
+        code_size: D of the codes.
+        vocabulary_size: V, reserved tokens included.
+        word_size: of the word vectors.
+        hidden_size: of the GRU.
+        dropout: on the GRU's inputs and outputs.
+    """
+
+    def __init__(self, code_size: int, vocabulary_size: int, word_size: int, hidden_size: int, dropout: float = 0.0):
+        super().__init__()
+        self.begin = nn.Linear(code_size, hidden_size)
+        self.words = nn.Embedding(vocabulary_size, word_size, padding_idx=PAD)
+        self.gru = nn.GRU(word_size, hidden_size, batch_first=True)
+        self.output = nn.Linear(hidden_size, word_size)
+        self.dropout = nn.Dropout(dropout)
+        with torch.no_grad():
+            self.words.weight.normal_(std=0.1)
+            self.words.weight[PAD] = 0
+
+    def forward(self, codes: Tensor, words: Tensor, real: Tensor | None = None) -> Tensor:
+        """Logits ``(N, T + 1, V)`` of each word of ``words (N, T)`` and of the END after it, given those before.
+
+        ``words`` has neither START nor END and is padded on the right; logits after the END mean nothing. With a mask
+        ``real (N, T + 1)`` only its K places are computed, in their order: ``(K, V)``.
+        """
+        start = torch.full((len(words), 1), START, device=words.device)
+        heard = self.dropout(self.words(torch.cat((start, words), dim=1)))
+        hidden = self.gru(heard, self.begin(self.dropout(codes))[None].contiguous())[0]
+        return self.score(self.dropout(hidden if real is None else hidden[real]))
+
+    def score(self, hidden: Tensor) -> Tensor:
+        """Logits ``(..., V)`` of the words in the states ``(..., hidden_size)`` (Eq. 1)."""
+        return self.output(hidden) @ self.words.weight.T
+
+    def start(self, codes: Tensor) -> State:
+        """The state ``(N, hidden_size)`` made from ``codes (N, D)``."""
+        return (self.begin(codes),)
+
+    def step(self, words: Tensor, state: State) -> tuple[Tensor, State]:
+        """Log-probabilities ``(N, V)`` of the word after ``words (N,)``, and the next state."""
+        hidden, _ = self.gru(self.words(words)[:, None], state[0][None].contiguous())
+        return self.score(hidden[:, 0]).log_softmax(dim=1), (hidden[:, 0],)

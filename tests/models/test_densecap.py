@@ -100,8 +100,8 @@ def test_an_encoding_is_asked_without_the_backbone():
 
 def test_final_suppression_holds_and_captions_are_said_only_of_its_survivors(monkeypatch):
     model, said = tiny_model(repeat_nms=None), []
-    speak = model.speak
-    monkeypatch.setattr(model, "speak", lambda codes: said.append(len(codes)) or speak(codes))
+    say = model._say
+    monkeypatch.setattr(model, "_say", lambda codes: said.append(len(codes)) or say(codes))
     regions = model.describe(picture())
     overlap = geometry.iou(regions.boxes, regions.boxes).fill_diagonal_(0)
     assert overlap.max() <= model.config.final_nms + 1e-4
@@ -225,6 +225,7 @@ def _outputs(**options) -> tuple:
         {"hidden_size": 12},
         {"speaker_dropout": 0.5},
         {"max_words": 1},
+        {"calibration": (0.0, 1.0, 0.0)},
         {"final_nms": 0.1},
         {"repeat_nms": 0.01},
         {"balanced": True},

@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -15,13 +16,15 @@ from safetensors.torch import save as to_bytes
 
 import saywhere
 from saywhere.errors import UserError
+from saywhere.files import write_text
 from saywhere.images import Preprocess
 from saywhere.models.densecap import DenseCap
 from saywhere.models.densecap_config import DenseCapConfig
+from saywhere.models.region_rnn import RegionRnn, RegionRnnConfig
 from saywhere.text import Vocabulary
 
 BUNDLED = Path(saywhere.__file__).parent / "pretrained"
-KINDS = {"densecap": (DenseCap, DenseCapConfig)}
+KINDS = {"densecap": (DenseCap, DenseCapConfig), "region-rnn": (RegionRnn, RegionRnnConfig)}
 SAVING = ".saving-"
 FILES = ("model.safetensors", "config.json", "vocabulary.json")
 
@@ -78,6 +81,13 @@ def save(
         for name in ("vocabulary.json", "README.md", "model.safetensors", "config.json"):
             os.replace(new / name, folder / name)
     return folder
+
+
+def change_config(folder: Path, options: dict[str, Any]) -> None:
+    """Change options of a saved model's configuration that its weights do not depend on; atomically."""
+    stored = json.loads((folder / "config.json").read_text())
+    stored["config"].update(options)
+    write_text(folder / "config.json", json.dumps(stored, indent=2) + "\n")
 
 
 def load(name_or_folder: str | Path, device: str | torch.device = "cpu") -> DenseCap:

@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from saywhere import boxes as geometry
 from saywhere.errors import UserError
 from saywhere.images import Picture, Preprocess, open_picture
-from saywhere.language.decoding import decode
+from saywhere.language.decoding import Decoded, decode
 from saywhere.language.lstm import LstmSpeaker
 from saywhere.models.densecap_config import DenseCapConfig
 from saywhere.models.encoding import Encoding, inside
+from saywhere.models.found import Found, confidence, rank
 from saywhere.models.phrase_scores import PhraseScores, score_regions
 from saywhere.regions import Regions
 from saywhere.text import END, PAD, Vocabulary
@@ -242,20 +243,38 @@ class DenseCap(nn.Module):
     @torch.no_grad()
     def speak(self, codes: Tensor) -> list[str]:
         """A caption of each region code ``(N, D)``."""
-        words = decode(self.speaker, codes, self.config.max_words, self.config.beam, self.config.length_power).words
-        return [self.vocabulary.decode(row) for row in words.tolist()]
+        return [self.vocabulary.decode(row) for row in self._say(codes).words.tolist()]
 
-    def select(
-        self, encoding: Encoding, proposals: Tensor, found: Recognised, threshold: float | None
-    ) -> tuple[Tensor, Tensor]:
-        """Final boxes ``(N, 4)`` in pixels of the picture, and which proposals they come from, best first."""
+    def _say(self, codes: Tensor) -> Decoded:
+        return decode(self.speaker, codes, self.config.max_words, self.config.beam, self.config.length_power)
+
+    def select(self, encoding: Encoding, proposals: Tensor, found: Recognised) -> tuple[Tensor, Tensor]:
+        """Final boxes ``(N, 4)`` in pixels of the picture, and which proposals they come from, by falling logit."""
         boxes = encoding.to_picture(self.coder.decode(found.offsets, proposals))
-        candidates = ((boxes[:, 2:] - boxes[:, :2]) > 0).all(dim=1)
-        if threshold is not None:
-            candidates &= found.logits.sigmoid() >= threshold
-        rows = candidates.nonzero().flatten()
+        rows = ((boxes[:, 2:] - boxes[:, :2]) > 0).all(dim=1).nonzero().flatten()
         rows = rows[geometry.nms(boxes[rows], found.logits[rows], self.config.final_nms)]
         return boxes[rows], rows
+
+    @torch.no_grad()
+    def find(self, encodings: Sequence[Encoding], boxes: Sequence[Tensor] | None = None) -> list[Found]:
+        """The regions of each picture, or those in ``boxes`` (in its pixels), described but not yet ranked."""
+        if boxes is None:
+            proposals = self.propose(encodings)
+            recognised = self.recognise(encodings, proposals)
+            kept = [self.select(*row) for row in zip(encodings, proposals, recognised, strict=True)]
+        else:
+            given = [inside(e, torch.as_tensor(b)) for e, b in zip(encodings, boxes, strict=True)]
+            recognised = self.recognise(encodings, [e.to_input(b) for e, b in zip(encodings, given, strict=True)])
+            kept = [(b, torch.arange(len(b), device=b.device)) for b in given]
+        codes = [r.codes[rows] for r, (_, rows) in zip(recognised, kept, strict=True)]
+        said = self._say(torch.cat(codes))
+        captions, sure = iter(said.words.tolist()), iter(confidence(said).split([len(rows) for _, rows in kept]))
+        return [
+            Found(
+                e, final, r.logits[rows], code, tuple(self.vocabulary.decode(next(captions)) for _ in rows), next(sure)
+            )
+            for e, r, (final, rows), code in zip(encodings, recognised, kept, codes, strict=True)
+        ]
 
     @overload
     def describe(
@@ -306,38 +325,8 @@ class DenseCap(nn.Module):
         for start in range(0, len(images), AT_ONCE):
             encodings = self._encode_all(images[start : start + AT_ONCE])
             given = None if boxes is None else boxes[start : start + AT_ONCE]
-            regions += self._describe(encodings, given, top, threshold)
-        return regions
-
-    def _describe(
-        self, encodings: list[Encoding], boxes: Sequence[Tensor] | None, top: int | None, threshold: float | None
-    ) -> list[Regions]:
-        if boxes is None:
-            proposals = self.propose(encodings)
-            found = self.recognise(encodings, proposals)
-            kept = [self.select(*row, threshold) for row in zip(encodings, proposals, found, strict=True)]
-        else:
-            given = [inside(e, torch.as_tensor(b)) for e, b in zip(encodings, boxes, strict=True)]
-            found = self.recognise(encodings, [e.to_input(b) for e, b in zip(encodings, given, strict=True)])
-            kept = [(b, torch.arange(len(b), device=b.device)) for b in given]
-        codes = [f.codes[rows] for f, (_, rows) in zip(found, kept, strict=True)]
-        captions = iter(self.speak(torch.cat(codes)))
-        regions = [
-            Regions(
-                encoding.width,
-                encoding.height,
-                final.float().cpu(),
-                f.logits[rows].float().sigmoid().cpu(),
-                tuple(next(captions) for _ in rows),
-                code.float().cpu(),
-                encoding.name,
-            )
-            for encoding, f, (final, rows), code in zip(encodings, found, kept, codes, strict=True)
-        ]
-        if boxes is not None:
-            return regions
-        limit = self.config.repeat_nms
-        return [r[:top] if limit is None else without_repeats(r, limit)[:top] for r in regions]
+            regions += [found.regions(self.config.calibration) for found in self.find(encodings, given)]
+        return regions if boxes is not None else [r[rank(r, self.config.repeat_nms, threshold, top)] for r in regions]
 
     @torch.no_grad()
     def score(
@@ -364,16 +353,6 @@ class DenseCap(nn.Module):
     def device(self) -> torch.device:
         """Where the weights are."""
         return self.recognition.score.weight.device
-
-
-def without_repeats(regions: Regions, limit: float) -> Regions:
-    """Regions, best first, without those that say the same as a better one with an IoU above ``limit``."""
-    close = geometry.iou(regions.boxes, regions.boxes) > limit
-    kept: list[int] = []
-    for row, caption in enumerate(regions.captions or ()):
-        if not any(close[row, i] and (regions.captions or ())[i] == caption for i in kept):
-            kept.append(row)
-    return regions[kept]
 
 
 def _is_positive(choices: Sequence[Choice]) -> Tensor:

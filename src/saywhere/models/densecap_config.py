@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Literal, get_args
 
 from saywhere.models.config import Config
+from saywhere.models.found import Calibration
 from saywhere.vision.backbones import GROUPS
 from saywhere.vision.sampling import Pooling
 
@@ -60,6 +61,8 @@ class DenseCapConfig(Config):
             :func:`saywhere.language.decoding.decode`.
         final_nms: suppression of the final boxes.
         repeat_nms: of two regions with the same caption and an IoU above this, the better one is kept; None keeps both.
+        calibration: how a score comes of the second score's logit and of the caption's confidence, see
+            :meth:`saywhere.models.found.Found.regions`.
         max_log_scale: bound on the growth of a box, None for none.
         balanced: the RPN's score loss averages positives and negatives apart and adds the two.
         box_beta: where smooth L1 turns from square to straight.
@@ -102,6 +105,7 @@ class DenseCapConfig(Config):
     length_power: float = 0.0
     final_nms: float = 0.5
     repeat_nms: float | None = 0.4
+    calibration: Calibration = (1.0, 0.0, 0.0)
     max_log_scale: float | None = 4.135
     balanced: bool = False
     box_beta: float = 0.11

@@ -112,5 +112,5 @@ def _section(calibration: Calibration, evidence: Evidence, pictures: int, source
 Scores are logistic({of_logit:g} x logit + {of_confidence:g} x confidence + {constant:g}), where the confidence is
 the mean log-probability of the caption's words,
 fitted by `saywhere calibrate` to what is found in {pictures:,} pictures of {source}:
-{len(evidence.matches):,} boxes, of which {int(evidence.matches.sum()):,} have an IoU of {MATCH:g} or more with a true one.
+{len(evidence.matches):,} boxes; {int(evidence.matches.sum()):,} have an IoU of {MATCH:g} or more with a true one.
 """

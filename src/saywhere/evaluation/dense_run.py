@@ -20,13 +20,14 @@ from saywhere.errors import UserError
 from saywhere.evaluation.dense_captioning import DenseCaptioning, DenseCaptioningResult, Scorer
 from saywhere.evaluation.dense_rules import CLEAN, merge
 from saywhere.evaluation.region_lines import Box, PictureRegions, Proposals, RegionLines
+from saywhere.evaluation.resuming import model_digest
 from saywhere.files import write_atomically
 
 if TYPE_CHECKING:
     from saywhere.models.densecap import DenseCap
 
-PREDICTIONS, TRUTH, SETTINGS = "predictions.jsonl", "truth.jsonl", "settings.json"
-"""Files of a run with a model: what it said, what is true, and what must be the same when the run goes on."""
+PREDICTIONS, TRUTH = "predictions.jsonl", "truth.jsonl"
+"""Files of a run with a model: what it said, and what is true."""
 
 RANKED = 1000
 """At most so many pictures, evenly spread, are scored one by one to find the best and the worst."""
@@ -84,41 +85,11 @@ def find_proposals(kind: str, truth: RegionLines, sources: Sequence[Source]) -> 
 
 def settings(model: DenseCap, samples: Samples, proposals: str) -> dict[str, str]:
     """What predictions depend on: weights and configuration of the model, the data, the boxes."""
-    digest = hashlib.blake2b(json.dumps(model.config.to_dict(), sort_keys=True).encode(), digest_size=16)
-    for name, value in sorted(model.state_dict().items()):
-        digest.update(name.encode())
-        digest.update(value.detach().cpu().contiguous().reshape(-1).view(dtype=_bytes()).numpy().data)
     boxes = proposals
     if proposals not in ("rpn", "gt"):
         with open(proposals, "rb") as file:
             boxes = hashlib.file_digest(file, "sha256").hexdigest()
-    return {"model": digest.hexdigest(), "data": samples.name, "split": samples.split, "proposals": boxes}
-
-
-def _bytes() -> Any:
-    import torch
-
-    return torch.uint8
-
-
-def take_up(folder: Path, wanted: dict[str, str]) -> None:
-    """Prepare a folder for predictions made with the settings ``wanted``, new or to go on with.
-
-    Raises:
-        UserError: it has predictions that were made with others.
-    """
-    lines, path = folder / PREDICTIONS, folder / SETTINGS
-    if lines.exists() and lines.stat().st_size:
-        try:
-            before = json.loads(path.read_bytes())
-        except (OSError, ValueError):
-            before = {}
-        known = before if isinstance(before, dict) else {}
-        if changed := [key for key, value in wanted.items() if known.get(key) != value]:
-            what = f"with another {' and another '.join(changed)}" if known else "by an unknown program"
-            raise UserError(f"{lines}: was made {what}; remove it, or give another --out")
-    text = json.dumps(wanted, indent=2) + "\n"
-    write_atomically(path, lambda stream: stream.write(text.encode()))
+    return {"model": model_digest(model), "data": samples.name, "split": samples.split, "proposals": boxes}
 
 
 @dataclass(frozen=True)

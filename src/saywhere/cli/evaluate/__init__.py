@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from saywhere.cli.evaluate import dense
+from saywhere.cli.evaluate import dense, retrieval
 
 app = typer.Typer(help="Measure how good descriptions are.", no_args_is_help=True)
 
@@ -15,3 +15,4 @@ def _evaluate() -> None:
 
 
 app.command("dense")(dense.dense)
+app.command("retrieval")(retrieval.retrieval)

@@ -6,7 +6,6 @@ import shlex
 import sys
 import time
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,21 +19,16 @@ from saywhere.cli.evaluate.options import (
     Limit,
     ModelName,
     Out,
+    Protocol,
     Split,
     check_plots,
 )
-from saywhere.cli.evaluate.progress import printable, progress
+from saywhere.cli.evaluate.pictures import describe_each, first_reason, skip_notes
+from saywhere.cli.evaluate.progress import progress
 
 if TYPE_CHECKING:
     from saywhere.evaluation.dense_captioning import DenseCaptioningResult
     from saywhere.evaluation.region_lines import RegionLines
-
-
-class Protocol(StrEnum):
-    """The rules: the paper's definition, or those of the original DenseCap program, quirks included."""
-
-    clean = "clean"
-    original = "original"
 
 
 def dense(
@@ -144,7 +138,7 @@ class _Model:
         from saywhere import data
         from saywhere.cli.describe import best_device
         from saywhere.errors import UserError
-        from saywhere.evaluation import dense_run
+        from saywhere.evaluation import dense_run, resuming
         from saywhere.evaluation.region_lines import RegionLines
 
         samples = data.read(self.root, self.format, self.split)
@@ -156,15 +150,15 @@ class _Model:
         dense_run.write_truth(samples, self.root, out / dense_run.TRUTH)
         truth = RegionLines(out / dense_run.TRUTH, several=True)
         boxes = dense_run.find_proposals(self.proposals, truth, sources)
-        dense_run.take_up(out, dense_run.settings(loaded, samples, self.proposals))
+        resuming.take_up(out, dense_run.settings(loaded, samples, self.proposals), dense_run.PREDICTIONS)
         skipped = self._describe(loaded, sources, boxes, out / dense_run.PREDICTIONS)
         names = [source.name for source in sources if source.name not in skipped]
         if not names:
-            raise UserError(f"none of the {len(sources)} pictures could be described; {_first(skipped)}")
+            raise UserError(f"none of the {len(sources)} pictures could be described; {first_reason(skipped)}")
         problems = {kind: len(found) for kind, found in report.problems.items()}
         facts = {"data": samples.name, "split": samples.split, "model": self.model, "proposals": self.proposals}
         facts |= {"skipped": skipped, "data_problems": problems}
-        notes = [f"skipped: {printable(name)}: {reason}" for name, reason in skipped.items()]
+        notes = skip_notes(skipped)
         notes += [] if report.ok else [f"{self.root}: {line}" for line in report.lines()]
         predictions = RegionLines(out / dense_run.PREDICTIONS, needs=("scores", "captions"))
         folder = self.root if self.root.is_dir() else self.root.parent
@@ -172,26 +166,13 @@ class _Model:
 
     def _describe(self, model: Any, sources: list[Any], boxes: Any, path: Path) -> dict[str, str]:
         """Append the regions of each picture to the file; the pictures that could not be described, with reasons."""
-        from saywhere.cli.describe import little_memory
-        from saywhere.describing import ResultsFile, describe_pictures
+        from saywhere.describing import ResultsFile
 
-        skipped: dict[str, str] = {}
-        with ResultsFile(path) as lines, little_memory(self.batch):
-            todo = [source for source in sources if source.name not in lines.done]
-            try:
-                with progress("describing", len(sources), len(sources) - len(todo)) as advance:
-                    long_side = model.preprocess.long_side
-                    for done in describe_pictures(model, todo, boxes, batch=self.batch, long_side=long_side):
-                        if done.regions is None:
-                            skipped[done.source.name] = done.error or "cannot be read"
-                        else:
-                            lines.append(done.regions, done.source.name)
-                        advance()
-            except KeyboardInterrupt:
-                count = len(lines.done.intersection(source.name for source in sources))
-                typer.echo(f"interrupted after {count} of {len(sources)} pictures; the same command goes on", err=True)
-                raise typer.Exit(130) from None
-        return skipped
+        with ResultsFile(path) as lines:
+            done = {source.name for source in sources if source.name in lines.done}
+            return describe_each(
+                model, sources, done, lambda name, regions: lines.append(regions, name), self.batch, boxes=boxes
+            )
 
 
 def _score(job: _Job, protocol: Protocol, meteor: Any, out: Path, before: float) -> DenseCaptioningResult:
@@ -228,8 +209,3 @@ def _print(result: DenseCaptioningResult, job: _Job, out: Path) -> None:
     typer.echo(f"written: {out / 'report.md'}, report.json, ap.png, examples.html")
     if not job.whole:
         raise typer.Exit(1)
-
-
-def _first(skipped: dict[str, str]) -> str:
-    name, reason = next(iter(skipped.items()))
-    return f"{printable(name)}: {reason}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -27,6 +28,13 @@ Batch = Annotated[int, typer.Option("--batch", min=1, metavar="N", help="Picture
 Device = Annotated[
     str | None, typer.Option("--device", metavar="D", help="cpu, cuda, mps, ...; a GPU if there is one.")
 ]
+
+
+class Protocol(StrEnum):
+    """The rules: the paper's definition, or as the original was evaluated."""
+
+    clean = "clean"
+    original = "original"
 
 
 def check_plots() -> None:

@@ -17,8 +17,3 @@ def progress(what: str, total: int, completed: int = 0) -> Iterator[Callable[[],
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
         task = bar.add_task("", total=total, completed=completed)
         yield lambda: bar.advance(task)
-
-
-def printable(name: str) -> str:
-    """A file name that is not UTF-8 still prints."""
-    return name.encode("utf-8", "replace").decode("utf-8")

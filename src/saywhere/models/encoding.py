@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from saywhere import boxes as geometry
+from saywhere.errors import UserError
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,3 +37,23 @@ class Encoding:
         """Boxes of the network's input in pixels of the picture, clipped to it."""
         scaled = geometry.scale(boxes, self.width / self.input_width, self.height / self.input_height)
         return geometry.clip(scaled, self.width, self.height)
+
+
+def inside(encoding: Encoding, boxes: Tensor) -> Tensor:
+    """A user's boxes ``(N, 4)`` in pixels of the picture, on the model's device.
+
+    Raises:
+        UserError: another shape, or a box that is inside out or leaves the picture.
+    """
+    if boxes.numel() == 0:
+        boxes = boxes.reshape(0, 4)
+    if boxes.ndim != 2 or boxes.shape[1] != 4:
+        raise UserError(f"{encoding.name}: boxes have the shape (N, 4), not {tuple(boxes.shape)}")
+    boxes = boxes.to(encoding.maps[0].device, torch.float32)
+    clipped = geometry.clip(boxes, encoding.width, encoding.height)
+    good = clipped.isclose(boxes, rtol=0, atol=1e-3).all(dim=1) & (boxes[:, 2:] >= boxes[:, :2]).all(dim=1)
+    if bad := (~good).nonzero().flatten().tolist():
+        box = [round(v, 2) for v in boxes[bad[0]].tolist()]
+        size = f"{encoding.width} x {encoding.height}"
+        raise UserError(f"{encoding.name}: box {bad[0]} {box} is inside out or leaves the {size} picture")
+    return clipped

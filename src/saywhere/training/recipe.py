@@ -75,6 +75,8 @@ class TrainingConfig:
         devices: how many of the ``accelerator`` devices; more than one trains data-parallel.
         accelerator: ``auto``, ``cpu``, ``gpu`` or another name that Lightning knows.
         pretrained: start from the extractor's published weights.
+        start: a model (name or folder) whose weights to begin with, wherever they fit; see
+            :mod:`saywhere.training.start`.
         unfreeze_after: epochs after which the extractor is trained too; None never, 0 from the start.
         cache: folder for the features of the frozen extractor, or None to compute them again in each epoch.
         flip: mirror half of the pictures, and swap left and right in what is said of them.
@@ -100,6 +102,7 @@ class TrainingConfig:
     devices: int = 1
     accelerator: str = "auto"
     pretrained: bool = True
+    start: str | None = None
     unfreeze_after: int | None = None
     cache: str | None = None
     flip: bool = True

@@ -25,6 +25,7 @@ from saywhere.training.card import DataFacts, write_card
 from saywhere.training.dataset import PictureDataset, evenly
 from saywhere.training.loop import Position, TrainingModule, build_trainer
 from saywhere.training.recipe import DataConfig, Recipe
+from saywhere.training.start import start_from
 from saywhere.training.systems import System, build_vocabulary, find_system
 
 FREE_TO_CHANGE = (
@@ -80,11 +81,16 @@ def model_config(recipe: Recipe) -> Any:
 
 
 def build_model(recipe: Recipe, samples: Sequence[Sample]) -> Any:
-    """The untrained model of a recipe, its vocabulary from the training texts."""
-    system = find_system(recipe.system)
+    """The model that a recipe begins with, its vocabulary from the training texts."""
+    system, training = find_system(recipe.system), recipe.training
     vocabulary = build_vocabulary(system, samples, recipe.data.min_count)
     torch.manual_seed(recipe.seed)
-    return system.build(model_config(recipe), vocabulary, recipe.training.pretrained)
+    model = system.build(model_config(recipe), vocabulary, training.pretrained and training.start is None)
+    if training.start is not None:
+        start = start_from(model, vocabulary, training.start)
+        if first_process():
+            print(f"{training.start}: {start}", file=sys.stderr)
+    return model
 
 
 def fit(

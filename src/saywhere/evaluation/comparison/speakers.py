@@ -1,0 +1,111 @@
+"""What the systems of a comparison say of the boxes of a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from saywhere.images import Picture
+from saywhere.models.densecap import DenseCap, without_repeats
+from saywhere.models.encoding import Encoding
+from saywhere.regions import Regions
+from saywhere.vision.proposals import Proposed
+
+FCLN, FREQUENT, NEAREST = "fcln", "frequent-phrase", "nearest-region"
+
+
+def rpn_proposals(model: DenseCap, encoding: Encoding, nms: float, limit: int) -> Proposed:
+    """The RPN's boxes for systems without second scores, in pixels of the picture, with the RPN's probabilities."""
+    rpn = model.localization([encoding.maps])[0]
+    size = encoding.input_width, encoding.input_height
+    boxes, logits = model.localization.propose(rpn, *size, limit=len(rpn.logits))
+    return Proposed(encoding.to_picture(boxes), logits.sigmoid()).suppressed(nms, limit)
+
+
+def describe_proposals(model: DenseCap, encoding: Encoding, boxes: Tensor) -> Regions:
+    """FCLN's second stage on proposals ``(N, 4)`` in pixels of the network's input, wherever they come from.
+
+    Second scores, second offsets, final suppression and captions are those of :meth:`DenseCap.describe`.
+    """
+    found = model.recognise([encoding], [boxes])[0]
+    final, rows = model.select(encoding, boxes, found, None)
+    codes = found.codes[rows]
+    scores = found.logits[rows].float().sigmoid()
+    captions = tuple(model.speak(codes))
+    regions = Regions(encoding.width, encoding.height, final, scores, captions, codes, encoding.name)
+    limit = model.config.repeat_nms
+    return regions if limit is None else without_repeats(regions, limit)
+
+
+@dataclass(frozen=True, eq=False)
+class Neighbours:
+    """True regions of training pictures: their codes ``(N, D)`` of length 1, and a phrase of each."""
+
+    codes: Tensor
+    phrases: Sequence[str]
+
+    @classmethod
+    def of(cls, codes: Tensor, phrases: Sequence[str]) -> Neighbours:
+        """From codes of any length."""
+        return cls(functional.normalize(codes.float(), dim=1), phrases)
+
+    def captions(self, codes: Tensor) -> tuple[str, ...]:
+        """The phrase of the nearest region by cosine, of each code ``(M, D)``."""
+        if not len(codes):
+            return ()
+        rows = (functional.normalize(codes.float(), dim=1) @ self.codes.T).argmax(dim=1)
+        return tuple(self.phrases[row] for row in rows.tolist())
+
+
+@torch.no_grad()
+def fcln_rows(
+    model: DenseCap,
+    picture: Picture,
+    boxes: Mapping[str, Proposed],
+    limit: int,
+    frequent: str,
+    neighbours: Neighbours,
+) -> dict[tuple[str, str], Regions]:
+    """What FCLN and the two controls say of one picture, by row and column.
+
+    With the true boxes FCLN describes just these, as they stand; all other boxes are proposals to it. The controls put
+    their phrases on FCLN's final boxes, with its scores: they differ from it in the language alone.
+
+    Args:
+        model: FCLN.
+        picture: to describe.
+        boxes: for each column but ``rpn`` the boxes, in pixels of the picture.
+        limit: proposals of its own.
+        frequent: what the first control says.
+        neighbours: what the second control knows.
+    """
+    encoding = model.encode(picture)
+    said = {"rpn": describe_proposals(model, encoding, model.propose([encoding], limit)[0])}
+    for column, proposed in boxes.items():
+        if column == "gt":
+            said[column] = model.describe(encoding, proposed.boxes)
+        elif column != "rpn":
+            said[column] = describe_proposals(model, encoding, encoding.to_input(proposed.boxes))
+    rows: dict[tuple[str, str], Regions] = {}
+    for column, regions in said.items():
+        codes = torch.as_tensor(regions.features)
+        rows[FCLN, column] = regions
+        rows[FREQUENT, column] = replace(regions, captions=(frequent,) * len(regions))
+        rows[NEAREST, column] = replace(regions, captions=neighbours.captions(codes))
+    return rows
+
+
+def line(name: str, regions: Regions) -> dict[str, object]:
+    """Regions as a line of JSON, without their codes."""
+    return {
+        "image": name,
+        "width": regions.width,
+        "height": regions.height,
+        "boxes": [[round(v, 2) for v in box] for box in regions.boxes.tolist()],
+        "scores": [] if regions.scores is None else regions.scores.tolist(),
+        "captions": list(regions.captions or ()),
+    }

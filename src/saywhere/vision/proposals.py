@@ -1,0 +1,184 @@
+"""Proposals from outside the network: Selective Search and Edge Boxes, as OpenCV's contributed modules have them.
+
+They look at the pixels of a picture and learn nothing from what is to be described: the baselines of DenseCap's Table 1
+describe their boxes, and the localization layer is compared with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy
+import torch
+from PIL import Image
+from torch import Tensor
+
+from saywhere import boxes as geometry
+from saywhere.errors import UserError
+from saywhere.images import open_picture
+
+if TYPE_CHECKING:
+    from saywhere.images import ImageLike, Picture
+
+Mode = Literal["fast", "quality"]
+LONG_SIDE = 500
+"""Larger pictures are made smaller before the search, as the published Selective Search does."""
+
+KINDS = "selective-search, selective-search:fast, selective-search:quality or edge-boxes:MODEL"
+
+
+@dataclass(frozen=True, eq=False)
+class Proposed:
+    """Boxes of one picture, best first: ``boxes (N, 4)`` in pixels of the picture, ``scores (N,)`` from 0 to 1."""
+
+    boxes: Tensor
+    scores: Tensor
+
+    def __len__(self) -> int:
+        return len(self.boxes)
+
+    def __getitem__(self, rows: slice | Tensor) -> Proposed:
+        return Proposed(self.boxes[rows], self.scores[rows])
+
+    def suppressed(self, threshold: float, limit: int | None = None) -> Proposed:
+        """Without the boxes that overlap a better one by an IoU above ``threshold``, at most ``limit``, best first."""
+        return self[geometry.nms(self.boxes, self.scores, threshold, limit)]
+
+
+Proposer = Callable[["ImageLike | Picture"], Proposed]
+"""From a path, PIL image, array or :class:`saywhere.images.Picture` to its proposals."""
+
+
+def find_proposer(kind: str) -> Proposer:
+    """The method that ``kind`` names: ``selective-search[:fast|quality]`` or ``edge-boxes:MODEL``.
+
+    Raises:
+        UserError: no such method, no OpenCV with the contributed modules, or no such file MODEL.
+    """
+    name, _, detail = kind.partition(":")
+    if name == "selective-search" and (not detail or detail in get_args(Mode)):
+        return SelectiveSearch("quality" if detail == "quality" else "fast")
+    if name == "edge-boxes":
+        return EdgeBoxes(detail)
+    raise UserError(f"proposals {kind!r} are not known; there are {KINDS}")
+
+
+def is_proposer(kind: str) -> bool:
+    """Whether ``kind`` begins with the name of a method of this module."""
+    return kind.partition(":")[0] in ("selective-search", "edge-boxes")
+
+
+class SelectiveSearch:
+    """Selective Search (Uijlings et al., 2013): segments that are alike grow together, and each on the way is a box.
+
+    The published order is kept: the place in the hierarchy, the whole picture first, times a random number. OpenCV's
+    own order cannot be repeated, as its random numbers have no seed, and begins with the smallest segments; so the
+    place in the order of areas stands for that in the hierarchy, and the numbers follow from ``seed``. The score of
+    the n-th of N boxes is ``1 - n / N``, n counted from 0.
+
+    Args:
+        mode: ``fast`` searches with fewer colour spaces and similarities than ``quality``.
+        long_side: a picture with a longer side is searched at this size.
+        seed: of the order.
+
+    Raises:
+        UserError: there is no OpenCV with the contributed modules.
+    """
+
+    def __init__(self, mode: Mode = "fast", long_side: int = LONG_SIDE, seed: int = 0) -> None:
+        self.mode, self.long_side, self.seed = mode, long_side, seed
+        self._segmentation = _ximgproc("Selective Search").segmentation
+
+    def __call__(self, image: ImageLike | Picture) -> Proposed:
+        """The boxes of a picture; ``ImageError`` if it cannot be read."""
+        picture = open_picture(image, self.long_side)
+        pixels = _shrunk(picture.pixels, self.long_side)
+        search = self._segmentation.createSelectiveSearchSegmentation()
+        search.setBaseImage(numpy.ascontiguousarray(numpy.asarray(pixels)[:, :, ::-1]))  # OpenCV's B G R
+        if self.mode == "fast":
+            search.switchToSelectiveSearchFast()
+        else:
+            search.switchToSelectiveSearchQuality()
+        found = torch.from_numpy(numpy.asarray(search.process(), dtype=numpy.float32).reshape(-1, 4))
+        boxes = _by_rank(torch.unique(geometry.from_size(found), dim=0), self.seed)
+        scores = 1 - torch.arange(len(boxes)) / max(len(boxes), 1)
+        return Proposed(_to_picture(boxes, pixels, picture), scores)
+
+
+class EdgeBoxes:
+    """Edge Boxes (Zitnick and Dollár, 2014): boxes that hold many whole contours; the method of DenseCap's Table 1.
+
+    Args:
+        model: file of the structured forest that finds the edges, ``model.yml.gz``; no package carries one.
+        limit: at most so many boxes.
+        long_side: a picture with a longer side is searched at this size.
+
+    Raises:
+        UserError: there is no OpenCV with the contributed modules, or the file is missing or something else.
+    """
+
+    def __init__(self, model: str | Path, limit: int = 1000, long_side: int = LONG_SIDE) -> None:
+        self.limit, self.long_side = limit, long_side
+        if not str(model) or not Path(model).is_file():
+            raise UserError(
+                f"Edge Boxes need the file of a structured edge forest, and {str(model)!r} is none: give "
+                "edge-boxes:PATH/TO/model.yml.gz, which is among the test data that the OpenCV project keeps for the "
+                "module ximgproc (or convert one that was trained with the authors' Matlab program)"
+            )
+        self._ximgproc = _ximgproc("Edge Boxes")
+        try:
+            self._edges = self._ximgproc.createStructuredEdgeDetection(str(model))
+        except Exception as error:  # OpenCV's own exception type, and SystemError from a file without the parts
+            raise UserError(f"{model} is not a structured edge forest: {' '.join(str(error).split())}") from error
+
+    def __call__(self, image: ImageLike | Picture) -> Proposed:
+        """The boxes of a picture with OpenCV's scores; ``ImageError`` if it cannot be read."""
+        picture = open_picture(image, self.long_side)
+        pixels = _shrunk(picture.pixels, self.long_side)
+        edges = self._edges.detectEdges(numpy.asarray(pixels, dtype=numpy.float32) / 255)
+        turns = self._edges.computeOrientation(edges)
+        thin = self._edges.edgesNms(edges, turns)
+        found, scores = self._ximgproc.createEdgeBoxes(maxBoxes=self.limit).getBoundingBoxes(thin, turns)
+        boxes = geometry.from_size(torch.from_numpy(numpy.asarray(found, dtype=numpy.float32).reshape(-1, 4)))
+        ranks = torch.from_numpy(numpy.asarray(scores, dtype=numpy.float32).reshape(-1)).clamp(0, 1)
+        order = ranks.argsort(descending=True, stable=True)
+        return Proposed(_to_picture(boxes, pixels, picture), ranks)[order]
+
+
+def _ximgproc(method: str) -> Any:
+    """OpenCV's module of both methods."""
+    try:
+        module = getattr(import_module("cv2"), "ximgproc", None)
+    except ImportError:
+        module = None
+    if module is None:
+        raise UserError(
+            f"{method} needs OpenCV with the contributed modules, which is not installed: "
+            "pip install 'saywhere[proposals]'"
+        )
+    return module
+
+
+def _shrunk(pixels: Image.Image, long_side: int) -> Image.Image:
+    factor = long_side / max(pixels.size)
+    if factor >= 1:
+        return pixels
+    width, height = (max(1, round(side * factor)) for side in pixels.size)
+    return pixels.resize((width, height), Image.Resampling.BILINEAR, reducing_gap=3.0)
+
+
+def _by_rank(boxes: Tensor, seed: int) -> Tensor:
+    """Boxes by (place in the order of their areas, the largest 1) x (a random number from 0 to 1), smallest first."""
+    boxes = boxes[geometry.area(boxes).argsort(descending=True, stable=True)]
+    ranks = numpy.random.default_rng(seed).random(len(boxes)) * numpy.arange(1, len(boxes) + 1)
+    return boxes[torch.from_numpy(ranks.argsort(kind="stable"))]
+
+
+def _to_picture(boxes: Tensor, pixels: Image.Image, picture: Picture) -> Tensor:
+    """Boxes of the searched pixels in pixels of the picture, inside it."""
+    scaled = geometry.scale(boxes, picture.width / pixels.width, picture.height / pixels.height)
+    return geometry.clip(scaled, picture.width, picture.height)

@@ -43,9 +43,7 @@ def splits(root: Path) -> dict[str, Path]:
 def read_split(root: Path, split: str, report: Report) -> list[Annotation]:
     """The pictures of one split, in the order of its list, with boxes in the pixels of the XML's ``<size>``."""
     names = [line.strip() for line in read_lines(splits(root)[split]) if line.strip()]
-    images = find(root, (".",), IMAGE_FOLDERS)
-    if images is None:
-        raise UserError(f"{root}: no folder of pictures; one of {', '.join(IMAGE_FOLDERS)} is expected")
+    images = find_images(root)
     entities = next((root / f for f in ENTITIES_FOLDERS if (root / f / "Annotations").is_dir()), None)
     if entities is None:
         report.notes.append("no Entities/Annotations: the pictures have sentences and no regions")
@@ -61,6 +59,14 @@ def read_split(root: Path, split: str, report: Report) -> list[Annotation]:
         else:
             report.listed += 1
     return found
+
+
+def find_images(root: Path) -> Path:
+    """The folder of the pictures; ``UserError`` if there is none."""
+    images = find(root, (".",), IMAGE_FOLDERS)
+    if images is None:
+        raise UserError(f"{root}: no folder of pictures; one of {', '.join(IMAGE_FOLDERS)} is expected")
+    return images
 
 
 def _add_entities(annotation: Annotation, folder: Path, report: Report) -> bool:

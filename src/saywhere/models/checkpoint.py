@@ -18,13 +18,19 @@ import saywhere
 from saywhere.errors import UserError
 from saywhere.files import write_text
 from saywhere.images import Preprocess
+from saywhere.models.aligner import Aligner
+from saywhere.models.aligner_config import AlignerConfig
 from saywhere.models.densecap import DenseCap
 from saywhere.models.densecap_config import DenseCapConfig
 from saywhere.models.region_rnn import RegionRnn, RegionRnnConfig
 from saywhere.text import Vocabulary
 
 BUNDLED = Path(saywhere.__file__).parent / "pretrained"
-KINDS = {"densecap": (DenseCap, DenseCapConfig), "region-rnn": (RegionRnn, RegionRnnConfig)}
+KINDS = {
+    "densecap": (DenseCap, DenseCapConfig),
+    "aligner": (Aligner, AlignerConfig),
+    "region-rnn": (RegionRnn, RegionRnnConfig),
+}
 SAVING = ".saving-"
 FILES = ("model.safetensors", "config.json", "vocabulary.json")
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy
-import torch
 
 from saywhere.data.sample import Sample
-from saywhere.drawing import draw_regions
-from saywhere.errors import UserError
 from saywhere.images import Picture
 from saywhere.language.word_vectors import load_word_vectors, read_word_vectors
 from saywhere.models import checkpoint
@@ -51,7 +49,9 @@ class AlignerSystem:
     about = "says which words of a sentence belong to which area of a picture, and which sentence to which picture"
     unit = "sentences"
     extractor = "extractor"
-    presets = {"default": AlignerConfig, "original": AlignerConfig.original}
+    presets: Mapping[str, Callable[[], AlignerConfig]] = MappingProxyType(
+        {"default": AlignerConfig, "original": AlignerConfig.original}
+    )
 
     def usable(self, samples: Sequence[Sample], config: AlignerConfig) -> list[Sample]:
         """The samples with sentences, without those sentences that have no word."""

@@ -12,6 +12,7 @@ from saywhere.errors import UserError
 from saywhere.images import Picture
 from saywhere.models.config import Config
 from saywhere.text import Vocabulary
+from saywhere.training.alignment import AlignerSystem
 from saywhere.training.dataset import TargetMaker
 from saywhere.training.regions import DenseCapSystem
 
@@ -79,7 +80,7 @@ class System(Protocol):
         ...
 
 
-SYSTEMS: dict[str, System] = {"densecap": DenseCapSystem()}
+SYSTEMS: dict[str, System] = {"densecap": DenseCapSystem(), "aligner": AlignerSystem()}
 
 
 def find_system(name: str) -> System:

@@ -1,0 +1,124 @@
+"""Sentences of Flickr30k Entities whose phrases are marked, with the boxes of what they name."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from saywhere import boxes as geometry
+from saywhere.data import flickr
+from saywhere.data.assembly import measure_all, to_disk
+from saywhere.data.files import read_lines
+from saywhere.data.sample import Report
+from saywhere.errors import UserError
+from saywhere.images import ImageError
+from saywhere.text import tokenize
+
+_PIECE = re.compile(r"\[/EN#(?P<entity>[^/\s]+)/(?P<types>\S+) (?P<phrase>[^\]]*)\]|(?P<plain>[^\[]+|\[)")
+
+
+@dataclass(frozen=True, eq=False)
+class MarkedPhrase:
+    """A phrase of a sentence and where it is.
+
+    Attributes:
+        start, stop: number of its first word in the sentence's words, and of the word after its last.
+        entity: the number of what it names, the same in all sentences of the picture.
+        types: such as ``people``, ``clothing``, ``bodyparts``, ``animals``, ``vehicles``, ``instruments``, ``scene``,
+            ``other``; mostly one.
+        box: ``(4,)`` in pixels of the picture on disk, the union where the entity has several; None without a box.
+    """
+
+    start: int
+    stop: int
+    entity: str
+    types: tuple[str, ...]
+    box: Tensor | None
+
+
+@dataclass(frozen=True, eq=False)
+class MarkedSentence:
+    """A sentence, its ``words`` (as :func:`saywhere.text.tokenize` gives them), and its phrases in order."""
+
+    words: tuple[str, ...]
+    phrases: tuple[MarkedPhrase, ...]
+
+    @property
+    def text(self) -> str:
+        """The words with spaces between them; it has these very words."""
+        return " ".join(self.words)
+
+
+@dataclass(frozen=True, eq=False)
+class MarkedPicture:
+    """A picture: its file, its upright size on disk in pixels, and its sentences."""
+
+    image: Path
+    width: int
+    height: int
+    sentences: tuple[MarkedSentence, ...]
+
+
+def read_entities(root: str | Path, split: str, report: Report | None = None) -> list[MarkedPicture]:
+    """The pictures of one split of Flickr8k or Flickr30k with the marked sentences of Flickr30k Entities.
+
+    A picture whose file or annotation is missing or broken is left out and named in ``report``.
+
+    Raises:
+        UserError: no such data set or split, or one without Entities.
+    """
+    root, report = Path(root), Report() if report is None else report
+    if not flickr.recognises(root):
+        raise UserError(f"{root}: not Flickr8k or Flickr30k; docs/data.md describes the format")
+    known = flickr.splits(root)
+    if split not in known:
+        raise UserError(f"{root}: no split {split!r}; it has {', '.join(known) or 'none'}")
+    folder = next((root / f for f in flickr.ENTITIES_FOLDERS if (root / f / "Annotations").is_dir()), None)
+    if folder is None:
+        raise UserError(f"{root}: no Entities/Annotations and Entities/Sentences (Flickr30k Entities)")
+    images = flickr.find_images(root)
+    names = [line.strip().removesuffix(".jpg") for line in read_lines(known[split]) if line.strip()]
+    report.listed += len(names)
+    files = [images / f"{name}.jpg" for name in names]
+    found: list[MarkedPicture] = []
+    for name, file, size in zip(names, files, measure_all(files), strict=True):
+        if isinstance(size, ImageError):
+            report.problem("picture that cannot be read", f"{name}.jpg")
+            continue
+        try:
+            annotated, boxes = flickr.read_boxes(folder / "Annotations" / f"{name.split('_')[0]}.xml")
+            lines = read_lines(folder / "Sentences" / f"{name.split('_')[0]}.txt")
+            rows = torch.tensor(list(boxes.values())).reshape(-1, 4)
+            on_disk = geometry.clip(to_disk(rows, annotated, size), size.width, size.height)
+            placed = dict(zip(boxes, on_disk, strict=True))
+            sentences = tuple(read_marked(line, placed) for line in lines if line.strip())
+            found.append(MarkedPicture(file, size.width, size.height, sentences))
+        except (ElementTree.ParseError, OSError, ValueError) as error:
+            report.problem("missing or broken annotation", f"{name} ({error})")
+    if not found:
+        raise UserError(f"{root}: the split {split} has no picture with Entities that can be read")
+    return found
+
+
+def read_marked(line: str, boxes: dict[str, Tensor]) -> MarkedSentence:
+    """A line of ``Sentences/*.txt``, ``[/EN#1/people A man] in [/EN#2/clothing a red shirt]``, with boxes by entity."""
+    words: list[str] = []
+    phrases: list[MarkedPhrase] = []
+    for piece in _PIECE.finditer(line):
+        start = len(words)
+        words += tokenize(flickr.tidy(piece["phrase"] if piece["entity"] else piece["plain"]))
+        if piece["entity"] and len(words) > start:
+            types = tuple(piece["types"].split("/"))
+            phrases.append(MarkedPhrase(start, len(words), piece["entity"], types, boxes.get(piece["entity"])))
+    return MarkedSentence(tuple(words), tuple(phrases))
+
+
+def count_phrases(pictures: Sequence[MarkedPicture]) -> int:
+    """Phrases that have a box."""
+    return sum(phrase.box is not None for p in pictures for s in p.sentences for phrase in s.phrases)

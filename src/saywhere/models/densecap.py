@@ -9,29 +9,26 @@ from typing import TYPE_CHECKING, overload
 import torch
 from torch import Tensor, nn
 
-from saywhere import boxes as geometry
 from saywhere.errors import UserError
-from saywhere.images import Picture, Preprocess, open_picture
+from saywhere.images import Picture, open_picture
 from saywhere.language.decoding import Decoded, decode
-from saywhere.language.lstm import LstmSpeaker
 from saywhere.models.densecap_config import DenseCapConfig
+from saywhere.models.densecap_parts import (
+    build_conventions,
+    build_feature_network,
+    build_localization,
+    build_preprocess,
+    build_rpn_sampler,
+    build_speaker,
+)
 from saywhere.models.encoding import Encoding, inside
 from saywhere.models.found import Found, confidence, rank
 from saywhere.models.phrase_scores import PhraseScores, score_regions
 from saywhere.regions import Regions
 from saywhere.text import END, PAD, Vocabulary
-from saywhere.vision.backbones import Pyramid, build_backbone, by_shape
-from saywhere.vision.localization import (
-    AnchorGenerator,
-    BoxCoder,
-    Choice,
-    LocalizationLayer,
-    RegionSampler,
-    RpnHead,
-    RpnOutput,
-)
+from saywhere.vision.backbones import Pyramid, by_shape
+from saywhere.vision.localization import Choice, RegionSampler, RpnOutput
 from saywhere.vision.recognition import Recognised, Recognition
-from saywhere.vision.sampling import pool_pyramid
 
 if TYPE_CHECKING:
     from saywhere.images import ImageLike
@@ -97,22 +94,20 @@ class DenseCap(nn.Module):
     def __init__(self, config: DenseCapConfig, vocabulary: Vocabulary, pretrained_backbone: bool = True):
         super().__init__()
         self.config, self.vocabulary = config, vocabulary
-        self.backbone = build_backbone(config.backbone, config.strides, pretrained_backbone)
-        self.preprocess = Preprocess(config.long_side, config.multiple, self.backbone.mean, self.backbone.std)
+        self.backbone = build_feature_network(config, pretrained_backbone)
+        self.preprocess = build_preprocess(config, self.backbone)
         channels = config.pyramid or self.backbone.channels[0]
         self.pyramid = Pyramid(self.backbone.channels, channels) if config.pyramid else None
-        anchors = AnchorGenerator(config.anchors, config.strides)
-        self.coder = BoxCoder(config.max_log_scale)
-        head = RpnHead(channels, config.rpn_hidden, anchors.per_cell, config.rpn_two_way)
-        self.localization = LocalizationLayer(head, anchors, self.coder, config.rpn_nms, config.before_nms)
-        self.rpn_sampler = RegionSampler(config.rpn_batch, config.rpn_positive, config.rpn_negative)
+        self.conventions = build_conventions(config)
+        self.localization = build_localization(config, channels, self.conventions)
+        self.rpn_sampler = build_rpn_sampler(config)
         self.sampler = RegionSampler(
             config.batch, config.positive, config.negative, config.positive_share, best_is_positive=False
         )
-        self.recognition = Recognition(channels, config.pool_size, config.code_size, config.dropout, config.context)
-        self.speaker = LstmSpeaker(
-            config.code_size, len(vocabulary), config.word_size, config.hidden_size, config.speaker_dropout
+        self.recognition = Recognition(
+            channels, config.pool_size, config.code_size, config.dropout, config.context, config.fc_size
         )
+        self.speaker = build_speaker(config, len(vocabulary))
 
     # Training
 
@@ -121,6 +116,7 @@ class DenseCap(nn.Module):
         features: Sequence[tuple[Tensor, ...]],
         targets: Sequence[Target],
         generator: torch.Generator | None = None,
+        chosen: Sequence[Choice] | None = None,
     ) -> DenseCapOutput:
         """One training step's outputs.
 
@@ -128,10 +124,14 @@ class DenseCap(nn.Module):
             features: of each picture the backbone's maps.
             targets: of each picture the truth; it may be empty.
             generator: source of the samplers' randomness, on the CPU.
+            chosen: of each picture the anchors that train the RPN, instead of drawing them.
         """
+        conventions = self.conventions
+        targets = [replace(target, boxes=conventions.from_ours(target.boxes)) for target in targets]
         pictures = self.neck(features)
         rpns = self.localization(pictures)
-        chosen = [self._choose_anchors(rpn, target, generator) for rpn, target in zip(rpns, targets, strict=True)]
+        if chosen is None:
+            chosen = [self._choose_anchors(rpn, target, generator) for rpn, target in zip(rpns, targets, strict=True)]
         drawn = [self._choose_regions(*row, generator) for row in zip(rpns, chosen, targets, strict=True)]
         sizes = [(target.width, target.height) for target in targets]
         recognised = self._recognise(pictures, [boxes for boxes, _ in drawn], sizes)
@@ -143,17 +143,17 @@ class DenseCap(nn.Module):
         said = self.speaker(recognised.codes[positive], heard.masked_fill(heard == END, PAD), real)
         rows = list(zip(rpns, chosen, targets, strict=True))
         return DenseCapOutput(
-            rpn_logits=torch.cat([rpn.logits[choice.rows] for rpn, choice, _ in rows]),
+            rpn_logits=torch.cat([conventions.pick(rpn.logits, choice.rows) for rpn, choice, _ in rows]),
             rpn_positive=_is_positive(chosen),
             rpn_offsets=torch.cat([rpn.offsets[choice.positive] for rpn, choice, _ in rows]),
             rpn_offset_targets=torch.cat(
-                [self.coder.encode(t.boxes[c.truth], rpn.anchors[c.positive]) for rpn, c, t in rows]
+                [conventions.encode(t.boxes[c.truth], rpn.anchors[c.positive]) for rpn, c, t in rows]
             ),
             rpn_all_offsets=torch.cat([rpn.offsets for rpn in rpns]),
             logits=recognised.logits,
             positive=positive,
             offsets=recognised.offsets[positive],
-            offset_targets=self.coder.encode(
+            offset_targets=conventions.encode(
                 torch.cat([t.boxes[c.truth] for t, c in zip(targets, choices, strict=True)]), references
             ),
             word_logits=said,
@@ -161,23 +161,19 @@ class DenseCap(nn.Module):
         )
 
     def _choose_anchors(self, rpn: RpnOutput, target: Target, generator: torch.Generator | None) -> Choice:
-        config = self.config
-        boxes = self.localization.boxes(rpn).detach() if config.match_proposals else rpn.anchors
-        inside = None
-        if config.inside_only:
-            limits = boxes.new_tensor([target.width, target.height])
-            inside = (boxes[:, :2] >= 0).all(dim=1) & (boxes[:, 2:] <= limits).all(dim=1)
-        return self.rpn_sampler(geometry.iou(boxes, target.boxes), inside, generator)
+        boxes = self.localization.boxes(rpn).detach() if self.config.match_proposals else rpn.anchors
+        inside = self.conventions.inside(boxes, target.width, target.height) if self.config.inside_only else None
+        return self.rpn_sampler(self.conventions.iou(boxes, target.boxes), inside, generator)
 
     def _choose_regions(
         self, rpn: RpnOutput, choice: Choice, target: Target, generator: torch.Generator | None
     ) -> tuple[Tensor, Choice]:
         """The boxes of one picture that train the second stage, positives first, and their truths."""
         if self.config.shared_batch:
-            return self.localization.boxes(rpn)[choice.rows], choice
+            return self.conventions.pick(self.localization.boxes(rpn), choice.rows), choice
         proposals, _ = self.localization.propose(rpn, target.width, target.height, self.config.proposals)
         boxes = torch.cat((proposals, target.boxes))
-        choice = self.sampler(geometry.iou(boxes.detach(), target.boxes), None, generator)
+        choice = self.sampler(self.conventions.iou(boxes.detach(), target.boxes), None, generator)
         return boxes[choice.rows], choice
 
     # Describing
@@ -199,7 +195,7 @@ class DenseCap(nn.Module):
         if not isinstance(images, (list, tuple)):
             return self.encode([images])[0]
         pictures = [open_picture(image, self.config.long_side) for image in images]
-        pixels = [self.preprocess(picture).to(self.device) for picture in pictures]
+        pixels = [self.preprocess(picture).to(self.recognition.score.weight) for picture in pictures]
         maps = self.neck(self.backbone(pixels))
         return [
             Encoding(m, picture.width, picture.height, x.shape[2], x.shape[1], picture.name)
@@ -212,30 +208,39 @@ class DenseCap(nn.Module):
         rpns = self.localization([encoding.maps for encoding in encodings])
         limit = self.config.proposals if limit is None else limit
         return [
-            self.localization.propose(rpn, encoding.input_width, encoding.input_height, limit)[0]
+            self.conventions.to_ours(
+                self.localization.propose(rpn, encoding.input_width, encoding.input_height, limit)[0]
+            )
             for rpn, encoding in zip(rpns, encodings, strict=True)
         ]
 
-    def pool(self, pictures: Sequence[tuple[Tensor, ...]], boxes: Sequence[Tensor]) -> Tensor:
-        """Features ``(N, C, size, size)`` of all boxes of all pictures, in order."""
+    def pool(
+        self, pictures: Sequence[tuple[Tensor, ...]], boxes: Sequence[Tensor], sizes: Sequence[tuple[int, int]]
+    ) -> Tensor:
+        """Features ``(N, C, size, size)`` of all boxes of all pictures, in order.
+
+        Boxes are in the format of ``conventions``, in pixels of the network's input, whose (width, height) ``sizes`` are.
+        """
         size, strides, how = self.config.pool_size, self.config.strides, self.config.pooling
-        return torch.cat([pool_pyramid(m, strides, b, size, how) for m, b in zip(pictures, boxes, strict=True)])
+        rows = zip(pictures, boxes, sizes, strict=True)
+        return torch.cat([self.conventions.pool(m, strides, b, size, how, picture) for m, b, picture in rows])
 
     def _recognise(
         self, pictures: Sequence[tuple[Tensor, ...]], boxes: Sequence[Tensor], sizes: Sequence[tuple[int, int]]
     ) -> Recognised:
         """What comes of all boxes of all pictures, in order; ``sizes`` are those of the network's input."""
-        features = self.pool(pictures, boxes)
+        features = self.pool(pictures, boxes, sizes)
         if not self.config.context:
             return self.recognition(features)
-        wholes = [torch.tensor([[0.0, 0.0, *size]], device=features.device) for size in sizes]
-        return self.recognition(features, self.pool(pictures, wholes), [len(b) for b in boxes])
+        wholes = [self.conventions.from_ours(features.new_tensor([[0.0, 0.0, *size]])) for size in sizes]
+        return self.recognition(features, self.pool(pictures, wholes, sizes), [len(b) for b in boxes])
 
     @torch.no_grad()
     def recognise(self, encodings: Sequence[Encoding], boxes: Sequence[Tensor]) -> list[Recognised]:
         """Codes, second scores and second offsets of each picture's boxes (in pixels of the network's input)."""
         sizes = [(encoding.input_width, encoding.input_height) for encoding in encodings]
-        out = self._recognise([encoding.maps for encoding in encodings], boxes, sizes)
+        written = [self.conventions.from_ours(b) for b in boxes]
+        out = self._recognise([encoding.maps for encoding in encodings], written, sizes)
         counts = [len(b) for b in boxes]
         parts = zip(out.codes.split(counts), out.logits.split(counts), out.offsets.split(counts), strict=True)
         return [Recognised(*part) for part in parts]
@@ -243,23 +248,37 @@ class DenseCap(nn.Module):
     @torch.no_grad()
     def speak(self, codes: Tensor) -> list[str]:
         """A caption of each region code ``(N, D)``."""
-        return [self.vocabulary.decode(row) for row in self._say(codes).words.tolist()]
+        return [self._text(row) for row in self._say(codes).words.tolist()]
 
     def _say(self, codes: Tensor) -> Decoded:
-        return decode(self.speaker, codes, self.config.max_words, self.config.beam, self.config.length_power)
+        config, never = self.config, self.speaker.never_said
+        return decode(self.speaker, codes, config.max_words, config.beam, config.length_power, never)
+
+    def _text(self, words: list[int]) -> str:
+        return self.vocabulary.decode(words, self.speaker.unknown)
 
     def select(self, encoding: Encoding, proposals: Tensor, found: Recognised) -> tuple[Tensor, Tensor]:
         """Final boxes ``(N, 4)`` in pixels of the picture, and which proposals they come from, by falling logit."""
-        boxes = encoding.to_picture(self.coder.decode(found.offsets, proposals))
-        rows = ((boxes[:, 2:] - boxes[:, :2]) > 0).all(dim=1).nonzero().flatten()
-        rows = rows[geometry.nms(boxes[rows], found.logits[rows], self.config.final_nms)]
+        conventions = self.conventions
+        found_boxes = conventions.decode(found.offsets, conventions.from_ours(proposals))
+        boxes = encoding.to_picture(conventions.to_ours(found_boxes))
+        rows = conventions.suppress_final(found_boxes, boxes, found.logits, self.config.final_nms)
+        rows = rows[((boxes[rows, 2:] - boxes[rows, :2]) > 0).all(dim=1)]
         return boxes[rows], rows
 
     @torch.no_grad()
-    def find(self, encodings: Sequence[Encoding], boxes: Sequence[Tensor] | None = None) -> list[Found]:
-        """The regions of each picture, or those in ``boxes`` (in its pixels), described but not yet ranked."""
+    def find(
+        self,
+        encodings: Sequence[Encoding],
+        boxes: Sequence[Tensor] | None = None,
+        proposals: Sequence[Tensor] | None = None,
+    ) -> list[Found]:
+        """The regions of each picture, or those in ``boxes`` (in its pixels), described but not yet ranked.
+
+        ``proposals`` (in pixels of the network's input) take the place of the localization layer's.
+        """
         if boxes is None:
-            proposals = self.propose(encodings)
+            proposals = self.propose(encodings) if proposals is None else proposals
             recognised = self.recognise(encodings, proposals)
             kept = [self.select(*row) for row in zip(encodings, proposals, recognised, strict=True)]
         else:
@@ -270,9 +289,7 @@ class DenseCap(nn.Module):
         said = self._say(torch.cat(codes))
         captions, sure = iter(said.words.tolist()), iter(confidence(said).split([len(rows) for _, rows in kept]))
         return [
-            Found(
-                e, final, r.logits[rows], code, tuple(self.vocabulary.decode(next(captions)) for _ in rows), next(sure)
-            )
+            Found(e, final, r.logits[rows], code, tuple(self._text(next(captions)) for _ in rows), next(sure))
             for e, r, (final, rows), code in zip(encodings, recognised, kept, codes, strict=True)
         ]
 

@@ -100,5 +100,5 @@ class Comparison:
 
 
 def load(path: str | Path, changes: Sequence[str] = ()) -> Comparison:
-    """Read the recipe of a comparison and change it by ``key=value`` pairs; ``UserError`` as for recipes of training."""
+    """Read the recipe of a comparison and change it by ``key=value`` pairs; ``UserError`` as for other recipes."""
     return options.from_dict(Comparison, recipes.read(path, changes), source=str(path))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -74,10 +73,11 @@ class Run:
         split = plan.data.validation or ""
         samples = data.read(root, plan.data.format, split)
         chosen = evenly(samples.samples, plan.data.validation_limit)
-        dense_run.write_truth(data.Samples(tuple(chosen), samples.name, samples.split), root, out / dense_run.TRUTH)
+        measured = data.Samples(tuple(chosen), samples.name, samples.split)
+        dense_run.write_truth(measured, root, out / dense_run.TRUTH)
         self.truth = RegionLines(out / dense_run.TRUTH, several=True)
         by_file = {sample.image: sample for sample in chosen}
-        sources = dense_run.picture_sources(chosen, root)
+        sources = dense_run.picture_sources(measured, root)
         self.pictures: dict[str, Sample] = {source.name: by_file[source.path] for source in sources}
         system, config = DenseCapSystem(), self._fcln(plan.seeds[0]).config
         self.train, self.data_name = read_split(plan.data, system, config, plan.data.train, plan.data.train_limit)

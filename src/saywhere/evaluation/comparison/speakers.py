@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -10,8 +10,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from saywhere.images import Picture
-from saywhere.models.densecap import DenseCap, without_repeats
+from saywhere.models.densecap import DenseCap
 from saywhere.models.encoding import Encoding
+from saywhere.models.found import rank
 from saywhere.regions import Regions
 from saywhere.vision.proposals import Proposed
 
@@ -26,19 +27,11 @@ def rpn_proposals(model: DenseCap, encoding: Encoding, nms: float, limit: int) -
     return Proposed(encoding.to_picture(boxes), logits.sigmoid()).suppressed(nms, limit)
 
 
+@torch.no_grad()
 def describe_proposals(model: DenseCap, encoding: Encoding, boxes: Tensor) -> Regions:
-    """FCLN's second stage on proposals ``(N, 4)`` in pixels of the network's input, wherever they come from.
-
-    Second scores, second offsets, final suppression and captions are those of :meth:`DenseCap.describe`.
-    """
-    found = model.recognise([encoding], [boxes])[0]
-    final, rows = model.select(encoding, boxes, found, None)
-    codes = found.codes[rows]
-    scores = found.logits[rows].float().sigmoid()
-    captions = tuple(model.speak(codes))
-    regions = Regions(encoding.width, encoding.height, final, scores, captions, codes, encoding.name)
-    limit = model.config.repeat_nms
-    return regions if limit is None else without_repeats(regions, limit)
+    """What :meth:`DenseCap.describe` gives, but from proposals ``(N, 4)`` in pixels of the network's input."""
+    found = model.find([encoding], proposals=[boxes])[0].regions(model.config.calibration)
+    return found[rank(found, model.config.repeat_nms)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,10 +39,10 @@ class Neighbours:
     """True regions of training pictures: their codes ``(N, D)`` of length 1, and a phrase of each."""
 
     codes: Tensor
-    phrases: Sequence[str]
+    phrases: list[str]
 
     @classmethod
-    def of(cls, codes: Tensor, phrases: Sequence[str]) -> Neighbours:
+    def of(cls, codes: Tensor, phrases: list[str]) -> Neighbours:
         """From codes of any length."""
         return cls(functional.normalize(codes.float(), dim=1), phrases)
 

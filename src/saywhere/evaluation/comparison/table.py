@@ -67,7 +67,7 @@ class Results:
         return [mine / theirs if theirs else float("inf") for mine, theirs in zip(own, best, strict=True)]
 
     def aims(self) -> list[dict[str, Any]]:
-        """What the comparison is to show, with each seed's figure and whether the mean (of the time: the ratio) does."""
+        """What the comparison is to show, with each seed's figure (time: each clock's)."""
         found = []
         for name, others, at_least in (
             ("AP of FCLN over the best baseline's", BASELINES, 1.0),

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from torch import Tensor
+
+    from saywhere.images import Picture
+    from saywhere.models.encoding import Encoding
+
 STAGES = ("proposals", "network", "language")
 
 
@@ -77,10 +82,10 @@ class Timed:
             encoding = self.fcln.encode(picture)
         self._second_stage(encoding, encoding.to_input(boxes), watch)
 
-    def _second_stage(self, encoding, boxes, watch: Watch) -> None:
+    def _second_stage(self, encoding: Encoding, boxes: Tensor, watch: Watch) -> None:
         with watch.stage("network"):
             found = self.fcln.recognise([encoding], [boxes])[0]
-            _, rows = self.fcln.select(encoding, boxes, found, None)
+            _, rows = self.fcln.select(encoding, boxes, found)
         with watch.stage("language"):
             self.fcln.speak(found.codes[rows])
 
@@ -96,7 +101,7 @@ class Timed:
             boxes = self.proposer(picture).suppressed(self.nms, self.limit).boxes
         self._describe(model, picture, boxes, watch)
 
-    def _describe(self, model: RegionRnn, picture, boxes, watch: Watch) -> None:
+    def _describe(self, model: RegionRnn, picture: Picture, boxes: Tensor, watch: Watch) -> None:
         with watch.stage("network"):
             features = model.features(picture, boxes)
         with watch.stage("language"):

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import pytest
 
 from saywhere.errors import UserError
-from saywhere.options import from_dict
+from saywhere.options import assignments, from_dict
 
 
 @dataclass(frozen=True)
@@ -92,3 +92,12 @@ def test_what_does_not_fit_is_named_with_what_is_wanted(values: dict[Any, Any], 
 def test_without_a_source_the_key_stands_first() -> None:
     with pytest.raises(UserError, match="^fast is true or false"):
         from_dict(Outer, {"fast": 2})
+
+
+def test_assignments_are_json_or_text() -> None:
+    given = ["beam=3", "repeat_nms=null", "calibration=[1, 0.5, 0]", "pooling=roi_align", "odd=a=b"]
+    wanted = {"beam": 3, "repeat_nms": None, "calibration": [1, 0.5, 0], "pooling": "roi_align", "odd": "a=b"}
+    assert assignments(given) == wanted
+    for wrong in ("beam", "=3"):
+        with pytest.raises(UserError, match=r"is not OPTION=VALUE"):
+            assignments([wrong])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import json
 import math
 import types
 import typing
@@ -15,6 +16,24 @@ from saywhere.errors import UserError
 T = TypeVar("T")
 
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+
+
+def assignments(pairs: Sequence[str]) -> dict[str, Any]:
+    """Options from texts such as ``beam=3`` or ``calibration=[1,0,0]``: values are JSON, or else plain text.
+
+    Raises:
+        UserError: no ``=``, or no name before it.
+    """
+    values: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not (name and equals):
+            raise UserError(f"{pair!r} is not OPTION=VALUE, for example beam=3")
+        try:
+            values[name] = json.loads(text)
+        except ValueError:
+            values[name] = text
+    return values
 
 
 def from_dict(cls: type[T], values: Mapping[str, Any], source: str = "", prefix: str = "") -> T:

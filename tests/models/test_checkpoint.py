@@ -104,3 +104,17 @@ def test_bundled_models_have_a_description():
     bundled = models()
     assert "densecap-flickr8k" in bundled, "the model that the documents name does not ship with the package"
     assert all(bundled.values())
+
+
+def test_options_may_be_others_than_the_stored_ones(tmp_path):
+    model = tiny_model()
+    save(model, tmp_path)
+    before = saywhere.load(tmp_path, repeat_nms=None).describe(IMAGE)
+    fewer = saywhere.load(tmp_path, repeat_nms=None, proposals=3).describe(IMAGE)
+    assert 0 < len(fewer) <= 3 < len(before)
+    larger = saywhere.load(tmp_path, long_side=128)
+    assert larger.preprocess.long_side == larger.config.long_side == 128
+    with pytest.raises(UserError, match="beem"):
+        saywhere.load(tmp_path, beem=3)
+    with pytest.raises(UserError, match=r"cannot be loaded with code_size changed"):
+        saywhere.load(tmp_path, code_size=16)

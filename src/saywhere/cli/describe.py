@@ -44,6 +44,7 @@ def describe(
     model: str = typer.Option("densecap-flickr8k", metavar="NAME|DIR", help="A model's name or folder."),
     device: str | None = typer.Option(None, metavar="D", help="cpu, cuda, mps, ...; a GPU if there is one."),
     batch: int = typer.Option(8, min=1, metavar="N", help="Pictures at a time."),
+    change: list[str] = typer.Option([], "--set", metavar="OPTION=VALUE", help="Change the model, such as beam=3."),
     format: Format = typer.Option(Format.saywhere, help="densecap: the original program's results.json, in --out."),
 ) -> None:
     """Say what is where in pictures: boxes with scores and captions.
@@ -76,7 +77,7 @@ def describe(
             for source in sources:
                 if outputs.is_described(source) and not outputs.is_complete(source):
                     run.attempt(source, outputs.complete, source)
-            for done in _describe(todo, given, model, device, most, threshold, batch):
+            for done in _describe(todo, given, (model, device, change), most, threshold, batch):
                 run.take(done)
         if format is Format.densecap:
             options = {"model": model, "image_size": 720, "top": most, "threshold": threshold}
@@ -87,14 +88,12 @@ def describe(
 def _describe(
     todo: list[Source],
     given: dict[str, Any] | None,
-    model: str,
-    device: str | None,
+    model: tuple[str, str | None, list[str]],
     top: int | None,
     threshold: float | None,
     batch: int,
 ) -> Iterator[Described]:
-    """Load the model, if there is anything for it to do, and describe."""
-    import saywhere
+    """Load the model (name, device, changes), if there is anything for it to do, and describe."""
     from saywhere.describing import describe_pictures, unreadable_at_start
 
     for done in unreadable_at_start(todo, given):
@@ -102,7 +101,7 @@ def _describe(
         yield done
     if not todo:
         return
-    loaded = saywhere.load(model, device=device or best_device())
+    loaded = load_model(*model)
     long_side = loaded.preprocess.long_side
     with little_memory(batch):
         yield from describe_pictures(
@@ -121,6 +120,14 @@ def little_memory(batch: int) -> Iterator[None]:
         if type(error).__name__ != "OutOfMemoryError":
             raise
         raise UserError(f"the device has too little memory for --batch {batch}; give a smaller one") from error
+
+
+def load_model(name: str, device: str | None, changes: list[str]) -> Any:
+    """The model with some options changed, on the device or on the best there is."""
+    import saywhere
+    from saywhere.options import assignments
+
+    return saywhere.load(name, device or best_device(), **assignments(changes))
 
 
 def best_device() -> str:

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ from safetensors.torch import save as to_bytes
 import saywhere
 from saywhere.errors import UserError
 from saywhere.files import write_text
-from saywhere.images import Preprocess
 from saywhere.models.aligner import Aligner
 from saywhere.models.aligner_config import AlignerConfig
+from saywhere.models.captioner import Captioner
+from saywhere.models.captioner_config import CaptionerConfig
 from saywhere.models.densecap import DenseCap
 from saywhere.models.densecap_config import DenseCapConfig
 from saywhere.models.region_rnn import RegionRnn, RegionRnnConfig
@@ -29,6 +31,7 @@ BUNDLED = Path(saywhere.__file__).parent / "pretrained"
 KINDS = {
     "densecap": (DenseCap, DenseCapConfig),
     "aligner": (Aligner, AlignerConfig),
+    "captioner": (Captioner, CaptionerConfig),
     "region-rnn": (RegionRnn, RegionRnnConfig),
 }
 SAVING = ".saving-"
@@ -96,8 +99,14 @@ def change_config(folder: Path, options: dict[str, Any]) -> None:
     write_text(folder / "config.json", json.dumps(stored, indent=2) + "\n")
 
 
-def load(name_or_folder: str | Path, device: str | torch.device = "cpu") -> DenseCap:
+def load(name_or_folder: str | Path, device: str | torch.device = "cpu", **options: Any) -> Any:
     """A model ready to use: a checkpoint folder, the name of a bundled model, or a hub id ``owner/name``.
+
+    Args:
+        name_or_folder: of the model.
+        device: where it is to run.
+        options: of its configuration, to be others than the stored ones, such as ``beam=3`` or ``proposals=300``; those
+            that its weights depend on can not be.
 
     Raises:
         UserError: there is no such model, a file is missing or damaged, or it does not fit the configuration.
@@ -110,19 +119,22 @@ def load(name_or_folder: str | Path, device: str | torch.device = "cpu") -> Dens
         model_class, config_class = KINDS[stored["model"]]
         config = config_class.from_dict(stored["config"])
         pixels = stored["preprocess"]
-        preprocess = Preprocess(pixels["long_side"], pixels["multiple"], tuple(pixels["mean"]), tuple(pixels["std"]))
+        sizes = {name: pixels[name] for name in ("long_side", "multiple") if name not in options}
+        levels = {"mean": tuple(pixels["mean"]), "std": tuple(pixels["std"])}
     except UserError as error:
         raise UserError(f"{folder / 'config.json'}: {error}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{folder / 'config.json'} is not a saywhere configuration: {error!r}") from error
+    config = config_class.from_dict({**config.to_dict(), **options})
     model = model_class(config, Vocabulary.load(folder / "vocabulary.json"), pretrained_backbone=False)
-    model.preprocess = preprocess
+    model.preprocess = replace(model.preprocess, **sizes, **levels)
     try:
         weights = load_file(folder / "model.safetensors")
         model.load_state_dict({key: v.float() if v.is_floating_point() else v for key, v in weights.items()})
     except (SafetensorError, RuntimeError, OSError) as error:
         reason = " ".join(str(error).split())[:300]
-        raise UserError(f"{folder / 'model.safetensors'} cannot be loaded: {reason}") from error
+        changed = f" with {', '.join(options)} changed" if options else ""
+        raise UserError(f"{folder / 'model.safetensors'} cannot be loaded{changed}: {reason}") from error
     return model.to(_device(device)).eval()
 
 

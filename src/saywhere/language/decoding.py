@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,7 +16,11 @@ NEVER_SAID = (PAD, START, UNKNOWN)
 
 
 class Speaker(Protocol):
-    """What decoding needs of a language model; every tensor of a state has the areas as its first dimension."""
+    """What decoding needs of a language model; every tensor of a state has the areas as its first dimension.
+
+    In beam search the hypotheses of an area are neighbouring rows, and the areas stay in order: with K of them, rows
+    ``i K`` to ``i K + K - 1`` are those of area i.
+    """
 
     def start(self, codes: Tensor) -> State:
         """The state ``N x ...`` after hearing the codes ``(N, D)``."""
@@ -45,7 +50,14 @@ class Decoded:
 
 
 @torch.no_grad()
-def decode(speaker: Speaker, codes: Tensor, max_words: int, beam: int = 1, length_power: float = 0.0) -> Decoded:
+def decode(
+    speaker: Speaker,
+    codes: Tensor,
+    max_words: int,
+    beam: int = 1,
+    length_power: float = 0.0,
+    never: Sequence[int] = NEVER_SAID,
+) -> Decoded:
     """Say at most ``max_words`` words of each area: greedy with ``beam`` 1, else beam search.
 
     Args:
@@ -54,30 +66,31 @@ def decode(speaker: Speaker, codes: Tensor, max_words: int, beam: int = 1, lengt
         max_words: bound on the words; a sentence that reaches it has no END.
         beam: hypotheses kept for each area.
         length_power: finished hypotheses are compared by log-probability / length ** length_power.
+        never: words that are not said.
     """
     if max_words < 1 or beam < 1:
         raise ValueError(f"max_words ({max_words}) and beam ({beam}) must be at least 1")
     if len(codes) == 0:
         return Decoded(codes.new_zeros((0, 0), dtype=torch.long), codes.new_zeros((0, 0)))
     if beam == 1:
-        return _greedy(speaker, codes, max_words)
-    return _beam(speaker, codes, max_words, beam, length_power)
+        return _greedy(speaker, codes, max_words, never)
+    return _beam(speaker, codes, max_words, beam, length_power, never)
 
 
-def _next(speaker: Speaker, words: Tensor, state: State) -> tuple[Tensor, State]:
+def _next(speaker: Speaker, words: Tensor, state: State, never: Sequence[int]) -> tuple[Tensor, State]:
     log_probs, state = speaker.step(words, state)
     log_probs = log_probs.clone()
-    log_probs[:, list(NEVER_SAID)] = -torch.inf
+    log_probs[:, list(never)] = -torch.inf
     return log_probs, state
 
 
-def _greedy(speaker: Speaker, codes: Tensor, max_words: int) -> Decoded:
+def _greedy(speaker: Speaker, codes: Tensor, max_words: int, never: Sequence[int]) -> Decoded:
     state = speaker.start(codes)
     words = torch.full((len(codes),), START, device=codes.device)
     ended = torch.zeros(len(codes), dtype=torch.bool, device=codes.device)
     said, said_log_probs = [], []
     for _ in range(max_words):
-        log_probs, state = _next(speaker, words, state)
+        log_probs, state = _next(speaker, words, state, never)
         best, words = log_probs.max(dim=1)
         said.append(words.masked_fill(ended, PAD))
         said_log_probs.append(best.masked_fill(ended, 0))
@@ -87,7 +100,9 @@ def _greedy(speaker: Speaker, codes: Tensor, max_words: int) -> Decoded:
     return Decoded(torch.stack(said, dim=1), torch.stack(said_log_probs, dim=1))
 
 
-def _beam(speaker: Speaker, codes: Tensor, max_words: int, beam: int, length_power: float) -> Decoded:
+def _beam(
+    speaker: Speaker, codes: Tensor, max_words: int, beam: int, length_power: float, never: Sequence[int]
+) -> Decoded:
     """Hypotheses of an area occupy ``beam`` neighbouring rows; one that has ended goes on with PAD at no cost."""
     n, device = len(codes), codes.device
     state = tuple(part.repeat_interleave(beam, dim=0) for part in speaker.start(codes))
@@ -98,7 +113,7 @@ def _beam(speaker: Speaker, codes: Tensor, max_words: int, beam: int, length_pow
     said = torch.zeros((n, beam, 0), dtype=torch.long, device=device)
     said_log_probs = torch.zeros((n, beam, 0), device=device)
     for _ in range(max_words):
-        log_probs, state = _next(speaker, words, state)
+        log_probs, state = _next(speaker, words, state, never)
         log_probs = log_probs.float().reshape(n, beam, -1)
         size = log_probs.shape[2]
         log_probs[ended] = -torch.inf

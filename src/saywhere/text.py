@@ -74,14 +74,14 @@ class Vocabulary:
         """Word numbers of ``text``, without START and END; unknown words become ``UNKNOWN``."""
         return [self._index.get(word, UNKNOWN) for word in tokenize(text)]
 
-    def decode(self, numbers: Iterable[int]) -> str:
-        """The text of word numbers up to the first END; padding and START are left out."""
+    def decode(self, numbers: Iterable[int], unknown: str = RESERVED[UNKNOWN]) -> str:
+        """The text of word numbers up to the first END; padding and START are left out, UNKNOWN is ``unknown``."""
         words = []
         for number in numbers:
             if number == END:
                 break
             if number not in (PAD, START):
-                words.append(self.tokens[number])
+                words.append(unknown if number == UNKNOWN else self.tokens[number])
         return " ".join(words)
 
     def save(self, path: str | Path) -> None:

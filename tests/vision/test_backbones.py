@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from saywhere.errors import UserError
-from saywhere.vision.backbones import Pyramid, build_backbone, by_shape
+from saywhere.vision.backbones import Pyramid, build_backbone, build_caffe_vgg16, by_shape
 
 
 def test_any_timm_network_with_its_strides_channels_and_pixels():
@@ -52,9 +52,13 @@ def test_vgg16_is_cut_before_the_last_pooling():
     backbone = build_backbone("vgg16", pretrained=False)
     assert backbone.strides == (16,) and backbone.channels == (512,)
     assert tuple(backbone([torch.zeros(3, 64, 90)])[0][0].shape) == (512, 4, 5)
-    caffe = build_backbone("vgg16_caffe", pretrained=False)
+    caffe = build_caffe_vgg16(pretrained=False)
     assert tuple(caffe([torch.zeros(3, 64, 90)])[0][0].shape) == (512, 4, 6)  # rounds up
-    assert [round(m * 255, 3) for m in caffe.mean] == [123.68, 116.779, 103.939]
+    assert [round(m * 255, 3) for m in caffe.mean] == [103.939, 116.779, 123.68]  # blue, green, red
+    assert [k for k, v in caffe.body.state_dict().items() if v.shape[0] != 512][-1] == "14.bias"
+    assert caffe.body.state_dict().keys() == backbone.body.state_dict().keys()
+    with pytest.raises(UserError, match="vgg16_caffe belongs to DenseCapConfig.original"):
+        build_backbone("vgg16_caffe")
     backbone.set_trainable(True)
     trainable = [name for name, p in backbone.named_parameters() if p.requires_grad]
     assert trainable[0] == "body.10.weight" and len(trainable) == 18  # nine convolutions of conv3 to conv5

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from saywhere import boxes as geometry
-from saywhere.vision.localization import AnchorGenerator, BoxCoder, LocalizationLayer, RegionSampler, RpnHead, RpnOutput
+from saywhere.vision.conventions import Conventions
+from saywhere.vision.localization import AnchorGenerator, LocalizationLayer, RegionSampler, RpnHead, RpnOutput
 
 
 def layer(two_way: bool = False, nms: float = 0.7, before_nms: int | None = None) -> LocalizationLayer:
@@ -14,7 +15,7 @@ def layer(two_way: bool = False, nms: float = 0.7, before_nms: int | None = None
     with torch.no_grad():
         head.score.weight.normal_()
         head.offset.weight.normal_(std=0.3)
-    return LocalizationLayer(head, anchors, BoxCoder(), nms, before_nms)
+    return LocalizationLayer(head, anchors, Conventions(), nms, before_nms)
 
 
 def maps(height: int, width: int, seed: int = 0) -> tuple[torch.Tensor, ...]:
@@ -65,7 +66,7 @@ def test_pictures_of_different_sizes_in_one_call_equal_one_at_a_time():
 
 def test_offsets_start_at_zero_so_that_proposals_are_anchors():
     head = RpnHead(5, 6, 2, False)
-    rpn = LocalizationLayer(head, AnchorGenerator([[(20, 10), (16, 16)]], (8,)), BoxCoder(), 0.7)
+    rpn = LocalizationLayer(head, AnchorGenerator([[(20, 10), (16, 16)]], (8,)), Conventions(), 0.7)
     out = rpn([maps(32, 48)[:1]])[0]
     torch.testing.assert_close(rpn.boxes(out), out.anchors)
 
@@ -85,11 +86,11 @@ def test_proposals_are_clipped_solid_suppressed_and_best_first():
 def test_the_coder_inverts_and_bounds_growth():
     references = torch.tensor([[10.0, 10, 30, 20], [0, 0, 5, 5]])
     boxes = torch.tensor([[12.0, 8, 44, 30], [1, 1, 3, 9]])
-    coder = BoxCoder()
+    coder = Conventions()
     torch.testing.assert_close(coder.decode(coder.encode(boxes, references), references), boxes)
     huge = coder.decode(torch.tensor([[0, 0, 99.0, 0]]), references[:1])
     assert float(huge[0, 2] - huge[0, 0]) == pytest.approx(20 * 62.5, rel=1e-3)
-    assert torch.isinf(BoxCoder(None).decode(torch.tensor([[0, 0, 99.0, 0]]), references[:1])).any()
+    assert torch.isinf(Conventions(None).decode(torch.tensor([[0, 0, 99.0, 0]]), references[:1])).any()
 
 
 IOUS = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.5, 0.3], [0.1, 0.35], [0.2, 0.0], [0.0, 0.0], [0.05, 0.29]])

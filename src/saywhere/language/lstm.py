@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from saywhere.language.decoding import State
-from saywhere.text import PAD, START
+from saywhere.language.decoding import NEVER_SAID, State
+from saywhere.text import PAD, RESERVED, START, UNKNOWN
 
 
 class LstmSpeaker(nn.Module):
@@ -18,7 +18,13 @@ class LstmSpeaker(nn.Module):
         word_size: of the word vectors, and of the encoded code.
         hidden_size: of the LSTM.
         dropout: on the LSTM's inputs and outputs.
+
+    Attributes:
+        never_said, unknown: words that are not said, and how the unknown word is written.
     """
+
+    never_said = NEVER_SAID
+    unknown = RESERVED[UNKNOWN]
 
     def __init__(self, code_size: int, vocabulary_size: int, word_size: int, hidden_size: int, dropout: float = 0.0):
         super().__init__()

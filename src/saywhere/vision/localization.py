@@ -8,10 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from saywhere import boxes as geometry
 from saywhere.vision.backbones import by_shape
-
-MAX_LOG_SCALE = 4.135  # log(1000 / 16): a proposal is at most this much larger than its anchor
+from saywhere.vision.conventions import Conventions
 
 
 class AnchorGenerator:
@@ -20,36 +18,32 @@ class AnchorGenerator:
     Args:
         shapes: for each level its k pairs (w, h) in input pixels.
         strides: of each level.
+        conventions: format and order of the anchors.
     """
 
-    def __init__(self, shapes: Sequence[Sequence[tuple[float, float]]], strides: Sequence[int]):
+    def __init__(
+        self,
+        shapes: Sequence[Sequence[tuple[float, float]]],
+        strides: Sequence[int],
+        conventions: Conventions | None = None,
+    ):
         if len(shapes) != len(strides) or len({len(level) for level in shapes}) != 1:
             raise ValueError("anchors need the same number of shapes on every level")
         self.shapes, self.strides = shapes, strides
         self.per_cell = len(shapes[0])
+        self.conventions = conventions or Conventions()
 
     def __call__(self, maps: Sequence[Tensor]) -> Tensor:
-        """Anchors ``(A, 4)`` of the maps ``(C, H_l, W_l)`` of one picture: by level, row, column, shape."""
+        """Anchors ``(A, 4)`` of the maps ``(C, H_l, W_l)`` of one picture: by level, row, column, shape.
+
+        They are float32 for maps in half precision, which could not hold them.
+        """
+        dtype = torch.promote_types(maps[0].dtype, torch.float32)
         grids = [
-            geometry.anchor_grid(shapes, level.shape[-2], level.shape[-1], stride)
+            self.conventions.anchors(shapes, level.shape[-2], level.shape[-1], stride, dtype)
             for shapes, level, stride in zip(self.shapes, maps, self.strides, strict=True)
         ]
         return torch.cat(grids).to(maps[0].device)
-
-
-@dataclass(frozen=True)
-class BoxCoder:
-    """Offsets relative to reference boxes (Eqs. 1 and 2), with an optional bound on the growth."""
-
-    max_log_scale: float | None = MAX_LOG_SCALE
-
-    def encode(self, boxes: Tensor, references: Tensor) -> Tensor:
-        """Offsets ``(N, 4)`` from ``references`` to ``boxes``."""
-        return geometry.encode(boxes, references)
-
-    def decode(self, offsets: Tensor, references: Tensor) -> Tensor:
-        """Boxes ``(N, 4)`` at ``offsets`` from ``references``."""
-        return geometry.decode(offsets, references, self.max_log_scale)
 
 
 @dataclass(frozen=True)
@@ -75,6 +69,7 @@ class RegionSampler:
         positive, negative: a box is positive if its best IoU is above ``positive``, negative if below ``negative``.
         positive_share: at most this share of ``size`` is positive.
         best_is_positive: the best box of every truth counts as positive whatever its IoU.
+        fill: where negatives are too few, they are drawn with replacement.
     """
 
     size: int
@@ -82,6 +77,7 @@ class RegionSampler:
     negative: float
     positive_share: float = 0.5
     best_is_positive: bool = True
+    fill: bool = False
 
     def __call__(self, ious: Tensor, inside: Tensor | None = None, generator: torch.Generator | None = None) -> Choice:
         """Draw from boxes with ``ious (A, M)`` to M truths.
@@ -95,24 +91,30 @@ class RegionSampler:
         if ious.shape[1] == 0:
             none = torch.zeros(0, dtype=torch.long, device=ious.device)
             return Choice(none, none, self._draw(allowed, self.size, generator))
+        positive, truth, negative = self.candidates(ious, allowed)
+        chosen = self._draw(positive, int(self.size * self.positive_share), generator)
+        return Choice(chosen, truth[chosen], self._draw(negative, self.size - len(chosen), generator, self.fill))
+
+    def candidates(self, ious: Tensor, inside: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """What is drawn from: masks ``(A,)`` of positives, the best truth ``(A,)`` of each box, masks of negatives."""
         best, truth = ious.max(dim=1)
-        positive = (best > self.positive) & allowed
-        negative = (best < self.negative) & allowed
+        positive, negative = best > self.positive, best < self.negative
+        if inside is not None:
+            positive, negative = positive & inside, negative & inside
         if self.best_is_positive:
             forced = ious.argmax(dim=0)
             positive[forced] = True
             negative[forced] = False
-        chosen = self._draw(positive, int(self.size * self.positive_share), generator)
-        if not negative.any():
-            negative = ~positive
-        return Choice(chosen, truth[chosen], self._draw(negative, self.size - len(chosen), generator))
+        return positive, truth, negative if negative.any() else ~positive
 
     @staticmethod
-    def _draw(mask: Tensor, n: int, generator: torch.Generator | None) -> Tensor:
+    def _draw(mask: Tensor, n: int, generator: torch.Generator | None, fill: bool = False) -> Tensor:
         rows = mask.nonzero().flatten()
-        if len(rows) <= n:
-            return rows
-        return rows[torch.randperm(len(rows), generator=generator)[:n].to(rows.device)]
+        if len(rows) > n:
+            return rows[torch.randperm(len(rows), generator=generator)[:n].to(rows.device)]
+        if fill and 0 < len(rows) < n:
+            return rows[torch.randint(len(rows), (n,), generator=generator).to(rows.device)]
+        return rows
 
 
 @dataclass(frozen=True)
@@ -131,8 +133,11 @@ class RpnHead(nn.Module):
     "region" and "background", whose difference is its score.
     """
 
-    def __init__(self, channels: int, hidden: int, per_cell: int, two_way: bool):
+    def __init__(
+        self, channels: int, hidden: int, per_cell: int, two_way: bool, conventions: Conventions | None = None
+    ):
         super().__init__()
+        self.per_cell, self.conventions = per_cell, conventions or Conventions()
         self.conv = nn.Conv2d(channels, hidden, 3, padding=1)
         self.score = nn.Conv2d(hidden, per_cell * (2 if two_way else 1), 1)
         self.offset = nn.Conv2d(hidden, per_cell * 4, 1)
@@ -145,15 +150,15 @@ class RpnHead(nn.Module):
 
     def forward(self, *maps: Tensor) -> tuple[Tensor, Tensor]:
         """Maps ``(B, C, H_l, W_l)`` to logits ``(B, A)`` and offsets ``(B, A, 4)``, in the anchors' order."""
-        logits, offsets = [], []
-        for features in maps:
-            hidden = torch.relu(self.conv(features))
-            score = self.score(hidden).permute(0, 2, 3, 1)
-            if self.two_way:
-                score = score[..., 0::2] - score[..., 1::2]
-            logits.append(score.flatten(1))
-            offsets.append(self.offset(hidden).permute(0, 2, 3, 1).reshape(len(features), -1, 4))
-        return torch.cat(logits, dim=1), torch.cat(offsets, dim=1)
+        scores, offsets = zip(*(self.score_and_offset(features) for features in maps), strict=True)
+        both = torch.cat(scores, dim=1)
+        return both[..., 0] - both[..., 1] if self.two_way else both[..., 0], torch.cat(offsets, dim=1)
+
+    def score_and_offset(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Of a map ``(B, C, H, W)`` the one or two logits ``(B, A, 1 or 2)`` of its anchors and offsets ``(B, A, 4)``."""
+        hidden = torch.relu(self.conv(features))
+        rows, k = self.conventions.rows, self.per_cell
+        return rows(self.score(hidden), k), rows(self.offset(hidden), k)
 
 
 class LocalizationLayer(nn.Module):
@@ -161,16 +166,22 @@ class LocalizationLayer(nn.Module):
 
     Args:
         head: scores and offsets of every anchor.
-        anchors, coder: see :class:`AnchorGenerator`, :class:`BoxCoder`.
+        anchors: see :class:`AnchorGenerator`.
+        conventions: of boxes, the same in all parts.
         nms: proposals that overlap a better one by more than this IoU are dropped.
         before_nms: only this many best proposals enter the suppression (all if None).
     """
 
     def __init__(
-        self, head: RpnHead, anchors: AnchorGenerator, coder: BoxCoder, nms: float, before_nms: int | None = None
+        self,
+        head: RpnHead,
+        anchors: AnchorGenerator,
+        conventions: Conventions,
+        nms: float,
+        before_nms: int | None = None,
     ):
         super().__init__()
-        self.head, self.anchors, self.coder = head, anchors, coder
+        self.head, self.anchors, self.conventions = head, anchors, conventions
         self.nms, self.before_nms = nms, before_nms
 
     def forward(self, pictures: Sequence[tuple[Tensor, ...]]) -> list[RpnOutput]:
@@ -180,16 +191,18 @@ class LocalizationLayer(nn.Module):
 
     def boxes(self, rpn: RpnOutput) -> Tensor:
         """The regressed box of every anchor ``(A, 4)``, not clipped."""
-        return self.coder.decode(rpn.offsets, rpn.anchors)
+        return self.conventions.decode(rpn.offsets, rpn.anchors)
 
     def propose(self, rpn: RpnOutput, width: float, height: float, limit: int) -> tuple[Tensor, Tensor]:
         """The ``limit`` best proposals of one picture after clipping and suppression.
 
         Returns boxes ``(B, 4)`` in input pixels and logits ``(B,)``, best first.
         """
-        count = len(rpn.logits) if self.before_nms is None else min(self.before_nms, len(rpn.logits))
-        logits, rows = rpn.logits.topk(count)
-        found = geometry.clip(self.coder.decode(rpn.offsets[rows], rpn.anchors[rows]), width, height)
-        solid = ((found[:, 2:] - found[:, :2]) >= 1).all(dim=1).nonzero().flatten()
-        kept = solid[geometry.nms(found[solid], logits[solid], self.nms, limit)]
+        logits, offsets, anchors = rpn.logits, rpn.offsets, rpn.anchors
+        if self.before_nms is not None:
+            logits, rows = logits.topk(min(self.before_nms, len(logits)))
+            offsets, anchors = offsets[rows], anchors[rows]
+        found, solid = self.conventions.clip(self.conventions.decode(offsets, anchors), width, height)
+        found, logits = found[solid], logits[solid]
+        kept = self.conventions.suppress_proposals(found, logits, self.nms, limit)
         return found[kept], logits[kept]

@@ -28,14 +28,22 @@ class Recognition(nn.Module):
         context: add to the code of a region what is linear in the code of its whole picture; nothing at first.
     """
 
-    def __init__(self, channels: int, pool_size: int, code_size: int, dropout: float, context: bool = False):
+    def __init__(
+        self,
+        channels: int,
+        pool_size: int,
+        code_size: int,
+        dropout: float,
+        context: bool = False,
+        hidden: int | None = None,
+    ):
         super().__init__()
         self.layers = nn.Sequential(
             nn.Flatten(),
-            nn.Linear(channels * pool_size**2, code_size),
+            nn.Linear(channels * pool_size**2, hidden or code_size),
             nn.ReLU(),
             nn.Dropout(dropout),
-            nn.Linear(code_size, code_size),
+            nn.Linear(hidden or code_size, code_size),
             nn.ReLU(),
             nn.Dropout(dropout),
         )

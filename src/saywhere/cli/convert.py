@@ -1,0 +1,20 @@
+"""``saywhere convert``: a checkpoint of the published DenseCap program as one of ours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+
+def convert(
+    checkpoint: Path = typer.Argument(help="A Torch7 file such as densecap-pretrained-vgg16.t7."),
+    out: Path = typer.Argument(help="Folder of the converted model, for --model of the other commands."),
+) -> None:
+    """Convert a Torch7 checkpoint of the published DenseCap program; nothing in the file is executed."""
+    from saywhere.models.conversion import convert_to_folder
+
+    model = convert_to_folder(checkpoint, out)
+    count = sum(parameter.numel() for parameter in model.parameters())
+    typer.echo(f"{out}: {count:,} weights, {len(model.vocabulary.counts)} words")
+    typer.echo(f"next: saywhere describe PICTURE --model {out}")

@@ -1,0 +1,141 @@
+"""The program's language model, in its tokens: 1 to V are words, V + 1 is START and END, 0 is nothing.
+
+The embedding has one row more, V + 2, which stands for nothing. Section 3.1.4 of DenseCap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+State = tuple[Tensor, Tensor]
+
+SEQUENCE_LENGTH = 15
+BEAM = 20
+
+
+class LanguageModel(nn.Module):
+    """An LSTM that hears the code of a region, START, and then words.
+
+    The LSTM is torch's, whose second bias stays 0: the program has one.
+
+    Args:
+        code_size: D of region codes.
+        words: V, the unknown word included.
+        word_size: of the word vectors, and of the encoded code.
+        hidden_size: of the LSTM.
+        dropout: on what the LSTM puts out.
+    """
+
+    def __init__(self, code_size: int, words: int, word_size: int = 512, hidden_size: int = 512, dropout: float = 0.0):
+        super().__init__()
+        self.encode = nn.Linear(code_size, word_size)
+        self.words = nn.Embedding(words + 2, word_size)
+        self.lstm = nn.LSTM(word_size, hidden_size, batch_first=True)
+        self.dropout = nn.Dropout(dropout)
+        self.output = nn.Linear(hidden_size, words + 1)
+        self.lstm.get_parameter("bias_hh_l0").requires_grad_(False)
+        self._initialise()
+
+    def _initialise(self) -> None:
+        size = self.lstm.hidden_size
+        with torch.no_grad():
+            for name, parameter in self.lstm.named_parameters():
+                parameter.zero_()
+                if name.startswith("weight"):
+                    parameter.normal_(std=(self.lstm.input_size + size) ** -0.5)
+            self.lstm.get_parameter("bias_ih_l0")[size : 2 * size] = 1  # the forget gate
+
+    @property
+    def start(self) -> int:
+        """The token that is START and END, V + 1."""
+        return self.output.out_features
+
+    def forward(self, codes: Tensor, tokens: Tensor) -> Tensor:
+        """Scores ``(N, T + 2, V + 1)`` after hearing the code, START, and each of ``tokens (N, T)``, 0 where none."""
+        heard = torch.cat((torch.full_like(tokens[:, :1], self.start), tokens), dim=1)
+        inputs = torch.cat((torch.relu(self.encode(codes))[:, None], self._vectors(heard)), dim=1)
+        return self.output(self.dropout(self.lstm(inputs)[0]))
+
+    def _vectors(self, tokens: Tensor) -> Tensor:
+        """Word vectors of tokens from 0 (nothing) to V + 1."""
+        return self.words(torch.where(tokens == 0, self.words.num_embeddings, tokens) - 1)
+
+    def targets(self, tokens: Tensor) -> Tensor:
+        """What :meth:`forward` should put out, ``(N, T + 2)``: nothing, the tokens, END, then nothing."""
+        padded = functional.pad(tokens, (1, 1))
+        first_free = (tokens == 0).long().cumsum(dim=1).eq(0).sum(dim=1, keepdim=True) + 1
+        return padded.scatter(1, first_free, self.start)
+
+    def loss(self, scores: Tensor, targets: Tensor) -> Tensor:
+        """Cross entropy summed over time, divided by the number N of sequences, not of words."""
+        flat = functional.cross_entropy(scores.flatten(0, 1), targets.flatten() - 1, reduction="sum", ignore_index=-1)
+        return flat / max(len(scores), 1)
+
+    # Saying
+
+    def begin(self, codes: Tensor) -> State:
+        """The state (h, c), each ``(N, hidden)``, after the codes ``(N, D)``."""
+        _, (h, c) = self.lstm(torch.relu(self.encode(codes))[:, None])
+        return h[0], c[0]
+
+    def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        """Scores ``(N, V + 1)`` after hearing ``tokens (N,)``, and the next state."""
+        h, c = (part[None].contiguous() for part in state)
+        hidden, (h, c) = self.lstm(self._vectors(tokens)[:, None], (h, c))
+        return self.output(hidden[:, 0]), (h[0], c[0])
+
+    @torch.no_grad()
+    def sample(self, codes: Tensor, length: int = SEQUENCE_LENGTH) -> Tensor:
+        """Tokens ``(N, length)``, the likeliest at each step; what follows an END is said as if nothing had ended."""
+        state, said = self.begin(codes), []
+        tokens = torch.full((len(codes),), self.start, device=codes.device)
+        for _ in range(length):
+            scores, state = self.step(tokens, state)
+            tokens = scores.argmax(dim=1) + 1
+            said.append(tokens)
+        return torch.stack(said, dim=1)
+
+    @torch.no_grad()
+    def beam_search(self, codes: Tensor, length: int = SEQUENCE_LENGTH, beam: int = BEAM) -> Tensor:
+        """Tokens ``(N, length)`` by the program's beam search, which none of its commands calls.
+
+        Two quirks of it: the beams begin with the LSTM's cells in place of its output, so that ``beam`` 1 is not
+        :meth:`sample`; and a beam that has ended goes on as ``beam`` equal ones, which push others out.
+
+        Raises:
+            ValueError: ``beam`` is larger than the number of words and END.
+        """
+        if not 1 <= beam <= self.start:
+            raise ValueError(f"beam is {beam}, but there are {self.start} words")
+        found = [self._beams(code[None], length, beam) for code in codes]
+        return torch.stack(found) if found else torch.zeros(0, length, dtype=torch.long, device=codes.device)
+
+    def _beams(self, code: Tensor, length: int, beam: int) -> Tensor:
+        """The best beam ``(length,)`` for one code ``(1, D)``."""
+        start = torch.full((1,), self.start, device=code.device)
+        scores, (_, c) = self.step(start, self.begin(code))
+        total, words = scores.log_softmax(dim=1)[0].topk(beam)
+        beams, ended = (words + 1)[:, None], words + 1 == self.start
+        state = (c.expand(beam, -1), c.expand(beam, -1))
+        for _ in range(length - 1):
+            scores, state = self.step(beams[:, -1], state)
+            log_probs = scores.log_softmax(dim=1).masked_fill(ended[:, None], 0)
+            best, words = log_probs.topk(beam, dim=1)
+            total, rows = (total[:, None] + best).flatten().topk(beam)
+            parent, last = rows // beam, words.flatten()[rows] + 1
+            beams, ended = torch.cat((beams[parent], last[:, None]), dim=1), ended[parent] | (last == self.start)
+            state = (state[0][parent], state[1][parent])
+        return beams[total.argmax()]
+
+
+def decode_sequences(tokens: Tensor, words: Sequence[str]) -> list[str]:
+    """Captions of ``tokens (N, T)``: the ``words`` (V of them, the first is token 1) up to the first END."""
+    captions: list[str] = []
+    for row in tokens.tolist():
+        end = next((t for t, token in enumerate(row) if not 1 <= token <= len(words)), len(row))
+        captions.append(" ".join(words[token - 1] for token in row[:end]))
+    return captions

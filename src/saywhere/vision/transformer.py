@@ -1,0 +1,145 @@
+"""Areas that look for their place: the convolutional spatial transformer of Areas of Attention (section 3.3, Figure 3).
+
+At each position of an activation map stands an anchor box of 3x3 cells. Two convolutional layers regress an affine map
+of it from the 3x3 cells around; a 3x3 patch is sampled from the moved box, and a 3x3 filter makes the descriptor. It is
+trained by the captions alone: bilinear sampling has a gradient in the coordinates.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from saywhere import boxes as geometry
+from saywhere.vision.grid import Grid, pick
+from saywhere.vision.sampling import sample_points
+
+IDENTITY = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
+"""The affine map that leaves a box as it is, row by row."""
+
+
+def transform(positions: Tensor, affine: Tensor, points: Tensor) -> Tensor:
+    """Points of the anchor box of each position, moved by its affine map.
+
+    A point u = (x, y) is given, and moved, in cells from the position: to A u + t. The anchor box reaches from -1.5 to
+    1.5, its cells' centres are -1, 0 and 1.
+
+    Args:
+        positions: ``(R, 2)`` row and column.
+        affine: ``(..., R, 2, 3)``, of each position [A t].
+        points: ``(P, 2)`` x and y.
+
+    Returns:
+        ``(..., R, P, 2)`` x and y in cells of the map, the first cell's centre at 0.
+    """
+    moved = points @ affine[..., :2].transpose(-1, -2) + affine[..., None, :, 2]
+    return moved + positions.flip(1)[:, None].to(moved)
+
+
+def patches(maps: Tensor, positions: Tensor, affine: Tensor) -> Tensor:
+    """The 3x3 patch sampled from each moved anchor box, ``(B, R, C, 3, 3)``; 0 outside the map.
+
+    Differentiable in the maps ``(B, C, H, W)`` and the affine maps ``(B, R, 2, 3)``.
+    """
+    offsets = torch.tensor([-1.0, 0.0, 1.0], device=affine.device, dtype=affine.dtype)
+    y, x = torch.meshgrid(offsets, offsets, indexing="ij")
+    points = transform(positions, affine, torch.stack((x.flatten(), y.flatten()), dim=1)).unflatten(2, (3, 3))
+    return torch.stack([sample_points(m, *p.unbind(-1)) for m, p in zip(maps, points, strict=True)])
+
+
+def corners(positions: Tensor, affine: Tensor, stride: float) -> Tensor:
+    """Corners ``(..., R, 4, 2)`` of the moved anchor boxes in pixels of the network's input.
+
+    They are those that were top left, top right, bottom right and bottom left before. They may lie outside the picture.
+    """
+    square = torch.tensor([(-1.5, -1.5), (1.5, -1.5), (1.5, 1.5), (-1.5, 1.5)], device=affine.device)
+    return (transform(positions, affine, square.to(affine.dtype)) + 0.5) * stride
+
+
+def around(corners: Tensor, width: float, height: float) -> Tensor:
+    """The upright boxes ``(..., 4)`` around quadrilaterals ``(..., 4, 2)``, cut to the picture."""
+    return geometry.clip(torch.cat((corners.amin(dim=-2), corners.amax(dim=-2)), dim=-1), width, height)
+
+
+class Transformer(nn.Module):
+    """A spatial transformer at each position of an activation map.
+
+    Args:
+        channels: C of the map.
+        stride: input pixels per cell.
+        cells: rows and columns of positions that are used, as :class:`saywhere.vision.grid.Grid` picks them.
+        hidden: filters of the first layer that regresses the affine maps.
+        zoom: how many times the anchor boxes' size the areas have at first; the paper's 2 leaves the optimum of the grid,
+            at 1 the areas are those of the grid.
+        filters: of the 3x3 filter on the patches, followed by ReLU; 0 has as many as channels, no ReLU, and passes the
+            middle of the patch on at first, so that it starts from a grid without filters.
+
+    Attributes:
+        size: D of the descriptors.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        stride: float,
+        cells: int | None = 7,
+        hidden: int = 512,
+        zoom: float = 2.0,
+        filters: int = 0,
+    ):
+        super().__init__()
+        self.stride, self.cells = stride, cells
+        self.rectified = filters > 0
+        self.size = filters or channels
+        first, last = nn.Conv2d(channels, hidden, 3), nn.Conv2d(hidden, 6, 1)
+        self.localization = nn.Sequential(first, nn.ReLU(), last)
+        self.filter = nn.Conv2d(channels, self.size, 3)
+        with torch.no_grad():
+            last.weight.zero_()
+            last.get_parameter("bias").copy_(zoom * torch.tensor(IDENTITY))
+            if not filters:
+                nn.init.dirac_(self.filter.weight)
+                self.filter.get_parameter("bias").zero_()
+
+    @classmethod
+    def from_grid(cls, grid: Grid, hidden: int = 512, zoom: float = 2.0) -> Transformer:
+        """One that starts from a trained grid: with ``zoom`` 1 its descriptors are the grid's.
+
+        Raises:
+            ValueError: a grid that does not pick positions.
+        """
+        if grid.how != "pick":
+            raise ValueError(f"a transformer starts from a grid that picks positions, not from one of {grid.how}")
+        filters = 0 if grid.filter is None else grid.size
+        transformer = cls(grid.channels, grid.stride, grid.cells, hidden, zoom, filters)
+        if grid.filter is not None:
+            transformer.filter.load_state_dict(grid.filter.state_dict())
+        return transformer
+
+    def affine(self, maps: Tensor, positions: Tensor) -> Tensor:
+        """The affine map at each of ``positions (R, 2)`` of maps ``(B, C, H, W)``: ``(B, R, 2, 3)``.
+
+        The two layers are applied where they are used only.
+        """
+        padded = nn.functional.pad(maps, (1, 1, 1, 1))
+        three = torch.arange(3, device=maps.device)
+        rows, columns = positions.to(maps.device).unbind(1)
+        around = padded[:, :, (rows[:, None] + three)[:, :, None], (columns[:, None] + three)[:, None, :]]
+        regressed = self.localization(around.transpose(1, 2).flatten(0, 1))
+        return regressed.reshape(len(maps), len(positions), 2, 3)
+
+    def forward(self, maps: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """Of maps ``(B, C, H, W)``: descriptors, boxes around the areas, and the areas' corners.
+
+        Returns:
+            ``(B, R, size)``; ``(B, R, 4)`` cut to the picture; ``(B, R, 4, 2)``, see :func:`corners`. In training the
+            positions are drawn, as those of a grid.
+        """
+        height, width = maps.shape[2:]
+        positions = pick(height, width, self.cells, self.training, generator).to(maps.device)
+        affine = self.affine(maps, positions)
+        features = self.filter(patches(maps, positions, affine).flatten(0, 1)).flatten(1)
+        features = torch.relu(features) if self.rectified else features
+        quads = corners(positions, affine.float(), self.stride)
+        boxes = around(quads, width * self.stride, height * self.stride)
+        return features.unflatten(0, (len(maps), len(positions))), boxes, quads

@@ -282,6 +282,7 @@ def build_trainer(recipe: Recipe, out: Path, callbacks: Sequence[lightning.Callb
             precision=training.precision if training.precision != "32" else "32-true",
             accumulate_grad_batches=training.accumulate,
             gradient_clip_val=training.clip,
+            gradient_clip_algorithm=training.clip_by,
             logger=loggers,
             callbacks=list(callbacks),
             default_root_dir=out,

@@ -78,6 +78,8 @@ def _single(config: OptimizerConfig, parameters: list[nn.Parameter], name: str) 
     groups = [{"params": parameters, "name": name}]
     if config.kind == "sgd":
         return torch.optim.SGD(groups, config.lr, momentum=config.momentum, weight_decay=config.weight_decay)
+    if config.kind == "rmsprop":
+        return torch.optim.RMSprop(groups, config.lr, config.alpha, config.eps, config.weight_decay)
     kinds = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "original_adam": original.Adam}
     kind = kinds[config.kind]
     return kind(groups, config.lr, betas=config.betas, eps=config.eps, weight_decay=config.weight_decay)

@@ -42,13 +42,14 @@ class OptimizerConfig:
     """Settings of one of the two parameter groups.
 
     ``adam`` and ``sgd`` add the weight decay to the gradient (L2), ``adamw`` shrinks the weights themselves;
-    ``original_adam`` is the published program's Adam, :class:`saywhere.original.Adam`. ``betas`` and ``eps`` are those
-    of the Adams, ``momentum`` is that of SGD.
+    ``original_adam`` is the published program's Adam, :class:`saywhere.original.Adam`. ``betas`` are those of the
+    Adams, ``alpha`` is how slowly RMSprop forgets squared gradients, ``eps`` is of both; ``momentum`` is that of SGD.
     """
 
-    kind: Literal["adamw", "adam", "original_adam", "sgd"] = "adamw"
+    kind: Literal["adamw", "adam", "original_adam", "sgd", "rmsprop"] = "adamw"
     lr: float = 1e-3
     betas: tuple[float, float] = (0.9, 0.999)
+    alpha: float = 0.99
     eps: float = 1e-8
     weight_decay: float = 0.0
     momentum: float = 0.9
@@ -56,6 +57,7 @@ class OptimizerConfig:
     def __post_init__(self) -> None:
         _check(self.lr >= 0, "lr", self.lr, "not negative")
         _check(all(0 <= beta < 1 for beta in self.betas), "betas", self.betas, "two numbers from 0 to below 1")
+        _check(0 <= self.alpha < 1, "alpha", self.alpha, "from 0 to below 1")
         _check(self.weight_decay >= 0, "weight_decay", self.weight_decay, "not negative")
 
 
@@ -71,6 +73,7 @@ class TrainingConfig:
         warmup: optimiser steps over which the learning rates grow from 0.
         schedule: ``cosine`` lets the learning rates fall to 0 at the last step, ``constant`` leaves them.
         clip: largest norm of the gradient, or None.
+        clip_by: ``norm``, or ``value``: ``clip`` bounds each number of the gradient by itself.
         precision: ``32``, ``bf16-mixed`` or ``16-mixed``.
         devices: how many of the ``accelerator`` devices; more than one trains data-parallel.
         accelerator: ``auto``, ``cpu``, ``gpu`` or another name that Lightning knows.
@@ -98,6 +101,7 @@ class TrainingConfig:
     warmup: int = 0
     schedule: Literal["cosine", "constant"] = "cosine"
     clip: float | None = None
+    clip_by: Literal["norm", "value"] = "norm"
     precision: Literal["32", "bf16-mixed", "16-mixed"] = "32"
     devices: int = 1
     accelerator: str = "auto"

@@ -13,6 +13,7 @@ from saywhere.images import Picture
 from saywhere.models.config import Config
 from saywhere.text import Vocabulary
 from saywhere.training.alignment import AlignerSystem
+from saywhere.training.captions import CaptionerSystem
 from saywhere.training.dataset import TargetMaker
 from saywhere.training.regions import DenseCapSystem
 
@@ -80,7 +81,7 @@ class System(Protocol):
         ...
 
 
-SYSTEMS: dict[str, System] = {"densecap": DenseCapSystem(), "aligner": AlignerSystem()}
+SYSTEMS: dict[str, System] = {"densecap": DenseCapSystem(), "aligner": AlignerSystem(), "captioner": CaptionerSystem()}
 
 
 def find_system(name: str) -> System:

@@ -1,0 +1,102 @@
+"""How captioners are trained: sentences of whole pictures, or phrases of boxes (Alignments, section 3.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+import numpy
+
+from saywhere.data.sample import Sample
+from saywhere.images import Picture
+from saywhere.models.captioner import CaptionCriterion, Captioner, CaptionTarget
+from saywhere.models.captioner_config import CaptionerConfig
+from saywhere.text import Vocabulary, pad, tokenize
+from saywhere.training.dataset import mirror_phrase
+from saywhere.training.regions import PhraseTargets
+from saywhere.training.regions import usable as usable_regions
+
+
+@dataclass(frozen=True)
+class CaptionTargets:
+    """Targets of a captioner of pictures: ``count`` sentences of each, drawn anew in each epoch.
+
+    A picture that has fewer gives some of them again.
+    """
+
+    vocabulary: Vocabulary
+    count: int
+
+    def __call__(
+        self, sample: Sample, size: tuple[int, int], flipped: bool, random: numpy.random.Generator
+    ) -> CaptionTarget:
+        """See :class:`saywhere.training.dataset.TargetMaker`."""
+        order = random.permutation(len(sample.sentences)).tolist()
+        texts = [sample.sentences[order[i % len(order)]] for i in range(self.count)]
+        words = [self.vocabulary.encode(mirror_phrase(text) if flipped else text) for text in texts]
+        return CaptionTarget(pad(words), *size)
+
+
+@dataclass(frozen=True)
+class BoxTargets:
+    """Targets of a captioner of regions: the boxes of a picture, each with one of its phrases."""
+
+    vocabulary: Vocabulary
+
+    def __call__(
+        self, sample: Sample, size: tuple[int, int], flipped: bool, random: numpy.random.Generator
+    ) -> CaptionTarget:
+        """See :class:`saywhere.training.dataset.TargetMaker`."""
+        target = PhraseTargets(self.vocabulary)(sample, size, flipped, random)
+        return CaptionTarget(target.words, *size, target.boxes)
+
+
+class CaptionerSystem:
+    """See :class:`saywhere.training.systems.System`."""
+
+    about = "says a sentence of a picture, or phrases of its regions"
+    unit = "texts"
+    extractor = "backbone"
+    presets: Mapping[str, Callable[[], CaptionerConfig]] = MappingProxyType(
+        {"default": CaptionerConfig, "original": CaptionerConfig.original}
+    )
+
+    def usable(self, samples: Sequence[Sample], config: CaptionerConfig) -> list[Sample]:
+        """The samples with what is learnt of them alone: sentences or phrases of one to ``config.max_words`` words."""
+        if config.regions:
+            return [replace(sample, sentences=()) for sample in usable_regions(samples, config.max_words)]
+        none = {"boxes": samples[0].boxes[:0], "phrases": ()} if samples else {}
+        kept = [
+            replace(s, **none, sentences=tuple(t for t in s.sentences if 1 <= len(tokenize(t)) <= config.max_words))
+            for s in samples
+        ]
+        return [sample for sample in kept if sample.sentences]
+
+    def texts(self, sample: Sample) -> Iterator[str]:
+        """The sentences or, if there are none, every reference of every box."""
+        yield from sample.sentences
+        for references in () if sample.sentences else sample.phrases:
+            yield from references
+
+    def count(self, sample: Sample) -> int:
+        """Sentences and phrases."""
+        return sum(1 for _ in self.texts(sample))
+
+    def build(self, config: CaptionerConfig, vocabulary: Vocabulary, pretrained: bool) -> Captioner:
+        """The untrained model."""
+        return Captioner(config, vocabulary, pretrained)
+
+    def criterion(self, model: Captioner) -> CaptionCriterion:
+        """The cross entropy of a word."""
+        return CaptionCriterion(model.config.smoothing)
+
+    def targets(self, model: Captioner) -> CaptionTargets | BoxTargets:
+        """Sentences, or boxes with phrases."""
+        if model.config.regions:
+            return BoxTargets(model.vocabulary)
+        return CaptionTargets(model.vocabulary, model.config.sentences)
+
+    def draw(self, model: Captioner, picture: Picture) -> None:
+        """Nothing: sentences are read in the terminal."""
+        return None

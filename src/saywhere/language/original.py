@@ -42,6 +42,11 @@ class OriginalSpeaker(nn.Module):
         """Of the model: the program's tokens, from 1, and one more that stands for nothing."""
         return self.model.words
 
+    @property
+    def output(self) -> nn.Linear:
+        """Of the model: a score for each word, the last for END."""
+        return self.model.output
+
     def to_tokens(self, words: Tensor) -> Tensor:
         """Our numbers as the program's tokens, of the same shape."""
         return self.get_buffer("tokens")[words]

@@ -104,9 +104,7 @@ class DenseCap(nn.Module):
         self.sampler = RegionSampler(
             config.batch, config.positive, config.negative, config.positive_share, best_is_positive=False
         )
-        self.recognition = Recognition(
-            channels, config.pool_size, config.code_size, config.dropout, config.context, config.fc_size
-        )
+        self.recognition = Recognition(channels, config.pool_size, config.code_size, config.dropout, config.fc_size)
         self.speaker = build_speaker(config, len(vocabulary))
 
     # Training
@@ -134,7 +132,7 @@ class DenseCap(nn.Module):
             chosen = [self._choose_anchors(rpn, target, generator) for rpn, target in zip(rpns, targets, strict=True)]
         drawn = [self._choose_regions(*row, generator) for row in zip(rpns, chosen, targets, strict=True)]
         sizes = [(target.width, target.height) for target in targets]
-        recognised = self._recognise(pictures, [boxes for boxes, _ in drawn], sizes)
+        recognised = self.recognition(self.pool(pictures, [boxes for boxes, _ in drawn], sizes))
         choices = [choice for _, choice in drawn]
         positive = _is_positive(choices)
         references = torch.cat([boxes[: len(choice.positive)] for boxes, choice in drawn])
@@ -219,28 +217,18 @@ class DenseCap(nn.Module):
     ) -> Tensor:
         """Features ``(N, C, size, size)`` of all boxes of all pictures, in order.
 
-        Boxes are in the format of ``conventions``, in pixels of the network's input, whose (width, height) ``sizes`` are.
+        Boxes are in the format of ``conventions``, in pixels of the network's input; ``sizes`` are its (width, height).
         """
         size, strides, how = self.config.pool_size, self.config.strides, self.config.pooling
         rows = zip(pictures, boxes, sizes, strict=True)
         return torch.cat([self.conventions.pool(m, strides, b, size, how, picture) for m, b, picture in rows])
-
-    def _recognise(
-        self, pictures: Sequence[tuple[Tensor, ...]], boxes: Sequence[Tensor], sizes: Sequence[tuple[int, int]]
-    ) -> Recognised:
-        """What comes of all boxes of all pictures, in order; ``sizes`` are those of the network's input."""
-        features = self.pool(pictures, boxes, sizes)
-        if not self.config.context:
-            return self.recognition(features)
-        wholes = [self.conventions.from_ours(features.new_tensor([[0.0, 0.0, *size]])) for size in sizes]
-        return self.recognition(features, self.pool(pictures, wholes, sizes), [len(b) for b in boxes])
 
     @torch.no_grad()
     def recognise(self, encodings: Sequence[Encoding], boxes: Sequence[Tensor]) -> list[Recognised]:
         """Codes, second scores and second offsets of each picture's boxes (in pixels of the network's input)."""
         sizes = [(encoding.input_width, encoding.input_height) for encoding in encodings]
         written = [self.conventions.from_ours(b) for b in boxes]
-        out = self._recognise([encoding.maps for encoding in encodings], written, sizes)
+        out = self.recognition(self.pool([encoding.maps for encoding in encodings], written, sizes))
         counts = [len(b) for b in boxes]
         parts = zip(out.codes.split(counts), out.logits.split(counts), out.offsets.split(counts), strict=True)
         return [Recognised(*part) for part in parts]

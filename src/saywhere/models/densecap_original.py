@@ -1,7 +1,7 @@
 """A DenseCap with the program's conventions, seen as the program's functions show it.
 
-:func:`test_pass` and :func:`training_pass` run the same parts as ``describe`` and training, and give every step between in
-the program's formats: boxes ``xcycwh`` from 1, tokens from 1. Indices count from 0. One picture at a time.
+:func:`test_pass` and :func:`training_pass` run the same parts as ``describe`` and training, and give every step
+between in the program's formats: boxes ``xcycwh`` from 1, tokens from 1. Indices count from 0. One picture at a time.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from saywhere.errors import UserError
 from saywhere.language.lstm import LstmSpeaker
+from saywhere.language.original import OriginalSpeaker
 from saywhere.language.scoring import phrase_log_probs
 from saywhere.regions import Regions
 from saywhere.text import Vocabulary, tokenize
@@ -47,7 +48,7 @@ class PhraseScores:
 
 
 def score_regions(
-    speaker: LstmSpeaker, vocabulary: Vocabulary, regions: Regions, phrases: Sequence[str]
+    speaker: LstmSpeaker | OriginalSpeaker, vocabulary: Vocabulary, regions: Regions, phrases: Sequence[str]
 ) -> PhraseScores:
     """How likely the speaker is to say each of ``phrases`` of each region, whose features are what it hears.
 

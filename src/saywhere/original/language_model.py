@@ -136,6 +136,10 @@ def decode_sequences(tokens: Tensor, words: Sequence[str]) -> list[str]:
     """Captions of ``tokens (N, T)``: the ``words`` (V of them, the first is token 1) up to the first END."""
     captions: list[str] = []
     for row in tokens.tolist():
-        end = next((t for t, token in enumerate(row) if not 1 <= token <= len(words)), len(row))
-        captions.append(" ".join(words[token - 1] for token in row[:end]))
+        said: list[str] = []
+        for token in row:
+            if not 1 <= token <= len(words):
+                break
+            said.append(words[token - 1])
+        captions.append(" ".join(said))
     return captions

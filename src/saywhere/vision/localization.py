@@ -155,7 +155,7 @@ class RpnHead(nn.Module):
         return both[..., 0] - both[..., 1] if self.two_way else both[..., 0], torch.cat(offsets, dim=1)
 
     def score_and_offset(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Of a map ``(B, C, H, W)`` the one or two logits ``(B, A, 1 or 2)`` of its anchors and offsets ``(B, A, 4)``."""
+        """Logits ``(B, A, 1 or 2)`` and offsets ``(B, A, 4)`` of the anchors of a map ``(B, C, H, W)``."""
         hidden = torch.relu(self.conv(features))
         rows, k = self.conventions.rows, self.per_cell
         return rows(self.score(hidden), k), rows(self.offset(hidden), k)

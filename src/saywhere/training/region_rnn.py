@@ -169,6 +169,7 @@ def fit(
     validation: Taught,
     config: FitConfig,
     seed: int,
+    half: bool = False,
     report: Callable[[int, float, float], None] = lambda epoch, train, validation: None,
 ) -> list[float]:
     """Train all but the backbone; the model ends in eval mode with the weights of the best validation loss.
@@ -180,6 +181,7 @@ def fit(
         train, validation: crops with phrases; of validation the first phrase of each counts.
         config: how.
         seed: of the order, the phrases and the dropout.
+        half: multiply in bfloat16.
         report: is told epoch (from 1), mean training loss and validation loss a phrase, in nats.
 
     Returns:
@@ -198,7 +200,8 @@ def fit(
         order, total = random.permutation(len(train.phrases)).tolist(), 0.0
         for start in range(0, len(order), config.batch_size):
             rows = order[start : start + config.batch_size]
-            loss = _loss(model, train, rows, random)
+            with torch.autocast(model.device.type, torch.bfloat16, enabled=half):
+                loss = _loss(model, train, rows, random)
             optimizer.zero_grad()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(parameters, config.clip)
@@ -225,7 +228,7 @@ def _loss(model: RegionRnn, taught: Taught, rows: Sequence[int], random: numpy.r
     """Cross entropy of all words of the phrases, by phrase."""
     features = taught.features[torch.tensor(rows)].to(model.device).float()
     logits, said = model(features, taught.words(model, rows, random).to(model.device))
-    return functional.cross_entropy(logits, said, reduction="sum") / len(rows)
+    return functional.cross_entropy(logits.float(), said, reduction="sum") / len(rows)
 
 
 @torch.no_grad()

@@ -75,7 +75,7 @@ class Baselines:
         def report(epoch: int, train: float, validation: float) -> None:
             print(f"{row} seed {seed} epoch {epoch}: train {train:.3f}, validation {validation:.3f}", file=sys.stderr)
 
-        losses = fit(model, taught, asked, self.plan.training, seed, report)
+        losses = fit(model, taught, asked, self.plan.training, seed, self.plan.half, report)
         about = f"{row} of the comparison {self.plan.name}, seed {seed}: captions of given boxes"
         card = (
             f"# {row}\n\n{about}. Trained on {len(lessons.crops)} crops for {len(losses)} epochs; loss on "

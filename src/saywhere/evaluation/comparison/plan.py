@@ -51,7 +51,8 @@ class Comparison:
         sentence_words: longest caption of the Full Image RNN; longer sentences do not train it.
         crops: at most so many true regions of a training picture train the Region RNN; None for all.
         training: of both RNN baselines.
-        half: features of crops in bfloat16, see :func:`saywhere.training.region_rnn.crop_features`.
+        half: the baselines are trained in bfloat16, the features of crops included, see
+            :func:`saywhere.training.region_rnn.crop_features`; times are always those of float32.
         neighbours: training pictures whose regions are neighbours in the control, at even distances; None for all.
         features: folder of cached features of the FCLN's backbone (``training.cache`` of its recipe), or None.
         cache: folder of cached features of crops.

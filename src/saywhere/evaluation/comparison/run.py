@@ -19,7 +19,7 @@ from saywhere.evaluation.comparison.baselines import FULL, REGION, Baselines
 from saywhere.evaluation.comparison.cells import Cell, checkpoint_digest, digest, write_lines
 from saywhere.evaluation.comparison.material import most_frequent_phrase
 from saywhere.evaluation.comparison.plan import Comparison
-from saywhere.evaluation.comparison.speakers import FCLN, FREQUENT, NEAREST, Neighbours
+from saywhere.evaluation.comparison.speakers import FCLN, FREQUENT, NEAREST, REFINED, Neighbours
 from saywhere.evaluation.comparison.table import COLUMNS, Results
 from saywhere.evaluation.comparison.timing import Timed, take_times
 from saywhere.evaluation.meteor import Meteor
@@ -170,8 +170,8 @@ class Run:
         plan, model_digest = self.plan, checkpoint_digest(self.plan.fcln_folder(seed))
         depends = [model_digest, plan.proposals, plan.neighbours, plan.data, self._data()]
         cells = [
-            Cell.of(self.out / "cells", row, column, seed, [*depends, "" if column == "rpn" else boxes[column].digest])
-            for row in (FCLN, FREQUENT, NEAREST)
+            Cell.of(self.out / "cells", row, column, seed, [*depends, boxes[column].digest])
+            for row in (FCLN, *(control + suffix for suffix in ("", REFINED) for control in (FREQUENT, NEAREST)))
             for column in COLUMNS
         ]
         if all(cell.path.is_file() for cell in cells):
@@ -181,7 +181,7 @@ class Run:
         lines: dict[tuple[str, str], list[dict[str, object]]] = {(cell.row, cell.column): [] for cell in cells}
         with track(f"FCLN and controls of seed {seed}", len(self.pictures)) as progress:
             for name, sample in self.pictures.items():
-                given = {column: boxes[column].of[name] for column in ("external", "gt")}
+                given = {column: some.of[name] for column, some in boxes.items()}
                 picture = open_picture(sample.image)
                 said = speakers.fcln_rows(model, picture, given, plan.proposals, frequent, neighbours)
                 for key, regions in said.items():
@@ -247,7 +247,6 @@ class Run:
         timed = Timed(
             fcln=self._fcln(seed),
             region=self.baselines.model(REGION, seed, folder)[0],
-            full=self.baselines.model(FULL, seed, folder)[0],
             proposer=find_proposer(plan.external),
             nms=plan.nms,
             limit=plan.proposals,

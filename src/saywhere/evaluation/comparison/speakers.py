@@ -17,6 +17,8 @@ from saywhere.regions import Regions
 from saywhere.vision.proposals import Proposed
 
 FCLN, FREQUENT, NEAREST = "fcln", "frequent-phrase", "nearest-region"
+REFINED = "-refined"
+"""After the name of a control: on FCLN's final boxes."""
 
 
 def rpn_proposals(model: DenseCap, encoding: Encoding, nms: float, limit: int) -> Proposed:
@@ -63,32 +65,36 @@ def fcln_rows(
     frequent: str,
     neighbours: Neighbours,
 ) -> dict[tuple[str, str], Regions]:
-    """What FCLN and the two controls say of one picture, by row and column.
+    """What FCLN and the controls say of one picture, by row and column.
 
     With the true boxes FCLN describes just these, as they stand; all other boxes are proposals to it. The controls put
-    their phrases on FCLN's final boxes, with its scores: they differ from it in the language alone.
+    their phrases on the boxes of the baselines, with their scores; and, as ``-refined``, on FCLN's final boxes with
+    FCLN's scores, where they differ from it in the language alone.
 
     Args:
         model: FCLN.
         picture: to describe.
-        boxes: for each column but ``rpn`` the boxes, in pixels of the picture.
+        boxes: of each column, in pixels of the picture.
         limit: proposals of its own.
         frequent: what the first control says.
         neighbours: what the second control knows.
     """
     encoding = model.encode(picture)
-    said = {"rpn": describe_proposals(model, encoding, model.propose([encoding], limit)[0])}
-    for column, proposed in boxes.items():
-        if column == "gt":
-            said[column] = model.describe(encoding, proposed.boxes)
-        elif column != "rpn":
-            said[column] = describe_proposals(model, encoding, encoding.to_input(proposed.boxes))
     rows: dict[tuple[str, str], Regions] = {}
-    for column, regions in said.items():
-        codes = torch.as_tensor(regions.features)
-        rows[FCLN, column] = regions
-        rows[FREQUENT, column] = replace(regions, captions=(frequent,) * len(regions))
-        rows[NEAREST, column] = replace(regions, captions=neighbours.captions(codes))
+    for column, proposed in boxes.items():
+        given = model.describe(encoding, proposed.boxes)
+        if column == "gt":
+            refined = given
+        else:
+            own = column == "rpn"
+            inputs = model.propose([encoding], limit)[0] if own else encoding.to_input(proposed.boxes)
+            refined = describe_proposals(model, encoding, inputs)
+        rows[FCLN, column] = refined
+        plain = replace(given, scores=proposed.scores)
+        for regions, suffix in ((plain, ""), (refined, REFINED)):
+            codes = torch.as_tensor(regions.features)
+            rows[FREQUENT + suffix, column] = replace(regions, captions=(frequent,) * len(regions))
+            rows[NEAREST + suffix, column] = replace(regions, captions=neighbours.captions(codes))
     return rows
 
 

@@ -47,11 +47,13 @@ class Watch:
 
 @dataclass(frozen=True)
 class Timed:
-    """What is timed: FCLN, the two RNN baselines, external proposals; ``limit`` boxes a picture for each."""
+    """What is timed: FCLN and the Region RNN, with external proposals and the RPN's; ``limit`` boxes for each.
+
+    The Full Image RNN is the same network.
+    """
 
     fcln: DenseCap
     region: RegionRnn
-    full: RegionRnn
     proposer: Proposer
     nms: float
     limit: int
@@ -61,9 +63,8 @@ class Timed:
         return {
             "fcln/rpn": self._fcln,
             "fcln/external": self._fcln_external,
-            "region-rnn/rpn": lambda path, watch: self._crops(self.region, path, watch),
-            "region-rnn/external": lambda path, watch: self._crops_external(self.region, path, watch),
-            "full-image-rnn/external": lambda path, watch: self._crops_external(self.full, path, watch),
+            "region-rnn/rpn": self._crops,
+            "region-rnn/external": self._crops_external,
         }
 
     def _fcln(self, path: Path, watch: Watch) -> None:
@@ -89,23 +90,23 @@ class Timed:
         with watch.stage("language"):
             self.fcln.speak(found.codes[rows])
 
-    def _crops(self, model: RegionRnn, path: Path, watch: Watch) -> None:
+    def _crops(self, path: Path, watch: Watch) -> None:
         picture = open_picture(path)
         with watch.stage("proposals"):
             boxes = rpn_proposals(self.fcln, self.fcln.encode(picture), self.nms, self.limit).boxes
-        self._describe(model, picture, boxes, watch)
+        self._describe(picture, boxes, watch)
 
-    def _crops_external(self, model: RegionRnn, path: Path, watch: Watch) -> None:
+    def _crops_external(self, path: Path, watch: Watch) -> None:
         picture = open_picture(path)
         with watch.stage("proposals"):
             boxes = self.proposer(picture).suppressed(self.nms, self.limit).boxes
-        self._describe(model, picture, boxes, watch)
+        self._describe(picture, boxes, watch)
 
-    def _describe(self, model: RegionRnn, picture: Picture, boxes: Tensor, watch: Watch) -> None:
+    def _describe(self, picture: Picture, boxes: Tensor, watch: Watch) -> None:
         with watch.stage("network"):
-            features = model.features(picture, boxes)
+            features = self.region.features(picture, boxes)
         with watch.stage("language"):
-            model.speak(features)
+            self.region.speak(features)
 
 
 @torch.no_grad()

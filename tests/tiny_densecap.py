@@ -42,8 +42,6 @@ def tiny_model(seed: int = 0, **options) -> DenseCap:
         model.localization.head.offset.weight.normal_(std=0.1)
         model.recognition.score.weight.normal_(std=0.5)
         model.recognition.offset.weight.normal_(std=0.02)
-        if model.recognition.context is not None:
-            model.recognition.context.weight.normal_(std=0.1)
     return model
 
 

@@ -33,9 +33,8 @@ def test_describe_gives_regions_in_the_pixels_of_the_picture():
     assert regions.scores is not None and (regions.scores.diff() <= 0).all()
 
 
-@pytest.mark.parametrize("context", [False, True])
-def test_a_list_of_different_sizes_equals_one_at_a_time(context: bool):
-    model = tiny_model(context=context)
+def test_a_list_of_different_sizes_equals_one_at_a_time():
+    model = tiny_model()
     pictures = [picture(120, 80, 0), picture(80, 120, 1), picture(121, 80, 2), picture(50, 50, 3)]
     for together, alone in zip(model.describe(pictures), map(model.describe, pictures), strict=True):
         torch.testing.assert_close(together.boxes, alone.boxes, atol=1e-3, rtol=0)
@@ -220,7 +219,6 @@ def _outputs(**options) -> tuple:
         {"pool_size": 3},
         {"code_size": 16},
         {"dropout": 0.5},
-        {"context": True},
         {"word_size": 8},
         {"hidden_size": 12},
         {"speaker_dropout": 0.5},

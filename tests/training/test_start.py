@@ -27,7 +27,7 @@ def test_weights_that_fit_are_taken_over_and_word_rows_follow_the_words(tmp_path
     old = tiny_model(seed=1)
     checkpoint.save(old, tmp_path)
     vocabulary = Vocabulary({"sky": 3, "zebra": 2, "dog": 1})
-    new = DenseCap(tiny_config(code_size=32, rpn_hidden=8, context=True), vocabulary, pretrained_backbone=False)
+    new = DenseCap(tiny_config(code_size=32, rpn_hidden=8, fc_size=12), vocabulary, pretrained_backbone=False)
     made = {name: value.clone() for name, value in new.state_dict().items()}
     start = start_from(new, vocabulary, str(tmp_path))
     now, before = new.state_dict(), old.state_dict()
@@ -38,7 +38,7 @@ def test_weights_that_fit_are_taken_over_and_word_rows_follow_the_words(tmp_path
         for number in (*range(len(RESERVED)), 4, 6):
             assert torch.equal(now[name][number], before[name][tokens.index(vocabulary.tokens[number])]), name
         assert torch.equal(now[name][5], made[name][5]), name  # nobody knows the zebra
-    assert {"recognition.context.weight", "localization.head.score.weight"} <= set(start.left)
+    assert {"recognition.layers.1.weight", "localization.head.score.weight"} <= set(start.left)
     assert all(torch.equal(now[name], made[name]) for name in start.left)
     assert "2 of 3 words known; new: " in str(start)
 

@@ -57,7 +57,6 @@ class DenseCapConfig(Config):
         pooling, pool_size: features of a box, see :mod:`saywhere.vision.sampling`.
         code_size, dropout: recognition network, two fully connected layers.
         fc_size: of the first of them; None for ``code_size``.
-        context: what is said of a region may depend on the whole picture, see :class:`Recognition`.
         word_size, hidden_size, speaker_dropout: see :class:`LstmSpeaker`.
         max_words: of a caption.
         beam, length_power: hypotheses in decoding (1 is greedy), and how length counts among them, see
@@ -102,7 +101,6 @@ class DenseCapConfig(Config):
     code_size: int = 512
     fc_size: int | None = None
     dropout: float = 0.2
-    context: bool = False
     word_size: int = 256
     hidden_size: int = 384
     speaker_dropout: float = 0.3

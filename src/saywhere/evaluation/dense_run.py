@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,12 +22,17 @@ from saywhere.evaluation.dense_rules import CLEAN, merge
 from saywhere.evaluation.region_lines import Box, PictureRegions, Proposals, RegionLines
 from saywhere.evaluation.resuming import model_digest
 from saywhere.files import write_atomically
+from saywhere.images import ImageError
+from saywhere.vision.proposals import KINDS, Proposer, find_proposer, is_proposer
 
 if TYPE_CHECKING:
     from saywhere.models.densecap import DenseCap
 
 PREDICTIONS, TRUTH = "predictions.jsonl", "truth.jsonl"
 """Files of a run with a model: what it said, and what is true."""
+
+EXTERNAL = 300
+"""External proposals of a picture, at most, as in the paper."""
 
 RANKED = 1000
 """At most so many pictures, evenly spread, are scored one by one to find the best and the worst."""
@@ -67,26 +72,53 @@ class TrueBoxes(Proposals):
         return [(x1, y1, x2, y2) for x1, y1, x2, y2 in merge(CLEAN, rows)[0].tolist()]
 
 
-def find_proposals(kind: str, truth: RegionLines, sources: Sequence[Source]) -> Proposals | None:
-    """Boxes to describe: None for ``"rpn"`` (the model's own), the true ones for ``"gt"``, else those of a file.
+class ExternalBoxes(Mapping[str, Sequence[Box]]):
+    """The best ``EXTERNAL`` boxes of a method of :mod:`saywhere.vision.proposals`, found when they are asked for.
+
+    A picture that cannot be read has none; who describes it will say so.
+    """
+
+    def __init__(self, proposer: Proposer, sources: Sequence[Source]) -> None:
+        self._proposer = proposer
+        self._files = {source.name: source.path for source in sources}
+
+    def __getitem__(self, picture: str) -> list[Box]:
+        try:
+            found = self._proposer(self._files[picture])[:EXTERNAL]
+        except ImageError:
+            return []
+        return [(x1, y1, x2, y2) for x1, y1, x2, y2 in found.boxes.tolist()]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+
+def find_proposals(kind: str, truth: RegionLines, sources: Sequence[Source]) -> Mapping[str, Sequence[Box]] | None:
+    """Boxes to describe: None for ``"rpn"`` (the model's own), the true ones for ``"gt"``, else those of a method of
+    :mod:`saywhere.vision.proposals` or of a file.
 
     Raises:
-        UserError: the file cannot be read, or has none of the pictures.
+        UserError: the method is not installed, or the file cannot be read or has none of the pictures.
     """
     if kind == "rpn":
         return None
     names = {source.name: (source.name, str(source.path)) for source in sources}
     if kind == "gt":
         return TrueBoxes(truth, names)
+    if is_proposer(kind):
+        return ExternalBoxes(find_proposer(kind), sources)
     if not Path(kind).is_file():
-        raise UserError(f"--proposals {kind}: neither rpn nor gt, and no such file")
+        raise UserError(f"--proposals {kind}: neither rpn, gt nor {KINDS}, and no such file")
     return Proposals(RegionLines(Path(kind), needs=(), several=True), names)
 
 
 def settings(model: DenseCap, samples: Samples, proposals: str) -> dict[str, str]:
     """What predictions depend on: weights and configuration of the model, the data, the boxes."""
     boxes = proposals
-    if proposals not in ("rpn", "gt"):
+    if proposals not in ("rpn", "gt") and not is_proposer(proposals):
         with open(proposals, "rb") as file:
             boxes = hashlib.file_digest(file, "sha256").hexdigest()
     return {"model": model_digest(model), "data": samples.name, "split": samples.split, "proposals": boxes}

@@ -37,7 +37,10 @@ def dense(
     format: DataFormat = None,
     split: Split = None,
     proposals: str | None = typer.Option(
-        None, metavar="rpn|gt|FILE", help="Describe the model's own boxes (rpn), the true ones, or those in FILE."
+        None,
+        metavar="rpn|gt|FILE|METHOD",
+        help="Describe the model's own boxes (rpn), the true ones, those in FILE, or those of a METHOD: "
+        "selective-search, selective-search:quality, edge-boxes:MODEL.",
     ),
     predictions: Path | None = typer.Option(None, metavar="FILE", help="Score these regions instead (JSON lines)."),
     truth: Path | None = typer.Option(None, metavar="FILE", help="The truth for --predictions (JSON lines)."),

@@ -69,8 +69,8 @@ class Transformer(nn.Module):
         stride: input pixels per cell.
         cells: rows and columns of positions that are used, as :class:`saywhere.vision.grid.Grid` picks them.
         hidden: filters of the first layer that regresses the affine maps.
-        zoom: how many times the anchor boxes' size the areas have at first; the paper's 2 leaves the optimum of the grid,
-            at 1 the areas are those of the grid.
+        zoom: size of the areas at first, in sizes of the anchor boxes; the paper's 2 leaves the optimum of the grid, 1
+            is the grid.
         filters: of the 3x3 filter on the patches, followed by ReLU; 0 has as many as channels, no ReLU, and passes the
             middle of the patch on at first, so that it starts from a grid without filters.
 

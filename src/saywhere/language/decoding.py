@@ -101,7 +101,7 @@ def _greedy(speaker: Speaker, codes: Tensor, max_words: int, never: Sequence[int
 
 
 def _beam(
-    speaker: Speaker, codes: Tensor, max_words: int, beam: int, length_power: float, never: Sequence[int]
+    speaker: Speaker, codes: Tensor, max_words: int, beam: int, length_power: float, never: Sequence[int] = NEVER_SAID
 ) -> Decoded:
     """Hypotheses of an area occupy ``beam`` neighbouring rows; one that has ended goes on with PAD at no cost."""
     n, device = len(codes), codes.device

@@ -33,6 +33,9 @@ from saywhere.original.boxes import (
     xywh_to_x1y1x2y2,
     xywh_to_xcycwh,
 )
+from saywhere.original.conventions import OriginalConventions
+from saywhere.original.images import OriginalPreprocess, caffe_pixels, scale_picture, scale_weights, scaled_size
+from saywhere.original.language_model import LanguageModel, decode_sequences
 from saywhere.original.losses import (
     balanced_cross_entropy,
     box_regression_loss,
@@ -42,21 +45,29 @@ from saywhere.original.losses import (
     two_way_cross_entropy,
 )
 from saywhere.original.optimizer import Adam
+from saywhere.original.sampler import BoxSampler, inside_picture, pick
 from saywhere.original.sampling import box_to_affine, roi_pooling
 from saywhere.original.sorting import ascending_order
 
 __all__ = [
     "Adam",
+    "BoxSampler",
+    "LanguageModel",
+    "OriginalConventions",
+    "OriginalPreprocess",
     "apply_box_transform",
     "ascending_order",
     "balanced_cross_entropy",
     "box_iou",
     "box_regression_loss",
     "box_to_affine",
+    "caffe_pixels",
     "clip_boxes",
     "corners_to_ours",
+    "decode_sequences",
     "feature_map_size",
     "field_center",
+    "inside_picture",
     "invert_box_transform",
     "iou_matrix",
     "logistic_loss",
@@ -68,9 +79,13 @@ __all__ = [
     "offset_loss",
     "ours_to_corners",
     "ours_to_xcycwh",
+    "pick",
     "reshape_box_features",
     "roi_pooling",
     "scale_boxes_xywh",
+    "scale_picture",
+    "scale_weights",
+    "scaled_size",
     "two_way_cross_entropy",
     "x1y1x2y2_to_xcycwh",
     "x1y1x2y2_to_xywh",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 from saywhere.errors import UserError
@@ -18,10 +19,36 @@ from saywhere.evaluation.meteor import Meteor, find_java, pycocoevalcap_module
 _LINE_ENDS = str.maketrans(dict.fromkeys("\n\r\v\f\u2028\u2029", " "))
 
 
+ORDER = ("bleu_1", "bleu_2", "bleu_3", "bleu_4", "meteor", "rouge_l", "cider")
+"""The metrics as reports list them."""
+
+
+@dataclass(frozen=True)
+class CaptionScores:
+    """Scores of captions.
+
+    Attributes:
+        metrics: over all pictures together: ``bleu_1`` to ``bleu_4``, ``meteor`` and ``rouge_l`` in 0 to 1; ``cider``
+            (CIDEr-D) on its usual scale of 0 to 10. CIDEr weighs words by how few pictures they are said of: of a
+            single picture it is 0.
+        cider: of each picture.
+    """
+
+    metrics: dict[str, float]
+    cider: dict[str, float]
+
+
 def caption_metrics(
     candidates: Mapping[str, str], references: Mapping[str, Sequence[str]], meteor: Meteor | None = None
 ) -> dict[str, float]:
-    """How well one caption a picture agrees with the picture's references, over all pictures together.
+    """The ``metrics`` of :func:`score_captions`."""
+    return score_captions(candidates, references, meteor).metrics
+
+
+def score_captions(
+    candidates: Mapping[str, str], references: Mapping[str, Sequence[str]], meteor: Meteor | None = None
+) -> CaptionScores:
+    """How well one caption a picture agrees with the picture's references.
 
     Equal to what pycocoevalcap's ``COCOEvalCap`` reports for the same texts in the same order.
 
@@ -29,10 +56,6 @@ def caption_metrics(
         candidates: the caption of each picture.
         references: at least one sentence for each of the same pictures.
         meteor: the process to use; without it one is started and ended.
-
-    Returns:
-        ``bleu_1`` to ``bleu_4``, ``meteor`` and ``rouge_l`` in 0 to 1; ``cider`` (CIDEr-D) on its usual scale of 0 to
-        10. CIDEr weighs words by how few pictures they are said of: of a single picture it is 0.
 
     Raises:
         UserError: pictures differ, a picture has no reference, no reference has a word, or pycocoevalcap or Java is
@@ -50,9 +73,10 @@ def caption_metrics(
     bleu, _ = pycocoevalcap_module("bleu.bleu").Bleu(4).compute_score(truth, said, verbose=0)
     metrics |= {f"bleu_{n}": score for n, score in enumerate(bleu, 1)}
     metrics["rouge_l"], _ = pycocoevalcap_module("rouge.rouge").Rouge().compute_score(truth, said)
-    metrics["cider"], _ = pycocoevalcap_module("cider.cider").Cider().compute_score(truth, said)
-    order = ("bleu_1", "bleu_2", "bleu_3", "bleu_4", "meteor", "rouge_l", "cider")
-    return {name: float(metrics[name]) for name in order}
+    metrics["cider"], each = pycocoevalcap_module("cider.cider").Cider().compute_score(truth, said)
+    # pycocoevalcap goes through the pictures in the order of the references, which is that of the candidates.
+    cider = {key: float(value) for key, value in zip(truth, each, strict=True)}
+    return CaptionScores({name: float(metrics[name]) for name in ORDER}, cider)
 
 
 def tokenize_captions(texts: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:

@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from saywhere.errors import UserError
+from saywhere.evaluation.calibration import reliability
 from saywhere.evaluation.dense_captioning import IOUS, METEORS, DenseCaptioningResult
 from saywhere.evaluation.dense_run import Ranked, TrueBoxes, score
 from saywhere.evaluation.examples import choose, write_examples
@@ -168,11 +169,20 @@ def test_report(tmp_path):
     area = {colour: count for count, colour in colours}
     top, half = (tuple(map(int, colormaps["viridis"](value, bytes=True)[:3])) for value in (1.0, 0.5))
     assert 10 < area[half] / area[top] < 40
+    assert row["calibration"] is None
+    written = write_dense_report(tmp_path, result(), FACTS, reliability([0.75, 0.75], [True, False]))
+    assert [path.name for path in written] == ["report.json", "report.md", "ap.png", "reliability.png"]
+    found = json.loads((tmp_path / "report.json").read_text())["calibration"]
+    assert (found["ece"], found["brier"], found["boxes"], len(found["bins"])) == (0.25, 0.3125, 2, 1)
+    write_dense_report(tmp_path, result(), FACTS)
+    assert not (tmp_path / "reliability.png").exists(), "that of an older report"
 
 
 def test_table():
     table = dense_table(result(), FACTS).splitlines()
-    assert "| 0.2583 | 0.7500 | 0.1250 |" in table
+    assert "| 0.2583 | 0.7500 | 0.1250 |  |" in table, "no calibration of scores that are no probabilities"
+    calibration = reliability([0.75, 0.75], [True, False])
+    assert "| 0.2583 | 0.7500 | 0.1250 | 0.2500 |" in dense_table(result(), FACTS, calibration).splitlines()
     assert "| 0.3 | 0.5000 | 0.2500 | 0.2500 | 0.2500 | 0.2500 | 0.2500 | 0.7500 |" in table
     assert "| data | flickr8k a\\|b, split dev |" in table and "| pictures skipped | 1 |" in table
     assert not any("predicted pictures without a truth" in line for line in table), "nothing to say"

@@ -17,6 +17,7 @@ import numpy as np
 from saywhere.data import Samples
 from saywhere.describing import Source
 from saywhere.errors import UserError
+from saywhere.evaluation.calibration import CalibrationMeter
 from saywhere.evaluation.dense_captioning import DenseCaptioning, DenseCaptioningResult, Scorer
 from saywhere.evaluation.dense_rules import CLEAN, merge
 from saywhere.evaluation.region_lines import Box, PictureRegions, Proposals, RegionLines
@@ -140,10 +141,12 @@ def score(
     protocol: str,
     scorer: Scorer,
     done: Callable[[], None] = lambda: None,
+    calibration: CalibrationMeter | None = None,
 ) -> tuple[DenseCaptioningResult, list[Ranked]]:
     """Scores of the pictures ``names``, and up to ``RANKED`` of them that have a truth, best first.
 
-    A picture that is not among the predictions counts as one without regions. ``done`` is called after each.
+    A picture that is not among the predictions counts as one without regions. ``done`` is called after each, and
+    ``calibration`` is given its boxes.
 
     Raises:
         UserError: the two files have different sizes for a picture.
@@ -159,6 +162,8 @@ def score(
                 f"{name} is {ours} in {predictions.path} but {theirs} in {truth.path}; boxes must be in the same pixels"
             )
         _add(metric, said, true, name)
+        if calibration:
+            calibration.add(said.boxes, said.scores, true.boxes)
         if number % step == 0 and len(true.boxes):
             alone = DenseCaptioning(protocol)
             _add(alone, said, true, name)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import saywhere
+from saywhere.evaluation.calibration import Reliability, draw_reliability
 from saywhere.evaluation.dense_captioning import IOUS, METEORS, DenseCaptioningResult
 from saywhere.files import write_atomically
 
@@ -46,30 +47,41 @@ class Facts:
     data_problems: Mapping[str, int] = field(default_factory=dict)
 
 
-def dense_row(result: DenseCaptioningResult, facts: Facts) -> dict[str, Any]:
-    """The content of ``report.json``; scores are fractions."""
+def dense_row(result: DenseCaptioningResult, facts: Facts, calibration: Reliability | None = None) -> dict[str, Any]:
+    """The content of ``report.json``; scores are fractions. ``calibration`` is null if scores are no probabilities."""
     scores, known = result.to_dict(), asdict(facts)
     row = {"task": "dense", "protocol": scores.pop("protocol"), "data": known.pop("data"), "split": known.pop("split")}
     order = ("images", "map", "detection_map", "language_meteor", "ap", "detection_ap", "detections", "truths")
-    row |= {name: scores[name] for name in order} | known
+    row |= {name: scores[name] for name in order}
+    row |= {"calibration": calibration and calibration.to_dict()} | known
     return {**row, "saywhere": saywhere.__version__}
 
 
-def write_dense_report(folder: Path, result: DenseCaptioningResult, facts: Facts) -> list[Path]:
-    """Write ``report.json``, ``report.md`` and ``ap.png`` into ``folder``, each whole or not at all; their paths."""
+def write_dense_report(
+    folder: Path, result: DenseCaptioningResult, facts: Facts, calibration: Reliability | None = None
+) -> list[Path]:
+    """Write ``report.json``, ``report.md``, ``ap.png`` and, if scores are probabilities, ``reliability.png`` into
+    ``folder``, each whole or not at all; their paths.
+    """
     texts = {
-        "report.json": json.dumps(dense_row(result, facts), indent=2) + "\n",
-        "report.md": dense_table(result, facts),
+        "report.json": json.dumps(dense_row(result, facts, calibration), indent=2) + "\n",
+        "report.md": dense_table(result, facts, calibration),
     }
     for name, text in texts.items():
         data = text.encode("utf-8", "replace")
         write_atomically(folder / name, lambda stream, data=data: stream.write(data))
+    plots = ["ap.png"]
     draw_ap(result, folder / "ap.png")
-    return [folder / name for name in (*texts, "ap.png")]
+    (folder / "reliability.png").unlink(missing_ok=True)
+    if calibration:
+        draw_reliability(calibration, folder / "reliability.png")
+        plots.append("reliability.png")
+    return [folder / name for name in (*texts, *plots)]
 
 
-def dense_table(result: DenseCaptioningResult, facts: Facts) -> str:
-    """The figures in Markdown: the three scores, the grid of average precisions, how they came about."""
+def dense_table(result: DenseCaptioningResult, facts: Facts, calibration: Reliability | None = None) -> str:
+    """The figures in Markdown: the scores, the grid of average precisions, how they came about."""
+    calibrated = "" if calibration is None else f"{calibration.ece:.4f}"
     language = "" if result.language_meteor is None else f"{result.language_meteor:.4f}"
     head = " | ".join(f"METEOR > {m:g}" for m in METEORS)
     rows = [
@@ -97,9 +109,9 @@ def dense_table(result: DenseCaptioningResult, facts: Facts) -> str:
     lines = [
         "# Dense captioning",
         "",
-        "| mAP | detection mAP | language METEOR |",
-        "|---|---|---|",
-        f"| {result.map:.4f} | {result.detection_map:.4f} | {language} |",
+        "| mAP | detection mAP | language METEOR | calibration error |",
+        "|---|---|---|---|",
+        f"| {result.map:.4f} | {result.detection_map:.4f} | {language} | {calibrated} |",
         "",
         "Average precision:",
         "",

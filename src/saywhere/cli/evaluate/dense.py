@@ -181,13 +181,15 @@ class _Model:
 def _score(job: _Job, protocol: Protocol, meteor: Any, out: Path, before: float) -> DenseCaptioningResult:
     """Score, and write the report; ``before``: the seconds that have passed."""
     from saywhere.evaluation import dense_run, examples
+    from saywhere.evaluation.calibration import CalibrationMeter
     from saywhere.evaluation.report import Facts, write_dense_report
 
     started = time.monotonic()
+    meter = CalibrationMeter()
     # One step more: the captions, which are scored together at the end.
     with progress("scoring", len(job.names) + 1) as advance:
         result, ranking = dense_run.score(
-            job.predictions, job.truth, job.names, protocol.value, meteor.score, done=advance
+            job.predictions, job.truth, job.names, protocol.value, meteor.score, done=advance, calibration=meter
         )
     examples.write_examples(out, ranking, job.predictions, job.truth, job.folders, protocol.value)
     facts = Facts(
@@ -197,7 +199,7 @@ def _score(job: _Job, protocol: Protocol, meteor: Any, out: Path, before: float)
         command=shlex.join(["saywhere", *sys.argv[1:]]),
         **job.facts,
     )
-    write_dense_report(out, result, facts)
+    write_dense_report(out, result, facts, meter.result())
     return result
 
 
@@ -209,6 +211,7 @@ def _print(result: DenseCaptioningResult, job: _Job, out: Path) -> None:
         f"{result.images} pictures, protocol {result.protocol}: mAP {result.map:.4f}, "
         f"detection mAP {result.detection_map:.4f}, language METEOR {language:.4f}"
     )
-    typer.echo(f"written: {out / 'report.md'}, report.json, ap.png, examples.html")
+    plots = [name for name in ("ap.png", "reliability.png") if (out / name).exists()]
+    typer.echo(f"written: {out / 'report.md'}, report.json, {', '.join(plots)}, examples.html")
     if not job.whole:
         raise typer.Exit(1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from saywhere.cli.evaluate import dense, retrieval
+from saywhere.cli.evaluate import caption, dense, retrieval
 
 app = typer.Typer(help="Measure how good descriptions are.", no_args_is_help=True)
 
@@ -14,5 +14,6 @@ def _evaluate() -> None:
     pass
 
 
+app.command("caption")(caption.caption)
 app.command("dense")(dense.dense)
 app.command("retrieval")(retrieval.retrieval)

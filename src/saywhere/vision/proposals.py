@@ -28,6 +28,7 @@ Mode = Literal["fast", "quality"]
 LONG_SIDE = 500
 """Larger pictures are made smaller before the search, as the published Selective Search does."""
 
+FOREST = ("childs", "featureIds", "thresholds", "edgeBoundaries", "edgeBins")
 KINDS = "selective-search, selective-search:fast, selective-search:quality or edge-boxes:MODEL"
 
 
@@ -130,13 +131,11 @@ class EdgeBoxes:
                 "module ximgproc (or convert one that was trained with the authors' Matlab program)"
             )
         self._ximgproc = _ximgproc("Edge Boxes")
-        try:
-            self._edges = self._ximgproc.createStructuredEdgeDetection(str(model))
-        except Exception as error:  # OpenCV's own exception type, and SystemError from a file without the parts
-            raise UserError(f"{model} is not a structured edge forest: {' '.join(str(error).split())}") from error
+        _check_forest(str(model))
+        self._edges = self._ximgproc.createStructuredEdgeDetection(str(model))
 
     def __call__(self, image: ImageLike | Picture) -> Proposed:
-        """The boxes of a picture with OpenCV's scores; ``ImageError`` if it cannot be read."""
+        """The boxes of a picture, OpenCV's scores s as s / (1 + s); ``ImageError`` if it cannot be read."""
         picture = open_picture(image, self.long_side)
         pixels = _shrunk(picture.pixels, self.long_side)
         edges = self._edges.detectEdges(numpy.asarray(pixels, dtype=numpy.float32) / 255)
@@ -144,9 +143,25 @@ class EdgeBoxes:
         thin = self._edges.edgesNms(edges, turns)
         found, scores = self._ximgproc.createEdgeBoxes(maxBoxes=self.limit).getBoundingBoxes(thin, turns)
         boxes = geometry.from_size(torch.from_numpy(numpy.asarray(found, dtype=numpy.float32).reshape(-1, 4)))
-        ranks = torch.from_numpy(numpy.asarray(scores, dtype=numpy.float32).reshape(-1)).clamp(0, 1)
+        if not len(boxes):  # then its scores are None, or one that is not a number
+            return Proposed(boxes, boxes.new_zeros(0))
+        ranks = torch.from_numpy(numpy.asarray(scores, dtype=numpy.float32).reshape(-1)).clamp(min=0)
         order = ranks.argsort(descending=True, stable=True)
-        return Proposed(_to_picture(boxes, pixels, picture), ranks)[order]
+        return Proposed(_to_picture(boxes, pixels, picture), ranks / (1 + ranks))[order]
+
+
+def _check_forest(path: str) -> None:
+    """Refuse a file without the parts of a structured edge forest, on which OpenCV would end the program."""
+    cv2 = import_module("cv2")
+    try:
+        storage = cv2.FileStorage(path, cv2.FileStorage_READ)
+        trees = storage.getNode("options").getNode("numberOfTrees")
+        whole = not trees.empty() and trees.real() >= 1
+        whole = whole and all(storage.getNode(part).isSeq() for part in FOREST)
+    except (cv2.error, SystemError):  # the second is how OpenCV's Python says that it could not make an object
+        whole = False
+    if not whole:
+        raise UserError(f"{path} is not a structured edge forest, as OpenCV's module ximgproc reads it")
 
 
 def _ximgproc(method: str) -> Any:

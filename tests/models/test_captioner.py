@@ -103,8 +103,10 @@ def test_a_box_is_described_by_what_is_in_it():
     regions = model.describe([picture, picture], [torch.tensor(BOXES), torch.tensor(BOXES[1:])])
     assert regions[0].boxes.tolist() == BOXES and len(regions[1]) == 1
     assert regions[1].captions == regions[0].captions[1:]
-    whole = model.describe([picture], [torch.tensor([[0.0, 0, 96, 64]])])[0].captions
-    assert whole == (model.caption(picture),)
+    (whole,) = model.describe([picture])
+    assert whole.boxes.tolist() == [[0, 0, 96, 64]] and whole.captions == (model.caption(picture),)
+    assert model.describe([picture], [torch.tensor([[0.0, 0, 96, 64]])])[0].captions == whole.captions
+    assert len(model.describe([picture], top=0)[0]) == 0
 
 
 def test_context_adds_the_whole_picture_to_a_box():
@@ -127,7 +129,7 @@ def test_features_have_one_scale(boxes):
     seen = model._see(*maps_of(model, noise(96, 64)), 96, 64, boxes)
     assert len(seen) == (5 if boxes is None else 1)
     torch.testing.assert_close(seen.mean(dim=1), torch.zeros(len(seen)), atol=1e-5, rtol=0)
-    torch.testing.assert_close(seen.var(dim=1, correction=0), torch.ones(len(seen)), atol=1e-3, rtol=0)
+    torch.testing.assert_close(seen.var(dim=1, correction=0), torch.ones(len(seen)), atol=5e-3, rtol=0)
 
 
 def test_pictures_are_taken_as_paths_arrays_encodings_and_lists(tmp_path):
@@ -163,6 +165,8 @@ def test_wrong_use_is_told_in_a_line():
         model.caption(noise(96, 64), beam=0)
     with pytest.raises(UserError, match="boxes need another model"):
         model.describe([noise(96, 64)], [torch.zeros(0, 4)])
+    with pytest.raises(UserError, match="no scores"):
+        model.describe([noise(96, 64)], threshold=0.5)
     other = tiny_captioner(speaker="rnn", regions=True)
     with pytest.raises(UserError, match="leaves the 96 x 64 picture"):
         other.describe([noise(96, 64)], [torch.tensor([[0.0, 0, 97, 10]])])

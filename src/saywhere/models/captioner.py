@@ -176,6 +176,11 @@ class Captioner(nn.Module):
         seen = _normalised(self.features(maps, torch.cat((boxes, whole)), width, height))
         return torch.cat((seen[:-1], seen[-1:].expand(len(boxes), -1)), dim=1)
 
+    @torch.no_grad()
+    def codes(self, pictures: Sequence[tuple[tuple[Tensor, ...], float, float]]) -> Tensor:
+        """What is seen of whole pictures ``(N, D)``; of each its backbone maps, and width and height of the input."""
+        return torch.cat([self._see(*picture)[:1] for picture in pictures])
+
     def _for_attention(self, rows: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """Codes ``(N, D)`` of the pictures, their areas ``(N, R, area_size)``, and which of these exist ``(N, R)``."""
         assert self.narrow is not None
@@ -227,32 +232,50 @@ class Captioner(nn.Module):
 
     @torch.no_grad()
     def describe(
-        self, images: Sequence[ImageLike | Picture | Encoding], boxes: Sequence[Tensor], beam: int | None = None
+        self,
+        images: Sequence[ImageLike | Picture | Encoding],
+        boxes: Sequence[Tensor] | None = None,
+        *,
+        top: int | None = None,
+        threshold: float | None = None,
+        beam: int | None = None,
     ) -> list[Regions]:
-        """Say a phrase of each box of each picture, by a model with ``config.regions`` or by one of whole pictures.
+        """Say a phrase of each box of each picture, or a sentence of its one region, all of it.
+
+        A model that has learnt sentences of pictures can be given boxes too, as the full-frame model of Table 3.
 
         Args:
             images: as :meth:`caption`, in a list.
             boxes: of each picture ``(N, 4)`` in its pixels.
+            top: at most this many regions.
+            threshold: cannot be kept to: there are no scores.
             beam: as :meth:`caption`.
 
         Raises:
             ImageError: a picture cannot be read.
-            UserError: boxes that leave their picture, a speaker that looks at areas of its own, or a wrong ``beam``.
+            UserError: boxes that leave their picture, a speaker that looks at areas of its own, a ``threshold``, or a
+                wrong ``beam``.
         """
-        if isinstance(self.speaker, AttentionSpeaker):
+        if threshold is not None:
+            raise UserError("a captioner gives no scores, so a threshold cannot choose among its regions")
+        if boxes is not None and isinstance(self.speaker, AttentionSpeaker):
             raise UserError("the speaker attention says sentences of whole pictures; boxes need another model")
-        if len(boxes) != len(images):
+        if boxes is not None and len(boxes) != len(images):
             raise UserError(f"{len(boxes)} lists of boxes for {len(images)} pictures")
         regions: list[Regions] = []
         for encodings in self._encoded(images):
-            given = boxes[len(regions) : len(regions) + len(encodings)]
-            given = [inside(e, torch.as_tensor(b)) for e, b in zip(encodings, given, strict=True)]
-            pairs = zip(encodings, given, strict=True)
-            rows = [self._see(e.maps, e.input_width, e.input_height, e.to_input(b)) for e, b in pairs]
-            said = iter(self._say(self.speaker, torch.cat(rows), beam))
+            if boxes is None:
+                given = [torch.tensor([[0.0, 0.0, e.width, e.height]]) for e in encodings]
+                said = iter(self.caption(encodings, beam))
+            else:
+                given = boxes[len(regions) : len(regions) + len(encodings)]
+                given = [inside(e, torch.as_tensor(b)) for e, b in zip(encodings, given, strict=True)]
+                pairs = zip(encodings, given, strict=True)
+                rows = [self._see(e.maps, e.input_width, e.input_height, e.to_input(b)) for e, b in pairs]
+                assert not isinstance(self.speaker, AttentionSpeaker)
+                said = iter(self._say(self.speaker, torch.cat(rows), beam))
             regions += [
-                Regions(e.width, e.height, b.float().cpu(), captions=tuple(next(said) for _ in b), image=e.name)
+                Regions(e.width, e.height, b.float().cpu(), captions=tuple(next(said) for _ in b), image=e.name)[:top]
                 for e, b in zip(encodings, given, strict=True)
             ]
         return regions

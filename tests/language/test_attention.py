@@ -268,3 +268,43 @@ def test_dropout_only_in_training():
     assert torch.equal(speaker(codes, areas, words), speaker(codes, areas, words))
     speaker.train()
     assert not torch.equal(speaker(codes, areas, words), speaker(codes, areas, words))
+
+
+@pytest.mark.parametrize("feedback", FEEDBACKS)
+def test_mixed_precision_keeps_sums_over_the_vocabulary_exact(feedback):
+    speaker = make(feedback, std=0.3).float()
+    codes, areas, mask = pictures(3, 2)
+    codes, areas, words = codes.float(), areas.float(), sentences(2, 4)
+    expected = speaker(codes, areas, words, mask)
+    with torch.autocast("cpu", torch.bfloat16):
+        log_probs = speaker(codes, areas, words, mask)
+    assert log_probs.dtype == torch.float32
+    torch.testing.assert_close(log_probs, expected, atol=0.03, rtol=0)
+    torch.testing.assert_close(log_probs.exp().sum(2), torch.ones(2, 5), atol=1e-5, rtol=0)
+    log_probs[..., 5].sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in speaker.parameters())
+    half = speaker.bfloat16()
+    said = half(codes.bfloat16(), areas.bfloat16(), words, mask)
+    torch.testing.assert_close(said, expected, atol=0.1, rtol=0)
+
+
+def test_it_learns_to_look_where_the_word_is():
+    """Each picture says the words of its areas, in an order that only the areas tell: it must attend to say them."""
+    torch.manual_seed(0)
+    speaker = AttentionSpeaker(2, 6, 10, 8, 16)
+    kinds = torch.stack([torch.randperm(6)[:3] for _ in range(40)])  # word 4 + kind is said of an area of that kind
+    areas = torch.eye(6)[kinds]
+    words = kinds.sort(dim=1).values + 4
+    codes = torch.zeros(40, 2)
+    said = torch.cat((words, torch.full((40, 1), END)), dim=1)
+    optimizer = torch.optim.Adam(speaker.parameters(), lr=0.02)
+    for _ in range(150):
+        loss = torch.nn.functional.nll_loss(speaker(codes, areas, words).flatten(0, 1), said.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert loss.item() < 0.05
+    weights = speaker.attention(codes, areas, words, conditional=True)[:, :3]
+    right = kinds[:, None, :] + 4 == words[:, :, None]
+    assert weights[right].mean() > 0.8  # evenly spread it would be a third
+    assert decode(speaker.look(areas), codes, 4).words[:, :3].equal(words)

@@ -200,7 +200,7 @@ class AttentionSpeaker(nn.Module):
 
     def _pooled(self, log_weights: Tensor, view: _View) -> Tensor:
         """``v_t (N, K, D)`` (Eq. 6)."""
-        return log_weights.exp() @ view.areas
+        return log_weights.exp().to(view.areas.dtype) @ view.areas
 
     def _run(self, codes: Tensor, view: _View, words: Tensor) -> tuple[Tensor, Tensor]:
         """The parts of the score in the states after START and after each of ``words (N, T)`` or ``(N, K, T)``.

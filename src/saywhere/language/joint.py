@@ -59,7 +59,7 @@ class WordRegion:
     @classmethod
     def of(cls, word_region: Tensor, mask: Tensor) -> WordRegion:
         """Of m ``(N, R, V)`` and the regions that exist ``(N, R)``, at least one a picture."""
-        absent = ~mask[..., None]
+        word_region, absent = _single(word_region), ~mask[..., None]
         with torch.no_grad():
             peak = word_region.masked_fill(absent, -torch.inf).amax(dim=1)
             least = word_region.masked_fill(absent, torch.inf).amin(dim=1)
@@ -77,23 +77,24 @@ def log_words(words: Tensor, regions: Tensor, word_region: WordRegion) -> Tensor
         regions: c, ``(N, K, R)``; minus infinity where a picture has fewer regions.
         word_region: m.
     """
+    words, regions = _single(words), _single(regions)
     top = regions.detach().amax(dim=2, keepdim=True)
     least = regions.detach().masked_fill(regions == -torch.inf, torch.inf).amin(dim=2, keepdim=True)
     if bool((top - least > _limit(regions.dtype)).any()):
         summed = _log_over_regions(regions, word_region)
     else:
-        summed = ((regions - top).exp() @ word_region.table).log()
+        summed = _product((regions - top).exp(), word_region.table).log()
     return (words + word_region.peak[:, None] + summed).log_softmax(dim=2)
 
 
 def log_regions(words: Tensor, regions: Tensor, word_region: WordRegion) -> Tensor:
     """``ln p(r | h)``, ``(N, K, R)``: the marginal that weighs the regions in Eq. 6; arguments as :func:`log_words`."""
-    heights = words + word_region.peak[:, None]
+    regions, heights = _single(regions), _single(words) + word_region.peak[:, None]
     if word_region.scores is not None:
         summed = _log_over_words(heights, word_region.scores)
     else:
         top = heights.detach().amax(dim=2, keepdim=True)
-        summed = ((heights - top).exp() @ word_region.table.transpose(1, 2)).clamp(min=_tiny(words.dtype)).log()
+        summed = _product((heights - top).exp(), word_region.table.transpose(1, 2)).clamp(min=_tiny(top.dtype)).log()
     return (regions + summed).log_softmax(dim=2)
 
 
@@ -124,6 +125,17 @@ def _again(block: Callable[[Tensor, Tensor], Tensor], a: Tensor, b: Tensor) -> T
     result = checkpoint(block, a, b, use_reentrant=False)
     assert isinstance(result, Tensor)
     return result
+
+
+def _single(scores: Tensor) -> Tensor:
+    """At least single precision: half has too few digits for sums over a vocabulary."""
+    return scores.to(torch.promote_types(scores.dtype, torch.float32))
+
+
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    """The matrix product in the precision of its factors, also where automatic mixed precision would lower it."""
+    with torch.autocast(a.device.type, enabled=False):
+        return a @ b
 
 
 def _tiny(dtype: torch.dtype) -> float:

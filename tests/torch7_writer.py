@@ -92,7 +92,7 @@ class Writer:
             self.write(value.fields)
             return
         if isinstance(value, numpy.ndarray):
-            value = View(value, value.shape, tuple(s // value.itemsize for s in value.strides))
+            value = View(value.reshape(-1)[:], value.shape, tuple(s // value.itemsize for s in value.strides))
         kind = NAMES[value.storage.dtype.name]
         self.string(f"torch.{kind}Tensor")
         self.pack(
@@ -158,6 +158,9 @@ def random_checkpoint(seed: int = 0, words: tuple[str, ...] = WORDS, **sizes: An
 
     tensors = {f"{place}.weight": values(*shape) for place, shape in shapes.items()}
     tensors |= {f"{place}.bias": values(shape[0]) for place, shape in shapes.items()}
+    tensors[f"{modules[0]}.weight"] *= 0.02  # pixels go up to 255
+    for box_layer in (modules[14], modules[19]):
+        tensors[f"{box_layer}.weight"] *= 0.1
     tensors[places.WORDS[1]] = values(v + 2, word)
     tensors[f"{places.LSTM[1]}.weight"] = values(word + hidden, 4 * hidden)
     tensors[f"{places.LSTM[1]}.bias"] = values(4 * hidden)

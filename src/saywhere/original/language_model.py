@@ -137,7 +137,7 @@ def decode_sequences(tokens: Tensor, words: Sequence[str]) -> list[str]:
     captions: list[str] = []
     for row in tokens.tolist():
         said: list[str] = []
-        for token in row:
+        for token in map(int, row):
             if not 1 <= token <= len(words):
                 break
             said.append(words[token - 1])

@@ -1,0 +1,59 @@
+"""Memory and time of ``saywhere convert`` on a checkpoint with the sizes of the released one, made up.
+
+    python benchmarks/convert.py FOLDER
+
+writes FOLDER/made-up.t7 (1.2 GB: weights and gradients), converts it in a process of its own and prints what that took.
+"""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+
+def make(path: Path) -> None:
+    import numpy
+    from torch7_writer import random_checkpoint, write
+
+    words = (*(f"word{i}" for i in range(10_496)), "<UNK>")
+    sizes = {"channels": (64, 128, 256, 512, 512), "rpn": 256, "fc6": 4096, "fc7": 4096, "word": 512, "hidden": 512}
+    shapes = ((45, 90), (90, 45), (64, 64), (90, 180), (180, 90), (128, 128))
+    anchors = (*shapes, (181, 362), (362, 181), (256, 256), (362, 724), (724, 362), (512, 512))
+    checkpoint = random_checkpoint(words=words, pool=7, anchors=anchors, **sizes)
+    checkpoint["gradients"] = numpy.zeros(path_weights(sizes, len(words)), numpy.float32)
+    write(path, checkpoint)
+
+
+def path_weights(sizes: dict, words: int) -> int:
+    """About as many numbers as the weights have."""
+    fc = sizes["channels"][-1] * 49 * sizes["fc6"] + sizes["fc6"] * sizes["fc7"]
+    return fc + 15_000_000 + 2 * words * sizes["word"]
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "made-up.t7"
+    if not file.exists():
+        make(file)
+    start = time.perf_counter()
+    command = [
+        sys.executable,
+        "-c",
+        "from saywhere.cli import main; main()",
+        "convert",
+        str(file),
+        str(folder / "model"),
+    ]
+    subprocess.run(command, check=True)
+    used = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
+    print(f"{file.stat().st_size / 1e9:.2f} GB converted in {time.perf_counter() - start:.0f} s, at most {used:.1f} GB")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,278 @@
+"""The program's forward pass, losses and gradients, put together here once more from its single functions."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from pictures import noise
+from tiny_densecap import VOCABULARY, tiny_model
+
+from saywhere import original
+from saywhere.boxes import clip
+from saywhere.errors import UserError
+from saywhere.images import open_picture
+from saywhere.models.densecap import DenseCap
+from saywhere.models.densecap_config import DenseCapConfig
+from saywhere.models.densecap_original import from_tokens, training_pass, words_of
+from saywhere.models.densecap_original import test_pass as run
+from saywhere.text import END, PAD, UNKNOWN
+from saywhere.vision.localization import Choice
+
+SHAPES = ((30.0, 40.0), (60.0, 20.0), (45.0, 45.0))
+WIDTH, HEIGHT = 90, 70
+TRUTHS = torch.tensor([[30.0, 30, 31, 41], [60, 40, 40, 40]], dtype=torch.float64)
+TOKENS = torch.tensor([[1, 3, 2], [4, 0, 0]])
+
+
+def small_config(**options) -> DenseCapConfig:
+    """The program with thin layers."""
+    base = {
+        "vgg_channels": [3, 4, 4, 5, 6],
+        "anchors": [SHAPES],
+        "rpn_hidden": 7,
+        "long_side": 96,
+        "proposals": 20,
+        "pool_size": 3,
+        "code_size": 10,
+        "fc_size": 12,
+        "word_size": 6,
+        "hidden_size": 8,
+        "max_words": 5,
+        "dropout": 0.0,
+        "rpn_batch": 16,
+    }
+    return DenseCapConfig.from_dict({**DenseCapConfig.original().to_dict(), **base, **options})
+
+
+def small_model(seed: int = 0, **options) -> DenseCap:
+    torch.manual_seed(seed)
+    model = DenseCap(small_config(**options), VOCABULARY, pretrained_backbone=False).double().eval()
+    with torch.no_grad():
+        for module in (model.localization.head.score, model.recognition.score):
+            module.weight.normal_(std=0.5)
+        for module in (model.localization.head.offset, model.recognition.offset):
+            module.weight.normal_(std=0.05)
+            module.bias.normal_(std=0.05)
+        for parameter in model.speaker.parameters():
+            if parameter.requires_grad:
+                parameter.normal_(std=0.5)
+        for parameter in model.backbone.parameters():
+            parameter.normal_(std=0.5 if parameter.ndim == 1 else 1.5 / parameter[0].numel() ** 0.5)
+    return model
+
+
+def pixels(seed: int = 0) -> torch.Tensor:
+    return torch.randn(3, HEIGHT, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def test_the_test_pass_is_the_programs_functions_one_after_the_other():
+    model = small_model()
+    seen = run(model, pixels())
+    head, k = model.localization.head, len(SHAPES)
+    features = model.backbone.body(pixels()[None])[0]
+    assert features.shape == (1, 6, 5, 6)  # 70 x 90 in four halvings that round up
+    hidden = head.conv(features).relu()
+    boxes = original.make_boxes(head.offset(hidden), SHAPES)[0]
+    scores = original.reshape_box_features(head.score(hidden), k)[0]
+    clipped, valid = original.clip_boxes(boxes, WIDTH, HEIGHT)
+    probabilities = (scores[:, 0].exp() / scores.exp().sum(dim=1))[valid]
+    kept = original.nms(original.xcycwh_to_x1y1x2y2(clipped[valid]), probabilities, 0.7, 20)
+    proposals = clipped[valid][kept]
+    regions = original.roi_pooling(features[0], proposals, HEIGHT, WIDTH, 3)
+    codes = model.recognition.layers(regions)
+    final = original.apply_box_transform(proposals, model.recognition.offset(codes))
+    objectness = model.recognition.score(codes)[:, 0]
+    again = original.nms(original.xcycwh_to_x1y1x2y2(final.float()), objectness, 0.3)
+    tokens = model.speaker.model.sample(codes, 5)
+    for mine, theirs in (
+        (seen.rpn_boxes, boxes),
+        (seen.rpn_scores, scores),
+        (seen.rpn_boxes_clipped, clipped),
+        (seen.rpn_pos_prob_of_valid, probabilities),
+        (seen.proposals, proposals),
+        (seen.roi_features, regions),
+        (seen.codes, codes),
+        (seen.final_boxes, final),
+        (seen.objectness, objectness),
+    ):
+        torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-9)
+    assert torch.equal(seen.rpn_nms, kept) and torch.equal(seen.final_nms, again) and torch.equal(seen.tokens, tokens)
+    assert seen.captions == original.decode_sequences(tokens, words_of(model))
+    assert len(proposals) == 20 and 1 < len(again) < 20
+
+
+def test_thresholds_may_be_given():
+    model = small_model()
+    assert len(run(model, pixels(), proposals=3).proposals) == 3
+    assert len(run(model, pixels(), rpn_nms=0.1).proposals) < 20
+    assert len(run(model, pixels(), final_nms=1.0).final_nms) == 20
+
+
+def test_describe_gives_the_same_in_our_format():
+    model, picture = small_model(), noise(64, 48)
+    regions = model.describe(picture)
+    encoding = model.encode(picture)
+    assert (encoding.input_width, encoding.input_height) == (96, 72)
+    seen = run(model, model.preprocess(open_picture(picture)).double())
+    boxes = clip(original.xcycwh_to_ours(seen.final_boxes[seen.final_nms]) / 1.5, 64, 48)
+    solid = ((boxes[:, 2:] - boxes[:, :2]) > 0).all(dim=1)
+    torch.testing.assert_close(regions.boxes, boxes[solid].float(), rtol=0, atol=1e-3)
+    torch.testing.assert_close(regions.scores, seen.objectness[seen.final_nms][solid].sigmoid().float())
+    captions = [seen.captions[i] for i in seen.final_nms[solid].tolist()]
+    assert list(regions.captions) == captions
+
+
+def losses_by_hand(model: DenseCap, chosen: Choice) -> dict[str, torch.Tensor]:
+    """The five losses and the decay, from the program's functions."""
+    head, k = model.localization.head, len(SHAPES)
+    features = model.backbone.body(pixels()[None])[0]
+    hidden = head.conv(features).relu()
+    raw = head.offset(hidden)
+    offsets, scores = original.reshape_box_features(raw, k)[0], original.reshape_box_features(head.score(hidden), k)[0]
+    anchors = original.make_anchors(SHAPES, 5, 6, dtype=torch.float64)
+    boxes = original.apply_box_transform(anchors, offsets)
+    truths, (p, n) = TRUTHS[chosen.truth], (chosen.positive, chosen.negative)
+    regions = original.roi_pooling(features[0], boxes[torch.cat((p, n))], HEIGHT, WIDTH, 3)
+    codes = model.recognition.layers(regions)
+    good = codes[: len(p)]
+    labels = torch.cat((torch.ones(len(p)), torch.zeros(len(n)))).long()
+    speaker = model.speaker.model
+    said = TOKENS[chosen.truth]
+    return {
+        "rpn_score": 0.1 * original.balanced_cross_entropy(scores[p], scores[n]),
+        "rpn_box": 0.05 * original.box_regression_loss(offsets[p], anchors[p], truths),
+        "score": 0.1 * original.logistic_loss(model.recognition.score(codes), labels),
+        "box": 0.1 * original.box_regression_loss(model.recognition.offset(good), boxes[p], truths),
+        "caption": speaker.loss(speaker(good, said), speaker.targets(said)),
+        "decay": original.offset_decay(raw, 5e-5),
+    }
+
+
+CHOSEN = Choice(torch.tensor([7, 40, 71]), torch.tensor([0, 1, 1]), torch.tensor([3, 20, 66, 80, 12]))
+
+
+def test_losses_and_gradients_are_those_of_the_programs_functions():
+    model = small_model()
+    model.backbone.set_trainable(True)
+    step = training_pass(model, pixels(), TRUTHS, TOKENS, CHOSEN)
+    by_hand = losses_by_hand(model, CHOSEN)
+    assert step.losses.keys() == by_hand.keys()
+    for name, loss in by_hand.items():
+        torch.testing.assert_close(step.losses[name], loss, rtol=1e-9, atol=1e-12, msg=name)
+        assert loss > 0
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    mine = torch.autograd.grad(step.total, list(trained.values()))
+    theirs = torch.autograd.grad(sum(by_hand.values()), list(trained.values()))
+    for name, a, b in zip(trained, mine, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-10, msg=name)
+        assert a.any(), name
+    frozen = [name for name, _ in model.named_parameters() if name not in trained]
+    assert frozen == [
+        *(f"backbone.body.{i}.{kind}" for i in (0, 2, 5, 7) for kind in ("weight", "bias")),
+        "speaker.model.lstm.bias_hh_l0",
+    ]
+
+
+@pytest.mark.parametrize(
+    "name", ["localization.head.offset.bias", "localization.head.conv.weight", "recognition.offset.bias"]
+)
+def test_gradients_are_numeric_ones(name):
+    """Through coordinates of boxes, features and targets: nothing is detached."""
+    model = small_model(1)
+    parameter = model.get_parameter(name)
+
+    def total():
+        return training_pass(model, pixels(), TRUTHS, TOKENS, CHOSEN).total
+
+    (gradient,) = torch.autograd.grad(total(), parameter)
+    flat, step = parameter.data.view(-1), 1e-6
+    for i in range(0, len(flat), max(1, len(flat) // 6)):
+        before = flat[i].item()
+        values = []
+        for moved in (before + step, before - step):
+            flat[i] = moved
+            values.append(total().item())
+        flat[i] = before
+        assert gradient.flatten()[i].item() == pytest.approx((values[0] - values[1]) / (2 * step), rel=1e-4, abs=1e-7)
+
+
+def test_gradients_reach_the_coordinates_of_negatives():
+    """Where a box of background lies changes its features, and so its second score."""
+    model = small_model()
+    none = torch.zeros(0, dtype=torch.long)
+    step = training_pass(model, pixels(), TRUTHS, TOKENS, Choice(none, none, torch.tensor([40, 41])))
+    (gradient,) = torch.autograd.grad(step.losses["score"], model.localization.head.offset.bias)
+    assert gradient.reshape(3, 4)[1].abs().min() > 0  # anchors 30 to 59 have the second shape
+    assert not gradient.reshape(3, 4)[[0, 2]].any()
+
+
+def test_of_a_negative_drawn_twice_the_last_gradient_counts():
+    """Each of four rows, two boxes twice, weighs a quarter in the mean; only one of each pair comes back."""
+    model, gradients = small_model(), []
+    for rows in ([], [3, 20], [3, 3, 20, 20]):
+        chosen = Choice(torch.tensor([7]), torch.tensor([0]), torch.tensor(rows, dtype=torch.long))
+        loss = training_pass(model, pixels(), TRUTHS, TOKENS, chosen).losses["rpn_score"]
+        gradients.append(torch.autograd.grad(loss, model.localization.head.score.bias)[0])
+    positive, once, twice = gradients
+    torch.testing.assert_close(twice - positive, (once - positive) / 2)
+    assert (once - positive).any()
+
+
+def test_drawing_is_the_programs_sampler():
+    model = small_model()
+    chosen = training_pass(model, pixels(), TRUTHS, TOKENS, generator=torch.Generator().manual_seed(4)).chosen
+    boxes = run(model, pixels()).rpn_boxes
+    again = original.BoxSampler(16)(boxes, TRUTHS, (WIDTH, HEIGHT), torch.Generator().manual_seed(4))
+    assert torch.equal(chosen.rows, again.rows) and torch.equal(chosen.truth, again.truth)
+    assert len(chosen.rows) == 16 and len(chosen.positive) >= 1
+
+
+def test_one_step_of_the_programs_adam():
+    model = small_model()
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer = original.Adam(trained, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-6)
+    before = [p.detach().clone() for p in trained]
+    training_pass(model, pixels(), TRUTHS, TOKENS, CHOSEN).total.backward()
+    optimizer.step()
+    for old, new in zip(before, trained, strict=True):
+        g = new.grad + 1e-6 * old
+        expected = old - 1e-3 * g / (g.abs() + 1e-8 / (1 - 0.999) ** 0.5)
+        torch.testing.assert_close(new.detach(), expected, rtol=1e-9, atol=1e-12)
+
+
+def test_tokens_and_numbers():
+    v = len(VOCABULARY.counts) + 1
+    numbers = from_tokens(torch.tensor([[1, 2, v, v + 1, 0]]), len(VOCABULARY))
+    assert numbers.tolist() == [[4, 5, UNKNOWN, END, PAD]]
+    model = small_model()
+    assert model.speaker.to_tokens(numbers).tolist() == [[1, 2, v, v + 1, 0]]
+    assert words_of(model)[:1] == [VOCABULARY.tokens[4]] and words_of(model)[-1] == "<UNK>"
+
+
+def test_the_speaker_is_the_language_model_in_our_numbers():
+    speaker = small_model().speaker
+    codes = torch.randn(2, 10, dtype=torch.float64)
+    tokens = torch.tensor([[1, 3, 2], [4, 0, 0]])
+    v = len(VOCABULARY)
+    ours = speaker(codes, from_tokens(tokens, v)).log_softmax(dim=2)
+    theirs = speaker.model(codes, tokens)[:, 1:].log_softmax(dim=2)
+    torch.testing.assert_close(ours[..., 4:], theirs[..., :-2])
+    torch.testing.assert_close(ours[..., UNKNOWN], theirs[..., -2])
+    torch.testing.assert_close(ours[..., END], theirs[..., -1])
+    assert (ours[..., :2] == -torch.inf).all()
+    state = speaker.start(codes)
+    log_probs, _ = speaker.step(torch.full((2,), 1), state)  # START
+    torch.testing.assert_close(log_probs, ours[:, 0])
+
+
+def test_the_unknown_word_is_said():
+    model = small_model()
+    with torch.no_grad():
+        model.speaker.model.output.weight.zero_()
+        model.speaker.model.output.bias[-2] = 5
+    assert model.speak(torch.zeros(1, 10, dtype=torch.float64)) == [" ".join(["<UNK>"] * 5)]
+
+
+def test_other_models_are_refused():
+    with pytest.raises(UserError, match="conventions=saywhere"):
+        run(tiny_model(), torch.zeros(3, 64, 96))

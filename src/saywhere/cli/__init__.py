@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 import saywhere
-from saywhere.cli import calibrate, compare, data, describe, evaluate, models, train
+from saywhere.cli import calibrate, compare, convert, data, describe, evaluate, models, train
 from saywhere.errors import UserError
 
 
@@ -77,6 +77,7 @@ def _options(
 
 app.command("calibrate")(calibrate.calibrate)
 app.command("compare")(compare.compare)
+app.command("convert")(convert.convert)
 app.command("describe")(describe.describe)
 app.command("models")(models.models)
 app.command("train")(train.train)

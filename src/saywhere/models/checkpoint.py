@@ -48,7 +48,7 @@ def models() -> dict[str, str]:
 
 
 def save(
-    model: DenseCap,
+    model: Any,
     folder: str | Path,
     card: str | None = None,
     description: str = "",
@@ -59,7 +59,7 @@ def save(
     The configuration is replaced last, after the weights that belong to it.
 
     Args:
-        model: what to save.
+        model: what to save, of one of ``KINDS``.
         folder: made if it is not there; its files are replaced.
         card: Markdown text of the model card.
         description: one line for ``saywhere models``.

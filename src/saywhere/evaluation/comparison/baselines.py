@@ -44,7 +44,19 @@ class Baselines:
     def model(self, row: str, seed: int, folder: Path) -> tuple[RegionRnn, str]:
         """The trained model of a row and seed, from ``folder`` if it is there, and a hash of its files."""
         plan = self.plan
-        wanted = digest([row, seed, plan.half, plan.data, plan.model, plan.training, plan.crops, plan.sentence_words])
+        wanted = digest(
+            [
+                row,
+                seed,
+                plan.half,
+                plan.pretrained,
+                plan.data,
+                plan.model,
+                plan.training,
+                plan.crops,
+                plan.sentence_words,
+            ]
+        )
         place = folder / f"{row}-{seed}-{wanted[:10]}"
         if not (place / "config.json").is_file():
             self._train(row, seed, place)
@@ -60,27 +72,28 @@ class Baselines:
         return sentence_lessons(samples, self.plan.sentence_words)
 
     def _train(self, row: str, seed: int, place: Path) -> None:
-        lessons, exam = self.lessons(row, self.train, self.plan.crops), self.lessons(row, self.dev, None)
+        plan = self.plan
+        lessons, exam = self.lessons(row, self.train, plan.crops), self.lessons(row, self.dev, None)
         if not lessons.crops or not exam.crops:
-            raise UserError(
-                f"{self.plan.data.root}: no {'phrases' if row == REGION else 'sentences'} to train {row} on"
-            )
+            what = "phrases" if row == REGION else "sentences"
+            raise UserError(f"{plan.data.root}: no {what} to train {row} on")
         texts = [text for several in lessons.phrases for text in several]
-        vocabulary = Vocabulary.build(texts, self.plan.data.min_count)
+        vocabulary = Vocabulary.build(texts, plan.data.min_count)
         torch.manual_seed(seed)
-        model = RegionRnn(self.plan.baseline(0 if row == REGION else self.plan.sentence_words), vocabulary)
+        config = plan.baseline(0 if row == REGION else plan.sentence_words)
+        model = RegionRnn(config, vocabulary, plan.pretrained)
         taught = Taught(self.features(model, lessons.crops, "training crops"), lessons.phrases)
         asked = Taught(self.features(model, exam.crops, "validation crops"), exam.phrases)
 
         def report(epoch: int, train: float, validation: float) -> None:
             print(f"{row} seed {seed} epoch {epoch}: train {train:.3f}, validation {validation:.3f}", file=sys.stderr)
 
-        losses = fit(model, taught, asked, self.plan.training, seed, self.plan.half, report)
-        about = f"{row} of the comparison {self.plan.name}, seed {seed}: captions of given boxes"
+        losses = fit(model, taught, asked, plan.training, seed, plan.half, report)
+        about = f"{row} of the comparison {plan.name}, seed {seed}: captions of given boxes"
         card = (
             f"# {row}\n\n{about}. Trained on {len(lessons.crops)} crops for {len(losses)} epochs; loss on "
-            f"{len(exam.crops)} crops of the split {self.plan.data.validation} {min(losses):.4f} nats a phrase.\n\n"
-            + "".join(f"- {key}: {value}\n" for key, value in asdict(self.plan.training).items())
+            f"{len(exam.crops)} crops of the split {plan.data.validation} {min(losses):.4f} nats a phrase.\n\n"
+            + "".join(f"- {key}: {value}\n" for key, value in asdict(plan.training).items())
         )
         checkpoint.save(model, place, card, about, torch.float16)
 

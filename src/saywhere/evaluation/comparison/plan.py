@@ -48,6 +48,7 @@ class Comparison:
         nms: the baselines have no second scores; of their proposals those that overlap a better one by more are left
             out, and others come in their place.
         model: keys of :class:`saywhere.models.region_rnn.RegionRnnConfig`, for both RNN baselines.
+        pretrained: the baselines' backbone starts from its published weights.
         sentence_words: longest caption of the Full Image RNN; longer sentences do not train it.
         crops: at most so many true regions of a training picture train the Region RNN; None for all.
         training: of both RNN baselines.
@@ -67,6 +68,7 @@ class Comparison:
     proposals: int = 100
     nms: float = 0.5
     model: dict[str, Any] = field(default_factory=dict)
+    pretrained: bool = True
     sentence_words: int = 16
     crops: int | None = None
     training: FitConfig = field(default_factory=FitConfig)

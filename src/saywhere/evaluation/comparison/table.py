@@ -180,6 +180,7 @@ def _shown(summary: Mapping[str, Any] | None, factor: float) -> str:
 
 def _caption(results: Results, names: Mapping[str, str], command: str) -> list[str]:
     plan, about = results.plan, results.times["about"]
+    first = plan.seeds[0]
     seeds = ", ".join(map(str, plan.seeds))
     spread = f"mean ± standard deviation over the seeds {seeds}" if len(plan.seeds) > 1 else f"seed {seeds}"
     counts = ", ".join(f"{results.boxes[column]:.1f} {names[column]}" for column in COLUMNS)
@@ -187,7 +188,7 @@ def _caption(results: Results, names: Mapping[str, str], command: str) -> list[s
         f"{results.data}, split {plan.data.validation}, {results.images} pictures; {spread}. AP in per cent, protocol "
         f"clean; METEOR: captions against all phrases of the picture; {results.meteor}.",
         "",
-        f"Boxes of the baselines: {plan.external} and the RPN of seed {plan.seeds[0]}, at most {plan.proposals} a "
+        f"Boxes of the baselines: {plan.external} and the RPN of seed {first}, at most {plan.proposals} a "
         f"picture after suppression at IoU {plan.nms}, and the true boxes (on average {counts}). The baselines' scores "
         "are those of the proposals (of the true boxes: all equal), and their boxes are not refined. FCLN takes the "
         f"external boxes and the {plan.proposals} best of its own RPN as proposals, and scores and refines them; true "

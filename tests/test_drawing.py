@@ -9,7 +9,7 @@ from PIL import Image, ImageDraw
 from skimage import data
 
 from saywhere import drawing
-from saywhere.drawing import COLOURS, draw_regions
+from saywhere.drawing import COLOURS, draw_regions, draw_sentence
 from saywhere.regions import Regions
 
 
@@ -172,3 +172,34 @@ def test_letters_contrast_with_their_plate(monkeypatch):
     draw_regions(Image.new("RGB", (600, 200)), regions(600, 200, boxes, [0.5] * 7, ("a",) * 7))
     assert len(inks["contrast"]) == 7
     assert min(inks["contrast"]) >= 4.5, "WCAG AA"
+
+
+def test_phrases_stand_below_the_picture_in_the_colours_of_their_boxes(monkeypatch):
+    labels = spy_labels(monkeypatch)
+    image = Image.new("RGB", (200, 100))
+    boxes = [[10, 10, 60, 50], [100, 20, 180, 90], [10, 10, 60, 50]]
+    drawn = draw_sentence(image, regions(200, 100, boxes, captions=("a dog", "on grass", "runs")))
+    pixels = numpy.asarray(drawn)
+    assert drawn.width == 200 and drawn.height > 100
+    assert [text for text, _ in labels] == ["a dog", "on grass", "runs"]
+    colours = [COLOURS[0], COLOURS[1], COLOURS[0]]  # one and the same box has one colour
+    for (_, place), colour in zip(labels, colours, strict=True):
+        assert place[1] >= 100 and place[2] <= 200
+        assert colour in {tuple(c) for c in pixels[int(place[1]) + 3, int(place[0]) : int(place[2])].tolist()}
+    assert tuple(pixels[30, 10]) == COLOURS[0] and tuple(pixels[50, 100]) == COLOURS[1]
+
+
+def test_a_long_sentence_breaks_into_rows_and_a_long_phrase_is_cut(monkeypatch):
+    labels = spy_labels(monkeypatch)
+    captions = ("a very long phrase that does not fit into one row at all", "on the grass", "under a tree", "runs")
+    draw_sentence(Image.new("RGB", (120, 60)), regions(120, 60, [[1, 1, 50, 50]] * 4, captions=captions))
+    places = [place for _, place in labels]
+    assert all(place[2] <= 121 for place in places) and len({place[1] for place in places}) > 1
+    assert all(overlap(a, b) == 0 for a, b in itertools.combinations(places, 2))
+    assert labels[0][0].endswith("…")
+
+
+def test_no_phrases_leave_the_picture_as_it_is():
+    image = Image.new("L", (30, 20), 7)
+    drawn = draw_sentence(image, regions(30, 20, []))
+    assert drawn.size == (30, 20) and drawn.mode == "RGB"

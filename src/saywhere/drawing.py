@@ -84,6 +84,40 @@ def draw_regions(image: Image, regions: Regions) -> Image:
     return canvas
 
 
+def draw_sentence(image: Image, regions: Regions) -> Image:
+    """An RGB copy of ``image`` with the boxes of ``regions`` and, on a strip below, their captions in the same colours.
+
+    The captions stand in the order of ``regions``, each on a plate in the colour of its box; captions with one and the
+    same box share its colour. For a sentence whose phrases have been placed in the picture.
+    """
+    canvas = image.copy() if image.mode == "RGB" else image.convert("RGB")
+    if len(regions) == 0:
+        return canvas
+    style = _Style.of(*canvas.size, len(regions))
+    boxes = [tuple(box) for box in regions.boxes.tolist()]
+    colours = {box: COLOURS[i % len(COLOURS)] for i, box in enumerate(dict.fromkeys(boxes))}
+    factors = (canvas.width / max(regions.width, 1), canvas.height / max(regions.height, 1)) * 2
+    draw = ImageDraw.Draw(canvas)
+    for box in reversed(colours):
+        _draw_box(draw, tuple(v * f for v, f in zip(box, factors, strict=True)), colours[box], style)
+    labels: list[tuple[_Label, tuple[int, int, int], float, float]] = []
+    x = y = 0.0
+    for row, box in zip(regions, boxes, strict=True):
+        text = _shorten(" ".join((row.caption or "").split()), canvas.width - 2 * style.padding, style)
+        label = _Label(text, int(style.font.getlength(text)) + 1 + 2 * style.padding, style.line_height + style.padding)
+        if x and x + label.width > canvas.width:
+            x, y = 0.0, y + label.height
+        labels.append((label, colours[box], x, y))
+        x += label.width
+    sheet = canvas.crop((0, 0, canvas.width, canvas.height + round(y) + labels[-1][0].height))
+    draw = ImageDraw.Draw(sheet)
+    draw.rectangle((0, canvas.height, *sheet.size), fill=(255, 255, 255))
+    for label, colour, left, top in labels:
+        place = (left, canvas.height + top, left + label.width, canvas.height + top + label.height)
+        _draw_label(draw, label, place, colour, style)
+    return sheet
+
+
 def _words(row: Regions) -> str:
     if row.captions is not None:
         return " ".join(row.captions[0].split())

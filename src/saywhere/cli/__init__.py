@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 import saywhere
-from saywhere.cli import calibrate, compare, convert, data, describe, evaluate, models, train
+from saywhere.cli import calibrate, caption, compare, convert, data, describe, evaluate, ground, models, snippets, train
 from saywhere.errors import UserError
 
 
@@ -76,10 +76,13 @@ def _options(
 
 
 app.command("calibrate")(calibrate.calibrate)
+app.command("caption")(caption.caption)
 app.command("compare")(compare.compare)
 app.command("convert")(convert.convert)
 app.command("describe")(describe.describe)
+app.command("ground")(ground.ground)
 app.command("models")(models.models)
+app.command("snippets")(snippets.snippets)
 app.command("train")(train.train)
 app.add_typer(data.app, name="data")
 app.add_typer(evaluate.app, name="evaluate")

@@ -29,6 +29,9 @@ from saywhere.vision.localization import AnchorGenerator, LocalizationLayer, Rpn
 if TYPE_CHECKING:
     from saywhere.images import ImageLike
 
+SEEING = ("backbone", "strides", "levels", "head", "areas", "proposals", "proposal_nms", "before_nms", "anchors")
+"""Options that areas and their features depend on, beside the size of the input and the weights."""
+
 AT_ONCE = 16  # pictures of a list that are in memory together
 SENTENCES_AT_ONCE = 256
 
@@ -60,7 +63,7 @@ class Aligner(nn.Module):
         provider = _build_provider(config, pretrained_backbone)
         backbone = provider.backbone
         self.preprocess = Preprocess(config.long_side, config.multiple, backbone.mean, backbone.std)
-        self.extractor = AreaExtractor(provider)
+        self.extractor = AreaExtractor(provider, repr([getattr(config, option) for option in SEEING]))
         self.standardise = nn.BatchNorm1d(provider.feature_size, affine=False)
         self.feature_dropout = nn.Dropout(config.feature_dropout)
         self.project = nn.Linear(provider.feature_size, config.size)
@@ -129,7 +132,7 @@ class Aligner(nn.Module):
         return words.masked_fill(lost & (words != PAD) & (words != END), UNKNOWN)
 
     def embed_areas(self, features: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """Features ``(R_k, F)`` of each picture to vectors ``(K, R, D)`` (Eq. 1), and which of them are real, ``(K, R)``."""
+        """Features ``(R_k, F)`` of each picture to vectors ``(K, R, D)`` (Eq. 1), and which are real, ``(K, R)``."""
         counts = [len(rows) for rows in features]
         flat = torch.cat(list(features)).float()
         if self.config.root:

@@ -83,7 +83,7 @@ class AlignerConfig(Config):
     loss: Loss = "contrastive"
     margin: float = 1.0
     hardest: bool = False
-    temperature: float = 0.1
+    temperature: float = 1.0
     smoothing: float = 0.0
     sentences: int = 1
     beta: float = 0.5

@@ -95,6 +95,10 @@ class Alignment:
         """The same words and areas, aligned with another affinity (Eq. 12)."""
         return make_alignment(self.image, self.width, self.height, self.words, self.boxes, self.products, beta)
 
+    def locate(self, start: int, stop: int) -> Tensor:
+        """The box ``(4,)`` of the words from ``start`` to ``stop``: the area whose products with them sum to most."""
+        return self.boxes[int(self.products[start:stop].sum(dim=0).argmax())]
+
     def snippets(self) -> list[tuple[Box, str]]:
         """Boxes and the words that fell on them: what a speaker for regions is trained on (section 3.2)."""
         return [(phrase.box, phrase.words) for phrase in self.phrases]

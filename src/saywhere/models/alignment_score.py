@@ -37,12 +37,17 @@ def pair_scores(
     products = (areas.flatten(0, 1) @ spoken.T).unflatten(0, areas.shape[:2])  # (K, R, W)
     hidden = ~areas_real[..., None]
     if how == "fragments":
-        best = torch.relu(products).masked_fill(hidden, 0.0).sum(dim=1)
+        best = (
+            torch.relu(products)
+            .masked_fill(hidden, 0.0)
+            .sum(dim=1, dtype=torch.promote_types(products.dtype, torch.float32))
+        )
     elif areas.shape[1] == 0:
         best = products.sum(dim=1)
     else:
         best = products.masked_fill(hidden, -torch.inf).amax(dim=1)
         best = best.where(areas_real.any(dim=1, keepdim=True), 0.0)
+    best = best.to(torch.promote_types(best.dtype, torch.float32))  # half precision is too coarse for long sums
     scores = best.new_zeros(len(areas), len(words)).index_add(1, sentence, best)
     return scores / words_real.sum(dim=1).clamp(min=1) if mean else scores
 

@@ -67,10 +67,13 @@ class AlignerSystem:
         return len(sample.sentences)
 
     def build(self, config: AlignerConfig, vocabulary: Vocabulary, pretrained: bool) -> Aligner:
-        """The untrained model; if ``pretrained`` its areas are those of ``config.localizer``."""
-        model = Aligner(config, vocabulary, pretrained)
-        if pretrained and config.areas == "proposals":
+        """The untrained model; if ``pretrained``, with published weights and the proposals of ``config.localizer``."""
+        alone = config.areas == "whole"
+        model = Aligner(config, vocabulary, pretrained and alone)
+        if pretrained and not alone:  # the backbone comes with the localizer, whose own it is
             model.take_localization(checkpoint.load(config.localizer))
+            if model.provider.features.head is not None:
+                model.provider.features.head.load_published(config.backbone)
         if config.word_vectors is not None:
             load_word_vectors(model.reader.words.weight, read_word_vectors(config.word_vectors, vocabulary))
         return model

@@ -198,10 +198,11 @@ def _dataset(recipe: Recipe, model: Any, samples: list[Sample], validation: bool
     training, system = recipe.training, find_system(recipe.system)
     features, cached_epochs = None, None if validation else training.unfreeze_after
     if training.cache is not None and (training.unfreeze_after is None or not (validation or cached_epochs == 0)):
+        extractor = model.get_submodule(system.extractor)
         built = cache.build(
             training.cache,
-            model.config.backbone,
-            model.get_submodule(system.extractor),
+            getattr(extractor, "settings", model.config.backbone),
+            extractor,
             model.preprocess,
             samples,
             flip=training.flip and not validation,

@@ -189,11 +189,12 @@ class AreaExtractor(nn.Module):
 
     Args:
         provider: any.
+        settings: what its areas depend on beside its weights; a cache of other settings is another cache.
     """
 
-    def __init__(self, provider: nn.Module):
+    def __init__(self, provider: nn.Module, settings: str):
         super().__init__()
-        self.provider = provider
+        self.provider, self.settings = provider, settings
 
     def forward(self, pixels: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
         """Pictures ``(3, h, w)`` to their areas."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from saywhere.cli.evaluate import caption, dense, retrieval
+from saywhere.cli.evaluate import caption, dense, ground, phrases, rank, retrieval
 
 app = typer.Typer(help="Measure how good descriptions are.", no_args_is_help=True)
 
@@ -17,3 +17,6 @@ def _evaluate() -> None:
 app.command("caption")(caption.caption)
 app.command("dense")(dense.dense)
 app.command("retrieval")(retrieval.retrieval)
+app.command("phrases")(phrases.phrases)
+app.command("rank")(rank.rank)
+app.command("ground")(ground.ground)

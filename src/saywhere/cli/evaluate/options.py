@@ -23,6 +23,10 @@ DataFormat = Annotated[
 ]
 Split = Annotated[str | None, typer.Option("--split", help="Split of the data; dev if not given.")]
 Limit = Annotated[int | None, typer.Option("--limit", min=1, metavar="N", help="Only the first N pictures.")]
+Areas = Annotated[
+    int | None,
+    typer.Option("--areas", min=1, metavar="N", help="Areas of a picture beside the whole, instead of the model's."),
+]
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the report.")]
 Batch = Annotated[int, typer.Option("--batch", min=1, metavar="N", help="Pictures at a time.")]
 Device = Annotated[

@@ -90,6 +90,20 @@ def test_the_published_program_s_adam_can_be_chosen() -> None:
     assert not torch.allclose(nets[0].head.weight, nets[2].head.weight, rtol=1e-3)
 
 
+def test_rmsprop_divides_by_the_root_of_what_gradients_were() -> None:
+    net = Net()
+    config = OptimizerConfig(kind="rmsprop", lr=0.1, alpha=0.75, eps=1e-3)
+    optimizer = build_optimizer(net, net.backbone, TrainingConfig(rest=config, backbone=SGD))
+    weight, gradient = net.head.weight, torch.tensor([[2.0, -1.0, 0.5]])
+    before, square = weight.detach().clone(), torch.zeros(1, 3)
+    for _ in range(2):
+        weight.grad = gradient.clone()
+        optimizer.step()
+        square = 0.75 * square + 0.25 * gradient**2
+        before -= 0.1 * gradient / (square.sqrt() + 1e-3)
+        torch.testing.assert_close(weight.detach(), before)
+
+
 def test_a_frozen_backbone_has_no_group() -> None:
     net = Net()
     assert build_optimizer(net, net.backbone, TrainingConfig()).names == ["rest", "backbone"]

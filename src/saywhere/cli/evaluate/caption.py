@@ -124,9 +124,8 @@ class _Model:
 
     def prepare(self, out: Path) -> _Job:
         """Caption what is not yet captioned."""
-        import saywhere
         from saywhere import data
-        from saywhere.cli.describe import best_device
+        from saywhere.cli.caption import load_captioner
         from saywhere.errors import UserError
         from saywhere.evaluation import caption_run, dense_run, resuming
         from saywhere.evaluation.caption_lines import read_captions
@@ -140,9 +139,7 @@ class _Model:
                 references.setdefault(sources[sample.image].name, []).extend(sample.sentences)
         if not references:
             raise UserError(f"{self.root}: the split {samples.split} has no picture with a sentence about all of it")
-        loaded = saywhere.load(self.model, device=self.device or best_device())
-        if not hasattr(loaded, "caption"):
-            raise UserError(f"--model {self.model}: says no sentences about whole pictures; a captioner is needed")
+        loaded = load_captioner(self.model, self.device, self.root, self.format)
         wanted = {"model": resuming.model_digest(loaded), "data": samples.name, "split": samples.split}
         resuming.take_up(out, wanted | {"beam": self.beam}, caption_run.PREDICTIONS)
         caption_run.write_references(references, out / caption_run.TRUTH)

@@ -1,0 +1,96 @@
+"""``saywhere caption``: a sentence about each picture."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from saywhere.describing import ResultsFile
+    from saywhere.regions import Regions
+
+
+def caption(
+    paths: list[str] = typer.Argument(..., metavar="PATH...", help="Pictures, folders, or quoted patterns: 'a/*.jpg'."),
+    beam: int | None = typer.Option(
+        None, min=1, metavar="N", help="Sentences kept while searching for the likeliest (1: greedy); the model's own."
+    ),
+    json: Path | None = typer.Option(
+        None, metavar="FILE", help="Append captions as JSON lines; pictures already in FILE are not captioned again."
+    ),
+    limit: int | None = typer.Option(None, min=1, metavar="N", help="Only the first N pictures."),
+    model: str = typer.Option("captioner-flickr8k", metavar="NAME|DIR", help="A captioner's name or folder."),
+    device: str | None = typer.Option(None, metavar="D", help="cpu, cuda, mps, ...; a GPU if there is one."),
+    batch: int = typer.Option(8, min=1, metavar="N", help="Pictures at a time."),
+) -> None:
+    """Say a sentence about each picture.
+
+    Exit code 0 if all went well, 1 if pictures were skipped because they cannot be read, 2 if the command is wrong.
+    """
+    from saywhere.cli.evaluate.pictures import describe_each, printable, skip_notes
+    from saywhere.describing import ResultsFile, find_pictures
+    from saywhere.evaluation.caption_run import WholePictures
+
+    sources = find_pictures(paths)[:limit]
+    with contextlib.ExitStack() as stack:
+        lines = stack.enter_context(ResultsFile(json)) if json else None
+        done = {source.name for source in sources if lines is not None and source.name in lines.done}
+        described = 0
+
+        def keep(name: str, regions: Regions) -> None:
+            nonlocal described
+            described += 1
+            _keep(lines, name, regions)
+            if lines is None or len(sources) == 1:
+                said = (regions.captions or ("",))[0]
+                typer.echo(said if len(sources) == 1 else f"{printable(name)}: {said}")
+
+        skipped: dict[str, str] = {}
+        if len(done) < len(sources):
+            describer = WholePictures(load_captioner(model, device), beam)
+            skipped = describe_each(describer, sources, done, keep, batch)
+    if len(sources) > 1 or done:
+        already = f"; {len(done)} already in {json}" if done else ""
+        missed = f"; {len(skipped)} skipped" if skipped else ""
+        typer.echo(f"{described} captioned{already}{missed}", err=True)
+    for note in skip_notes(skipped):
+        typer.echo(note, err=True)
+    if skipped:
+        raise typer.Exit(1)
+
+
+def _keep(lines: ResultsFile | None, name: str, regions: Regions) -> None:
+    if lines is not None:
+        lines.append(regions, name)
+
+
+def load_captioner(name: str, device: str | None, root: Path | None = None, format: str | None = None) -> Any:
+    """A model that says sentences about whole pictures.
+
+    Args:
+        name: a captioner's name or folder; after ``nearest:``, that of the one whose image network finds the most
+            similar picture of the train split of ``root``, see :mod:`saywhere.evaluation.nearest`.
+        device: where it works; a GPU if there is one.
+        root, format: of the data set.
+
+    Raises:
+        UserError: there is no such model, it says no sentences, or there is no data set for neighbours.
+    """
+    import saywhere
+    from saywhere.cli.describe import best_device
+    from saywhere.errors import UserError
+    from saywhere.evaluation.nearest import NEAREST, learn_neighbours
+
+    loaded = saywhere.load(name.removeprefix(NEAREST), device=device or best_device())
+    if not hasattr(loaded, "caption"):
+        raise UserError(f"--model {name}: says no sentences about whole pictures; a captioner is needed")
+    if not name.startswith(NEAREST):
+        return loaded
+    if root is None:
+        raise UserError(f"--model {name}: only saywhere evaluate caption has a data set with neighbours")
+    from saywhere import data
+
+    return learn_neighbours(loaded, data.read(root, format, "train"), Path("cache/features"))

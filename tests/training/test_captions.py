@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy
+import pytest
+import torch
+from tiny_captioner import tiny_captioner, tiny_config
+from tiny_training import write_data
+
+from saywhere import data
+from saywhere.data import Sample
+from saywhere.models import checkpoint
+from saywhere.text import Vocabulary
+from saywhere.training import recipe as recipes
+from saywhere.training.captions import BoxTargets, CaptionerSystem, CaptionTargets
+from saywhere.training.run import train
+
+TEXTS = ("a dog on the left", "two dogs", "a long dog with a stick in its mouth", "!")
+
+
+def sample(*sentences: str) -> Sample:
+    boxes = torch.tensor([[0.0, 0, 20, 10], [10.0, 0, 40, 20]])
+    return Sample(Path("a.jpg"), 40, 20, boxes, (("a dog",), ("the stick", "a stick on the right")), sentences)
+
+
+VOCABULARY = Vocabulary.build([*TEXTS, "a dog", "the stick", "a stick on the right"])
+
+
+def said(target) -> list[str]:
+    return [VOCABULARY.decode(row) for row in target.words.tolist()]
+
+
+def test_sentences_are_drawn_without_repeats_until_there_are_no_more():
+    make = CaptionTargets(VOCABULARY, 2)
+    drawn = [said(make(sample(*TEXTS[:3]), (80, 40), False, numpy.random.default_rng(seed))) for seed in range(20)]
+    assert all(len(set(pair)) == 2 for pair in drawn)
+    assert {text for pair in drawn for text in pair} == set(TEXTS[:3])
+    few = CaptionTargets(VOCABULARY, 3)(sample(TEXTS[1]), (80, 40), False, numpy.random.default_rng(0))
+    assert said(few) == [TEXTS[1]] * 3
+    assert (few.width, few.height, few.boxes) == (80, 40, None)
+
+
+def test_in_a_mirrored_picture_left_is_right():
+    make = CaptionTargets(VOCABULARY, 1)
+    assert said(make(sample(TEXTS[0]), (80, 40), True, numpy.random.default_rng(0))) == ["a dog on the right"]
+
+
+def test_boxes_come_with_one_phrase_each_in_pixels_of_the_network():
+    make = BoxTargets(VOCABULARY)
+    targets = [make(sample(), (80, 40), False, numpy.random.default_rng(seed)) for seed in range(10)]
+    assert targets[0].boxes is not None
+    assert targets[0].boxes.tolist() == [[0, 0, 40, 20], [20, 0, 80, 40]]
+    assert {said(target)[1] for target in targets} == {"the stick", "a stick on the right"}
+    mirrored = make(sample(), (80, 40), True, numpy.random.default_rng(0))
+    assert mirrored.boxes is not None and mirrored.boxes[0].tolist() == [40, 0, 80, 20]
+
+
+def test_only_what_can_be_learnt_is_kept():
+    system = CaptionerSystem()
+    (kept,) = system.usable([sample(*TEXTS), sample("!")], tiny_config(max_words=5))
+    assert kept.sentences == TEXTS[:2] and len(kept.boxes) == 0
+    assert list(system.texts(kept)) == list(TEXTS[:2]) and system.count(kept) == 2
+    config = tiny_config(speaker="rnn", regions=True, max_words=3)
+    (kept,) = system.usable([sample(*TEXTS)], config)
+    assert kept.sentences == () and kept.phrases == (("a dog",), ("the stick",))
+    assert list(system.texts(kept)) == ["a dog", "the stick"]
+    assert list(system.texts(sample(*TEXTS))) == list(TEXTS)
+
+
+def test_the_system_builds_what_the_configuration_says():
+    system = CaptionerSystem()
+    model = system.build(tiny_config(speaker="lstm", smoothing=0.25, sentences=3), VOCABULARY, pretrained=False)
+    assert system.criterion(model).smoothing == 0.25
+    assert system.targets(model) == CaptionTargets(VOCABULARY, 3)
+    regions = tiny_captioner(speaker="rnn", regions=True)
+    assert system.targets(regions) == BoxTargets(regions.vocabulary)
+
+
+@pytest.mark.parametrize("regions", [False, True])
+def test_a_recipe_trains_a_captioner(tmp_path: Path, regions: bool):
+    root = write_data(tmp_path / "data", train=6, validation=2)
+    lines = (root / "pictures.jsonl").read_text().splitlines()
+    sentences = '"sentences": ["a red block", "two people and a dog"], "regions"'
+    (root / "pictures.jsonl").write_text("\n".join(line.replace('"regions"', sentences) for line in lines) + "\n")
+    assert data.read(root)[0].sentences
+    config = tiny_config(speaker="rnn", regions=regions)
+    tree = {
+        "name": "tiny",
+        "system": "captioner",
+        "data": {"root": str(root), "validation": "val"},
+        "model": config.to_dict(),
+        "training": {
+            "epochs": 2,
+            "batch_size": 3,
+            "rest": {"kind": "rmsprop", "lr": 0.01, "alpha": 0.9},
+            "clip": 0.1,
+            "clip_by": "value",
+            "cache": str(tmp_path / "cache"),
+            "pretrained": False,
+            "accelerator": "cpu",
+            "samples": 1,
+        },
+    }
+    path = tmp_path / "recipe.yaml"
+    path.write_text(json.dumps(tree))
+    result = train(recipes.load(path), tmp_path / "run")
+    assert set(result.metrics) == {"val/loss", "val/caption"}
+    model = checkpoint.load(result.model)
+    assert model.config == config
+    assert isinstance(model.caption(root / "000.jpg"), str)
+    assert "texts" in (result.model / "README.md").read_text()

@@ -12,10 +12,10 @@ def test_words_by_the_mean_length_of_their_vectors():
     model = tiny_aligner()
     rows = word_magnitudes(model, [*SENTENCES, "a zebra on the green grass"], min_count=2)
     assert [row.magnitude for row in rows] == sorted((row.magnitude for row in rows), reverse=True)
-    counts = {row.word: row.count for row in rows}
+    counts = {row.word: row.places for row in rows}
     # a: 3 + 0 + 1 + 1 + 1; on: 0 + 1 + 1 + 0 + 1; the words of one place only, and the unknown zebra, are left out
     assert counts["a"] == 6 and counts["on"] == 3 and "horse" not in counts and "zebra" not in counts
-    lengths = [float(model.read([text]).vectors[0, place].norm()) for text, place in ((SENTENCES[1], 5),)]
+    lengths = [float(model.read([text]).vectors[0, place].norm()) for text, place in ((SENTENCES[1], 6),)]
     lengths.append(float(model.read(["a zebra on the green grass"]).vectors[0, 5].norm()))
     grass = next(row for row in rows if row.word == "grass")
     assert grass.magnitude == pytest.approx(sum(lengths) / 2, rel=1e-5)

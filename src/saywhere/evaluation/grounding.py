@@ -52,7 +52,7 @@ class GroundingResult:
 
 
 def judge(found: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
-    """Of each pair of boxes ``(N, 4)`` whether their IoU is at least 0.5, and whether the one's centre is in the truth."""
+    """Whether each pair of boxes ``(N, 4)`` has an IoU of at least 0.5, and the first its centre in the second."""
     overlaps = torch.stack([geometry.iou(a[None], b[None])[0, 0] for a, b in zip(found, truth, strict=True)])
     centre = (found[:, :2] + found[:, 2:]) / 2
     inside = (centre >= truth[:, :2]).all(dim=1) & (centre <= truth[:, 2:]).all(dim=1)

@@ -18,11 +18,11 @@ from saywhere.text import tokenize
 
 
 class WordMagnitude(NamedTuple):
-    """The mean length of a word's vectors over the ``count`` places where it was read."""
+    """The mean length of a word's vectors over the ``places`` where it was read."""
 
     word: str
     magnitude: float
-    count: int
+    places: int
 
 
 class AreaMagnitude(NamedTuple):

@@ -8,8 +8,8 @@ import torch
 from PIL import Image, ImageDraw
 from skimage import data
 
-from saywhere import drawing
 from saywhere.drawing import COLOURS, draw_regions, draw_sentence
+from saywhere.drawing import regions as drawing
 from saywhere.regions import Regions
 
 

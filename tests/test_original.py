@@ -57,6 +57,15 @@ def test_iou_of_the_sampler_is_less_than_1_for_a_box_with_itself():
     assert original.box_iou(box.expand(3, 5, 4), box.expand(3, 2, 4)).shape == (3, 5, 2)
 
 
+def test_boxes_to_train_on_are_whole_pixels_in_the_square():
+    boxes = torch.tensor([[11.0, 21, 30, 41], [1, 1, 3, 3], [1400, 1000, 100, 100], [-5, 1438, 10, 10]])
+    half = original.true_boxes(boxes, 0.5)
+    assert half[0].tolist() == [6 + 7, 11 + 10, 15, 21]  # 20.5 away from 0
+    assert half[1].tolist() == [1 + 1, 1 + 1, 2, 2]
+    assert half[2].tolist() == [701 + 9, 501 + 25, 19, 50]  # 700.5 and 500.5 away from 0; the width ends at 720
+    assert half[3].tolist() == [1 + 2, 719 + 0, 5, 1]
+
+
 def test_clip_differs_from_ours_outside_the_picture():
     outside = torch.tensor([[-50.0, 10, -40, 20]])
     clipped, valid = original.clip_boxes(outside, 30, 40, format="x1y1x2y2")

@@ -10,10 +10,12 @@ import pytest
 import torch
 
 import saywhere
+from saywhere import original
 from saywhere.models.checkpoint import save
 from saywhere.models.conversion import convert
 from saywhere.models.densecap_original import test_pass as run
 from saywhere.models.encoding import Encoding
+from saywhere.original import torch7
 
 NAME = Path(__file__).parent / "densecap-tiny-a"
 
@@ -113,3 +115,26 @@ def test_the_saved_model_describes_the_picture_in_our_format(model, pixels, gold
     torch.testing.assert_close(regions.scores.double(), case["scores"][inside, 0].sigmoid(), rtol=0, atol=1e-4)
     captions = [caption for caption, kept in zip(case["captions"], inside.tolist(), strict=True) if kept]
     assert list(regions.captions) == captions
+
+
+def test_what_its_last_training_step_left_in_the_file(model):
+    """Of another picture: the targets of the four positives, and the loss of their scores, in single precision."""
+    layer = torch7.read(NAME.with_suffix(".t7"))["model"]["nets"]["localization_layer"]
+    sampler = layer["nets"]["box_sampler_helper"]
+
+    def tensor(value):
+        return torch.tensor(numpy.array(value), dtype=torch.float64)
+
+    positive, truth = (tensor(sampler[name]).long() - 1 for name in ("pos_input_idx", "pos_target_idx"))
+    truths, anchors = tensor(layer["gt_boxes"])[0], original.make_anchors(model.config.anchors[0], 12, 15).double()
+    assert sorted(truth.tolist()) == [0, 1, 2, 3]
+    targets = model.conventions.encode(truths[truth], anchors[positive])
+    torch.testing.assert_close(targets, tensor(layer["pos_trans_targets"]), rtol=1e-5, atol=1e-6)
+    scores = tensor(layer["pos_scores"])
+    loss = 0.1 * original.two_way_cross_entropy(scores, torch.ones(4, dtype=torch.long))
+    assert loss.item() == pytest.approx(layer["stats"]["losses"]["obj_loss_pos"], rel=1e-5)
+    masks = [tensor(sampler["box_sampler"][name]).flatten() for name in ("pos_mask", "neg_mask")]
+    negatives = tensor(sampler["neg_input_idx"]).long() - 1
+    assert sorted(positive.tolist()) == masks[0].nonzero().flatten().tolist()
+    assert len(negatives) == 256 - 4 > masks[1].sum() > len(set(negatives.tolist()))  # drawn with replacement
+    assert masks[1][negatives].all()

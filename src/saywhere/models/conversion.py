@@ -120,8 +120,8 @@ def convert(path: str | Path) -> DenseCap:
 def read_words(file: Torch7Checkpoint) -> list[str]:
     """The words of the tokens from 1 on."""
     table = file.at("model.opt.idx_to_token")
-    words = {int(k): v for k, v in table.items()} if isinstance(table, Mapping) else {}
-    listed = [words.get(i) for i in range(1, len(words) + 1)]
+    words = {str(key): word for key, word in table.items()} if isinstance(table, Mapping) else {}
+    listed = [words.get(str(i)) for i in range(1, len(words) + 1)]
     if not listed or not all(isinstance(word, str) for word in listed) or len(set(listed)) < len(listed):
         raise UserError(f"{file.path}: model.opt.idx_to_token is not a list of different words")
     rows = file.shape(f"model.nets.{SPEAKER}.lookup_table.weight", 2)[0]

@@ -75,6 +75,19 @@ def scale_boxes_xywh(boxes: Tensor, factor: float) -> Tensor:
     return (boxes - first) * factor + first
 
 
+def true_boxes(boxes: Tensor, factor: float, long_side: int = 720) -> Tensor:
+    """What the program trains on: ``xywh`` boxes of a picture that is resized by ``factor``, as whole ``xcycwh``.
+
+    Rounded to pixels (halves away from 0), then pushed and cut into the square of ``long_side``, also where the picture
+    is lower than that. The centre is the first pixel and half the size, rounded down.
+    """
+    scaled = scale_boxes_xywh(boxes, factor)
+    x, y, w, h = (scaled.sign() * (scaled.abs() + 0.5).floor()).unbind(-1)
+    x, y = x.clamp(1, long_side - 1), y.clamp(1, long_side - 1)
+    w, h = torch.minimum(w, long_side - x), torch.minimum(h, long_side - y)
+    return torch.stack((x + (w / 2).floor(), y + (h / 2).floor(), w, h), dim=-1)
+
+
 def clip_boxes(
     boxes: Tensor,
     x_max: float,

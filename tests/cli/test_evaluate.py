@@ -49,11 +49,16 @@ class Weighted(StubModel):
     def state_dict(self) -> dict[str, torch.Tensor]:
         return {"weights": self.weights}
 
+    def changed(self, options: dict[str, object]) -> Weighted:
+        if options:
+            self.config = SimpleNamespace(to_dict=lambda: {"beam": 1, **options})
+        return self
+
 
 @pytest.fixture
 def model(monkeypatch, tmp_path) -> Weighted:
     stub = Weighted()
-    monkeypatch.setattr(saywhere, "load", lambda name, device: stub, raising=False)
+    monkeypatch.setattr(saywhere, "load", lambda name, device, **options: stub.changed(options), raising=False)
     monkeypatch.setattr(meteor, "Meteor", StubMeteor)
     monkeypatch.chdir(tmp_path)
     return stub
@@ -272,3 +277,12 @@ def test_with_the_real_meteor(tmp_path, monkeypatch):
     assert row["language_meteor"] == pytest.approx(0.18320610687022898, abs=1e-15)
     assert [row["ap"][f"iou_0.7/meteor_{m}"] for m in ("0", "0.05", "0.1", "0.15", "0.2", "0.25")] == [1, 1, 1, 1, 0, 0]
     assert row["map"] == pytest.approx(4 / 6) and row["meteor_version"].startswith("METEOR 1.5 (-l en -norm)")
+
+
+def test_a_changed_option_is_another_model(model: Weighted) -> None:
+    root = album()
+    assert dense("--model", "m", "--data", root, "--out", "scores").exit_code == 0
+    changed = dense("--model", "m", "--data", root, "--out", "scores", "--set", "beam=3")
+    assert changed.exit_code == 2 and "another model" in changed.output
+    assert model.config.to_dict() == {"beam": 3}
+    assert "--set" in dense("--predictions", "a", "--truth", "b", "--set", "beam=3").output

@@ -13,6 +13,7 @@ import typer
 
 from saywhere.cli.evaluate.options import (
     Batch,
+    Change,
     DataFormat,
     DataRoot,
     Device,
@@ -49,6 +50,7 @@ def dense(
     out: Out = Path("evaluation"),
     batch: Batch = 8,
     device: Device = None,
+    change: Change = None,
 ) -> None:
     """Dense captioning: mean average precision of boxes with captions, against a data set.
 
@@ -62,13 +64,13 @@ def dense(
 
     started = time.monotonic()
     if model and data and not (predictions or truth):
-        source = _Model(model, data, format, split or "dev", proposals or "rpn", limit, batch, device)
-    elif predictions and truth and not (model or data or format or proposals or device):
+        source = _Model(model, data, format, split or "dev", proposals or "rpn", limit, batch, device, change or [])
+    elif predictions and truth and not (model or data or format or proposals or device or change):
         source = _Files(predictions, truth, split, protocol is Protocol.original, limit)
     else:
         raise UserError(
-            "give --model and --data; or --predictions and --truth, without --model, --data, --format, --proposals "
-            "and --device"
+            "give --model and --data; or --predictions and --truth, without --model, --data, --format, --proposals, "
+            "--device and --set"
         )
     with Meteor() as meteor:  # before the work: it says at once if Java is missing
         job = source.prepare(out)
@@ -134,12 +136,12 @@ class _Model:
     limit: int | None
     batch: int
     device: str | None
+    change: list[str]
 
     def prepare(self, out: Path) -> _Job:
         """Describe what is not yet described."""
-        import saywhere
         from saywhere import data
-        from saywhere.cli.describe import best_device
+        from saywhere.cli.describe import load_model
         from saywhere.errors import UserError
         from saywhere.evaluation import dense_run, resuming
         from saywhere.evaluation.region_lines import RegionLines
@@ -149,7 +151,7 @@ class _Model:
         sources = dense_run.picture_sources(samples, self.root)
         if not sources:
             raise UserError(f"{self.root}: the split {samples.split} has no picture that can be read")
-        loaded = saywhere.load(self.model, device=self.device or best_device())
+        loaded = load_model(self.model, self.device, self.change)
         dense_run.write_truth(samples, self.root, out / dense_run.TRUTH)
         truth = RegionLines(out / dense_run.TRUTH, several=True)
         boxes = dense_run.find_proposals(self.proposals, truth, sources)

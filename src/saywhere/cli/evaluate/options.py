@@ -34,6 +34,12 @@ Device = Annotated[
 ]
 
 
+Change = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="OPTION=VALUE", help="Change the model, such as beam=3; may be given several times."),
+]
+
+
 class Protocol(StrEnum):
     """The rules: the paper's definition, or as the original was evaluated."""
 

@@ -34,6 +34,7 @@ from saywhere.training.dataset import evenly
 from saywhere.training.progress import track
 from saywhere.training.regions import DenseCapSystem
 from saywhere.training.run import read_split
+from saywhere.vision.backbones import build_backbone
 from saywhere.vision.proposals import Proposed, find_proposer
 
 
@@ -209,7 +210,9 @@ class Run:
         maps = None
         if plan.features is not None:
             name, size = model.config.backbone, model.preprocess
-            maps = cache.build(plan.features, name, model.backbone, size, self.train, flip=False)
+            # The checkpoint may hold the frozen backbone in half precision; the cache was made with the published one.
+            backbone = build_backbone(name, model.config.strides) if plan.pretrained else model.backbone
+            maps = cache.build(plan.features, name, backbone, size, self.train, flip=False)
         with track("codes of training regions", len(numbers)) as progress:
             for number in numbers:
                 sample = self.train[number]

@@ -11,7 +11,7 @@ CELLS = ("relu", "gru", "lstm", "none")
 
 def reader(cell: str = "relu", **options) -> Reader:
     torch.manual_seed(0)
-    return Reader(9, word_size=3, hidden_size=4, out_size=5, cell=cell, **options).eval()  # pyright: ignore
+    return Reader(9, word_size=3, hidden_size=4, out_size=5, cell=cell, **options).eval()
 
 
 def linear(layer: torch.nn.Linear, x: torch.Tensor) -> torch.Tensor:

@@ -51,6 +51,18 @@ def test_the_score_is_the_sum_over_words_of_the_best_area():
     torch.testing.assert_close(model.score([picture], [sentence])[0, 0], expected)
 
 
+def test_a_word_counts_by_its_share_and_the_sentence_as_much_as_its_words():
+    model = tiny_aligner()
+    read, found = model.read(["a dog runs"]).vectors[0], model.embed_sentences(["a dog runs"])[0]
+    torch.testing.assert_close(found.vectors, read / torch.tensor([[3.0], [3], [3], [1]]))
+    words = tiny_aligner(sentence=False)
+    read = words.read(["a dog runs"]).vectors[0]
+    torch.testing.assert_close(words.embed_sentences(["a dog runs"])[0].vectors, read / 3)
+    total = tiny_aligner(mean=False)
+    read = total.read(["a dog runs"]).vectors[0]
+    torch.testing.assert_close(total.embed_sentences(["a dog runs"])[0].vectors, read)
+
+
 def test_one_at_a_time_is_the_same_as_a_batch():
     model = tiny_aligner()
     together = model.embed_pictures(PICTURES)
@@ -229,6 +241,29 @@ def test_several_sentences_a_picture_know_their_owner():
 def test_wrong_options_are_refused(option, message):
     with pytest.raises(UserError, match=message):
         tiny_aligner_config(**option)
+
+
+def test_phrases_with_boxes_are_compared_with_the_areas_of_their_own_picture():
+    model = tiny_aligner(phrase_weight=1.0)
+    seen = features(model, PICTURES[:2])
+    said = [
+        SentenceTarget(model.numbers(SENTENCES[:2]), torch.tensor([[1, 0, 2]]), torch.tensor([[4.0, 4, 50, 60]])),
+        SentenceTarget(model.numbers(SENTENCES[2:3]), torch.tensor([[0, 3, 6], [0, 0, 2]]), seen[1][1][0, 2:4]),
+    ]
+    output = model(seen, said)
+    assert output.products is not None and output.overlaps is not None
+    pictures = model.embed_pictures(PICTURES[:2])
+    for row, (picture, text, start, stop) in enumerate([(0, 1, 0, 2), (1, 2, 3, 6), (1, 2, 0, 2)]):
+        words = model.read([SENTENCES[text]]).vectors[0, start:stop].sum(dim=0)
+        expected = pictures[picture].vectors @ words
+        torch.testing.assert_close(output.products[row, : len(expected)], expected)
+        assert torch.isinf(output.products[row, len(expected) :]).all()
+    assert output.overlaps[1].argmax() == 2 and output.overlaps[2].argmax() == 3
+    assert float(output.overlaps.max()) == pytest.approx(1.0)
+    losses = AlignmentCriterion(model.config)(output)
+    twice = AlignmentCriterion(tiny_aligner_config(phrase_weight=2.0))(output)
+    assert float(twice["phrases"]) == pytest.approx(2 * float(losses["phrases"])) and float(losses["phrases"]) > 0
+    assert "phrases" not in AlignmentCriterion(tiny_aligner_config())(output)
 
 
 def test_the_original_is_the_paper_s():

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from saywhere.models.alignment_loss import AlignmentOutput, contrastive, max_margin
+from saywhere.models.alignment_loss import AlignmentOutput, contrastive, max_margin, placed
 
 SCORES = torch.tensor([[3.0, 2.5, 0.0], [1.0, 4.0, 3.8], [0.0, 3.5, 2.0]])
 
@@ -67,3 +67,16 @@ def test_gradients_are_those_of_the_function(loss):
         return torch.stack(list(loss(output(s, (0, 1, 1, 2))).values())).sum()
 
     assert torch.autograd.gradcheck(total, (scores,))
+
+
+def test_a_phrase_is_to_fall_on_an_area_that_fits_its_box():
+    products = torch.tensor([[1.0, 2.0, 0.0], [0.5, 0.5, -torch.inf], [1.0, 1.0, 1.0]], requires_grad=True)
+    overlaps = torch.tensor([[0.5, 0.1, 0.9], [0.2, 0.7, 0.9], [0.4, 0.49, 0.0]])
+    loss = placed(AlignmentOutput(SCORES, torch.arange(3), products, overlaps))
+    # the first: areas 0 and 2 fit; the second: area 1 of two that are there; the third has none and is left out
+    total = math.exp(1) + math.exp(2) + 1
+    assert float(loss.detach()) == pytest.approx(-(math.log((math.exp(1) + 1) / total) + math.log(0.5)) / 2)
+    loss.backward()
+    assert products.grad is not None and torch.isfinite(products.grad).all()
+    nothing = placed(AlignmentOutput(SCORES, torch.arange(3), products, overlaps * 0))
+    assert float(nothing) == 0

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy
@@ -15,7 +16,7 @@ from saywhere.data.sample import Sample
 from saywhere.errors import UserError
 from saywhere.models import checkpoint
 from saywhere.models.aligner_config import AlignerConfig
-from saywhere.text import END, PAD
+from saywhere.text import END, PAD, UNKNOWN
 from saywhere.training.alignment import AlignerSystem, SentenceTargets
 from saywhere.training.recipe import Recipe
 from saywhere.training.run import train
@@ -55,6 +56,37 @@ def test_sentences_without_words_are_not_learnt():
     assert list(system.texts(kept[0])) == ["a man"] and system.count(kept[0]) == 1
 
 
+XML = """<annotation><size><width>192</width><height>128</height><depth>3</depth></size>
+<object><name>7</name><bndbox><xmin>1</xmin><ymin>1</ymin><xmax>40</xmax><ymax>64</ymax></bndbox></object></annotation>"""
+
+
+def marked(root: Path) -> Sample:
+    for folder in ("Images", "Entities/Annotations", "Entities/Sentences"):
+        (root / folder).mkdir(parents=True)
+    noise(96, 64, 0).save(root / "Images/5_x.png")
+    (root / "Entities/Annotations/5.xml").write_text(XML)
+    (root / "Entities/Sentences/5.txt").write_text("[/EN#7/people A man] on the left of [/EN#0/scene the beach] .\n")
+    return Sample(root / "Images/5_x.png", 96, 64, torch.zeros(0, 4), (), ("unmarked",))
+
+
+def test_phrases_with_boxes_come_from_entities(tmp_path):
+    said, maker = marked(tmp_path), SentenceTargets(VOCABULARY, 3, end=True, phrases=True)
+    target = maker(said, (192, 128), False, numpy.random.default_rng(0))
+    assert [VOCABULARY.decode(row) for row in target.words.tolist()] == ["a man on the left of the beach"]
+    assert target.spans.tolist() == [[0, 0, 2]] and target.boxes.tolist() == [[0, 0, 40, 64]]
+    flipped = maker(said, (192, 128), True, numpy.random.default_rng(0))
+    assert flipped.boxes.tolist() == [[152, 0, 192, 64]] and flipped.spans.tolist() == [[0, 0, 2]]
+    assert "right" not in VOCABULARY and UNKNOWN in flipped.words[0].tolist()
+
+
+def test_pictures_without_marks_are_left_out_where_boxes_are_learnt(tmp_path):
+    said = marked(tmp_path)
+    other = replace(said, image=said.image.with_name("6_x.png"))
+    system = AlignerSystem()
+    assert len(system.usable([said, other], AlignerConfig())) == 2
+    assert [s.image for s in system.usable([said, other], AlignerConfig(phrase_weight=1.0))] == [said.image]
+
+
 def recipe(root: Path, **model) -> Recipe:
     """Four pictures, each with its sentence, learnt from cached areas."""
     lines = []
@@ -67,7 +99,7 @@ def recipe(root: Path, **model) -> Recipe:
     (root / "pictures.jsonl").write_text("".join(lines))
     plain = json.loads(json.dumps(tiny_aligner_config(**{"root": False, **model}).to_dict()))
     settings = {
-        "epochs": 40, "batch_size": 4, "rest": {"kind": "adamw", "lr": 0.02}, "pretrained": False,
+        "epochs": 80, "batch_size": 4, "rest": {"kind": "adamw", "lr": 0.01}, "pretrained": False,
         "accelerator": "cpu", "flip": False, "samples": 1, "cache": str(root / "cache"),
     }  # fmt: skip
     data = {"format": "jsonl", "root": str(root), "train": "train", "validation": "val"}

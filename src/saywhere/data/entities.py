@@ -17,7 +17,7 @@ from saywhere.data.assembly import measure_all, to_disk
 from saywhere.data.files import read_lines
 from saywhere.data.sample import Report
 from saywhere.errors import UserError
-from saywhere.images import ImageError
+from saywhere.images import DiskSize, ImageError
 from saywhere.text import tokenize
 
 _PIECE = re.compile(r"\[/EN#(?P<entity>[^/\s]+)/(?P<types>\S+) (?P<phrase>[^\]]*)\]|(?P<plain>[^\[]+|\[)")
@@ -79,10 +79,8 @@ def read_entities(root: str | Path, split: str, report: Report | None = None) ->
     known = flickr.splits(root)
     if split not in known:
         raise UserError(f"{root}: no split {split!r}; it has {', '.join(known) or 'none'}")
-    folder = next((root / f for f in flickr.ENTITIES_FOLDERS if (root / f / "Annotations").is_dir()), None)
-    if folder is None:
-        raise UserError(f"{root}: no Entities/Annotations and Entities/Sentences (Flickr30k Entities)")
     images = flickr.find_images(root)
+    find_marks(images / "any.jpg")
     names = [line.strip().removesuffix(".jpg") for line in read_lines(known[split]) if line.strip()]
     report.listed += len(names)
     files = [images / f"{name}.jpg" for name in names]
@@ -92,18 +90,40 @@ def read_entities(root: str | Path, split: str, report: Report | None = None) ->
             report.problem("picture that cannot be read", f"{name}.jpg")
             continue
         try:
-            annotated, boxes = flickr.read_boxes(folder / "Annotations" / f"{name.split('_')[0]}.xml")
-            lines = read_lines(folder / "Sentences" / f"{name.split('_')[0]}.txt")
-            rows = torch.tensor(list(boxes.values())).reshape(-1, 4)
-            on_disk = geometry.clip(to_disk(rows, annotated, size), size.width, size.height)
-            placed = dict(zip(boxes, on_disk, strict=True))
-            sentences = tuple(read_marked(line, placed) for line in lines if line.strip())
-            found.append(MarkedPicture(file, size.width, size.height, sentences))
+            found.append(MarkedPicture(file, size.width, size.height, read_marks(file, size)))
         except (ElementTree.ParseError, OSError, ValueError) as error:
             report.problem("missing or broken annotation", f"{name} ({error})")
     if not found:
         raise UserError(f"{root}: the split {split} has no picture with Entities that can be read")
     return found
+
+
+def find_marks(image: Path) -> tuple[Path, Path]:
+    """The Entities files of a picture in a data set's folder: the marked sentences and the boxes.
+
+    Raises:
+        UserError: there is no Entities folder beside the folder of the picture.
+    """
+    root = image.parent.parent
+    folder = next((root / f for f in flickr.ENTITIES_FOLDERS if (root / f / "Annotations").is_dir()), None)
+    if folder is None:
+        raise UserError(f"{root}: no Entities/Annotations and Entities/Sentences (Flickr30k Entities)")
+    key = image.stem.split("_")[0]
+    return folder / "Sentences" / f"{key}.txt", folder / "Annotations" / f"{key}.xml"
+
+
+def read_marks(image: Path, size: DiskSize) -> tuple[MarkedSentence, ...]:
+    """The marked sentences of one picture of ``size`` on disk, with boxes in its pixels.
+
+    Raises:
+        OSError, ValueError, xml.etree.ElementTree.ParseError: a file is missing or broken.
+    """
+    sentences, annotation = find_marks(image)
+    annotated, boxes = flickr.read_boxes(annotation)
+    rows = torch.tensor(list(boxes.values())).reshape(-1, 4)
+    on_disk = geometry.clip(to_disk(rows, annotated, size), size.width, size.height)
+    placed = dict(zip(boxes, on_disk, strict=True))
+    return tuple(read_marked(line, placed) for line in read_lines(sentences) if line.strip())
 
 
 def read_marked(line: str, boxes: dict[str, Tensor]) -> MarkedSentence:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -20,6 +20,7 @@ from saywhere.models.aligner_config import AlignerConfig
 from saywhere.models.alignment import Alignment, PictureVectors, SentenceVectors, make_alignment
 from saywhere.models.alignment_loss import AlignmentOutput
 from saywhere.models.alignment_score import pair_scores, score_matrix
+from saywhere.models.phrase_products import phrase_products
 from saywhere.text import END, PAD, UNKNOWN, Vocabulary, pad, tokenize
 from saywhere.vision.areas import AreaExtractor, AreaFeatures, ProposedAreas, WholePicture
 from saywhere.vision.backbones import Pyramid, build_backbone
@@ -38,13 +39,21 @@ SENTENCES_AT_ONCE = 256
 
 @dataclass(frozen=True, eq=False)
 class SentenceTarget:
-    """What is said of one picture: ``words (N, T)``, N sentences, padded on the right."""
+    """What is said of one picture.
+
+    Attributes:
+        words: ``(N, T)`` of N sentences, padded on the right.
+        spans: ``(P, 3)`` of each phrase whose box is known its sentence, its first word, and the word after its last.
+        boxes: ``(P, 4)`` of those phrases, in pixels of the network's input.
+    """
 
     words: Tensor
+    spans: Tensor = field(default_factory=lambda: torch.zeros(0, 3, dtype=torch.long))
+    boxes: Tensor = field(default_factory=lambda: torch.zeros(0, 4))
 
     def to(self, device: torch.device) -> SentenceTarget:
         """The same on ``device``."""
-        return SentenceTarget(self.words.to(device))
+        return SentenceTarget(self.words.to(device), self.spans.to(device), self.boxes.to(device))
 
 
 class Aligner(nn.Module):
@@ -123,7 +132,11 @@ class Aligner(nn.Module):
         scores = pair_scores(vectors, real, self.weighed(read), read.real, self.config.score)
         if self.config.loss == "contrastive":
             scores = scores * self.log_scale.exp()
-        return AlignmentOutput(scores, torch.arange(len(targets), device=words.device).repeat_interleave(counts))
+        owner = torch.arange(len(targets), device=words.device).repeat_interleave(counts)
+        if not self.config.phrase_weight:
+            return AlignmentOutput(scores, owner)
+        boxes = [row[1][0] for row in features]
+        return AlignmentOutput(scores, owner, *phrase_products(vectors, real, boxes, read.vectors, targets))
 
     def _dropped(self, words: Tensor, generator: torch.Generator | None) -> Tensor:
         if not self.training or self.config.word_dropout == 0:
@@ -142,10 +155,18 @@ class Aligner(nn.Module):
         return pad_sequence(list(vectors.split(counts)), batch_first=True), real
 
     def weighed(self, read: Read) -> Tensor:
-        """The vectors of words ``(S, T, D)`` whose sum over the best areas is the score: with ``mean`` their share."""
+        """The vectors of words ``(S, T, D)`` whose sum over the best areas is the score.
+
+        With ``mean`` a word counts by its share in the sentence, and END, which stands for all of it, as much as all
+        words together.
+        """
         if not self.config.mean:
             return read.vectors
-        return read.vectors / read.real.sum(dim=1).clamp(min=1)[:, None, None]
+        counts = read.real.sum(dim=1, keepdim=True)
+        if not self.config.sentence:
+            return read.vectors / counts.clamp(min=1)[..., None]
+        last = torch.arange(read.real.shape[1], device=counts.device) == counts - 1
+        return read.vectors / torch.where(last, 1, (counts - 1).clamp(min=1))[..., None]
 
     # Asking
 

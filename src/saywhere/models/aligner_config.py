@@ -48,6 +48,7 @@ class AlignerConfig(Config):
         margin, hardest: see :func:`saywhere.models.alignment_loss.max_margin`.
         temperature: that scores of the contrastive loss are divided by at first; it is learnt.
         smoothing: see :func:`saywhere.models.alignment_loss.contrastive`.
+        phrase_weight: of the loss of phrases whose boxes are known (Flickr30k Entities); 0 learns from sentences alone.
         sentences: of each picture in a batch, drawn anew in each epoch.
         beta: affinity of neighbouring words to the same area (Eq. 12) unless :meth:`Aligner.align` is told another.
     """
@@ -85,6 +86,7 @@ class AlignerConfig(Config):
     hardest: bool = False
     temperature: float = 1.0
     smoothing: float = 0.0
+    phrase_weight: float = 0.0
     sentences: int = 1
     beta: float = 0.5
 
@@ -106,7 +108,7 @@ class AlignerConfig(Config):
         self.require(good, "anchors", "k shapes (w, h) for each stride")
         for option, kind in (("areas", Kind), ("score", How), ("loss", Loss), ("cell", Cell)):
             self.require(getattr(self, option) in get_args(kind), option, " or ".join(get_args(kind)))
-        for option in ("margin", "beta"):
+        for option in ("margin", "beta", "phrase_weight"):
             self.require(getattr(self, option) >= 0, option, "at least 0")
         self.require(self.temperature > 0, "temperature", "above 0")
 

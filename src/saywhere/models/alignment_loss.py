@@ -10,10 +10,20 @@ from torch.nn import functional
 
 
 class AlignmentOutput(NamedTuple):
-    """Scores ``(K, L)`` of a batch's pictures with its sentences, and of each sentence its picture's row ``(L,)``."""
+    """What the losses of a batch need.
+
+    Attributes:
+        scores: ``(K, L)`` of its pictures with its sentences.
+        owner: ``(L,)`` of each sentence its picture's row.
+        products: ``(P, R)`` of each phrase whose box is known with each area of its picture, minus infinity where there
+            is none.
+        overlaps: ``(P, R)`` IoU of the phrase's box with the areas.
+    """
 
     scores: Tensor
     owner: Tensor
+    products: Tensor | None = None
+    overlaps: Tensor | None = None
 
 
 def _positives(output: AlignmentOutput) -> tuple[Tensor, Tensor]:
@@ -45,6 +55,24 @@ def max_margin(output: AlignmentOutput, margin: float = 1.0, hardest: bool = Fal
     if hardest:
         return {"pictures": pictures.amax(dim=0).mean(), "sentences": sentences.amax(dim=1).mean()}
     return {"pictures": pictures.sum(dim=0).mean(), "sentences": sentences.sum(dim=1).mean()}
+
+
+def placed(output: AlignmentOutput, right: float = 0.5) -> Tensor:
+    """Minus the log of the chance that a phrase falls on an area that fits its box; the mean over the phrases.
+
+    The chance of an area is the softmax of its product with the phrase. Phrases whose box no area fits are left out.
+
+    Args:
+        output: see :class:`AlignmentOutput`; it has phrases.
+        right: IoU from which on an area fits.
+    """
+    assert output.products is not None and output.overlaps is not None
+    fits = (output.overlaps >= right) & torch.isfinite(output.products)
+    asked = fits.any(dim=1)
+    if not bool(asked.any()):
+        return output.scores.sum() * 0
+    chances = output.products[asked].log_softmax(dim=1)
+    return -chances.masked_fill(~fits[asked], -torch.inf).logsumexp(dim=1).mean()
 
 
 def contrastive(output: AlignmentOutput, smoothing: float = 0.0) -> dict[str, Tensor]:

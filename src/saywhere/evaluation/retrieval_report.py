@@ -64,6 +64,7 @@ def write_retrieval_report(folder: Path, result: RetrievalResult, known: Mapping
                 "pictures": result.images,
                 "queries": result.queries,
                 **{name: value for name, value in known.items() if name not in ("data", "split", "command", "skipped")},
+                "seed": str(known["seed"]),
                 "pictures skipped": len(known["skipped"]),
                 "command": f"`{known['command']}`",
             }

@@ -29,9 +29,9 @@ def write(root: Path) -> Path:
 
 def test_sentences_become_regions_of_a_data_set(tmp_path: Path):
     root, model = write(tmp_path / "data"), checkpoint.save(tiny_aligner(), tmp_path / "aligner")
-    (root / "3.png").write_bytes(b"broken")
     first = run(root, "--model", model, "--out", tmp_path / "new", "--beta", 0, "--limit", 1)
     assert first.exit_code == 0 and "snippets of 2 pictures" in first.output, first.output
+    (root / "3.png").write_bytes(b"broken")
     result = run(root, "--model", model, "--out", tmp_path / "new", "--beta", 0)
     assert result.exit_code == 1 and "3.png" in result.stderr
     train = saywhere.data.read(tmp_path / "new", split="train")

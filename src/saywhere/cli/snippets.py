@@ -27,7 +27,7 @@ def snippets(
 ) -> None:
     """Cut the sentences of a data set into snippets, and put each on the box that it is about.
 
-    The same command goes on after a stop. Exit code 0 if all went well, 1 if pictures were skipped, 2 if it is wrong.
+    The same command goes on after a stop. Exit code 0 if all went well, 1 if pictures are broken, 2 if it is wrong.
     """
     from saywhere import data as data_sets
     from saywhere.cli.evaluate.pictures import describe_each, skip_notes
@@ -37,7 +37,8 @@ def snippets(
     from saywhere.training.snippets import Snippets, write_snippets
 
     names = split or data_sets.splits(data, format) or ["train"]
-    found = {name: [s for s in data_sets.read(data, format, name)[:limit] if s.sentences] for name in names}
+    read = {name: data_sets.read(data, format, name) for name in names}
+    found = {name: [sample for sample in samples[:limit] if sample.sentences] for name, samples in read.items()}
     sentences = {str(sample.image): sample.sentences for samples in found.values() for sample in samples}
     aligner = load_aligner(model, device)
     wanted: dict[str, Any] = {"model": resuming.model_digest(aligner), "data": str(data), "beta": beta}
@@ -57,7 +58,9 @@ def snippets(
         ]
         count = write_snippets(rows, out / "snippets.jsonl")
     typer.echo(f"written: {out / 'snippets.jsonl'}, {count} snippets of {len(rows)} pictures")
-    for note in skip_notes(skipped):
+    problems = [f"{name}: {line}" for name, samples in read.items() if samples.report.problems
+                for line in samples.report.lines()]  # fmt: skip
+    for note in [*skip_notes(skipped), *problems]:
         typer.echo(note, err=True)
-    if skipped:
+    if skipped or problems:
         raise typer.Exit(1)

@@ -15,6 +15,7 @@ from saywhere.models.densecap import DenseCap
 from saywhere.models.densecap_config import DenseCapConfig
 from saywhere.models.densecap_original import from_tokens, training_pass, words_of
 from saywhere.models.densecap_original import test_pass as run
+from saywhere.models.encoding import Encoding
 from saywhere.text import END, PAD, UNKNOWN
 from saywhere.vision.localization import Choice
 
@@ -276,3 +277,58 @@ def test_the_unknown_word_is_said():
 def test_other_models_are_refused():
     with pytest.raises(UserError, match="conventions=saywhere"):
         run(tiny_model(), torch.zeros(3, 64, 96))
+
+
+def test_the_new_options_change_the_network():
+    changed = small_model(vgg_channels=[3, 4, 4, 5, 8], fc_size=None)
+    assert changed.backbone.channels == (8,) and small_model().backbone.channels == (6,)
+    assert changed.recognition.layers[1].out_features == 10 and small_model().recognition.layers[1].out_features == 12
+    plain = {"backbone": "test_efficientnet", "strides": [16], "pyramid": 0, "anchors": [SHAPES], "rpn_two_way": True}
+    ours, theirs = (tiny_model(**plain, conventions=which) for which in ("saywhere", "original"))
+    theirs.load_state_dict({k: v for k, v in ours.state_dict().items() if not k.startswith("speaker")}, strict=False)
+    a, b = (model.describe(noise(96, 64)).boxes for model in (ours, theirs))
+    assert a.shape != b.shape or not torch.allclose(a, b, atol=0.1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"vgg_channels": [3, 4]}, "vgg_channels is"),
+        ({"vgg_channels": [3, 4, 4, 5, 0]}, "vgg_channels is"),
+        ({"fc_size": 0}, "fc_size is 0"),
+        ({"pooling": "roi_align"}, "pooling is 'roi_align', but must be bilinear, with conventions=original"),
+        ({"strides": [8, 16], "anchors": [SHAPES] * 2, "pyramid": 8}, "one, with conventions=original"),
+        ({"conventions": "mine"}, "conventions is one of saywhere, original"),
+    ],
+)
+def test_options_are_checked(options, message):
+    with pytest.raises(UserError, match=message):
+        small_config(**options)
+
+
+def test_it_learns_a_picture_by_heart():
+    """Some hundred steps of the program's training, and the regions of the picture have their captions."""
+    torch.manual_seed(0)
+    model = DenseCap(small_config(dropout=0.0, rpn_hidden=32, code_size=48, fc_size=48, word_size=24, hidden_size=32),
+                     VOCABULARY, pretrained_backbone=False).double()  # fmt: skip
+    with torch.no_grad():
+        for parameter in model.backbone.parameters():
+            parameter.normal_(std=0.5 if parameter.ndim == 1 else 1.5 / parameter[0].numel() ** 0.5)
+    optimizer = original.Adam([p for p in model.parameters() if p.requires_grad], lr=3e-3, weight_decay=1e-6)
+    generator, first, last = torch.Generator().manual_seed(0), None, None
+    for _ in range(220):
+        step = training_pass(model, pixels(), TRUTHS, TOKENS, generator=generator)
+        optimizer.zero_grad()
+        step.total.backward()
+        optimizer.step()
+        last = float(step.total.detach())
+        first = last if first is None else first
+    assert last < first / 10
+    truths = original.xcycwh_to_ours(TRUTHS)
+    (found,) = model.eval().recognise([encoding(model)], [truths])
+    assert model.speak(found.codes) == original.decode_sequences(TOKENS, words_of(model))
+
+
+def encoding(model: DenseCap) -> Encoding:
+    maps = model.backbone([pixels()])[0]
+    return Encoding(maps, WIDTH, HEIGHT, WIDTH, HEIGHT, "made up")

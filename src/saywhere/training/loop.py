@@ -99,6 +99,7 @@ class TrainingModule(lightning.LightningModule):
             len(self.train_data),
             self.recipe.training.batch_size,
             self.recipe.seed,
+            self.recipe.training.shuffle,
             rank=self.global_rank,
             world=self.trainer.world_size,
             epoch=self.start.epoch,

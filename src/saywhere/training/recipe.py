@@ -83,6 +83,7 @@ class TrainingConfig:
         unfreeze_after: epochs after which the extractor is trained too; None never, 0 from the start.
         cache: folder for the features of the frozen extractor, or None to compute them again in each epoch.
         flip: mirror half of the pictures, and swap left and right in what is said of them.
+        shuffle: another order of the pictures in each epoch; false takes them as the data set has them.
         patience: stop after this many epochs without improvement of ``monitor``; None trains all epochs.
         monitor: the value that picks the best weights, smaller is better: ``val/loss`` (sum of the validation losses)
             or one term, such as ``val/caption``.
@@ -110,6 +111,7 @@ class TrainingConfig:
     unfreeze_after: int | None = None
     cache: str | None = None
     flip: bool = True
+    shuffle: bool = True
     patience: int | None = None
     monitor: str = "val/loss"
     workers: int = 0

@@ -25,6 +25,12 @@ def test_small_pictures_are_enlarged_and_scores_stay_finite():
     assert row["scores"] == [16, -16]
 
 
+def test_the_short_side_of_the_resized_picture_is_rounded_down():
+    """500 x 333 becomes 720 x 479: a box of the whole picture ends there."""
+    row = result(Regions(500, 333, torch.tensor([[0.0, 0, 500, 333]]), torch.tensor([0.5]), ("a",)), "a.jpg")
+    assert row["boxes"] == [[1, 1, 720, 479]]
+
+
 def test_no_regions():
     empty = Regions(72, 36, torch.zeros(0, 4), torch.zeros(0), ())
     assert result(empty, "a.jpg") == {"img_name": "a.jpg", "boxes": [], "scores": [], "captions": []}

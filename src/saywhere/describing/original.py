@@ -12,7 +12,7 @@ import torch
 from saywhere import boxes
 from saywhere.describing.results import ORIGINAL_SIDE
 from saywhere.files import write_atomically
-from saywhere.original import ours_to_corners, x1y1x2y2_to_xywh
+from saywhere.original import ours_to_corners, scaled_size, x1y1x2y2_to_xywh
 from saywhere.regions import Regions
 
 SCORE_LIMIT = 16.0
@@ -21,8 +21,8 @@ SCORE_LIMIT = 16.0
 
 def result(regions: Regions, name: str) -> dict[str, Any]:
     """One entry: boxes ``x y w h`` in 1-based pixels of the picture of ``ORIGINAL_SIDE``, raw scores, captions."""
-    factor = ORIGINAL_SIDE / max(regions.width, regions.height)
-    scaled = boxes.scale(regions.boxes.double(), factor, factor)
+    width, height = scaled_size(regions.width, regions.height, ORIGINAL_SIDE)
+    scaled = boxes.scale(regions.boxes.double(), width / regions.width, height / regions.height)
     probabilities = torch.zeros(0) if regions.scores is None else regions.scores.double()
     raw = torch.logit(probabilities).clamp(-SCORE_LIMIT, SCORE_LIMIT)
     return {

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
@@ -25,11 +26,11 @@ def make(path: Path) -> None:
     shapes = ((45, 90), (90, 45), (64, 64), (90, 180), (180, 90), (128, 128))
     anchors = (*shapes, (181, 362), (362, 181), (256, 256), (362, 724), (724, 362), (512, 512))
     checkpoint = random_checkpoint(words=words, pool=7, anchors=anchors, **sizes)
-    checkpoint["gradients"] = numpy.zeros(path_weights(sizes, len(words)), numpy.float32)
+    checkpoint["gradients"] = numpy.zeros(count_weights(sizes, len(words)), numpy.float32)
     write(path, checkpoint)
 
 
-def path_weights(sizes: dict, words: int) -> int:
+def count_weights(sizes: dict[str, Any], words: int) -> int:
     """About as many numbers as the weights have."""
     fc = sizes["channels"][-1] * 49 * sizes["fc6"] + sizes["fc6"] * sizes["fc7"]
     return fc + 15_000_000 + 2 * words * sizes["word"]

@@ -332,3 +332,13 @@ def test_it_learns_a_picture_by_heart():
 def encoding(model: DenseCap) -> Encoding:
     maps = model.backbone([pixels()])[0]
     return Encoding(maps, WIDTH, HEIGHT, WIDTH, HEIGHT, "made up")
+
+
+def test_new_layers_begin_as_the_programs_do():
+    torch.manual_seed(0)
+    made = DenseCap(small_config(rpn_hidden=256, code_size=300), VOCABULARY, pretrained_backbone=False)
+    head, recognition = made.localization.head, made.recognition
+    for weight in (head.conv.weight, head.score.weight, recognition.score.weight):
+        assert weight.std().item() == pytest.approx(0.01, rel=0.15)
+    assert not any(layer.weight.any() for layer in (head.offset, recognition.offset))
+    assert not any(layer.bias.any() for layer in (head.conv, head.score, head.offset, recognition.score))

@@ -24,8 +24,10 @@ def test_help_does_not_wait_for_torch():
     code = """
 import sys
 from saywhere.cli import app
-commands = ("", "describe", "models", "train", "data", "data check", "evaluate", "evaluate dense")
-for arguments in map(str.split, commands):
+commands = "", "describe", "caption", "ground", "snippets", "models", "train", "calibrate", "convert", "compare", "data"
+tasks = "dense", "caption", "phrases", "retrieval", "rank", "ground"
+evaluations = [f"evaluate {task}" for task in tasks]
+for arguments in map(str.split, (*commands, "data check", "evaluate", *evaluations)):
     try:
         app([*arguments, "--help"])
     except SystemExit as stop:
@@ -35,7 +37,7 @@ print("heavy:", sorted(heavy & set(sys.modules)))
 """
     out = python(code)
     assert out.endswith("heavy: []\n")
-    for command in ("describe", "models", "train", "data", "evaluate"):
+    for command in ("describe", "caption", "ground", "models", "train", "data", "evaluate"):
         assert f" {command} " in out
 
 

@@ -79,6 +79,7 @@ class RegionRnn(nn.Module):
         self.preprocess = Preprocess(config.side, config.side, self.backbone.mean, self.backbone.std)
         self.feature_size = sum(self.backbone.channels) * config.grid**2
         self.layers = nn.Sequential(
+            nn.LayerNorm(self.feature_size),  # as the pyramid's normalisation in FCLN: a frozen backbone's scale is any
             nn.Linear(self.feature_size, config.code_size),
             nn.ReLU(),
             nn.Dropout(config.dropout),

@@ -118,14 +118,15 @@ def test_describe_gives_a_caption_for_each_box_and_no_score() -> None:
 def test_longest_caption_and_beam() -> None:
     features = torch.randn(60, tiny().feature_size, generator=torch.Generator().manual_seed(0)) * 5
 
-    def say(**options: object) -> list[str]:
+    def say(end: float = 0.0, **options: object) -> list[str]:
         model = tiny(**options)
         with torch.no_grad():
             model.speaker.output.weight.mul_(6)
+            model.speaker.output.bias[END] += end
         return model.speak(features)
 
-    assert max(len(caption.split()) for caption in say(max_words=2)) == 2
-    assert max(len(caption.split()) for caption in say(max_words=7)) > 2
+    assert max(len(caption.split()) for caption in say(-2.0, max_words=2)) == 2
+    assert max(len(caption.split()) for caption in say(-2.0, max_words=7)) == 7
     assert say(beam=4) != say()
     assert say(beam=4, length_power=2.0) != say(beam=4)
 

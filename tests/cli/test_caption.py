@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 from pictures import noise, write_album
+from PIL import Image
 from tiny_captioner import tiny_captioner
 from typer.testing import CliRunner
 
 import saywhere
 from saywhere.cli import app
+from saywhere.drawing import draw_attention
 from saywhere.models import checkpoint
 
 
@@ -64,3 +66,28 @@ def test_a_model_that_says_no_sentences_is_refused(tmp_path: Path):
     noise(96, 64).save(tmp_path / "a.png")
     result = run(tmp_path / "a.png", "--model", "densecap-flickr8k", code=2)
     assert "a captioner is needed" in result.stderr
+
+
+def test_attention_is_drawn(tmp_path: Path, model: str):
+    looking = tiny_captioner()
+    folder = checkpoint.save(looking, tmp_path / "looking")
+    for name in ("a.png", "b.png"):
+        noise(192, 128).save(tmp_path / name)
+    out = tmp_path / "out.png"
+    told = run(tmp_path / "a.png", "--model", folder, "--beam", 1, "--show-attention", out)
+    seen = looking.caption(tmp_path / "a.png", beam=1, attention=True)
+    assert (told.stdout, told.stderr) == (f"{seen.sentence}\n", f"written: {out}\n")
+    sheet = draw_attention(noise(192, 128), seen.words, seen.weights, seen.boxes, (192, 128))
+    with Image.open(out) as drawn:
+        assert drawn.format == "PNG" and drawn.tobytes() == sheet.tobytes()
+    out.unlink()
+    for arguments, message in (
+        ((tmp_path, "--model", folder), "draws one picture, not 2"),
+        ((tmp_path / "a.png", "--model", model), "the speaker gru looks at no areas"),
+        ((tmp_path / "a.png", "--model", folder, "--json", tmp_path / "c.jsonl"), "writes no --json"),
+        ((tmp_path / "a.png", "--model", folder, "--show-attention", "out.gif"), "is written as .jpg or .png"),
+    ):
+        command = arguments if "--show-attention" in arguments else (*arguments, "--show-attention", out)
+        failed = run(*command, code=2)
+        assert message in failed.stderr and failed.stderr.count("\n") == 1
+    assert not out.exists()

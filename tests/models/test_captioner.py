@@ -10,7 +10,7 @@ from tiny_captioner import SENTENCES, SPEAKERS, VOCABULARY, tiny_captioner, tiny
 from saywhere.errors import UserError
 from saywhere.images import open_picture
 from saywhere.models.captioner import CaptionCriterion, CaptionOutput
-from saywhere.text import END, PAD, UNKNOWN
+from saywhere.text import END, PAD, START, UNKNOWN
 
 BOXES = [[0.0, 0.0, 40.0, 30.0], [10.0, 20.0, 96.0, 64.0]]
 
@@ -157,6 +157,49 @@ def test_more_hypotheses_are_never_less_likely_and_the_configuration_has_the_def
     greedy, beam = model.caption(pictures, beam=1), model.caption(pictures)
     assert beam == model.caption(pictures, beam=5) != greedy
     assert likelihood(beam) >= likelihood(greedy)
+
+
+@pytest.mark.parametrize("feedback", ["none", "marginal", "conditional"])
+@pytest.mark.parametrize("beam", [1, 3])
+def test_attention_is_that_of_decoding(feedback, beam):
+    """The weights are p(r | h) (Eqs. 4 and 6) in the very states in which decoding says the words."""
+    model = tiny_captioner(feedback=feedback)
+    pictures = [noise(96, 64, 1), noise(192, 128, 2)]
+    seen = model.caption(pictures, beam=beam, attention=True)
+    assert [one.sentence for one in seen] == model.caption(pictures, beam=beam)
+    for picture, one in zip(pictures, seen, strict=True):
+        assert " ".join(one.words) == one.sentence and len(one.words) > 1
+        codes, areas, mask = model._for_attention([model._see(*maps_of(model, picture), 96, 64)])
+        speaker, looking = model.speaker, model.speaker.look(areas, mask)
+        state, heard = looking.start(codes), START
+        for word, row in zip(VOCABULARY.encode(one.sentence), one.weights, strict=True):
+            state = looking.step(torch.tensor([heard]), state)[1]
+            parts = speaker._parts(state[0][:, None], looking._view)
+            torch.testing.assert_close(row, speaker._log_regions(*parts, looking._view).exp()[0, 0])
+            heard = word
+        torch.testing.assert_close(one.weights.sum(dim=1), torch.ones(len(one.words)))
+        assert one.weights.log().std(dim=0).max() > 0.1  # not the same at every word
+
+
+def test_attention_comes_with_areas_in_pixels_of_the_picture():
+    model = tiny_captioner()
+    seen = model.caption(noise(192, 128), attention=True)
+    assert (seen.width, seen.height, seen.corners) == (192, 128, None) and seen.areas is seen.boxes
+    assert seen.boxes.tolist() == [[0, 0, 96, 64], [96, 0, 192, 64], [0, 64, 96, 128], [96, 64, 192, 128]]
+
+
+def test_given_sentences_are_attended_to_word_by_word():
+    model, picture = tiny_captioner(), noise(96, 64)
+    said = model.caption(picture, attention=True)
+    same, other, none = model.attend(picture, [said.sentence.upper() + ".", "A zebra, in red!", "..."])
+    assert same.words == said.words
+    torch.testing.assert_close(same.weights, said.weights)
+    assert other.words == ("a", "zebra", "in", "red") and other.weights.shape == (4, 4)
+    assert (none.sentence, none.words, len(none.weights)) == ("", (), 0)
+    unicorn = model.attend(picture, ["a unicorn, in red"])[0]
+    torch.testing.assert_close(unicorn.weights, other.weights)  # both are the unknown word
+    with pytest.raises(UserError, match="speaker gru looks at no areas"):
+        tiny_captioner(speaker="gru").caption(picture, attention=True)
 
 
 def test_wrong_use_is_told_in_a_line():

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
-    from saywhere.describing import ResultsFile
+    from saywhere.describing import ResultsFile, Source
     from saywhere.regions import Regions
 
 
@@ -25,6 +25,9 @@ def caption(
     model: str = typer.Option("captioner-flickr8k", metavar="NAME|DIR", help="A captioner's name or folder."),
     device: str | None = typer.Option(None, metavar="D", help="cpu, cuda, mps, ...; a GPU if there is one."),
     batch: int = typer.Option(8, min=1, metavar="N", help="Pictures at a time."),
+    show_attention: Path | None = typer.Option(
+        None, metavar="FILE", help="Draw where the model looks at each word of one picture's sentence (.jpg or .png)."
+    ),
 ) -> None:
     """Say a sentence about each picture.
 
@@ -35,6 +38,10 @@ def caption(
     from saywhere.evaluation.caption_run import WholePictures
 
     sources = find_pictures(paths)[:limit]
+    if show_attention is not None:
+        _check_drawing(show_attention, len(sources), json)
+        _show_attention(sources[0], show_attention, load_captioner(model, device), beam)
+        return
     with contextlib.ExitStack() as stack:
         lines = stack.enter_context(ResultsFile(json)) if json else None
         done = {source.name for source in sources if lines is not None and source.name in lines.done}
@@ -60,6 +67,32 @@ def caption(
         typer.echo(note, err=True)
     if skipped:
         raise typer.Exit(1)
+
+
+def _check_drawing(out: Path, count: int, json: Path | None) -> None:
+    from saywhere.errors import UserError
+
+    if count != 1:
+        raise UserError(f"--show-attention {out}: draws one picture, not {count}")
+    if json is not None:
+        raise UserError(f"--show-attention {out}: draws, and writes no --json {json}; run the command twice")
+    if out.suffix.lower() not in (".jpg", ".jpeg", ".png"):
+        raise UserError(f"--show-attention {out}: the drawing is written as .jpg or .png")
+
+
+def _show_attention(source: Source, out: Path, model: Any, beam: int | None) -> None:
+    """Say the sentence of the one picture, and draw its words with their areas."""
+    from saywhere.drawing import draw_attention
+    from saywhere.files import write_atomically
+    from saywhere.images import open_picture
+
+    picture = open_picture(source.path)
+    seen = model.caption(picture, beam=beam, attention=True)
+    sheet = draw_attention(picture.pixels, seen.words, seen.weights, seen.areas, (seen.width, seen.height))
+    kind = "PNG" if out.suffix.lower() == ".png" else "JPEG"
+    write_atomically(out, lambda stream: sheet.save(stream, kind, quality=92))
+    typer.echo(seen.sentence)
+    typer.echo(f"written: {out}", err=True)
 
 
 def _keep(lines: ResultsFile | None, name: str, regions: Regions) -> None:

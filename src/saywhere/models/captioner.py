@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Literal, overload
 
 import torch
 from torch import Tensor, nn
@@ -21,13 +21,14 @@ from saywhere.language.decoding import Speaker, decode
 from saywhere.language.gru import GruSpeaker
 from saywhere.language.lstm import LstmSpeaker
 from saywhere.language.rnn import RnnSpeaker, log_frequencies
+from saywhere.models.attended import Attended
 from saywhere.models.captioner_config import CaptionerConfig
 from saywhere.models.encoding import Encoding, inside
 from saywhere.regions import Regions
-from saywhere.text import END, PAD, UNKNOWN, Vocabulary
+from saywhere.text import END, PAD, UNKNOWN, Vocabulary, pad, tokenize
 from saywhere.vision.areas import AreaFeatures
 from saywhere.vision.backbones import build_backbone
-from saywhere.vision.cells import cell_features
+from saywhere.vision.cells import cell_boxes, cell_features
 
 if TYPE_CHECKING:
     from saywhere.images import ImageLike
@@ -200,35 +201,70 @@ class Captioner(nn.Module):
         ]
 
     @overload
+    def caption(
+        self, images: ImageLike | Picture | Encoding, beam: int | None = None, *, attention: Literal[True]
+    ) -> Attended: ...
+    @overload
+    def caption(
+        self, images: Sequence[ImageLike | Picture | Encoding], beam: int | None = None, *, attention: Literal[True]
+    ) -> list[Attended]: ...
+    @overload
     def caption(self, images: ImageLike | Picture | Encoding, beam: int | None = None) -> str: ...
     @overload
     def caption(self, images: Sequence[ImageLike | Picture | Encoding], beam: int | None = None) -> list[str]: ...
     @torch.no_grad()
-    def caption(self, images, beam=None):
+    def caption(self, images, beam=None, *, attention=False):
         """Say a sentence of a picture. A long list is worked off a few pictures at a time.
 
         Args:
             images: a path, PIL image, array, :class:`Picture` or :class:`Encoding`, or a list of them.
             beam: hypotheses in decoding, instead of the configuration's; 1 is greedy.
+            attention: also tell where the model looked at each word.
 
         Returns:
-            the sentence; a list of them for a list.
+            the sentence, with ``attention`` an :class:`Attended`; a list of them for a list.
 
         Raises:
             ImageError: a picture cannot be read.
-            UserError: ``beam`` is below 1.
+            UserError: ``beam`` is below 1, or ``attention`` of a speaker that looks at no areas.
         """
-        if not isinstance(images, (list, tuple)):
-            return self.caption([images], beam)[0]
-        said: list[str] = []
-        for encodings in self._encoded(images):
+        alone = not isinstance(images, (list, tuple))
+        said: list[str | Attended] = []
+        for encodings in self._encoded([images] if alone else images):
             rows = [self._see(e.maps, e.input_width, e.input_height) for e in encodings]
             if isinstance(self.speaker, AttentionSpeaker):
                 codes, areas, mask = self._for_attention(rows)
-                said += self._say(self.speaker.look(areas, mask), codes, beam)
+                texts = self._say(self.speaker.look(areas, mask), codes, beam)
             else:
-                said += self._say(self.speaker, torch.cat(rows), beam)
-        return said
+                texts = self._say(self.speaker, torch.cat(rows), beam)
+            pairs = zip(encodings, texts, strict=True)
+            said += [self.attend(encoding, [text])[0] for encoding, text in pairs] if attention else texts
+        return said[0] if alone else said
+
+    @torch.no_grad()
+    def attend(self, image: ImageLike | Picture | Encoding, sentences: Sequence[str]) -> list[Attended]:
+        """Where the model looks at each word of given sentences of one picture; END is left out.
+
+        Words that the vocabulary does not have are heard as the unknown word.
+
+        Raises:
+            ImageError: the picture cannot be read.
+            UserError: a speaker that looks at no areas.
+        """
+        if not isinstance(self.speaker, AttentionSpeaker):
+            raise UserError(f"a captioner with the speaker {self.config.speaker} looks at no areas: give another model")
+        ((encoding,),) = self._encoded([image])
+        codes, areas, mask = self._for_attention([self._see(encoding.maps, *encoding.input_size)])
+        boxes = cell_boxes(self.config.grid, *encoding.input_size)[1:]
+        words = pad([self.vocabulary.encode(text) for text in sentences]).to(codes.device)
+        many = [part.expand(len(words), *part.shape[1:]) for part in (codes, areas, mask)]
+        weights = self.speaker.attention(many[0], many[1], words, many[2]).float().cpu()
+        said = [tuple(tokenize(text)) for text in sentences]
+        placed = encoding.to_picture(boxes).float().cpu()
+        return [
+            Attended(" ".join(text), text, rows[: len(text)], placed, None, encoding.width, encoding.height)
+            for text, rows in zip(said, weights, strict=True)
+        ]
 
     @torch.no_grad()
     def describe(

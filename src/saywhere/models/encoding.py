@@ -29,6 +29,11 @@ class Encoding:
     input_height: int
     name: str
 
+    @property
+    def input_size(self) -> tuple[int, int]:
+        """Width and height of the network's input."""
+        return self.input_width, self.input_height
+
     def to_input(self, boxes: Tensor) -> Tensor:
         """Boxes of the picture in pixels of the network's input."""
         return geometry.scale(boxes, self.input_width / self.width, self.input_height / self.height)

@@ -35,6 +35,8 @@ def tiny_aligner_config(**options) -> AlignerConfig:
         "feature_dropout": 0.0,
         "dropout": 0.0,
         "word_dropout": 0.0,
+        "unit": "none",
+        "temperature": 1.0,
     }
     return AlignerConfig.from_dict({**base, **options})
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,19 @@ def test_align_chooses_beta_from_the_configuration():
     assert len(longest.phrases) == 1 < len(tiny_aligner(beta=0.0).align(PICTURES[0], SENTENCES[0]).phrases)
 
 
+def test_areas_may_earn_a_bonus_for_what_they_are():
+    plain, words = tiny_aligner(), len(SENTENCES[0].split())
+    picture = plain.embed_pictures(PICTURES[:1])[0]
+    assert picture.scores is not None and float(picture.scores[0]) == 0 and picture.scores[1:].abs().min() > 0
+    base = plain.align(PICTURES[0], SENTENCES[0]).products
+    scored = tiny_aligner(score_bonus=0.3).align(PICTURES[0], SENTENCES[0]).products
+    torch.testing.assert_close(scored - base, 0.3 * picture.scores.expand(words, -1), atol=1e-5, rtol=1e-4)
+    sized = tiny_aligner(size_bonus=2.0).align(PICTURES[0], SENTENCES[0], torch.tensor([[0.0, 0, 48, 32]])).products
+    given = plain.align(PICTURES[0], SENTENCES[0], torch.tensor([[0.0, 0, 48, 32]])).products
+    expected = torch.tensor([0.0, 2 * math.log(0.25)]).expand(words, -1)
+    torch.testing.assert_close(sized - given, expected, atol=1e-5, rtol=1e-4)
+
+
 def test_phrases_leave_as_regions_snippets_and_json():
     alignment = tiny_aligner().align(PICTURES[0], SENTENCES[0], beta=0.0)
     regions = alignment.regions()
@@ -196,7 +210,8 @@ def test_a_checkpoint_holds_it(tmp_path: Path):
     "option",
     [
         {"score": "fragments"}, {"mean": False}, {"sentence": False}, {"loss": "margin"}, {"temperature": 0.5},
-        {"smoothing": 0.3}, {"loss": "margin", "margin": 0.2}, {"loss": "margin", "hardest": True}, {"root": False},
+        {"loss": "margin", "margin": 0.2}, {"loss": "margin", "hardest": True}, {"root": False},
+        {"smoothing": 0.3}, {"unit": "areas"}, {"unit": "both"},
         {"cell": "relu"}, {"cell": "none"}, {"rectified": True}, {"size": 8}, {"word_size": 4}, {"hidden_size": 6},
         {"feature_dropout": 0.5}, {"dropout": 0.5}, {"word_dropout": 0.5}, {"areas": "whole"}, {"levels": (32,)},
         {"proposals": 2}, {"proposal_nms": 0.1}, {"before_nms": 3}, {"rpn_hidden": 8}, {"pyramid": 8},
@@ -206,6 +221,16 @@ def test_a_checkpoint_holds_it(tmp_path: Path):
 def test_every_option_changes_the_losses(option):
     base = tiny_aligner(**({"loss": "margin"} if option.get("loss") and len(option) > 1 else {})).train()
     assert losses(base) != losses(tiny_aligner(**option).train())
+
+
+def test_vectors_may_have_length_1():
+    both, areas, none = (tiny_aligner(unit=unit) for unit in ("both", "areas", "none"))
+    for model, of_areas, of_words in ((both, True, True), (areas, True, False), (none, False, False)):
+        vectors, words = model.embed_pictures(PICTURES[:1])[0].vectors, model.read(SENTENCES[:2])
+        lengths = words.vectors[words.real].norm(dim=1)
+        assert torch.allclose(vectors.norm(dim=1), torch.ones(len(vectors)), atol=1e-5) == of_areas
+        assert torch.allclose(lengths, torch.ones(len(lengths)), atol=1e-5) == of_words
+        assert words.vectors[~words.real].abs().max() == 0
 
 
 def test_word_vectors_may_stay_as_they_are():

@@ -72,6 +72,8 @@ def test_the_first_area_is_the_whole_picture_and_the_others_are_inside():
         assert (areas.boxes >= 0).all() and (areas.boxes <= limits).all()
         assert areas.features.shape == (len(areas), model.provider.feature_size)
         torch.testing.assert_close(areas.features[:, -5:], place(areas.boxes, picture.shape[2], picture.shape[1]))
+        assert areas.scores is not None and float(areas.scores[0]) == 0
+        assert areas.scores[1:].tolist() == sorted(areas.scores[1:].tolist(), reverse=True)
     alone = model.provider([pictures[1]])[0]
     torch.testing.assert_close(alone.features, found[1].features)
 
@@ -82,6 +84,7 @@ def test_given_boxes_are_used_with_the_whole_picture():
     boxes = torch.tensor([[8.0, 8, 40, 40], [50, 20, 90, 60]])
     areas = model.provider([picture], [boxes])[0]
     torch.testing.assert_close(areas.boxes, torch.cat((whole_picture(picture), boxes)))
+    assert areas.scores is not None and areas.scores.tolist() == [0, 0, 0]
     maps = model.provider.backbone([picture])[0]
     level = maps[model.config.strides.index(16)]
     torch.testing.assert_close(areas.features[:, : len(level)], box_means(level, areas.boxes, 16))

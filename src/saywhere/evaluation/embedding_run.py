@@ -59,7 +59,8 @@ def embed_missing(
                 advance()
         for (name, _), vectors in zip(opened, model.embed_pictures([p for _, p in opened], limit=areas), strict=True):
             boxes, codes = vectors.boxes.cpu(), vectors.vectors.cpu()
-            store.save(name, Regions(vectors.width, vectors.height, boxes, features=codes))
+            scores = None if vectors.scores is None else vectors.scores.float().cpu().sigmoid()
+            store.save(name, Regions(vectors.width, vectors.height, boxes, scores, features=codes))
             advance()
     return skipped
 
@@ -68,4 +69,5 @@ def load_vectors(store: RegionStore, name: str) -> PictureVectors:
     """A picture that :func:`embed_missing` has kept."""
     kept = store.load(name)
     assert kept.features is not None
-    return PictureVectors(kept.width, kept.height, kept.boxes, kept.features, name)
+    scores = None if kept.scores is None else kept.scores.logit(1e-6)
+    return PictureVectors(kept.width, kept.height, kept.boxes, kept.features, name, scores)

@@ -55,20 +55,22 @@ class RegionStore:
             "boxes": regions.boxes.contiguous(),
             "codes": torch.as_tensor(regions.features, dtype=torch.float32).contiguous(),
         }
+        if regions.scores is not None:
+            parts["scores"] = regions.scores.contiguous()
         write_atomically(self._path(name), lambda stream: stream.write(save(parts)))
 
     def __contains__(self, name: str) -> bool:
         return self._path(name).is_file()
 
     def load(self, name: str) -> Regions:
-        """The regions of a picture that is there, without scores and captions."""
+        """The regions of a picture that is there, without captions."""
         path = self._path(name)
         try:
             parts = load_file(path)
         except SafetensorError as error:
             raise UserError(f"{path}: is damaged; remove it and run the same command again") from error
         width, height = parts["size"].tolist()
-        return Regions(width, height, parts["boxes"], features=parts["codes"], image=name)
+        return Regions(width, height, parts["boxes"], parts.get("scores"), features=parts["codes"], image=name)
 
 
 @dataclass(frozen=True)

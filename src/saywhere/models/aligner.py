@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
 from saywhere import boxes as geometry
@@ -128,7 +129,7 @@ class Aligner(nn.Module):
         vectors, real = self.embed_areas([row[0][0] for row in features])
         words = pad_sequence([row for t in targets for row in t.words], batch_first=True, padding_value=PAD)
         counts = torch.tensor([len(t.words) for t in targets], device=words.device)
-        read = self.reader(self._dropped(words, generator))
+        read = self._read(self._dropped(words, generator))
         scores = pair_scores(vectors, real, self.weighed(read), read.real, self.config.score)
         if self.config.loss == "contrastive":
             scores = scores * self.log_scale.exp()
@@ -151,6 +152,7 @@ class Aligner(nn.Module):
         if self.config.root:
             flat = flat.sign() * flat.abs().sqrt()
         vectors = self.project(self.feature_dropout(self.standardise(flat)))
+        vectors = vectors if self.config.unit == "none" else functional.normalize(vectors, dim=-1)
         real = pad_sequence([torch.ones(n, dtype=torch.bool, device=flat.device) for n in counts], batch_first=True)
         return pad_sequence(list(vectors.split(counts)), batch_first=True), real
 
@@ -184,7 +186,11 @@ class Aligner(nn.Module):
         """
         if wordless := [sentence for sentence in sentences if not tokenize(sentence)]:
             raise UserError(f"the sentence {wordless[0]!r} has no word")
-        return self.reader(self.numbers(sentences))
+        return self._read(self.numbers(sentences))
+
+    def _read(self, words: Tensor) -> Read:
+        read: Read = self.reader(words)
+        return Read(functional.normalize(read.vectors, dim=-1), read.real) if self.config.unit == "both" else read
 
     @torch.no_grad()
     def embed_pictures(
@@ -231,6 +237,7 @@ class Aligner(nn.Module):
                 geometry.clip(geometry.scale(a.boxes, 1 / sx, 1 / sy), picture.width, picture.height),
                 rows[: len(a)],
                 picture.name,
+                a.scores,
             )
             for picture, a, rows, (sx, sy) in zip(pictures, areas, vectors, factors, strict=True)
         ]
@@ -313,9 +320,17 @@ class Aligner(nn.Module):
         """:meth:`align` for a picture that is embedded already."""
         words = tuple(tokenize(sentence))
         vectors = self.read([sentence]).vectors[0, : len(words)]
-        products = (vectors @ picture.vectors.T).float().cpu()
+        products = (vectors @ picture.vectors.T).float().cpu() + self._bonus(picture)
         boxes = picture.boxes.float().cpu()
         return make_alignment(picture.name, picture.width, picture.height, words, boxes, products, beta)
+
+    def _bonus(self, picture: PictureVectors) -> Tensor:
+        """What is added to the products of all words with an area ``(R,)``: how likely it is to be named at all."""
+        shares = geometry.area(picture.boxes.float().cpu()) / (picture.width * picture.height)
+        bonus = self.config.size_bonus * shares.clamp(min=1e-3).log()
+        if picture.scores is None:
+            return bonus
+        return bonus + self.config.score_bonus * picture.scores.float().cpu()
 
     @torch.no_grad()
     def ground_vectors(self, picture: PictureVectors, sentence: str, spans: Sequence[tuple[int, int]]) -> Tensor:

@@ -12,6 +12,7 @@ from saywhere.models.densecap_config import Shapes, pyramid_anchors
 from saywhere.vision.backbones import GROUPS, LITE_PACKAGES
 
 Kind = Literal["proposals", "whole"]
+Unit = Literal["none", "areas", "both"]
 Loss = Literal["contrastive", "margin"]
 
 POSITIVE = ("long_side", "multiple", "rpn_hidden", "before_nms", "size", "word_size", "hidden_size", "sentences")
@@ -41,6 +42,7 @@ class AlignerConfig(Config):
         feature_dropout: on the features of areas.
         dropout: in the reader.
         word_dropout: share of the words that the reader hears as the unknown word, in training.
+        unit: ``both`` gives all vectors length 1, ``areas`` those of the areas, ``none`` leaves all as they are.
         score: ``max`` (Eq. 8) or ``fragments`` (Eq. 7).
         mean: the score is the mean over the words instead of the sum.
         sentence: the END of a sentence is a word too: one that has heard them all, and stands for the sentence.
@@ -50,6 +52,8 @@ class AlignerConfig(Config):
         smoothing: see :func:`saywhere.models.alignment_loss.contrastive`.
         phrase_weight: of the loss of phrases whose boxes are known (Flickr30k Entities); 0 learns from sentences alone.
         sentences: of each picture in a batch, drawn anew in each epoch.
+        score_bonus, size_bonus: an area's logit that there is something, and the log of its share of the picture, are
+            added, with these weights, to its products with all words when a sentence is aligned; 0 for Eq. 11 as it is.
         beta: affinity of neighbouring words to the same area (Eq. 12) unless :meth:`Aligner.align` is told another.
     """
 
@@ -78,6 +82,7 @@ class AlignerConfig(Config):
     feature_dropout: float = 0.3
     dropout: float = 0.3
     word_dropout: float = 0.1
+    unit: Unit = "none"
     score: How = "max"
     mean: bool = True
     sentence: bool = True
@@ -88,6 +93,8 @@ class AlignerConfig(Config):
     smoothing: float = 0.0
     phrase_weight: float = 0.0
     sentences: int = 1
+    score_bonus: float = 0.0
+    size_bonus: float = 0.0
     beta: float = 0.5
 
     def __post_init__(self) -> None:
@@ -106,7 +113,7 @@ class AlignerConfig(Config):
         shapes = {len(level) for level in self.anchors}
         good = len(self.anchors) == len(self.strides) and len(shapes) == 1 and shapes != {0}
         self.require(good, "anchors", "k shapes (w, h) for each stride")
-        for option, kind in (("areas", Kind), ("score", How), ("loss", Loss), ("cell", Cell)):
+        for option, kind in (("areas", Kind), ("score", How), ("loss", Loss), ("cell", Cell), ("unit", Unit)):
             self.require(getattr(self, option) in get_args(kind), option, " or ".join(get_args(kind)))
         for option in ("margin", "beta", "phrase_weight"):
             self.require(getattr(self, option) >= 0, option, "at least 0")
@@ -125,6 +132,7 @@ class AlignerConfig(Config):
             feature_dropout=0.5,
             dropout=0.5,
             word_dropout=0.0,
+            unit="none",
             mean=False,
             sentence=False,
             loss="margin",

@@ -23,6 +23,7 @@ class PictureVectors:
         boxes: ``(R, 4)`` of its areas in its pixels, the whole picture first.
         vectors: ``(R, D)``.
         name: of the picture.
+        scores: ``(R,)`` logits that there is something, see :class:`saywhere.vision.areas.Areas`.
     """
 
     width: int
@@ -30,6 +31,7 @@ class PictureVectors:
     boxes: Tensor
     vectors: Tensor
     name: str
+    scores: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.boxes)
@@ -79,7 +81,7 @@ class Alignment:
         width, height: its size as a viewer shows it.
         words: of the sentence, as they were read.
         boxes: ``(R, 4)`` of the areas in pixels of the picture, the whole picture first.
-        products: ``(T, R)`` of each word with each area.
+        products: ``(T, R)`` of each word with each area (Eq. 11), and what is added for the areas themselves.
         phrases: the sentence in order, cut where the area changes.
     """
 

@@ -27,10 +27,12 @@ class Areas:
     Attributes:
         boxes: ``(R, 4)`` ``x1 y1 x2 y2`` in pixels of the network's input.
         features: ``(R, D)``.
+        scores: ``(R,)`` logits that there is something; 0 where nobody has said, as of the whole picture. None: all 0.
     """
 
     boxes: Tensor
     features: Tensor
+    scores: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.boxes)
@@ -137,18 +139,22 @@ class WholePicture(nn.Module):
     ) -> list[Areas]:
         """See :class:`AreaProvider`."""
         maps = self.backbone(pixels)
-        found = self.find(maps, pixels, limit) if boxes is None else boxes
+        if boxes is None:
+            found = self.find(maps, pixels, limit)
+        else:
+            found = [(rows, rows.new_zeros(len(rows))) for rows in boxes]
         areas: list[Areas] = []
-        for levels, picture, more in zip(maps, pixels, found, strict=True):
+        for levels, picture, (more, scores) in zip(maps, pixels, found, strict=True):
             rows = torch.cat((whole_picture(picture), more.to(picture)))
-            areas.append(Areas(rows, self.features(levels, rows, picture.shape[2], picture.shape[1])))
+            features = self.features(levels, rows, picture.shape[2], picture.shape[1])
+            areas.append(Areas(rows, features, torch.cat((rows.new_zeros(1), scores.to(rows)))))
         return areas
 
     def find(
         self, maps: Sequence[tuple[Tensor, ...]], pixels: Sequence[Tensor], limit: int | None = None
-    ) -> list[Tensor]:
-        """The boxes ``(N, 4)`` of each picture beside the whole; here none."""
-        return [picture.new_zeros(0, 4) for picture in pixels]
+    ) -> list[tuple[Tensor, Tensor]]:
+        """The boxes ``(N, 4)`` of each picture beside the whole and their scores ``(N,)``; here none."""
+        return [(picture.new_zeros(0, 4), picture.new_zeros(0)) for picture in pixels]
 
 
 class ProposedAreas(WholePicture):
@@ -174,12 +180,12 @@ class ProposedAreas(WholePicture):
     @torch.no_grad()
     def find(
         self, maps: Sequence[tuple[Tensor, ...]], pixels: Sequence[Tensor], limit: int | None = None
-    ) -> list[Tensor]:
-        """The best proposals ``(N, 4)`` of each picture."""
+    ) -> list[tuple[Tensor, Tensor]]:
+        """The best proposals ``(N, 4)`` of each picture and their logits ``(N,)``, best first."""
         pictures = list(maps) if self.pyramid is None else by_shape(self.pyramid, maps)
         limit = self.limit if limit is None else limit
         return [
-            self.localization.propose(rpn, picture.shape[2], picture.shape[1], limit)[0]
+            self.localization.propose(rpn, picture.shape[2], picture.shape[1], limit)
             for rpn, picture in zip(self.localization(pictures), pixels, strict=True)
         ]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from saywhere.cli.evaluate import caption, dense, ground, phrases, rank, retrieval
+from saywhere.cli.evaluate import attention, caption, dense, ground, phrases, rank, retrieval
 
 app = typer.Typer(help="Measure how good descriptions are.", no_args_is_help=True)
 
@@ -20,3 +20,4 @@ app.command("retrieval")(retrieval.retrieval)
 app.command("phrases")(phrases.phrases)
 app.command("rank")(rank.rank)
 app.command("ground")(ground.ground)
+app.command("attention")(attention.attention)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from saywhere.models.captioner import Captioner, CaptionTarget
+from saywhere.models.caption_loss import CaptionTarget
+from saywhere.models.captioner import Captioner
 from saywhere.models.captioner_config import CaptionerConfig
 from saywhere.text import Vocabulary, pad
 

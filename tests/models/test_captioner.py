@@ -9,7 +9,7 @@ from tiny_captioner import SENTENCES, SPEAKERS, VOCABULARY, tiny_captioner, tiny
 
 from saywhere.errors import UserError
 from saywhere.images import open_picture
-from saywhere.models.captioner import CaptionCriterion, CaptionOutput
+from saywhere.models.caption_loss import CaptionCriterion, CaptionOutput
 from saywhere.text import END, PAD, START, UNKNOWN
 
 BOXES = [[0.0, 0.0, 40.0, 30.0], [10.0, 20.0, 96.0, 64.0]]
@@ -127,7 +127,7 @@ def test_context_adds_the_whole_picture_to_a_box():
 def test_features_have_one_scale(boxes):
     model = tiny_captioner()
     seen = model._see(*maps_of(model, noise(96, 64)), 96, 64, boxes)
-    assert len(seen) == (5 if boxes is None else 1)
+    assert len(seen) == 1
     torch.testing.assert_close(seen.mean(dim=1), torch.zeros(len(seen)), atol=1e-5, rtol=0)
     torch.testing.assert_close(seen.var(dim=1, correction=0), torch.ones(len(seen)), atol=5e-3, rtol=0)
 
@@ -169,7 +169,7 @@ def test_attention_is_that_of_decoding(feedback, beam):
     assert [one.sentence for one in seen] == model.caption(pictures, beam=beam)
     for picture, one in zip(pictures, seen, strict=True):
         assert " ".join(one.words) == one.sentence and len(one.words) > 1
-        codes, areas, mask = model._for_attention([model._see(*maps_of(model, picture), 96, 64)])
+        codes, areas, mask, _ = model._look([(*maps_of(model, picture), (96, 64))], [None])
         speaker, looking = model.speaker, model.speaker.look(areas, mask)
         state, heard = looking.start(codes), START
         for word, row in zip(VOCABULARY.encode(one.sentence), one.weights, strict=True):

@@ -52,8 +52,7 @@ def test_speakers_are_of_their_classes():
 def test_the_grid_has_so_many_cells():
     for cells in (1, 3):
         model = tiny_captioner(grid=cells)
-        (encoding,) = model.encode([noise(96, 64)])
-        assert len(model._see(encoding.maps, 96, 64)) == 1 + cells**2
+        assert len(model.caption(noise(96, 64), attention=True).boxes) == cells**2
 
 
 def test_the_picture_is_resized_as_told():

@@ -7,7 +7,6 @@ The multimodal RNN of Deep Visual-Semantic Alignments (section 3.2), the encoder
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, overload
 
 import torch
@@ -22,74 +21,23 @@ from saywhere.language.gru import GruSpeaker
 from saywhere.language.lstm import LstmSpeaker
 from saywhere.language.rnn import RnnSpeaker, log_frequencies
 from saywhere.models.attended import Attended
+from saywhere.models.caption_loss import CaptionOutput, CaptionTarget
 from saywhere.models.captioner_config import CaptionerConfig
 from saywhere.models.encoding import Encoding, inside
+from saywhere.models.looks import Look, build_finder, look, normalised
 from saywhere.regions import Regions
 from saywhere.text import END, PAD, UNKNOWN, Vocabulary, pad, tokenize
 from saywhere.vision.areas import AreaFeatures
 from saywhere.vision.backbones import build_backbone
-from saywhere.vision.cells import cell_boxes, cell_features
+from saywhere.vision.cells import cell_features
+from saywhere.vision.proposer import Proposer
 
 if TYPE_CHECKING:
     from saywhere.images import ImageLike
 
+    One = ImageLike | Picture | Encoding
+
 AT_ONCE = 16  # pictures of a list that are in memory together
-
-
-@dataclass(frozen=True, eq=False)
-class CaptionTarget:
-    """What is said of one picture.
-
-    Attributes:
-        words: ``(K, T)`` the numbers of K sentences, without START and END, padded.
-        width, height: of the network's input.
-        boxes: ``(K, 4)`` in its pixels, which each of them is about; None if about the whole picture.
-    """
-
-    words: Tensor
-    width: int
-    height: int
-    boxes: Tensor | None = None
-
-    def to(self, device: torch.device) -> CaptionTarget:
-        """The same on ``device``."""
-        boxes = None if self.boxes is None else self.boxes.to(device)
-        return CaptionTarget(self.words.to(device), self.width, self.height, boxes)
-
-
-@dataclass(frozen=True, eq=False)
-class CaptionOutput:
-    """What is said of all pictures of a batch, one word after the other.
-
-    Attributes:
-        log_probs: ``(K, V)`` natural logarithms of probabilities.
-        words: ``(K,)`` what people said, ENDs included; words that the vocabulary does not have are left out.
-    """
-
-    log_probs: Tensor
-    words: Tensor
-
-
-class CaptionCriterion(nn.Module):
-    """The cross entropy of a word, one loss named ``caption``.
-
-    Args:
-        smoothing: share of the probability that is given to all words alike; in training only.
-    """
-
-    def __init__(self, smoothing: float = 0.0):
-        super().__init__()
-        self.smoothing = smoothing
-
-    def forward(self, output: CaptionOutput) -> dict[str, Tensor]:
-        """The mean over the words; 0 if there are none."""
-        log_probs = output.log_probs.float()
-        if len(output.words) == 0:
-            return {"caption": log_probs.sum()}
-        loss = functional.nll_loss(log_probs, output.words)
-        if self.training and self.smoothing:
-            loss = (1 - self.smoothing) * loss - self.smoothing * log_probs.mean()
-        return {"caption": loss}
 
 
 class Captioner(nn.Module):
@@ -113,6 +61,7 @@ class Captioner(nn.Module):
                 self.features.head.load_published(config.backbone)
         self.dropout = nn.Dropout(config.area_dropout)
         self.narrow = nn.Linear(self.features.size, config.area_size) if config.speaker == "attention" else None
+        self.finder = build_finder(config, self.backbone.channels)
         self.speaker = self._build_speaker()
 
     def _build_speaker(self) -> RnnSpeaker | LstmSpeaker | GruSpeaker | AttentionSpeaker:
@@ -124,6 +73,25 @@ class Captioner(nn.Module):
         if config.speaker == "rnn":
             return RnnSpeaker(code_size, *sizes, log_frequencies(self.vocabulary))
         return {"lstm": LstmSpeaker, "gru": GruSpeaker}[config.speaker](code_size, *sizes)
+
+    def take_localization(self, densecap: nn.Module) -> None:
+        """Take over what finds proposals from a trained DenseCap: ``backbone``, ``pyramid`` and ``localization``.
+
+        Raises:
+            UserError: it has no such parts, or of other shapes than this model's.
+        """
+        assert isinstance(self.finder, Proposer)
+        parts = {"backbone": self.backbone, "pyramid": self.finder.pyramid, "localization": self.finder.localization}
+        for name, mine in parts.items():
+            theirs = getattr(densecap, name, None)
+            try:
+                if (mine is None) != (theirs is None):
+                    raise UserError(f"localizer: that model and this captioner do not both have a {name}")
+                if mine is not None and theirs is not None:
+                    mine.load_state_dict(theirs.state_dict())
+            except RuntimeError as error:
+                reason = " ".join(str(error).split())[:200]
+                raise UserError(f"localizer: the {name} of that model does not fit this captioner: {reason}") from error
 
     # Training
 
@@ -144,12 +112,13 @@ class Captioner(nn.Module):
         heard = words[:, :-1].masked_fill(words[:, :-1] == END, PAD)
         real = (words != PAD) & (words != UNKNOWN)
         pairs = zip(features, targets, strict=True)
-        rows = [self._see(maps, target.width, target.height, target.boxes) for maps, target in pairs]
         if isinstance(self.speaker, AttentionSpeaker):
-            codes, areas, mask = self._for_attention(rows)
+            pictures = [(maps, (target.width, target.height)) for maps, target in pairs]
+            codes, areas, mask, _ = self._look(pictures, [None] * len(pictures))
             shape = (len(targets), -1, words.shape[1])
             log_probs = self.speaker(codes, areas, heard.reshape(*shape[:2], shape[2] - 1), mask, real.reshape(shape))
         else:
+            rows = [self._see(maps, target.width, target.height, target.boxes) for maps, target in pairs]
             counts = torch.tensor([len(target.words) for target in targets], device=words.device)
             codes = torch.cat(rows) if self.config.regions else torch.cat(rows).repeat_interleave(counts, dim=0)
             log_probs = self.speaker(codes, heard, real).log_softmax(dim=1)
@@ -165,16 +134,15 @@ class Captioner(nn.Module):
 
         Returns:
             ``(R, D)`` features of the boxes, with the whole picture's behind each for context; if no boxes are given
-            those of the whole picture and of the grid's cells.
+            those of the whole picture.
         """
         if boxes is None and not self.config.regions:
-            cells = self.config.grid if self.config.areas == "grid" else 0
-            return _normalised(cell_features(self.features, maps, cells, width, height)[0])
+            return normalised(cell_features(self.features, maps, 0, width, height)[0])
         whole = maps[0].new_tensor([[0.0, 0.0, width, height]])
         boxes = whole if boxes is None else boxes
         if not self.config.context:
-            return _normalised(self.features(maps, boxes, width, height))
-        seen = _normalised(self.features(maps, torch.cat((boxes, whole)), width, height))
+            return normalised(self.features(maps, boxes, width, height))
+        seen = normalised(self.features(maps, torch.cat((boxes, whole)), width, height))
         return torch.cat((seen[:-1], seen[-1:].expand(len(boxes), -1)), dim=1)
 
     @torch.no_grad()
@@ -182,11 +150,30 @@ class Captioner(nn.Module):
         """What is seen of whole pictures ``(N, D)``; of each its backbone maps, and width and height of the input."""
         return torch.cat([self._see(*picture)[:1] for picture in pictures])
 
-    def _for_attention(self, rows: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Codes ``(N, D)`` of the pictures, their areas ``(N, R, area_size)``, and which of these exist ``(N, R)``."""
+    def _look(
+        self, pictures: Sequence[tuple[tuple[Tensor, ...], tuple[int, int]]], boxes: Sequence[Tensor | None]
+    ) -> tuple[Tensor, Tensor, Tensor, list[Look]]:
+        """What the speaker ``attention`` needs of pictures, given by their maps and the size of the network's input.
+
+        Args:
+            pictures: N of them.
+            boxes: of each picture ``(R, 4)`` in pixels of the input; None lets the model find them.
+
+        Returns:
+            codes ``(N, D)``; areas ``(N, R, area_size)``; which of these exist ``(N, R)``; and where they are.
+        """
+        looks = [
+            look(self.config, self.features, self.finder, self._narrowed, maps, size, given)
+            for (maps, size), given in zip(pictures, boxes, strict=True)
+        ]
+        areas, mask = pad_areas([one.features for one in looks])
+        areas = areas if looks[0].narrowed else self._narrowed(areas)
+        return torch.cat([one.whole for one in looks]), areas, mask, looks
+
+    def _narrowed(self, features: Tensor) -> Tensor:
+        """Features ``(..., D)`` of areas as ``(..., area_size)``."""
         assert self.narrow is not None
-        areas, mask = pad_areas([seen[1:] for seen in rows])
-        return torch.stack([seen[0] for seen in rows]), torch.relu(self.narrow(self.dropout(areas))), mask
+        return torch.relu(self.narrow(self.dropout(features)))
 
     # Describing
 
@@ -202,74 +189,106 @@ class Captioner(nn.Module):
 
     @overload
     def caption(
-        self, images: ImageLike | Picture | Encoding, beam: int | None = None, *, attention: Literal[True]
+        self, images: One, beam: int | None = None, *, attention: Literal[True], boxes: Tensor | None = None
     ) -> Attended: ...
     @overload
     def caption(
-        self, images: Sequence[ImageLike | Picture | Encoding], beam: int | None = None, *, attention: Literal[True]
+        self,
+        images: Sequence[One],
+        beam: int | None = None,
+        *,
+        attention: Literal[True],
+        boxes: Sequence[Tensor] | None = None,
     ) -> list[Attended]: ...
     @overload
-    def caption(self, images: ImageLike | Picture | Encoding, beam: int | None = None) -> str: ...
+    def caption(self, images: One, beam: int | None = None, *, boxes: Tensor | None = None) -> str: ...
     @overload
-    def caption(self, images: Sequence[ImageLike | Picture | Encoding], beam: int | None = None) -> list[str]: ...
+    def caption(
+        self, images: Sequence[One], beam: int | None = None, *, boxes: Sequence[Tensor] | None = None
+    ) -> list[str]: ...
     @torch.no_grad()
-    def caption(self, images, beam=None, *, attention=False):
+    def caption(self, images, beam=None, *, attention=False, boxes=None):
         """Say a sentence of a picture. A long list is worked off a few pictures at a time.
 
         Args:
             images: a path, PIL image, array, :class:`Picture` or :class:`Encoding`, or a list of them.
             beam: hypotheses in decoding, instead of the configuration's; 1 is greedy.
             attention: also tell where the model looked at each word.
+            boxes: ``(R, 4)`` in pixels of the picture, to look at instead of the model's own proposals; a list of them
+                for a list.
 
         Returns:
             the sentence, with ``attention`` an :class:`Attended`; a list of them for a list.
 
         Raises:
             ImageError: a picture cannot be read.
-            UserError: ``beam`` is below 1, or ``attention`` of a speaker that looks at no areas.
+            UserError: ``beam`` is below 1, ``attention`` of a speaker that looks at no areas, or wrong ``boxes``.
         """
-        alone = not isinstance(images, (list, tuple))
-        said: list[str | Attended] = []
-        for encodings in self._encoded([images] if alone else images):
-            rows = [self._see(e.maps, e.input_width, e.input_height) for e in encodings]
+        if not isinstance(images, (list, tuple)):
+            return self._caption([images], beam, attention, None if boxes is None else [boxes])[0]
+        return self._caption(images, beam, attention, boxes)
+
+    def _caption(
+        self, images: Sequence[One], beam: int | None, attention: bool, boxes: Sequence[Tensor] | None
+    ) -> list[str] | list[Attended]:
+        if boxes is not None and len(boxes) != len(images):
+            raise UserError(f"{len(boxes)} lists of boxes for {len(images)} pictures")
+        said: list[str] = []
+        seen: list[Attended] = []
+        for encodings in self._encoded(images):
+            some = None if boxes is None else boxes[len(said) : len(said) + len(encodings)]
+            given = self._given(encodings, some)
+            pictures = [(e.maps, e.input_size) for e in encodings]
             if isinstance(self.speaker, AttentionSpeaker):
-                codes, areas, mask = self._for_attention(rows)
+                codes, areas, mask, _ = self._look(pictures, given)
                 texts = self._say(self.speaker.look(areas, mask), codes, beam)
             else:
-                texts = self._say(self.speaker, torch.cat(rows), beam)
-            pairs = zip(encodings, texts, strict=True)
-            said += [self.attend(encoding, [text])[0] for encoding, text in pairs] if attention else texts
-        return said[0] if alone else said
+                texts = self._say(self.speaker, torch.cat([self._see(maps, *size) for maps, size in pictures]), beam)
+            for number, (encoding, text) in enumerate(zip(encodings, texts, strict=True)):
+                if attention:
+                    seen += self.attend(encoding, [text], None if some is None else some[number])
+            said += texts
+        return seen if attention else said
+
+    def _given(self, encodings: Sequence[Encoding], boxes: Sequence[Tensor] | None) -> list[Tensor | None]:
+        """Boxes in pixels of the pictures, if there are any, in pixels of the network's inputs."""
+        if boxes is None:
+            return [None] * len(encodings)
+        if self.config.areas != "proposals":
+            raise UserError(f"a captioner with areas {self.config.areas} looks at no boxes; proposals are needed")
+        return [e.to_input(inside(e, torch.as_tensor(b))) for e, b in zip(encodings, boxes, strict=True)]
 
     @torch.no_grad()
-    def attend(self, image: ImageLike | Picture | Encoding, sentences: Sequence[str]) -> list[Attended]:
+    def attend(self, image: One, sentences: Sequence[str], boxes: Tensor | None = None) -> list[Attended]:
         """Where the model looks at each word of given sentences of one picture; END is left out.
 
-        Words that the vocabulary does not have are heard as the unknown word.
+        Words that the vocabulary does not have are heard as the unknown word. ``boxes`` are as in :meth:`caption`.
 
         Raises:
             ImageError: the picture cannot be read.
-            UserError: a speaker that looks at no areas.
+            UserError: a speaker that looks at no areas, or wrong ``boxes``.
         """
         if not isinstance(self.speaker, AttentionSpeaker):
             raise UserError(f"a captioner with the speaker {self.config.speaker} looks at no areas: give another model")
         ((encoding,),) = self._encoded([image])
-        codes, areas, mask = self._for_attention([self._see(encoding.maps, *encoding.input_size)])
-        boxes = cell_boxes(self.config.grid, *encoding.input_size)[1:]
-        words = pad([self.vocabulary.encode(text) for text in sentences]).to(codes.device)
-        many = [part.expand(len(words), *part.shape[1:]) for part in (codes, areas, mask)]
-        weights = self.speaker.attention(many[0], many[1], words, many[2]).float().cpu()
+        given = self._given([encoding], None if boxes is None else [boxes])
+        *seen, (found,) = self._look([(encoding.maps, encoding.input_size)], given)
+        words = pad([self.vocabulary.encode(text) for text in sentences]).to(self.device)
+        codes, areas, mask = (part.expand(len(words), *part.shape[1:]) for part in seen)
+        weights = self.speaker.attention(codes, areas, words, mask).float().cpu()
+        placed, corners = encoding.to_picture(found.boxes).float().cpu(), None
+        if found.corners is not None:
+            corners = found.corners.float().cpu() * torch.tensor(encoding.scale)
         said = [tuple(tokenize(text)) for text in sentences]
-        placed = encoding.to_picture(boxes).float().cpu()
         return [
-            Attended(" ".join(text), text, rows[: len(text)], placed, None, encoding.width, encoding.height)
+            Attended(" ".join(text), text, rows[: len(text)], placed, corners, encoding.width, encoding.height)
             for text, rows in zip(said, weights, strict=True)
         ]
 
     @torch.no_grad()
     def describe(
         self,
-        images: Sequence[ImageLike | Picture | Encoding],
+        images: Sequence[One],
         boxes: Sequence[Tensor] | None = None,
         *,
         top: int | None = None,
@@ -323,7 +342,7 @@ class Captioner(nn.Module):
         words = decode(speaker, codes, self.config.max_words, beam, self.config.length_power).words
         return [self.vocabulary.decode(row) for row in words.tolist()]
 
-    def _encoded(self, images: Sequence[ImageLike | Picture | Encoding]) -> Iterator[list[Encoding]]:
+    def _encoded(self, images: Sequence[One]) -> Iterator[list[Encoding]]:
         """Encodings as they are and pictures encoded, a few at a time."""
         for start in range(0, len(images), AT_ONCE):
             some = images[start : start + AT_ONCE]
@@ -334,11 +353,6 @@ class Captioner(nn.Module):
     def device(self) -> torch.device:
         """Where the weights are."""
         return self.speaker.words.weight.device
-
-
-def _normalised(features: Tensor) -> Tensor:
-    """Each row with mean 0 and variance 1."""
-    return functional.layer_norm(features, features.shape[-1:])
 
 
 def _with_end(words: Sequence[Tensor]) -> Tensor:

@@ -7,12 +7,15 @@ from typing import Literal, get_args
 
 from saywhere.language.attention import TERMS, Feedback, Term
 from saywhere.models.config import Config
-from saywhere.vision.backbones import LITE_PACKAGES
+from saywhere.models.densecap_config import Shapes, pyramid_anchors
+from saywhere.vision.backbones import GROUPS, LITE_PACKAGES
 
 SpeakerKind = Literal["rnn", "lstm", "gru", "attention"]
-AreaKind = Literal["whole", "grid"]
+AreaKind = Literal["whole", "grid", "proposals", "transformer"]
+AreaPooling = Literal["mean", "max"]
 
 POSITIVE = ("long_side", "multiple", "grid", "area_size", "word_size", "hidden_size", "sentences", "max_words", "beam")
+OF_PROPOSALS = ("proposals", "before_nms", "rpn_hidden")
 
 
 @dataclass(frozen=True)
@@ -26,8 +29,15 @@ class CaptionerConfig(Config):
         head: average the last layer before the classifier too (only EfficientNet-Lite).
         speaker: ``rnn`` (:class:`saywhere.language.rnn.RnnSpeaker`), ``lstm``, ``gru`` (both hear the whole picture at
             the beginning) or ``attention`` (:class:`saywhere.language.attention.AttentionSpeaker`).
-        areas: ``whole``, the picture is one area; ``grid``, for ``attention``.
-        grid: rows and columns of the grid.
+        areas: ``whole``, the picture is one area; for ``attention`` the cells of a ``grid``, ``proposals`` of a
+            DenseCap's localization layer or given boxes, or a spatial ``transformer`` in each cell of a grid.
+        grid: rows and columns of the grid. It may be another in use than in training.
+        pooling: of the network's maps in a cell or box, ``mean`` or ``max``.
+        zoom: size of the ``transformer``'s areas at first, see :class:`saywhere.vision.transformer.Transformer`.
+        proposals: so many of them. It may be another number in use than in training.
+        proposal_nms, before_nms, pyramid, anchors, rpn_hidden: of the localization layer that finds ``proposals``, see
+            :class:`saywhere.vision.proposer.Proposer`.
+        localizer: name or folder of the DenseCap whose layer, and whose backbone, training takes over for that.
         area_size: numbers that an area has before ``attention``.
         area_dropout: on the features of areas.
         terms, feedback: of ``attention``.
@@ -50,6 +60,15 @@ class CaptionerConfig(Config):
     speaker: SpeakerKind = "attention"
     areas: AreaKind = "grid"
     grid: int = 6
+    pooling: AreaPooling = "mean"
+    zoom: float = 2.0
+    proposals: int = 50
+    proposal_nms: float = 0.5
+    before_nms: int = 1000
+    localizer: str = "densecap-flickr8k"
+    pyramid: int = 128
+    anchors: tuple[Shapes, ...] = pyramid_anchors()
+    rpn_hidden: int = 128
     area_size: int = 384
     area_dropout: float = 0.3
     terms: tuple[Term, ...] = TERMS
@@ -71,11 +90,16 @@ class CaptionerConfig(Config):
         self.require(set(self.levels) <= set(self.strides), "levels", f"some of the strides {self.strides}")
         self.require(not self.head or self.backbone in LITE_PACKAGES, "head", f"false without {LITE_PACKAGES[-1]}")
         self.require(self.head or len(self.levels) > 0, "levels", "at least one stride without head")
-        for option in POSITIVE:
+        for option in (*POSITIVE, *OF_PROPOSALS):
             self.require(getattr(self, option) >= 1, option, "at least 1")
         for option in ("dropout", "area_dropout", "smoothing"):
             self.require(0 <= getattr(self, option) < 1, option, "at least 0 and below 1")
-        for option, kind in (("speaker", SpeakerKind), ("areas", AreaKind), ("feedback", Feedback)):
+        for option, kind in (
+            ("speaker", SpeakerKind),
+            ("areas", AreaKind),
+            ("feedback", Feedback),
+            ("pooling", AreaPooling),
+        ):
             self.require(getattr(self, option) in get_args(kind), option, " or ".join(get_args(kind)))
         looks = self.speaker == "attention"
         self.require(
@@ -84,6 +108,15 @@ class CaptionerConfig(Config):
         self.require(not (looks and self.regions), "regions", "false with the speaker attention")
         self.require(self.regions or not self.context, "context", "false without regions, which it is about")
         self.require(set(self.terms) <= set(TERMS), "terms", f"some of {', '.join(TERMS)}")
+
+        self.require(self.zoom > 0, "zoom", "above 0")
+        self.require(0 < self.proposal_nms <= 1, "proposal_nms", "above 0 and at most 1")
+        if self.areas == "proposals":
+            self.require(self.pyramid >= 0 and self.pyramid % GROUPS == 0, "pyramid", f"a multiple of {GROUPS}")
+            self.require(self.pyramid > 0 or len(self.strides) == 1, "pyramid", "above 0 with several strides")
+            shapes = {len(level) for level in self.anchors}
+            good = len(self.anchors) == len(self.strides) and len(shapes) == 1 and shapes != {0}
+            self.require(good, "anchors", "k shapes (w, h) for each stride")
 
     @classmethod
     def original(cls) -> CaptionerConfig:

@@ -34,13 +34,18 @@ class Encoding:
         """Width and height of the network's input."""
         return self.input_width, self.input_height
 
+    @property
+    def scale(self) -> tuple[float, float]:
+        """Pixels of the picture in one of the network's input, across and down."""
+        return self.width / self.input_width, self.height / self.input_height
+
     def to_input(self, boxes: Tensor) -> Tensor:
         """Boxes of the picture in pixels of the network's input."""
         return geometry.scale(boxes, self.input_width / self.width, self.input_height / self.height)
 
     def to_picture(self, boxes: Tensor) -> Tensor:
         """Boxes of the network's input in pixels of the picture, clipped to it."""
-        scaled = geometry.scale(boxes, self.width / self.input_width, self.height / self.input_height)
+        scaled = geometry.scale(boxes, *self.scale)
         return geometry.clip(scaled, self.width, self.height)
 
 

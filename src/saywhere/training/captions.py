@@ -10,7 +10,9 @@ import numpy
 
 from saywhere.data.sample import Sample
 from saywhere.images import Picture
-from saywhere.models.captioner import CaptionCriterion, Captioner, CaptionTarget
+from saywhere.models import checkpoint
+from saywhere.models.caption_loss import CaptionCriterion, CaptionTarget
+from saywhere.models.captioner import Captioner
 from saywhere.models.captioner_config import CaptionerConfig
 from saywhere.text import Vocabulary, pad, tokenize
 from saywhere.training.dataset import mirror_phrase
@@ -84,8 +86,14 @@ class CaptionerSystem:
         return sum(1 for _ in self.texts(sample))
 
     def build(self, config: CaptionerConfig, vocabulary: Vocabulary, pretrained: bool) -> Captioner:
-        """The untrained model."""
-        return Captioner(config, vocabulary, pretrained)
+        """The untrained model; what finds ``proposals`` is never trained here and comes from ``config.localizer``."""
+        proposes = config.areas == "proposals"
+        model = Captioner(config, vocabulary, pretrained and not proposes)
+        if proposes:  # the backbone comes with the localizer, whose own it is
+            model.take_localization(checkpoint.load(config.localizer))
+            if pretrained and model.features.head is not None:
+                model.features.head.load_published(config.backbone)
+        return model
 
     def criterion(self, model: Captioner) -> CaptionCriterion:
         """The cross entropy of a word."""

@@ -138,6 +138,7 @@ class Transformer(nn.Module):
         height, width = maps.shape[2:]
         positions = pick(height, width, self.cells, self.training, generator).to(maps.device)
         affine = self.affine(maps, positions)
+        affine = affine.to(torch.promote_types(affine.dtype, torch.float32))  # places need more digits than half has
         features = self.filter(patches(maps, positions, affine).flatten(0, 1)).flatten(1)
         features = torch.relu(features) if self.rectified else features
         quads = corners(positions, affine.float(), self.stride)

@@ -33,6 +33,8 @@ def test_ranks_by_hand():
 def test_equal_scores_for_everything_earn_nothing():
     result = rank_matrix(torch.zeros(20, 20), torch.arange(20))
     assert result.image_to_text == result.text_to_image == Recall(0.0, 0.0, 0.0, 20.0, 20)
+    almost = rank_matrix(1 + 1e-6 * torch.eye(20), torch.arange(20))
+    assert almost == result
 
 
 def test_the_median_of_an_even_number_is_the_mean_of_the_middle_two():

@@ -77,6 +77,14 @@ def test_without_a_cell_a_word_stands_alone():
     torch.testing.assert_close(a, b)
 
 
+def test_a_word_s_own_vector_may_skip_the_cell():
+    words = torch.tensor([[5, 7, 4]])
+    plain, skipped = (reader("gru", rectified=False, skip=skip) for skip in (False, True))
+    own = torch.relu(plain.encode(plain.words(words)))
+    expected = plain(words).vectors + own @ plain.decode.weight.T
+    torch.testing.assert_close(skipped(words).vectors, expected)
+
+
 def test_cells_differ():
     words = torch.tensor([[5, 7, 4]])
     outputs = [reader(cell, rectified=False)(words).vectors for cell in CELLS]

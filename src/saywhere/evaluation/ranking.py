@@ -10,6 +10,9 @@ import torch
 from torch import Tensor
 
 AT = (1, 5, 10)
+ROUNDING = 1e-5
+"""Scores whose relative difference is smaller count as equal: they may come from products of other shapes."""
+
 Part = tuple[slice, slice, Tensor]
 
 
@@ -60,8 +63,8 @@ class RankingResult:
 def rank(own: Tensor, owner: Tensor, pictures: int, parts: Iterable[Part]) -> RankingResult:
     """Rank everything both ways, a block of scores at a time; the whole matrix is never needed.
 
-    A wrong answer that scores the same as the right one stands before it, so that equal scores for everything earn
-    nothing. A picture without sentences is not asked for.
+    A wrong answer that scores the same as the right one, up to rounding, stands before it, so that equal scores for
+    everything earn nothing. A picture without sentences is not asked for.
 
     Args:
         own: ``(L,)`` score of each sentence with its own picture.
@@ -72,10 +75,11 @@ def rank(own: Tensor, owner: Tensor, pictures: int, parts: Iterable[Part]) -> Ra
     before_picture = torch.zeros(len(owner), dtype=torch.long)  # other pictures that beat the sentence's own
     before_sentence = torch.zeros(pictures, dtype=torch.long)  # other sentences that beat the best of the picture's own
     best = torch.full((pictures,), -torch.inf, dtype=own.dtype).scatter_reduce(0, owner, own, "amax")
+    own_bar, best_bar = own - ROUNDING * own.abs(), best - ROUNDING * best.abs()
     for rows, columns, scores in parts:
         others = owner[columns] != torch.arange(rows.start, rows.stop)[:, None]
-        before_picture[columns] += ((scores >= own[columns]) & others).sum(dim=0)
-        before_sentence[rows] += ((scores >= best[rows, None]) & others).sum(dim=1)
+        before_picture[columns] += ((scores >= own_bar[columns]) & others).sum(dim=0)
+        before_sentence[rows] += ((scores >= best_bar[rows, None]) & others).sum(dim=1)
     asked = torch.isfinite(best)
     return RankingResult(Recall.of(before_sentence[asked] + 1), Recall.of(before_picture + 1))
 

@@ -62,6 +62,7 @@ class Reader(nn.Module):
         cell: see above.
         dropout: on x, e, and h, not on the recurrence.
         rectified: f in Eq. 6 is the rectifier; without it s may have any sign.
+        skip: with a GRU or LSTM the e of a word is added to its states, as it is in Eqs. 4 and 5.
     """
 
     def __init__(
@@ -73,9 +74,10 @@ class Reader(nn.Module):
         cell: Cell = "relu",
         dropout: float = 0.0,
         rectified: bool = True,
+        skip: bool = False,
     ):
         super().__init__()
-        self.cell, self.rectified = cell, rectified
+        self.cell, self.rectified, self.skip = cell, rectified, skip
         self.words = nn.Embedding(vocabulary_size, word_size, padding_idx=PAD)
         self.encode = nn.Linear(word_size, hidden_size)
         if cell == "relu":
@@ -86,7 +88,7 @@ class Reader(nn.Module):
         self.decode = nn.Linear(hidden_size, out_size)
         self.dropout = nn.Dropout(dropout)
         with torch.no_grad():
-            self.words.weight.normal_(std=0.5)
+            self.words.weight.normal_(std=0.2)
             self.words.weight[PAD] = 0
 
     def forward(self, words: Tensor) -> Read:
@@ -108,9 +110,9 @@ class Reader(nn.Module):
         if self.cell == "relu":
             return self.forwards(inputs, real, backward=False) + self.backwards(inputs, real, backward=True)
         if not real.any():
-            return torch.zeros_like(inputs)
+            return torch.zeros_like(inputs)  # there is nothing to pack
         lengths = real.sum(dim=1).clamp(min=1).cpu()  # an empty sentence is read as one padded word, masked afterwards
         packed = pack_padded_sequence(inputs, lengths, batch_first=True, enforce_sorted=False)
         states, _ = pad_packed_sequence(self.context(packed)[0], batch_first=True, total_length=inputs.shape[1])
         left, right = states.chunk(2, dim=-1)
-        return left + right
+        return left + right + inputs if self.skip else left + right

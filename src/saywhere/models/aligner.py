@@ -79,7 +79,7 @@ class Aligner(nn.Module):
         self.project = nn.Linear(provider.feature_size, config.size)
         self.reader = Reader(
             len(vocabulary), config.word_size, config.hidden_size, config.size, config.cell, config.dropout,
-            config.rectified,
+            config.rectified, config.skip,
         )  # fmt: skip
         self.reader.words.weight.requires_grad_(config.train_words)
         self.log_scale = nn.Parameter(torch.tensor(-math.log(config.temperature)))

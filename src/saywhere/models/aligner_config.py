@@ -36,7 +36,7 @@ class AlignerConfig(Config):
         pyramid, anchors, rpn_hidden: of that DenseCap.
         root: features enter as the square root of their size, sign kept, which tames the strong ones.
         size: of the space that areas and words share.
-        word_size, hidden_size, cell, rectified: see :class:`saywhere.language.reader.Reader`.
+        word_size, hidden_size, cell, rectified, skip: see :class:`saywhere.language.reader.Reader`.
         word_vectors: file in GloVe's text format that training starts from; None draws them.
         train_words: learn the word vectors; else they stay as they were loaded or drawn.
         feature_dropout: on the features of areas.
@@ -77,6 +77,7 @@ class AlignerConfig(Config):
     hidden_size: int = 512
     cell: Cell = "gru"
     rectified: bool = False
+    skip: bool = False
     word_vectors: str | None = None
     train_words: bool = True
     feature_dropout: float = 0.3

@@ -13,6 +13,7 @@ import saywhere
 from saywhere.cli import app
 from saywhere.drawing import draw_attention
 from saywhere.models import checkpoint
+from saywhere.models.caption_ensemble import CaptionEnsemble
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +61,30 @@ def test_several_pictures_are_named(tmp_path: Path, model: str):
     said = run(tmp_path, "--model", model)
     assert [line.partition(": ")[0] for line in said.stdout.splitlines()] == [f"{tmp_path}/a.png", f"{tmp_path}/b.png"]
     assert "2 captioned" in said.stderr
+
+
+def test_several_models_speak_together(tmp_path: Path, model: str):
+    noise(96, 64).save(tmp_path / "a.png")
+    other = tiny_captioner(1)
+    folder = checkpoint.save(other, tmp_path / "other")
+    together = CaptionEnsemble([tiny_captioner(speaker="gru"), other]).caption(tmp_path / "a.png")
+    assert run(tmp_path / "a.png", "--model", model, "--model", folder).output == together + "\n"
+    assert together != saywhere.load(model).caption(tmp_path / "a.png")
+    drawing = ("--show-attention", tmp_path / "out.png")
+    assert (
+        "where one --model looks, not 2"
+        in run(tmp_path / "a.png", "--model", model, "--model", folder, *drawing, code=2).stderr
+    )
+    alone = run(tmp_path / "a.png", "--model", model, "--model", "densecap-flickr8k", code=2)
+    assert "a captioner is needed" in alone.stderr
+
+
+def test_options_of_the_model_may_be_changed(tmp_path: Path, model: str):
+    noise(96, 64).save(tmp_path / "a.png")
+    said = run(tmp_path / "a.png", "--model", model, "--set", "max_words=2").output
+    assert said == saywhere.load(model, max_words=2).caption(tmp_path / "a.png") + "\n"
+    assert len(said.split()) == 2 and said != run(tmp_path / "a.png", "--model", model).output
+    assert "did you mean max_words" in run(tmp_path / "a.png", "--model", model, "--set", "max_word=2", code=2).stderr
 
 
 def test_a_model_that_says_no_sentences_is_refused(tmp_path: Path):

@@ -109,6 +109,14 @@ def test_pictures_that_fail_are_left_out_and_named(model, flickr, tmp_path):
     assert (report(tmp_path / "out")["images"], list(report(tmp_path / "out")["skipped"])) == (2, ["Images/1_x.jpg"])
 
 
+def test_fewer_areas_than_in_training(model, flickr, tmp_path):
+    assert attention(model, flickr, tmp_path / "out", "--set", "grid=1", "--no-generated").exit_code == 0
+    row = report(tmp_path / "out")
+    assert row["given"] == pytest.approx(row["uniform_given"]) and row["set"] == ["grid=1"]  # all of the picture
+    done = attention(model, flickr, tmp_path / "out", "--set", "grid=3", "--no-generated")
+    assert done.exit_code == 2 and "was made with another model" in done.stderr
+
+
 def test_the_spread_is_handed_on(model, flickr, tmp_path, monkeypatch):
     spreads, usual = [], attention_run.AttentionCorrectness
     monkeypatch.setattr(attention_run, "AttentionCorrectness", lambda s: (spreads.append(s), usual(s))[1])

@@ -161,6 +161,20 @@ def test_mistakes_are_one_line(model, arguments, message):
     assert not Path("out").exists()
 
 
+def test_several_models_are_named(model, monkeypatch):
+    monkeypatch.setattr("saywhere.cli.caption.load_captioners", lambda names, *rest: (asked.append(names), model)[1])
+    asked = []
+    assert caption("--model", "m", "--model", "n", "--data", album(), "--out", "out").exit_code in (0, 1)
+    assert asked == [["m", "n"]] and report()["model"] == "m, n"
+
+
+def test_options_of_the_model_are_changed_and_told(model, monkeypatch):
+    asked = []
+    monkeypatch.setattr(saywhere, "load", lambda name, device, **options: (asked.append(options), model)[1])
+    assert caption("--model", "m", "--data", album(), "--set", "grid=4", "--out", "out").exit_code in (0, 1)
+    assert asked == [{"grid": 4}] and report()["set"] == ["grid=4"]
+
+
 def test_a_model_without_sentences_and_data_without_them(model, monkeypatch):
     root = album()
     monkeypatch.setattr(saywhere, "load", lambda name, device: StubModel())
@@ -183,5 +197,6 @@ def test_with_the_real_programs(tmp_path, monkeypatch):
     assert caption("--predictions", said, "--truth", true, "--out", "out").exit_code == 0
     row = report()
     # 3 of 6 words; of the pairs of words 2 of 4; CIDEr-D 7.5 (10 for each of three lengths of four) and 0.
-    assert [row["bleu_1"], row["bleu_2"], row["rouge_l"], row["cider"]] == pytest.approx([0.5, 0.5, 0.5, 3.75], abs=1e-6)
+    figures = [row[name] for name in ("bleu_1", "bleu_2", "rouge_l", "cider")]
+    assert figures == pytest.approx([0.5, 0.5, 0.5, 3.75], abs=1e-6)
     assert 0 < row["meteor"] < 1 and row["meteor_version"].startswith("METEOR 1.5")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +23,12 @@ def caption(
         None, metavar="FILE", help="Append captions as JSON lines; pictures already in FILE are not captioned again."
     ),
     limit: int | None = typer.Option(None, min=1, metavar="N", help="Only the first N pictures."),
-    model: str = typer.Option("captioner-flickr8k", metavar="NAME|DIR", help="A captioner's name or folder."),
+    model: list[str] = typer.Option(
+        ["captioner-flickr8k"], metavar="NAME|DIR", help="A captioner's name or folder; of several the mean speaks."
+    ),
     device: str | None = typer.Option(None, metavar="D", help="cpu, cuda, mps, ...; a GPU if there is one."),
     batch: int = typer.Option(8, min=1, metavar="N", help="Pictures at a time."),
+    change: list[str] = typer.Option([], "--set", metavar="OPTION=VALUE", help="Change the model, such as grid=4."),
     show_attention: Path | None = typer.Option(
         None, metavar="FILE", help="Draw where the model looks at each word of one picture's sentence (.jpg or .png)."
     ),
@@ -39,8 +43,8 @@ def caption(
 
     sources = find_pictures(paths)[:limit]
     if show_attention is not None:
-        _check_drawing(show_attention, len(sources), json)
-        _show_attention(sources[0], show_attention, load_captioner(model, device), beam)
+        _check_drawing(show_attention, len(sources), json, len(model))
+        _show_attention(sources[0], show_attention, load_captioners(model, device, change=change), beam)
         return
     with contextlib.ExitStack() as stack:
         lines = stack.enter_context(ResultsFile(json)) if json else None
@@ -57,7 +61,7 @@ def caption(
 
         skipped: dict[str, str] = {}
         if len(done) < len(sources):
-            describer = WholePictures(load_captioner(model, device), beam)
+            describer = WholePictures(load_captioners(model, device, change=change), beam)
             skipped = describe_each(describer, sources, done, keep, batch)
     if len(sources) > 1 or done:
         already = f"; {len(done)} already in {json}" if done else ""
@@ -69,11 +73,13 @@ def caption(
         raise typer.Exit(1)
 
 
-def _check_drawing(out: Path, count: int, json: Path | None) -> None:
+def _check_drawing(out: Path, count: int, json: Path | None, models: int) -> None:
     from saywhere.errors import UserError
 
     if count != 1:
         raise UserError(f"--show-attention {out}: draws one picture, not {count}")
+    if models != 1:
+        raise UserError(f"--show-attention {out}: draws where one --model looks, not {models}")
     if json is not None:
         raise UserError(f"--show-attention {out}: draws, and writes no --json {json}; run the command twice")
     if out.suffix.lower() not in (".jpg", ".jpeg", ".png"):
@@ -100,7 +106,38 @@ def _keep(lines: ResultsFile | None, name: str, regions: Regions) -> None:
         lines.append(regions, name)
 
 
-def load_captioner(name: str, device: str | None, root: Path | None = None, format: str | None = None) -> Any:
+def load_captioners(
+    names: Sequence[str],
+    device: str | None,
+    root: Path | None = None,
+    format: str | None = None,
+    change: Sequence[str] = (),
+) -> Any:
+    """As :func:`load_captioner`; of several names the captioners that speak together.
+
+    Raises:
+        UserError: also if one of several is no captioner of its own, or they have not one vocabulary.
+    """
+    if len(names) == 1:
+        return load_captioner(names[0], device, root, format, change)
+    from saywhere.errors import UserError
+    from saywhere.models.caption_ensemble import CaptionEnsemble
+    from saywhere.models.captioner import Captioner
+
+    members = [load_captioner(name, device, root, format, change) for name in names]
+    for name, member in zip(names, members, strict=True):
+        if not isinstance(member, Captioner):
+            raise UserError(f"--model {name}: does not speak together with others; give it alone")
+    return CaptionEnsemble(members)
+
+
+def load_captioner(
+    name: str,
+    device: str | None,
+    root: Path | None = None,
+    format: str | None = None,
+    change: Sequence[str] = (),
+) -> Any:
     """A model that says sentences about whole pictures.
 
     Args:
@@ -108,6 +145,7 @@ def load_captioner(name: str, device: str | None, root: Path | None = None, form
             similar picture of the train split of ``root``, see :mod:`saywhere.evaluation.nearest`.
         device: where it works; a GPU if there is one.
         root, format: of the data set.
+        change: options of the model as ``OPTION=VALUE``, such as ``grid=4`` for fewer areas than in training.
 
     Raises:
         UserError: there is no such model, it says no sentences, or there is no data set for neighbours.
@@ -116,8 +154,9 @@ def load_captioner(name: str, device: str | None, root: Path | None = None, form
     from saywhere.cli.describe import best_device
     from saywhere.errors import UserError
     from saywhere.evaluation.nearest import NEAREST, learn_neighbours
+    from saywhere.options import assignments
 
-    loaded = saywhere.load(name.removeprefix(NEAREST), device=device or best_device())
+    loaded = saywhere.load(name.removeprefix(NEAREST), device=device or best_device(), **assignments(change))
     if not hasattr(loaded, "caption"):
         raise UserError(f"--model {name}: says no sentences about whole pictures; a captioner is needed")
     if not name.startswith(NEAREST):

@@ -237,18 +237,25 @@ class Captioner(nn.Module):
         seen: list[Attended] = []
         for encodings in self._encoded(images):
             some = None if boxes is None else boxes[len(said) : len(said) + len(encodings)]
-            given = self._given(encodings, some)
-            pictures = [(e.maps, e.input_size) for e in encodings]
-            if isinstance(self.speaker, AttentionSpeaker):
-                codes, areas, mask, _ = self._look(pictures, given)
-                texts = self._say(self.speaker.look(areas, mask), codes, beam)
-            else:
-                texts = self._say(self.speaker, torch.cat([self._see(maps, *size) for maps, size in pictures]), beam)
+            texts = self.say(*self.ready(encodings, some), beam)
             for number, (encoding, text) in enumerate(zip(encodings, texts, strict=True)):
                 if attention:
                     seen += self.attend(encoding, [text], None if some is None else some[number])
             said += texts
         return seen if attention else said
+
+    @torch.no_grad()
+    def ready(self, encodings: Sequence[Encoding], boxes: Sequence[Tensor] | None = None) -> tuple[Speaker, Tensor]:
+        """The speaker that has N pictures before it, and their codes ``(N, D)``: what decoding begins with.
+
+        ``boxes`` are as in :meth:`caption`, of each picture.
+        """
+        given = self._given(encodings, boxes)
+        pictures = [(e.maps, e.input_size) for e in encodings]
+        if isinstance(self.speaker, AttentionSpeaker):
+            codes, areas, mask, _ = self._look(pictures, given)
+            return self.speaker.look(areas, mask), codes
+        return self.speaker, torch.cat([self._see(maps, *size) for maps, size in pictures])
 
     def _given(self, encodings: Sequence[Encoding], boxes: Sequence[Tensor] | None) -> list[Tensor | None]:
         """Boxes in pixels of the pictures, if there are any, in pixels of the network's inputs."""
@@ -328,14 +335,15 @@ class Captioner(nn.Module):
                 pairs = zip(encodings, given, strict=True)
                 rows = [self._see(e.maps, e.input_width, e.input_height, e.to_input(b)) for e, b in pairs]
                 assert not isinstance(self.speaker, AttentionSpeaker)
-                said = iter(self._say(self.speaker, torch.cat(rows), beam))
+                said = iter(self.say(self.speaker, torch.cat(rows), beam))
             regions += [
                 Regions(e.width, e.height, b.float().cpu(), captions=tuple(next(said) for _ in b), image=e.name)[:top]
                 for e, b in zip(encodings, given, strict=True)
             ]
         return regions
 
-    def _say(self, speaker: Speaker, codes: Tensor, beam: int | None) -> list[str]:
+    def say(self, speaker: Speaker, codes: Tensor, beam: int | None = None) -> list[str]:
+        """Decode a sentence for each of the codes ``(N, D)`` by the configuration; ``beam`` as in :meth:`caption`."""
         beam = self.config.beam if beam is None else beam
         if beam < 1:
             raise UserError(f"beam is at least 1, not {beam}")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from saywhere.cli.evaluate.options import Device, Limit, Out, Split
+from saywhere.cli.evaluate.options import Change, Device, Limit, Out, Split
 from saywhere.cli.evaluate.pictures import first_reason, skip_notes
 from saywhere.cli.evaluate.progress import progress
 
@@ -36,6 +36,7 @@ def attention(
     spread: Spread = typer.Option(
         Spread.area, help="A weight is spread on its area, or stands on each of its pixels, so that large areas win."
     ),
+    change: Change = None,
     limit: Limit = None,
     out: Out = Path("evaluation"),
     device: Device = None,
@@ -58,7 +59,7 @@ def attention(
     if not count_phrases(marked):
         raise UserError(f"{data}: the split {split or 'dev'} has no phrase with a box")
     pictures = {p.image.relative_to(data).as_posix(): p for p in marked}
-    loaded = load_captioner(model, device)
+    loaded = load_captioner(model, device, change=change or [])
     if getattr(loaded.config, "speaker", None) != "attention":
         raise UserError(f"--model {model}: looks at no areas; a captioner with the speaker attention is needed")
     settings: dict[str, Any] = {"data": str(data), "split": split or "dev", "generated": generated, "beam": beam}
@@ -76,6 +77,7 @@ def attention(
     figures = run.total(chosen)
     del settings["generated"]  # it is the name of a figure
     known = {**settings, "data": data.name, "model": model, "skipped": skipped}
+    known |= {"set": change} if change else {}
     known |= {"data_problems": {kind: len(found) for kind, found in report.problems.items()}}
     known |= {"seconds": round(time.monotonic() - started, 3), "command": shlex.join(["saywhere", *sys.argv[1:]])}
     run.write_attention_report(out, figures, known)

@@ -13,18 +13,21 @@ from typing import Any
 
 import typer
 
-from saywhere.cli.evaluate.options import Batch, DataFormat, DataRoot, Device, Limit, ModelName, Out, Split
+from saywhere.cli.evaluate.options import Batch, Change, DataFormat, DataRoot, Device, Limit, Out, Split
 from saywhere.cli.evaluate.pictures import describe_each, first_reason, skip_notes
 
 
 def caption(
-    model: ModelName = None,
+    model: list[str] | None = typer.Option(
+        None, metavar="NAME|DIR", help="A captioner's name or folder; of several the mean speaks."
+    ),
     data: DataRoot = None,
     format: DataFormat = None,
     split: Split = None,
     beam: int | None = typer.Option(None, min=1, metavar="N", help="Hypotheses in decoding; the model's if not given."),
     predictions: Path | None = typer.Option(None, metavar="FILE", help="Score these captions instead (JSON lines)."),
     truth: Path | None = typer.Option(None, metavar="FILE", help="The truth for --predictions (JSON lines)."),
+    change: Change = None,
     limit: Limit = None,
     out: Out = Path("evaluation"),
     batch: Batch = 8,
@@ -40,13 +43,13 @@ def caption(
 
     started = time.monotonic()
     if model and data and not (predictions or truth):
-        source = _Model(model, data, format, split or "dev", beam, limit, batch, device)
-    elif predictions and truth and not (model or data or format or beam or device):
+        source = _Model(model, data, format, split or "dev", beam, limit, batch, device, change or [])
+    elif predictions and truth and not (model or data or format or beam or device or change):
         source = _Files(predictions, truth, split, limit)
     else:
         raise UserError(
-            "give --model and --data; or --predictions and --truth, without --model, --data, --format, --beam and "
-            "--device"
+            "give --model and --data; or --predictions and --truth, without --model, --data, --format, --beam, --set "
+            "and --device"
         )
     with meteor.Meteor() as scorer:  # before the work: it says at once if Java is missing
         job = source.prepare(out)
@@ -113,7 +116,7 @@ class _Files:
 class _Model:
     """A model that is to caption a data set, as far as it has not yet done so."""
 
-    model: str
+    model: list[str]
     root: Path
     format: str | None
     split: str
@@ -121,11 +124,12 @@ class _Model:
     limit: int | None
     batch: int
     device: str | None
+    change: list[str]
 
     def prepare(self, out: Path) -> _Job:
         """Caption what is not yet captioned."""
         from saywhere import data
-        from saywhere.cli.caption import load_captioner
+        from saywhere.cli.caption import load_captioners
         from saywhere.errors import UserError
         from saywhere.evaluation import caption_run, dense_run, resuming
         from saywhere.evaluation.caption_lines import read_captions
@@ -139,7 +143,7 @@ class _Model:
                 references.setdefault(sources[sample.image].name, []).extend(sample.sentences)
         if not references:
             raise UserError(f"{self.root}: the split {samples.split} has no picture with a sentence about all of it")
-        loaded = load_captioner(self.model, self.device, self.root, self.format)
+        loaded = load_captioners(self.model, self.device, self.root, self.format, self.change)
         wanted = {"model": resuming.model_digest(loaded), "data": samples.name, "split": samples.split}
         resuming.take_up(out, wanted | {"beam": self.beam}, caption_run.PREDICTIONS)
         caption_run.write_references(references, out / caption_run.TRUTH)
@@ -150,7 +154,8 @@ class _Model:
         if not names:
             raise UserError(f"none of the {len(chosen)} pictures could be read; {first_reason(skipped)}")
         said = read_captions(out / caption_run.PREDICTIONS)
-        known = {"data": samples.name, "split": samples.split, "model": self.model, "beam": self.beam}
+        known = {"data": samples.name, "split": samples.split, "model": ", ".join(self.model), "beam": self.beam}
+        known |= {"set": self.change} if self.change else {}
         known |= {"predictions": str(out / caption_run.PREDICTIONS), "skipped": skipped}
         known |= {"without_sentence": len(sources) - len(chosen)}
         known |= {"data_problems": {kind: len(found) for kind, found in report.problems.items()}}

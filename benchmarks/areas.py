@@ -1,0 +1,133 @@
+"""Speed of captions by the kind of area that is looked at (Areas of Attention, section 4.2), in one run.
+
+    python benchmarks/areas.py [--repeats 5] [--threads N] [--beam 1] [--localizer densecap-flickr8k] [--json FILE]
+
+One photograph of scikit-image; captioners with random weights (seed 0), the default sizes, 2,200 words. They
+take turns. See README.md beside this file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from saywhere.models.captioner import Captioner
+
+KINDS: dict[str, dict[str, Any]] = {
+    "no areas": {"speaker": "gru", "areas": "whole"},
+    "grid": {"areas": "grid"},
+    "transformer": {"areas": "transformer"},
+    "proposals": {"areas": "proposals"},
+}
+SEARCHED = "selective search"
+"""Proposals as the paper had them: found outside the network, beforehand, from the pixels."""
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="Speed of captions by kind of area.")
+    parser.add_argument("--repeats", type=int, default=5, help="rounds, after one to warm up")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of torch; all cores")
+    parser.add_argument("--beam", type=int, default=1, help="hypotheses in decoding")
+    parser.add_argument("--localizer", default="densecap-flickr8k", help="the DenseCap whose layer makes proposals")
+    parser.add_argument("--set", action="append", default=[], metavar="OPTION=VALUE", help="other sizes of all models")
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    options = parser.parse_args(arguments)
+    if min(options.repeats, options.threads, options.beam) < 1:
+        parser.error("--repeats, --threads and --beam are at least 1")
+    return options
+
+
+def build(kind: dict[str, Any], sizes: dict[str, Any], localizer: str) -> Captioner:
+    """A captioner with random weights; proposals come from a trained layer."""
+    import torch
+
+    import saywhere
+    from saywhere.models.captioner import Captioner
+    from saywhere.models.captioner_config import CaptionerConfig
+    from saywhere.text import Vocabulary
+
+    torch.manual_seed(0)
+    vocabulary = Vocabulary({f"word{number}": 1 for number in range(2200)})
+    config = CaptionerConfig.from_dict({**sizes, **kind})
+    model = Captioner(config, vocabulary, pretrained_backbone=False).eval()
+    if config.areas == "proposals":
+        model.take_localization(saywhere.load(localizer))
+    return model
+
+
+def ways(options: argparse.Namespace) -> dict[str, Callable[[], object]]:
+    """What is timed, by name: from the pixels to the sentence."""
+    import skimage.data
+
+    from saywhere.errors import UserError
+    from saywhere.images import open_picture
+    from saywhere.options import assignments
+    from saywhere.vision.proposals import SelectiveSearch
+
+    picture = open_picture(skimage.data.astronaut())
+    sizes = assignments(options.set)
+    models = {name: build(kind, sizes, options.localizer) for name, kind in KINDS.items()}
+    found: dict[str, Callable[[], object]] = {
+        name: lambda model=model: model.caption(picture, options.beam) for name, model in models.items()
+    }
+    proposing = models["proposals"]
+    try:
+        search = SelectiveSearch()
+    except UserError:  # the extra proposals is not installed
+        return found
+
+    def searched() -> object:
+        boxes = search(picture).boxes[: proposing.config.proposals]
+        return proposing.caption(picture, options.beam, boxes=boxes)
+
+    return {**found, SEARCHED: searched}
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Milliseconds a picture of each kind, and their ratios to the grid, round by round."""
+    import torch
+
+    torch.set_num_threads(options.threads)
+    work = ways(options)
+    wall: dict[str, list[float]] = {name: [] for name in work}
+    cpu: dict[str, list[float]] = {name: [] for name in work}
+    for turn in range(options.repeats + 1):
+        for name, caption in work.items():
+            began = time.perf_counter(), time.process_time()
+            caption()
+            if turn:
+                wall[name].append(1000 * (time.perf_counter() - began[0]))
+                cpu[name].append(1000 * (time.process_time() - began[1]))
+    rows = {
+        name: {
+            "wall": statistics.median(wall[name]),
+            "cpu": statistics.median(cpu[name]),
+            "ratio": statistics.median(a / b for a, b in zip(wall[name], wall["grid"], strict=True)),
+            "cpu_ratio": statistics.median(a / b for a, b in zip(cpu[name], cpu["grid"], strict=True)),
+        }
+        for name in work
+    }
+    return {"threads": options.threads, "beam": options.beam, "repeats": options.repeats, "kinds": rows}
+
+
+def main() -> None:
+    """Measure, print, write."""
+    options = parse()
+    report = measure(options)
+    print(f"captions of one picture, {report['threads']} threads, beam {report['beam']}: {report['repeats']} rounds")
+    for name, row in report["kinds"].items():
+        print(f"{name:17} {row['wall']:7.0f} ms   cpu {row['cpu']:7.0f} ms   {row['ratio']:5.2f} x grid")
+    if options.json is not None:
+        options.json.write_text(json.dumps(report, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

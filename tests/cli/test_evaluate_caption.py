@@ -196,7 +196,7 @@ def test_with_the_real_programs(tmp_path, monkeypatch):
     true = put("t.jsonl", {"image": "a", "captions": ["A dog runs."]}, {"image": "b", "captions": ["the green tree"]})
     assert caption("--predictions", said, "--truth", true, "--out", "out").exit_code == 0
     row = report()
-    # 3 of 6 words; of the pairs of words 2 of 4; CIDEr-D 7.5 (10 for each of three lengths of four) and 0.
+    # 3 of 6 words; of the pairs of words 2 of 4; CIDEr-D 7.5 (10 for each of three lengths of four) and 0
     figures = [row[name] for name in ("bleu_1", "bleu_2", "rouge_l", "cider")]
     assert figures == pytest.approx([0.5, 0.5, 0.5, 3.75], abs=1e-6)
     assert 0 < row["meteor"] < 1 and row["meteor_version"].startswith("METEOR 1.5")

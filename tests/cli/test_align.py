@@ -155,7 +155,7 @@ def test_ground_is_measured_beside_its_controls(aligner, flickr, tmp_path):
     row = json.loads((tmp_path / "report.json").read_text())
     assert (row["task"], row["phrases"], row["areas"]) == ("ground", 4, 3)
     assert row["by_type"]["people"]["phrases"] == 4
-    assert set(row["controls"]) == {"whole picture", "largest region", "random region"}
+    assert set(row["controls"]) == {"whole picture", "largest region", "random region", "highest bonus"}
     assert row["controls"]["whole picture"]["pointing"] == 0.0  # its centre is at x = 48, the truth ends at 40
     assert "largest region" in (tmp_path / "report.md").read_text()
 

@@ -10,7 +10,7 @@ from tiny_aligner import tiny_aligner
 from saywhere.data.entities import MarkedPhrase, MarkedPicture, MarkedSentence
 from saywhere.evaluation.grounding import judge, measure
 from saywhere.evaluation.grounding_report import write_grounding_report
-from saywhere.evaluation.grounding_run import control, ground
+from saywhere.evaluation.grounding_run import bonus_control, control, ground
 from saywhere.models.alignment import PictureVectors
 
 FOUND = torch.tensor([[0.0, 0, 10, 10], [0, 0, 10, 10], [0, 0, 10, 10], [20, 20, 30, 30]])
@@ -80,6 +80,15 @@ def test_controls_do_not_read():
     assert any(share != control("random region", many, [seen] * 200, seed=seed).accuracy for seed in (1, 2, 3))
     alone = vectors(BOXES[:1], torch.zeros(1, 2))
     assert control("random region", [whole], [alone]).accuracy == 1.0
+
+
+def test_the_bonus_alone_is_a_control():
+    seen = vectors(BOXES, torch.randn(3, 16))
+    whole, large, small = (picture(tuple(box)) for box in BOXES)
+    likes_large, likes_small = tiny_aligner(size_bonus=1.0), tiny_aligner(size_bonus=-1.0)
+    assert [bonus_control(likes_large, [p], [seen]).accuracy for p in (whole, large, small)] == [1, 0, 0]
+    assert [bonus_control(likes_small, [p], [seen]).accuracy for p in (whole, large, small)] == [0, 0, 1]
+    assert bonus_control(likes_large, [picture(None)], [seen]).phrases == 0
 
 
 def test_the_report_has_the_model_the_types_and_the_controls(tmp_path):

@@ -14,6 +14,7 @@ from saywhere.evaluation.grounding import GroundingResult, measure
 from saywhere.models.aligner import Aligner
 from saywhere.models.alignment import PictureVectors
 
+BONUS = "highest bonus"
 CONTROLS = ("whole picture", "largest region", "random region")
 
 
@@ -59,6 +60,17 @@ def control(
     boxes = [vectors.boxes.float().cpu() for vectors in seen]
     asked = list(questions(pictures))
     found = [_unread(name, boxes[question.picture], generator) for question in asked]
+    return _measure(torch.stack(found) if found else torch.zeros(0, 4), asked)
+
+
+def bonus_control(model: Aligner, pictures: Sequence[MarkedPicture], seen: Iterable[PictureVectors]) -> GroundingResult:
+    """The figures of the area that has the highest bonus of ``model``, whatever the phrase; the control :data:`BONUS`.
+
+    What the model is better by comes from the words.
+    """
+    best = [vectors.boxes.float().cpu()[int(model.bonus(vectors).argmax())] for vectors in seen]
+    asked = list(questions(pictures))
+    found = [best[question.picture] for question in asked]
     return _measure(torch.stack(found) if found else torch.zeros(0, 4), asked)
 
 

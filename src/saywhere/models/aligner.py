@@ -320,11 +320,11 @@ class Aligner(nn.Module):
         """:meth:`align` for a picture that is embedded already."""
         words = tuple(tokenize(sentence))
         vectors = self.read([sentence]).vectors[0, : len(words)]
-        products = (vectors @ picture.vectors.T).float().cpu() + self._bonus(picture)
+        products = (vectors @ picture.vectors.T).float().cpu() + self.bonus(picture)
         boxes = picture.boxes.float().cpu()
         return make_alignment(picture.name, picture.width, picture.height, words, boxes, products, beta)
 
-    def _bonus(self, picture: PictureVectors) -> Tensor:
+    def bonus(self, picture: PictureVectors) -> Tensor:
         """What is added to the products of all words with an area ``(R,)``: how likely it is to be named at all."""
         shares = geometry.area(picture.boxes.float().cpu()) / (picture.width * picture.height)
         bonus = self.config.size_bonus * shares.clamp(min=1e-3).log()

@@ -38,7 +38,7 @@ def ground(
     from saywhere.errors import UserError
     from saywhere.evaluation.embedding_run import load_vectors
     from saywhere.evaluation.grounding_report import write_grounding_report
-    from saywhere.evaluation.grounding_run import CONTROLS, control
+    from saywhere.evaluation.grounding_run import BONUS, CONTROLS, bonus_control, control
     from saywhere.evaluation.grounding_run import ground as ground_all
 
     started = time.monotonic()
@@ -55,6 +55,7 @@ def ground(
     vectors = [load_vectors(store, source.name) for source in sources if source.name not in skipped]
     result = ground_all(loaded, seen, vectors)
     controls = {name: control(name, seen, vectors) for name in CONTROLS}
+    controls[BONUS] = bonus_control(loaded, seen, vectors)
     known: dict[str, Any] = {"data": data.name, "split": split or "dev", "model": model, "images": len(seen)}
     known |= {"areas": areas, "skipped": skipped}
     known |= {"data_problems": {kind: len(found) for kind, found in report.problems.items()}}

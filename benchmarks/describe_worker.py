@@ -108,7 +108,7 @@ class Ours:
             (model, "pool", "pooling"),
             (model.recognition, "forward", "recognition"),
             (model, "select", "final NMS"),
-            (model, "speak", "speaker"),
+            (model, "_say", "speaker"),
         ]
         for owner, attribute, name in parts:
             setattr(owner, attribute, timed(name, getattr(owner, attribute)))

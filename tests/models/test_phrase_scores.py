@@ -5,6 +5,7 @@ import torch
 from tiny_densecap import VOCABULARY, tiny_model
 
 from saywhere.errors import UserError
+from saywhere.language.decoding import Decoded
 from saywhere.language.lstm import LstmSpeaker
 from saywhere.models.phrase_scores import PhraseScores
 from saywhere.regions import Regions
@@ -42,7 +43,9 @@ def test_the_regions_are_those_of_describe_and_given_boxes_as_they_are():
 def test_a_phrase_costs_no_step_of_its_own(monkeypatch):
     model, image = tiny_model(), noise(120, 80)
     usual, steps = LstmSpeaker.step, []
-    monkeypatch.setattr(model, "speak", lambda codes: [""] * len(codes))
+    monkeypatch.setattr(
+        model, "_say", lambda codes: Decoded(torch.full((len(codes), 1), END), torch.zeros(len(codes), 1))
+    )
     monkeypatch.setattr(LstmSpeaker, "step", lambda *a: (steps.append(len(a[1])), usual(*a))[1])
     regions = len(model.score(image, PHRASES).regions)
     # START; "a" and "the"; "a red", "a dog" and "the blue"; three phrases that go on.

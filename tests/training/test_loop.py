@@ -351,7 +351,7 @@ def test_wrong_data_and_model_keys_are_told(root: Path, tmp_path: Path) -> None:
     (tmp_path / "bare").mkdir()
     noise = json.dumps({"image": "a.jpg", "regions": []})
     (tmp_path / "bare" / "train.jsonl").write_text(noise + "\n")
-    with pytest.raises(UserError, match="no picture with a box"):
+    with pytest.raises(UserError, match="no picture with regions"):
         run.train(replace(recipe, data=replace(recipe.data, root=str(tmp_path / "bare"))), tmp_path / "d")
 
 

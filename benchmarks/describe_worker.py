@@ -121,7 +121,7 @@ class Ours:
             return found
 
         model.recognition.forward = remember
-        self.speak_all = self.watch.timed("speaker, all proposals", type(model).speak)
+        self.speak_all = self.watch.timed("speaker, all proposals", type(model)._say)
 
     def round(self, batches: Sequence[Sequence[str]]) -> dict[str, Any]:
         """Describe all pictures once, batch by batch, and after each also say captions of all its proposals."""

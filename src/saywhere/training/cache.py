@@ -116,16 +116,28 @@ class FeatureView:
 
 
 def cache_key(name: str, backbone: nn.Module, preprocess: Preprocess, pictures: Sequence[CachedPicture]) -> str:
-    """A hash of the backbone's name and weights, the preprocessing, and the files with their sizes and times."""
-    digest = hashlib.sha256(f"1 {name} {dataclasses.astuple(preprocess)}".encode())
+    """A hash of the backbone's name, strides and weights, the preprocessing, and the files (:func:`file_digest`)."""
+    strides = getattr(backbone, "strides", None)
+    digest = hashlib.sha256(f"2 {name} {strides} {dataclasses.astuple(preprocess)}".encode())
     for key, tensor in backbone.state_dict().items():
         digest.update(f"{key} {tuple(tensor.shape)} {tensor.dtype}".encode())
         digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
     for picture in pictures:
-        stat = picture.image.stat() if picture.image.exists() else None
-        about = (stat.st_size, stat.st_mtime_ns) if stat else None
-        digest.update(f"{picture.image.resolve()} {picture.width} {picture.height} {about}\n".encode())
+        path = picture.image.resolve()
+        digest.update(f"{path} {picture.width} {picture.height} {file_digest(path)}\n".encode())
     return digest.hexdigest()[:20]
+
+
+def file_digest(path: Path) -> str:
+    """The size of a file and a checksum of its first 64 KiB, or nothing if it cannot be read.
+
+    Not its time: a data set that is copied or mounted anew is the same.
+    """
+    try:
+        with path.open("rb") as file:
+            return f"{path.stat().st_size} {zlib.crc32(file.read(1 << 16))}"
+    except OSError:
+        return ""
 
 
 def build(

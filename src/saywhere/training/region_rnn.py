@@ -24,6 +24,7 @@ from saywhere.files import write_atomically
 from saywhere.images import open_picture
 from saywhere.models.region_rnn import RegionRnn
 from saywhere.text import pad
+from saywhere.training.cache import file_digest
 
 CHUNK = 512
 """Crops of one file."""
@@ -118,9 +119,7 @@ def _backbone_key(model: RegionRnn, half: bool) -> str:
 def _crops_key(crops: Sequence[Crop]) -> str:
     digest = hashlib.sha256()
     for crop in crops:
-        stat = crop.image.stat() if crop.image.exists() else None
-        about = (stat.st_size, stat.st_mtime_ns) if stat else None
-        digest.update(f"{crop.image.resolve()} {about} {crop.box}\n".encode())
+        digest.update(f"{crop.image.resolve()} {file_digest(crop.image)} {crop.box}\n".encode())
     return digest.hexdigest()[:32]
 
 

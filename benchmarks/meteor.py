@@ -1,0 +1,79 @@
+"""METEOR scores of many pairs: in blocks, and pair by pair through pycocoevalcap's bridge.
+
+    python benchmarks/meteor.py --data data/flickr8k [--pairs 300000] [--slow 2000] [--out meteor.json]
+
+A pair is a phrase of one region of a picture and all phrases of another region of any picture of the split, drawn with
+seed 0, no pair twice. The bridge scores only the first ``--slow`` of them. Both must give equal scores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pycocoevalcap.meteor.meteor import Meteor as Bridge
+
+from saywhere import data
+from saywhere.evaluation.meteor import Meteor
+
+WARM = 300
+
+
+def draw(root: Path, split: str, count: int) -> list[tuple[str, tuple[str, ...]]]:
+    """Distinct pairs of a phrase and the phrases of a region."""
+    regions = [phrases for sample in data.read(root, "flickr8k", split) for phrases in sample.phrases]
+    choice, pairs = random.Random(0), dict[tuple[str, tuple[str, ...]], None]()
+    while len(pairs) < count:
+        pairs[choice.choice(choice.choice(regions)), choice.choice(regions)] = None
+    return list(pairs)
+
+
+def bridge(pairs: list[tuple[str, tuple[str, ...]]]) -> list[float]:
+    """Scores by pycocoevalcap, which asks for one pair after the other."""
+    program = Bridge()
+    try:
+        return [program.compute_score({0: list(phrases)}, {0: [said]})[1][0] for said, phrases in pairs]
+    finally:
+        program.meteor_p.kill()
+
+
+def timed(score: Callable[[Any], list[float]], pairs: list[Any]) -> tuple[list[float], float]:
+    """Scores, and pairs a second."""
+    start = time.perf_counter()
+    scores = score(pairs)
+    return scores, len(pairs) / (time.perf_counter() - start)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--data", type=Path, required=True, help="folder in Flickr8k's layout")
+    parser.add_argument("--split", default="dev")
+    parser.add_argument("--pairs", type=int, default=300000)
+    parser.add_argument("--slow", type=int, default=2000, help="pairs for the bridge")
+    parser.add_argument("--out", type=Path, help="write the figures as JSON")
+    options = parser.parse_args()
+    pairs = draw(options.data, options.split, options.pairs + WARM)
+    warm, pairs = pairs[options.pairs :], pairs[: options.pairs]
+    speeds: dict[str, float] = {}
+    with Meteor() as meteor:
+        meteor.score(warm)  # starts Java
+        scores, speeds["in blocks"] = timed(meteor.score, pairs)
+    slow, speeds["pair by pair"] = timed(bridge, pairs[: options.slow])
+    if scores[: len(slow)] != slow:
+        raise SystemExit("the scores differ")
+    print(f"{len(pairs)} pairs, equal scores; {platform.processor() or platform.machine()}")
+    for name, speed in speeds.items():
+        print(f"{name:12} {speed:8.0f} pairs a second, {speed / speeds['pair by pair']:.1f} times pair by pair")
+    if options.out:
+        options.out.write_text(json.dumps({"pairs": len(pairs), "pairs_a_second": speeds}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

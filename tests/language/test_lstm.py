@@ -24,10 +24,14 @@ def test_teacher_forcing_equals_step_by_step():
 
 
 def test_it_computes_the_recurrence_of_the_paper():
-    """h, y = LSTM(h, x) with x = ReLU(W code), START, words; gates by hand."""
-    model = speaker().eval()
+    """h, y = LSTM(h, x) with x = ReLU(norm(W code)), START, words; gates by hand."""
+    model = speaker().train()
+    model(torch.randn(50, 4) + 3, torch.zeros(50, 0, dtype=torch.long))  # so that the running statistics count
+    model.eval()
     code, words = torch.randn(1, 4), torch.tensor([[5, 7]])
-    inputs = [torch.relu(code @ model.encode.weight.T + model.encode.bias)]
+    linear, norm = model.encode[0], model.encode[1]
+    encoded = (code @ linear.weight.T + linear.bias - norm.running_mean) / (norm.running_var + norm.eps).sqrt()
+    inputs = [torch.relu(encoded)]
     inputs += [model.words.weight[w][None] for w in (START, 5, 7)]
     names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
     w_ih, w_hh, b_ih, b_hh = (model.lstm.get_parameter(name) for name in names)
@@ -60,6 +64,19 @@ def test_the_forget_gate_starts_open_and_padding_has_no_vector():
     bias = model.lstm.get_parameter("bias_ih_l0") + model.lstm.get_parameter("bias_hh_l0")
     assert bias.tolist() == [0.0] * 6 + [1.0] * 6 + [0.0] * 12
     assert model.words.weight[PAD].abs().sum() == 0
+
+
+def test_what_all_codes_of_a_batch_have_in_common_is_not_heard():
+    model = speaker().train()
+    codes, words = torch.randn(6, 4), torch.randint(4, 9, (6, 3))
+    torch.testing.assert_close(model(codes + 10, words), model(codes, words), atol=1e-4, rtol=1e-4)
+
+
+def test_one_region_is_normalised_by_the_running_statistics():
+    model = speaker().train()
+    code, words = torch.randn(1, 4), torch.tensor([[4, 5]])
+    trained = model(code, words)
+    torch.testing.assert_close(trained, model.eval()(code, words))
 
 
 def test_no_regions_and_dropout():

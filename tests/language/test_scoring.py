@@ -113,7 +113,7 @@ def test_probabilities_of_all_phrases_add_up_to_one():
 def test_the_probability_of_what_is_said_is_that_of_decoding():
     speaker, rows = lstm(3, torch.float32), codes(20).float()
     with torch.no_grad():
-        speaker.output.bias[END] += 4
+        speaker.output.bias[END] += 6
     out = decode(speaker, rows, max_words=6)
     ended = (out.words == END).any(dim=1).nonzero().flatten().tolist()
     assert len(ended) > 3

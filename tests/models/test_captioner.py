@@ -112,7 +112,7 @@ def test_a_box_is_described_by_what_is_in_it():
 def test_context_adds_the_whole_picture_to_a_box():
     model = tiny_captioner(speaker="lstm", regions=True, context=True)
     plain = tiny_captioner(speaker="lstm", regions=True)
-    assert model.speaker.encode.in_features == 2 * plain.speaker.encode.in_features
+    assert model.speaker.encode[0].in_features == 2 * plain.speaker.encode[0].in_features
     left, right = noise(96, 64), noise(96, 64)
     right.paste(quarters(40, 64), (56, 0))  # the same left part in another picture
     box, whole = torch.tensor([[0.0, 0, 24, 64]]), torch.tensor([[0.0, 0, 96, 64]])

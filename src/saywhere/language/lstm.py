@@ -4,13 +4,27 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from saywhere.language.decoding import NEVER_SAID, State
 from saywhere.text import PAD, RESERVED, START, UNKNOWN
 
 
+class BatchNorm(nn.BatchNorm1d):
+    """Batch normalisation of rows ``(N, D)`` that takes the running statistics for a batch of fewer than two."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """``(N, D)`` to ``(N, D)``."""
+        if len(input) > 1 or not self.training:
+            return super().forward(input)
+        return functional.batch_norm(input, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
+
+
 class LstmSpeaker(nn.Module):
     """Says words of a region code: the LSTM hears the code, then START, then each word it said.
+
+    The encoded code is normalised over the batch before its ReLU. Codes of different regions have most of their length
+    in common; without that part taken away the LSTM learns for epochs to say the same of all regions.
 
     Args:
         code_size: D of the codes.
@@ -28,7 +42,7 @@ class LstmSpeaker(nn.Module):
 
     def __init__(self, code_size: int, vocabulary_size: int, word_size: int, hidden_size: int, dropout: float = 0.0):
         super().__init__()
-        self.encode = nn.Linear(code_size, word_size)
+        self.encode = nn.Sequential(nn.Linear(code_size, word_size), BatchNorm(word_size), nn.ReLU())
         self.words = nn.Embedding(vocabulary_size, word_size, padding_idx=PAD)
         self.lstm = nn.LSTM(word_size, hidden_size, batch_first=True)
         self.output = nn.Linear(hidden_size, vocabulary_size)
@@ -52,13 +66,13 @@ class LstmSpeaker(nn.Module):
         """
         start = torch.full((len(words), 1), START, device=words.device)
         heard = self.words(torch.cat((start, words), dim=1))
-        inputs = torch.cat((torch.relu(self.encode(codes))[:, None], heard), dim=1)
+        inputs = torch.cat((self.encode(codes)[:, None], heard), dim=1)
         hidden = self.lstm(self.dropout(inputs))[0][:, 1:]
         return self.output(self.dropout(hidden if real is None else hidden[real]))
 
     def start(self, codes: Tensor) -> State:
         """The state (h, c), each ``(N, hidden_size)``, after hearing ``codes (N, D)``."""
-        _, (h, c) = self.lstm(torch.relu(self.encode(codes))[:, None])
+        _, (h, c) = self.lstm(self.encode(codes)[:, None])
         return h[0], c[0]
 
     def step(self, words: Tensor, state: State) -> tuple[Tensor, State]:

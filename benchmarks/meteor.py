@@ -25,12 +25,12 @@ from saywhere.evaluation.meteor import Meteor
 WARM = 300
 
 
-def draw(root: Path, split: str, count: int) -> list[tuple[str, tuple[str, ...]]]:
-    """Distinct pairs of a phrase and the phrases of a region."""
-    regions = [phrases for sample in data.read(root, "flickr8k", split) for phrases in sample.phrases]
+def draw(regions: list[tuple[str, ...]], count: int) -> list[tuple[str, tuple[str, ...]]]:
+    """Distinct pairs of a phrase and the phrases of a region; fewer than ``count`` where there are no more."""
     choice, pairs = random.Random(0), dict[tuple[str, tuple[str, ...]], None]()
-    while len(pairs) < count:
-        pairs[choice.choice(choice.choice(regions)), choice.choice(regions)] = None
+    for _ in range(20 * count):
+        if len(pairs) < count:
+            pairs[choice.choice(choice.choice(regions)), choice.choice(regions)] = None
     return list(pairs)
 
 
@@ -53,14 +53,19 @@ def timed(score: Callable[[Any], list[float]], pairs: list[Any]) -> tuple[list[f
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--data", type=Path, required=True, help="folder in Flickr8k's layout")
+    parser.add_argument("--data", type=Path, required=True, help="a data set with phrases")
+    parser.add_argument("--format", default="flickr8k")
     parser.add_argument("--split", default="dev")
     parser.add_argument("--pairs", type=int, default=300000)
     parser.add_argument("--slow", type=int, default=2000, help="pairs for the bridge")
     parser.add_argument("--out", type=Path, help="write the figures as JSON")
     options = parser.parse_args()
-    pairs = draw(options.data, options.split, options.pairs + WARM)
-    warm, pairs = pairs[options.pairs :], pairs[: options.pairs]
+    samples = data.read(options.data, options.format, options.split)
+    regions = [phrases for sample in samples for phrases in sample.phrases]
+    pairs = draw(regions, options.pairs + WARM) if regions else []
+    warm, pairs = pairs[:WARM], pairs[WARM:]
+    if not pairs:
+        raise SystemExit(f"{options.data}: too few phrases")
     speeds: dict[str, float] = {}
     with Meteor() as meteor:
         meteor.score(warm)  # starts Java

@@ -52,7 +52,7 @@ def timed(score: Callable[[Any], list[float]], pairs: list[Any]) -> tuple[list[f
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--data", type=Path, required=True, help="a data set with phrases")
     parser.add_argument("--format", default="flickr8k")
     parser.add_argument("--split", default="dev")

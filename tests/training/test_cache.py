@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import sys
 import threading
 import time
@@ -89,6 +90,11 @@ def test_what_it_depends_on_is_in_its_name(tmp_path: Path, photos: list[Photo]) 
         other.fine.weight[0, 0, 0, 0] += 1e-3
     keys = [key(), key(name="toy2"), key(net=other), key(pre=Preprocess(40, 8, (0.5,) * 3, (0.5,) * 3)), key(n=4)]
     assert key() == keys[0]
+    os.utime(photos[0].image, (0, 0))
+    assert key() == keys[0], "a copied data set is the same"
+    strided = Backbone()
+    strided.__dict__["strides"] = (8,)
+    assert key(net=strided) not in keys
     noise(32, 64, seed=99).save(photos[0].image)
     assert len({*keys, key()}) == 6
 

@@ -45,7 +45,7 @@ def test_each_group_is_trained_by_its_own_optimiser() -> None:
         adam.step()
         sgd.step()
     for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
-        assert torch.equal(a, b)
+        torch.testing.assert_close(a, b)  # ours is the fused kind, which rounds otherwise
 
 
 @pytest.mark.parametrize("kind", ["adam", "adamw", "original_adam", "sgd"])

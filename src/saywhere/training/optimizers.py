@@ -80,9 +80,11 @@ def _single(config: OptimizerConfig, parameters: list[nn.Parameter], name: str) 
         return torch.optim.SGD(groups, config.lr, momentum=config.momentum, weight_decay=config.weight_decay)
     if config.kind == "rmsprop":
         return torch.optim.RMSprop(groups, config.lr, config.alpha, config.eps, config.weight_decay)
-    kinds = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "original_adam": original.Adam}
-    kind = kinds[config.kind]
-    return kind(groups, config.lr, betas=config.betas, eps=config.eps, weight_decay=config.weight_decay)
+    settings: Any = {"betas": config.betas, "eps": config.eps, "weight_decay": config.weight_decay}
+    if config.kind == "original_adam":
+        return original.Adam(groups, config.lr, **settings)
+    kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config.kind]
+    return kind(groups, config.lr, **settings, fused=True)  # a third of the time on a CPU
 
 
 def build_schedule(optimizer: Optimizer, config: TrainingConfig, steps: int) -> LambdaLR:

@@ -66,6 +66,17 @@ def test_single_precision_keeps_scores_far_apart(scale_m, scale_c):
     )
 
 
+def test_regions_far_apart_need_no_logarithms_while_their_words_are_near(monkeypatch):
+    """However far c spreads, the region of the largest c keeps each sum of products from vanishing."""
+    a, m, c, mask = parts()
+    tables = WordRegion.of(m.float(), mask)
+    assert tables.scores is None
+    c = 300 * c
+    plain = log_joint(a, m, c).logsumexp(2)
+    monkeypatch.setattr(joint, "_log_over_regions", None)
+    torch.testing.assert_close(log_words(a.float(), c.float(), tables).double(), plain, atol=1e-4, rtol=1e-5)
+
+
 def test_products_alone_would_be_wrong_there():
     """The region that makes a word likely has a tiny weight: a product of tables misses it, the blocks do not."""
     m = torch.tensor([[[0.0, 0.0], [0.0, 200.0]]])

@@ -80,9 +80,9 @@ def log_words(words: Tensor, regions: Tensor, word_region: WordRegion) -> Tensor
     words, regions = _single(words), _single(regions)
     top = regions.detach().amax(dim=2, keepdim=True)
     least = regions.detach().masked_fill(regions == -torch.inf, torch.inf).amin(dim=2, keepdim=True)
-    if bool((top - least > _limit(regions.dtype)).any()):
-        summed = _log_over_regions(regions, word_region)
-    else:
+    if word_region.scores is not None and bool((top - least > _limit(regions.dtype)).any()):
+        summed = _log_over_regions(regions, word_region.scores)
+    else:  # the region of the largest c, or that of the largest m, keeps each sum above what could vanish
         summed = _product((regions - top).exp(), word_region.table).log()
     return (words + word_region.peak[:, None] + summed).log_softmax(dim=2)
 
@@ -98,15 +98,12 @@ def log_regions(words: Tensor, regions: Tensor, word_region: WordRegion) -> Tens
     return (regions + summed).log_softmax(dim=2)
 
 
-def _log_over_regions(regions: Tensor, word_region: WordRegion) -> Tensor:
+def _log_over_regions(regions: Tensor, scores: Tensor) -> Tensor:
     """``ln sum_r exp(c + m - peak)``, ``(N, K, V)``, in blocks of words that the backward pass computes again."""
 
     def block(regions: Tensor, scores: Tensor) -> Tensor:
         return (regions[..., None] + scores[:, None]).logsumexp(dim=2)
 
-    scores = word_region.scores
-    if scores is None:  # the table holds every score exactly enough; where it is 0 the region is absent
-        scores = word_region.table.clamp(min=_tiny(regions.dtype)).log()
     return torch.cat([_again(block, regions, part) for part in scores.split(BLOCK, dim=2)], dim=2)
 
 

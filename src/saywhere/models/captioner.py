@@ -24,7 +24,7 @@ from saywhere.models.attended import Attended
 from saywhere.models.caption_loss import CaptionOutput, CaptionTarget
 from saywhere.models.captioner_config import CaptionerConfig
 from saywhere.models.encoding import Encoding, inside
-from saywhere.models.looks import Look, build_finder, look, normalised
+from saywhere.models.looks import Look, Seen, build_finder, look, normalised
 from saywhere.regions import Regions
 from saywhere.text import END, PAD, UNKNOWN, Vocabulary, pad, tokenize
 from saywhere.vision.areas import AreaFeatures
@@ -151,9 +151,9 @@ class Captioner(nn.Module):
         return torch.cat([self._see(*picture)[:1] for picture in pictures])
 
     def _look(
-        self, pictures: Sequence[tuple[tuple[Tensor, ...], tuple[int, int]]], boxes: Sequence[Tensor | None]
+        self, pictures: Sequence[Seen], boxes: Sequence[Tensor | None]
     ) -> tuple[Tensor, Tensor, Tensor, list[Look]]:
-        """What the speaker ``attention`` needs of pictures, given by their maps and the size of the network's input.
+        """What the speaker ``attention`` needs of pictures.
 
         Args:
             pictures: N of them.
@@ -162,10 +162,7 @@ class Captioner(nn.Module):
         Returns:
             codes ``(N, D)``; areas ``(N, R, area_size)``; which of these exist ``(N, R)``; and where they are.
         """
-        looks = [
-            look(self.config, self.features, self.finder, self._narrowed, maps, size, given)
-            for (maps, size), given in zip(pictures, boxes, strict=True)
-        ]
+        looks = look(self.config, self.features, self.finder, self._narrowed, pictures, boxes)
         areas, mask = pad_areas([one.features for one in looks])
         areas = areas if looks[0].narrowed else self._narrowed(areas)
         return torch.cat([one.whole for one in looks]), areas, mask, looks

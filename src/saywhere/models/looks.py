@@ -11,10 +11,14 @@ from torch.nn import functional
 
 from saywhere.models.captioner_config import CaptionerConfig
 from saywhere.vision.areas import AreaFeatures
+from saywhere.vision.backbones import by_shape
 from saywhere.vision.cells import cell_boxes, cell_features
 from saywhere.vision.positions import box_peaks, position_features
 from saywhere.vision.proposer import Proposer
 from saywhere.vision.transformer import Transformer
+
+Seen = tuple[tuple[Tensor, ...], tuple[int, int]]
+"""A picture's maps ``(C_l, H_l, W_l)``, finest first, and the width and height of the network's input."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,38 +61,58 @@ def look(
     features: AreaFeatures,
     finder: nn.Module | None,
     narrow: Callable[[Tensor], Tensor],
-    maps: Sequence[Tensor],
-    size: tuple[float, float],
-    boxes: Tensor | None = None,
-) -> Look:
-    """What is seen in one picture and in its areas, which are of the kind that ``config`` says.
+    pictures: Sequence[Seen],
+    boxes: Sequence[Tensor | None],
+) -> list[Look]:
+    """What is seen in pictures and in their areas, which are of the kind that ``config`` says.
 
     Args:
         config: of the captioner.
         features: which maps of the network.
         finder: see :func:`build_finder`.
         narrow: makes features ``(..., D)`` as small as the speaker wants them; a transformer looks at these.
-        maps: ``(C_l, H_l, W_l)``, finest first.
-        size: width and height of the network's input.
-        boxes: ``(R, 4)`` in its pixels, instead of those that the finder proposes.
+        pictures: N of them.
+        boxes: of each picture ``(R, 4)`` in pixels of the network's input, instead of those that the finder proposes.
     """
     if config.areas == "grid" and config.pooling == "mean":
-        seen, cells = cell_features(features, maps, config.grid, *size)
-        seen = normalised(seen)
-        return Look(seen[:1], seen[1:], cells[1:])
-    whole = normalised(cell_features(features, maps, 0, *size)[0])
+        return [_cells(features, maps, config.grid, size) for maps, size in pictures]
+    wholes = [normalised(cell_features(features, maps, 0, *size)[0]) for maps, size in pictures]
     if isinstance(finder, Transformer):
-        seen, _ = position_features(features, maps, config.grid, *size)
-        found, around, corners = finder(narrow(normalised(seen)).permute(2, 0, 1)[None])
-        return Look(whole, found[0], around[0], corners[0], narrowed=True)
-    if boxes is not None:
-        places = boxes
-    elif isinstance(finder, Proposer):
-        places = finder(maps, *size)
+        return _warped(config, features, finder, narrow, pictures, wholes)
+    if isinstance(finder, Proposer):
+        places = _proposed(finder, pictures, boxes)
     else:
-        places = cell_boxes(config.grid, *size)[1:].to(whole.device)
+        places = [cell_boxes(config.grid, *size)[1:].to(wholes[0]) for _, size in pictures]
     pool = features if config.pooling == "mean" else partial(box_peaks, features)
-    return Look(whole, normalised(pool(maps, places, *size)), places)
+    rows = [normalised(pool(maps, found, *size)) for (maps, size), found in zip(pictures, places, strict=True)]
+    return [Look(*one) for one in zip(wholes, rows, places, strict=True)]
+
+
+def _cells(features: AreaFeatures, maps: Sequence[Tensor], cells: int, size: tuple[float, float]) -> Look:
+    seen, boxes = cell_features(features, maps, cells, *size)
+    seen = normalised(seen)
+    return Look(seen[:1], seen[1:], boxes[1:])
+
+
+def _proposed(finder: Proposer, pictures: Sequence[Seen], boxes: Sequence[Tensor | None]) -> list[Tensor]:
+    """The boxes that are given, and of the other pictures those that are found."""
+    missing = [number for number, given in enumerate(boxes) if given is None]
+    found = dict(zip(missing, finder([pictures[number] for number in missing]), strict=True))
+    return [found[number] if given is None else given for number, given in enumerate(boxes)]
+
+
+def _warped(
+    config: CaptionerConfig,
+    features: AreaFeatures,
+    finder: Transformer,
+    narrow: Callable[[Tensor], Tensor],
+    pictures: Sequence[Seen],
+    wholes: Sequence[Tensor],
+) -> list[Look]:
+    """Pictures of one size share the transformer's batch, and in training the positions that are drawn."""
+    seen = [(normalised(position_features(features, maps, config.grid, *size)[0]),) for maps, size in pictures]
+    found = by_shape(lambda rows: finder(narrow(rows).permute(0, 3, 1, 2)), seen)
+    return [Look(whole, *one, narrowed=True) for whole, one in zip(wholes, found, strict=True)]
 
 
 def normalised(features: Tensor) -> Tensor:

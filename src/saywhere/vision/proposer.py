@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from saywhere.vision.backbones import Pyramid
+from saywhere.vision.backbones import Pyramid, by_shape
 from saywhere.vision.conventions import Conventions
 from saywhere.vision.localization import AnchorGenerator, LocalizationLayer, RpnHead
 
@@ -44,10 +44,13 @@ class Proposer(nn.Module):
         self.requires_grad_(False)
 
     @torch.no_grad()
-    def forward(self, maps: Sequence[Tensor], width: float, height: float) -> Tensor:
-        """Boxes ``(R, 4)`` in pixels of the network's input, best first; maps ``(C_l, H_l, W_l)`` of one picture."""
-        levels = tuple(maps)
-        if self.pyramid is not None:
-            levels = tuple(level[0] for level in self.pyramid(*(level[None] for level in levels)))
-        (rpn,) = self.localization([levels])
-        return self.localization.propose(rpn, width, height, self.limit)[0]
+    def forward(self, pictures: Sequence[tuple[tuple[Tensor, ...], tuple[int, int]]]) -> list[Tensor]:
+        """Boxes ``(R, 4)`` of each picture in pixels of the network's input, best first.
+
+        Args:
+            pictures: of each its maps ``(C_l, H_l, W_l)``, and the width and height of the network's input.
+        """
+        maps = [levels for levels, _ in pictures]
+        maps = maps if self.pyramid is None else by_shape(self.pyramid, maps)
+        pairs = zip(self.localization(maps), pictures, strict=True)
+        return [self.localization.propose(rpn, *size, self.limit)[0] for rpn, (_, size) in pairs]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from saywhere import boxes as geometry
 from saywhere.vision.grid import Grid, pick
@@ -59,6 +60,14 @@ def corners(positions: Tensor, affine: Tensor, stride: float) -> Tensor:
 def around(corners: Tensor, width: float, height: float) -> Tensor:
     """The upright boxes ``(..., 4)`` around quadrilaterals ``(..., 4, 2)``, cut to the picture."""
     return geometry.clip(torch.cat((corners.amin(dim=-2), corners.amax(dim=-2)), dim=-1), width, height)
+
+
+def once(layer: nn.Conv2d, patches: Tensor) -> Tensor:
+    """A convolution where it fits once, on patches of its filters' size, as a matrix product, which is faster.
+
+    Patches ``(B, R, C, 3, 3)``, or of a 1x1 convolution ``(B, R, C)``, to ``(B, R, F)``.
+    """
+    return functional.linear(patches.flatten(2), layer.weight.flatten(1), layer.bias)
 
 
 class Transformer(nn.Module):
@@ -121,12 +130,14 @@ class Transformer(nn.Module):
 
         The two layers are applied where they are used only.
         """
-        padded = nn.functional.pad(maps, (1, 1, 1, 1))
+        padded = functional.pad(maps, (1, 1, 1, 1))
         three = torch.arange(3, device=maps.device)
         rows, columns = positions.to(maps.device).unbind(1)
         around = padded[:, :, (rows[:, None] + three)[:, :, None], (columns[:, None] + three)[:, None, :]]
-        regressed = self.localization(around.transpose(1, 2).flatten(0, 1))
-        return regressed.reshape(len(maps), len(positions), 2, 3)
+        first, _, last = self.localization
+        assert isinstance(first, nn.Conv2d) and isinstance(last, nn.Conv2d)
+        regressed = once(last, torch.relu(once(first, around.transpose(1, 2))))
+        return regressed.unflatten(2, (2, 3))
 
     def forward(self, maps: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Of maps ``(B, C, H, W)``: descriptors, boxes around the areas, and the areas' corners.
@@ -139,8 +150,8 @@ class Transformer(nn.Module):
         positions = pick(height, width, self.cells, self.training, generator).to(maps.device)
         affine = self.affine(maps, positions)
         affine = affine.to(torch.promote_types(affine.dtype, torch.float32))  # places need more digits than half has
-        features = self.filter(patches(maps, positions, affine).flatten(0, 1)).flatten(1)
+        features = once(self.filter, patches(maps, positions, affine))
         features = torch.relu(features) if self.rectified else features
         quads = corners(positions, affine.float(), self.stride)
         boxes = around(quads, width * self.stride, height * self.stride)
-        return features.unflatten(0, (len(maps), len(positions))), boxes, quads
+        return features, boxes, quads

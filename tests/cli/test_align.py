@@ -160,6 +160,15 @@ def test_ground_is_measured_beside_its_controls(aligner, flickr, tmp_path):
     assert "largest region" in (tmp_path / "report.md").read_text()
 
 
+def test_ground_is_measured_with_other_options(aligner, flickr, tmp_path):
+    result = run(
+        "evaluate", "ground", "--model", aligner, "--data", flickr, "--out", tmp_path, "--set", "size_bonus=99"
+    )
+    assert result.exit_code == 0, result.output
+    row = json.loads((tmp_path / "report.json").read_text())
+    assert row["set"] == ["size_bonus=99"] and row["accuracy"] == row["controls"]["whole picture"]["accuracy"]
+
+
 def test_ground_limits_the_pictures(aligner, flickr, tmp_path):
     run("evaluate", "ground", "--model", aligner, "--data", flickr, "--out", tmp_path, "--limit", 2)
     assert json.loads((tmp_path / "report.json").read_text())["images"] == 2

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from saywhere.cli.evaluate.options import Areas, Batch, Device, Limit, Out, Split
+from saywhere.cli.evaluate.options import Areas, Batch, Change, Device, Limit, Out, Split
 from saywhere.cli.evaluate.pictures import first_reason, skip_notes
 from saywhere.cli.evaluate.rank import embed, load_aligner
 
@@ -23,6 +23,7 @@ def ground(
     data: Path = typer.Option(..., metavar="ROOT", help="Folder of Flickr8k or Flickr30k with Flickr30k Entities."),
     split: Split = None,
     areas: Areas = None,
+    change: Change = None,
     limit: Limit = None,
     out: Out = Path("evaluation"),
     batch: Batch = 8,
@@ -47,7 +48,7 @@ def ground(
     if not count_phrases(pictures):
         raise UserError(f"{data}: the split {split or 'dev'} has no phrase with a box")
     sources = [Source(p.image, p.image.relative_to(data).as_posix(), Path(p.image.name)) for p in pictures]
-    loaded = load_aligner(model, device)
+    loaded = load_aligner(model, device, change)
     store, skipped = embed(loaded, sources, out, batch, areas, {"data": str(data), "split": split or "dev"})
     seen = [p for p, source in zip(pictures, sources, strict=True) if source.name not in skipped]
     if not seen:
@@ -58,6 +59,7 @@ def ground(
     controls[BONUS] = bonus_control(loaded, seen, vectors)
     known: dict[str, Any] = {"data": data.name, "split": split or "dev", "model": model, "images": len(seen)}
     known |= {"areas": areas, "skipped": skipped}
+    known |= {"set": change} if change else {}
     known |= {"data_problems": {kind: len(found) for kind, found in report.problems.items()}}
     known |= {"seconds": round(time.monotonic() - started, 3), "command": shlex.join(["saywhere", *sys.argv[1:]])}
     write_grounding_report(out, result, controls, known)

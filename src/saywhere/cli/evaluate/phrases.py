@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from saywhere.cli.evaluate.options import Batch, DataFormat, DataRoot, Device, Limit, ModelName, Out, Split
+from saywhere.cli.evaluate.options import Batch, Change, DataFormat, DataRoot, Device, Limit, ModelName, Out, Split
 from saywhere.cli.evaluate.pictures import describe_each, first_reason, skip_notes
 
 
@@ -20,6 +20,7 @@ def phrases(
     format: DataFormat = None,
     split: Split = None,
     merge: float = typer.Option(0.7, min=0.01, max=1, metavar="IOU", help="Boxes that overlap so much are one."),
+    change: Change = None,
     limit: Limit = None,
     out: Out = Path("evaluation"),
     batch: Batch = 8,
@@ -38,9 +39,10 @@ def phrases(
     options = data_sets.PhraseOptions(merge=merge)
     samples = data_sets.read(data, format, split or "dev", options)[:limit]
     with meteor.Meteor() as scorer:  # before the work: it says at once if Java is missing
-        captions, references, skipped = _describe(model, data, samples, merge, out, batch, device)
+        captions, references, skipped = _describe(model, change or [], data, samples, merge, out, batch, device)
         scores = captioning.score_captions(captions, references, scorer)
     known = {"data": samples.name, "split": samples.split, "model": model, "merge": merge, "boxes": len(captions)}
+    known |= {"set": change} if change else {}
     _report(out, scores.metrics, known, skipped)
     for note in [*skip_notes(skipped), *samples.report.lines()]:
         typer.echo(note, err=True)
@@ -62,16 +64,22 @@ def _report(out: Path, metrics: Mapping[str, float], known: dict[str, Any], skip
 
 
 def _describe(
-    model: str, root: Path, samples: Any, merge: float, out: Path, batch: int, device: str | None
+    model: str,
+    change: list[str],
+    root: Path,
+    samples: Any,
+    merge: float,
+    out: Path,
+    batch: int,
+    device: str | None,
 ) -> tuple[dict[str, str], dict[str, tuple[str, ...]], dict[str, str]]:
     """What is said of each box and what is true of it, by the picture's name and the box's number; what was skipped."""
-    import saywhere
-    from saywhere.cli.describe import best_device
+    from saywhere.cli.describe import load_model
     from saywhere.describing import ResultsFile
     from saywhere.errors import UserError
     from saywhere.evaluation import caption_run, dense_run, resuming
 
-    loaded = saywhere.load(model, device=device or best_device())
+    loaded = load_model(model, device, change)
     if not hasattr(loaded, "describe"):
         raise UserError(f"--model {model}: does not describe boxes")
     sources = {source.path: source for source in dense_run.picture_sources(samples, root)}

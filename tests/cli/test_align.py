@@ -9,6 +9,7 @@ import pytest
 from pictures import noise
 from PIL import Image
 from tiny_aligner import SENTENCES, tiny_aligner
+from tiny_captioner import tiny_captioner
 from tiny_densecap import tiny_model
 from typer.testing import CliRunner, Result
 
@@ -155,7 +156,7 @@ def test_ground_is_measured_beside_its_controls(aligner, flickr, tmp_path):
     row = json.loads((tmp_path / "report.json").read_text())
     assert (row["task"], row["phrases"], row["areas"]) == ("ground", 4, 3)
     assert row["by_type"]["people"]["phrases"] == 4
-    assert set(row["controls"]) == {"whole picture", "largest region", "random region", "highest bonus"}
+    assert set(row["controls"]) == {"whole picture", "largest region", "random region", "highest prior"}
     assert row["controls"]["whole picture"]["pointing"] == 0.0  # its centre is at x = 48, the truth ends at 40
     assert "largest region" in (tmp_path / "report.md").read_text()
 
@@ -167,6 +168,22 @@ def test_ground_is_measured_with_other_options(aligner, flickr, tmp_path):
     assert result.exit_code == 0, result.output
     row = json.loads((tmp_path / "report.json").read_text())
     assert row["set"] == ["size_bonus=99"] and row["accuracy"] == row["controls"]["whole picture"]["accuracy"]
+
+
+def test_a_dense_captioner_grounds_phrases_too(flickr, tmp_path):
+    model = checkpoint.save(tiny_model(), tmp_path / "densecap")
+    arguments = ("evaluate", "ground", "--model", model, "--data", flickr, "--out", tmp_path / "out", "--areas", 3)
+    result = run(*arguments)
+    assert result.exit_code == 0, result.output
+    row = json.loads((tmp_path / "out/report.json").read_text())
+    assert (row["task"], row["phrases"], row["images"]) == ("ground", 4, 4)
+    assert set(row["controls"]) == {"whole picture", "largest region", "random region", "highest prior"}
+    times = {path: path.stat().st_mtime_ns for path in (tmp_path / "out/regions").iterdir()}
+    assert run(*arguments).exit_code == 0 and len(times) == 4
+    assert all(path.stat().st_mtime_ns == time for path, time in times.items())
+    captioner = checkpoint.save(tiny_captioner(), tmp_path / "captioner")
+    wrong = run("evaluate", "ground", "--model", captioner, "--data", flickr, "--out", tmp_path / "no")
+    assert wrong.exit_code == 2 and "places no phrases" in wrong.output
 
 
 def test_ground_limits_the_pictures(aligner, flickr, tmp_path):

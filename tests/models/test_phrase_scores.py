@@ -73,6 +73,16 @@ def test_find_gives_the_best_regions_of_a_phrase():
         scores.find("a bird")
 
 
+def test_a_region_that_is_hardly_there_is_found_late():
+    boxes = torch.tensor([[0.0, 0, 1, 1], [0, 0, 2, 2], [0, 0, 3, 3]])
+    regions = Regions(10, 10, boxes, torch.tensor([0.5, 0.1, 0.0]), ("x", "y", "z"))
+    scores = PhraseScores(regions, ("a cat",), torch.tensor([[0.1], [0.4], [1.0]]).log(), ((),))
+    torch.testing.assert_close(scores.joint[:, 0].exp(), torch.tensor([0.05, 0.04, 0.0]))
+    cats = scores.find("a cat")
+    assert cats.boxes[:, 2].tolist() == [1, 2, 3]
+    torch.testing.assert_close(cats.scores, torch.tensor([0.05, 0.04, 0.0]))
+
+
 @pytest.mark.parametrize(
     ("phrases", "message"),
     [("a dog", r"phrases are a list of texts, not one text: \['a dog'\]"), (["a dog", " ?!"], "' \\?!' has no word")],

@@ -34,15 +34,25 @@ class PhraseScores:
     log_probs: Tensor
     unknown: tuple[tuple[str, ...], ...]
 
+    @property
+    def joint(self) -> Tensor:
+        """``(R, P)`` natural ``log P(region) P(phrase | region)``: how likely it is that it is there and is called so.
+
+        P(region) is its score; without it the speaker often prefers a poor box. Regions without scores count alike.
+        """
+        return self.log_probs if self.regions.scores is None else self.log_probs + self.regions.scores.log()[:, None]
+
     def find(self, phrase: str, top: int | None = None) -> Regions:
-        """The regions by the probability of ``phrase``, best first, with it as their score and caption.
+        """The regions by :attr:`joint` with ``phrase``, best first, with the joint probability as their score.
+
+        Their caption is the phrase.
 
         Raises:
             UserError: it is not among ``phrases``.
         """
         if phrase not in self.phrases:
             raise UserError(f"{phrase!r} was not scored, only {', '.join(map(repr, self.phrases))}")
-        column = self.log_probs[:, self.phrases.index(phrase)]
+        column = self.joint[:, self.phrases.index(phrase)]
         best = column.argsort(descending=True, stable=True)[:top]
         return replace(self.regions[best], scores=column[best].exp(), captions=(phrase,) * len(best))
 

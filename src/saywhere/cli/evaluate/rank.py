@@ -67,13 +67,13 @@ def rank(
         raise typer.Exit(1)
 
 
-def load_aligner(name: str, device: str | None, change: list[str] | None = None) -> Aligner:
-    """The model with changed options; ``UserError`` if it is none that aligns."""
+def load_aligner(name: str, device: str | None) -> Aligner:
+    """The model; ``UserError`` if it is none that aligns."""
     from saywhere.cli.describe import load_model
     from saywhere.errors import UserError
     from saywhere.models.aligner import Aligner
 
-    loaded = load_model(name, device, change or [])
+    loaded = load_model(name, device, [])
     if not isinstance(loaded, Aligner):
         raise UserError(f"--model {name}: does not align sentences with pictures; an aligner is needed")
     return loaded

@@ -90,15 +90,36 @@ def test_ground_prints_json_on_demand(aligner, tmp_path):
     assert [phrase["words"] for phrase in row["phrases"]] == ["a red shirt"]
 
 
+def test_ground_with_a_dense_captioner_takes_phrases(tmp_path):
+    path, out = tmp_path / "a.png", tmp_path / "b.jpg"
+    noise(96, 64).save(path)
+    model = tiny_model()
+    folder = checkpoint.save(model, tmp_path / "densecap")
+    result = run("ground", path, "a dog, the grass", "--model", folder, "--json", "--out", out)
+    assert result.exit_code == 0, result.output
+    row = json.loads(result.stdout)
+    best = model.score(path, ["a dog", "the grass"]).best()
+    assert [phrase["words"] for phrase in row["phrases"]] == ["a dog", "the grass"] == list(best.captions or ())
+    assert best.scores is not None
+    for phrase, box, score in zip(row["phrases"], best.boxes.tolist(), best.scores.tolist(), strict=True):
+        assert phrase["box"] == pytest.approx(box, abs=0.01) and phrase["score"] == pytest.approx(score, abs=1e-5)
+    with Image.open(out) as drawn:
+        assert drawn.width == 96 and drawn.height > 64
+    table = run("ground", path, "a dog, the grass", "--model", folder)
+    assert "the grass" in table.output
+    wrong = run("ground", path, "a dog", "--model", folder, "--beta", 1)
+    assert wrong.exit_code == 2 and "--beta" in wrong.output
+
+
 def test_ground_tells_what_can_be_mended(aligner, tmp_path):
     path = tmp_path / "a.png"
     noise(96, 64).save(path)
-    densecap = checkpoint.save(tiny_model(), tmp_path / "densecap")
+    captioner = checkpoint.save(tiny_captioner(), tmp_path / "captioner")
     for arguments, message in (
         ((path, "...", "--model", aligner), "has no word"),
         ((tmp_path / "b.png", "a dog", "--model", aligner), "b.png"),
         ((path, "a dog", "--model", aligner, "--out", tmp_path / "a.gif"), "is written as .jpg or .png"),
-        ((path, "a dog", "--model", densecap), "does not align sentences"),
+        ((path, "a dog", "--model", captioner), "places no phrases"),
     ):
         result = run("ground", *arguments)
         assert result.exit_code == 2 and message in result.output, result.output

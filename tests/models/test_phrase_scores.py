@@ -83,6 +83,16 @@ def test_a_region_that_is_hardly_there_is_found_late():
     torch.testing.assert_close(cats.scores, torch.tensor([0.05, 0.04, 0.0]))
 
 
+def test_the_best_region_of_each_phrase():
+    boxes = torch.tensor([[0.0, 0, 1, 1], [0, 0, 2, 2]])
+    regions = Regions(10, 10, boxes, torch.tensor([0.5, 0.2]), ("x", "y"))
+    log_probs = torch.tensor([[0.1, 0.4, 0.2], [0.5, 0.4, 0.5]]).log()
+    best = PhraseScores(regions, ("a", "b", "c"), log_probs, ((), (), ())).best()
+    assert best.boxes[:, 2].tolist() == [2, 1, 1] and best.captions == ("a", "b", "c"), "of equals the first"
+    torch.testing.assert_close(best.scores, torch.tensor([0.1, 0.2, 0.1]))
+    assert len(PhraseScores(regions[[]], ("a",), torch.zeros(0, 1), ((),)).best()) == 0
+
+
 @pytest.mark.parametrize(
     ("phrases", "message"),
     [("a dog", r"phrases are a list of texts, not one text: \['a dog'\]"), (["a dog", " ?!"], "' \\?!' has no word")],

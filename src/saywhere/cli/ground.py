@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json as json_format
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +12,17 @@ import typer
 
 if TYPE_CHECKING:
     from saywhere.models.alignment import Alignment
+    from saywhere.models.phrase_scores import PhraseScores
+    from saywhere.regions import Regions
 
 
 def ground(
     image: Path = typer.Argument(..., metavar="IMAGE", help="A picture."),
-    sentence: str = typer.Argument(..., metavar="SENTENCE", help="A sentence about it, in quotes."),
+    sentence: str = typer.Argument(
+        ...,
+        metavar="SENTENCE",
+        help="A sentence about it; for a densecap model phrases with commas between.",
+    ),
     out: Path | None = typer.Option(
         None, metavar="FILE", help="Write the picture with each phrase and its box in one colour here (.jpg or .png)."
     ),
@@ -28,30 +36,68 @@ def ground(
         None, min=0, metavar="B", help="How much neighbouring words want the same box (0: word by word)."
     ),
     areas: int | None = typer.Option(None, min=1, metavar="N", help="Boxes to choose among, beside the whole picture."),
-    model: str = typer.Option("aligner-flickr8k", metavar="NAME|DIR", help="An aligner's name or folder."),
+    model: str = typer.Option(
+        "aligner-flickr8k", metavar="NAME|DIR", help="Name or folder of an aligner or a densecap model."
+    ),
     device: str | None = typer.Option(None, metavar="D", help="cpu, cuda, mps, ...; a GPU if there is one."),
 ) -> None:
     """Cut a sentence into phrases, and say which box of the picture each is about."""
-    from saywhere.cli.evaluate.rank import load_aligner
+    from saywhere.cli.describe import load_model
     from saywhere.errors import UserError
     from saywhere.images import open_picture
+    from saywhere.models.aligner import Aligner
+    from saywhere.models.densecap import DenseCap
 
     if out is not None and out.suffix.lower() not in (".jpg", ".jpeg", ".png"):
         raise UserError(f"--out {out}: the drawing is written as .jpg or .png")
     picture = open_picture(image)
-    alignment: Alignment = load_aligner(model, device).align(image, sentence, beta=beta, limit=areas)
+    loaded = load_model(model, device, [])
+    if isinstance(loaded, Aligner):
+        found = _aligned(loaded.align(image, sentence, beta=beta, limit=areas))
+    elif isinstance(loaded, DenseCap):
+        if steps is not None or beta is not None or areas is not None:
+            raise UserError(f"--steps, --beta and --areas are for an aligner, which {model} is not")
+        found = _searched(loaded.score(str(image), [part.strip() for part in sentence.split(",")]), sentence)
+    else:
+        raise UserError(f"--model {model}: places no phrases; an aligner or a densecap model is needed")
     if json:
-        typer.echo(json_format.dumps(alignment.to_dict(), ensure_ascii=False))
+        typer.echo(json_format.dumps(found.row, ensure_ascii=False))
     else:
         from rich.console import Console
 
-        Console(highlight=False).print(_table(alignment))
+        Console(highlight=False).print(_table(found))
     if out is not None:
-        _draw(picture.pixels, alignment, out)
+        _draw(picture.pixels, found.regions, out)
         typer.echo(f"written: {out}", err=json)
-    if steps is not None:
-        _draw_steps(picture.pixels, alignment, steps)
+    if steps is not None and found.alignment is not None:
+        _draw_steps(picture.pixels, found.alignment, steps)
         typer.echo(f"written: {steps}", err=json)
+
+
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """Phrases with boxes: as regions with captions, their scores, the JSON form, and the alignment if there is one."""
+
+    regions: Regions
+    scores: Sequence[float]
+    row: dict[str, Any]
+    alignment: Alignment | None = None
+
+
+def _aligned(alignment: Alignment) -> _Found:
+    scores = [phrase.score for phrase in alignment.phrases]
+    return _Found(alignment.regions(), scores, alignment.to_dict(), alignment)
+
+
+def _searched(scores: PhraseScores, sentence: str) -> _Found:
+    best = scores.best()
+    values = [] if best.scores is None else best.scores.tolist()
+    triples = zip(best.captions or (), best.boxes.tolist(), values, strict=True)
+    phrases = [
+        {"words": words, "box": [round(v, 2) for v in box], "score": round(value, 5)} for words, box, value in triples
+    ]
+    row = {"image": best.image, "width": best.width, "height": best.height, "sentence": sentence, "phrases": phrases}
+    return _Found(best, values, row)
 
 
 def _draw_steps(pixels: Any, alignment: Alignment, folder: Path) -> None:
@@ -64,17 +110,18 @@ def _draw_steps(pixels: Any, alignment: Alignment, folder: Path) -> None:
     numbers = tuple(str(i) for i in range(len(alignment.boxes)))
     areas = Regions(alignment.width, alignment.height, alignment.boxes, captions=numbers)
     _save(draw_regions(pixels, areas), folder / "areas.jpg")
-    _draw(pixels, alignment.with_beta(0.0), folder / "words.jpg")
-    _draw(pixels, alignment, folder / "phrases.jpg")
-    _draw(pixels, alignment.with_beta(float(alignment.products.abs().sum()) + 1), folder / "sentence.jpg")
+    _draw(pixels, alignment.with_beta(0.0).regions(), folder / "words.jpg")
+    _draw(pixels, alignment.regions(), folder / "phrases.jpg")
+    whole = alignment.with_beta(float(alignment.products.abs().sum()) + 1)
+    _draw(pixels, whole.regions(), folder / "sentence.jpg")
     lines = [f"{' '.join(f'{v:.0f}' for v in box)}\t{words}\n" for box, words in alignment.snippets()]
     write_text(folder / "snippets.txt", "".join(lines))
 
 
-def _draw(pixels: Any, alignment: Alignment, out: Path) -> None:
+def _draw(pixels: Any, regions: Regions, out: Path) -> None:
     from saywhere.drawing import draw_sentence
 
-    _save(draw_sentence(pixels, alignment.regions()), out)
+    _save(draw_sentence(pixels, regions), out)
 
 
 def _save(drawn: Any, out: Path) -> None:
@@ -84,7 +131,7 @@ def _save(drawn: Any, out: Path) -> None:
     write_atomically(out, lambda stream: drawn.save(stream, kind, quality=92))
 
 
-def _table(alignment: Alignment) -> Any:
+def _table(found: _Found) -> Any:
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -95,9 +142,10 @@ def _table(alignment: Alignment) -> Any:
     table.add_column("score", justify="right", no_wrap=True)
     table.add_column("box", justify="right", no_wrap=True)
     table.add_column("phrase", overflow="fold")
-    boxes = list(dict.fromkeys(phrase.box for phrase in alignment.phrases))
-    for phrase in alignment.phrases:
-        red, green, blue = COLOURS[boxes.index(phrase.box) % len(COLOURS)]
-        corners = " ".join(f"{value:.0f}" for value in phrase.box)
-        table.add_row(f"{phrase.score:.2f}", corners, Text(phrase.words, style=f"rgb({red},{green},{blue})"))
+    boxes = [tuple(corners) for corners in found.regions.boxes.tolist()]
+    different = list(dict.fromkeys(boxes))
+    for score, corners, words in zip(found.scores, boxes, found.regions.captions or (), strict=True):
+        red, green, blue = COLOURS[different.index(corners) % len(COLOURS)]
+        place = " ".join(f"{value:.0f}" for value in corners)
+        table.add_row(f"{score:.2f}", place, Text(words, style=f"rgb({red},{green},{blue})"))
     return table

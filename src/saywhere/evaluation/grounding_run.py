@@ -86,8 +86,7 @@ class DenseCapView:
         if not len(self.regions.boxes):
             return self.boxes.expand(len(phrases), 4)
         texts = [" ".join(sentence.words[phrase.start : phrase.stop]) for phrase in phrases]
-        scores = score_regions(self.model.speaker, self.model.vocabulary, self.regions, texts)
-        return self.regions.boxes[scores.joint.argmax(dim=0)]
+        return score_regions(self.model.speaker, self.model.vocabulary, self.regions, texts).best().boxes
 
 
 @dataclass(frozen=True, eq=False)

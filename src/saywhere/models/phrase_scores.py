@@ -56,6 +56,13 @@ class PhraseScores:
         best = column.argsort(descending=True, stable=True)[:top]
         return replace(self.regions[best], scores=column[best].exp(), captions=(phrase,) * len(best))
 
+    def best(self) -> Regions:
+        """Of each phrase the region that :meth:`find` puts first, the phrase as its caption; nothing if there are none."""
+        if not len(self.regions.boxes):
+            return self.regions
+        top = self.joint.max(dim=0)
+        return replace(self.regions[top.indices], scores=top.values.exp(), captions=self.phrases)
+
 
 def score_regions(
     speaker: LstmSpeaker | OriginalSpeaker, vocabulary: Vocabulary, regions: Regions, phrases: Sequence[str]

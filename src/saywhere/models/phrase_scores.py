@@ -57,7 +57,7 @@ class PhraseScores:
         return replace(self.regions[best], scores=column[best].exp(), captions=(phrase,) * len(best))
 
     def best(self) -> Regions:
-        """Of each phrase the region that :meth:`find` puts first, the phrase as its caption; nothing if there are none."""
+        """Of each phrase the region that :meth:`find` puts first, with the phrase as caption; nothing if R is 0."""
         if not len(self.regions.boxes):
             return self.regions
         top = self.joint.max(dim=0)

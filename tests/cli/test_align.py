@@ -105,8 +105,10 @@ def test_ground_with_a_dense_captioner_takes_phrases(tmp_path):
         assert phrase["box"] == pytest.approx(box, abs=0.01) and phrase["score"] == pytest.approx(score, abs=1e-5)
     with Image.open(out) as drawn:
         assert drawn.width == 96 and drawn.height > 64
-    table = run("ground", path, "a dog, the grass", "--model", folder)
-    assert "the grass" in table.output
+    table = run("ground", path, "a dog, the zebra", "--model", folder)
+    assert "the zebra" in table.stdout and "words that" in table.stderr and "does not know: zebra" in table.stderr
+    empty = run("ground", path, "a dog,, a cat", "--model", folder)
+    assert empty.exit_code == 2 and "the phrase '' has no word" in empty.output
     wrong = run("ground", path, "a dog", "--model", folder, "--beta", 1)
     assert wrong.exit_code == 2 and "--beta" in wrong.output
 

@@ -57,7 +57,10 @@ def ground(
     elif isinstance(loaded, DenseCap):
         if steps is not None or beta is not None or areas is not None:
             raise UserError(f"--steps, --beta and --areas are for an aligner, which {model} is not")
-        found = _searched(loaded.score(str(image), [part.strip() for part in sentence.split(",")]), sentence)
+        scores = loaded.score(str(image), [part.strip() for part in sentence.split(",")])
+        if unknown := dict.fromkeys(word for words in scores.unknown for word in words):
+            typer.echo(f"words that {model} does not know: {', '.join(unknown)}", err=True)
+        found = _searched(scores, sentence)
     else:
         raise UserError(f"--model {model}: places no phrases; an aligner or a densecap model is needed")
     if json:
@@ -76,16 +79,16 @@ def ground(
 
 @dataclass(frozen=True, eq=False)
 class _Found:
-    """Phrases with boxes: as regions with captions, their scores, the JSON form, and the alignment if there is one."""
+    """Phrases with boxes: regions with captions, scores to print, the JSON form, and the alignment if there is one."""
 
     regions: Regions
-    scores: Sequence[float]
+    scores: Sequence[str]
     row: dict[str, Any]
     alignment: Alignment | None = None
 
 
 def _aligned(alignment: Alignment) -> _Found:
-    scores = [phrase.score for phrase in alignment.phrases]
+    scores = [f"{phrase.score:.2f}" for phrase in alignment.phrases]
     return _Found(alignment.regions(), scores, alignment.to_dict(), alignment)
 
 
@@ -94,10 +97,11 @@ def _searched(scores: PhraseScores, sentence: str) -> _Found:
     values = [] if best.scores is None else best.scores.tolist()
     triples = zip(best.captions or (), best.boxes.tolist(), values, strict=True)
     phrases = [
-        {"words": words, "box": [round(v, 2) for v in box], "score": round(value, 5)} for words, box, value in triples
+        {"words": words, "box": [round(v, 2) for v in box], "score": float(f"{value:.5g}")}
+        for words, box, value in triples
     ]
     row = {"image": best.image, "width": best.width, "height": best.height, "sentence": sentence, "phrases": phrases}
-    return _Found(best, values, row)
+    return _Found(best, [f"{value:.2g}" for value in values], row)
 
 
 def _draw_steps(pixels: Any, alignment: Alignment, folder: Path) -> None:
@@ -147,5 +151,5 @@ def _table(found: _Found) -> Any:
     for score, corners, words in zip(found.scores, boxes, found.regions.captions or (), strict=True):
         red, green, blue = COLOURS[different.index(corners) % len(COLOURS)]
         place = " ".join(f"{value:.0f}" for value in corners)
-        table.add_row(f"{score:.2f}", place, Text(words, style=f"rgb({red},{green},{blue})"))
+        table.add_row(score, place, Text(words, style=f"rgb({red},{green},{blue})"))
     return table

@@ -109,6 +109,10 @@ def test_ground_with_a_dense_captioner_takes_phrases(tmp_path):
     assert "the zebra" in table.stdout and "words that" in table.stderr and "does not know: zebra" in table.stderr
     empty = run("ground", path, "a dog,, a cat", "--model", folder)
     assert empty.exit_code == 2 and "the phrase '' has no word" in empty.output
+    fewer = run("ground", path, "a dog", "--model", folder, "--json", "--areas", 1)
+    assert json.loads(fewer.stdout)["phrases"][0]["box"] == pytest.approx(
+        model.describe(path, top=1).boxes[0].tolist(), abs=0.01
+    )
     wrong = run("ground", path, "a dog", "--model", folder, "--beta", 1)
     assert wrong.exit_code == 2 and "--beta" in wrong.output
 

@@ -82,6 +82,37 @@ def test_three_pictures_are_learnt_by_heart_saved_and_loaded(kind, tmp_path: Pat
         torch.testing.assert_close((one.weights, one.areas), (other.weights, other.areas))
 
 
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_pictures_of_several_sizes_are_looked_at_as_one_by_one(kind):
+    model = tiny(**kind)
+    pictures = [noise(96, 64, 1), noise(64, 96, 2), noise(96, 64, 3), noise(90, 90, 4)]
+    for together, picture in zip(looks(model, *pictures), pictures, strict=True):
+        (alone,) = looks(model, picture)
+        torch.testing.assert_close(
+            (together.whole, together.features), (alone.whole, alone.features), atol=1e-5, rtol=1e-4
+        )
+        torch.testing.assert_close(together.boxes, alone.boxes, atol=1e-3, rtol=1e-4)
+        assert (together.corners is None) == (alone.corners is None)
+
+
+def test_boxes_may_be_given_for_some_pictures():
+    model, given = tiny(areas="proposals"), torch.tensor([[0.0, 0, 40, 30], [10, 10, 90, 60]])
+    encodings = model.encode([noise(96, 64, 1), noise(96, 64, 2), noise(64, 96, 3)])
+    seen = [(e.maps, e.input_size) for e in encodings]
+    found = model._look(seen, [None, given, None])
+    assert found[3][1].boxes is given and found[2].sum(dim=1).tolist() == [len(one.boxes) for one in found[3]]
+    own = model._look(seen, [None, None, None])[3]
+    torch.testing.assert_close([found[3][i].boxes for i in (0, 2)], [own[i].boxes for i in (0, 2)])
+
+
+def test_in_training_transformers_of_pictures_of_one_size_stand_at_the_same_positions():
+    model = tiny(areas="transformer", zoom=1.0, long_side=192).train()
+    encodings = model.encode([noise(192, 128, 1), noise(192, 128, 2)])
+    one, other = model._look([(e.maps, e.input_size) for e in encodings], [None, None])[3]
+    assert one.corners is not None and other.corners is not None
+    torch.testing.assert_close(one.corners, other.corners)  # zoom 1 and no training yet: nothing is moved
+
+
 @pytest.mark.parametrize(
     ("kind", "option", "more", "counts"),
     [("grid", "grid", 4, (4, 16)), ("transformer", "grid", 1, (4, 1)), ("proposals", "proposals", 3, (6, 3))],

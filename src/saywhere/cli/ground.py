@@ -21,7 +21,7 @@ def ground(
     sentence: str = typer.Argument(
         ...,
         metavar="SENTENCE",
-        help="A sentence about it; for a densecap model phrases with commas between.",
+        help="A sentence about it; for a densecap model phrases separated by commas.",
     ),
     out: Path | None = typer.Option(
         None, metavar="FILE", help="Write the picture with each phrase and its box in one colour here (.jpg or .png)."
@@ -35,18 +35,24 @@ def ground(
     beta: float | None = typer.Option(
         None, min=0, metavar="B", help="How much neighbouring words want the same box (0: word by word)."
     ),
-    areas: int | None = typer.Option(None, min=1, metavar="N", help="Boxes to choose among, beside the whole picture."),
+    areas: int | None = typer.Option(
+        None, min=1, metavar="N", help="Boxes to choose among; an aligner's beside the whole picture."
+    ),
     model: str = typer.Option(
         "aligner-flickr8k", metavar="NAME|DIR", help="Name or folder of an aligner or a densecap model."
     ),
     device: str | None = typer.Option(None, metavar="D", help="cpu, cuda, mps, ...; a GPU if there is one."),
 ) -> None:
-    """Cut a sentence into phrases, and say which box of the picture each is about."""
+    """Cut a sentence into phrases, and say which box of the picture each is about.
+
+    A densecap model takes phrases instead, separated by commas, and has neither --beta nor --steps.
+    """
     from saywhere.cli.describe import load_model
     from saywhere.errors import UserError
     from saywhere.images import open_picture
     from saywhere.models.aligner import Aligner
     from saywhere.models.densecap import DenseCap
+    from saywhere.models.phrase_scores import score_regions
 
     if out is not None and out.suffix.lower() not in (".jpg", ".jpeg", ".png"):
         raise UserError(f"--out {out}: the drawing is written as .jpg or .png")
@@ -55,9 +61,13 @@ def ground(
     if isinstance(loaded, Aligner):
         found = _aligned(loaded.align(image, sentence, beta=beta, limit=areas))
     elif isinstance(loaded, DenseCap):
-        if steps is not None or beta is not None or areas is not None:
-            raise UserError(f"--steps, --beta and --areas are for an aligner, which {model} is not")
-        scores = loaded.score(str(image), [part.strip() for part in sentence.split(",")])
+        if steps is not None or beta is not None:
+            raise UserError(f"--steps and --beta are for an aligner, which {model} is not")
+        regions = loaded.describe(str(image), top=areas)
+        if not len(regions):
+            raise UserError(f"{image}: {model} finds no region in it")
+        phrases = [part.strip() for part in sentence.split(",")]
+        scores = score_regions(loaded.speaker, loaded.vocabulary, regions, phrases)
         if unknown := dict.fromkeys(word for words in scores.unknown for word in words):
             typer.echo(f"words that {model} does not know: {', '.join(unknown)}", err=True)
         found = _searched(scores, sentence)

@@ -24,13 +24,13 @@ from saywhere.models.attended import Attended
 from saywhere.models.caption_loss import CaptionOutput, CaptionTarget
 from saywhere.models.captioner_config import CaptionerConfig
 from saywhere.models.encoding import Encoding, inside
-from saywhere.models.looks import Look, Seen, build_finder, look, normalised
+from saywhere.models.looks import Look, build_finder, look, normalised
 from saywhere.regions import Regions
 from saywhere.text import END, PAD, UNKNOWN, Vocabulary, pad, tokenize
 from saywhere.vision.areas import AreaFeatures
 from saywhere.vision.backbones import build_backbone
 from saywhere.vision.cells import cell_features
-from saywhere.vision.proposer import Proposer
+from saywhere.vision.proposer import Mapped, Proposer
 
 if TYPE_CHECKING:
     from saywhere.images import ImageLike
@@ -151,7 +151,7 @@ class Captioner(nn.Module):
         return torch.cat([self._see(*picture)[:1] for picture in pictures])
 
     def _look(
-        self, pictures: Sequence[Seen], boxes: Sequence[Tensor | None]
+        self, pictures: Sequence[Mapped], boxes: Sequence[Tensor | None]
     ) -> tuple[Tensor, Tensor, Tensor, list[Look]]:
         """What the speaker ``attention`` needs of pictures.
 

@@ -14,11 +14,8 @@ from saywhere.vision.areas import AreaFeatures
 from saywhere.vision.backbones import by_shape
 from saywhere.vision.cells import cell_boxes, cell_features
 from saywhere.vision.positions import box_peaks, position_features
-from saywhere.vision.proposer import Proposer
+from saywhere.vision.proposer import Mapped, Proposer
 from saywhere.vision.transformer import Transformer
-
-Seen = tuple[tuple[Tensor, ...], tuple[int, int]]
-"""A picture's maps ``(C_l, H_l, W_l)``, finest first, and the width and height of the network's input."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +58,7 @@ def look(
     features: AreaFeatures,
     finder: nn.Module | None,
     narrow: Callable[[Tensor], Tensor],
-    pictures: Sequence[Seen],
+    pictures: Sequence[Mapped],
     boxes: Sequence[Tensor | None],
 ) -> list[Look]:
     """What is seen in pictures and in their areas, which are of the kind that ``config`` says.
@@ -82,7 +79,7 @@ def look(
     if isinstance(finder, Proposer):
         places = _proposed(finder, pictures, boxes)
     else:
-        places = [cell_boxes(config.grid, *size)[1:].to(wholes[0]) for _, size in pictures]
+        places = [cell_boxes(config.grid, *size)[1:].to(wholes[0].device) for _, size in pictures]
     pool = features if config.pooling == "mean" else partial(box_peaks, features)
     rows = [normalised(pool(maps, found, *size)) for (maps, size), found in zip(pictures, places, strict=True)]
     return [Look(*one) for one in zip(wholes, rows, places, strict=True)]
@@ -94,7 +91,7 @@ def _cells(features: AreaFeatures, maps: Sequence[Tensor], cells: int, size: tup
     return Look(seen[:1], seen[1:], boxes[1:])
 
 
-def _proposed(finder: Proposer, pictures: Sequence[Seen], boxes: Sequence[Tensor | None]) -> list[Tensor]:
+def _proposed(finder: Proposer, pictures: Sequence[Mapped], boxes: Sequence[Tensor | None]) -> list[Tensor]:
     """The boxes that are given, and of the other pictures those that are found."""
     missing = [number for number, given in enumerate(boxes) if given is None]
     found = dict(zip(missing, finder([pictures[number] for number in missing]), strict=True))
@@ -106,7 +103,7 @@ def _warped(
     features: AreaFeatures,
     finder: Transformer,
     narrow: Callable[[Tensor], Tensor],
-    pictures: Sequence[Seen],
+    pictures: Sequence[Mapped],
     wholes: Sequence[Tensor],
 ) -> list[Look]:
     """Pictures of one size share the transformer's batch, and in training the positions that are drawn."""

@@ -36,7 +36,7 @@ class PhraseScores:
 
     @property
     def joint(self) -> Tensor:
-        """``(R, P)`` natural ``log P(region) P(phrase | region)``: how likely it is that it is there and is called so.
+        """``(R, P)`` natural ``log P(region) P(phrase | region)``: how likely the region is there and called so.
 
         P(region) is its score; without it the speaker often prefers a poor box. Regions without scores count alike.
         """

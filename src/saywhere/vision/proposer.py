@@ -11,6 +11,9 @@ from saywhere.vision.backbones import Pyramid, by_shape
 from saywhere.vision.conventions import Conventions
 from saywhere.vision.localization import AnchorGenerator, LocalizationLayer, RpnHead
 
+Mapped = tuple[tuple[Tensor, ...], tuple[int, int]]
+"""A picture's maps ``(C_l, H_l, W_l)``, finest first, and the width and height of the network's input."""
+
 
 class Proposer(nn.Module):
     """The best boxes of DenseCap's localization layer; nothing of it is trained.
@@ -44,12 +47,8 @@ class Proposer(nn.Module):
         self.requires_grad_(False)
 
     @torch.no_grad()
-    def forward(self, pictures: Sequence[tuple[tuple[Tensor, ...], tuple[int, int]]]) -> list[Tensor]:
-        """Boxes ``(R, 4)`` of each picture in pixels of the network's input, best first.
-
-        Args:
-            pictures: of each its maps ``(C_l, H_l, W_l)``, and the width and height of the network's input.
-        """
+    def forward(self, pictures: Sequence[Mapped]) -> list[Tensor]:
+        """Boxes ``(R, 4)`` of each picture in pixels of the network's input, best first."""
         maps = [levels for levels, _ in pictures]
         maps = maps if self.pyramid is None else by_shape(self.pyramid, maps)
         pairs = zip(self.localization(maps), pictures, strict=True)

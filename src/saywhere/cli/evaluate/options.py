@@ -25,7 +25,12 @@ Split = Annotated[str | None, typer.Option("--split", help="Split of the data; d
 Limit = Annotated[int | None, typer.Option("--limit", min=1, metavar="N", help="Only the first N pictures.")]
 Areas = Annotated[
     int | None,
-    typer.Option("--areas", min=1, metavar="N", help="Areas of a picture beside the whole, instead of the model's."),
+    typer.Option(
+        "--areas",
+        min=1,
+        metavar="N",
+        help="Areas of a picture, an aligner's beside the whole.",
+    ),
 ]
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the report.")]
 Batch = Annotated[int, typer.Option("--batch", min=1, metavar="N", help="Pictures at a time.")]

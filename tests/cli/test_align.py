@@ -106,7 +106,7 @@ def test_ground_with_a_dense_captioner_takes_phrases(tmp_path):
     with Image.open(out) as drawn:
         assert drawn.width == 96 and drawn.height > 64
     table = run("ground", path, "a dog, the zebra", "--model", folder)
-    assert "the zebra" in table.stdout and "words that" in table.stderr and "does not know: zebra" in table.stderr
+    assert "the zebra" in table.stdout and "does not know: zebra" in table.stderr
     empty = run("ground", path, "a dog,, a cat", "--model", folder)
     assert empty.exit_code == 2 and "the phrase '' has no word" in empty.output
     fewer = run("ground", path, "a dog", "--model", folder, "--json", "--areas", 1)

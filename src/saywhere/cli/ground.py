@@ -12,7 +12,7 @@ import typer
 
 if TYPE_CHECKING:
     from saywhere.models.alignment import Alignment
-    from saywhere.models.phrase_scores import PhraseScores
+    from saywhere.models.densecap import DenseCap
     from saywhere.regions import Regions
 
 
@@ -52,7 +52,6 @@ def ground(
     from saywhere.images import open_picture
     from saywhere.models.aligner import Aligner
     from saywhere.models.densecap import DenseCap
-    from saywhere.models.phrase_scores import score_regions
 
     if out is not None and out.suffix.lower() not in (".jpg", ".jpeg", ".png"):
         raise UserError(f"--out {out}: the drawing is written as .jpg or .png")
@@ -60,25 +59,13 @@ def ground(
     loaded = load_model(model, device, [])
     if isinstance(loaded, Aligner):
         found = _aligned(loaded.align(image, sentence, beta=beta, limit=areas))
-    elif isinstance(loaded, DenseCap):
-        if steps is not None or beta is not None:
-            raise UserError(f"--steps and --beta are for an aligner, which {model} is not")
-        regions = loaded.describe(str(image), top=areas)
-        if not len(regions):
-            raise UserError(f"{image}: {model} finds no region in it")
-        phrases = [part.strip() for part in sentence.split(",")]
-        scores = score_regions(loaded.speaker, loaded.vocabulary, regions, phrases)
-        if unknown := dict.fromkeys(word for words in scores.unknown for word in words):
-            typer.echo(f"words that {model} does not know: {', '.join(unknown)}", err=True)
-        found = _searched(scores, sentence)
-    else:
+    elif not isinstance(loaded, DenseCap):
         raise UserError(f"--model {model}: places no phrases; an aligner or a densecap model is needed")
-    if json:
-        typer.echo(json_format.dumps(found.row, ensure_ascii=False))
+    elif steps is not None or beta is not None:
+        raise UserError(f"--steps and --beta are for an aligner, which {model} is not")
     else:
-        from rich.console import Console
-
-        Console(highlight=False).print(_table(found))
+        found = _searched(loaded, image, sentence, areas)
+    _print(found, json)
     if out is not None:
         _draw(picture.pixels, found.regions, out)
         typer.echo(f"written: {out}", err=json)
@@ -102,16 +89,36 @@ def _aligned(alignment: Alignment) -> _Found:
     return _Found(alignment.regions(), scores, alignment.to_dict(), alignment)
 
 
-def _searched(scores: PhraseScores, sentence: str) -> _Found:
+def _searched(model: DenseCap, image: Path, sentence: str, areas: int | None) -> _Found:
+    """The best region of each phrase; words that the model does not know are told."""
+    from saywhere.errors import UserError
+    from saywhere.models.phrase_scores import score_regions
+
+    regions = model.describe(str(image), top=areas)
+    if not len(regions):
+        raise UserError(f"{image}: the model finds no region in it")
+    phrases = [part.strip() for part in sentence.split(",")]
+    scores = score_regions(model.speaker, model.vocabulary, regions, phrases)
+    if unknown := dict.fromkeys(word for words in scores.unknown for word in words):
+        typer.echo(f"words that the model does not know: {', '.join(unknown)}", err=True)
     best = scores.best()
     values = [] if best.scores is None else best.scores.tolist()
     triples = zip(best.captions or (), best.boxes.tolist(), values, strict=True)
-    phrases = [
+    rows = [
         {"words": words, "box": [round(v, 2) for v in box], "score": float(f"{value:.5g}")}
         for words, box, value in triples
     ]
-    row = {"image": best.image, "width": best.width, "height": best.height, "sentence": sentence, "phrases": phrases}
+    row = {"image": best.image, "width": best.width, "height": best.height, "sentence": sentence, "phrases": rows}
     return _Found(best, [f"{value:.2g}" for value in values], row)
+
+
+def _print(found: _Found, json: bool) -> None:
+    if json:
+        typer.echo(json_format.dumps(found.row, ensure_ascii=False))
+        return
+    from rich.console import Console
+
+    Console(highlight=False).print(_table(found))
 
 
 def _draw_steps(pixels: Any, alignment: Alignment, folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -189,12 +190,15 @@ def test_ground_is_measured_beside_its_controls(aligner, flickr, tmp_path):
 
 
 def test_ground_is_measured_with_other_options(aligner, flickr, tmp_path):
-    result = run(
-        "evaluate", "ground", "--model", aligner, "--data", flickr, "--out", tmp_path, "--set", "size_bonus=99"
-    )
-    assert result.exit_code == 0, result.output
-    row = json.loads((tmp_path / "report.json").read_text())
-    assert row["set"] == ["size_bonus=99"] and row["accuracy"] == row["controls"]["whole picture"]["accuracy"]
+    root = shutil.copytree(flickr, tmp_path / "whole")
+    for path in (root / "Entities/Annotations").iterdir():  # what is asked for fills the picture
+        path.write_text(XML.replace("<xmax>40", "<xmax>96").replace("<ymax>60", "<ymax>64"))
+    for bonus, accuracy in ((99, 1.0), (-99, 0.0)):
+        out, change = tmp_path / f"out{bonus}", f"size_bonus={bonus}"
+        result = run("evaluate", "ground", "--model", aligner, "--data", root, "--out", out, "--set", change)
+        assert result.exit_code == 0, result.output
+        row = json.loads((out / "report.json").read_text())
+        assert (row["set"], row["accuracy"]) == ([change], accuracy)
 
 
 def test_a_dense_captioner_grounds_phrases_too(flickr, tmp_path):

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from saywhere.language.decoding import decode
+from saywhere.language.decoding import decode, draw
 from saywhere.language.lstm import LstmSpeaker
 from saywhere.text import END, PAD, START, UNKNOWN
 
@@ -133,3 +133,40 @@ def test_no_areas_no_words_and_bad_arguments():
     assert decode(lstm(0), torch.zeros(0, 6), 5).words.shape == (0, 0)
     with pytest.raises(ValueError, match=r"max_words \(0\)"):
         decode(lstm(0), torch.zeros(1, 6), 0)
+
+
+def test_drawing_is_as_often_as_it_is_probable():
+    # a first word 4 (0.75) or 5 (0.25); 4 ends, 5 ends or says 4 first; UNKNOWN's half is shared out
+    chain = Chain(
+        [[1.0] * 6, [0, 0, 0, 0.5, 0.375, 0.125], [1.0] * 6, [1.0] * 6, [0, 0, 1.0, 0, 0, 0], [0, 0, 0.5, 0, 0.5, 0]]
+    )
+    out = draw(chain, torch.zeros(2, 1), 5, count=4000, generator=torch.Generator().manual_seed(0))
+    rows = [tuple(word for word in row if word != PAD) for row in out.words.tolist()]
+    shares = {row: rows.count(row) / len(rows) for row in set(rows)}
+    assert shares.keys() == {(4, END), (5, END), (5, 4, END)}
+    assert shares[4, END] == pytest.approx(0.75, abs=0.02)
+    assert shares[5, END] == pytest.approx(0.125, abs=0.02)
+    chances = {(4, END): 0.75, (5, END): 0.125, (5, 4, END): 0.125}
+    expected = torch.tensor([chances[row] for row in rows]).log()
+    torch.testing.assert_close(out.total, expected)
+
+
+def test_drawn_sentences_of_an_area_are_neighbours_and_have_gradients():
+    speaker = lstm(0)
+    codes = torch.randn(3, 6, generator=torch.Generator().manual_seed(1)) * 3
+    drawn = draw(speaker, codes, 4, count=2, generator=torch.Generator().manual_seed(2))
+    assert len(drawn.words) == 6 and drawn.words.shape[1] <= 4
+    again = draw(speaker, codes, 4, count=2, generator=torch.Generator().manual_seed(2))
+    assert torch.equal(drawn.words, again.words)
+    drawn.log_probs[2:4].sum().backward()
+    assert all(p.grad is not None for p in speaker.parameters())
+    for i, (row, log_probs) in enumerate(zip(drawn.words.tolist(), drawn.log_probs.tolist(), strict=True)):
+        state, last = speaker.start(codes[i // 2 : i // 2 + 1]), START
+        for word, log_prob in zip(row, log_probs, strict=True):
+            if word == PAD:
+                assert log_prob == 0
+                continue
+            scores, state = speaker.step(torch.tensor([last]), state)
+            scores[:, [PAD, START, UNKNOWN]] = -torch.inf
+            assert scores.log_softmax(dim=1)[0, word].item() == pytest.approx(log_prob, abs=1e-5)
+            last = word

@@ -12,6 +12,7 @@ from tiny_training import write_data
 from saywhere import data
 from saywhere.data import Sample
 from saywhere.models import checkpoint
+from saywhere.models.caption_reward import RewardCriterion
 from saywhere.text import Vocabulary
 from saywhere.training import recipe as recipes
 from saywhere.training.captions import BoxTargets, CaptionerSystem, CaptionTargets
@@ -72,8 +73,11 @@ def test_only_what_can_be_learnt_is_kept():
 def test_the_system_builds_what_the_configuration_says():
     system = CaptionerSystem()
     model = system.build(tiny_config(speaker="lstm", smoothing=0.25, sentences=3), VOCABULARY, pretrained=False)
-    assert system.criterion(model).smoothing == 0.25
+    assert system.criterion(model, []).smoothing == 0.25
     assert system.targets(model) == CaptionTargets(VOCABULARY, 3)
+    rewarded = tiny_captioner(speaker="lstm", reward="cider")
+    assert isinstance(system.criterion(rewarded, [sample(*TEXTS[:3])]), RewardCriterion)
+    assert len(system.targets(rewarded)(sample(*TEXTS[:3]), (80, 40), False, numpy.random.default_rng(0)).words) == 3
     regions = tiny_captioner(speaker="rnn", regions=True)
     assert system.targets(regions) == BoxTargets(regions.vocabulary)
 

@@ -1,4 +1,4 @@
-"""From a speaker to words: greedy and beam search, for any number of areas at once."""
+"""From a speaker to words: greedy and beam search, and drawing, for any number of areas at once."""
 
 from __future__ import annotations
 
@@ -75,6 +75,41 @@ def decode(
     if beam == 1:
         return _greedy(speaker, codes, max_words, never)
     return _beam(speaker, codes, max_words, beam, length_power, never)
+
+
+def draw(
+    speaker: Speaker,
+    codes: Tensor,
+    max_words: int,
+    count: int,
+    generator: torch.Generator | None = None,
+    never: Sequence[int] = NEVER_SAID,
+) -> Decoded:
+    """Draw ``count`` sentences of each of N areas, word by word as probable as the speaker says.
+
+    Args:
+        speaker, codes, max_words, never: see :func:`decode`.
+        count: sentences of an area; they are neighbouring rows.
+        generator: of the random numbers, on the CPU.
+
+    Returns:
+        ``N count`` sentences, whose ``log_probs`` have gradients.
+    """
+    state = tuple(part.repeat_interleave(count, dim=0) for part in speaker.start(codes))
+    words = torch.full((len(codes) * count,), START, device=codes.device)
+    ended = torch.zeros(len(words), dtype=torch.bool, device=codes.device)
+    said, said_log_probs = [], []
+    for _ in range(max_words):
+        log_probs, state = _next(speaker, words, state, never)
+        log_probs = log_probs.float().log_softmax(dim=1)  # of the words that may be said
+        chances = torch.rand(log_probs.shape, generator=generator).to(log_probs.device)
+        words = (log_probs.detach() - (-chances.log()).log()).argmax(dim=1)  # the Gumbel-max trick
+        said.append(words.masked_fill(ended, PAD))
+        said_log_probs.append(log_probs.gather(1, words[:, None])[:, 0].masked_fill(ended, 0))
+        ended = ended | (words == END)
+        if ended.all():
+            break
+    return Decoded(torch.stack(said, dim=1), torch.stack(said_log_probs, dim=1))
 
 
 def _next(speaker: Speaker, words: Tensor, state: State, never: Sequence[int]) -> tuple[Tensor, State]:

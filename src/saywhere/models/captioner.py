@@ -16,12 +16,13 @@ from torch.nn import functional
 from saywhere.errors import UserError
 from saywhere.images import Picture, Preprocess, open_picture
 from saywhere.language.attention import AttentionSpeaker, pad_areas
-from saywhere.language.decoding import Speaker, decode
+from saywhere.language.decoding import Speaker, decode, draw
 from saywhere.language.gru import GruSpeaker
 from saywhere.language.lstm import LstmSpeaker
 from saywhere.language.rnn import RnnSpeaker, log_frequencies
 from saywhere.models.attended import Attended
 from saywhere.models.caption_loss import CaptionOutput, CaptionTarget
+from saywhere.models.caption_reward import DrawnOutput
 from saywhere.models.captioner_config import CaptionerConfig
 from saywhere.models.encoding import Encoding, inside
 from saywhere.models.looks import Look, build_finder, look, normalised
@@ -100,14 +101,16 @@ class Captioner(nn.Module):
         features: Sequence[tuple[Tensor, ...]],
         targets: Sequence[CaptionTarget],
         generator: torch.Generator | None = None,
-    ) -> CaptionOutput:
+    ) -> CaptionOutput | DrawnOutput:
         """One training step's outputs.
 
         Args:
             features: of each picture the backbone's maps.
             targets: of each picture what is said of it; as many sentences of each, if the speaker is ``attention``.
-            generator: not used: dropout follows torch's own seed.
+            generator: of the sentences that are drawn for a reward; dropout follows torch's own seed.
         """
+        if self.config.reward != "none":
+            return self._drawn(features, targets, generator)
         words = _with_end([target.words for target in targets])
         heard = words[:, :-1].masked_fill(words[:, :-1] == END, PAD)
         real = (words != PAD) & (words != UNKNOWN)
@@ -123,6 +126,22 @@ class Captioner(nn.Module):
             codes = torch.cat(rows) if self.config.regions else torch.cat(rows).repeat_interleave(counts, dim=0)
             log_probs = self.speaker(codes, heard, real).log_softmax(dim=1)
         return CaptionOutput(log_probs, words[real])
+
+    def _drawn(
+        self,
+        features: Sequence[tuple[Tensor, ...]],
+        targets: Sequence[CaptionTarget],
+        generator: torch.Generator | None,
+    ) -> DrawnOutput:
+        """In training ``config.drawn`` random sentences of each picture, otherwise the one that is said greedily."""
+        pictures = [(maps, (t.width, t.height)) for maps, t in zip(features, targets, strict=True)]
+        speaker, codes = self._before(pictures, [None] * len(pictures))
+        if self.training:
+            said = draw(speaker, codes, self.config.max_words, self.config.drawn, generator)
+        else:
+            said = decode(speaker, codes, self.config.max_words)
+        words, log_probs = (part.reshape(len(targets), -1, part.shape[1]) for part in (said.words, said.log_probs))
+        return DrawnOutput(words, log_probs, tuple(target.words for target in targets))
 
     def _see(self, maps: tuple[Tensor, ...], width: float, height: float, boxes: Tensor | None = None) -> Tensor:
         """What a picture's backbone maps show, each row with mean 0 and variance 1.
@@ -247,10 +266,11 @@ class Captioner(nn.Module):
 
         ``boxes`` are as in :meth:`caption`, of each picture.
         """
-        given = self._given(encodings, boxes)
-        pictures = [(e.maps, e.input_size) for e in encodings]
+        return self._before([(e.maps, e.input_size) for e in encodings], self._given(encodings, boxes))
+
+    def _before(self, pictures: Sequence[Mapped], boxes: Sequence[Tensor | None]) -> tuple[Speaker, Tensor]:
         if isinstance(self.speaker, AttentionSpeaker):
-            codes, areas, mask, _ = self._look(pictures, given)
+            codes, areas, mask, _ = self._look(pictures, boxes)
             return self.speaker.look(areas, mask), codes
         return self.speaker, torch.cat([self._see(maps, *size) for maps, size in pictures])
 

@@ -13,6 +13,7 @@ from saywhere.vision.backbones import GROUPS, LITE_PACKAGES
 SpeakerKind = Literal["rnn", "lstm", "gru", "attention"]
 AreaKind = Literal["whole", "grid", "proposals", "transformer"]
 AreaPooling = Literal["mean", "max"]
+Reward = Literal["none", "cider"]
 
 POSITIVE = ("long_side", "multiple", "grid", "area_size", "word_size", "hidden_size", "sentences", "max_words", "beam")
 OF_PROPOSALS = ("proposals", "before_nms", "rpn_hidden")
@@ -46,6 +47,10 @@ class CaptionerConfig(Config):
         word_size, hidden_size, dropout: of the speaker.
         sentences: of each picture in a batch, drawn anew in each epoch; of boxes one phrase each.
         smoothing: share of the probability that training gives to all words alike.
+        reward: ``none`` learns the words that people said one by one; ``cider`` goes on with a model that has learnt
+            them, whose own sentences are rewarded by their CIDEr-D, see :mod:`saywhere.models.caption_reward`. All
+            sentences of a picture are its references then, whatever ``sentences`` is.
+        drawn: sentences of a picture that are compared for the reward.
         max_words: of a caption.
         beam, length_power: hypotheses in decoding (1 is greedy), and how length counts among them, see
             :func:`saywhere.language.decoding.decode`.
@@ -80,6 +85,8 @@ class CaptionerConfig(Config):
     dropout: float = 0.5
     sentences: int = 2
     smoothing: float = 0.1
+    reward: Reward = "none"
+    drawn: int = 5
     max_words: int = 16
     beam: int = 3
     length_power: float = 0.7
@@ -99,6 +106,7 @@ class CaptionerConfig(Config):
             ("areas", AreaKind),
             ("feedback", Feedback),
             ("pooling", AreaPooling),
+            ("reward", Reward),
         ):
             self.require(getattr(self, option) in get_args(kind), option, " or ".join(get_args(kind)))
         looks = self.speaker == "attention"
@@ -107,6 +115,8 @@ class CaptionerConfig(Config):
         )
         self.require(not (looks and self.regions), "regions", "false with the speaker attention")
         self.require(self.regions or not self.context, "context", "false without regions, which it is about")
+        self.require(self.reward == "none" or not self.regions, "reward", "none with regions")
+        self.require(self.drawn >= 2, "drawn", "at least 2, to be compared")
         self.require(set(self.terms) <= set(TERMS), "terms", f"some of {', '.join(TERMS)}")
 
         self.require(self.zoom > 0, "zoom", "above 0")

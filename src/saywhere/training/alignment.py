@@ -102,7 +102,7 @@ class AlignerSystem:
             load_word_vectors(model.reader.words.weight, read_word_vectors(config.word_vectors, vocabulary))
         return model
 
-    def criterion(self, model: Aligner) -> AlignmentCriterion:
+    def criterion(self, model: Aligner, samples: Sequence[Sample]) -> AlignmentCriterion:
         """The two directions of Eq. 9, or of the contrastive loss."""
         return AlignmentCriterion(model.config)
 

@@ -10,11 +10,13 @@ import numpy
 
 from saywhere.data.sample import Sample
 from saywhere.images import Picture
+from saywhere.language.cider import Cider
 from saywhere.models import checkpoint
 from saywhere.models.caption_loss import CaptionCriterion, CaptionTarget
+from saywhere.models.caption_reward import RewardCriterion
 from saywhere.models.captioner import Captioner
 from saywhere.models.captioner_config import CaptionerConfig
-from saywhere.text import Vocabulary, pad, tokenize
+from saywhere.text import END, Vocabulary, pad, tokenize
 from saywhere.training.dataset import mirror_phrase
 from saywhere.training.regions import PhraseTargets
 from saywhere.training.regions import usable as usable_regions
@@ -25,17 +27,22 @@ class CaptionTargets:
     """Targets of a captioner of pictures: ``count`` sentences of each, drawn anew in each epoch.
 
     A picture that has fewer gives some of them again.
+
+    Attributes:
+        vocabulary: of the model.
+        count: see above; None takes all.
     """
 
     vocabulary: Vocabulary
-    count: int
+    count: int | None
 
     def __call__(
         self, sample: Sample, size: tuple[int, int], flipped: bool, random: numpy.random.Generator
     ) -> CaptionTarget:
         """See :class:`saywhere.training.dataset.TargetMaker`."""
         order = random.permutation(len(sample.sentences)).tolist()
-        texts = [sample.sentences[order[i % len(order)]] for i in range(self.count)]
+        count = len(order) if self.count is None else self.count
+        texts = [sample.sentences[order[i % len(order)]] for i in range(count)]
         words = [self.vocabulary.encode(mirror_phrase(text) if flipped else text) for text in texts]
         return CaptionTarget(pad(words), *size)
 
@@ -95,15 +102,18 @@ class CaptionerSystem:
                 model.features.head.load_published(config.backbone)
         return model
 
-    def criterion(self, model: Captioner) -> CaptionCriterion:
-        """The cross entropy of a word."""
-        return CaptionCriterion(model.config.smoothing)
+    def criterion(self, model: Captioner, samples: Sequence[Sample]) -> CaptionCriterion | RewardCriterion:
+        """The cross entropy of a word or, with a reward, what CIDEr-D lacks; ``samples`` say which words are rare."""
+        if model.config.reward == "none":
+            return CaptionCriterion(model.config.smoothing)
+        encode = model.vocabulary.encode
+        return RewardCriterion(Cider([[*encode(text), END] for text in sample.sentences] for sample in samples))
 
     def targets(self, model: Captioner) -> CaptionTargets | BoxTargets:
         """Sentences, or boxes with phrases."""
         if model.config.regions:
             return BoxTargets(model.vocabulary)
-        return CaptionTargets(model.vocabulary, model.config.sentences)
+        return CaptionTargets(model.vocabulary, model.config.sentences if model.config.reward == "none" else None)
 
     def draw(self, model: Captioner, picture: Picture) -> None:
         """Nothing: sentences are read in the terminal."""

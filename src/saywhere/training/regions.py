@@ -73,7 +73,7 @@ class DenseCapSystem:
         """The untrained model."""
         return DenseCap(config, vocabulary, pretrained)
 
-    def criterion(self, model: DenseCap) -> DenseCapCriterion:
+    def criterion(self, model: DenseCap, samples: Sequence[Sample]) -> DenseCapCriterion:
         """The five losses."""
         return DenseCapCriterion(model.config)
 

@@ -67,7 +67,7 @@ def train(recipe: Recipe, out: str | Path, restart: bool = False) -> Result:
     model = build_model(recipe, train_samples)
     train_data = _dataset(recipe, model, train_samples, validation=False)
     validation_data = _dataset(recipe, model, validation_samples, validation=True) if validation_samples else None
-    return fit(recipe, out, model, system.criterion(model), train_data, validation_data, name)
+    return fit(recipe, out, model, system.criterion(model, train_samples), train_data, validation_data, name)
 
 
 def model_config(recipe: Recipe) -> Any:

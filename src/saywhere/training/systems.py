@@ -68,8 +68,8 @@ class System(Protocol):
         """The untrained model; its extractor from published weights if ``pretrained``."""
         ...
 
-    def criterion(self, model: Any) -> nn.Module:
-        """The losses."""
+    def criterion(self, model: Any, samples: Sequence[Sample]) -> nn.Module:
+        """The losses; ``samples`` are those that the model learns from."""
         ...
 
     def targets(self, model: Any) -> TargetMaker:

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from pictures import noise, quarters
+from tiny_captioner import SENTENCES, SPEAKERS, VOCABULARY, tiny_captioner, tiny_target
+
+from saywhere.language.cider import Cider
+from saywhere.models.caption_loss import CaptionCriterion
+from saywhere.models.caption_reward import DrawnOutput, RewardCriterion
+from saywhere.text import END, PAD
+
+CORPUS = [[[*VOCABULARY.encode(sentence), END]] for sentence in SENTENCES]
+
+
+def maps_of(model, *images):
+    return [encoding.maps for encoding in model.encode(list(images))]
+
+
+def test_the_loss_is_what_lacks_to_ten_and_its_gradient_pushes_by_worth():
+    right, wrong = [*VOCABULARY.encode(SENTENCES[0]), END], [*VOCABULARY.encode(SENTENCES[1]), END]
+    length = max(len(right), len(wrong))
+    words = torch.tensor([[row + [PAD] * (length - len(row)) for row in (right, wrong)]])
+    log_probs = torch.zeros(words.shape, requires_grad=True)
+    criterion = RewardCriterion(Cider(CORPUS))
+    output = DrawnOutput(words, log_probs, (torch.tensor([right[:-1]]),))
+    ((best, worst),) = criterion.rewards(output)
+    assert best > worst
+    loss = criterion(output)["cider"]
+    assert loss.item() == pytest.approx(10 - (best + worst) / 2, abs=1e-5)
+    loss.backward()
+    said = len(right) + len(wrong)
+    expected = torch.tensor([[worst - best], [best - worst]]).expand(2, length) / said  # the other one is the baseline
+    torch.testing.assert_close(log_probs.grad[0], expected)
+
+
+def test_one_sentence_a_picture_has_a_loss_and_no_gradient():
+    words = torch.tensor([[[*VOCABULARY.encode(SENTENCES[0]), END]]])
+    log_probs = torch.zeros(words.shape, requires_grad=True)
+    loss = RewardCriterion(Cider(CORPUS))(DrawnOutput(words, log_probs, (words[0, :, :-1],)))["cider"]
+    loss.backward()
+    assert loss.item() < 10 and log_probs.grad.abs().max() == 0
+
+
+def test_ending_too_soon_is_worth_less():
+    whole = VOCABULARY.encode(SENTENCES[0])
+    criterion = RewardCriterion(Cider(CORPUS))
+    words = torch.tensor([[[*whole, END], [*whole, PAD]]])  # the second was cut off: it has no END
+    ((ended, cut),) = criterion.rewards(DrawnOutput(words, torch.zeros(words.shape), (torch.tensor([whole]),)))
+    assert ended > cut
+
+
+@pytest.mark.parametrize("speaker", SPEAKERS)
+def test_drawn_sentences_have_the_probabilities_of_the_words_that_training_gives(speaker):
+    model = tiny_captioner(speaker=speaker, reward="cider", drawn=3, dropout=0.0, area_dropout=0.0).train()
+    plain = tiny_captioner(speaker=speaker, dropout=0.0, area_dropout=0.0).train()
+    plain.load_state_dict(model.state_dict())
+    maps = maps_of(model, noise(96, 64))
+    out = model(maps, [tiny_target(SENTENCES[0])], torch.Generator().manual_seed(3))
+    assert out.words.shape[:2] == out.log_probs.shape[:2] == (1, 3)
+    assert out.references[0].tolist() == [VOCABULARY.encode(SENTENCES[0])]
+    never = torch.tensor([PAD, 1, 3])
+    for row, log_probs in zip(out.words[0].tolist(), out.log_probs[0], strict=True):
+        text = VOCABULARY.decode(row)
+        if not text:
+            continue
+        taught = plain(maps, [tiny_target(text)]).log_probs
+        allowed = taught.index_fill(1, never, -torch.inf).log_softmax(dim=1)
+        said = [word for word in row if word != PAD]
+        expected = allowed[torch.arange(len(said)), torch.tensor(said)]
+        torch.testing.assert_close(log_probs[: len(said)], expected, atol=1e-5, rtol=1e-5)
+    assert out.log_probs.requires_grad
+
+
+def test_validation_measures_what_is_said_greedily():
+    model = tiny_captioner(speaker="attention", reward="cider").eval()
+    picture = noise(96, 64)
+    out = model(maps_of(model, picture), [tiny_target(*SENTENCES[:2])])
+    assert out.words.shape[:2] == (1, 1)
+    assert VOCABULARY.decode(out.words[0, 0].tolist()) == model.caption(picture, beam=1)
+    assert len(out.references[0]) == 2
+
+
+def test_rewards_teach_what_to_say():
+    """A model that has learnt the wrong sentence of each picture half the time learns to leave it."""
+    torch.manual_seed(0)
+    model = tiny_captioner(speaker="attention", beam=1)
+    maps = maps_of(model, quarters(96, 64), noise(96, 64, 3))
+    trained = [parameter for name, parameter in model.named_parameters() if not name.startswith("backbone")]
+    optimizer, criterion = torch.optim.Adam(trained, lr=0.01), CaptionCriterion()
+    both = [tiny_target(*SENTENCES[:2]), tiny_target(*SENTENCES[:2])]
+    for _ in range(80):
+        optimizer.zero_grad()
+        criterion(model(maps, both))["caption"].backward()
+        optimizer.step()
+    learner = tiny_captioner(speaker="attention", beam=1, reward="cider", drawn=8).train()
+    learner.load_state_dict(model.state_dict())
+    trained = [parameter for name, parameter in learner.named_parameters() if not name.startswith("backbone")]
+    optimizer, reward = torch.optim.Adam(trained, lr=0.005), RewardCriterion(Cider(CORPUS))
+    targets, generator = [tiny_target(SENTENCES[1]), tiny_target(SENTENCES[0])], torch.Generator().manual_seed(0)
+    before = reward.eval()(learner.eval()(maps, targets))["cider"].item()
+    learner.train()
+    for _ in range(60):
+        optimizer.zero_grad()
+        reward(learner(maps, targets, generator))["cider"].backward()
+        optimizer.step()
+    after = reward(learner.eval()(maps, targets))["cider"].item()
+    assert after < 1 < before

@@ -1,7 +1,7 @@
 """CIDEr-D of sentences of word numbers, fast enough to be a reward in training.
 
-Reports take CIDEr-D from pycocoevalcap, which counts how often words are said anew in the references of each report; here
-they are counted once, in a corpus (Vedantam et al., CIDEr: Consensus-based Image Description Evaluation, 2015).
+Reports take CIDEr-D from pycocoevalcap, which counts anew, in the references of each report, how often words are said;
+here they are counted once, in a corpus (Vedantam et al., CIDEr: Consensus-based Image Description Evaluation, 2015).
 """
 
 from __future__ import annotations
@@ -40,10 +40,9 @@ class Cider:
 
     def __init__(self, corpus: Iterable[Sequence[Sequence[int]]]):
         self._pictures: Counter[Words] = Counter()  # in whose references an n-gram is
-        count = 0
-        for count, references in enumerate(corpus, start=1):
-            self._pictures.update({gram for words in references for gram in _grams(words)})
-        self._log_count = math.log(max(count, 1))
+        pictures = [{gram for words in references for gram in _grams(words)} for references in corpus]
+        self._pictures.update(gram for grams in pictures for gram in grams)
+        self._log_count = math.log(max(len(pictures), 1))
         self._weighed = lru_cache(maxsize=1 << 17)(self._weigh)  # references come again in every epoch
 
     def score(self, candidate: Sequence[int], references: Sequence[Sequence[int]]) -> float:

@@ -135,9 +135,10 @@ class Aligner(nn.Module):
             scores = scores * self.log_scale.exp()
         owner = torch.arange(len(targets), device=words.device).repeat_interleave(counts)
         if not self.config.phrase_weight:
-            return AlignmentOutput(scores, owner)
+            return AlignmentOutput(scores, owner, batch=(features, targets))
         boxes = [row[1][0] for row in features]
-        return AlignmentOutput(scores, owner, *phrase_products(vectors, real, boxes, read.vectors, targets))
+        products = phrase_products(vectors, real, boxes, read.vectors, targets)
+        return AlignmentOutput(scores, owner, *products, batch=(features, targets))
 
     def _dropped(self, words: Tensor, generator: torch.Generator | None) -> Tensor:
         if not self.training or self.config.word_dropout == 0:

@@ -1,16 +1,36 @@
-"""What makes a sentence and its picture score higher than any other pair (Eq. 9 of Deep Visual-Semantic Alignments)."""
+"""What aligners learn from, and what makes a sentence and its picture score higher than any other pair.
+
+Eq. 9 of Deep Visual-Semantic Alignments, and losses of today.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-if TYPE_CHECKING:
-    from saywhere.models.aligner import SentenceTarget
+
+@dataclass(frozen=True, eq=False)
+class SentenceTarget:
+    """What is said of one picture.
+
+    Attributes:
+        words: ``(N, T)`` of N sentences, padded on the right.
+        spans: ``(P, 3)`` of each phrase whose box is known its sentence, its first word, and the word after its last.
+        boxes: ``(P, 4)`` of those phrases, in pixels of the network's input.
+    """
+
+    words: Tensor
+    spans: Tensor = field(default_factory=lambda: torch.zeros(0, 3, dtype=torch.long))
+    boxes: Tensor = field(default_factory=lambda: torch.zeros(0, 4))
+
+    def to(self, device: torch.device) -> SentenceTarget:
+        """The same on ``device``."""
+        return SentenceTarget(self.words.to(device), self.spans.to(device), self.boxes.to(device))
 
 
 class AlignmentOutput(NamedTuple):

@@ -16,9 +16,10 @@ from saywhere.errors import UserError
 from saywhere.images import Picture, measure
 from saywhere.language.word_vectors import load_word_vectors, read_word_vectors
 from saywhere.models import checkpoint
-from saywhere.models.aligner import Aligner, SentenceTarget
+from saywhere.models.aligner import Aligner
 from saywhere.models.aligner_config import AlignerConfig
 from saywhere.models.alignment_criterion import AlignmentCriterion
+from saywhere.models.alignment_loss import SentenceTarget
 from saywhere.text import END, Vocabulary, pad, tokenize
 from saywhere.training.dataset import mirror_phrase
 

@@ -12,9 +12,9 @@ from tiny_densecap import tiny_model
 
 from saywhere.errors import UserError
 from saywhere.models import checkpoint
+from saywhere.models.aligner import SentenceTarget
 from saywhere.models.aligner_config import AlignerConfig
 from saywhere.models.alignment_criterion import AlignmentCriterion
-from saywhere.models.alignment_loss import SentenceTarget
 from saywhere.text import END, UNKNOWN, pad
 
 PICTURES = [noise(96, 64, 0), noise(64, 96, 1), noise(96, 96, 2), noise(120, 64, 3)]

@@ -5,17 +5,13 @@ import math
 import pytest
 import torch
 
-from saywhere.models.alignment_loss import AlignmentOutput, contrastive, distilled, max_margin, placed
+from saywhere.models.alignment_loss import AlignmentOutput, contrastive, max_margin, placed
 
 SCORES = torch.tensor([[3.0, 2.5, 0.0], [1.0, 4.0, 3.8], [0.0, 3.5, 2.0]])
 
 
 def output(scores: torch.Tensor = SCORES, owner: tuple[int, ...] = (0, 1, 2)) -> AlignmentOutput:
     return AlignmentOutput(scores, torch.tensor(owner))
-
-
-def imitated(learner: AlignmentOutput) -> dict[str, torch.Tensor]:
-    return distilled(learner, [output(SCORES[:, [0, 1, 1, 2]].double(), (0, 1, 1, 2))], 2.0)
 
 
 def test_equation_9_by_hand():
@@ -63,26 +59,7 @@ def test_smoothing_spreads_the_target():
         assert float(losses[name]) == pytest.approx(float(expected))
 
 
-def test_imitation_is_the_cross_entropy_with_the_mean_of_the_teachers():
-    teachers = [output(SCORES.flip(0)), output(SCORES / 2)]
-    losses = distilled(output(), teachers, temperature=2.0)
-    for name, of in (("pictures", lambda scores: scores.T), ("sentences", lambda scores: scores)):
-        target = sum((of(teacher.scores) / 2).softmax(dim=1) for teacher in teachers) / 2
-        expected = 4 * torch.nn.functional.cross_entropy(of(SCORES) / 2, target)
-        assert float(losses[name]) == pytest.approx(float(expected))
-
-
-def test_imitation_of_oneself_has_no_gradient_and_leaves_sentences_of_one_picture_apart():
-    scores = torch.randn(3, 4, generator=torch.Generator().manual_seed(2)).requires_grad_()
-    owner = (0, 1, 1, 2)
-    teacher = output(scores.detach().clone(), owner)
-    torch.stack(list(distilled(output(scores, owner), [teacher], 2.0).values())).sum().backward()
-    assert scores.grad is not None and scores.grad.abs().max() < 1e-6
-    sure = output(20 * torch.eye(3)[:, list(owner)], owner)
-    assert sum(distilled(sure, [sure], 1.0).values()) < 1e-4  # both sentences of picture 1 are sure of it
-
-
-@pytest.mark.parametrize("loss", [max_margin, contrastive, lambda o: max_margin(o, hardest=True), imitated])
+@pytest.mark.parametrize("loss", [max_margin, contrastive, lambda o: max_margin(o, hardest=True)])
 def test_gradients_are_those_of_the_function(loss):
     scores = torch.randn(3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1), requires_grad=True)
 

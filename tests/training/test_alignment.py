@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import numpy
 import pytest
 import torch
 from pictures import noise
-from tiny_aligner import SENTENCES, VOCABULARY, tiny_aligner, tiny_aligner_config
+from tiny_aligner import SENTENCES, VOCABULARY, tiny_aligner_config
 from tiny_densecap import tiny_model
 
 from saywhere import options
@@ -17,24 +16,11 @@ from saywhere.data.sample import Sample
 from saywhere.errors import UserError
 from saywhere.models import checkpoint
 from saywhere.models.aligner_config import AlignerConfig
-from saywhere.models.alignment_criterion import AlignmentCriterion
-from saywhere.models.alignment_loss import AlignmentOutput
 from saywhere.text import END, PAD, UNKNOWN
 from saywhere.training.alignment import AlignerSystem, SentenceTargets
 from saywhere.training.recipe import Recipe
 from saywhere.training.run import train
 from saywhere.training.systems import find_system
-
-
-class Teacher(torch.nn.Module):
-    """Thinks the same of every batch."""
-
-    def __init__(self, scores: torch.Tensor):
-        super().__init__()
-        self.scores = torch.nn.Parameter(scores)
-
-    def forward(self, features, targets) -> AlignmentOutput:
-        return AlignmentOutput(1 * self.scores, torch.arange(2))
 
 
 def sample(*sentences: str) -> Sample:
@@ -129,50 +115,6 @@ def test_a_recipe_trains_an_aligner_that_finds_each_picture_s_sentence(tmp_path)
     assert scores.argmax(dim=1).tolist() == [0, 1, 2, 3]
     card = (result.model / "README.md").read_text()
     assert "says which words of a sentence belong to which area" in card and "4 sentences" in card
-
-
-def test_a_model_learns_from_teachers(tmp_path):
-    """With nothing but imitation a model says what its teacher, whose sentences are exchanged, has learnt."""
-    taught = recipe(tmp_path)
-    folder = train(taught, tmp_path / "teacher").model
-    lines = (tmp_path / "pictures.jsonl").read_text().splitlines()
-    turned = [json.loads(line) for line in lines]
-    for row, other in zip(turned, turned[2:] + turned[:2], strict=True):  # rows of a picture are neighbours
-        row["said"] = other["sentences"]
-    rows = [{**row, "sentences": row.pop("said")} for row in turned]
-    (tmp_path / "pictures.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    data = replace(taught.data, validation=None)  # which would pick the weights that say what is true
-    learner = replace(
-        taught, data=data, model={**taught.model, "teachers": [str(folder)], "taught": 1.0, "softness": 1.0}
-    )
-    model = checkpoint.load(train(learner, tmp_path / "learner").model)
-    pictures = [tmp_path / f"{number}.png" for number in range(4)]
-    scores = model.score(model.embed_pictures(pictures), model.embed_sentences(SENTENCES))
-    assert scores.argmax(dim=1).tolist() == [0, 1, 2, 3]
-
-
-def test_teachers_that_do_not_fit_are_refused(tmp_path):
-    system, good = AlignerSystem(), checkpoint.save(tiny_aligner(), tmp_path / "good")
-    densecap = checkpoint.save(tiny_model(), tmp_path / "densecap")
-    areas = checkpoint.save(tiny_aligner(proposals=3), tmp_path / "areas")
-    words = checkpoint.save(tiny_aligner(sentence=False), tmp_path / "words")
-    for folder, message in ((densecap, "no aligner"), (areas, "other areas"), (words, "other words")):
-        with pytest.raises(UserError, match=message):
-            system.criterion(tiny_aligner(teachers=(str(good), str(folder))), [])
-    with pytest.raises(UserError, match="contrastive"):
-        tiny_aligner_config(teachers=(str(good),), loss="margin")
-
-
-def test_teachers_count_in_training_alone():
-    output = AlignmentOutput(torch.eye(2), torch.arange(2), batch=([], []))
-    teacher = Teacher(torch.tensor([[0.0, 3.0], [3.0, 0.0]]))
-    config = tiny_aligner_config(teachers=("one",), taught=0.25, softness=1.0)
-    plain, taught = AlignmentCriterion(config), AlignmentCriterion(config, [teacher])
-    assert taught.eval()(output) == plain.eval()(output)
-    wrong = 1 / (1 + math.exp(-3)) * math.log(1 + math.e) + 1 / (1 + math.exp(3)) * math.log(1 + 1 / math.e)
-    right = math.log(1 + 1 / math.e)
-    assert float(taught.train()(output)["pictures"]) == pytest.approx(0.75 * right + 0.25 * wrong)
-    assert not list(taught.parameters()) and not taught.state_dict()
 
 
 def test_published_weights_are_those_of_the_localizer(tmp_path):

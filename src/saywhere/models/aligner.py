@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -18,7 +19,7 @@ from saywhere.images import Picture, Preprocess, open_picture
 from saywhere.language.reader import Read, Reader
 from saywhere.models.aligner_config import AlignerConfig
 from saywhere.models.alignment import Alignment, PictureVectors, SentenceVectors, make_alignment
-from saywhere.models.alignment_loss import AlignmentOutput, SentenceTarget
+from saywhere.models.alignment_loss import AlignmentOutput
 from saywhere.models.alignment_score import pair_scores, score_matrix
 from saywhere.models.phrase_products import phrase_products
 from saywhere.text import END, PAD, UNKNOWN, Vocabulary, pad, tokenize
@@ -35,6 +36,25 @@ SEEING = ("backbone", "strides", "levels", "head", "areas", "proposals", "propos
 
 AT_ONCE = 16  # pictures of a list that are in memory together
 SENTENCES_AT_ONCE = 256
+
+
+@dataclass(frozen=True, eq=False)
+class SentenceTarget:
+    """What is said of one picture.
+
+    Attributes:
+        words: ``(N, T)`` of N sentences, padded on the right.
+        spans: ``(P, 3)`` of each phrase whose box is known its sentence, its first word, and the word after its last.
+        boxes: ``(P, 4)`` of those phrases, in pixels of the network's input.
+    """
+
+    words: Tensor
+    spans: Tensor = field(default_factory=lambda: torch.zeros(0, 3, dtype=torch.long))
+    boxes: Tensor = field(default_factory=lambda: torch.zeros(0, 4))
+
+    def to(self, device: torch.device) -> SentenceTarget:
+        """The same on ``device``."""
+        return SentenceTarget(self.words.to(device), self.spans.to(device), self.boxes.to(device))
 
 
 class Aligner(nn.Module):
@@ -115,10 +135,9 @@ class Aligner(nn.Module):
             scores = scores * self.log_scale.exp()
         owner = torch.arange(len(targets), device=words.device).repeat_interleave(counts)
         if not self.config.phrase_weight:
-            return AlignmentOutput(scores, owner, batch=(features, targets))
+            return AlignmentOutput(scores, owner)
         boxes = [row[1][0] for row in features]
-        products = phrase_products(vectors, real, boxes, read.vectors, targets)
-        return AlignmentOutput(scores, owner, *products, batch=(features, targets))
+        return AlignmentOutput(scores, owner, *phrase_products(vectors, real, boxes, read.vectors, targets))
 
     def _dropped(self, words: Tensor, generator: torch.Generator | None) -> Tensor:
         if not self.training or self.config.word_dropout == 0:

@@ -16,7 +16,7 @@ Unit = Literal["none", "areas", "both"]
 Loss = Literal["contrastive", "margin"]
 
 POSITIVE = ("long_side", "multiple", "rpn_hidden", "before_nms", "size", "word_size", "hidden_size", "sentences")
-SHARES = ("proposal_nms", "word_dropout", "smoothing", "taught")
+SHARES = ("proposal_nms", "word_dropout", "smoothing")
 BELOW_ONE = ("feature_dropout", "dropout")
 
 
@@ -50,10 +50,6 @@ class AlignerConfig(Config):
         margin, hardest: see :func:`saywhere.models.alignment_loss.max_margin`.
         temperature: that scores of the contrastive loss are divided by at first; it is learnt.
         smoothing: see :func:`saywhere.models.alignment_loss.contrastive`.
-        teachers: names or folders of aligners with the same areas and words; training imitates what they think of a
-            batch, see :func:`saywhere.models.alignment_loss.distilled`. Only with the contrastive loss.
-        taught: share of the imitation in the loss.
-        softness: the temperature of the imitation.
         phrase_weight: of the loss of phrases whose boxes are known (Flickr30k Entities); 0 learns from sentences alone.
         sentences: of each picture in a batch, drawn anew in each epoch.
         score_bonus, size_bonus: an area's logit that there is something, and the log of its share of the picture, are
@@ -96,9 +92,6 @@ class AlignerConfig(Config):
     hardest: bool = False
     temperature: float = 1.0
     smoothing: float = 0.0
-    teachers: tuple[str, ...] = ()
-    taught: float = 0.5
-    softness: float = 2.0
     phrase_weight: float = 0.0
     sentences: int = 1
     score_bonus: float = 0.0
@@ -125,9 +118,7 @@ class AlignerConfig(Config):
             self.require(getattr(self, option) in get_args(kind), option, " or ".join(get_args(kind)))
         for option in ("margin", "beta", "phrase_weight"):
             self.require(getattr(self, option) >= 0, option, "at least 0")
-        for option in ("temperature", "softness"):
-            self.require(getattr(self, option) > 0, option, "above 0")
-        self.require(not self.teachers or self.loss == "contrastive", "teachers", "none but with loss contrastive")
+        self.require(self.temperature > 0, "temperature", "above 0")
 
     @classmethod
     def original(cls) -> AlignerConfig:

@@ -1,36 +1,12 @@
-"""What aligners learn from, and what makes a sentence and its picture score higher than any other pair.
-
-Eq. 9 of Deep Visual-Semantic Alignments, and losses of today.
-"""
+"""What makes a sentence and its picture score higher than any other pair (Eq. 9 of Deep Visual-Semantic Alignments)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
-
-
-@dataclass(frozen=True, eq=False)
-class SentenceTarget:
-    """What is said of one picture.
-
-    Attributes:
-        words: ``(N, T)`` of N sentences, padded on the right.
-        spans: ``(P, 3)`` of each phrase whose box is known its sentence, its first word, and the word after its last.
-        boxes: ``(P, 4)`` of those phrases, in pixels of the network's input.
-    """
-
-    words: Tensor
-    spans: Tensor = field(default_factory=lambda: torch.zeros(0, 3, dtype=torch.long))
-    boxes: Tensor = field(default_factory=lambda: torch.zeros(0, 4))
-
-    def to(self, device: torch.device) -> SentenceTarget:
-        """The same on ``device``."""
-        return SentenceTarget(self.words.to(device), self.spans.to(device), self.boxes.to(device))
 
 
 class AlignmentOutput(NamedTuple):
@@ -42,14 +18,12 @@ class AlignmentOutput(NamedTuple):
         products: ``(P, R)`` of each phrase whose box is known with each area of its picture, minus infinity where there
             is none.
         overlaps: ``(P, R)`` IoU of the phrase's box with the areas.
-        batch: the features and the sentences of the pictures.
     """
 
     scores: Tensor
     owner: Tensor
     products: Tensor | None = None
     overlaps: Tensor | None = None
-    batch: tuple[Sequence[tuple[Tensor, ...]], Sequence[SentenceTarget]] | None = None
 
 
 def _positives(output: AlignmentOutput) -> tuple[Tensor, Tensor]:
@@ -113,51 +87,13 @@ def contrastive(output: AlignmentOutput, smoothing: float = 0.0) -> dict[str, Te
     Returns:
         ``pictures`` and ``sentences``, means over the sentences.
     """
-    pictures, sentences = candidates(output)
-    loss = functional.cross_entropy(sentences, torch.zeros_like(output.owner))
-    if smoothing:
-        others = torch.isfinite(sentences)
-        spread = sentences.logsumexp(dim=1) - sentences.where(others, 0.0).sum(dim=1) / others.sum(dim=1)
-        loss = (1 - smoothing) * loss + smoothing * spread.mean()
-    return {
-        "pictures": functional.cross_entropy(pictures, output.owner, label_smoothing=smoothing),
-        "sentences": loss,
-    }
-
-
-def candidates(output: AlignmentOutput) -> tuple[Tensor, Tensor]:
-    """What each of the L sentences is chosen from, scores as logits.
-
-    Returns:
-        the scores ``(L, K)`` of all pictures with it; and ``(L, 1 + L)`` of its picture with it first, and then with
-        all sentences, minus infinity where they are of that picture too.
-    """
     own, true = _positives(output)
+    pictures = functional.cross_entropy(output.scores.T, output.owner, label_smoothing=smoothing)
     rivals = output.scores[output.owner].masked_fill(true[output.owner], -torch.inf)
-    return output.scores.T, torch.cat((own[:, None], rivals), dim=1)
-
-
-def distilled(output: AlignmentOutput, teachers: Sequence[AlignmentOutput], temperature: float) -> dict[str, Tensor]:
-    """Cross-entropy with what the teachers think, the mean of their probabilities, in the places of the truth.
-
-    See :func:`contrastive`; Hinton et al., Distilling the Knowledge in a Neural Network, 2015.
-
-    Args:
-        output: of the model that learns.
-        teachers: of at least one other, for the same batch.
-        temperature: that the scores of all are divided by once more; the losses are multiplied by its square.
-
-    Returns:
-        ``pictures`` and ``sentences``, means over the sentences.
-    """
-    losses = {}
-    for name, mine, theirs in zip(
-        ("pictures", "sentences"),
-        candidates(output),
-        zip(*(candidates(teacher) for teacher in teachers), strict=True),
-        strict=True,
-    ):
-        target = torch.stack([(logits / temperature).softmax(dim=1) for logits in theirs]).mean(dim=0)
-        log_probs = (mine / temperature).log_softmax(dim=1).where(torch.isfinite(mine), 0.0)
-        losses[name] = -(target * log_probs).sum(dim=1).mean() * temperature**2
-    return losses
+    alone = torch.cat((own[:, None], rivals), dim=1)  # the true sentence first
+    loss = alone.logsumexp(dim=1) - own
+    if smoothing:
+        others = torch.isfinite(alone)
+        spread = alone.logsumexp(dim=1) - alone.where(others, 0.0).sum(dim=1) / others.sum(dim=1)
+        loss = (1 - smoothing) * loss + smoothing * spread
+    return {"pictures": pictures, "sentences": loss.mean()}

@@ -12,14 +12,12 @@ import torch
 from saywhere import boxes as geometry
 from saywhere.data.entities import find_marks, read_marks
 from saywhere.data.sample import Sample
-from saywhere.errors import UserError
 from saywhere.images import Picture, measure
 from saywhere.language.word_vectors import load_word_vectors, read_word_vectors
 from saywhere.models import checkpoint
-from saywhere.models.aligner import Aligner
+from saywhere.models.aligner import Aligner, SentenceTarget
 from saywhere.models.aligner_config import AlignerConfig
 from saywhere.models.alignment_criterion import AlignmentCriterion
-from saywhere.models.alignment_loss import SentenceTarget
 from saywhere.text import END, Vocabulary, pad, tokenize
 from saywhere.training.dataset import mirror_phrase
 
@@ -105,12 +103,8 @@ class AlignerSystem:
         return model
 
     def criterion(self, model: Aligner, samples: Sequence[Sample]) -> AlignmentCriterion:
-        """The two directions of Eq. 9, or of the contrastive loss.
-
-        Raises:
-            UserError: a teacher is no aligner, or sees other areas or knows other words than the model.
-        """
-        return AlignmentCriterion(model.config, [_teacher(name, model) for name in model.config.teachers])
+        """The two directions of Eq. 9, or of the contrastive loss."""
+        return AlignmentCriterion(model.config)
 
     def targets(self, model: Aligner) -> SentenceTargets:
         """Sentences."""
@@ -121,14 +115,3 @@ class AlignerSystem:
     def draw(self, model: Aligner, picture: Picture) -> None:
         """Nothing: without a sentence there is nothing to align."""
         return None
-
-
-def _teacher(name: str, model: Aligner) -> Aligner:
-    teacher = checkpoint.load(name)
-    if not isinstance(teacher, Aligner):
-        raise UserError(f"model.teachers: {name} is no aligner")
-    if teacher.vocabulary.tokens != model.vocabulary.tokens or teacher.config.sentence != model.config.sentence:
-        raise UserError(f"model.teachers: {name} has learnt other words; train it on the same sentences")
-    if teacher.extractor.settings != model.extractor.settings:
-        raise UserError(f"model.teachers: {name} sees other areas")
-    return teacher

@@ -6,7 +6,7 @@ from pictures import noise, quarters
 from tiny_captioner import SENTENCES, SPEAKERS, VOCABULARY, tiny_captioner, tiny_target
 
 from saywhere.language.cider import Cider
-from saywhere.models.caption_loss import CaptionCriterion
+from saywhere.models.caption_loss import CaptionCriterion, CaptionOutput
 from saywhere.models.caption_reward import DrawnOutput, RewardCriterion
 from saywhere.text import END, PAD
 
@@ -34,6 +34,21 @@ def test_the_loss_is_what_lacks_to_ten_and_its_gradient_pushes_by_worth():
     torch.testing.assert_close(log_probs.grad[0], expected)
 
 
+def test_the_cross_entropy_of_people_s_words_stands_beside_the_reward():
+    model = tiny_captioner(speaker="attention", reward="cider", drawn=2, word_weight=0.25).train()
+    target = tiny_target(SENTENCES[0])  # one sentence, and two are learnt: it comes twice
+    out = model(maps_of(model, noise(96, 64)), [target])
+    plain = tiny_captioner(speaker="attention").train()
+    expected = CaptionCriterion()(plain(maps_of(plain, noise(96, 64)), [tiny_target(SENTENCES[0], SENTENCES[0])]))
+    losses = RewardCriterion(Cider(CORPUS), word_weight=0.25)(out)
+    assert losses.keys() == {"cider", "caption"}
+    assert losses["caption"].item() == pytest.approx(0.25 * expected["caption"].item(), rel=1e-5)
+    assert model.eval()(maps_of(model, noise(96, 64)), [target]).taught is None
+    smooth = RewardCriterion(Cider(CORPUS), 1.0, smoothing=0.5)
+    output = CaptionOutput(torch.tensor([[0.5, 0.25, 0.25]]).log(), torch.tensor([0]))
+    assert smooth.words(output)["caption"].item() == CaptionCriterion(0.5)(output)["caption"].item()
+
+
 def test_one_sentence_a_picture_has_a_loss_and_no_gradient():
     words = torch.tensor([[[*VOCABULARY.encode(SENTENCES[0]), END]]])
     log_probs = torch.zeros(words.shape, requires_grad=True)
@@ -42,7 +57,7 @@ def test_one_sentence_a_picture_has_a_loss_and_no_gradient():
     assert loss.item() < 10 and log_probs.grad.abs().max() == 0
 
 
-def test_ending_too_soon_is_worth_less():
+def test_END_is_worth_something():
     whole = VOCABULARY.encode(SENTENCES[0])
     criterion = RewardCriterion(Cider(CORPUS))
     words = torch.tensor([[[*whole, END], [*whole, PAD]]])  # the second was cut off: it has no END
@@ -59,7 +74,7 @@ def test_drawn_sentences_have_the_probabilities_of_the_words_that_training_gives
     out = model(maps, [tiny_target(SENTENCES[0])], torch.Generator().manual_seed(3))
     assert out.words.shape[:2] == out.log_probs.shape[:2] == (1, 3)
     assert out.references[0].tolist() == [VOCABULARY.encode(SENTENCES[0])]
-    never = torch.tensor([PAD, 1, 3])
+    never, compared = torch.tensor([PAD, 1, 3]), 0
     for row, log_probs in zip(out.words[0].tolist(), out.log_probs[0], strict=True):
         text = VOCABULARY.decode(row)
         if not text:
@@ -69,6 +84,8 @@ def test_drawn_sentences_have_the_probabilities_of_the_words_that_training_gives
         said = [word for word in row if word != PAD]
         expected = allowed[torch.arange(len(said)), torch.tensor(said)]
         torch.testing.assert_close(log_probs[: len(said)], expected, atol=1e-5, rtol=1e-5)
+        compared += 1
+    assert compared
     assert out.log_probs.requires_grad
 
 

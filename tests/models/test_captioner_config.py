@@ -107,6 +107,7 @@ def test_decoding_follows_the_options(monkeypatch: pytest.MonkeyPatch):
         ({"speaker": "rnn", "regions": True, "reward": "cider"}, "reward is 'cider'"),
         ({"reward": "bleu"}, "reward is 'bleu'"),
         ({"drawn": 1}, "drawn is 1"),
+        ({"word_weight": -1.0}, "word_weight is -1.0"),
         ({"beam": 0}, "beam is 0"),
         ({"hiden_size": 3}, "did you mean hidden_size"),
     ],

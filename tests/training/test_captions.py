@@ -11,9 +11,11 @@ from tiny_training import write_data
 
 from saywhere import data
 from saywhere.data import Sample
+from saywhere.language.cider import Cider
 from saywhere.models import checkpoint
 from saywhere.models.caption_reward import RewardCriterion
-from saywhere.text import Vocabulary
+from saywhere.models.captioner_config import CaptionerConfig
+from saywhere.text import END, Vocabulary
 from saywhere.training import recipe as recipes
 from saywhere.training.captions import BoxTargets, CaptionerSystem, CaptionTargets
 from saywhere.training.run import train
@@ -76,20 +78,25 @@ def test_the_system_builds_what_the_configuration_says():
     assert system.criterion(model, []).smoothing == 0.25
     assert system.targets(model) == CaptionTargets(VOCABULARY, 3)
     rewarded = tiny_captioner(speaker="lstm", reward="cider")
-    assert isinstance(system.criterion(rewarded, [sample(*TEXTS[:3])]), RewardCriterion)
+    samples, encode = [sample(*TEXTS[:2]), sample(TEXTS[2])], rewarded.vocabulary.encode
+    reward = system.criterion(rewarded, samples)
+    assert isinstance(reward, RewardCriterion)
+    ended = [[[*encode(text), END] for text in each.sentences] for each in samples]
+    assert reward.cider.score(ended[0][0], ended[0]) == Cider(ended).score(ended[0][0], ended[0]) > 0
     assert len(system.targets(rewarded)(sample(*TEXTS[:3]), (80, 40), False, numpy.random.default_rng(0)).words) == 3
     regions = tiny_captioner(speaker="rnn", regions=True)
     assert system.targets(regions) == BoxTargets(regions.vocabulary)
 
 
-@pytest.mark.parametrize("regions", [False, True])
-def test_a_recipe_trains_a_captioner(tmp_path: Path, regions: bool):
-    root = write_data(tmp_path / "data", train=6, validation=2)
-    lines = (root / "pictures.jsonl").read_text().splitlines()
-    sentences = '"sentences": ["a red block", "two people and a dog"], "regions"'
-    (root / "pictures.jsonl").write_text("\n".join(line.replace('"regions"', sentences) for line in lines) + "\n")
-    assert data.read(root)[0].sentences
-    config = tiny_config(speaker="rnn", regions=regions)
+def tiny_recipe(folder: Path, config: CaptionerConfig, **training: object) -> recipes.Recipe:
+    """Two epochs on six pictures of coloured blocks, each with two sentences."""
+    root = folder / "data"
+    if not root.exists():
+        write_data(root, train=6, validation=2)
+        lines = (root / "pictures.jsonl").read_text().splitlines()
+        sentences = '"sentences": ["a red block", "two people and a dog"], "regions"'
+        (root / "pictures.jsonl").write_text("\n".join(line.replace('"regions"', sentences) for line in lines) + "\n")
+        assert data.read(root)[0].sentences
     tree = {
         "name": "tiny",
         "system": "captioner",
@@ -101,17 +108,36 @@ def test_a_recipe_trains_a_captioner(tmp_path: Path, regions: bool):
             "rest": {"kind": "rmsprop", "lr": 0.01, "alpha": 0.9},
             "clip": 0.1,
             "clip_by": "value",
-            "cache": str(tmp_path / "cache"),
+            "cache": str(folder / "cache"),
             "pretrained": False,
             "accelerator": "cpu",
             "samples": 1,
+            **training,
         },
     }
-    path = tmp_path / "recipe.yaml"
+    path = folder / "recipe.yaml"
     path.write_text(json.dumps(tree))
-    result = train(recipes.load(path), tmp_path / "run")
+    return recipes.load(path)
+
+
+@pytest.mark.parametrize("regions", [False, True])
+def test_a_recipe_trains_a_captioner(tmp_path: Path, regions: bool):
+    config = tiny_config(speaker="rnn", regions=regions)
+    result = train(tiny_recipe(tmp_path, config), tmp_path / "run")
     assert set(result.metrics) == {"val/loss", "val/caption"}
     model = checkpoint.load(result.model)
     assert model.config == config
-    assert isinstance(model.caption(root / "000.jpg"), str)
+    assert isinstance(model.caption(tmp_path / "data" / "000.jpg"), str)
     assert "texts" in (result.model / "README.md").read_text()
+
+
+def test_a_trained_captioner_goes_on_by_reward(tmp_path: Path):
+    first = train(tiny_recipe(tmp_path, tiny_config(), epochs=30), tmp_path / "first")
+    config = tiny_config(reward="cider", word_weight=0.1)
+    result = train(tiny_recipe(tmp_path, config, start=str(first.model)), tmp_path / "second")
+    assert set(result.metrics) == {"val/loss", "val/cider"}
+    assert 0 <= result.metrics["val/cider"] <= 10
+    before, after = checkpoint.load(first.model), checkpoint.load(result.model)
+    assert after.config == config
+    assert not torch.equal(before.speaker.words.weight, after.speaker.words.weight)
+    assert torch.allclose(before.speaker.words.weight, after.speaker.words.weight, atol=0.2)  # it began there

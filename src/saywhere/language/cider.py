@@ -10,7 +10,6 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 Words = tuple[int, ...]
 
@@ -40,10 +39,12 @@ class Cider:
 
     def __init__(self, corpus: Iterable[Sequence[Sequence[int]]]):
         self._pictures: Counter[Words] = Counter()  # in whose references an n-gram is
-        pictures = [{gram for words in references for gram in _grams(words)} for references in corpus]
-        self._pictures.update(gram for grams in pictures for gram in grams)
-        self._log_count = math.log(max(len(pictures), 1))
-        self._weighed = lru_cache(maxsize=1 << 17)(self._weigh)  # references come again in every epoch
+        count = 0
+        for references in corpus:
+            self._pictures.update({gram for words in references for gram in _grams(words)})
+            count += 1
+        self._log_count = math.log(max(count, 1))
+        self._known: dict[Words, _Weighed] = {}  # references, which come again in every epoch
 
     def score(self, candidate: Sequence[int], references: Sequence[Sequence[int]]) -> float:
         """CIDEr-D of a sentence, from 0 to 10: the mean over the references and over n from 1 to 4.
@@ -51,8 +52,13 @@ class Cider:
         Equal to pycocoevalcap's for words written as numbers, if its references are the corpus. 0 without references.
         """
         said = self._weigh(tuple(candidate))
-        values = [_similarity(said, self._weighed(tuple(words))) for words in references]
+        values = [_similarity(said, self._reference(tuple(words))) for words in references]
         return TOP * sum(values) / (LONGEST * len(values)) if values else 0.0
+
+    def _reference(self, words: Words) -> _Weighed:
+        if words not in self._known:
+            self._known[words] = self._weigh(words)
+        return self._known[words]
 
     def _weigh(self, words: Words) -> _Weighed:
         weights: tuple[dict[Words, float], ...] = tuple({} for _ in range(LONGEST))

@@ -95,6 +95,8 @@ def draw(
     Returns:
         ``N count`` sentences, whose ``log_probs`` have gradients.
     """
+    if max_words < 1 or count < 1:
+        raise ValueError(f"max_words ({max_words}) and count ({count}) must be at least 1")
     state = tuple(part.repeat_interleave(count, dim=0) for part in speaker.start(codes))
     words = torch.full((len(codes) * count,), START, device=codes.device)
     ended = torch.zeros(len(words), dtype=torch.bool, device=codes.device)

@@ -29,6 +29,11 @@ class CaptionTarget:
         boxes = None if self.boxes is None else self.boxes.to(device)
         return CaptionTarget(self.words.to(device), self.width, self.height, boxes)
 
+    def some(self, count: int) -> CaptionTarget:
+        """The first ``count`` of the sentences; if there are fewer, some of them again."""
+        rows = torch.arange(count, device=self.words.device) % len(self.words)
+        return CaptionTarget(self.words[rows], self.width, self.height)
+
 
 @dataclass(frozen=True, eq=False)
 class CaptionOutput:

@@ -111,6 +111,9 @@ class Captioner(nn.Module):
         """
         if self.config.reward != "none":
             return self._drawn(features, targets, generator)
+        return self._taught(features, targets)
+
+    def _taught(self, features: Sequence[tuple[Tensor, ...]], targets: Sequence[CaptionTarget]) -> CaptionOutput:
         words = _with_end([target.words for target in targets])
         heard = words[:, :-1].masked_fill(words[:, :-1] == END, PAD)
         real = (words != PAD) & (words != UNKNOWN)
@@ -134,6 +137,9 @@ class Captioner(nn.Module):
         generator: torch.Generator | None,
     ) -> DrawnOutput:
         """In training ``config.drawn`` random sentences of each picture, otherwise the one that is said greedily."""
+        taught = None
+        if self.training and self.config.word_weight:
+            taught = self._taught(features, [target.some(self.config.sentences) for target in targets])
         pictures = [(maps, (t.width, t.height)) for maps, t in zip(features, targets, strict=True)]
         speaker, codes = self._before(pictures, [None] * len(pictures))
         if self.training:
@@ -141,7 +147,7 @@ class Captioner(nn.Module):
         else:
             said = decode(speaker, codes, self.config.max_words)
         words, log_probs = (part.reshape(len(targets), -1, part.shape[1]) for part in (said.words, said.log_probs))
-        return DrawnOutput(words, log_probs, tuple(target.words for target in targets))
+        return DrawnOutput(words, log_probs, tuple(target.words for target in targets), taught)
 
     def _see(self, maps: tuple[Tensor, ...], width: float, height: float, boxes: Tensor | None = None) -> Tensor:
         """What a picture's backbone maps show, each row with mean 0 and variance 1.

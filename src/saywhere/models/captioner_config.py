@@ -48,9 +48,11 @@ class CaptionerConfig(Config):
         sentences: of each picture in a batch, drawn anew in each epoch; of boxes one phrase each.
         smoothing: share of the probability that training gives to all words alike.
         reward: ``none`` learns the words that people said one by one; ``cider`` goes on with a model that has learnt
-            them, whose own sentences are rewarded by their CIDEr-D, see :mod:`saywhere.models.caption_reward`. All
-            sentences of a picture are its references then.
-        drawn: sentences of a picture that are compared for the reward.
+            them (``training.start``), whose own sentences are rewarded by their CIDEr-D, see
+            :mod:`saywhere.models.caption_reward`. References are all sentences of a picture of at most ``max_words``.
+        drawn: sentences of a picture that are compared for the reward. They are drawn as in use, without dropout but
+            that of the words ``attention`` hears.
+        word_weight: of what people said word by word, ``sentences`` of a picture, beside the reward.
         max_words: of a caption.
         beam, length_power: hypotheses in decoding (1 is greedy), and how length counts among them, see
             :func:`saywhere.language.decoding.decode`.
@@ -87,6 +89,7 @@ class CaptionerConfig(Config):
     smoothing: float = 0.1
     reward: Reward = "none"
     drawn: int = 5
+    word_weight: float = 0.0
     max_words: int = 16
     beam: int = 3
     length_power: float = 0.7
@@ -116,6 +119,7 @@ class CaptionerConfig(Config):
         self.require(not (looks and self.regions), "regions", "false with the speaker attention")
         self.require(self.regions or not self.context, "context", "false without regions, which it is about")
         self.require(self.reward == "none" or not self.regions, "reward", "none with regions")
+        self.require(self.word_weight >= 0, "word_weight", "at least 0")
         self.require(self.drawn >= 2, "drawn", "at least 2, to be compared")
         self.require(set(self.terms) <= set(TERMS), "terms", f"some of {', '.join(TERMS)}")
 

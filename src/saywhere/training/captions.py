@@ -106,8 +106,9 @@ class CaptionerSystem:
         """The cross entropy of a word or, with a reward, what CIDEr-D lacks; ``samples`` say which words are rare."""
         if model.config.reward == "none":
             return CaptionCriterion(model.config.smoothing)
-        encode = model.vocabulary.encode
-        return RewardCriterion(Cider([[*encode(text), END] for text in sample.sentences] for sample in samples))
+        encode, config = model.vocabulary.encode, model.config
+        cider = Cider([[*encode(text), END] for text in sample.sentences] for sample in samples)
+        return RewardCriterion(cider, config.word_weight, config.smoothing)
 
     def targets(self, model: Captioner) -> CaptionTargets | BoxTargets:
         """Sentences, or boxes with phrases."""

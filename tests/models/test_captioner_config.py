@@ -105,7 +105,7 @@ def test_decoding_follows_the_options(monkeypatch: pytest.MonkeyPatch):
         ({"strides": [32, 16]}, "ascending"),
         ({"smoothing": 1.0}, "smoothing is 1.0"),
         ({"speaker": "rnn", "regions": True, "reward": "cider"}, "reward is 'cider'"),
-        ({"reward": "bleu"}, "reward is 'bleu'"),
+        ({"reward": "bleu"}, "reward is one of none, cider"),
         ({"drawn": 1}, "drawn is 1"),
         ({"word_weight": -1.0}, "word_weight is -1.0"),
         ({"beam": 0}, "beam is 0"),

@@ -55,7 +55,8 @@ def tiny_aligner(seed: int = 0, **options) -> Aligner:
         pixels = [model.preprocess(open_picture(noise(96, 64, seed=number))) for number in range(3)]
         model.train().embed_areas([features[0] for features, _ in model.extractor(pixels)])
         model.standardise.momentum = 0.1
-        model.project.bias.zero_()  # nor all words be much the same
-        model.reader.decode.bias.zero_()
-        model.reader.words.weight.mul_(6)
+        for project, reader in zip(model.projects, model.readers, strict=True):  # nor all words be much the same
+            project.bias.zero_()
+            reader.decode.bias.zero_()
+            reader.words.weight.mul_(6)
     return model.eval()

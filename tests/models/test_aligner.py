@@ -9,12 +9,15 @@ import torch
 from pictures import noise, quarters
 from tiny_aligner import SENTENCES, tiny_aligner, tiny_aligner_config
 from tiny_densecap import tiny_model
+from torch.nn import functional
 
 from saywhere.errors import UserError
 from saywhere.models import checkpoint
-from saywhere.models.aligner import SentenceTarget
+from saywhere.models.aligner import stack
 from saywhere.models.aligner_config import AlignerConfig
 from saywhere.models.alignment_criterion import AlignmentCriterion
+from saywhere.models.alignment_score import pair_scores
+from saywhere.models.sentence_target import SentenceTarget
 from saywhere.text import END, UNKNOWN, pad
 
 PICTURES = [noise(96, 64, 0), noise(64, 96, 1), noise(96, 96, 2), noise(120, 64, 3)]
@@ -33,12 +36,12 @@ def targets(model, sentences=SENTENCES):
 
 def losses(model, **options):
     output = model(features(model), targets(model), torch.Generator().manual_seed(0))
-    return {name: float(value) for name, value in AlignmentCriterion(model.config)(output).items()}
+    return {name: float(value.detach()) for name, value in AlignmentCriterion(model.config)(output).items()}
 
 
 def test_training_scores_are_those_that_a_user_gets():
     model = tiny_aligner()
-    output = model(features(model), targets(model))
+    (output,) = model(features(model), targets(model))
     asked = model.score(model.embed_pictures(PICTURES), model.embed_sentences(SENTENCES))
     assert output.owner.tolist() == [0, 1, 2, 3]
     torch.testing.assert_close(output.scores.detach() * model.config.temperature, asked)
@@ -199,7 +202,7 @@ def test_it_takes_over_the_localization_of_a_densecap():
 
 
 def test_a_checkpoint_holds_it(tmp_path: Path):
-    model = tiny_aligner()
+    model = tiny_aligner(readers=2)
     checkpoint.save(model, tmp_path)
     loaded = checkpoint.load(tmp_path)
     assert loaded.config == model.config and loaded.vocabulary == model.vocabulary
@@ -225,7 +228,7 @@ def test_every_option_changes_the_losses(option):
 
 
 def test_vectors_may_have_length_1():
-    both, areas, none = (tiny_aligner(unit=unit) for unit in ("both", "areas", "none"))
+    both, areas, none = (tiny_aligner(unit=unit, readers=2) for unit in ("both", "areas", "none"))
     for model, of_areas, of_words in ((both, True, True), (areas, True, False), (none, False, False)):
         vectors, words = model.embed_pictures(PICTURES[:1])[0].vectors, model.read(SENTENCES[:2])
         lengths = words.vectors[words.real].norm(dim=1)
@@ -235,8 +238,9 @@ def test_vectors_may_have_length_1():
 
 
 def test_word_vectors_may_stay_as_they_are():
-    assert not tiny_aligner(train_words=False).reader.words.weight.requires_grad
-    assert tiny_aligner().reader.words.weight.requires_grad
+    for learnt in (False, True):
+        model = tiny_aligner(train_words=learnt, readers=2)
+        assert [reader.words.weight.requires_grad for reader in model.readers] == [learnt, learnt]
 
 
 def test_words_are_not_heard_only_in_training():
@@ -249,9 +253,74 @@ def test_words_are_not_heard_only_in_training():
 def test_several_sentences_a_picture_know_their_owner():
     model = tiny_aligner()
     said = [SentenceTarget(model.numbers(SENTENCES[:2])), SentenceTarget(model.numbers(SENTENCES[2:3]))]
-    output = model(features(model, PICTURES[:2]), said)
+    (output,) = model(features(model, PICTURES[:2]), said)
     assert output.scores.shape == (2, 3) and output.owner.tolist() == [0, 0, 1]
     assert pad([[1, 2], [3]]).tolist() == [[1, 2], [3, 0]]
+
+
+def twins(**options):
+    """Two readers that are the same, and each of them alone."""
+    one, two = tiny_aligner(size=8, **options), tiny_aligner(size=16, readers=2, **options)
+    weights = one.state_dict()
+    for name in [name for name in weights if ".0." in name and name.startswith(("readers", "projects"))]:
+        weights[name.replace(".0.", ".1.", 1)] = weights[name]
+    two.load_state_dict(weights)
+    return one, two
+
+
+def test_each_of_several_readers_has_scores_and_a_loss_of_its_own():
+    model = tiny_aligner(readers=2, temperature=2.0, root=False).train()
+    seen, said = [(f.detach(), b) for f, b in features(model)], targets(model)
+    outputs = model(seen, said)
+    outputs[1].scores.sum().backward()
+    first, second = (module.weight.grad for module in model.projects)
+    assert not first.any() and second.any()
+    assert not model.readers[0].encode.weight.grad.any() and model.readers[1].encode.weight.grad.any()
+    counts, words = [row[0].shape[1] for row in seen], model.numbers(SENTENCES)
+    flat = functional.batch_norm(torch.cat([row[0][0] for row in seen]), None, None, training=True)
+    for number in range(2):
+        areas, real = stack(model.projects[number](flat).split(counts))
+        read = model.readers[number](words)
+        expected = pair_scores(areas, real, model.weighed(read), read.real) / 2  # the temperature
+        torch.testing.assert_close(outputs[number].scores, expected)
+    of_each = [AlignmentCriterion(model.config)([output])["pictures"].detach() for output in outputs]
+    of_all = AlignmentCriterion(model.config)(outputs)["pictures"].detach()
+    assert abs(float(of_each[0] - of_each[1])) > 1e-3
+    torch.testing.assert_close(of_all, (of_each[0] + of_each[1]) / 2)
+
+
+def test_several_readers_answer_together_by_the_mean_of_their_products():
+    model = tiny_aligner(readers=2, root=False)
+    picture, sentence = model.embed_pictures(PICTURES[2:3])[0], model.read(SENTENCES[1:2]).vectors[0]
+    flat = model.standardise(features(model, PICTURES[2:3])[0][0][0])
+    products = [
+        project(flat) @ reader(model.numbers(SENTENCES[1:2])).vectors[0].T
+        for project, reader in zip(model.projects, model.readers, strict=True)
+    ]
+    torch.testing.assert_close(picture.vectors @ sentence.T, (products[0] + products[1]) / 2)
+
+
+@pytest.mark.parametrize("options", [{}, {"unit": "both"}, {"score": "fragments"}, {"loss": "margin"}])
+def test_two_equal_readers_are_as_good_as_one_of_them(options):
+    one, two = twins(phrase_weight=1.0, temperature=2.0, **options)
+    seen = [(f.detach(), b) for f, b in features(one)]
+    said = [SentenceTarget(t.words, torch.tensor([[0, 0, 2]]), seen[k][1][0, 1:2]) for k, t in enumerate(targets(one))]
+    expected = AlignmentCriterion(one.config)(one(seen, said))
+    for training in (True, False):
+        two.train(training).standardise.eval()
+        found = AlignmentCriterion(two.config)(two(seen, said))
+        assert len(two(seen, said)) == (2 if training else 1) and set(found) == {"pictures", "sentences", "phrases"}
+        for name, value in expected.items():
+            torch.testing.assert_close(found[name], value)
+    alone, together = (model.eval().align(PICTURES[0], SENTENCES[0], beta=0.5) for model in (one, two))
+    torch.testing.assert_close(alone.products, together.products)
+
+
+def test_dropout_takes_other_features_from_each_reader():
+    _, model = twins(feature_dropout=0.5)
+    model.train().standardise.eval()
+    first, second = model.embed_areas([features(model)[0][0][0]])[0].chunk(2, dim=-1)
+    assert not torch.allclose(first, second)
 
 
 @pytest.mark.parametrize(
@@ -261,7 +330,7 @@ def test_several_sentences_a_picture_know_their_owner():
         ({"dropout": 1.0}, "dropout is 1.0"), ({"levels": (4,)}, "levels"), ({"temperature": 0.0}, "temperature"),
         ({"beta": -1.0}, "beta"), ({"head": True}, "head is True, but must be false for test_efficientnet"),
         ({"strides": (16, 8)}, "strides"), ({"anchors": ()}, "anchors"), ({"proposals": -1}, "proposals"),
-        ({"levels": ()}, "levels"), ({"pyramid": 12}, "pyramid"),
+        ({"levels": ()}, "levels"), ({"pyramid": 12}, "pyramid"), ({"readers": 3}, "size is 16, .* the 3 readers"),
     ],
 )  # fmt: skip
 def test_wrong_options_are_refused(option, message):
@@ -276,7 +345,7 @@ def test_phrases_with_boxes_are_compared_with_the_areas_of_their_own_picture():
         SentenceTarget(model.numbers(SENTENCES[:2]), torch.tensor([[1, 0, 2]]), torch.tensor([[4.0, 4, 50, 60]])),
         SentenceTarget(model.numbers(SENTENCES[2:3]), torch.tensor([[0, 3, 6], [0, 0, 2]]), seen[1][1][0, 2:4]),
     ]
-    output = model(seen, said)
+    (output,) = model(seen, said)
     assert output.products is not None and output.overlaps is not None
     pictures = model.embed_pictures(PICTURES[:2])
     for row, (picture, text, start, stop) in enumerate([(0, 1, 0, 2), (1, 2, 3, 6), (1, 2, 0, 2)]):
@@ -286,10 +355,10 @@ def test_phrases_with_boxes_are_compared_with_the_areas_of_their_own_picture():
         assert torch.isinf(output.products[row, len(expected) :]).all()
     assert output.overlaps[1].argmax() == 2 and output.overlaps[2].argmax() == 3
     assert float(output.overlaps.max()) == pytest.approx(1.0)
-    losses = AlignmentCriterion(model.config)(output)
-    twice = AlignmentCriterion(tiny_aligner_config(phrase_weight=2.0))(output)
-    assert float(twice["phrases"]) == pytest.approx(2 * float(losses["phrases"])) and float(losses["phrases"]) > 0
-    assert "phrases" not in AlignmentCriterion(tiny_aligner_config())(output)
+    once = AlignmentCriterion(model.config)([output])["phrases"].detach()
+    twice = AlignmentCriterion(tiny_aligner_config(phrase_weight=2.0))([output])["phrases"].detach()
+    assert float(twice) == pytest.approx(2 * float(once)) and float(once) > 0
+    assert "phrases" not in AlignmentCriterion(tiny_aligner_config())([output])
 
 
 def test_the_original_is_the_paper_s():

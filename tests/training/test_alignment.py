@@ -107,8 +107,9 @@ def recipe(root: Path, **model) -> Recipe:
     return options.from_dict(Recipe, tree)
 
 
-def test_a_recipe_trains_an_aligner_that_finds_each_picture_s_sentence(tmp_path):
-    result = train(recipe(tmp_path), tmp_path / "run")
+@pytest.mark.parametrize("readers", [1, 2])
+def test_a_recipe_trains_an_aligner_that_finds_each_picture_s_sentence(tmp_path, readers):
+    result = train(recipe(tmp_path, readers=readers), tmp_path / "run")
     model = checkpoint.load(result.model)
     pictures = [tmp_path / f"{number}.png" for number in range(4)]
     scores = model.score(model.embed_pictures(pictures), model.embed_sentences(SENTENCES))
@@ -128,9 +129,10 @@ def test_published_weights_are_those_of_the_localizer(tmp_path):
 
 def test_word_vectors_are_loaded_when_training_begins(tmp_path):
     (tmp_path / "glove.txt").write_text("horse " + " ".join(["0.25"] * 8) + "\n")
-    config = tiny_aligner_config(word_vectors=str(tmp_path / "glove.txt"))
+    config = tiny_aligner_config(word_vectors=str(tmp_path / "glove.txt"), readers=2)
     model = AlignerSystem().build(config, VOCABULARY, pretrained=False)
-    assert model.reader.words.weight[VOCABULARY.encode("horse")[0]].tolist() == [0.25] * 8
+    for reader in model.readers:
+        assert reader.words.weight[VOCABULARY.encode("horse")[0]].tolist() == [0.25] * 8
     with pytest.raises(UserError, match="word_size"):
         AlignerSystem().build(tiny_aligner_config(**{**config.to_dict(), "word_size": 4}), VOCABULARY, False)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -22,6 +21,7 @@ from saywhere.models.alignment import Alignment, PictureVectors, SentenceVectors
 from saywhere.models.alignment_loss import AlignmentOutput
 from saywhere.models.alignment_score import pair_scores, score_matrix
 from saywhere.models.phrase_products import phrase_products
+from saywhere.models.sentence_target import SentenceTarget
 from saywhere.text import END, PAD, UNKNOWN, Vocabulary, pad, tokenize
 from saywhere.vision.areas import AreaExtractor, AreaFeatures, ProposedAreas, WholePicture
 from saywhere.vision.backbones import Pyramid, build_backbone
@@ -36,25 +36,6 @@ SEEING = ("backbone", "strides", "levels", "head", "areas", "proposals", "propos
 
 AT_ONCE = 16  # pictures of a list that are in memory together
 SENTENCES_AT_ONCE = 256
-
-
-@dataclass(frozen=True, eq=False)
-class SentenceTarget:
-    """What is said of one picture.
-
-    Attributes:
-        words: ``(N, T)`` of N sentences, padded on the right.
-        spans: ``(P, 3)`` of each phrase whose box is known its sentence, its first word, and the word after its last.
-        boxes: ``(P, 4)`` of those phrases, in pixels of the network's input.
-    """
-
-    words: Tensor
-    spans: Tensor = field(default_factory=lambda: torch.zeros(0, 3, dtype=torch.long))
-    boxes: Tensor = field(default_factory=lambda: torch.zeros(0, 4))
-
-    def to(self, device: torch.device) -> SentenceTarget:
-        """The same on ``device``."""
-        return SentenceTarget(self.words.to(device), self.spans.to(device), self.boxes.to(device))
 
 
 class Aligner(nn.Module):
@@ -76,19 +57,29 @@ class Aligner(nn.Module):
         self.extractor = AreaExtractor(provider, repr([getattr(config, option) for option in SEEING]))
         self.standardise = nn.BatchNorm1d(provider.feature_size, affine=False)
         self.feature_dropout = nn.Dropout(config.feature_dropout)
-        self.project = nn.Linear(provider.feature_size, config.size)
-        self.reader = Reader(
-            len(vocabulary), config.word_size, config.hidden_size, config.size, config.cell, config.dropout,
-            config.rectified, config.skip,
+        readers, size = range(config.readers), config.size // config.readers
+        self.projects = nn.ModuleList(nn.Linear(provider.feature_size, size) for _ in readers)
+        self.readers = nn.ModuleList(
+            Reader(
+                len(vocabulary), config.word_size, config.hidden_size, size, config.cell, config.dropout,
+                config.rectified, config.skip,
+            )
+            for _ in readers
         )  # fmt: skip
-        self.reader.words.weight.requires_grad_(config.train_words)
+        for words in self.word_vectors:
+            words.requires_grad_(config.train_words)
         self.log_scale = nn.Parameter(torch.tensor(-math.log(config.temperature)))
         self.log_scale.requires_grad_(config.loss == "contrastive")
 
     @property
     def device(self) -> torch.device:
         """Where the weights are."""
-        return self.project.weight.device
+        return self.log_scale.device
+
+    @property
+    def word_vectors(self) -> list[Tensor]:
+        """Of each reader the table of its words, ``(V, word_size)``."""
+        return [self.get_parameter(f"readers.{number}.words.weight") for number in range(self.config.readers)]
 
     @property
     def provider(self) -> WholePicture:
@@ -118,26 +109,33 @@ class Aligner(nn.Module):
         features: Sequence[tuple[Tensor, ...]],
         targets: Sequence[SentenceTarget],
         generator: torch.Generator | None = None,
-    ) -> AlignmentOutput:
+    ) -> list[AlignmentOutput]:
         """Scores of all pictures of a batch with all its sentences.
 
         Args:
             features: of each picture the extractor's ``features (1, R, F)`` and ``boxes (1, R, 4)``.
             targets: of each picture its sentences.
             generator: of the words that the reader does not hear.
+
+        Returns:
+            an output of each reader in training, and one of all together otherwise.
         """
-        vectors, real = self.embed_areas([row[0][0] for row in features])
-        words = pad_sequence([row for t in targets for row in t.words], batch_first=True, padding_value=PAD)
-        counts = torch.tensor([len(t.words) for t in targets], device=words.device)
-        read = self._read(self._dropped(words, generator))
-        scores = pair_scores(vectors, real, self.weighed(read), read.real, self.config.score)
-        if self.config.loss == "contrastive":
-            scores = scores * self.log_scale.exp()
-        owner = torch.arange(len(targets), device=words.device).repeat_interleave(counts)
-        if not self.config.phrase_weight:
-            return AlignmentOutput(scores, owner)
+        areas, real = self.embed_areas([row[0][0] for row in features])
+        sentences = pad_sequence([row for t in targets for row in t.words], batch_first=True, padding_value=PAD)
+        counts = torch.tensor([len(t.words) for t in targets], device=sentences.device)
+        owner = torch.arange(len(targets), device=sentences.device).repeat_interleave(counts)
+        read = self._read(self._dropped(sentences, generator))
+        scale = self.log_scale.exp() if self.config.loss == "contrastive" else 1.0
+        parts = self.config.readers if self.training else 1
         boxes = [row[1][0] for row in features]
-        return AlignmentOutput(scores, owner, *phrase_products(vectors, real, boxes, read.vectors, targets))
+        outputs = []
+        split = (vectors.chunk(parts, dim=-1) for vectors in (areas, read.vectors, self.weighed(read)))
+        for seen, heard, said in zip(*split, strict=True):
+            seen = seen * parts  # what a part adds to the mean is its own product by the number of parts
+            scores = pair_scores(seen, real, said, read.real, self.config.score)
+            phrases = phrase_products(seen, real, boxes, heard, targets) if self.config.phrase_weight else ()
+            outputs.append(AlignmentOutput(scores * scale, owner, *phrases))
+        return outputs
 
     def _dropped(self, words: Tensor, generator: torch.Generator | None) -> Tensor:
         if not self.training or self.config.word_dropout == 0:
@@ -151,8 +149,9 @@ class Aligner(nn.Module):
         flat = torch.cat(list(features)).float()
         if self.config.root:
             flat = flat.sign() * flat.abs().sqrt()
-        vectors = self.project(self.feature_dropout(self.standardise(flat)))
-        vectors = vectors if self.config.unit == "none" else functional.normalize(vectors, dim=-1)
+        flat = self.standardise(flat)
+        parts = [project(self.feature_dropout(flat)) for project in self.projects]
+        vectors = _side_by_side(parts, self.config.unit != "none")
         real = pad_sequence([torch.ones(n, dtype=torch.bool, device=flat.device) for n in counts], batch_first=True)
         return pad_sequence(list(vectors.split(counts)), batch_first=True), real
 
@@ -189,8 +188,8 @@ class Aligner(nn.Module):
         return self._read(self.numbers(sentences))
 
     def _read(self, words: Tensor) -> Read:
-        read: Read = self.reader(words)
-        return Read(functional.normalize(read.vectors, dim=-1), read.real) if self.config.unit == "both" else read
+        reads = [reader(words) for reader in self.readers]
+        return Read(_side_by_side([read.vectors for read in reads], self.config.unit == "both"), reads[0].real)
 
     @torch.no_grad()
     def embed_pictures(
@@ -349,6 +348,12 @@ def stack(rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """Vectors ``(N_k, D)`` of each item as one ``(K, N, D)``, and the mask ``(K, N)`` of those that are real."""
     real = [torch.ones(len(r), dtype=torch.bool, device=r.device) for r in rows]
     return pad_sequence(list(rows), batch_first=True), pad_sequence(real, batch_first=True)
+
+
+def _side_by_side(parts: Sequence[Tensor], unit: bool) -> Tensor:
+    """Vectors of all readers as one, such that its products are the mean of the readers'; of length 1 if ``unit``."""
+    parts = [functional.normalize(part, dim=-1) for part in parts] if unit else parts
+    return torch.cat(list(parts), dim=-1) / math.sqrt(len(parts))
 
 
 def _is_file(text: str) -> bool:

@@ -15,7 +15,9 @@ Kind = Literal["proposals", "whole"]
 Unit = Literal["none", "areas", "both"]
 Loss = Literal["contrastive", "margin"]
 
-POSITIVE = ("long_side", "multiple", "rpn_hidden", "before_nms", "size", "word_size", "hidden_size", "sentences")
+POSITIVE = (
+    "long_side", "multiple", "rpn_hidden", "before_nms", "size", "readers", "word_size", "hidden_size", "sentences",
+)  # fmt: skip
 SHARES = ("proposal_nms", "word_dropout", "smoothing")
 BELOW_ONE = ("feature_dropout", "dropout")
 
@@ -36,7 +38,10 @@ class AlignerConfig(Config):
         pyramid, anchors, rpn_hidden: of that DenseCap.
         root: features enter as the square root of their size, sign kept, which tames the strong ones.
         size: of the space that areas and words share.
-        word_size, hidden_size, cell, rectified, skip: see :class:`saywhere.language.reader.Reader`.
+        readers: so many readers share the space out between them. Each has word vectors and a projection of the areas
+            of its own and is taught by a loss of its own; readers differ by their first weights and by what dropout
+            takes from them, and the mean of their products says more than each (an ensemble in one model).
+        word_size, hidden_size, cell, rectified, skip: of each reader, see :class:`saywhere.language.reader.Reader`.
         word_vectors: file in GloVe's text format that training starts from; None draws them.
         train_words: learn the word vectors; else they stay as they were loaded or drawn.
         feature_dropout: on the features of areas.
@@ -73,6 +78,7 @@ class AlignerConfig(Config):
     rpn_hidden: int = 128
     root: bool = True
     size: int = 512
+    readers: int = 1
     word_size: int = 300
     hidden_size: int = 512
     cell: Cell = "gru"
@@ -105,6 +111,7 @@ class AlignerConfig(Config):
             self.require(0 <= getattr(self, option) <= 1, option, "between 0 and 1")
         for option in BELOW_ONE:
             self.require(0 <= getattr(self, option) < 1, option, "at least 0 and below 1")
+        self.require(self.size % self.readers == 0, "size", f"a multiple of the {self.readers} readers")
         self.require(list(self.strides) == sorted(set(self.strides)) != [], "strides", "one or more, ascending")
         self.require(set(self.levels) <= set(self.strides), "levels", "among the strides")
         self.require(bool(self.levels) or self.head, "levels", "one or more, or head true")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import torch
 from torch import Tensor, nn
 
 from saywhere.models.aligner_config import AlignerConfig
@@ -19,8 +22,16 @@ class AlignmentCriterion(nn.Module):
         super().__init__()
         self.config = config
 
-    def forward(self, output: AlignmentOutput) -> dict[str, Tensor]:
-        """See :mod:`saywhere.models.alignment_loss`."""
+    def forward(self, outputs: Sequence[AlignmentOutput]) -> dict[str, Tensor]:
+        """The mean over the ``outputs`` of the losses of :mod:`saywhere.models.alignment_loss`.
+
+        With M readers the gradient of each is an M-th of what it is alone, which AdamW and RMSprop do not feel.
+        """
+        losses = [self.losses(output) for output in outputs]
+        return {name: torch.stack([each[name] for each in losses]).mean() for name in losses[0]}
+
+    def losses(self, output: AlignmentOutput) -> dict[str, Tensor]:
+        """Of one reader, or of all together."""
         if self.config.loss == "contrastive":
             losses = contrastive(output, self.config.smoothing)
         else:

@@ -3,35 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from saywhere import boxes as geometry
-
-
-class Placed(Protocol):
-    """Phrases of one picture: see :class:`saywhere.models.aligner.SentenceTarget`."""
-
-    @property
-    def words(self) -> Tensor:
-        """``(N, T)``."""
-        ...
-
-    @property
-    def spans(self) -> Tensor:
-        """``(P, 3)``."""
-        ...
-
-    @property
-    def boxes(self) -> Tensor:
-        """``(P, 4)``."""
-        ...
+from saywhere.models.sentence_target import SentenceTarget
 
 
 def phrase_products(
-    areas: Tensor, areas_real: Tensor, boxes: Sequence[Tensor], words: Tensor, targets: Sequence[Placed]
+    areas: Tensor, areas_real: Tensor, boxes: Sequence[Tensor], words: Tensor, targets: Sequence[SentenceTarget]
 ) -> tuple[Tensor, Tensor]:
     """Of all phrases of all pictures the products with the areas, and the IoU of their boxes with them.
 

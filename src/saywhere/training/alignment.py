@@ -15,9 +15,10 @@ from saywhere.data.sample import Sample
 from saywhere.images import Picture, measure
 from saywhere.language.word_vectors import load_word_vectors, read_word_vectors
 from saywhere.models import checkpoint
-from saywhere.models.aligner import Aligner, SentenceTarget
+from saywhere.models.aligner import Aligner
 from saywhere.models.aligner_config import AlignerConfig
 from saywhere.models.alignment_criterion import AlignmentCriterion
+from saywhere.models.sentence_target import SentenceTarget
 from saywhere.text import END, Vocabulary, pad, tokenize
 from saywhere.training.dataset import mirror_phrase
 
@@ -99,7 +100,9 @@ class AlignerSystem:
             if model.provider.features.head is not None:
                 model.provider.features.head.load_published(config.backbone)
         if config.word_vectors is not None:
-            load_word_vectors(model.reader.words.weight, read_word_vectors(config.word_vectors, vocabulary))
+            vectors = read_word_vectors(config.word_vectors, vocabulary)
+            for words in model.word_vectors:
+                load_word_vectors(words, vectors)
         return model
 
     def criterion(self, model: Aligner, samples: Sequence[Sample]) -> AlignmentCriterion:

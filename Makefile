@@ -1,35 +1,49 @@
-# Everything a fresh machine needs besides make and Python 3.11 is installed into .venv by the first target that wants it.
-.PHONY: help demo test check format lock clean
+# Everything a fresh machine needs besides make and Python 3.11 is installed by the first target that wants it: the small
+# core into .venv-core for the demo, everything into .venv for the rest.
+.PHONY: help demo test test-core check format lock clean
 .DEFAULT_GOAL := help
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
+CORE := .venv-core/bin
+WHEEL := .venv-wheel/bin
 READY := .venv/ready
-MODEL ?= densecap-flickr8k
 PHOTOGRAPHS := astronaut.png camera.png motorcycle_left.png
 
 # One thread a process: the tests run in two processes, and more threads than cores make torch slower, not faster.
 TEST_ENV := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1
 
 help:
-	@echo "make demo    describe real photographs with the shipped model, drawn into demo/"
-	@echo "make test    linter, formatter, type checker and all tests"
-	@echo "make check   the same without the tests"
-	@echo "make format  format the code and repair what the linter can"
-	@echo "make lock    write requirements.txt from pyproject.toml (UPGRADE=1: with the newest versions)"
-	@echo "make clean   remove the environment and what the demo wrote"
+	@echo "make demo       describe real photographs with the bundled model, drawn into demo/ (installs no PyTorch)"
+	@echo "make test       linter, formatter, type checker and all tests; then those of the wheel without PyTorch"
+	@echo "make check      linter, formatter and type checker"
+	@echo "make format     format the code and repair what the linter can"
+	@echo "make lock       write requirements.txt and requirements-core.txt (UPGRADE=1: with the newest versions)"
+	@echo "make clean      remove the environments and what the demo wrote"
 
-# One call a photograph, because a call for a single picture prints its table.
-demo: $(READY)
-	@photographs=$$($(BIN)/python -c "import skimage; print(skimage.data_dir)") && \
+# One call a photograph, because a call for a single image prints its table.
+demo: .venv-core/ready
+	@photographs=$$($(CORE)/python -c "import importlib.util as u; print(u.find_spec('skimage').submodule_search_locations[0])")/data && \
 	for name in $(PHOTOGRAPHS); do \
 		echo "saywhere describe $$name --out demo --top 5 --threshold 0.5"; \
-		$(BIN)/saywhere describe $$photographs/$$name --out demo --top 5 --threshold 0.5 --model $(MODEL) || exit; \
+		$(CORE)/saywhere describe $$photographs/$$name --out demo --top 5 --threshold 0.5 || exit; \
 	done
 	@echo "The photographs with boxes and captions drawn: $(PHOTOGRAPHS:%=demo/%)"
 
 test: check
 	$(TEST_ENV) $(BIN)/python -m pytest -n 2
+	$(MAKE) test-core
+
+# The wheel in an environment without PyTorch: the tests that need none of it, with no network.
+test-core: $(READY)
+	rm -rf .venv-wheel dist
+	$(BIN)/python -m hatchling build -t wheel
+	$(PYTHON) -m venv .venv-wheel
+	$(BIN)/uv pip install --quiet --python $(WHEEL)/python --require-hashes --requirement requirements-core.txt
+	$(BIN)/uv pip install --quiet --python $(WHEEL)/python --no-deps dist/*.whl
+	$(BIN)/uv pip install --quiet --python $(WHEEL)/python --constraint .venv/versions.txt pytest hypothesis pytest-xdist
+	$(BIN)/uv pip install --quiet --python $(WHEEL)/python --constraint .venv/versions.txt --no-deps scikit-image
+	$(TEST_ENV) SAYWHERE_TEST_INSTALLED=1 $(WHEEL)/python -m pytest -n 2
 
 check: $(READY)
 	$(BIN)/ruff check .
@@ -40,20 +54,38 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# uv, the installer, is fetched by pip in the version and with the hashes of the lock; uv then installs the rest in parallel.
-$(READY): requirements.txt pyproject.toml
+# $(1): folder of an environment, $(2): file of its versions and hashes. uv, the installer, is fetched by pip in the
+# version and with the hashes of the lock; uv then installs the rest in parallel, compiled as pip does it, for otherwise
+# every process that may not write compiled modules compiles all that it imports.
+define install
 	@$(PYTHON) -c "import sys; sys.exit(sys.version_info[:2] != (3, 11))" \
 		|| { echo "error: the locked environment needs Python 3.11; name it: make PYTHON=/path/to/python3.11"; exit 2; }
-	test -x $(BIN)/pip || $(PYTHON) -m venv .venv
-	sed -n '/^uv==/,/[^\\]$$/p' requirements.txt > .venv/uv.txt
-	$(BIN)/python -m pip install --quiet --require-hashes --no-deps --requirement .venv/uv.txt
-	$(BIN)/uv pip install --python $(BIN)/python --require-hashes --requirement requirements.txt
+	test -x $(1)/bin/pip || $(PYTHON) -m venv $(1)
+	sed -n '/^uv==/,/[^\\]$$/p' requirements.txt > $(1)/uv.txt
+	$(1)/bin/python -m pip install --quiet --require-hashes --no-deps --requirement $(1)/uv.txt
+	$(1)/bin/uv pip install --compile-bytecode --python $(1)/bin/python --require-hashes --requirement $(2)
+endef
+
+$(READY): requirements.txt pyproject.toml
+	$(call install,.venv,requirements.txt)
 	$(BIN)/uv pip install --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	sed -n 's/^\([A-Za-z0-9._-]*==[^ ]*\) .*/\1/p' requirements.txt > .venv/versions.txt
 	@touch $@
 
+# scikit-image without what it needs itself: only its photographs are wanted.
+.venv-core/ready: requirements-core.txt requirements.txt pyproject.toml
+	$(call install,.venv-core,requirements-core.txt)
+	sed -n '/^scikit-image==/,/[^\\]$$/p' requirements.txt > .venv-core/photographs.txt
+	$(CORE)/uv pip install --python $(CORE)/python --no-deps --require-hashes --requirement .venv-core/photographs.txt
+	$(CORE)/uv pip install --compile-bytecode --python $(CORE)/python --no-deps .
+	@touch $@
+
+COMPILE = $(BIN)/uv pip compile pyproject.toml --generate-hashes --no-header --no-annotate --quiet --python-version 3.11 \
+	--python-platform x86_64-manylinux_2_28
+
 lock: $(READY)
-	$(BIN)/uv pip compile pyproject.toml --extra dev --generate-hashes --no-header --no-annotate --quiet \
-		--python-version 3.11 --python-platform x86_64-manylinux_2_28 $(if $(UPGRADE),--upgrade) --output-file requirements.txt
+	$(COMPILE) --extra dev $(if $(UPGRADE),--upgrade) --output-file requirements.txt
+	$(COMPILE) --constraint requirements.txt $(if $(UPGRADE),--upgrade) --output-file requirements-core.txt
 
 clean:
-	rm -rf .venv demo
+	rm -rf .venv .venv-core .venv-wheel dist demo

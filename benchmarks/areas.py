@@ -1,6 +1,6 @@
-"""Speed of captions by the kind of area that is looked at (Areas of Attention, section 4.2), in one run.
+"""Speed of captions by the kind of region that is attended to (Areas of Attention, section 4.2), in one run.
 
-    python benchmarks/areas.py [--repeats 5] [--threads N] [--beam 1] [--localizer densecap-flickr8k] [--json FILE]
+    python benchmarks/areas.py [--repeats 5] [--threads N] [--beam-size 1] [--localizer flickr-coco] [--json FILE]
 
 One photograph of scikit-image; captioners with random weights (seed 0), the default sizes, 2,200 words. They
 take turns. See README.md beside this file.
@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from saywhere.models.captioner import Captioner
+    from saywhere.models.model import Model
 
 KINDS: dict[str, dict[str, Any]] = {
-    "no areas": {"speaker": "gru", "areas": "whole"},
-    "grid": {"areas": "grid"},
-    "transformer": {"areas": "transformer"},
-    "proposals": {"areas": "proposals"},
+    "no regions": {"decoder": "gru", "attend_to": "whole"},
+    "grid": {"attend_to": "grid"},
+    "transformer": {"attend_to": "transformer"},
+    "proposals": {"attend_to": "proposals"},
 }
 SEARCHED = "selective search"
 """Proposals as the paper had them: found outside the network, beforehand, from the pixels."""
@@ -32,67 +32,71 @@ SEARCHED = "selective search"
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description="Speed of captions by kind of area.")
+    parser = argparse.ArgumentParser(description="Speed of captions by kind of region.")
     parser.add_argument("--repeats", type=int, default=5, help="rounds, after one to warm up")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of torch; all cores")
-    parser.add_argument("--beam", type=int, default=1, help="hypotheses in decoding")
-    parser.add_argument("--localizer", default="densecap-flickr8k", help="the DenseCap whose layer makes proposals")
+    parser.add_argument("--beam-size", type=int, default=1, help="hypotheses in decoding")
+    parser.add_argument("--localizer", default="flickr-coco", help="the model whose localization layer makes proposals")
     parser.add_argument("--set", action="append", default=[], metavar="OPTION=VALUE", help="other sizes of all models")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     options = parser.parse_args(arguments)
-    if min(options.repeats, options.threads, options.beam) < 1:
-        parser.error("--repeats, --threads and --beam are at least 1")
+    if min(options.repeats, options.threads, options.beam_size) < 1:
+        parser.error("--repeats, --threads and --beam-size are at least 1")
     return options
 
 
-def build(kind: dict[str, Any], sizes: dict[str, Any], localizer: str) -> Captioner:
-    """A captioner with random weights; proposals come from a trained layer."""
+def build(kind: dict[str, Any], sizes: dict[str, Any], localizer: str) -> Model:
+    """Return a captioner with random weights; proposals come from a trained layer."""
     import torch
 
-    import saywhere
-    from saywhere.models.captioner import Captioner
-    from saywhere.models.captioner_config import CaptionerConfig
+    from saywhere.configs.captioner import CaptionerConfig
+    from saywhere.engines.torch import TorchEngine
+    from saywhere.models.model import Model
+    from saywhere.networks import checkpoint
+    from saywhere.networks.captioner.network import Captioner
+    from saywhere.options import nest
     from saywhere.text import Vocabulary
 
     torch.manual_seed(0)
     vocabulary = Vocabulary({f"word{number}": 1 for number in range(2200)})
-    config = CaptionerConfig.from_dict({**sizes, **kind})
-    model = Captioner(config, vocabulary, pretrained_backbone=False).eval()
-    if config.areas == "proposals":
-        model.take_localization(saywhere.load(localizer))
-    return model
+    network = Captioner(CaptionerConfig().merge(nest({**sizes, **kind})), vocabulary, pretrained_backbone=False)
+    if network.config.attend_to == "proposals":
+        network.trunk.take_from(checkpoint.load_network(localizer, "densecap").trunk)
+    return Model(TorchEngine({"captioner": network}))
 
 
 def ways(options: argparse.Namespace) -> dict[str, Callable[[], object]]:
-    """What is timed, by name: from the pixels to the sentence."""
+    """Return what is timed, by name: from the pixels to the sentence."""
     import skimage.data
 
     from saywhere.errors import UserError
-    from saywhere.images import open_picture
+    from saywhere.images import open_image
+    from saywhere.networks.vision.external_proposals import SelectiveSearch
     from saywhere.options import assignments
-    from saywhere.vision.proposals import SelectiveSearch
 
-    picture = open_picture(skimage.data.astronaut())
-    sizes = assignments(options.set)
+    image = open_image(skimage.data.astronaut())
+    sizes, beam_size = assignments(options.set), options.beam_size
     models = {name: build(kind, sizes, options.localizer) for name, kind in KINDS.items()}
     found: dict[str, Callable[[], object]] = {
-        name: lambda model=model: model.caption(picture, options.beam) for name, model in models.items()
+        name: lambda model=model: model.caption(image, beam_size=beam_size, attention=False)
+        for name, model in models.items()
     }
     proposing = models["proposals"]
+    limit = proposing.require("captioner", "be timed").config.proposals.post_nms_top_n
     try:
         search = SelectiveSearch()
     except UserError:  # the extra proposals is not installed
         return found
 
     def searched() -> object:
-        boxes = search(picture).boxes[: proposing.config.proposals]
-        return proposing.caption(picture, options.beam, boxes=boxes)
+        boxes = search(image).boxes[:limit]
+        return proposing.caption(image, beam_size=beam_size, boxes=boxes, attention=False)
 
     return {**found, SEARCHED: searched}
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Milliseconds a picture of each kind, and their ratios to the grid, round by round."""
+    """Return milliseconds an image of each kind, and their ratios to the grid, round by round."""
     import torch
 
     torch.set_num_threads(options.threads)
@@ -115,14 +119,14 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         }
         for name in work
     }
-    return {"threads": options.threads, "beam": options.beam, "repeats": options.repeats, "kinds": rows}
+    return {"threads": options.threads, "beam_size": options.beam_size, "repeats": options.repeats, "kinds": rows}
 
 
 def main() -> None:
     """Measure, print, write."""
     options = parse()
     report = measure(options)
-    print(f"captions of one picture, {report['threads']} threads, beam {report['beam']}: {report['repeats']} rounds")
+    print(f"captions of one image, {report['threads']} threads, beam {report['beam_size']}: {report['repeats']} rounds")
     for name, row in report["kinds"].items():
         print(f"{name:17} {row['wall']:7.0f} ms   cpu {row['cpu']:7.0f} ms   {row['ratio']:5.2f} x grid")
     if options.json is not None:

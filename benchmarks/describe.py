@@ -1,10 +1,10 @@
-"""Speed and memory of ``describe``: by stage, at several sizes, numbers of proposals and batch sizes, beside a peer.
+"""Speed and memory of ``describe``: the engines in turns, by stage, at several sizes and batch sizes, beside a peer.
 
-    python benchmarks/describe.py [--model M] [--size 720 384] [--proposals 100 300] [--batch 1 8] [--repeats 7]
-                                  [--threads N] [--no-peer] [--json FILE]
+    python benchmarks/describe.py [--model M] [--engines onnx torch] [--size 384 720] [--batch 1 8] [--repeats 5]
+                                  [--proposals N] [--threads 1] [--images N] [--no-peer] [--json FILE]
 
 Every configuration runs in a process of its own (``describe_worker.py``), so that its peak memory is its own. The
-processes of one size are all started and warmed up first; then they take turns, one round over all pictures each, so
+processes of one size are all started and warmed up first; then they take turns, one round over all images each, so
 that what changes on the machine during the run meets all of them alike. See README.md beside this file.
 """
 
@@ -21,14 +21,10 @@ import tempfile
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from typing import Any
 
 WORKER = Path(__file__).with_name("describe_worker.py")
 PEER = "torchvision fasterrcnn_mobilenet_v3_large_fpn"
-AIM = {"size": 720, "proposals": 300, "batch": 1, "milliseconds": 240.0}
 PHOTOGRAPHS = (
     "astronaut.png",
     "chelsea.png",
@@ -40,26 +36,23 @@ PHOTOGRAPHS = (
     "hubble_deep_field.jpg",
 )
 QUALITY = 90
-RANDOM_NOTE = (
-    "Random weights: more boxes survive the final suppression than with a trained model, and no caption ends before "
-    "its longest length, so the speaker's time and the gain of captioning only the survivors are not a user's."
-)
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line, checked."""
-    parser = argparse.ArgumentParser(description="Speed and memory of describe, by stage, beside a peer.")
-    parser.add_argument("--model", help="name or folder of a checkpoint; without it random weights (seed 0)")
-    parser.add_argument("--size", type=_count, nargs="+", default=[720, 384], help="long side of the network's input")
-    parser.add_argument("--proposals", type=_count, nargs="+", default=[100, 300])
+    parser = argparse.ArgumentParser(description="Speed and memory of describe, by engine and stage, beside a peer.")
+    parser.add_argument("--model", default="flickr-coco", help="name or folder of a model")
+    parser.add_argument("--engines", nargs="+", choices=("onnx", "int8", "torch"), default=["onnx", "torch"])
+    parser.add_argument("--size", type=_count, nargs="+", default=[384, 720], help="long side of the network's input")
     parser.add_argument("--batch", type=_count, nargs="+", default=[1, 8])
-    parser.add_argument("--repeats", type=_count, default=7, help="rounds over all pictures")
-    parser.add_argument("--threads", type=_count, default=len(os.sched_getaffinity(0)), help="of torch; all cores")
-    parser.add_argument("--pictures", type=_count, help="how many; as many as the largest batch")
+    parser.add_argument("--proposals", type=_count, help="instead of the model's")
+    parser.add_argument("--repeats", type=_count, default=5, help="rounds over all images")
+    parser.add_argument("--threads", type=_count, default=1, help="of a computation")
+    parser.add_argument("--images", type=_count, help="how many; as many as the largest batch")
     parser.add_argument("--peer", action=argparse.BooleanOptionalAction, default=True, help=PEER)
     parser.add_argument("--json", type=Path, help="write everything to this file")
     options = parser.parse_args(arguments)
-    options.pictures = options.pictures or max(options.batch)
+    options.images = options.images or max(options.batch)
     if options.json is not None and not options.json.parent.is_dir():
         parser.error(f"--json {options.json}: there is no folder {options.json.parent}")
     return options
@@ -99,19 +92,19 @@ class Worker:
 
     def __init__(self, task: dict[str, Any], threads: int) -> None:
         self.task = task
-        environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1"}
+        limits = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
         self.process = subprocess.Popen(
             [sys.executable, str(WORKER), json.dumps({**task, "threads": threads})],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=environment,
+            env={**os.environ, **limits, "HF_HUB_OFFLINE": "1"},
         )
         self.rounds: list[dict[str, Any]] = []
         self.ready: dict[str, Any] = {}
 
     def __str__(self) -> str:
-        return "{subject}, {proposals} proposals, batch {batch}".format(**self.task)
+        return "{subject}, batch {batch}".format(**self.task)
 
     def wait(self) -> None:
         """Until it is warm."""
@@ -134,24 +127,20 @@ class Worker:
         return answer
 
 
-def measure(options: argparse.Namespace, size: int, pictures: Sequence[str], say: Any) -> list[Worker]:
+def measure(options: argparse.Namespace, size: int, images: Sequence[str]) -> list[Worker]:
     """All configurations of one size, in turns; the order is reversed every other round."""
-    subjects = ("ours", "peer") if options.peer else ("ours",)
-    tasks = [
-        {"subject": subject, "model": options.model, "size": size, "proposals": n, "batch": b, "pictures": pictures}
-        for subject in subjects
-        for n in options.proposals
-        for b in options.batch
-    ]
+    shared = {"model": options.model, "size": size, "proposals": options.proposals, "images": images}
+    subjects = [*options.engines, *(["peer"] if options.peer else [])]
+    tasks = [{"subject": subject, "batch": batch, **shared} for subject in subjects for batch in options.batch]
     workers: list[Worker] = []
     try:
         for task in tasks:
             workers.append(Worker(task, options.threads))
         for worker in workers:
-            say(f"size {size}: warming up {worker}")
+            print(f"size {size}: warming up {worker}", file=sys.stderr)
             worker.wait()
         for i in range(options.repeats):
-            say(f"size {size}: round {i + 1} of {options.repeats}")
+            print(f"size {size}: round {i + 1} of {options.repeats}", file=sys.stderr)
             for worker in workers[:: -1 if i % 2 else 1]:
                 worker.run()
     finally:
@@ -166,64 +155,50 @@ def spread(values: Sequence[float]) -> dict[str, float]:
     return {"median": middle, "lower": lower, "upper": upper}
 
 
-def times(rounds: Sequence[dict[str, dict[str, float]]]) -> dict[str, Any]:
-    """Wall milliseconds a picture and their spread, and the median of the CPU milliseconds."""
-    return {**spread([row["wall"] for row in rounds]), "cpu": statistics.median(row["cpu"] for row in rounds)}
-
-
-def with_all(row: dict[str, Any]) -> float:
-    """Wall time of a round had it captioned all proposals, as the original did."""
-    return row["total"]["wall"] - row["stages"]["speaker"]["wall"] + row["speaker_all"]["wall"]
-
-
-def ratio(over: Sequence[float], under: Sequence[float]) -> dict[str, float]:
-    """Spread of the quotients of the same rounds."""
-    return spread([a / b for a, b in zip(over, under, strict=True)])
+def times(rounds: Sequence[dict[str, float]]) -> dict[str, Any]:
+    """Milliseconds an image: of the processor, with their spread, and the median on the wall."""
+    return {**spread([row["cpu"] for row in rounds]), "wall": statistics.median(row["wall"] for row in rounds)}
 
 
 def configuration(task: dict[str, Any], ready: dict[str, Any], rounds: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """What is reported of one configuration."""
+    total = times([r["total"] for r in rounds])
     row = {
-        **{key: task[key] for key in ("subject", "size", "proposals", "batch")},
+        **{key: task[key] for key in ("subject", "size", "batch")},
         **ready,
         "boxes": rounds[-1]["boxes"],
-        "total": times([r["total"] for r in rounds]),
+        "total": total,
+        "images_a_second_and_core": 1000 / total["median"],
     }
     if task["subject"] == "peer":
         return row
-    parts = [sum(stage["wall"] for stage in r["stages"].values()) for r in rounds]
+    parts = [sum(stage["cpu"] for stage in r["stages"].values()) for r in rounds]
     return {
         **row,
-        "proposals_found": rounds[-1]["proposals"],
-        "words": rounds[-1]["words"],
         "stages": {name: times([r["stages"][name] for r in rounds]) for name in rounds[0]["stages"]},
-        "rest": spread([r["total"]["wall"] - part for r, part in zip(rounds, parts, strict=True)]),
-        "speaker_all": times([r["speaker_all"] for r in rounds]),
-        "total_all": spread([with_all(r) for r in rounds]),
+        "rest": spread([r["total"]["cpu"] - part for r, part in zip(rounds, parts, strict=True)]),
     }
 
 
 def ratios(measured: Sequence[tuple[dict[str, Any], Sequence[dict[str, Any]]]]) -> list[dict[str, Any]]:
-    """The comparisons: each has ``what``, the configuration and the spread of its quotients over the rounds."""
-    wall = {
-        (task["subject"], task["size"], task["proposals"], task["batch"]): [r["total"]["wall"] for r in rounds]
-        for task, rounds in measured
-    }
-    found = []
+    """The comparisons of processor time: each has ``what``, the size, the batch and the spread over the rounds."""
+    taken: dict[Any, dict[str, list[float]]] = {}
     for task, rounds in measured:
-        subject, size, proposals, batch = key = tuple(task[k] for k in ("subject", "size", "proposals", "batch"))
-        where = {"subject": subject, "size": size, "proposals": proposals, "batch": batch}
-        if subject == "ours":
-            everything, spoken = [with_all(r) for r in rounds], [r["speaker_all"]["wall"] for r in rounds]
-            kept = [r["stages"]["speaker"]["wall"] for r in rounds]
-            found.append({"what": "all captions / survivors' captions", **where, **ratio(everything, wall[key])})
-            found.append({"what": "the same, speaker alone", **where, **ratio(spoken, kept)})
-            if (peer := wall.get(("peer", *key[1:]))) is not None:
-                found.append({"what": "ours / peer", **where, **ratio(wall[key], peer)})
-        one = wall.get((*key[:3], 1))
-        if batch != 1 and one is not None:
-            found.append({"what": f"batch {batch} / batch 1", **where, **ratio(wall[key], one)})
-    return found
+        stages = {"describe": [r["total"]["cpu"] for r in rounds]}
+        if "stages" in rounds[0]:
+            stages["trunk"] = [r["stages"]["trunk"]["cpu"] for r in rounds]
+        taken[task["subject"], task["size"], task["batch"]] = stages
+    found = []
+    for (subject, size, batch), stages in taken.items():
+        others = ((other, taken.get((other, size, batch), {})) for other in ("torch", "peer", "onnx"))
+        pairs = [(f"{other} / {subject}", times) for other, times in others if other != subject != "peer"]
+        pairs += [("one by one / in batches", taken.get((subject, size, 1), {}))] if batch != 1 else []
+        for what, times in pairs:
+            for stage in stages.keys() & times.keys():
+                quotients = [a / b for a, b in zip(times[stage], stages[stage], strict=True)]
+                name = f"{what}, {stage}" + (f" ({subject})" if "batches" in what else "")
+                found.append({"what": name, "size": size, "batch": batch, **spread(quotients)})
+    return sorted(found, key=lambda row: (row["size"], row["what"], row["batch"]))
 
 
 def machine(threads: int) -> dict[str, Any]:
@@ -231,9 +206,11 @@ def machine(threads: int) -> dict[str, Any]:
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.is_file() else []
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    packages = ("saywhere", "torch", "torchvision", "timm", "pillow")
+    flags = next((line for line in lines if line.startswith("flags")), "").split()
+    packages = ("saywhere", "onnxruntime", "numpy", "torch", "torchvision", "timm", "pillow")
     return {
         "processor": names[0] if names else platform.processor(),
+        "instructions": [flag for flag in ("avx2", "avx512f", "avx512_vnni") if flag in flags],
         "cores": len(os.sched_getaffinity(0)),
         "threads": threads,
         "python": platform.python_version(),
@@ -242,94 +219,61 @@ def machine(threads: int) -> dict[str, Any]:
 
 
 def show(report: dict[str, Any]) -> None:
-    """Print the tables, the ratios and the notes."""
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console()
+    """Print the tables, the ratios and the note."""
+    print(", ".join(f"{name} {value}" for name, value in report["machine"].items()))
     for size in dict.fromkeys(row["size"] for row in report["configurations"]):
-        _show_size(console, size, [row for row in report["configurations"] if row["size"] == size])
-    quotients = Table("ratio", "size", "proposals", "batch", "median (quartiles)", title="ratios, round by round")
+        rows = [row for row in report["configurations"] if row["size"] == size]
+        print(f"\nlong side {size}: milliseconds of processor an image, median (quartiles)\n")
+        print("\n".join(table(rows)))
+    print("\n| ratio, round by round | size | batch | median (quartiles) |\n|---|---|---|---|")
     for row in report["ratios"]:
-        what = row["what"] + (" (peer)" if row["subject"] == "peer" else "")
         cell = f"{row['median']:.2f} ({row['lower']:.2f} to {row['upper']:.2f})"
-        quotients.add_row(what, *(str(row[k]) for k in ("size", "proposals", "batch")), cell)
-    console.print(quotients)
-    for note in report["notes"]:
-        console.print(note)
+        print(f"| {row['what']} | {row['size']} | {row['batch']} | {cell} |")
+    if report["load_before"] > 0.25 * report["machine"]["cores"]:
+        cores = report["machine"]["cores"]
+        print(f"\nThe machine was busy: load {report['load_before']:.1f} on {cores} cores at the start.")
 
 
-def _show_size(console: Console, size: int, rows: Sequence[dict[str, Any]]) -> None:
-    """The table of the configurations of one size."""
-    from rich.table import Table
-
-    ours = [row for row in rows if row["subject"] == "ours"]
-    table = Table(title=f"long side {size}: ms a picture, median (quartiles)")
-    table.add_column("stage")
-    for row in ours:
-        table.add_column(f"{row['proposals']} proposals\nbatch {row['batch']}", justify="right")
-    for name in ours[0]["stages"]:
-        table.add_row(name, *(_cell(row["stages"][name]) for row in ours))
-    table.add_row("rest", *(_cell(row["rest"]) for row in ours), end_section=True)
-    table.add_row("describe, whole", *(_cell(row["total"]) for row in ours))
-    table.add_row("with all captions", *(_cell(row["total_all"]) for row in ours))
-    table.add_row("speaker, all captions", *(_cell(row["speaker_all"]) for row in ours), end_section=True)
-    if peers := [row for row in rows if row["subject"] == "peer"]:
-        table.add_row("peer, whole", *(_cell(row["total"]) for row in peers))
-        table.add_row("peer, peak MB", *(f"{row['peak_mb']:.0f}" for row in peers), end_section=True)
-    table.add_row("peak MB", *(f"{row['peak_mb']:.0f}" for row in ours))
-    table.add_row("MB with model loaded", *(f"{row['loaded_mb']:.0f}" for row in ours))
-    table.add_row("boxes described", *(f"{row['boxes']:.0f} of {row['proposals_found']:.0f}" for row in ours))
-    table.add_row("words a caption", *(f"{row['words']:.1f}" for row in ours))
-    console.print(table)
+def table(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """The Markdown table of the configurations of one size."""
+    lines = ["| | " + " | ".join(f"{row['subject']}, batch {row['batch']}" for row in rows) + " |"]
+    lines.append("|---|" + "---|" * len(rows))
+    names = next((list(row["stages"]) for row in rows if "stages" in row), [])
+    cells = {name: [_cell(row["stages"][name]) if "stages" in row else "" for row in rows] for name in names}
+    cells["rest"] = [_cell(row["rest"]) if "rest" in row else "" for row in rows]
+    cells["describe"] = [_cell(row["total"]) for row in rows]
+    cells["describe, on the wall"] = [f"{row['total']['wall']:.1f}" for row in rows]
+    cells["images a second and core"] = [f"{row['images_a_second_and_core']:.1f}" for row in rows]
+    cells["peak MB"] = [f"{row['peak_mb']:.0f}" for row in rows]
+    cells["boxes"] = [f"{row['boxes']:.0f}" for row in rows]
+    return lines + [f"| {name} | " + " | ".join(row) + " |" for name, row in cells.items()]
 
 
 def _cell(row: dict[str, float]) -> str:
-    digits = 1 if row["median"] < 100 else 0
-    return f"{row['median']:.{digits}f} ({row['lower']:.{digits}f}-{row['upper']:.{digits}f})"
-
-
-def notes(report: dict[str, Any]) -> list[str]:
-    """What a reader of the figures must know."""
-    found = [] if report["model"] else [RANDOM_NOTE]
-    cores, threads, before = report["machine"]["cores"], report["machine"]["threads"], report["load_before"]
-    if before > 0.25 * cores:
-        found.append(f"The machine was busy (load {before:.1f} on {cores} cores at the start): no figures to keep.")
-    for row in report["configurations"]:
-        if row["subject"] == "ours" and all(row[key] == AIM[key] for key in ("size", "proposals", "batch")):
-            reached = "reached" if row["total"]["median"] < AIM["milliseconds"] else "not reached"
-            found.append(
-                f"Aim {reached}: {row['total']['median']:.0f} ms at 720 px, 300 proposals, one picture at a time, on "
-                f"{threads} threads; aim below 240 ms."
-            )
-    return found
+    return f"{row['median']:.1f} ({row['lower']:.1f} to {row['upper']:.1f})"
 
 
 def main() -> None:
     """Measure, print, write."""
-    from rich.console import Console
-
     options = parse()
-    status = Console(stderr=True)
     load_before = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as temporary:
-        pictures = write_photographs(Path(temporary), options.pictures, max(options.size))
-        paths = [picture.pop("path") for picture in pictures]
-        workers = [w for size in options.size for w in measure(options, size, paths, status.print)]
+        images = write_photographs(Path(temporary), options.images, max(options.size))
+        paths = [image.pop("path") for image in images]
+        workers = [w for size in options.size for w in measure(options, size, paths)]
     report: dict[str, Any] = {
         "model": options.model,
         "machine": machine(options.threads),
         "load_before": load_before,
         "load_after": os.getloadavg()[0],
         "repeats": options.repeats,
-        "pictures": pictures,
+        "images": images,
         "configurations": [configuration(w.task, w.ready, w.rounds) for w in workers],
         "ratios": ratios([(w.task, w.rounds) for w in workers]),
     }
-    report["notes"] = notes(report)
     show(report)
     if options.json is not None:
-        options.json.write_text(json.dumps(report, indent=2) + "\n")
+        options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,11 @@
 """One configuration in a process of its own: ``describe.py`` starts it and asks it for one round at a time.
 
 It gets its task as JSON on the command line. On its standard output it writes one JSON line when it is warm, and one
-for each line it reads from its standard input: the times of one round over all pictures.
+for each line it reads from its standard input: the times of one round over all images.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import resource
@@ -16,34 +15,25 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 WARM_UP = 2
-STAGES = (
-    "decode + resize",
-    "backbone",
-    "pyramid",
-    "RPN head",
-    "RPN NMS",
-    "pooling",
-    "recognition",
-    "final NMS",
-    "speaker",
-)
-VOCABULARY_SIZE = 2200
+PROPOSALS = 100
+"""Of the peer, unless another number is asked for: as many as the bundled model has."""
+STAGES = ("decode + resize", "trunk", "proposals", "region head", "final NMS", "decoder")
 
 
 def peak_mb() -> float:
-    """The most memory this process ever held, in MB of 1024 * 1024 bytes."""
+    """Return the most memory this process ever held, in MB of 1024 * 1024 bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / (1024 * 1024 if sys.platform == "darwin" else 1024)
 
 
 class Stopwatch:
-    """Wall and CPU milliseconds by name, added up until they are taken."""
+    """Add up wall and CPU milliseconds by name until they are taken."""
 
     def __init__(self) -> None:
         self.times: dict[str, list[float]] = {}
 
     def timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """``function``, with its time added to ``name`` at each call."""
+        """Return ``function``, with its time added to ``name`` at each call."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
             wall, cpu = time.perf_counter(), time.process_time()
@@ -56,93 +46,77 @@ class Stopwatch:
 
         return call
 
-    def take(self, pictures: int) -> dict[str, dict[str, float]]:
-        """The times so far, a picture, and start again from nothing."""
+    def take(self, images: int) -> dict[str, dict[str, float]]:
+        """Return the times so far, an image, and start again from nothing."""
         times, self.times = self.times, {}
-        return {name: {"wall": wall / pictures, "cpu": cpu / pictures} for name, (wall, cpu) in times.items()}
+        return {name: {"wall": wall / images, "cpu": cpu / images} for name, (wall, cpu) in times.items()}
+
+
+class TimedTrunk:
+    """An engine's trunk with its time added to stages; what it says of anchors counts as the trunk's."""
+
+    def __init__(self, trunk: Any, watch: Stopwatch) -> None:
+        self.long_side = trunk.preprocess.long_side
+        self._resize = watch.timed("decode + resize", trunk.preprocess)
+        self.encode, self.propose = watch.timed("trunk", trunk.encode), watch.timed("trunk", trunk.propose)
+
+    @property
+    def preprocess(self) -> Any:
+        """This object, which is called as preprocessing is."""
+        return self
+
+    def __call__(self, image: Any) -> Any:
+        return self._resize(image)
 
 
 class Ours:
-    """``DenseCap.describe`` itself, with a stopwatch around each part once it is warm.
+    """``Model.describe`` itself, with a stopwatch around each part once it is warm.
 
     Args:
-        task: ``model`` (name, folder or None), ``size``, ``proposals``.
+        task: ``subject`` (the engine, ``int8`` for ``onnx`` in that precision), ``model``, ``size``, ``proposals`` (or
+            None), ``threads``.
     """
 
     def __init__(self, task: dict[str, Any]) -> None:
-        from saywhere.models import densecap
-        from saywhere.models.checkpoint import load
-        from saywhere.models.densecap_config import DenseCapConfig
+        import saywhere
 
-        options = {"long_side": task["size"], "proposals": task["proposals"]}
-        if task["model"] is None:
-            import torch
-
-            from saywhere.text import Vocabulary
-
-            torch.manual_seed(0)
-            vocabulary = Vocabulary({f"word{i}": 1 for i in range(VOCABULARY_SIZE)})
-            self.model = densecap.DenseCap(DenseCapConfig(**options), vocabulary, pretrained_backbone=False).eval()
-        else:
-            trained = load(task["model"])
-            config = dataclasses.replace(trained.config, **options)
-            self.model = densecap.DenseCap(config, trained.vocabulary, pretrained_backbone=False).eval()
-            self.model.load_state_dict(trained.state_dict())
+        options = {"trunk.long_side": task["size"]}
+        if task["proposals"] is not None:
+            options["densecap.proposals.post_nms_top_n"] = task["proposals"]
+        precision = {"precision": "int8"} if task["subject"] == "int8" else {}
+        engine = "torch" if task["subject"] == "torch" else "onnx"
+        self.model = saywhere.load(
+            task["model"], "cpu", engine=engine, threads=task["threads"], options=options, **precision
+        )
         self.watch = Stopwatch()
-        self.codes: list[Any] = []
-        self.module: Any = densecap
 
     def describe(self, paths: Sequence[str]) -> list[Any]:
-        """Regions of one batch."""
+        """Return the regions of one batch."""
         return self.model.describe(list(paths))
 
     def start_watching(self) -> None:
         """Put the stopwatch around the parts of ``describe``; each is called by it and by nothing else here."""
-        model, timed = self.model, self.watch.timed
-        self.module.open_picture = timed("decode + resize", self.module.open_picture)
+        from saywhere.models import detection, model
+
+        engine: Any = self.model.engine
+        engine.trunk = TimedTrunk(engine.trunk, self.watch)
         parts: list[tuple[Any, str, str]] = [
-            (model.backbone, "forward", "backbone"),
-            (model, "neck", "pyramid"),
-            (model.localization, "forward", "RPN head"),
-            (model.localization, "propose", "RPN NMS"),
-            (model, "pool", "pooling"),
-            (model.recognition, "forward", "recognition"),
-            (model, "select", "final NMS"),
-            (model, "_say", "speaker"),
+            (model, "open_image", "decode + resize"),
+            (detection, "propose", "proposals"),
+            (self.model.detector, "region_head", "region head"),
+            (detection, "select", "final NMS"),
+            (detection, "decode", "decoder"),
         ]
         for owner, attribute, name in parts:
-            setattr(owner, attribute, timed(name, getattr(owner, attribute)))
-        model.preprocess = timed("decode + resize", model.preprocess)
-        recognise = model.recognition.forward
-
-        def remember(features: Any) -> Any:
-            found = recognise(features)
-            self.codes = [found.codes]
-            return found
-
-        model.recognition.forward = remember
-        self.speak_all = self.watch.timed("speaker, all proposals", type(model)._say)
+            setattr(owner, attribute, self.watch.timed(name, getattr(owner, attribute)))
 
     def round(self, batches: Sequence[Sequence[str]]) -> dict[str, Any]:
-        """Describe all pictures once, batch by batch, and after each also say captions of all its proposals."""
-        described: list[Any] = []
+        """Describe all images once, batch by batch."""
         whole = self.watch.timed("total", self.describe)
-        said = 0
-        for batch in batches:
-            described += whole(batch)
-            codes = self.codes.pop()
-            said += len(codes)
-            self.speak_all(self.model, codes)
+        described = [regions for batch in batches for regions in whole(batch)]
         times = self.watch.take(len(described))
-        captions = [caption for regions in described for caption in regions.captions]
-        return {
-            "total": times.pop("total"),
-            "speaker_all": times.pop("speaker, all proposals"),
-            "stages": {name: times[name] for name in STAGES},
-            "boxes": len(captions) / len(described),
-            "proposals": said / len(described),
-            "words": sum(len(caption.split()) for caption in captions) / max(len(captions), 1),
-        }
+        boxes = sum(len(regions) for regions in described) / len(described)
+        return {"total": times["total"], "stages": {name: times[name] for name in STAGES}, "boxes": boxes}
 
 
 class Peer:
@@ -163,26 +137,27 @@ class Peer:
             weights_backbone=None,
             min_size=self.size,
             max_size=self.size,
-            rpn_post_nms_top_n_test=task["proposals"],
+            rpn_post_nms_top_n_test=task["proposals"] or PROPOSALS,
         ).eval()
+        torch.set_num_threads(task["threads"])
         self.watch = Stopwatch()
 
     def describe(self, paths: Sequence[str]) -> list[Any]:
-        """Detections of one batch; pictures are decoded as ours are."""
+        """Return the detections of one batch; images are decoded as ours are."""
         import torch
         from torchvision.transforms.functional import pil_to_tensor
 
-        from saywhere.images import open_picture
+        from saywhere.images import open_image
 
-        pictures = [pil_to_tensor(open_picture(path, self.size).pixels).float() / 255 for path in paths]
+        images = [pil_to_tensor(open_image(path, self.size).pixels).float() / 255 for path in paths]
         with torch.inference_mode():
-            return self.model(pictures)
+            return self.model(images)
 
     def start_watching(self) -> None:
         """Nothing: only the whole is timed."""
 
     def round(self, batches: Sequence[Sequence[str]]) -> dict[str, Any]:
-        """Detect in all pictures once, batch by batch."""
+        """Detect in all images once, batch by batch."""
         whole = self.watch.timed("total", self.describe)
         found = [detection for batch in batches for detection in whole(batch)]
         boxes = sum(len(detection["boxes"]) for detection in found)
@@ -191,21 +166,15 @@ class Peer:
 
 def work(task: dict[str, Any], requests: Iterator[str], answer: Callable[[dict[str, Any]], None]) -> None:
     """Warm up, say so with the memory it took, then answer each request with one round."""
-    import torch
-
-    torch.set_num_threads(task["threads"])
-    subject = {"ours": Ours, "peer": Peer}[task["subject"]](task)
+    subject = Peer(task) if task["subject"] == "peer" else Ours(task)
     start = peak_mb()
-    size, pictures = task["batch"], task["pictures"]
-    batches = [pictures[i : i + size] for i in range(0, len(pictures), size)]
+    size, images = task["batch"], task["images"]
+    batches = [images[i : i + size] for i in range(0, len(images), size)]
     for _ in range(WARM_UP):
         for batch in batches:
             subject.describe(batch)
-    ready: dict[str, Any] = {"loaded_mb": start, "peak_mb": peak_mb()}
-    if isinstance(subject, Ours):
-        ready["parameters"] = sum(p.numel() for p in subject.model.parameters())
+    answer({"loaded_mb": start, "peak_mb": peak_mb()})
     subject.start_watching()
-    answer(ready)
     for _ in requests:
         answer(subject.round(batches))
 

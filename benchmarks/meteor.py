@@ -2,7 +2,7 @@
 
     python benchmarks/meteor.py --data data/flickr8k [--pairs 300000] [--slow 2000] [--out meteor.json]
 
-A pair is a phrase of one region of a picture and all phrases of another region of any picture of the split, drawn with
+A pair is a phrase of one region of an image and all phrases of another region of any image of the split, drawn with
 seed 0, no pair twice. The bridge scores only the first ``--slow`` of them. Both must give equal scores.
 """
 
@@ -38,7 +38,7 @@ def bridge(pairs: list[tuple[str, tuple[str, ...]]]) -> list[float]:
     """Scores by pycocoevalcap, which asks for one pair after the other."""
     program = Bridge()
     try:
-        return [program.compute_score({0: list(phrases)}, {0: [said]})[1][0] for said, phrases in pairs]
+        return [program.compute_score({0: list(phrases)}, {0: [caption]})[1][0] for caption, phrases in pairs]
     finally:
         program.meteor_p.kill()
 
@@ -54,7 +54,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--data", type=Path, required=True, help="a data set with phrases")
-    parser.add_argument("--format", default="flickr8k")
+    parser.add_argument("--format", default="flickr-coco")
     parser.add_argument("--split", default="dev")
     parser.add_argument("--pairs", type=int, default=300000)
     parser.add_argument("--slow", type=int, default=2000, help="pairs for the bridge")

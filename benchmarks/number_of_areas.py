@@ -1,10 +1,10 @@
-"""Quality of captions against the number of areas in use (Areas of Attention, Figure 4), as a plot.
+"""Quality of captions against the number of regions in use (Areas of Attention, Figure 4), as a plot.
 
     python benchmarks/number_of_areas.py --model M [M ...] --data ROOT [--option grid] [--values 2 3 4 6 8 10]
                                          [--split dev] [--limit N] [--metric cider] [--out number-of-areas]
 
 Runs ``saywhere evaluate caption --set OPTION=VALUE`` for each model and value, each in a folder of its own below
-``--out``, so that a run that was stopped goes on; then writes ``number-of-areas.png`` and ``.json`` there. See
+``--out``, so that a run that was stopped is resumed; then writes ``number-of-areas.png`` and ``.json`` there. See
 README.md beside this file.
 """
 
@@ -17,26 +17,27 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+PROPOSALS = "proposals.post_nms_top_n"
 Curves = dict[str, dict[int, float]]
 """By model, by value of the option, the figure."""
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description="Quality of captions against the number of areas.")
+    parser = argparse.ArgumentParser(description="Quality of captions against the number of regions.")
     parser.add_argument("--model", nargs="+", required=True, help="names or folders of captioners with attention")
     parser.add_argument("--data", required=True, help="folder of the data set")
-    parser.add_argument("--option", default="grid", choices=("grid", "proposals"), help="what sets the number")
+    parser.add_argument("--option", default="grid", choices=("grid", PROPOSALS), help="what sets the number")
     parser.add_argument("--values", type=int, nargs="+", default=[2, 3, 4, 6, 8, 10], help="of the option")
     parser.add_argument("--split", default="dev")
-    parser.add_argument("--limit", type=int, help="only the first pictures")
+    parser.add_argument("--limit", type=int, help="only the first images")
     parser.add_argument("--metric", default="cider", choices=("cider", "bleu_4", "meteor", "rouge_l"))
     parser.add_argument("--out", type=Path, default=Path("number-of-areas"))
     return parser.parse_args(arguments)
 
 
 def evaluate(options: argparse.Namespace, model: str, value: int, out: Path) -> float:
-    """The figure of one model with one number of areas."""
+    """Return the figure of one model with one number of regions."""
     command = ["evaluate", "caption", "--model", model, "--data", options.data, "--split", options.split]
     command += ["--set", f"{options.option}={value}", "--out", str(out)]
     command += ["--limit", str(options.limit)] if options.limit else []
@@ -48,7 +49,7 @@ def evaluate(options: argparse.Namespace, model: str, value: int, out: Path) -> 
 
 
 def collect(options: argparse.Namespace, figure: Callable[[argparse.Namespace, str, int, Path], float]) -> Curves:
-    """The figures of all models and values; a model's folder is its place in the list."""
+    """Return the figures of all models and values; a model's folder is its place in the list."""
     return {
         model: {value: figure(options, model, value, options.out / f"{number}-{value}") for value in options.values}
         for number, model in enumerate(options.model)
@@ -56,7 +57,7 @@ def collect(options: argparse.Namespace, figure: Callable[[argparse.Namespace, s
 
 
 def draw(curves: Curves, option: str, metric: str, path: Path) -> None:
-    """A line a model over the number of areas: the square of ``grid``, or ``proposals`` as they are."""
+    """Draw a line for each model over the number of regions: the square of ``grid``, or the proposals as they are."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 4), layout="constrained")
@@ -64,7 +65,7 @@ def draw(curves: Curves, option: str, metric: str, path: Path) -> None:
     for model, values in curves.items():
         counts = [value**2 if option == "grid" else value for value in values]
         axes.plot(counts, list(values.values()), marker="o", label=model)
-    axes.set_xlabel("areas of a picture")
+    axes.set_xlabel("regions of an image")
     axes.set_ylabel(metric)
     axes.grid(alpha=0.3)
     axes.legend()

@@ -1,6 +1,6 @@
 """Speed of ``model.score``: all regions and phrases in one call, beside one call a phrase.
 
-    python benchmarks/score.py [--model densecap-flickr8k] [--regions 100] [--phrases 100] [--repeats 5] [--threads N]
+    python benchmarks/score.py [--model flickr-coco] [--regions 100] [--phrases 100] [--repeats 5] [--threads N]
                                [--json FILE]
 
 The regions are a grid of boxes on a photograph of scikit-image. The phrases are words of the model's vocabulary, two to
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    import numpy as np
 
     from saywhere.text import Vocabulary
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description="Speed of model.score, beside one call a phrase.")
-    parser.add_argument("--model", default="densecap-flickr8k", help="name or folder of a dense captioner")
+    parser.add_argument("--model", default="flickr-coco", help="name or folder of a model with a dense captioner")
     parser.add_argument("--regions", type=int, default=100)
     parser.add_argument("--phrases", type=int, default=100)
     parser.add_argument("--repeats", type=int, default=5, help="rounds, after one to warm up")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of torch; all cores")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of the engine; all cores")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     options = parser.parse_args(arguments)
     if min(options.regions, options.phrases, options.repeats, options.threads) < 1:
@@ -40,18 +40,17 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     return options
 
 
-def grid(width: int, height: int, count: int) -> Tensor:
-    """``count`` boxes ``(count, 4)`` of four sizes, spread over a picture."""
-    import torch
+def grid(width: int, height: int, count: int) -> np.ndarray:
+    """Return ``count`` boxes ``(count, 4)`` of four sizes, spread over an image."""
+    import numpy as np
 
-    draw = torch.Generator().manual_seed(0)
-    sides = torch.tensor([0.15, 0.3, 0.5, 0.8]).repeat(-(-count // 4))[:count, None]
-    corners = torch.rand(count, 2, generator=draw) * (1 - sides)
-    return torch.cat((corners, corners + sides), dim=1) * torch.tensor([width, height, width, height])
+    sides = np.tile([0.15, 0.3, 0.5, 0.8], -(-count // 4))[:count, None]
+    corners = np.random.default_rng(0).random((count, 2)) * (1 - sides)
+    return (np.concatenate((corners, corners + sides), axis=1) * [width, height, width, height]).astype(np.float32)
 
 
 def invent(vocabulary: Vocabulary, count: int) -> list[str]:
-    """``count`` different texts of two to five words, drawn by their counts."""
+    """Return ``count`` different texts of two to five words, drawn by their counts."""
     draw, found = random.Random(0), dict[str, None]()
     words, weights = list(vocabulary.counts), list(vocabulary.counts.values())
     for _ in range(1000 * count):
@@ -62,32 +61,31 @@ def invent(vocabulary: Vocabulary, count: int) -> list[str]:
 
 
 def clock(work: Callable[[], object]) -> tuple[float, float]:
-    """Milliseconds on the wall and of the processor."""
+    """Return milliseconds on the wall and of the processor."""
     wall, cpu = time.perf_counter(), time.process_time()
     work()
     return 1000 * (time.perf_counter() - wall), 1000 * (time.process_time() - cpu)
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Both ways in turns, and how far their results are apart."""
+    """Time both ways in turns, and how far their results are apart."""
+    import numpy as np
     import skimage.data
-    import torch
 
     import saywhere
 
-    torch.set_num_threads(options.threads)
-    model = saywhere.load(options.model, device="cpu")
+    model = saywhere.load(options.model, device="cpu", threads=options.threads)
     encoding = model.encode(skimage.data.astronaut())
     boxes = grid(encoding.width, encoding.height, options.regions)
-    phrases = invent(model.vocabulary, options.phrases)
-    found: dict[str, Tensor] = {}
+    phrases = invent(model.require("densecap", "be timed").vocabulary, options.phrases)
+    found: dict[str, np.ndarray] = {}
 
     def together() -> None:
         found["one call"] = model.score(encoding, phrases, boxes).log_probs
 
     def apart() -> None:
         columns = [model.score(encoding, [phrase], boxes).log_probs for phrase in phrases]
-        found["a call a phrase"] = torch.cat(columns, dim=1)
+        found["a call a phrase"] = np.concatenate(columns, axis=1)
 
     def describe() -> None:
         model.describe(encoding, boxes)
@@ -111,7 +109,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "threads": options.threads,
         "milliseconds": {name: {"wall": wall, "cpu": cpu} for name, (wall, cpu) in medians.items()},
         "ratio": dict(zip(("wall", "cpu"), (statistics.median(p) for p in zip(*ratios, strict=True)), strict=True)),
-        "largest_difference": float((found["one call"] - found["a call a phrase"]).abs().max()),
+        "largest_difference": float(np.abs(found["one call"] - found["a call a phrase"]).max()),
     }
 
 

@@ -1,7 +1,70 @@
-"""Settings of all tests."""
+"""Settings of all tests, and which of them run where PyTorch is not installed."""
 
+from __future__ import annotations
+
+import ast
+import functools
+import importlib.util
+import os
+import socket
+from pathlib import Path
+
+import pytest
 from hypothesis import settings
 
 # A first call may import torch's parts for seconds, so an example's time says nothing.
 settings.register_profile("saywhere", deadline=None, max_examples=60)
 settings.load_profile("saywhere")
+
+FOLDER = Path(__file__).parent
+CORE_ONLY = importlib.util.find_spec("torch") is None
+"""Only what ``pip install saywhere`` brings is installed, as in ``make test-core``."""
+EXTRAS = (
+    "torch", "torchvision", "timm", "lightning", "yaml", "matplotlib", "pycocoevalcap", "cv2", "torchfile", "onnx",
+    "skimage", "starlette", "uvicorn", "playwright", "saywhere.serve",
+    "saywhere.ops", "saywhere.original", "saywhere.networks", "saywhere.training", "saywhere.evaluation",
+    "saywhere.engines.torch", "saywhere.engines.export", "saywhere.engines.compare",
+)  # fmt: skip
+"""Packages of the extras, and what needs them."""
+
+
+@functools.cache
+def needs_extras(path: Path) -> bool:
+    """Whether a test file, or a file of the tests that it imports, imports what only an extra brings."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        for name in names:
+            if any(name == extra or name.startswith(f"{extra}.") for extra in EXTRAS):
+                return True
+            if (own := FOLDER / f"{name}.py").is_file() and needs_extras(own):
+                return True
+    return False
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Leave out what needs an extra that is not installed, and what is about the repository and not the program."""
+    if not CORE_ONLY:
+        return None
+    if (settings_file := collection_path / "conftest.py").is_file() and collection_path != FOLDER:
+        return True if needs_extras(settings_file) else None
+    if collection_path.suffix != ".py":
+        return None
+    about_the_repository = collection_path.name in ("test_house.py", "test_documents.py")
+    return True if about_the_repository or needs_extras(collection_path) else None
+
+
+@pytest.fixture(autouse=CORE_ONLY, scope="session")
+def no_network() -> None:
+    """Let no test of the core open a connection."""
+
+    def refuse(*arguments: object, **named: object) -> None:
+        raise AssertionError(f"a connection was opened: {arguments}")
+
+    socket.socket.connect = refuse
+    socket.create_connection = refuse
+    socket.getaddrinfo = refuse
+    os.environ["HF_HUB_OFFLINE"] = "1"

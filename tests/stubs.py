@@ -1,39 +1,41 @@
-"""A model that needs no weights: its answers follow from the size and the colours of the picture."""
+"""A model that needs no weights: its answers follow from the size and the colours of the image."""
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from saywhere.images import Picture, Preprocess
+from saywhere.images import LoadedImage
 from saywhere.regions import Regions
 
 
 class StubModel:
-    """Two regions a picture (or the given boxes): the whole picture and its left half."""
+    """Two regions an image (or the given boxes): the whole image and its left half."""
 
-    def __init__(self) -> None:
-        self.preprocess = Preprocess(512, 32, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+    def __init__(self, long_side: int = 512) -> None:
+        self.long_side = long_side
         self.batches: list[int] = []
         self.options: set[tuple[int | None, float | None]] = set()
+        self.sizes: list[tuple[int, int]] = []
 
     def describe(
         self,
-        images: list[Picture],
-        boxes: list[Tensor] | None = None,
+        images: list[LoadedImage],
+        boxes: list[np.ndarray] | None = None,
         *,
         top: int | None = None,
         threshold: float | None = None,
     ) -> list[Regions]:
         self.batches.append(len(images))
         self.options.add((top, threshold))
+        self.sizes += [image.pixels.size for image in images]
         given = [None] * len(images) if boxes is None else boxes
-        return [self._one(image, chosen)[:top] for image, chosen in zip(images, given, strict=True)]
+        return [self.answer(image, chosen)[:top] for image, chosen in zip(images, given, strict=True)]
 
-    def _one(self, image: Picture, boxes: Tensor | None) -> Regions:
+    def answer(self, image: LoadedImage, boxes: np.ndarray | None) -> Regions:
+        """Return the regions of one image."""
         w, h = image.width, image.height
         if boxes is None:
-            boxes = torch.tensor([[0, 0, w, h], [0, 0, w / 2, h]], dtype=torch.float32)
+            boxes = np.array([[0, 0, w, h], [0, 0, w / 2, h]], np.float32)
         red = image.pixels.getpixel((0, 0))[0]
         captions = tuple(f"thing {number} in {red}" for number in range(len(boxes)))
-        return Regions(w, h, boxes, torch.linspace(0.9, 0.2, len(boxes)), captions)
+        return Regions(w, h, boxes, np.linspace(0.9, 0.2, len(boxes)), captions)

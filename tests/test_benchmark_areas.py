@@ -1,4 +1,4 @@
-"""The benchmark of kinds of areas: a whole run on tiny models, whose times are not judged."""
+"""The benchmark of kinds of regions: a whole run on tiny models, whose times are not judged."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from pathlib import Path
 
 from tiny_densecap import tiny_model
 
-from saywhere.models.checkpoint import save
+from saywhere.networks.checkpoint import save
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "areas.py"
-TINY = ("backbone=test_efficientnet", "head=false", "long_side=96", "pyramid=16", "rpn_hidden=16", "area_size=12")
+TINY = (
+    "trunk.backbone=test_efficientnet", "trunk.long_side=96", "head=false", "proposals.pyramid_channels=16",
+    "proposals.hidden_size=16", "region_size=12",
+)  # fmt: skip
 
 
 def test_a_run_reports_every_kind(tmp_path: Path) -> None:
@@ -25,7 +28,7 @@ def test_a_run_reports_every_kind(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     rows = json.loads((tmp_path / "out.json").read_text())["kinds"]
     searched = ["selective search"] if find_spec("cv2") else []
-    assert list(rows) == ["no areas", "grid", "transformer", "proposals", *searched]
+    assert list(rows) == ["no regions", "grid", "transformer", "proposals", *searched]
     assert rows["grid"]["ratio"] == rows["grid"]["cpu_ratio"] == 1
     assert all(row["wall"] > 0 and row["ratio"] > 0 for row in rows.values())
     assert f"{rows['transformer']['ratio']:5.2f} x grid" in done.stdout

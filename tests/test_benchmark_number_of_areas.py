@@ -53,6 +53,8 @@ def test_every_model_is_asked_with_every_number(benchmark, tmp_path, monkeypatch
 
 def test_a_command_that_fails_ends_it(benchmark, tmp_path, monkeypatch):
     monkeypatch.setattr(benchmark.subprocess, "run", lambda command: SimpleNamespace(returncode=2))
-    options = benchmark.parse(["--model", "a", "--data", "d", "--option", "proposals", "--out", str(tmp_path)])
-    with pytest.raises(SystemExit, match="--set proposals=2 .* ended with 2"):
+    options = benchmark.parse(
+        ["--model", "a", "--data", "d", "--option", "proposals.post_nms_top_n", "--out", str(tmp_path)]
+    )
+    with pytest.raises(SystemExit, match=r"--set proposals\.post_nms_top_n=2 .* ended with 2"):
         benchmark.collect(options, benchmark.evaluate)

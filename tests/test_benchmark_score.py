@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 from tiny_densecap import tiny_model
 
-from saywhere.models.checkpoint import save
+from saywhere.networks.checkpoint import save
 from saywhere.text import Vocabulary
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "score.py"
@@ -27,7 +27,7 @@ def benchmark() -> ModuleType:
     return module
 
 
-def test_boxes_lie_inside_the_picture_in_four_sizes(benchmark: ModuleType) -> None:
+def test_boxes_lie_inside_the_image_in_four_sizes(benchmark: ModuleType) -> None:
     boxes = benchmark.grid(200, 100, 10)
     assert boxes.shape == (10, 4) and boxes.min() >= 0
     assert (boxes[:, 2] <= 200).all() and (boxes[:, 3] <= 100).all()

@@ -13,14 +13,10 @@ from typing import Any
 
 import pytest
 from PIL import Image
-from tiny_densecap import tiny_model
-
-from saywhere.models.checkpoint import save
+from tiny_bundle import exported_bundle
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "describe.py"
-STAGES = [
-    "decode + resize", "backbone", "pyramid", "RPN head", "RPN NMS", "pooling", "recognition", "final NMS", "speaker",
-]  # fmt: skip
+STAGES = ["decode + resize", "trunk", "proposals", "region head", "final NMS", "decoder"]
 
 
 @pytest.fixture(scope="module")
@@ -32,11 +28,11 @@ def benchmark() -> ModuleType:
     return module
 
 
-def a_round(total: float, speaker: float, speaker_all: float) -> dict[str, Any]:
-    def both(wall: float) -> dict[str, float]:
-        return {"wall": wall, "cpu": 2 * wall}
+def a_round(total: float, trunk: float | None = None) -> dict[str, Any]:
+    def both(cpu: float) -> dict[str, float]:
+        return {"wall": 2 * cpu, "cpu": cpu}
 
-    return {"total": both(total), "stages": {"speaker": both(speaker)}, "speaker_all": both(speaker_all)}
+    return {"total": both(total), **({} if trunk is None else {"stages": {"trunk": both(trunk)}})}
 
 
 def test_spread_is_median_and_quartiles(benchmark: ModuleType) -> None:
@@ -46,20 +42,24 @@ def test_spread_is_median_and_quartiles(benchmark: ModuleType) -> None:
 
 def test_ratios_are_taken_round_by_round(benchmark: ModuleType) -> None:
     def task(subject: str, batch: int) -> dict[str, Any]:
-        return {"subject": subject, "size": 720, "proposals": 300, "batch": batch}
+        return {"subject": subject, "size": 720, "batch": batch}
 
-    one = [a_round(100, 10, 110), a_round(200, 20, 420)]
-    eight = [a_round(50, 10, 60), a_round(50, 10, 60)]
-    peer = [{"total": {"wall": 25.0, "cpu": 0.0}}, {"total": {"wall": 100.0, "cpu": 0.0}}]
-    rows = benchmark.ratios([(task("ours", 1), one), (task("ours", 8), eight), (task("peer", 1), peer)])
-    medians = {(row["what"], row["batch"]): row["median"] for row in rows}
+    measured = [
+        (task("onnx", 1), [a_round(10, 5), a_round(20, 10)]),
+        (task("onnx", 8), [a_round(5, 5), a_round(10, 10)]),
+        (task("torch", 1), [a_round(40, 10), a_round(40, 30)]),
+        (task("peer", 1), [a_round(30), a_round(100)]),
+    ]
+    medians = {(row["what"], row["batch"]): row["median"] for row in benchmark.ratios(measured)}
     assert medians == {
-        ("all captions / survivors' captions", 1): pytest.approx(2.5),  # (200 / 100 + 600 / 200) / 2
-        ("the same, speaker alone", 1): pytest.approx(16),  # (11 + 21) / 2
-        ("ours / peer", 1): pytest.approx(3),  # (4 + 2) / 2
-        ("all captions / survivors' captions", 8): pytest.approx(2),
-        ("the same, speaker alone", 8): pytest.approx(6),
-        ("batch 8 / batch 1", 8): pytest.approx(0.375),  # (1/2 + 1/4) / 2
+        ("torch / onnx, describe", 1): pytest.approx(3),  # (4 + 2) / 2
+        ("torch / onnx, trunk", 1): pytest.approx(2.5),  # (2 + 3) / 2
+        ("onnx / torch, describe", 1): pytest.approx(0.375),  # (1/4 + 1/2) / 2
+        ("onnx / torch, trunk", 1): pytest.approx(5 / 12),  # (1/2 + 1/3) / 2
+        ("peer / onnx, describe", 1): pytest.approx(4),  # (3 + 5) / 2
+        ("peer / torch, describe", 1): pytest.approx(1.625),  # (3/4 + 5/2) / 2
+        ("one by one / in batches, describe (onnx)", 8): pytest.approx(2),
+        ("one by one / in batches, trunk (onnx)", 8): pytest.approx(1),
     }
 
 
@@ -79,37 +79,30 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_run_reports_every_configuration(tmp_path: Path) -> None:
-    save(tiny_model(), tmp_path / "model")
-    options = ["--size", 64, "--proposals", 5, "--batch", 1, 2, "--repeats", 2, "--threads", 1, "--no-peer"]
-    done = run("--model", tmp_path / "model", *options, "--json", tmp_path / "out.json")
+    options = ["--size", 64, "--batch", 1, 2, "--repeats", 2, "--no-peer", "--proposals", 5]
+    done = run("--model", exported_bundle(), *options, "--json", tmp_path / "out.json")
     assert done.returncode == 0, done.stderr
-    assert all(name in done.stdout for name in [*STAGES, "peak MB", "all captions / survivors' captions"])
+    assert all(name in done.stdout for name in [*STAGES, "peak MB", "images a second and core", "torch / onnx, trunk"])
     report = json.loads((tmp_path / "out.json").read_text())
-    assert [(row["size"], row["proposals"], row["batch"]) for row in report["configurations"]] == [
-        (64, 5, 1),
-        (64, 5, 2),
+    assert [(row["subject"], row["size"], row["batch"]) for row in report["configurations"]] == [
+        ("onnx", 64, 1),
+        ("onnx", 64, 2),
+        ("torch", 64, 1),
+        ("torch", 64, 2),
     ]
     for row in report["configurations"]:
         assert list(row["stages"]) == STAGES
-        for figures in (*row["stages"].values(), row["total"], row["speaker_all"], row["total_all"]):
+        for figures in (*row["stages"].values(), row["total"]):
             assert 0 < figures["lower"] <= figures["median"] <= figures["upper"]
         assert row["rest"]["lower"] >= 0
-        assert 0 < row["boxes"] <= row["proposals_found"] <= 5
-        assert 0 < row["words"] <= 12
+        assert 0 < row["boxes"] <= 5
         assert 0 < row["loaded_mb"] <= row["peak_mb"]
-    assert len(report["pictures"]) == 2
-    assert [row["what"] for row in report["ratios"]] == [
-        "all captions / survivors' captions",
-        "the same, speaker alone",
-        "all captions / survivors' captions",
-        "the same, speaker alone",
-        "batch 2 / batch 1",
-    ]
-    assert not any(note.startswith("Random weights") for note in report["notes"])
+        assert row["images_a_second_and_core"] == pytest.approx(1000 / row["total"]["median"])
+    assert len(report["images"]) == 2
 
 
-def test_an_unknown_model_is_named(tmp_path: Path) -> None:
-    done = run("--model", "nowhere", "--size", 64, "--proposals", 5, "--batch", 1, "--repeats", 1, "--no-peer")
+def test_an_unknown_model_is_named() -> None:
+    done = run("--model", "nowhere", "--engines", "onnx", "--size", 64, "--batch", 1, "--repeats", 1, "--no-peer")
     assert done.returncode == 2
     assert "error: no model 'nowhere'" in done.stderr
     assert "Traceback" not in done.stderr

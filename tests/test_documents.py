@@ -1,9 +1,9 @@
-"""README and manual: links lead somewhere, commands exist with their options, and what is marked runs as written.
+"""README, manual and model card: links lead somewhere, commands and files exist, and what is marked runs as written.
 
 A block fenced with ``console run`` runs in bash, one with ``python run`` in Python, in a temporary folder that holds
 
 - ``photo.jpg`` and the folders ``photos/`` and ``holiday/`` with three photographs each,
-- ``my-pictures/``, a data set in lines of JSON: a cat in ``photos/cat.jpg``, ``regions.jsonl``,
+- ``my-images/``, a data set in lines of JSON: a cat in ``photos/cat.jpg``, ``regions.jsonl``,
 - ``recipes/``, those of the repository.
 
 The blocks of one document share the folder and, if they are Python, their variables, and run in order.
@@ -25,8 +25,20 @@ from typing import Any, NamedTuple
 import pytest
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+PACKAGE = ROOT / "src" / "saywhere"
+DOCUMENTS = sorted(
+    [
+        *ROOT.glob("*.md"),
+        *(ROOT / "docs").rglob("*.md"),
+        ROOT / "benchmarks" / "README.md",
+        *(PACKAGE / "pretrained").rglob("README.md"),
+    ]
+)
 SHELL = {"", "console", "bash", "sh", "shell"}
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
 
 
 class Block(NamedTuple):
@@ -50,15 +62,23 @@ def blocks(document: Path, text: str | None = None) -> Iterator[Block]:
         yield Block(document, text[: match.start()].count("\n") + 1, language, "run" in tags, match[2])
 
 
+def unfenced(document: Path) -> str:
+    return re.sub(r"^```.*?^```$", "", document.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
 def prose(document: Path) -> str:
-    text = re.sub(r"^```.*?^```$", "", document.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
-    return re.sub(r"`[^`\n]*`", "", text)
+    return re.sub(r"`[^`\n]*`", "", unfenced(document))
+
+
+def code_in_prose(document: Path) -> list[str]:
+    """What stands between backticks, on one line or broken over two; without the escapes of tables."""
+    found = re.findall(r"`([^`]+)`", re.sub(r"\n(?!\n)", " ", unfenced(document)))
+    return [text.replace("\\|", "|") for text in found]
 
 
 def anchors(document: Path) -> set[str]:
     """The names that a forge gives to headings: lower case, no punctuation, hyphens for spaces."""
-    text = re.sub(r"^```.*?^```$", "", document.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
-    headings = re.findall(r"^#+ +(.+?)\s*$", text, re.MULTILINE)
+    headings = re.findall(r"^#+ +(.+?)\s*$", unfenced(document), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
@@ -116,16 +136,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     from PIL import Image
 
     packaged = Path(skimage.data_dir)
-    for name in ("photos", "holiday", "my-pictures/photos"):
+    for name in ("photos", "holiday", "my-images/photos"):
         (tmp_path / name).mkdir(parents=True)
     for source, target in {"astronaut": "person", "camera": "beach", "motorcycle_left": "motorcycle"}.items():
-        picture = Image.open(packaged / f"{source}.png").convert("RGB")
+        image = Image.open(packaged / f"{source}.png").convert("RGB")
         for name in ("photos", "holiday"):
-            picture.save(tmp_path / name / f"{target}.jpg")
+            image.save(tmp_path / name / f"{target}.jpg")
     (tmp_path / "photo.jpg").write_bytes((tmp_path / "photos" / "person.jpg").read_bytes())
-    Image.open(packaged / "chelsea.png").convert("RGB").save(tmp_path / "my-pictures" / "photos" / "cat.jpg")
+    Image.open(packaged / "chelsea.png").convert("RGB").save(tmp_path / "my-images" / "photos" / "cat.jpg")
     cat = {"image": "photos/cat.jpg", "regions": [{"box": [34, 20, 310, 280], "phrase": "a tabby cat"}]}
-    (tmp_path / "my-pictures" / "regions.jsonl").write_text(json.dumps(cat | {"split": "train"}) + "\n")
+    (tmp_path / "my-images" / "regions.jsonl").write_text(json.dumps(cat | {"split": "train"}) + "\n")
     if (ROOT / "recipes").is_dir():
         (tmp_path / "recipes").symlink_to(ROOT / "recipes")
     monkeypatch.chdir(tmp_path)
@@ -148,12 +168,12 @@ def execute(marked: list[Block], folder: Path) -> None:
         assert done.returncode == 0, f"{where}: exit code {done.returncode}\n{done.stdout}{done.stderr}"
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
 def test_relative_links_lead_somewhere(document: Path) -> None:
     assert broken_links(document) == []
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
 def test_commands_and_their_options_exist(document: Path, program: Any) -> None:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     wrong: list[str] = []
@@ -169,16 +189,44 @@ def test_commands_and_their_options_exist(document: Path, program: Any) -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_commands_and_files_in_prose_exist(document: Path, program: Any) -> None:
+    known = {option for command in commands(program) for p in command.params for option in (*p.opts, *p.secondary_opts)}
+    known |= {"--help", "--size", "--slow"}  # the last two are of benchmarks
+    wrong: list[str] = []
+    for text in code_in_prose(document):
+        words = text.split()
+        if words[:1] == ["saywhere"] and not {"TASK", "..."} & set(words):
+            reason = complaint(program, shlex.split(text)[1:]) or ""
+            wrong += [f"{text}: {reason}"] if reason.startswith("no ") else []
+        elif text.startswith("--") and words[0] not in known and document.name != "CHANGELOG.md":  # it names old ones
+            wrong.append(f"no command has {text}")
+        elif re.fullmatch(r"(recipes|benchmarks|docs|tests)/[\w./-]+", text) and not (ROOT / text).exists():
+            wrong.append(f"no file {text}")
+    assert wrong == []
+
+
+def test_the_files_that_contributing_names_exist() -> None:
+    named = {text for text in code_in_prose(ROOT / "CONTRIBUTING.md") if re.fullmatch(r"[\w/]+(\.py|/)", text)}
+    assert {"models/detection.py", "networks/aligner/score.py", "engines/arrays/"} <= named
+    lost = {text for text in named if not (ROOT / text).exists() and not (PACKAGE / text).exists()}
+    assert [text for text in sorted(lost) if "/" in text.strip("/") or not any(PACKAGE.rglob(text.strip("/")))] == []
+
+
+def commands(command: Any) -> Iterator[Any]:
+    yield command
+    for below in getattr(command, "commands", {}).values():
+        yield from commands(below)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
 def test_python_blocks_compile(document: Path) -> None:
     for block in blocks(document):
         if block.language == "python":
             compile(block.text, f"{document.name}:{block.line}", "exec")
 
 
-@pytest.mark.parametrize(
-    "document", [d for d in DOCUMENTS if any(block.run for block in blocks(d))], ids=lambda path: path.name
-)
+@pytest.mark.parametrize("document", [d for d in DOCUMENTS if any(block.run for block in blocks(d))], ids=name_of)
 def test_marked_blocks_run_as_written(document: Path, folder: Path) -> None:
     marked = [block for block in blocks(document) if block.run]
     assert {block.language for block in marked} <= SHELL - {""} | {"python"}
@@ -191,7 +239,7 @@ def test_wrong_commands_are_seen(program: Any) -> None:
         for line in (
             "describe photo.jpg --top 5",
             "describe a.jpg b.jpg --threshold=0.5 --out d",
-            "data check my-pictures",
+            "data check my-images",
             "train x.yaml data.root=d training.epochs=2",
             "--version",
             "describe photo.jpg --best 5",
@@ -199,7 +247,7 @@ def test_wrong_commands_are_seen(program: Any) -> None:
             "describe --top 5",
             "models extra",
             "paint photo.jpg",
-            "data look my-pictures",
+            "data look my-images",
         )
     }
     assert list(said.values()) == [
@@ -232,7 +280,7 @@ def test_blocks_and_links_are_read(tmp_path: Path) -> None:
 
 
 def test_marked_blocks_run_in_order_and_failures_are_named(folder: Path) -> None:
-    page = "```console run\nls photo.jpg holiday my-pictures\necho a > said\n```\n"
+    page = "```console run\nls photo.jpg holiday my-images\necho a > said\n```\n"
     page += "```python run\nsaid = open('said').read()\n```\n"
     good = list(blocks(Path("page.md"), page + "```python run\nassert said == 'a\\n'\n```\n"))
     execute(good, folder)

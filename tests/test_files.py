@@ -4,7 +4,7 @@ import errno
 
 import pytest
 
-from saywhere.files import whole_file, write_atomically, write_text
+from saywhere.files import atomic_path, write_atomically, write_text
 
 
 def test_files_are_whole_or_not_there(tmp_path):
@@ -30,11 +30,11 @@ def test_text_is_utf8_with_its_own_line_ends(tmp_path):
 def test_the_old_file_stays_until_the_new_one_is_whole(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("old")
-    with pytest.raises(KeyboardInterrupt), whole_file(path) as part:
+    with pytest.raises(KeyboardInterrupt), atomic_path(path) as part:
         part.write_text("half")
         raise KeyboardInterrupt
     assert [file.read_text() for file in tmp_path.iterdir()] == ["old"]
-    with whole_file(path) as part:
+    with atomic_path(path) as part:
         part.write_text("new")
         assert path.read_text() == "old"
     assert [file.read_text() for file in tmp_path.iterdir()] == ["new"]

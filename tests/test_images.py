@@ -6,13 +6,22 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy
+import numpy as np
 import pytest
 from PIL import Image, ImageFile
 
 from saywhere.errors import UserError
-from saywhere.images import MAX_PIXELS, ImageError, MissingImageError, Picture, Preprocess, measure, open_picture
-from tests import pictures
+from saywhere.images import (
+    MAX_PIXELS,
+    ImageError,
+    LoadedImage,
+    MissingImageError,
+    Preprocess,
+    measure,
+    open_image,
+    read_image,
+)
+from tests import photographs
 
 
 def corners(image: Image.Image) -> list[tuple[int, ...]]:
@@ -22,7 +31,7 @@ def corners(image: Image.Image) -> list[tuple[int, ...]]:
 
 
 def near(colours, others, tolerance: int = 40) -> bool:
-    return bool(numpy.abs(numpy.array(colours, dtype=int) - numpy.array(others, dtype=int)).max() <= tolerance)
+    return bool(np.abs(np.array(colours, dtype=int) - np.array(others, dtype=int)).max() <= tolerance)
 
 
 def written(path: Path, image: Image.Image, **options) -> Path:
@@ -30,27 +39,27 @@ def written(path: Path, image: Image.Image, **options) -> Path:
     return path
 
 
-# Files that are no pictures
+# Files that are no images
 
 
 @pytest.mark.parametrize(
     ("name", "data", "reason"),
     [
         ("empty.jpg", b"", "empty file"),
-        ("text.jpg", b"hello, world\n" * 20, "not a picture in a known format"),
-        ("half.jpg", pictures.jpeg(pictures.noise(80, 60))[:3000], "damaged picture (image file is truncated"),
-        ("head.jpg", pictures.jpeg(pictures.noise(80, 60))[:300], "damaged picture|not a picture"),
-        ("huge.png", pictures.huge_png_header(), "400 megapixels are over the limit of 150"),
-        ("large.png", pictures.png(16_000, 10_000, 8, 2, b""), "16000 x 10000 is over the limit of 150"),
-        ("program.jpg", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n", "not a picture"),
-        ("nothing.png", pictures.png(0, 5, 8, 2, b""), "not a picture|without pixels|damaged picture"),
+        ("text.jpg", b"hello, world\n" * 20, "not an image in a known format"),
+        ("half.jpg", photographs.jpeg(photographs.noise(80, 60))[:3000], "damaged image (image file is truncated"),
+        ("head.jpg", photographs.jpeg(photographs.noise(80, 60))[:300], "damaged image|not an image"),
+        ("huge.png", photographs.huge_png_header(), "400 megapixels are over the limit of 150"),
+        ("large.png", photographs.png(16_000, 10_000, 8, 2, b""), "16000 x 10000 is over the limit of 150"),
+        ("program.jpg", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n", "not an image"),
+        ("nothing.png", photographs.png(0, 5, 8, 2, b""), "not an image|without pixels|damaged image"),
     ],
 )
 def test_bad_files_are_told_in_one_line(tmp_path, name, data, reason):
     path = tmp_path / name
     path.write_bytes(data)
     with pytest.raises(ImageError) as caught:
-        open_picture(path)
+        open_image(path)
     message = str(caught.value)
     assert message.startswith(f"{path}: ")
     assert any(part in message for part in reason.split("|")), message
@@ -60,49 +69,49 @@ def test_bad_files_are_told_in_one_line(tmp_path, name, data, reason):
 
 def test_a_bomb_is_refused_before_it_is_decoded(tmp_path, monkeypatch):
     path = tmp_path / "huge.png"
-    path.write_bytes(pictures.png(16_000, 10_000, 8, 2, b""))
+    path.write_bytes(photographs.png(16_000, 10_000, 8, 2, b""))
     monkeypatch.setattr(ImageFile.ImageFile, "load", lambda self: pytest.fail("decoded"))
     assert MAX_PIXELS < 16_000 * 10_000
     with pytest.raises(ImageError, match="over the limit"):
-        open_picture(path)
+        open_image(path)
 
 
-def test_a_large_picture_below_the_limit_gives_no_warning(tmp_path, recwarn):
+def test_a_large_image_below_the_limit_gives_no_warning(tmp_path, recwarn):
     path = tmp_path / "large.png"
-    path.write_bytes(pictures.png(12_000, 10_000, 8, 2, b""))  # Pillow warns from 89 megapixels
+    path.write_bytes(photographs.png(12_000, 10_000, 8, 2, b""))  # Pillow warns from 89 megapixels
     with pytest.raises(ImageError, match="damaged"):
-        open_picture(path)
+        open_image(path)
     assert len(recwarn) == 0
 
 
 def test_missing_folder_pipe_and_unreadable(tmp_path, monkeypatch):
     with pytest.raises(ImageError, match="no such file"):
-        open_picture(tmp_path / "nowhere.jpg")
+        open_image(tmp_path / "nowhere.jpg")
     with pytest.raises(ImageError, match="is a folder"):
-        open_picture(tmp_path)
+        open_image(tmp_path)
     os.mkfifo(tmp_path / "pipe.jpg")
     with pytest.raises(ImageError, match="not a regular file"):
-        open_picture(tmp_path / "pipe.jpg")
+        open_image(tmp_path / "pipe.jpg")
     with pytest.raises(ImageError, match="not a regular file"):
         measure(tmp_path / "pipe.jpg")
     with pytest.raises(MissingImageError, match="no such file"):
         measure(tmp_path / "nowhere.jpg")
     with pytest.raises(ImageError, match="cannot be read"):
-        open_picture("null\0byte.jpg")
-    path = written(tmp_path / "secret.png", pictures.quarters())
+        open_image("null\0byte.jpg")
+    path = written(tmp_path / "secret.png", photographs.quarters())
     with pytest.raises(ImageError, match="no such file"):
-        open_picture(path / "below.jpg")
+        open_image(path / "below.jpg")
     monkeypatch.setattr(os, "access", lambda *_: False)  # the tests may run as root, who may read all
     with pytest.raises(ImageError, match="no permission"):
-        open_picture(path)
+        open_image(path)
 
 
 def test_an_error_needs_no_torch(tmp_path):
     code = f"""
 import sys
-from saywhere.images import ImageError, open_picture
+from saywhere.images import ImageError, open_image
 try:
-    open_picture({str(tmp_path / "nowhere.jpg")!r})
+    open_image({str(tmp_path / "nowhere.jpg")!r})
 except ImageError as error:
     print(error, "torch" in sys.modules)
 """
@@ -110,13 +119,13 @@ except ImageError as error:
     assert out == f"{tmp_path / 'nowhere.jpg'}: no such file False\n"
 
 
-def test_random_damage_is_an_image_error_or_a_picture(tmp_path):
+def test_random_damage_is_an_image_error_or_an_image(tmp_path):
     """Bytes of sound files overwritten at random: Pillow raises many things, we one."""
-    random = numpy.random.default_rng(1)
-    outcomes = {"picture": 0, "error": 0}
+    random = np.random.default_rng(1)
+    outcomes = {"image": 0, "error": 0}
     for kind in ("JPEG", "PNG", "GIF", "TIFF", "WEBP", "BMP"):
         stream = io.BytesIO()
-        pictures.noise(24, 24).save(stream, kind)
+        photographs.noise(24, 24).save(stream, kind)
         for _ in range(25):
             data = bytearray(stream.getvalue())
             for place in random.integers(0, min(len(data), 200), 6):
@@ -124,10 +133,10 @@ def test_random_damage_is_an_image_error_or_a_picture(tmp_path):
             path = tmp_path / "fuzzed"
             path.write_bytes(data)
             try:
-                picture = open_picture(path)
-                assert picture.pixels.mode == "RGB"
-                assert measure(path)[:2] == picture.pixels.size == (picture.width, picture.height)
-                outcomes["picture"] += 1
+                image = open_image(path)
+                assert image.pixels.mode == "RGB"
+                assert measure(path)[:2] == image.pixels.size == (image.width, image.height)
+                outcomes["image"] += 1
             except ImageError:
                 outcomes["error"] += 1
     assert min(outcomes.values()) > 10
@@ -138,25 +147,25 @@ def test_random_damage_is_an_image_error_or_a_picture(tmp_path):
 
 @pytest.mark.parametrize("mode", ["RGB", "RGBA", "CMYK", "P"])
 def test_colours_survive(tmp_path, mode):
-    image = pictures.quarters().convert(mode)
+    image = photographs.quarters().convert(mode)
     path = written(tmp_path / ("a.jpg" if mode == "CMYK" else "a.png"), image)
-    picture = open_picture(path)
-    assert picture.pixels.mode == "RGB" and (picture.width, picture.height) == (64, 32)
-    assert near(corners(picture.pixels), pictures.CORNERS, 60 if mode == "P" else 3)  # P: the nearest of 216 colours
-    assert picture.name == str(path)
+    image = open_image(path)
+    assert image.pixels.mode == "RGB" and (image.width, image.height) == (64, 32)
+    assert near(corners(image.pixels), photographs.CORNERS, 60 if mode == "P" else 3)  # P: the nearest of 216 colours
+    assert image.name == str(path)
 
 
 def test_adobe_inverted_cmyk(tmp_path):
     """Photoshop stores the inks of a CMYK JPEG inverted, with an Adobe marker; Pillow writes them the same way."""
-    data = pictures.jpeg(Image.new("CMYK", (8, 8), (255, 0, 0, 0)))
+    data = photographs.jpeg(Image.new("CMYK", (8, 8), (255, 0, 0, 0)))
     assert b"Adobe" in data
     (tmp_path / "cyan.jpg").write_bytes(data)
-    assert near([open_picture(tmp_path / "cyan.jpg").pixels.getpixel((4, 4))], [(0, 255, 255)], 3)
+    assert near([open_image(tmp_path / "cyan.jpg").pixels.getpixel((4, 4))], [(0, 255, 255)], 3)
 
 
 def test_grey(tmp_path):
     for mode, value in (("L", 100), ("1", 1)):
-        image = open_picture(written(tmp_path / "a.png", Image.new(mode, (5, 4), value))).pixels
+        image = open_image(written(tmp_path / "a.png", Image.new(mode, (5, 4), value))).pixels
         assert image.getpixel((2, 2)) == ((100,) * 3 if mode == "L" else (255,) * 3)
 
 
@@ -164,51 +173,59 @@ def test_transparency_is_on_white(tmp_path):
     rgba = Image.new("RGBA", (4, 2), (200, 0, 0, 255))
     rgba.putpixel((1, 0), (0, 0, 0, 0))
     rgba.putpixel((2, 0), (0, 0, 0, 128))
-    pixels = open_picture(written(tmp_path / "rgba.png", rgba)).pixels
+    pixels = open_image(written(tmp_path / "rgba.png", rgba)).pixels
     assert [pixels.getpixel((x, 0)) for x in range(3)] == [(200, 0, 0), (255, 255, 255), (127, 127, 127)]
 
     grey = Image.new("LA", (2, 1), (50, 255))
     grey.putpixel((1, 0), (0, 0))
-    pixels = open_picture(written(tmp_path / "la.png", grey)).pixels
+    pixels = open_image(written(tmp_path / "la.png", grey)).pixels
     assert [pixels.getpixel((x, 0)) for x in range(2)] == [(50, 50, 50), (255, 255, 255)]
 
     palette = Image.new("P", (2, 1), 0)
     palette.putpalette([10, 20, 30, 200, 100, 50])
     palette.putpixel((1, 0), 1)
     for options in ({"transparency": 0}, {"transparency": b"\x00\xff"}):
-        pixels = open_picture(written(tmp_path / "p.png", palette, **options)).pixels
+        pixels = open_image(written(tmp_path / "p.png", palette, **options)).pixels
         assert [pixels.getpixel((x, 0)) for x in range(2)] == [(255, 255, 255), (200, 100, 50)]
 
     rgb = Image.new("RGB", (2, 1), (1, 2, 3))
     rgb.putpixel((1, 0), (9, 9, 9))
-    pixels = open_picture(written(tmp_path / "key.png", rgb, transparency=(1, 2, 3))).pixels
+    pixels = open_image(written(tmp_path / "key.png", rgb, transparency=(1, 2, 3))).pixels
     assert [pixels.getpixel((x, 0)) for x in range(2)] == [(255, 255, 255), (9, 9, 9)]
 
 
 def test_sixteen_bits(tmp_path):
-    grey = Image.fromarray(numpy.array([[0, 257 * 100, 65535]], dtype=numpy.uint16))
+    grey = Image.fromarray(np.array([[0, 257 * 100, 65535]], dtype=np.uint16))
     for name in ("grey.png", "grey.tif"):
-        pixels = open_picture(written(tmp_path / name, grey)).pixels
+        pixels = open_image(written(tmp_path / name, grey)).pixels
         assert [pixels.getpixel((x, 0)) for x in range(3)] == [(0,) * 3, (100,) * 3, (255,) * 3]
-    row = b"\0" + numpy.array([[257 * 200, 0, 65535], [257 * 7, 257, 0]], dtype=">u2").tobytes()
-    (tmp_path / "rgb.png").write_bytes(pictures.png(2, 1, 16, 2, row))
-    pixels = open_picture(tmp_path / "rgb.png").pixels
+    row = b"\0" + np.array([[257 * 200, 0, 65535], [257 * 7, 257, 0]], dtype=">u2").tobytes()
+    (tmp_path / "rgb.png").write_bytes(photographs.png(2, 1, 16, 2, row))
+    pixels = open_image(tmp_path / "rgb.png").pixels
     assert [pixels.getpixel((x, 0)) for x in range(2)] == [(200, 0, 255), (7, 1, 0)]
 
 
-def test_float_pictures(tmp_path):
-    unit = Image.fromarray(numpy.array([[0, 0.4, 1, numpy.nan]], dtype=numpy.float32))
-    pixels = open_picture(written(tmp_path / "a.tif", unit)).pixels
+def test_integers_in_thirty_two_bits_have_the_range_that_holds_them(tmp_path):
+    for number, largest in enumerate([255, 65535, 255 * 70000]):
+        wide = Image.fromarray(np.array([[0, 100 * largest // 255, largest]], dtype=np.int32))
+        pixels = open_image(written(tmp_path / f"{number}.tif", wide)).pixels
+        assert [pixels.getpixel((x, 0))[0] for x in range(3)] == [0, 100, 255]
+    assert open_image(Image.fromarray(np.zeros((2, 2), np.int32))).pixels.getpixel((0, 0)) == (0, 0, 0)
+
+
+def test_float_images(tmp_path):
+    unit = Image.fromarray(np.array([[0, 0.4, 1, np.nan]], dtype=np.float32))
+    pixels = open_image(written(tmp_path / "a.tif", unit)).pixels
     assert [pixels.getpixel((x, 0))[0] for x in range(4)] == [0, 102, 255, 0]
-    wide = Image.fromarray(numpy.array([[-5, 500, 1000]], dtype=numpy.float32))
-    assert [open_picture(wide).pixels.getpixel((x, 0))[0] for x in range(3)] == [0, 128, 255]
+    wide = Image.fromarray(np.array([[-5, 500, 1000]], dtype=np.float32))
+    assert [open_image(wide).pixels.getpixel((x, 0))[0] for x in range(3)] == [0, 128, 255]
 
 
 def test_the_first_frame_of_an_animation(tmp_path):
-    frames = [Image.new("RGB", (30, 20), colour) for colour in pictures.CORNERS]
+    frames = [Image.new("RGB", (30, 20), colour) for colour in photographs.CORNERS]
     for name in ("a.gif", "a.png", "a.webp"):
         path = written(tmp_path / name, frames[0], save_all=True, append_images=frames[1:])
-        assert near([open_picture(path).pixels.getpixel((15, 10))], [pictures.CORNERS[0]], 12)
+        assert near([open_image(path).pixels.getpixel((15, 10))], [photographs.CORNERS[0]], 12)
 
 
 # Sizes and turns
@@ -217,7 +234,7 @@ def test_the_first_frame_of_an_animation(tmp_path):
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("suffix", [".jpg", ".png", ".tif", ".webp"])
 def test_exif_orientation(tmp_path, orientation, suffix):
-    """A viewer shows the same picture for all eight; so do we, and its size is the one shown."""
+    """A viewer shows the same image for all eight; so do we, and its size is the one shown."""
     undo = {
         2: Image.Transpose.FLIP_LEFT_RIGHT,
         3: Image.Transpose.ROTATE_180,
@@ -227,7 +244,7 @@ def test_exif_orientation(tmp_path, orientation, suffix):
         7: Image.Transpose.TRANSVERSE,
         8: Image.Transpose.ROTATE_270,
     }
-    stored = pictures.quarters(640, 320)
+    stored = photographs.quarters(640, 320)
     if orientation in undo:
         stored = stored.transpose(undo[orientation])
     exif = Image.Exif()
@@ -235,93 +252,114 @@ def test_exif_orientation(tmp_path, orientation, suffix):
     path = written(tmp_path / f"a{suffix}", stored, exif=exif)
     assert measure(path) == (640, 320, orientation)
     for long_side in (None, 100):
-        picture = open_picture(path, long_side)
-        assert (picture.width, picture.height) == (640, 320)
-        assert (picture.pixels.width > picture.pixels.height) and near(corners(picture.pixels), pictures.CORNERS)
+        image = open_image(path, long_side)
+        assert (image.width, image.height) == (640, 320)
+        assert (image.pixels.width > image.pixels.height) and near(corners(image.pixels), photographs.CORNERS)
+
+
+@pytest.mark.parametrize("long_side", [None, 16])
+def test_upright_pixels_are_not_turned_again(tmp_path, long_side):
+    (tmp_path / "a.jpg").write_bytes(photographs.turned(0)[0])
+    pixels = open_image(tmp_path / "a.jpg", long_side).pixels
+    assert open_image(pixels).pixels.tobytes() == pixels.tobytes()
+    assert open_image(pixels).pixels.size == pixels.size
 
 
 def test_damaged_exif_is_ignored(tmp_path):
-    data = pictures.jpeg(pictures.quarters(), exif=b"Exif\0\0MM\0*\0\0\0\x08\xff\xff garbage")
+    data = photographs.jpeg(photographs.quarters(), exif=b"Exif\0\0MM\0*\0\0\0\x08\xff\xff garbage")
     (tmp_path / "a.jpg").write_bytes(data)
-    assert near(corners(open_picture(tmp_path / "a.jpg").pixels), pictures.CORNERS)
+    assert near(corners(open_image(tmp_path / "a.jpg").pixels), photographs.CORNERS)
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 3000), (3000, 1)])
 @pytest.mark.parametrize("suffix", [".jpg", ".png"])
-def test_thin_pictures(tmp_path, size, suffix):
+def test_thin_images(tmp_path, size, suffix):
     path = written(tmp_path / f"a{suffix}", Image.new("RGB", size, (200, 100, 50)))
     for long_side in (None, 512):
-        picture = open_picture(path, long_side)
-        assert (picture.width, picture.height) == size
-        assert near([picture.pixels.getpixel((0, 0))], [(200, 100, 50)], 4)
-    assert Preprocess(512, 32, (0, 0, 0), (1, 1, 1))(picture).shape[0] == 3
+        image = open_image(path, long_side)
+        assert (image.width, image.height) == size
+        assert near([image.pixels.getpixel((0, 0))], [(200, 100, 50)], 4)
+    assert Preprocess(512, 32, (0, 0, 0), (1, 1, 1))(image).shape[0] == 3
 
 
 def test_a_large_jpeg_is_decoded_small(tmp_path):
     """100 megapixels: with ``long_side`` the pixels are reduced, not below it; the size is the full one."""
-    path = written(tmp_path / "a.jpg", pictures.quarters(12_500, 8_000), quality=50)
-    picture = open_picture(path, 720)
-    assert (picture.width, picture.height) == (12_500, 8_000)
-    assert 720 <= max(picture.pixels.size) < 2 * 720
-    assert near(corners(picture.pixels), pictures.CORNERS, 12)
+    path = written(tmp_path / "a.jpg", photographs.quarters(12_500, 8_000), quality=50)
+    image = open_image(path, 720)
+    assert (image.width, image.height) == (12_500, 8_000)
+    assert 720 <= max(image.pixels.size) < 2 * 720
+    assert near(corners(image.pixels), photographs.CORNERS, 12)
+
+
+@pytest.mark.parametrize("long_side", [None, 100])
+def test_a_file_in_memory_is_read_as_one_on_the_disk(tmp_path, long_side):
+    path = written(tmp_path / "a.jpg", photographs.quarters(400, 200))
+    on_disk, in_memory = open_image(path, long_side), read_image(path.read_bytes(), "b", long_side)
+    assert in_memory.pixels.tobytes() == on_disk.pixels.tobytes()
+    assert (in_memory.width, in_memory.height, in_memory.name) == (400, 200, "b")
+    with pytest.raises(ImageError, match="b: 400 x 200 is over the limit"):
+        read_image(path.read_bytes(), "b", long_side, max_pixels=79_999)
+    for damaged in (b"", b"no image", path.read_bytes()[:500]):
+        with pytest.raises(ImageError, match=r"^b: "):
+            read_image(damaged, "b", long_side)
 
 
 @pytest.mark.parametrize("suffix", [".jpg", ".png", ".gif", ".tif"])
 @pytest.mark.parametrize("long_side", [100, 333, 999, 1000, 1001, 5000])
 def test_long_side_never_goes_below(tmp_path, suffix, long_side):
-    path = written(tmp_path / f"a{suffix}", pictures.quarters(1000, 700))
-    picture = open_picture(path, long_side)
-    assert (picture.width, picture.height) == (1000, 700)
-    assert min(long_side, 1000) <= max(picture.pixels.size) <= max(2 * long_side, 1000)
-    assert max(picture.pixels.size) < 1000 or long_side > 500
-    assert picture.pixels.width / picture.pixels.height == pytest.approx(10 / 7, rel=0.02)
-    assert near(corners(picture.pixels), pictures.CORNERS)
+    path = written(tmp_path / f"a{suffix}", photographs.quarters(1000, 700))
+    image = open_image(path, long_side)
+    assert (image.width, image.height) == (1000, 700)
+    assert min(long_side, 1000) <= max(image.pixels.size) <= max(2 * long_side, 1000)
+    assert max(image.pixels.size) < 1000 or long_side > 500
+    assert image.pixels.width / image.pixels.height == pytest.approx(10 / 7, rel=0.02)
+    assert near(corners(image.pixels), photographs.CORNERS)
 
 
-# Pictures in memory
+# Images in memory
 
 
 def test_arrays():
-    values = numpy.asarray(pictures.quarters())
-    for array in (values, values / 255, (values / 255).astype(numpy.float32)):
-        picture = open_picture(array)
-        assert numpy.array_equal(numpy.asarray(picture.pixels), values)
-        assert (picture.width, picture.height, picture.name) == (64, 32, "<image>")
-    assert open_picture(numpy.full((3, 4), 9, numpy.uint8)).pixels.getpixel((0, 0)) == (9, 9, 9)
-    assert open_picture(numpy.full((3, 4, 1), 9, numpy.uint8)).pixels.getpixel((0, 0)) == (9, 9, 9)
-    assert open_picture(numpy.zeros((3, 4, 4), numpy.uint8)).pixels.getpixel((0, 0)) == (255, 255, 255)
+    values = np.asarray(photographs.quarters())
+    for array in (values, values / 255, (values / 255).astype(np.float32)):
+        image = open_image(array)
+        assert np.array_equal(np.asarray(image.pixels), values)
+        assert (image.width, image.height, image.name) == (64, 32, "<image>")
+    assert open_image(np.full((3, 4), 9, np.uint8)).pixels.getpixel((0, 0)) == (9, 9, 9)
+    assert open_image(np.full((3, 4, 1), 9, np.uint8)).pixels.getpixel((0, 0)) == (9, 9, 9)
+    assert open_image(np.zeros((3, 4, 4), np.uint8)).pixels.getpixel((0, 0)) == (255, 255, 255)
 
 
 @pytest.mark.parametrize(
     ("array", "reason"),
     [
-        (numpy.zeros((2, 2, 2), numpy.uint8), "shape"),
-        (numpy.zeros((0, 4, 3), numpy.uint8), "shape"),
-        (numpy.zeros(4, numpy.uint8), "shape"),
-        (numpy.zeros((2, 2), numpy.int64), "dtype"),
-        (numpy.full((2, 2), 1.5), "from 0 to 1"),
-        (numpy.full((2, 2), -0.1), "from 0 to 1"),
-        (numpy.full((2, 2), numpy.nan), "from 0 to 1"),
+        (np.zeros((2, 2, 2), np.uint8), "shape"),
+        (np.zeros((0, 4, 3), np.uint8), "shape"),
+        (np.zeros(4, np.uint8), "shape"),
+        (np.zeros((2, 2), np.int64), "dtype"),
+        (np.full((2, 2), 1.5), "from 0 to 1"),
+        (np.full((2, 2), -0.1), "from 0 to 1"),
+        (np.full((2, 2), np.nan), "from 0 to 1"),
     ],
 )
 def test_bad_arrays(array, reason):
     with pytest.raises(ImageError, match=reason):
-        open_picture(array)
+        open_image(array)
 
 
-def test_pil_images_and_pictures(tmp_path):
-    image = pictures.quarters()
-    picture = open_picture(image)
-    assert picture.pixels.tobytes() == image.tobytes()
-    assert open_picture(picture) is picture
+def test_pil_images_and_images(tmp_path):
+    quarters = photographs.quarters()
+    image = open_image(quarters)
+    assert image.pixels.tobytes() == quarters.tobytes()
+    assert open_image(image) is image
     exif = Image.Exif()
     exif[0x0112] = 6
-    with Image.open(written(tmp_path / "a.jpg", image, exif=exif)) as turned:
-        picture = open_picture(turned)
-    assert (picture.width, picture.height, picture.name) == (32, 64, str(tmp_path / "a.jpg"))
-    (tmp_path / "cut.jpg").write_bytes(pictures.jpeg(pictures.noise(80, 60))[:3000])
-    with Image.open(tmp_path / "cut.jpg") as cut, pytest.raises(ImageError, match=r"cut\.jpg: damaged picture"):
-        open_picture(cut)
+    with Image.open(written(tmp_path / "a.jpg", quarters, exif=exif)) as turned:
+        image = open_image(turned)
+    assert (image.width, image.height, image.name) == (32, 64, str(tmp_path / "a.jpg"))
+    (tmp_path / "cut.jpg").write_bytes(photographs.jpeg(photographs.noise(80, 60))[:3000])
+    with Image.open(tmp_path / "cut.jpg") as cut, pytest.raises(ImageError, match=r"cut\.jpg: damaged image"):
+        open_image(cut)
 
 
 # The way into a network
@@ -336,7 +374,7 @@ def test_preprocess_size():
 
 
 def test_preprocess_values():
-    picture = Picture(Image.new("RGB", (8, 4), (255, 51, 0)), 8, 4)
-    pixels = Preprocess(64, 32, (0.5, 0.2, 0.0), (0.5, 0.1, 2.0))(picture)
+    image = LoadedImage(Image.new("RGB", (8, 4), (255, 51, 0)), 8, 4)
+    pixels = Preprocess(64, 32, (0.5, 0.2, 0.0), (0.5, 0.1, 2.0))(image)
     assert pixels.shape == (3, 32, 64)
     assert pixels[:, 5, 5].tolist() == pytest.approx([1.0, 0.0, 0.0], abs=1e-6)

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 
 from saywhere.errors import UserError
-from saywhere.options import assignments, from_dict
+from saywhere.options import assignments, from_dict, merge, nest, require_ints, require_numbers
 
 
 @dataclass(frozen=True)
@@ -59,11 +62,14 @@ def test_values_take_the_types_of_their_fields() -> None:
         ({"xyzzy": 1}, "f.yaml: unknown key o.xyzzy; known are inner, name, "),
         ({3: 1}, "f.yaml: unknown key o.3; known are"),
         ({"inner": {"rat": 1}}, "f.yaml: unknown key o.inner.rat; did you mean o.inner.rate?"),
-        ({"inner": {}}, "f.yaml: o.inner.rate is missing"),
         ({"inner": {"rate": -1}}, "f.yaml: o.inner.rate must not be negative, not -1.0"),
         ({"inner": 5}, "o.inner is a mapping, not 5"),
         ({"inner": None}, "o.inner is a mapping, not None"),
         ({"inner": {"rate": "nan"}}, "o.inner.rate is a number, not 'nan'"),
+        ({"inner": {"rate": float("nan")}}, "o.inner.rate is a number, not nan"),
+        ({"inner": {"rate": float("inf")}}, "o.inner.rate is a number, not inf"),
+        ({"betas": [float("nan"), 0]}, "o.betas[0] is a number, not nan"),
+        ({"inner": {"rate": 10**400}}, "o.inner.rate is a number, not 1000"),
         ({"inner": {"rate": True}}, "o.inner.rate is a number, not True"),
         ({"name": 5}, "o.name is a text, not 5"),
         ({"fast": "no"}, "o.fast is true or false, not 'no'"),
@@ -89,15 +95,99 @@ def test_what_does_not_fit_is_named_with_what_is_wanted(values: dict[Any, Any], 
     assert str(caught.value).count("f.yaml") == 1
 
 
+@dataclass(frozen=True)
+class Needy:
+    inner: Inner
+
+
+def test_a_key_without_default_is_missed() -> None:
+    with pytest.raises(UserError, match=r"^f.yaml: o.inner is missing$"):
+        from_dict(Needy, {}, "f.yaml", "o.")
+    with pytest.raises(UserError, match=r"^f.yaml: o.inner.rate is missing$"):
+        from_dict(Needy, {"inner": {"steps": 2}}, "f.yaml", "o.")
+
+
+@dataclass(frozen=True)
+class Part:
+    size: int = 1
+    share: float = 0.5
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise UserError(f"size is {self.size}")
+
+
+@dataclass(frozen=True)
+class Whole:
+    part: Part = Part(share=0.25)
+    maybe: Part | None = None
+    name: str = "a"
+
+
+def test_a_nested_mapping_changes_what_it_names_and_keeps_the_fields_defaults() -> None:
+    assert from_dict(Whole, {"part": {"size": 3}}) == Whole(Part(3, 0.25))
+    assert from_dict(Outer, {"inner": {"steps": 5}}) == Outer(Inner(1.0, 5))
+    assert from_dict(Whole, {"maybe": {"size": 3}}) == Whole(maybe=Part(3, 0.5))
+
+
+def test_merge_keeps_what_is_there() -> None:
+    whole = Whole(Part(2, 0.75), Part(5, 0.1), "b")
+    assert merge(whole, {"part": {"size": 3}, "maybe": {"share": 1}}) == Whole(Part(3, 0.75), Part(5, 1.0), "b")
+    assert merge(whole, {"maybe": None}) == Whole(Part(2, 0.75), None, "b")
+    with pytest.raises(UserError, match=r"^f: o.part.size is 0$"):
+        merge(whole, {"part": {"size": 0}}, "f", "o.")
+    with pytest.raises(UserError, match=r"unknown key part.siz; did you mean part.size\?"):
+        merge(whole, {"part": {"siz": 0}})
+
+
+def test_dots_lead_into_parts() -> None:
+    flat = {"a.b": 1, "a.c.d": 2, "e": 3, "f": {"g": 4}, "f.h": 5}
+    assert nest(flat) == {"a": {"b": 1, "c": {"d": 2}}, "e": 3, "f": {"g": 4, "h": 5}}
+    assert flat["f"] == {"g": 4}
+    for wrong, message in (
+        ({"a": 1, "a.b": 2}, "a.b cannot be set beside a"),
+        ({"a.b": 2, "a": 1}, "a is set twice"),
+        ({"a..b": 2}, "no name of an option"),
+        ({".a": 2}, "no name of an option"),
+    ):
+        with pytest.raises(UserError, match=message):
+            nest(wrong)
+
+
 def test_without_a_source_the_key_stands_first() -> None:
     with pytest.raises(UserError, match="^fast is true or false"):
         from_dict(Outer, {"fast": 2})
 
 
 def test_assignments_are_json_or_text() -> None:
-    given = ["beam=3", "repeat_nms=null", "calibration=[1, 0.5, 0]", "pooling=roi_align", "odd=a=b"]
-    wanted = {"beam": 3, "repeat_nms": None, "calibration": [1, 0.5, 0], "pooling": "roi_align", "odd": "a=b"}
+    given = ["decoding.beam_size=3", "repeat_nms=null", "calibration=[1, 0.5, 0]", "pooling=roi_align", "odd=a=b"]
+    wanted = {
+        "decoding.beam_size": 3,
+        "repeat_nms": None,
+        "calibration": [1, 0.5, 0],
+        "pooling": "roi_align",
+        "odd": "a=b",
+    }
     assert assignments(given) == wanted
-    for wrong in ("beam", "=3"):
+    for wrong in ("beam_size", "=3"):
         with pytest.raises(UserError, match=r"is not OPTION=VALUE"):
             assignments([wrong])
+
+
+@pytest.mark.parametrize("value", ["3", 2.0, True])
+def test_what_is_no_whole_number_is_refused(value: object) -> None:
+    with pytest.raises(UserError, match=re.escape(f"top is a whole number, not {value!r}")):
+        require_ints(top=value)
+
+
+def test_a_whole_number_may_have_a_least_value() -> None:
+    require_ints(1, threads=np.int64(1), regions=None)
+    with pytest.raises(UserError, match="threads is a whole number of at least 1, not 0"):
+        require_ints(1, threads=0)
+
+
+@pytest.mark.parametrize("value", ["1", math.nan, math.inf, False])
+def test_what_is_no_finite_number_is_refused(value: object) -> None:
+    require_numbers(beta=np.float32(1), threshold=None)
+    with pytest.raises(UserError, match=f"beta is a number, not {value!r}"):
+        require_numbers(beta=value)

@@ -1,19 +1,24 @@
 import json
+import sys
+import types
 
+import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
-from saywhere import Region, Regions
+from saywhere import ImageError, Region, Regions, UserError
+from saywhere.drawing import draw_boxes
+from saywhere.regions import check_boxes
 
 BOXES = [[0.0, 0.0, 10.0, 20.0], [5.0, 6.0, 30.0, 20.0], [1.5, 2.25, 3.0, 4.0]]
 CAPTIONS = ("a dog", "", "the sky")
 
 
 def regions(**changes):
-    parts = {"scores": [0.9, 0.5, 0.25], "captions": CAPTIONS, "features": torch.eye(3), "image": "a.jpg", **changes}
-    return Regions(30, 20, torch.tensor(BOXES), **parts)
+    parts = {"scores": [0.9, 0.5, 0.25], "captions": CAPTIONS, "features": np.eye(3), "image": "a.jpg", **changes}
+    return Regions(30, 20, np.array(BOXES), **parts)
 
 
 def test_rows_are_plain_values():
@@ -28,7 +33,7 @@ def test_rows_are_plain_values():
     [
         ({"scores": [0.9]}, "a.jpg: 1 scores for 3 boxes"),
         ({"captions": ["x"] * 4}, "a.jpg: 4 captions for 3 boxes"),
-        ({"features": torch.zeros(2, 5)}, "a.jpg: 2 features for 3 boxes"),
+        ({"features": np.zeros((2, 5))}, "a.jpg: 2 features for 3 boxes"),
         ({"scores": [0.1, 1.1, 0.5]}, "a.jpg: a score is not a probability"),
         ({"scores": [0.1, -0.1, 0.5]}, "a.jpg: a score is not a probability"),
         ({"scores": [0.1, float("nan"), 0.5]}, "a.jpg: a score is not a probability"),
@@ -46,14 +51,14 @@ def test_parts_that_do_not_fit(changes, message):
     [
         ([[0, 0, 1, float("nan")]], "a box has a number that is not finite"),
         ([[0, 0, float("inf"), 1]], "a box has a number that is not finite"),
-        ([[0, 0, 1, 1], [0, 0, 31, 5]], "box 1 [0.0, 0.0, 31.0, 5.0] is not inside the 30 x 20 picture"),
-        ([[0, 0, 5, 21]], "box 0 [0.0, 0.0, 5.0, 21.0] is not inside the 30 x 20 picture"),
-        ([[-1, 0, 5, 5]], "box 0 [-1.0, 0.0, 5.0, 5.0] is not inside the 30 x 20 picture"),
-        ([[0, -2, 5, 5]], "box 0 [0.0, -2.0, 5.0, 5.0] is not inside the 30 x 20 picture"),
-        ([[6, 0, 5, 5]], "box 0 [6.0, 0.0, 5.0, 5.0] is not inside the 30 x 20 picture"),
-        ([[0, 6, 5, 5]], "box 0 [0.0, 6.0, 5.0, 5.0] is not inside the 30 x 20 picture"),
-        (torch.zeros(4, 5), "boxes need four numbers each, (N, 4); these are (4, 5)"),
-        (torch.zeros(8), "boxes need four numbers each, (N, 4); these are (8,)"),
+        ([[0, 0, 1, 1], [0, 0, 31, 5]], "box 1 [0.0, 0.0, 31.0, 5.0] is not inside the 30 x 20 image"),
+        ([[0, 0, 5, 21]], "box 0 [0.0, 0.0, 5.0, 21.0] is not inside the 30 x 20 image"),
+        ([[-1, 0, 5, 5]], "box 0 [-1.0, 0.0, 5.0, 5.0] is not inside the 30 x 20 image"),
+        ([[0, -2, 5, 5]], "box 0 [0.0, -2.0, 5.0, 5.0] is not inside the 30 x 20 image"),
+        ([[6, 0, 5, 5]], "box 0 [6.0, 0.0, 5.0, 5.0] is not inside the 30 x 20 image"),
+        ([[0, 6, 5, 5]], "box 0 [0.0, 6.0, 5.0, 5.0] is not inside the 30 x 20 image"),
+        (np.zeros((4, 5)), "boxes need four numbers each, (N, 4); these are (4, 5)"),
+        (np.zeros(8), "boxes need four numbers each, (N, 4); these are (8,)"),
     ],
 )
 def test_boxes_that_cannot_be(boxes, message):
@@ -78,10 +83,11 @@ def test_a_rounding_error_outside_is_allowed():
         ([-1], [2]),
         ([], []),
         ([True, False, True], [0, 2]),
-        (torch.tensor([False, True, True]), [1, 2]),
-        (torch.tensor([False, False, False]), []),
-        (torch.tensor([1, 1]), [1, 1]),
-        (torch.tensor(2), [2]),
+        (np.array([False, True, True]), [1, 2]),
+        (np.array([False, False, False]), []),
+        (np.array([1, 1]), [1, 1]),
+        (np.array(2), [2]),
+        (np.int64(2), [2]),
     ],
 )
 def test_slicing(rows, chosen):
@@ -89,11 +95,11 @@ def test_slicing(rows, chosen):
     assert (part.width, part.height, part.image) == (30, 20, "a.jpg")
     assert part.boxes.tolist() == [BOXES[i] for i in chosen]
     assert part.captions == tuple(CAPTIONS[i] for i in chosen)
-    assert torch.equal(part.scores, torch.tensor([0.9, 0.5, 0.25])[chosen])
-    assert torch.equal(part.features, torch.eye(3)[chosen])
+    assert part.scores.tolist() == np.array([0.9, 0.5, 0.25], np.float32)[chosen].tolist()
+    assert part.features.tolist() == np.eye(3)[chosen].tolist()
 
 
-@pytest.mark.parametrize("rows", [3, -4, [3], torch.tensor([True, False])])
+@pytest.mark.parametrize("rows", [3, -4, [3], np.array([True, False])])
 def test_slicing_beyond_the_end(rows):
     with pytest.raises(IndexError):
         regions()[rows]
@@ -104,11 +110,11 @@ def test_slicing_without_the_optional_parts():
     assert len(part) == 2 and part.scores is None and part.captions is None and part.features is None
 
 
-@pytest.mark.parametrize("boxes", [[], torch.zeros(0, 4)])
+@pytest.mark.parametrize("boxes", [[], np.zeros((0, 4))])
 def test_none_at_all(boxes):
-    empty = Regions(30, 20, boxes, [], [], torch.zeros(0, 7), image="a.jpg")
+    empty = Regions(30, 20, boxes, [], [], np.zeros((0, 7)), image="a.jpg")
     assert len(empty) == 0 and list(empty) == [] and empty.boxes.shape == (0, 4)
-    assert len(empty[[]]) == len(empty[:5]) == len(empty[torch.zeros(0, dtype=torch.bool)]) == 0
+    assert len(empty[[]]) == len(empty[:5]) == len(empty[np.zeros(0, bool)]) == 0
     assert empty[:0].features.shape == (0, 7)
     row = {"image": "a.jpg", "width": 30, "height": 20, "boxes": [], "scores": [], "captions": []}
     assert empty.to_dict() == row
@@ -141,7 +147,7 @@ def test_json_round_trip(rows):
     before = Regions(64, 64, boxes, [row[2] for row in rows], [row[3] for row in rows], image="photo ü.jpg")
     after = Regions.from_dict(json.loads(json.dumps(before.to_dict())))
     assert (after.width, after.height, after.image, after.captions) == (64, 64, "photo ü.jpg", before.captions)
-    assert torch.equal(after.boxes, before.boxes) and torch.equal(after.scores, before.scores)
+    assert np.array_equal(after.boxes, before.boxes) and np.array_equal(after.scores, before.scores)
 
 
 @pytest.mark.parametrize(
@@ -150,13 +156,134 @@ def test_json_round_trip(rows):
         ({"width": 3, "boxes": []}, "height"),
         ({}, "width"),
         (None, "missing"),
-        ({"width": 3, "height": 3, "boxes": "none"}, "invalid data type"),
+        ({"width": 3, "height": 3, "boxes": "none"}, "could not convert string"),
         ({"width": "3", "height": 3, "boxes": [[0, 0, 1, 1]]}, "str"),
         ({"width": 3, "height": 3, "boxes": [[0, 0, 1, 1]], "captions": 7}, "iterable"),
         ({"width": 3, "height": 3, "boxes": [[0, 0, 1]]}, r"\(1, 3\)"),
-        ({"width": 3, "height": 3, "boxes": [[0, 0, 9, 1]]}, "not inside the 3 x 3 picture"),
+        ({"width": 3, "height": 3, "boxes": [[0, 0, 9, 1]]}, "not inside the 3 x 3 image"),
     ],
 )
 def test_json_that_is_something_else(row, message):
     with pytest.raises(ValueError, match=message):
         Regions.from_dict(row)
+
+
+def test_arrays_are_single_precision_whatever_is_given():
+    torch = pytest.importorskip("torch")
+    given = torch.tensor(BOXES, dtype=torch.float64)
+    made = Regions(30, 20, given, torch.tensor([0.9, 0.5, 0.25]), list(CAPTIONS), torch.eye(3).half())
+    for values in (made.boxes, made.scores, made.features):
+        assert isinstance(values, np.ndarray) and values.dtype == np.float32
+    assert made.boxes.tolist() == BOXES and made.captions == CAPTIONS
+
+
+def test_similarities_have_any_range_but_are_finite():
+    made = Regions(30, 20, BOXES, similarities=[-3, 7.25, 0])
+    assert made[[1, 0]].similarities.tolist() == [7.25, -3]
+    assert made.to_dict()["similarities"] == [-3, 7.25, 0]
+    assert Regions.from_dict(made.to_dict()).similarities.tolist() == [-3, 7.25, 0]
+    with pytest.raises(ValueError, match="a similarity is not finite"):
+        Regions(30, 20, BOXES, similarities=[1, 2, np.inf])
+
+
+def test_empty():
+    empty = Regions.empty(30, 20, "a.jpg")
+    assert (len(empty), empty.boxes.shape, empty.captions, empty.image) == (0, (0, 4), (), "a.jpg")
+
+
+def test_merge():
+    merged = Regions.merge([regions(), regions()[:1], Regions.empty(30, 20, "a.jpg")])
+    assert merged.boxes.tolist() == [*BOXES, BOXES[0]] and merged.captions == (*CAPTIONS, CAPTIONS[0])
+    assert merged.scores.tolist() == pytest.approx([0.9, 0.5, 0.25, 0.9])
+    assert merged.features.shape == (4, 3)
+    part = Regions.merge([regions(), Regions(30, 20, BOXES, captions=CAPTIONS, image="a.jpg")])
+    assert len(part) == 6 and part.scores is None and part.captions == CAPTIONS * 2
+    assert len(Regions.merge([Regions.empty(30, 20), Regions.empty(30, 20)])) == 0
+    for wrong in ([], [regions(), Regions(31, 20, BOXES, image="a.jpg")], [regions(), Regions(30, 20, BOXES)]):
+        with pytest.raises(ValueError, match="only regions of one image"):
+            Regions.merge(wrong)
+
+
+def test_suppression_keeps_the_best_first():
+    boxes = [[0, 0, 10, 10], [0, 0, 10, 9], [20, 0, 30, 10]]
+    made = Regions(30, 20, boxes, [0.2, 0.5, 0.9], ("a", "b", "c"))
+    assert made.nms(0.8).captions == ("c", "b") and made.nms(0.95).captions == ("c", "b", "a")
+    assert Regions(30, 20, boxes, similarities=[5, 4, 3], captions=("a", "b", "c")).nms(0.8).captions == ("a", "c")
+    assert len(Regions.empty(3, 3).nms(0.5)) == 0
+    with pytest.raises(ValueError, match="needs scores or similarities"):
+        Regions(30, 20, boxes).nms(0.5)
+
+
+def test_coco_results():
+    rows = regions().to_coco(7)
+    assert rows[1] == {"image_id": 7, "bbox": [5, 6, 25, 14], "score": 0.5, "caption": ""}
+    assert Regions(30, 20, BOXES[:1]).to_coco("a") == [{"image_id": "a", "bbox": [0, 0, 10, 20]}]
+
+
+def test_supervision_detections(monkeypatch):
+    made = types.SimpleNamespace(Detections=lambda **parts: types.SimpleNamespace(**parts))
+    monkeypatch.setitem(sys.modules, "supervision", made)
+    found = regions().to_supervision()
+    assert found.xyxy.tolist() == BOXES and found.data["caption"].tolist() == list(CAPTIONS)
+    assert len(found.confidence) == len(found.class_id) == 3
+    monkeypatch.setitem(sys.modules, "supervision", None)
+    with pytest.raises(UserError, match="pip install supervision"):
+        regions().to_supervision()
+
+
+def test_drawing_opens_the_file_or_takes_an_image(tmp_path):
+    path = tmp_path / "a.png"
+    Image.new("RGB", (60, 40)).save(path)
+    made = regions(image=str(path))
+    drawn = made.draw()
+    assert drawn.size == (60, 40) and np.asarray(drawn).any()
+    for image in (path, str(path), Image.new("RGB", (60, 40)), np.zeros((40, 60, 3), np.uint8)):
+        assert made.draw(image).tobytes() == drawn.tobytes()
+    expected = draw_boxes(Image.new("RGB", (60, 40)), BOXES, (30, 20), CAPTIONS, [0.9, 0.5, 0.25])
+    assert drawn.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("given", ["x.jpg", None])
+def test_drawing_a_missing_file_is_one_image_error(given):
+    with pytest.raises(ImageError, match=r"^x\.jpg: no such file$"):
+        regions(image="x.jpg").draw(given)
+
+
+def test_drawing_needs_an_image():
+    with pytest.raises(UserError, match="draw needs the image"):
+        regions(image=None).draw()
+
+
+@pytest.mark.parametrize(
+    ("boxes", "cut"),
+    [
+        ([], []),
+        (np.zeros((0, 4)), []),
+        ([[1, 2, 3, 4]], [[1, 2, 3, 4]]),
+        ([[-0.75, -1, 31, 20.5]], [[0, 0, 30, 20]]),
+        (np.array([[1, 2, 3, 4]], np.int64), [[1, 2, 3, 4]]),
+    ],
+)
+def test_boxes_of_a_user_are_cut_to_the_image(boxes, cut):
+    checked = check_boxes(boxes, 30, 20, "a.jpg")
+    assert checked.tolist() == cut and checked.dtype == np.float32 and checked.shape == (len(cut), 4)
+
+
+@pytest.mark.parametrize(
+    ("boxes", "message"),
+    [
+        ([1, 2, 3, 4], "a.jpg: boxes need four numbers each, (N, 4); these are (4,)"),
+        ([[1, 2, 3]], "a.jpg: boxes need four numbers each, (N, 4); these are (1, 3)"),
+        ([[1, 2, 3], [1, 2, 3, 4]], "a.jpg: boxes need four numbers each, x1 y1 x2 y2"),
+        ([["a", 2, 3, 4]], "a.jpg: boxes need four numbers each, x1 y1 x2 y2"),
+        ([[0, 0, 1, 1], [0, 0, 32, 5]], "a.jpg: box 1 [0.0, 0.0, 32.0, 5.0] is not inside the 30 x 20 image"),
+        ([[5, 5, 5, 9]], "a.jpg: box 0 [5.0, 5.0, 5.0, 9.0] is not inside the 30 x 20 image"),
+        ([[5, 9, 8, 6]], "a.jpg: box 0 [5.0, 9.0, 8.0, 6.0] is not inside the 30 x 20 image"),
+        ([[30, 0, 31, 5]], "a.jpg: box 0 [30.0, 0.0, 31.0, 5.0] is not inside the 30 x 20 image"),
+        ([[0, 0, float("nan"), 5]], "a.jpg: box 0 [0.0, 0.0, nan, 5.0] is not inside the 30 x 20 image"),
+    ],
+)
+def test_boxes_of_a_user_that_cannot_be(boxes, message):
+    with pytest.raises(UserError) as caught:
+        check_boxes(boxes, 30, 20, "a.jpg")
+    assert str(caught.value) == message

@@ -4,46 +4,70 @@ from __future__ import annotations
 
 import torch
 
-from saywhere.models.caption_loss import CaptionTarget
-from saywhere.models.captioner import Captioner
-from saywhere.models.captioner_config import CaptionerConfig
+from saywhere.configs.captioner import CaptionerConfig
+from saywhere.configs.parts import DecodingConfig, ProposalConfig, TrunkConfig
+from saywhere.engines.torch import TorchEngine
+from saywhere.images import open_image
+from saywhere.models.model import Model
+from saywhere.networks.captioner.loss import CaptionTarget
+from saywhere.networks.captioner.network import Captioner
+from saywhere.networks.vision.image_maps import ImageMaps
 from saywhere.text import Vocabulary, pad
 
 SENTENCES = ("a dog runs on the grass", "two people sit on a red bench", "a man", "the sky is blue")
 VOCABULARY = Vocabulary.build(SENTENCES)
-SPEAKERS = ("rnn", "lstm", "gru", "attention")
+DECODERS = ("rnn", "lstm", "gru", "attention")
 
 
 def tiny_config(**options) -> CaptionerConfig:
-    """The default's structure on timm's smallest network; ``areas`` follows from ``speaker`` if it is not given."""
-    base = {
-        "backbone": "test_efficientnet",
-        "long_side": 96,
-        "head": False,
-        "grid": 2,
-        "area_size": 12,
-        "area_dropout": 0.0,
-        "word_size": 16,
-        "hidden_size": 24,
-        "dropout": 0.0,
-        "smoothing": 0.0,
-        "max_words": 8,
-        "areas": "grid" if options.get("speaker", "attention") == "attention" else "whole",
-    }
-    return CaptionerConfig.from_dict({**base, **options})
+    """The default's structure on timm's smallest network; a nested mapping changes the options that it names.
+
+    ``attend_to`` follows from ``decoder`` if it is not given.
+    """
+    base = CaptionerConfig(
+        trunk=TrunkConfig(backbone="test_efficientnet", long_side=96),
+        proposals=ProposalConfig(pyramid_channels=16, hidden_size=16, nms_iou=0.5, pre_nms_top_n=100, post_nms_top_n=6),
+        decoding=DecodingConfig(max_words=8, beam_size=3, length_penalty=0.7),
+        head=False,
+        grid=2,
+        region_size=12,
+        region_dropout=0.0,
+        word_size=16,
+        hidden_size=24,
+        dropout=0.0,
+        smoothing=0.0,
+    )
+    kind = "grid" if options.get("decoder", "attention") == "attention" else "whole"
+    return base.merge({"attend_to": kind, **options})
 
 
 def tiny_captioner(seed: int = 0, **options) -> Captioner:
-    """Untrained, in eval mode, with weights large enough for pictures and words to matter."""
+    """Untrained, in eval mode, with weights large enough for images and words to matter."""
     torch.manual_seed(seed)
-    model = Captioner(tiny_config(**options), VOCABULARY, pretrained_backbone=False).eval()
+    network = Captioner(tiny_config(**options), VOCABULARY, pretrained_backbone=False).eval()
     with torch.no_grad():
-        for parameter in model.speaker.parameters():
+        for parameter in network.decoder.parameters():
             parameter.normal_(std=0.5)
-    return model
+        if network.trunk.localization is not None:  # untrained scores and offsets are all but equal: make them differ
+            network.trunk.localization.head.score.weight.normal_(std=1.0)
+            network.trunk.localization.head.offset.weight.normal_(std=0.1)
+    return network
+
+
+def captioner_model(network: Captioner) -> Model:
+    """What a user holds of a network."""
+    return Model(TorchEngine({"captioner": network}), "tiny")
+
+
+def tiny_maps(network: Captioner, *images) -> list[ImageMaps]:
+    """The maps of images on a network's trunk."""
+    pixels = [torch.from_numpy(network.preprocess(open_image(image))) for image in images]
+    with torch.no_grad():
+        maps = network.trunk.backbone(pixels)
+    return [ImageMaps(network.trunk, m, x.shape[2], x.shape[1]) for m, x in zip(maps, pixels, strict=True)]
 
 
 def tiny_target(*sentences: str, width: int = 96, height: int = 64, boxes: object = None) -> CaptionTarget:
     """The sentences, or the first two of :data:`SENTENCES`."""
-    words = pad([VOCABULARY.encode(sentence) for sentence in sentences or SENTENCES[:2]])
-    return CaptionTarget(words, width, height, None if boxes is None else torch.tensor(boxes))
+    token_ids = torch.from_numpy(pad([VOCABULARY.encode(sentence) for sentence in sentences or SENTENCES[:2]]))
+    return CaptionTarget(token_ids, width, height, None if boxes is None else torch.tensor(boxes))

@@ -1,4 +1,4 @@
-"""A comparison of seconds: pictures of noise, a tiny FCLN, tiny baselines, a METEOR without Java."""
+"""A comparison of seconds: images of noise, a tiny FCLN, tiny baselines, a METEOR without Java."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tiny_densecap
 import tiny_training
 import yaml
 
-from saywhere.models import checkpoint
+from saywhere.networks import checkpoint
 
 SENTENCES = ("Two people stand on a green field.", "A red block and a dog under the blue sky.")
 
@@ -28,18 +28,18 @@ class StubMeteor:
 
     def score(self, pairs: Any) -> list[float]:
         found = []
-        for said, references in pairs:
+        for caption, references in pairs:
             words = {word for reference in references for word in reference.split()}
-            found.append(1.0 if said in references else min(0.9, 0.1 * len(words & set(said.split()))))
+            found.append(1.0 if caption in references else min(0.9, 0.1 * len(words & set(caption.split()))))
         return found
 
 
 def write_comparison(folder: Path, seeds: tuple[int, ...] = (0, 1), **options: Any) -> Path:
     """Data, an FCLN a seed, and the recipe; its file."""
     root = tiny_training.write_data(folder / "data", train=4, validation=3)
-    lines = [json.loads(line) for line in (root / "pictures.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (root / "images.jsonl").read_text().splitlines()]
     rows = [json.dumps({**line, "sentences": list(SENTENCES)}) for line in lines]
-    (root / "pictures.jsonl").write_text("\n".join(rows) + "\n")
+    (root / "images.jsonl").write_text("\n".join(rows) + "\n")
     for seed in seeds:
         checkpoint.save(tiny_densecap.tiny_model(seed), folder / f"fcln-{seed}")
     recipe = {
@@ -49,10 +49,15 @@ def write_comparison(folder: Path, seeds: tuple[int, ...] = (0, 1), **options: A
         "seeds": list(seeds),
         "proposals": 6,
         "pretrained": False,
-        "model": {"backbone": "test_efficientnet", "side": 64, "grid": 1, "code_size": 16, "hidden_size": 16},
+        "model": {
+            "trunk": {"backbone": "test_efficientnet", "long_side": 64, "multiple": 64},
+            "grid": 1,
+            "embed_dim": 16,
+            "hidden_size": 16,
+        },
         "training": {"epochs": 2, "batch_size": 4, "warmup": 1},
         "cache": str(folder / "crops"),
-        "timing": {"pictures": 1, "rounds": 1},
+        "timing": {"images": 1, "rounds": 1},
         **options,
     }
     path = folder / "recipe.yaml"

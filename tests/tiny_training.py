@@ -7,15 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pictures import noise
+from photographs import noise
 from tiny_densecap import tiny_config
 
 PHRASES = (("a red block", "the block on the left"), ("blue sky",), ("two people", "a man and a dog"))
 BOXES = ((4, 4, 50, 40), (0, 0, 96, 30), (40, 20, 90, 60))
+CONFIG = tiny_config(
+    proposals={"pyramid_channels": 8, "hidden_size": 8}, embed_dim=16, dropout=0.3, decoder_dropout=0.3
+)
+"""Of the model of :func:`tiny_recipe`."""
 
 
 def write_data(root: Path, train: int = 12, validation: int = 4) -> Path:
-    """Pictures of noise in two shapes with three boxes each, as JSON lines."""
+    """Images of noise in two shapes with three boxes each, as JSON lines."""
     root.mkdir(parents=True, exist_ok=True)
     lines = []
     for number in range(train + validation):
@@ -26,13 +30,12 @@ def write_data(root: Path, train: int = 12, validation: int = 4) -> Path:
         regions = [{"box": box, "phrases": list(p)} for box, p in zip(boxes, PHRASES, strict=True)]
         split = "train" if number < train else "val"
         lines.append(json.dumps({"image": name, "split": split, "regions": regions}))
-    (root / "pictures.jsonl").write_text("\n".join(lines) + "\n")
+    (root / "images.jsonl").write_text("\n".join(lines) + "\n")
     return root
 
 
 def tiny_recipe(root: Path, **training: Any) -> dict[str, Any]:
     """A recipe that uses dropout, flips, accumulation, clipping and a schedule, on timm's smallest network."""
-    model = tiny_config(dropout=0.3, speaker_dropout=0.3, code_size=16, pyramid=8, rpn_hidden=8).to_dict()
     settings = {
         "epochs": 2,
         "batch_size": 2,
@@ -46,7 +49,7 @@ def tiny_recipe(root: Path, **training: Any) -> dict[str, Any]:
         **training,
     }
     data = {"format": "jsonl", "root": str(root), "train": "train", "validation": "val"}
-    return {"name": "tiny", "seed": 3, "data": data, "model": _plain(model), "training": settings}
+    return {"name": "tiny", "seed": 3, "data": data, "model": plain(CONFIG.to_dict()), "training": settings}
 
 
 def write_recipe(path: Path, root: Path, **training: Any) -> Path:
@@ -55,7 +58,8 @@ def write_recipe(path: Path, root: Path, **training: Any) -> Path:
     return path
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Options as YAML holds them: tuples become lists."""
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, tuple) else value
+        return {key: plain(item) for key, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, tuple) else value

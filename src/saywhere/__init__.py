@@ -1,23 +1,79 @@
-"""Say what is where in a picture, and find where a sentence is."""
+"""Say what is where in an image, and find where words are."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from saywhere.models.checkpoint import load
+    from saywhere.errors import UserError
+    from saywhere.evaluation.session import evaluate
+    from saywhere.images import ImageError
+    from saywhere.loading import list_models, load
+    from saywhere.models.captioning import Caption
+    from saywhere.models.encoding import Encoding
+    from saywhere.models.ensemble import CaptionEnsemble
+    from saywhere.models.grounding import AlignedPhrase, Alignment, ImageVectors, TextVectors
+    from saywhere.models.model import Model
+    from saywhere.models.phrase_scores import PhraseScores
     from saywhere.regions import Region, Regions
+    from saywhere.search import Hit, Index
 
 __version__ = "0.1.0"
-__all__ = ["Region", "Regions", "__version__", "load"]
+DEFAULT_MODEL = "flickr-coco"
+"""Name of the bundled model that is used if none is named."""
 
-_HOMES = {"Region": "saywhere.regions", "Regions": "saywhere.regions", "load": "saywhere.models.checkpoint"}
+_HOMES = {
+    "AlignedPhrase": "saywhere.models.grounding",
+    "Alignment": "saywhere.models.grounding",
+    "Caption": "saywhere.models.captioning",
+    "CaptionEnsemble": "saywhere.models.ensemble",
+    "Encoding": "saywhere.models.encoding",
+    "Hit": "saywhere.search.index",
+    "ImageError": "saywhere.images",
+    "ImageVectors": "saywhere.models.grounding",
+    "Index": "saywhere.search.index",
+    "Model": "saywhere.models.model",
+    "PhraseScores": "saywhere.models.phrase_scores",
+    "Region": "saywhere.regions",
+    "Regions": "saywhere.regions",
+    "TextVectors": "saywhere.models.grounding",
+    "UserError": "saywhere.errors",
+    "evaluate": "saywhere.evaluation.session",
+    "list_models": "saywhere.loading",
+    "load": "saywhere.loading",
+}
+__all__ = [
+    "DEFAULT_MODEL",
+    "AlignedPhrase",
+    "Alignment",
+    "Caption",
+    "CaptionEnsemble",
+    "Encoding",
+    "Hit",
+    "ImageError",
+    "ImageVectors",
+    "Index",
+    "Model",
+    "PhraseScores",
+    "Region",
+    "Regions",
+    "TextVectors",
+    "UserError",
+    "__version__",
+    "evaluate",
+    "list_models",
+    "load",
+]
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use, so that ``import saywhere`` and ``saywhere --help`` do not wait for torch."""
+    """Import on first use, so that ``import saywhere`` and ``saywhere --help`` answer at once."""
     if name not in _HOMES:
         raise AttributeError(f"module 'saywhere' has no attribute {name!r}")
     import importlib
 
     return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,138 +1,190 @@
-"""Box geometry on plain tensors.
+"""Box geometry, written once for numpy arrays and torch tensors (the array API standard).
 
-Boxes are float tensors ``(N, 4)`` of ``x1 y1 x2 y2`` in pixels, origin 0, continuous: the width is ``x2 - x1``.
-The 1-based and "+1" conventions of the original DenseCap program live in :mod:`saywhere.original`.
+Boxes are floating-point arrays ``(N, 4)`` of ``x1 y1 x2 y2`` in pixels, origin 0, continuous: the width is ``x2 - x1``.
+Functions return arrays of the library, and on the device, of their arguments; gradients flow through them. The 1-based
+and "+1" conventions of the original DenseCap program live in :mod:`saywhere.original`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
-
-def to_center(boxes: Tensor) -> Tensor:
-    """``x1 y1 x2 y2`` to centre and size ``xc yc w h``; any leading shape."""
-    x1, y1, x2, y2 = boxes.unbind(-1)
-    return torch.stack(((x1 + x2) / 2, (y1 + y2) / 2, x2 - x1, y2 - y1), dim=-1)
+Array = Any
+"""A numpy array or a torch tensor."""
 
 
-def from_center(boxes: Tensor) -> Tensor:
-    """Centre and size ``xc yc w h`` to ``x1 y1 x2 y2``; any leading shape."""
-    xc, yc, w, h = boxes.unbind(-1)
-    return torch.stack((xc - w / 2, yc - h / 2, xc + w / 2, yc + h / 2), dim=-1)
+def array_namespace(*arrays: Array) -> Any:
+    """Return the functions of the array API standard for arrays of one library.
+
+    Of numpy it is numpy itself, whose import costs nothing more.
+    """
+    if all(isinstance(array, np.ndarray) for array in arrays):
+        return np
+    from array_api_compat import array_namespace as namespace_of
+
+    return namespace_of(*arrays)
 
 
-def to_size(boxes: Tensor) -> Tensor:
-    """``x1 y1 x2 y2`` to corner and size ``x y w h``; any leading shape."""
-    x1, y1, x2, y2 = boxes.unbind(-1)
-    return torch.stack((x1, y1, x2 - x1, y2 - y1), dim=-1)
+def to_center(boxes: Array) -> Array:
+    """Convert ``x1 y1 x2 y2`` to centre and size ``xc yc w h``; any leading shape."""
+    x1, y1, x2, y2 = _columns(boxes)
+    return _stack((x1 + x2) / 2, (y1 + y2) / 2, x2 - x1, y2 - y1)
 
 
-def from_size(boxes: Tensor) -> Tensor:
-    """Corner and size ``x y w h`` to ``x1 y1 x2 y2``; any leading shape."""
-    x, y, w, h = boxes.unbind(-1)
-    return torch.stack((x, y, x + w, y + h), dim=-1)
+def from_center(boxes: Array) -> Array:
+    """Convert centre and size ``xc yc w h`` to ``x1 y1 x2 y2``; any leading shape."""
+    xc, yc, w, h = _columns(boxes)
+    return _stack(xc - w / 2, yc - h / 2, xc + w / 2, yc + h / 2)
 
 
-def area(boxes: Tensor) -> Tensor:
-    """Areas ``(N,)`` in square pixels; a box turned inside out has area 0."""
-    return (boxes[..., 2] - boxes[..., 0]).clamp(min=0) * (boxes[..., 3] - boxes[..., 1]).clamp(min=0)
+def to_size(boxes: Array) -> Array:
+    """Convert ``x1 y1 x2 y2`` to corner and size ``x y w h``; any leading shape."""
+    x1, y1, x2, y2 = _columns(boxes)
+    return _stack(x1, y1, x2 - x1, y2 - y1)
 
 
-def iou(a: Tensor, b: Tensor) -> Tensor:
-    """Intersection over union ``(N, M)`` of boxes ``a (N, 4)`` and ``b (M, 4)``; 0 where both areas are 0."""
-    top_left = torch.maximum(a[:, None, :2], b[None, :, :2])
-    bottom_right = torch.minimum(a[:, None, 2:], b[None, :, 2:])
-    intersection = (bottom_right - top_left).clamp(min=0).prod(dim=-1)
+def from_size(boxes: Array) -> Array:
+    """Convert corner and size ``x y w h`` to ``x1 y1 x2 y2``; any leading shape."""
+    x, y, w, h = _columns(boxes)
+    return _stack(x, y, x + w, y + h)
+
+
+def area(boxes: Array) -> Array:
+    """Return areas ``(N,)`` in square pixels; a box turned inside out has area 0."""
+    xp = array_namespace(boxes)
+    width, height = boxes[..., 2] - boxes[..., 0], boxes[..., 3] - boxes[..., 1]
+    return xp.clip(width, 0, None) * xp.clip(height, 0, None)
+
+
+def iou(a: Array, b: Array) -> Array:
+    """Return intersection over union ``(N, M)`` of ``a (N, 4)`` and ``b (M, 4)``; 0 where both areas are 0."""
+    xp = array_namespace(a, b)
+    top_left = xp.maximum(a[:, None, :2], b[None, :, :2])
+    bottom_right = xp.minimum(a[:, None, 2:], b[None, :, 2:])
+    sides = xp.clip(bottom_right - top_left, 0, None)
+    intersection = sides[..., 0] * sides[..., 1]
     union = area(a)[:, None] + area(b)[None, :] - intersection
-    return torch.where(union > 0, intersection / union.clamp(min=torch.finfo(union.dtype).tiny), 0.0)
+    smallest = float(xp.finfo(union.dtype).smallest_normal)
+    return xp.where(union > 0, intersection / xp.clip(union, smallest, None), xp.zeros_like(union))
 
 
-def clip(boxes: Tensor, width: float, height: float) -> Tensor:
-    """Boxes cut to the picture ``[0, width] x [0, height]``; a box outside becomes empty on the border."""
-    x1, y1, x2, y2 = boxes.unbind(-1)
-    return torch.stack((x1.clamp(0, width), y1.clamp(0, height), x2.clamp(0, width), y2.clamp(0, height)), dim=-1)
+def clip(boxes: Array, width: float, height: float) -> Array:
+    """Cut boxes to the image ``[0, width] x [0, height]``; a box outside becomes empty on the border."""
+    xp = array_namespace(boxes)
+    x1, y1, x2, y2 = _columns(boxes)
+    return _stack(xp.clip(x1, 0, width), xp.clip(y1, 0, height), xp.clip(x2, 0, width), xp.clip(y2, 0, height))
 
 
-def scale(boxes: Tensor, sx: float, sy: float) -> Tensor:
-    """Boxes of a picture resized by ``sx`` horizontally and ``sy`` vertically."""
-    return boxes * boxes.new_tensor([sx, sy, sx, sy])
+def scale(boxes: Array, sx: float, sy: float) -> Array:
+    """Scale boxes with an image that is resized by ``sx`` horizontally and ``sy`` vertically."""
+    x1, y1, x2, y2 = _columns(boxes)
+    return _stack(x1 * sx, y1 * sy, x2 * sx, y2 * sy)
 
 
-def flip(boxes: Tensor, width: float) -> Tensor:
-    """Boxes of a picture ``width`` pixels wide after it is mirrored left to right."""
-    x1, y1, x2, y2 = boxes.unbind(-1)
-    return torch.stack((width - x2, y1, width - x1, y2), dim=-1)
+def flip(boxes: Array, width: float) -> Array:
+    """Mirror boxes left to right in an image ``width`` pixels wide."""
+    x1, y1, x2, y2 = _columns(boxes)
+    return _stack(width - x2, y1, width - x1, y2)
 
 
-def encode(boxes: Tensor, anchors: Tensor) -> Tensor:
-    """Offsets ``(..., 4)`` (tx, ty, tw, th) that turn ``anchors`` into ``boxes``: the inverse of :func:`decode`.
+def encode(boxes: Array, anchors: Array) -> Array:
+    """Return offsets ``(..., 4)`` (tx, ty, tw, th) that turn ``anchors`` into ``boxes``: the inverse of :func:`decode`.
 
     Both are ``x1 y1 x2 y2`` with positive width and height.
     """
-    xa, ya, wa, ha = to_center(anchors).unbind(-1)
-    x, y, w, h = to_center(boxes).unbind(-1)
-    return torch.stack(((x - xa) / wa, (y - ya) / ha, torch.log(w / wa), torch.log(h / ha)), dim=-1)
+    xp = array_namespace(boxes, anchors)
+    xa, ya, wa, ha = _columns(to_center(anchors))
+    x, y, w, h = _columns(to_center(boxes))
+    return _stack((x - xa) / wa, (y - ya) / ha, xp.log(w / wa), xp.log(h / ha))
 
 
-def decode(offsets: Tensor, anchors: Tensor, max_log_scale: float | None = None) -> Tensor:
-    """Boxes ``(..., 4)`` at ``offsets`` from ``anchors``: DenseCap's Eqs. 1 and 2.
+def decode(offsets: Array, anchors: Array, max_log_scale: float | None = None) -> Array:
+    """Return the boxes ``(..., 4)`` at ``offsets`` from ``anchors``: DenseCap's Eqs. 1 and 2.
 
     ``max_log_scale`` bounds tw and th from above before the exponential (the original does not), so that an untrained
     network cannot produce infinite boxes.
     """
-    xa, ya, wa, ha = to_center(anchors).unbind(-1)
-    tx, ty, tw, th = offsets.unbind(-1)
+    xp = array_namespace(offsets, anchors)
+    xa, ya, wa, ha = _columns(to_center(anchors))
+    tx, ty, tw, th = _columns(offsets)
     if max_log_scale is not None:
-        tw, th = tw.clamp(max=max_log_scale), th.clamp(max=max_log_scale)
-    return from_center(torch.stack((xa + tx * wa, ya + ty * ha, wa * torch.exp(tw), ha * torch.exp(th)), dim=-1))
+        tw, th = xp.clip(tw, None, max_log_scale), xp.clip(th, None, max_log_scale)
+    return from_center(_stack(xa + tx * wa, ya + ty * ha, wa * xp.exp(tw), ha * xp.exp(th)))
 
 
 def anchor_grid(
-    shapes: Sequence[tuple[float, float]],
-    height: int,
-    width: int,
-    stride: float,
-    dtype: torch.dtype = torch.float32,
-) -> Tensor:
-    """Anchors of every cell of a feature map: ``(height * width * k, 4)``, ordered by row, column, shape.
+    shapes: Sequence[tuple[float, float]], height: int, width: int, stride: float, dtype: Any = np.float32
+) -> np.ndarray:
+    """Return the anchors of every cell of a feature map: ``(height * width * k, 4)``, ordered by row, column, shape.
 
     ``shapes`` are k pairs (w, h) in input pixels; the centre of cell (i, j) is ``((j + .5) stride, (i + .5) stride)``.
     """
-    sizes = torch.tensor(shapes, dtype=dtype).reshape(-1, 2)
-    y = (torch.arange(height, dtype=dtype) + 0.5) * stride
-    x = (torch.arange(width, dtype=dtype) + 0.5) * stride
-    yc, xc = torch.meshgrid(y, x, indexing="ij")
-    centers = torch.stack((xc, yc), dim=-1)[:, :, None, :].expand(-1, -1, len(sizes), -1)
-    return from_center(torch.cat((centers, sizes.expand(height, width, -1, -1)), dim=-1)).reshape(-1, 4)
+    sizes = np.asarray(shapes, dtype).reshape(-1, 2)
+    y, x = (np.arange(height, dtype=dtype) + dtype(0.5)) * stride, (np.arange(width, dtype=dtype) + dtype(0.5)) * stride
+    yc, xc = np.meshgrid(y, x, indexing="ij")
+    centers = np.broadcast_to(np.stack((xc, yc), axis=-1)[:, :, None, :], (height, width, len(sizes), 2))
+    sizes = np.broadcast_to(sizes, (height, width, *sizes.shape))
+    return from_center(np.concatenate((centers, sizes), axis=-1)).reshape(-1, 4).astype(dtype)
 
 
-def nms(boxes: Tensor, scores: Tensor, threshold: float, limit: int | None = None) -> Tensor:
-    """Indices of the boxes that survive greedy non-maximum suppression, best first, at most ``limit``.
+def largest(values: Array, count: int) -> Array:
+    """Return the indices of the ``count`` largest of ``values (N,)``, best first; of equal ones the first."""
+    if isinstance(values, np.ndarray) and 0 < count < len(values):
+        rows = np.flatnonzero(values >= np.partition(values, len(values) - count)[len(values) - count])
+        return rows[np.argsort(-values[rows], kind="stable")][:count]
+    return array_namespace(values).argsort(-values, stable=True)[:count]
 
-    A box is dropped when its IoU with a better kept one is above ``threshold``. Differentiates nothing.
+
+def nms(boxes: Array, scores: Array, threshold: float, limit: int | None = None) -> Array:
+    """Return the indices of the boxes that survive greedy non-maximum suppression, best first, at most ``limit``.
+
+    A box is dropped when its IoU with a better kept one is above ``threshold``; of equal scores the first counts as
+    better. Differentiates nothing.
     """
-    from torchvision.ops import nms as torchvision_nms
+    if not isinstance(boxes, np.ndarray):
+        import torch
+        from torchvision.ops import nms as torchvision_nms
 
-    dtype = torch.promote_types(boxes.dtype, torch.float32)  # doubles stay doubles
-    return torchvision_nms(boxes.detach().to(dtype), scores.detach().to(dtype), threshold)[:limit]
+        dtype = torch.promote_types(boxes.dtype, torch.float32)  # doubles stay doubles
+        return torchvision_nms(boxes.detach().to(dtype), scores.detach().to(dtype), threshold)[:limit]
+    order = np.argsort(-scores, kind="stable")
+    left = np.concatenate((boxes[order].T, area(boxes[order])[None]))  # columns: x1, y1, x2, y2, area
+    kept: list[int] = []
+    while len(order) and (limit is None or len(kept) < limit):
+        kept.append(int(order[0]))
+        (x1, y1, x2, y2, size), rest = left[:, 0], left[:, 1:]
+        width = np.maximum(np.minimum(x2, rest[2]) - np.maximum(x1, rest[0]), 0)
+        height = np.maximum(np.minimum(y2, rest[3]) - np.maximum(y1, rest[1]), 0)
+        overlap = width * height
+        alive = ~(overlap > threshold * (size + rest[4] - overlap))
+        order, left = order[1:][alive], rest[:, alive]
+    return np.array(kept, np.int64)
 
 
-def merge(boxes: Tensor, threshold: float) -> tuple[Tensor, list[list[int]]]:
+def merge(boxes: np.ndarray, threshold: float) -> tuple[np.ndarray, list[list[int]]]:
     """Merge heavily overlapping boxes as DenseCap's section 4 does to its ground truth.
 
     Repeatedly takes the box with most neighbours of IoU >= ``threshold`` (itself among them; ties: the first), replaces
     the group by its mean and removes it. Returns the means ``(G, 4)`` and the members of each group.
     """
     close = iou(boxes, boxes) >= threshold
-    close |= torch.eye(len(boxes), dtype=torch.bool, device=boxes.device)
+    close |= np.eye(len(boxes), dtype=bool)
     means, groups = [], []
     while close.any():
-        members = close[int(close.sum(dim=1).argmax())].nonzero().flatten()
-        means.append(boxes[members].mean(dim=0))
+        members = np.flatnonzero(close[int(close.sum(axis=1).argmax())])
+        means.append(boxes[members].mean(axis=0))
         groups.append(members.tolist())
         close[members, :] = False
         close[:, members] = False
-    return torch.stack(means) if means else boxes.new_zeros((0, 4)), groups
+    return (np.stack(means) if means else np.zeros((0, 4), boxes.dtype)), groups
+
+
+def _columns(boxes: Array) -> tuple[Array, Array, Array, Array]:
+    return boxes[..., 0], boxes[..., 1], boxes[..., 2], boxes[..., 3]
+
+
+def _stack(*columns: Array) -> Array:
+    return array_namespace(*columns).stack(columns, axis=-1)

@@ -10,10 +10,13 @@ from typing import IO
 
 
 @contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
-    """The path of a file to fill, which takes the place of ``path`` at the end, or vanishes after an error.
+def atomic_path(path: Path) -> Iterator[Path]:
+    """Yield the path of a file to fill, which takes the place of ``path`` at the end, or vanishes after an error.
 
-    Folders are made; an OSError names ``path``.
+    Folders are made.
+
+    Raises:
+        OSError: naming ``path``, such as a full disk.
     """
     part = path.with_name(f".{path.name}.part")
     try:
@@ -29,7 +32,7 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Let ``write`` fill a file that is at ``path`` when it is complete, and not before; folders are made."""
-    with whole_file(path) as part, open(part, "wb") as stream:
+    with atomic_path(path) as part, open(part, "wb") as stream:
         write(stream)
 
 

@@ -1,8 +1,10 @@
-"""Pictures from files, arrays and PIL, upright and in RGB, and their way into a network."""
+"""Images from files, arrays and PIL, upright and in RGB, and their way into a network."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib
+import io
 import math
 import os
 import re
@@ -11,24 +13,25 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 from PIL import Image, UnidentifiedImageError
-from PIL.TiffImagePlugin import TiffImageFile
 
 from saywhere.errors import UserError
 
-if TYPE_CHECKING:
-    import numpy
-    from torch import Tensor
-
-    ImageLike = str | Path | Image.Image | numpy.ndarray
+ImageLike = str | Path | Image.Image | np.ndarray
 
 MAX_PIXELS = 150_000_000
-"""Larger pictures are refused before they are decoded."""
+"""Larger images are refused before they are decoded."""
 
 FORMATS = ("JPEG", "MPO", "PNG", "GIF", "BMP", "DIB", "WEBP", "TIFF", "JPEG2000", "AVIF", "PPM", "ICO")
 """Formats of Pillow that are read; not those that run another program, or have no mark by which to know them."""
+PLUGINS = ("Jpeg", "Mpo", "Png", "Gif", "Bmp", "WebP", "Tiff", "Jpeg2K", "Avif", "Ppm", "Ico")
+"""Pillow's modules for them: all of its modules take longer to import than an image takes to decode."""
+
+_COMMON = {b"\xff\xd8\xff": "Jpeg", b"\x89PNG": "Png"}
+"""How files of the most common formats begin: for them one module of Pillow is enough."""
 
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -41,16 +44,16 @@ _TURNS = {
 }
 
 ORIENTATION = 0x0112
-"""The EXIF tag of the turn, 1 to 8, that shows a picture upright."""
+"""The EXIF tag of the turn, 1 to 8, that shows an image upright."""
 
 TIFF_WIDTH, TIFF_HEIGHT = 256, 257
 
 LYING = (5, 6, 7, 8)
-"""EXIF orientations whose upright picture has width and height exchanged."""
+"""EXIF orientations whose upright image has width and height exchanged."""
 
 
 class ImageError(UserError):
-    """A picture that cannot be read; the message is one line that names it."""
+    """An image that cannot be read; the message is one line that names it."""
 
 
 class MissingImageError(ImageError):
@@ -58,7 +61,7 @@ class MissingImageError(ImageError):
 
 
 class DiskSize(NamedTuple):
-    """Size of a picture file in pixels as a viewer shows it, and the EXIF orientation by which it does."""
+    """Size of an image file in pixels as a viewer shows it, and the EXIF orientation by which it does."""
 
     width: int
     height: int
@@ -66,12 +69,12 @@ class DiskSize(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Picture:
-    """An upright RGB picture.
+class LoadedImage:
+    """An upright RGB image.
 
     Attributes:
         pixels: the RGB image; smaller than ``width x height`` if it was decoded for a given ``long_side``.
-        width, height: size of the picture as a viewer shows it (after EXIF rotation), in pixels.
+        width, height: size of the image as a viewer shows it (after EXIF rotation), in pixels.
         name: where it comes from, for reports.
     """
 
@@ -81,71 +84,91 @@ class Picture:
     name: str = "<image>"
 
 
-def open_picture(source: ImageLike | Picture, long_side: int | None = None) -> Picture:
+def open_image(source: ImageLike | LoadedImage, long_side: int | None = None) -> LoadedImage:
     """Open a path, a PIL image or an ``(H, W)`` / ``(H, W, 3 or 4)`` uint8 or float [0, 1] array.
 
-    EXIF rotation is applied; grey, palette, CMYK, 16-bit and transparent pictures become RGB (transparency on white);
-    of an animation the first frame counts. With ``long_side``, a large picture from a file is made smaller by a whole
+    EXIF rotation is applied; grey, palette, CMYK, 16-bit and transparent images become RGB (transparency on white);
+    of an animation the first frame counts. With ``long_side``, a large image from a file is made smaller by a whole
     number that leaves at least that many pixels on its long side (a JPEG is decoded at that fraction, which is much
     faster); boxes are in ``width x height`` all the same.
 
     Raises:
-        ImageError: not a picture, damaged, empty, or more than ``MAX_PIXELS`` pixels.
+        ImageError: not an image, damaged, empty, or more than ``MAX_PIXELS`` pixels.
     """
-    if isinstance(source, Picture):
+    if isinstance(source, LoadedImage):
         return source
     if isinstance(source, (str, Path)):
         return _open_file(Path(source), str(source), long_side)
     if not isinstance(source, Image.Image):
         source = _from_array(source)
     name = str(getattr(source, "filename", "") or "<image>")
-    _check_size(source, name)
+    _check_size(source, name, MAX_PIXELS)
     try:
         pixels = _to_rgb(source)
     except (OSError, SyntaxError, ValueError) as error:  # PIL decodes a file when its pixels are first used
-        raise ImageError(f"{name}: damaged picture ({' '.join(str(error).split())})") from error
-    return Picture(pixels, *pixels.size, name=name)
+        raise ImageError(f"{name}: damaged image ({' '.join(str(error).split())})") from error
+    return LoadedImage(pixels, *pixels.size, name=name)
+
+
+def read_image(data: bytes, name: str, long_side: int | None = None, max_pixels: int | None = None) -> LoadedImage:
+    """Open an image file that is in memory, as :func:`open_image` opens one on the disk.
+
+    Args:
+        data: the file's bytes.
+        name: what messages call it.
+        long_side: see :func:`open_image`.
+        max_pixels: larger images are refused before they are decoded; ``MAX_PIXELS`` if None.
+
+    Raises:
+        ImageError: not an image, damaged, empty, or more than ``max_pixels`` pixels.
+    """
+    if not data:
+        raise ImageError(f"{name}: empty file")
+    with _opened(io.BytesIO(data), name, max_pixels) as image:
+        return _decode(image, name, long_side)
 
 
 def measure(path: str | Path) -> DiskSize:
-    """Width and height of a picture file as :func:`open_picture` gives them, mostly from its header alone.
+    """Width and height of an image file as :func:`open_image` gives them, mostly from its header alone.
 
     Raises:
         MissingImageError: there is no such file.
-        ImageError: not a picture, a damaged header, empty, or more than ``MAX_PIXELS`` pixels.
+        ImageError: not an image, a damaged header, empty, or more than ``MAX_PIXELS`` pixels.
     """
     with _opened(Path(path), str(path)) as image:
         return _upright_size(image)
 
 
-def _open_file(path: Path, name: str, long_side: int | None) -> Picture:
+def _open_file(path: Path, name: str, long_side: int | None) -> LoadedImage:
     with _opened(path, name) as image:
         return _decode(image, name, long_side)
 
 
 @contextlib.contextmanager
-def _opened(path: Path, name: str) -> Iterator[Image.Image]:
+def _opened(source: Path | io.BytesIO, name: str, max_pixels: int | None = None) -> Iterator[Image.Image]:
     """An opened file, not yet decoded; whatever is wrong with it, also while it is used, is an ``ImageError``."""
-    _check_file(path, name)
+    max_pixels = MAX_PIXELS if max_pixels is None else max_pixels
+    if isinstance(source, Path):
+        _check_file(source, name)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # corrupt EXIF and the like: what matters raises
-            with Image.open(path, formats=_formats()) as image:
-                _check_size(image, name)
+            with Image.open(source, formats=_formats(source)) as image:
+                _check_size(image, name, max_pixels)
                 yield image
     except ImageError:
         raise
     except UnidentifiedImageError:
-        raise ImageError(f"{name}: not a picture in a known format") from None
+        raise ImageError(f"{name}: not an image in a known format") from None
     except Image.DecompressionBombError as error:
         pixels = re.search(r"\((\d+) pixels\)", str(error))
         size = f"{int(pixels[1]) // 1_000_000} megapixels are " if pixels else ""
-        raise ImageError(f"{name}: {size}over the limit of {MAX_PIXELS // 1_000_000} megapixels") from None
+        raise ImageError(f"{name}: {size}over the limit of {max_pixels // 1_000_000} megapixels") from None
     except MemoryError:
         raise ImageError(f"{name}: needs more memory than there is") from None
-    except Exception as error:  # on damaged files Pillow's readers raise anything: struct.error, KeyError, SyntaxError
+    except Exception as error:  # on damaged files Pillow's encoders raise anything: struct.error, KeyError, SyntaxError
         reason = " ".join(str(error).split()) or type(error).__name__
-        kind = "cannot be read" if isinstance(error, OSError) and error.errno else "damaged picture"
+        kind = "cannot be read" if isinstance(error, OSError) and error.errno else "damaged image"
         raise ImageError(f"{name}: {kind} ({reason})") from error
 
 
@@ -167,13 +190,20 @@ def _check_file(path: Path, name: str) -> None:
         raise ImageError(f"{name}: no permission to read it")
 
 
-def _formats() -> list[str]:
-    """Those of ``FORMATS`` that this Pillow can read."""
-    Image.init()
+def _formats(source: Path | io.BytesIO) -> list[str]:
+    """Those of ``FORMATS`` that a file may have and this Pillow can read; their modules are imported."""
+    if isinstance(source, Path):
+        with source.open("rb") as file:
+            start = file.read(4)
+    else:
+        start = source.getvalue()[:4]
+    for plugin in next(((name,) for mark, name in _COMMON.items() if start.startswith(mark)), PLUGINS):
+        with contextlib.suppress(ImportError):  # AVIF came with Pillow 11.3
+            importlib.import_module(f"PIL.{plugin}ImagePlugin")
     return [name for name in FORMATS if name in Image.OPEN]
 
 
-def _decode(image: Image.Image, name: str, long_side: int | None) -> Picture:
+def _decode(image: Image.Image, name: str, long_side: int | None) -> LoadedImage:
     """The upright RGB pixels of an opened file, no more of them than needed, and the size that a viewer shows."""
     size = _upright_size(image)
     if long_side is not None:
@@ -183,7 +213,7 @@ def _decode(image: Image.Image, name: str, long_side: int | None) -> Picture:
     pixels = _to_rgb(image)
     if long_side is not None and (shrink := max(pixels.size) // long_side) > 1:
         pixels = pixels.reduce(min(shrink, *pixels.size))
-    return Picture(pixels, size.width, size.height, name)
+    return LoadedImage(pixels, size.width, size.height, name)
 
 
 def _upright_size(image: Image.Image) -> DiskSize:
@@ -197,28 +227,34 @@ def _upright_size(image: Image.Image) -> DiskSize:
 
 def _stored_size(image: Image.Image) -> tuple[int, int]:
     """Width and height before any turn; some versions of Pillow give those of a TIFF after it."""
-    if isinstance(image, TiffImageFile) and TIFF_WIDTH in image.tag_v2 and TIFF_HEIGHT in image.tag_v2:
-        return image.tag_v2[TIFF_WIDTH], image.tag_v2[TIFF_HEIGHT]
-    return image.size
+    tags = getattr(image, "tag_v2", {})
+    return (tags[TIFF_WIDTH], tags[TIFF_HEIGHT]) if TIFF_WIDTH in tags and TIFF_HEIGHT in tags else image.size
 
 
 def _orientation(image: Image.Image) -> int:
-    """EXIF orientation, 1 to 8; a picture whose EXIF block cannot be read is taken as upright."""
+    """EXIF orientation, 1 to 8; an image whose EXIF block cannot be read is taken as upright."""
     try:
         return image.getexif().get(ORIENTATION, 1)
     except Exception:  # a damaged EXIF block raises anything, and the pixels may be sound
         return 1
 
 
-def _check_size(image: Image.Image, name: str) -> None:
+def _check_size(image: Image.Image, name: str, max_pixels: int) -> None:
     width, height = image.size
     if width == 0 or height == 0:
-        raise ImageError(f"{name}: picture without pixels ({width} x {height})")
-    if width * height > MAX_PIXELS:
-        raise ImageError(f"{name}: {width} x {height} is over the limit of {MAX_PIXELS // 1_000_000} megapixels")
+        raise ImageError(f"{name}: image without pixels ({width} x {height})")
+    if width * height > max_pixels:
+        raise ImageError(f"{name}: {width} x {height} is over the limit of {max_pixels // 1_000_000} megapixels")
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
+    """Upright pixels in RGB, without the file's own notes: its orientation would turn them once more."""
+    pixels = _upright(image)
+    pixels.info.clear()
+    return pixels
+
+
+def _upright(image: Image.Image) -> Image.Image:
     image.load()  # before the question for its orientation: Pillow turns a TIFF itself, and takes the mark off
     if (turn := _TURNS.get(_orientation(image))) is not None:
         image = image.transpose(turn)
@@ -232,36 +268,37 @@ def _to_rgb(image: Image.Image) -> Image.Image:
 
 
 def _from_high_range(image: Image.Image) -> Image.Image:
-    """A 16-bit, 32-bit or float grey picture in 8 bits, scaled by the range of its format or else of itself."""
-    import numpy
+    """A 16-bit, 32-bit or float grey image in 8 bits, scaled by the range of its format or else of itself.
 
-    values = numpy.asarray(image, dtype=numpy.float32)
-    values = numpy.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
-    top = max(float(values.max(initial=0)), 65535.0 if image.mode.startswith("I") else 1.0)
+    Of integers in 32 bits that are all below 256, or below 65,536, that is the range.
+    """
+    values = np.asarray(image, dtype=np.float32)
+    values = np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
+    largest = float(values.max(initial=0))
+    least = 255.0 if image.mode == "I" and largest <= 255 else 65535.0
+    top = max(largest, least if image.mode.startswith("I") else 1.0)
     levels = (values / top * 255).round().clip(0, 255)
-    return Image.fromarray(levels.astype(numpy.uint8)).convert("RGB")
+    return Image.fromarray(levels.astype(np.uint8)).convert("RGB")
 
 
 def _from_array(array: Any) -> Image.Image:
-    import numpy
-
-    array = numpy.asarray(array)
+    array = np.asarray(array)
     if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (1, 3, 4)) or array.size == 0:
-        raise ImageError(f"an array picture has shape (H, W), (H, W, 3) or (H, W, 4), not {array.shape}")
+        raise ImageError(f"an array image has shape (H, W), (H, W, 3) or (H, W, 4), not {array.shape}")
     if array.ndim == 3 and array.shape[2] == 1:
         array = array[:, :, 0]
-    if numpy.issubdtype(array.dtype, numpy.floating):
-        if not numpy.isfinite(array).all() or array.min() < 0 or array.max() > 1:
-            raise ImageError("a float array picture has values from 0 to 1")
-        array = (array * 255).round().astype(numpy.uint8)
-    if array.dtype != numpy.uint8:
-        raise ImageError(f"an array picture has dtype uint8 or float, not {array.dtype}")
+    if np.issubdtype(array.dtype, np.floating):
+        if not np.isfinite(array).all() or array.min() < 0 or array.max() > 1:
+            raise ImageError("a float array image has values from 0 to 1")
+        array = (array * 255).round().astype(np.uint8)
+    if array.dtype != np.uint8:
+        raise ImageError(f"an array image has dtype uint8 or float, not {array.dtype}")
     return Image.fromarray(array)
 
 
 @dataclass(frozen=True)
 class Preprocess:
-    """How a network wants its pictures: size, then ``(value - mean) / std`` of values in [0, 1].
+    """How a network wants its images: size, then ``(value - mean) / std`` of values in [0, 1].
 
     Attributes:
         long_side: pixels of the longer side after resizing.
@@ -280,13 +317,13 @@ class Preprocess:
         w, h = (max(self.multiple, round(side * factor / self.multiple) * self.multiple) for side in (width, height))
         return w, h
 
-    def __call__(self, picture: Picture) -> Tensor:
-        """Pixels ``(3, h, w)`` float32, resized (bilinear with antialiasing) and normalised."""
-        import numpy
-        import torch
-
-        size = self.size(picture.width, picture.height)
-        resized = picture.pixels.resize(size, Image.Resampling.BILINEAR, reducing_gap=3.0)
-        pixels = torch.from_numpy(numpy.array(resized)).permute(2, 0, 1).float() / 255
-        mean, std = (pixels.new_tensor(values)[:, None, None] for values in (self.mean, self.std))
-        return (pixels - mean) / std
+    def __call__(self, image: LoadedImage) -> np.ndarray:
+        """Return pixels ``(3, h, w)`` float32, resized (bilinear with antialiasing) and normalised."""
+        size = self.size(image.width, image.height)
+        resized = image.pixels.resize(size, Image.Resampling.BILINEAR, reducing_gap=3.0)
+        pixels = np.ascontiguousarray(np.asarray(resized).transpose(2, 0, 1)).astype(np.float32)
+        mean, std = (np.asarray(values, np.float32)[:, None, None] for values in (self.mean, self.std))
+        pixels /= np.float32(255)  # in place: new arrays of this size cost more than the arithmetic
+        pixels -= mean
+        pixels /= std
+        return pixels

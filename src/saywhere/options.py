@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import json
 import math
+import numbers
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -19,7 +21,7 @@ _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: 
 
 
 def assignments(pairs: Sequence[str]) -> dict[str, Any]:
-    """Options from texts such as ``beam=3`` or ``calibration=[1,0,0]``: values are JSON, or else plain text.
+    """Return options of texts such as ``decoding.beam_size=3``: values are JSON, or else plain text; names keep dots.
 
     Raises:
         UserError: no ``=``, or no name before it.
@@ -28,7 +30,7 @@ def assignments(pairs: Sequence[str]) -> dict[str, Any]:
     for pair in pairs:
         name, equals, text = pair.partition("=")
         if not (name and equals):
-            raise UserError(f"{pair!r} is not OPTION=VALUE, for example beam=3")
+            raise UserError(f"{pair!r} is not OPTION=VALUE, for example decoding.beam_size=3")
         try:
             values[name] = json.loads(text)
         except ValueError:
@@ -37,7 +39,9 @@ def assignments(pairs: Sequence[str]) -> dict[str, Any]:
 
 
 def from_dict(cls: type[T], values: Mapping[str, Any], source: str = "", prefix: str = "") -> T:
-    """The dataclass ``cls`` from nested plain values: lists become tuples, mappings dataclasses.
+    """Make the dataclass ``cls`` of nested plain values: lists become tuples, mappings dataclasses.
+
+    A mapping for a field whose default is a dataclass changes the options it names and keeps that default's others.
 
     Args:
         cls: a dataclass whose fields are of int, float, bool, str, Literal, None, tuples, dictionaries, dataclasses.
@@ -48,39 +52,108 @@ def from_dict(cls: type[T], values: Mapping[str, Any], source: str = "", prefix:
     Raises:
         UserError: an unknown key (the nearest known one is named), a missing one, or a value of the wrong type.
     """
-    source = f"{source}: " if source and not source.endswith(": ") else source
+    return _made(cls, None, values, f"{source}: " if source else "", prefix)
+
+
+def merge(base: T, values: Mapping[str, Any], source: str = "", prefix: str = "") -> T:
+    """Return the dataclass ``base`` with other ``values``, nested and checked as in :func:`from_dict`."""
+    return _made(type(base), base, values, f"{source}: " if source else "", prefix)
+
+
+def require_ints(least: int | None = None, /, **values: object) -> None:
+    """Refuse arguments, by name, that are given (not None) and no whole number of at least ``least``; ``UserError``."""
+    for name, value in values.items():
+        good = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+        if value is not None and (not good or (least is not None and int(typing.cast(int, value)) < least)):
+            limit = "" if least is None else f" of at least {least}"
+            raise UserError(f"{name} is a whole number{limit}, not {value!r}")
+
+
+def require_numbers(**values: object) -> None:
+    """Refuse arguments, by name, that are given (not None) and no finite numbers; ``UserError``."""
+    for name, value in values.items():
+        good = isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
+        if value is not None and not good:
+            raise UserError(f"{name} is a number, not {value!r}")
+
+
+def nest(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options with dotted names, such as ``decoding.beam_size``, as nested mappings.
+
+    Raises:
+        UserError: a name is both an option and the start of others, or has an empty part.
+    """
+    nested: dict[str, Any] = {}
+    for name, value in values.items():
+        *parts, last = name.split(".")
+        if not all((*parts, last)):
+            raise UserError(f"{name!r} is no name of an option; parts are set with dots as in decoding.beam_size")
+        place = nested
+        for part in parts:
+            place = place.setdefault(part, {})
+            if not isinstance(place, dict):
+                raise UserError(f"{name} cannot be set beside {part}, which is a value")
+        if isinstance(value, Mapping) and isinstance(place.get(last), dict):
+            place[last].update(value)
+        elif last in place:
+            raise UserError(f"{name} is set twice")
+        else:
+            place[last] = dict(value) if isinstance(value, Mapping) else value
+    return nested
+
+
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+    """The types of a dataclass's fields; Python makes them of texts, which takes longer than all the checks."""
+    return typing.get_type_hints(cls)
+
+
+def _made(cls: type[T], base: T | None, values: Mapping[str, Any], source: str, prefix: str) -> T:
+    """``base`` with other values, or a new ``cls``."""
     fields = {f.name: f for f in dataclasses.fields(typing.cast(Any, cls)) if f.init}
     for key in values:
         if key not in fields:
-            raise UserError(f"{source}unknown key {prefix}{key}; {_hint(str(key), list(fields), prefix)}")
+            raise UserError(f"{source}unknown key {prefix}{key}; {_hint(str(key), fields, prefix)}")
     for name, f in fields.items():
-        if name not in values and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING:
+        if base is None and name not in values and _default(f) is dataclasses.MISSING:
             raise UserError(f"{source}{prefix}{name} is missing")
-    hints = typing.get_type_hints(cls)
-    made = {key: _converted(value, hints[key], source, prefix + key) for key, value in values.items()}
+    hints = _hints(cls)
+    made = {}
+    for key, value in values.items():
+        current = _default(fields[key]) if base is None else getattr(base, key)
+        made[key] = _converted(value, hints[key], source, prefix + key, current)
     try:
-        return cls(**made)
+        return cls(**made) if base is None else typing.cast(T, dataclasses.replace(typing.cast(Any, base), **made))
     except UserError as error:
         raise UserError(f"{source}{prefix}{error}") from None
 
 
-def _hint(key: str, known: Sequence[str], prefix: str) -> str:
-    near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-    return f"did you mean {prefix}{near[0]}?" if near else f"known are {', '.join(known)}"
+def _default(f: dataclasses.Field[Any]) -> Any:
+    """The default of a field, or MISSING."""
+    return f.default if f.default_factory is dataclasses.MISSING else f.default_factory()
 
 
-def _converted(value: Any, hint: Any, source: str, key: str) -> Any:
-    """``value`` as the type ``hint``."""
+def _hint(key: str, fields: Mapping[str, dataclasses.Field[Any]], prefix: str) -> str:
+    """Name the option that may be meant: one of that name inside a part, or one of a similar name."""
+    parts = {name: default for name, f in fields.items() if dataclasses.is_dataclass(default := _default(f))}
+    inside = [f"{name}.{key}" for name, part in parts.items() if hasattr(part, key)]
+    near = inside or difflib.get_close_matches(key, list(fields), n=1, cutoff=0.5)
+    return f"did you mean {prefix}{near[0]}?" if near else f"known are {', '.join(fields)}"
+
+
+def _converted(value: Any, hint: Any, source: str, key: str, current: Any = None) -> Any:
+    """``value`` as the type ``hint``; ``current`` is what is there before."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         if value is None and type(None) in arguments:
             return None
         (hint,) = (a for a in arguments if a is not type(None))  # one type, or none
-        return _converted(value, hint, source, key)
+        return _converted(value, hint, source, key, current)
     if hint is Any:
         return value
     if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
-        return from_dict(typing.cast(type, hint), value, source, f"{key}.")
+        kind = typing.cast(type, hint)
+        return _made(kind, current if isinstance(current, kind) else None, value, source, f"{key}.")
     if origin is dict and isinstance(value, Mapping):
         of_key, of_value = arguments
         return {
@@ -109,13 +182,14 @@ def _choice(value: Any, choices: Sequence[Any]) -> Any:
 
 
 def _number(value: Any) -> float | None:
-    """YAML reads 1e-3 as a text, so finite numbers in texts are numbers too."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return float(value)
-    try:
-        return number if isinstance(value, str) and math.isfinite(number := float(value)) else None
-    except ValueError:
+    """A finite number; YAML reads 1e-3 as a text, so numbers in texts are numbers too."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _wanted(hint: Any) -> str:

@@ -1,16 +1,24 @@
-"""The one kind of answer: areas of a picture with what is said of them."""
+"""The one result type: regions of an image, with what is known of each."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import ArrayLike
+
+from saywhere import boxes as geometry
+from saywhere.errors import UserError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+SLACK = 1e-3
+"""A box may leave the image by this many pixels, as rounding does."""
+COLUMNS = ("scores", "similarities", "captions", "features")
 
 
 class Region(NamedTuple):
@@ -23,56 +31,103 @@ class Region(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Regions:
-    """Areas of one picture; any number of them, also none.
+    """Hold the regions of one image; any number of them, also none.
 
     Attributes:
-        width, height: size of the picture as a viewer shows it, in pixels.
-        boxes: ``(N, 4)`` float ``x1 y1 x2 y2`` in pixels of that picture, inside it.
-        scores: ``(N,)`` probabilities, or None.
+        width, height: size of the image as a viewer shows it, in pixels.
+        boxes: ``(N, 4)`` float32 ``x1 y1 x2 y2`` in pixels of that image, inside it.
+        scores: ``(N,)`` float32 probabilities, or None.
         captions: N plain texts, or None.
-        features: ``(N, D)`` region codes, or None.
-        image: name of the picture (a path as the user gave it), or None.
+        features: ``(N, D)`` float32 region embeddings, or None.
+        image: name of the image (a path as the user gave it), or None.
+        similarities: ``(N,)`` float32, of any range; larger is better; or None.
+        not_found: phrases that were looked for and are not in the image, as :meth:`saywhere.Model.ground` judges.
+
+    All arrays are numpy's; anything that numpy converts is accepted.
 
     Raises:
-        ValueError: lengths differ, a number is not finite, a box is inside out or leaves the picture, a score is not a
+        ValueError: lengths differ, a number is not finite, a box is inside out or leaves the image, a score is not a
             probability.
+
+    Example:
+        >>> regions = Regions(100, 50, [[0, 0, 10, 10], [5, 5, 90, 40]], scores=[0.2, 0.9], captions=["a cup", "a dog"])
+        >>> regions[regions.scores > 0.5].captions
+        ('a dog',)
     """
 
     width: int
     height: int
-    boxes: Tensor
-    scores: Tensor | None = None
+    boxes: np.ndarray
+    scores: np.ndarray | None = None
     captions: tuple[str, ...] | None = None
-    features: Tensor | None = None
+    features: np.ndarray | None = None
     image: str | None = None
+    similarities: np.ndarray | None = None
+    not_found: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        boxes = torch.as_tensor(self.boxes, dtype=torch.float32)
-        if boxes.numel() and (boxes.ndim != 2 or boxes.shape[1] != 4):
-            raise ValueError(f"boxes need four numbers each, (N, 4); these are {tuple(boxes.shape)}")
+        boxes = np.asarray(self.boxes, np.float32)
+        if boxes.size and (boxes.ndim != 2 or boxes.shape[1] != 4):
+            raise ValueError(f"boxes need four numbers each, (N, 4); these are {boxes.shape}")
         object.__setattr__(self, "boxes", boxes.reshape(-1, 4))
-        if self.scores is not None:
-            object.__setattr__(self, "scores", torch.as_tensor(self.scores, dtype=torch.float32).reshape(-1))
+        for name in ("scores", "similarities"):
+            if (values := getattr(self, name)) is not None:
+                object.__setattr__(self, name, np.asarray(values, np.float32).reshape(-1))
+        if self.features is not None:
+            object.__setattr__(self, "features", np.asarray(self.features, np.float32))
         if self.captions is not None:
             object.__setattr__(self, "captions", tuple(self.captions))
+        object.__setattr__(self, "not_found", tuple(self.not_found))
         self._check()
 
     def _check(self) -> None:
         name = f"{self.image}: " if self.image else ""
-        for field in ("scores", "captions", "features"):
-            value = getattr(self, field)
+        for column in COLUMNS:
+            value = getattr(self, column)
             if value is not None and len(value) != len(self.boxes):
-                raise ValueError(f"{name}{len(value)} {field} for {len(self.boxes)} boxes")
-        if not torch.isfinite(self.boxes).all():
+                raise ValueError(f"{name}{len(value)} {column} for {len(self.boxes)} boxes")
+        if not np.isfinite(self.boxes).all():
             raise ValueError(f"{name}a box has a number that is not finite")
-        x1, y1, x2, y2 = self.boxes.unbind(1)
-        slack = 1e-3
-        outside = (x1 < -slack) | (y1 < -slack) | (x2 > self.width + slack) | (y2 > self.height + slack)
-        if bad := (outside | (x2 < x1) | (y2 < y1)).nonzero().flatten().tolist():
+        bad = np.flatnonzero(~boxes_inside(self.boxes, self.width, self.height))
+        if len(bad):
             box = [round(v, 2) for v in self.boxes[bad[0]].tolist()]
-            raise ValueError(f"{name}box {bad[0]} {box} is not inside the {self.width} x {self.height} picture")
-        if self.scores is not None and not bool(((self.scores >= 0) & (self.scores <= 1)).all()):
+            raise ValueError(f"{name}box {bad[0]} {box} is not inside the {self.width} x {self.height} image")
+        if self.scores is not None and not ((self.scores >= 0) & (self.scores <= 1)).all():
             raise ValueError(f"{name}a score is not a probability")
+        if self.similarities is not None and not np.isfinite(self.similarities).all():
+            raise ValueError(f"{name}a similarity is not finite")
+
+    @classmethod
+    def empty(cls, width: int, height: int, image: str | None = None) -> Self:
+        """Return no regions of an image."""
+        return cls(width, height, np.zeros((0, 4)), [], (), None, image)  # pyright: ignore[reportArgumentType]
+
+    @classmethod
+    def merge(cls, parts: Sequence[Regions]) -> Regions:
+        """Return the rows of several results of one image one after the other.
+
+        What not all of them have (scores, captions, ...) is left out; results without rows have everything.
+
+        Raises:
+            ValueError: there are none, or they are of images of different sizes or names.
+        """
+        if len({(part.width, part.height, part.image) for part in parts}) != 1:
+            raise ValueError("only regions of one image can be merged")
+        full = [part for part in parts if len(part)] or list(parts[:1])
+        columns: dict[str, Any] = {}
+        for name in COLUMNS:
+            values = [getattr(part, name) for part in full]
+            if all(value is not None for value in values):
+                together = sum(values, ()) if name == "captions" else np.concatenate(values)
+                columns[name] = together
+        first = parts[0]
+        boxes = np.concatenate([part.boxes for part in full])
+        return Regions(first.width, first.height, boxes, image=first.image, **columns)
+
+    def __repr__(self) -> str:
+        have = [name for name in COLUMNS if getattr(self, name) is not None]
+        size = f"{self.width} x {self.height}"
+        return f"Regions({len(self)} of {self.image or 'an image'}, {size}; {', '.join(['boxes', *have])})"
 
     def __len__(self) -> int:
         return len(self.boxes)
@@ -83,50 +138,145 @@ class Regions:
         for box, score, caption in zip(self.boxes.tolist(), scores, captions, strict=True):
             yield Region(tuple(box), score, caption)
 
-    def __getitem__(self, rows: int | slice | Sequence[int] | Sequence[bool] | Tensor) -> Regions:
-        """The chosen rows as :class:`Regions`: an index, a slice, indices, or a mask."""
-        if isinstance(rows, int):
+    def __getitem__(self, rows: int | slice | ArrayLike) -> Regions:
+        """Return the chosen rows as :class:`Regions`: an index, a slice, indices, or a mask."""
+        if isinstance(rows, int | np.integer):
             if not -len(self) <= rows < len(self):
                 raise IndexError(f"row {rows} of {len(self)} regions")
-            rows = [rows]
-        if isinstance(rows, slice):
-            rows = range(len(self))[rows]  # tensors take no negative steps
-        chosen = torch.as_tensor(rows, device="cpu").reshape(-1)
-        index = torch.arange(len(self))[chosen if len(chosen) else chosen.long()]  # an empty list makes a float tensor
+            rows = [int(rows)]
+        chosen = rows if isinstance(rows, slice) else np.asarray(rows).reshape(-1)
+        if not isinstance(chosen, slice) and not len(chosen):
+            chosen = chosen.astype(int)  # an empty list makes a float array
+        index = np.arange(len(self))[chosen]
         return Regions(
             self.width,
             self.height,
             self.boxes[index],
             None if self.scores is None else self.scores[index],
-            None if self.captions is None else tuple(self.captions[i] for i in index.tolist()),
+            None if self.captions is None else tuple(self.captions[i] for i in index),
             None if self.features is None else self.features[index],
             self.image,
+            None if self.similarities is None else self.similarities[index],
+            self.not_found,
         )
 
+    def nms(self, threshold: float) -> Regions:
+        """Return the regions that survive non-maximum suppression, best first.
+
+        Args:
+            threshold: largest IoU with a better region; between 0 and 1.
+
+        Raises:
+            ValueError: there are neither scores nor similarities to order them by.
+        """
+        order = self.similarities if self.scores is None else self.scores
+        if order is None:
+            raise ValueError("suppression needs scores or similarities")
+        return self[geometry.nms(self.boxes, order, threshold)]
+
     def to_dict(self) -> dict[str, Any]:
-        """The JSON form: ``image, width, height, boxes, scores, captions``; absent parts are left out."""
+        """Return the JSON form: every attribute but ``features``; those that are None or nothing are left out."""
         row: dict[str, Any] = {"image": self.image, "width": self.width, "height": self.height}
         row["boxes"] = [[round(v, 2) for v in box] for box in self.boxes.tolist()]
-        if self.scores is not None:
-            row["scores"] = [round(v, 5) for v in self.scores.tolist()]
+        for name in ("scores", "similarities"):
+            if (values := getattr(self, name)) is not None:
+                row[name] = [round(v, 5) for v in values.tolist()]
         if self.captions is not None:
             row["captions"] = list(self.captions)
-        return row
+        return row | ({"not_found": list(self.not_found)} if self.not_found else {})
 
     @classmethod
     def from_dict(cls, row: dict[str, Any]) -> Regions:
-        """The inverse of :meth:`to_dict`; ``ValueError`` says which part is missing or of the wrong kind."""
+        """Read what :meth:`to_dict` wrote; ``ValueError`` says which part is missing or of the wrong kind."""
         try:
             width, height, boxes = row["width"], row["height"], row["boxes"]
         except (KeyError, TypeError) as error:
             raise ValueError(f"regions need width, height and boxes; missing: {error}") from error
+        names = ("scores", "captions", "image", "similarities", "not_found")
+        optional: dict[str, Any] = {name: row[name] for name in names if name in row}
         try:
-            return cls(width, height, boxes, row.get("scores"), row.get("captions"), image=row.get("image"))
+            return cls(width, height, boxes, **optional)
         except TypeError as error:
             raise ValueError(f"regions of {row.get('image')}: {error}") from error
 
-    def draw(self, image: Image) -> Image:
-        """A copy of ``image`` (of any size, same aspect) with the boxes and captions drawn legibly."""
-        from saywhere.drawing import draw_regions
+    def to_coco(self, image_id: int | str) -> list[dict[str, Any]]:
+        """Return COCO results: for each region ``image_id, bbox`` (x, y, width, height), ``score`` and ``caption``."""
+        rows: list[dict[str, Any]] = []
+        for region, box in zip(self, geometry.to_size(self.boxes).tolist(), strict=True):
+            row: dict[str, Any] = {"image_id": image_id, "bbox": [round(v, 2) for v in box]}
+            if region.score is not None:
+                row["score"] = round(region.score, 5)
+            if region.caption is not None:
+                row["caption"] = region.caption
+            rows.append(row)
+        return rows
 
-        return draw_regions(image, self)
+    def to_supervision(self) -> Any:
+        """Return a ``supervision.Detections`` with the captions in its ``data["caption"]``.
+
+        Raises:
+            UserError: the package ``supervision`` is not installed.
+        """
+        try:
+            import supervision  # pyright: ignore[reportMissingImports]
+        except ImportError:
+            raise UserError("to_supervision needs the package supervision: pip install supervision") from None
+        data = {} if self.captions is None else {"caption": np.array(self.captions, dtype=object)}
+        kinds = np.zeros(len(self), int)
+        return supervision.Detections(xyxy=self.boxes, confidence=self.scores, class_id=kinds, data=data)
+
+    def draw(self, image: Image | str | Path | np.ndarray | None = None) -> Image:
+        """Return a copy of the image with the boxes and captions drawn legibly.
+
+        Args:
+            image: a PIL image, array or path, of any size and the same aspect; the file ``self.image`` if not given.
+
+        Raises:
+            ImageError: it cannot be read.
+            UserError: no image is given and the regions do not say which file they are of.
+        """
+        from saywhere.images import open_image
+
+        source = self.image if image is None else image
+        if source is None:
+            raise UserError("draw needs the image: these regions do not name the file that they are of")
+        pixels = open_image(source).pixels
+        from saywhere.drawing import draw_boxes
+
+        return draw_boxes(pixels, self.boxes, (self.width, self.height), self.captions, self.scores)
+
+
+def boxes_inside(boxes: np.ndarray, width: float, height: float) -> np.ndarray:
+    """Return the mask ``(N,)`` of boxes that are not inside out and leave the image by no more than rounding does."""
+    x1, y1, x2, y2 = boxes[:, 0], boxes[:, 1], boxes[:, 2], boxes[:, 3]
+    within = (x1 >= -SLACK) & (y1 >= -SLACK) & (x2 <= width + SLACK) & (y2 <= height + SLACK)
+    return within & (x2 >= x1) & (y2 >= y1)
+
+
+def check_boxes(boxes: ArrayLike, width: float, height: float, name: str) -> np.ndarray:
+    """Return a user's boxes of an image as float32 ``(N, 4)``, cut to it.
+
+    The one check of all boxes that users give: to :meth:`saywhere.Model.describe` and its like, and in files.
+
+    Args:
+        boxes: ``(N, 4)`` in pixels of the image; N may be 0. Up to a pixel outside, as rounding leaves it, is cut off.
+        width, height: of the image.
+        name: of the image, for the message.
+
+    Raises:
+        UserError: another shape, a number that is not finite, or a box that is inside out or outside the image.
+    """
+    try:
+        given = np.asarray(boxes, np.float32)
+    except (TypeError, ValueError):
+        raise UserError(f"{name}: boxes need four numbers each, x1 y1 x2 y2") from None
+    given = given.reshape(0, 4) if given.size == 0 else given
+    if given.ndim != 2 or given.shape[1] != 4:
+        raise UserError(f"{name}: boxes need four numbers each, (N, 4); these are {given.shape}")
+    cut = geometry.clip(given, width, height)
+    near = np.isfinite(given).all(axis=1) & (np.abs(cut - given) <= 1).all(axis=1)
+    bad = np.flatnonzero(~(near & (cut[:, 2:] > cut[:, :2]).all(axis=1)))
+    if len(bad):
+        box = [round(v, 2) for v in given[bad[0]].tolist()]
+        raise UserError(f"{name}: box {bad[0]} {box} is not inside the {width} x {height} image")
+    return cut

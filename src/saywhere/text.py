@@ -1,18 +1,14 @@
-"""From strings to word numbers and back."""
+"""From strings to token ids and back."""
 
 from __future__ import annotations
 
-import json
 import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from pathlib import Path
+from typing import Any
 
-import torch
-from torch import Tensor
-
-from saywhere.errors import UserError
+import numpy as np
 
 PAD, START, END, UNKNOWN = range(4)
 RESERVED = ("<pad>", "<start>", "<end>", "<unk>")
@@ -20,14 +16,29 @@ RESERVED = ("<pad>", "<start>", "<end>", "<unk>")
 _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
 _LEAD_IN = re.compile(
     r"^(?:(?:there|here) (?:is|are|was|were)|(?:this|that|it) (?:is|seems to be|appears to be|looks like)"
-    r"|(?:these|those) are|(?:a|the) (?:picture|photo|image) of) +",
+    r"|(?:these|those) are|(?:a|the) (?:image|photo|picture) of) +",
     re.IGNORECASE,
 )
 
 
 def tokenize(text: str) -> list[str]:
     """Lower-case words without punctuation: ``"A man's T-shirt."`` gives ``a man's t shirt``."""
-    return _WORD.findall(unicodedata.normalize("NFKC", text).replace("’", "'").lower())
+    return _WORD.findall(_normalize(text))
+
+
+def split_words(text: str) -> tuple[list[str], list[str]]:
+    """Return the words of :func:`tokenize`, and what stands before each of them and after the last.
+
+    Example:
+        >>> split_words("A dog, a cat.")
+        (['a', 'dog', 'a', 'cat'], ['', ' ', ', ', ' ', '.'])
+    """
+    normal = _normalize(text)
+    return _WORD.findall(normal), _WORD.split(normal)
+
+
+def _normalize(text: str) -> str:
+    return unicodedata.normalize("NFKC", text).replace("’", "'").lower()
 
 
 def strip_lead_in(text: str) -> str:
@@ -71,40 +82,41 @@ class Vocabulary:
         return f"Vocabulary({len(self.counts)} words)"
 
     def encode(self, text: str) -> list[int]:
-        """Word numbers of ``text``, without START and END; unknown words become ``UNKNOWN``."""
+        """Return the token ids of ``text``, without START and END; unknown words become ``UNKNOWN``."""
         return [self._index.get(word, UNKNOWN) for word in tokenize(text)]
 
-    def decode(self, numbers: Iterable[int], unknown: str = RESERVED[UNKNOWN]) -> str:
-        """The text of word numbers up to the first END; padding and START are left out, UNKNOWN is ``unknown``."""
+    def decode(self, token_ids: Iterable[int], unknown: str = RESERVED[UNKNOWN]) -> str:
+        """Return the text of token ids up to the first END; padding and START are left out, UNKNOWN is ``unknown``."""
         words = []
-        for number in numbers:
-            if number == END:
+        for token in token_ids:
+            if token == END:
                 break
-            if number not in (PAD, START):
-                words.append(unknown if number == UNKNOWN else self.tokens[number])
+            if token not in (PAD, START):
+                words.append(unknown if token == UNKNOWN else self.tokens[token])
         return " ".join(words)
 
-    def save(self, path: str | Path) -> None:
-        """Write the words and their counts as JSON."""
-        data = {"reserved": RESERVED, "counts": self.counts}
-        Path(path).write_text(json.dumps(data, ensure_ascii=False, indent=0), encoding="utf-8")
+    def to_dict(self) -> dict[str, Any]:
+        """Return the words and their counts as JSON holds them."""
+        return {"reserved": list(RESERVED), "counts": self.counts}
 
     @classmethod
-    def load(cls, path: str | Path) -> Vocabulary:
-        """Read what :meth:`save` wrote; ``UserError`` names a file that is missing or something else."""
-        try:
-            data = json.loads(Path(path).read_text(encoding="utf-8"))
-            if tuple(data["reserved"]) != RESERVED:
-                raise ValueError("unknown reserved tokens")
-            return cls({str(word): int(n) for word, n in data["counts"].items()})
-        except OSError as error:
-            raise UserError(f"{path} cannot be read as a vocabulary: {error.strerror}") from error
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise UserError(f"{path} is not a saywhere vocabulary: {error}") from error
+    def from_dict(cls, data: Any) -> Vocabulary:
+        """Read what :meth:`to_dict` wrote.
+
+        Raises:
+            ValueError: it is something else.
+        """
+        if not isinstance(data, dict) or not isinstance(data.get("counts"), dict):
+            raise ValueError("no mapping with counts of words")
+        if data.get("reserved") != list(RESERVED):
+            raise ValueError("unknown reserved tokens")
+        if bad := [word for word, n in data["counts"].items() if type(n) is not int]:
+            raise ValueError(f"the count of {bad[0]!r} is not a whole number")
+        return cls(data["counts"])
 
 
-def pad(sequences: Sequence[Sequence[int]]) -> Tensor:
-    """Word numbers as one ``(N, T)`` long tensor, filled up with ``PAD`` on the right."""
+def pad(sequences: Sequence[Sequence[int]]) -> np.ndarray:
+    """Return token ids as one ``(N, T)`` int64 array, filled up with ``PAD`` on the right."""
     length = max((len(s) for s in sequences), default=0)
     rows = [[*sequence, *[PAD] * (length - len(sequence))] for sequence in sequences]
-    return torch.tensor(rows, dtype=torch.long).reshape(len(sequences), length)
+    return np.array(rows, np.int64).reshape(len(sequences), length)

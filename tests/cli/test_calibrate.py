@@ -7,7 +7,7 @@ from tiny_training import write_data
 from typer.testing import CliRunner
 
 from saywhere.cli import app
-from saywhere.models import checkpoint
+from saywhere.networks import checkpoint
 
 
 def test_a_model_is_calibrated_on_a_split(tmp_path: Path) -> None:
@@ -16,8 +16,8 @@ def test_a_model_is_calibrated_on_a_split(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 0, result.output
     assert "split train" in result.output
-    assert checkpoint.load(folder).config.calibration != (1.0, 0.0, 0.0)
-    assert "5 pictures of" in (folder / "README.md").read_text()
+    assert checkpoint.load_network(folder, "densecap").config.calibration != (1.0, 0.0, 0.0)
+    assert "5 images of" in (folder / "README.md").read_text()
 
 
 def test_a_folder_without_a_model_is_an_error(tmp_path: Path) -> None:

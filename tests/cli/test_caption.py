@@ -4,23 +4,29 @@ import json
 from pathlib import Path
 
 import pytest
-from pictures import noise, write_album
+from photographs import noise, write_album
 from PIL import Image
 from tiny_captioner import tiny_captioner
+from tiny_densecap import tiny_model
 from typer.testing import CliRunner
 
 import saywhere
+from saywhere import CaptionEnsemble
 from saywhere.cli import app
 from saywhere.drawing import draw_attention
-from saywhere.models import checkpoint
-from saywhere.models.caption_ensemble import CaptionEnsemble
+from saywhere.networks import checkpoint
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("models") / "tiny"
-    checkpoint.save(tiny_captioner(speaker="gru"), folder)
+    checkpoint.save(tiny_captioner(decoder="gru"), folder)
     return str(folder)
+
+
+@pytest.fixture(scope="module")
+def loaded(model: str) -> saywhere.Model:
+    return saywhere.load(model, device="cpu")
 
 
 def run(*arguments: object, code: int = 0):
@@ -29,16 +35,15 @@ def run(*arguments: object, code: int = 0):
     return result
 
 
-def test_one_picture_gives_its_sentence_and_nothing_else(tmp_path: Path, model: str):
+def test_one_image_gives_its_sentence_and_nothing_else(tmp_path: Path, model: str, loaded: saywhere.Model):
     noise(96, 64).save(tmp_path / "a.png")
-    loaded = saywhere.load(model)
-    assert run(tmp_path / "a.png", "--model", model).output == loaded.caption(tmp_path / "a.png") + "\n"
-    greedy = loaded.caption(tmp_path / "a.png", beam=1)
-    assert greedy != loaded.caption(tmp_path / "a.png")
-    assert run(tmp_path / "a.png", "--model", model, "--beam", 1).output == greedy + "\n"
+    assert run(tmp_path / "a.png", "--model", model).output == f"{loaded.caption(tmp_path / 'a.png')}\n"
+    greedy = loaded.caption(tmp_path / "a.png", beam_size=1).sentence
+    assert greedy != loaded.caption(tmp_path / "a.png").sentence
+    assert run(tmp_path / "a.png", "--model", model, "--beam-size", 1).output == greedy + "\n"
 
 
-def test_a_folder_with_broken_pictures_is_captioned_and_gone_on_with(tmp_path: Path, model: str):
+def test_a_folder_with_broken_images_is_captioned_and_resumed(tmp_path: Path, model: str, loaded: saywhere.Model):
     names, bad = write_album(tmp_path / "album", 12, 3)
     lines = tmp_path / "captions.jsonl"
     first = run(tmp_path / "album", "--model", model, "--json", lines, "--limit", 5, "--batch", 2, code=1)
@@ -48,14 +53,14 @@ def test_a_folder_with_broken_pictures_is_captioned_and_gone_on_with(tmp_path: P
     assert all(name in second.stderr for name in bad)
     rows = [json.loads(line) for line in lines.read_text().splitlines()]
     assert [row["image"] for row in rows] == [name for name in names if name not in bad]
-    loaded = saywhere.load(model)
     for row in rows:
-        assert row["captions"] == [loaded.caption(row["image"])]
-        assert row["boxes"] == [[0, 0, row["width"], row["height"]]]
+        seen = loaded.caption(row["image"])
+        expected = {"image": row["image"], "width": seen.width, "height": seen.height, "caption": seen.sentence}
+        assert list(row.items()) == list(expected.items())
     assert "9 already in" in run(*[n for n in names if n not in bad], "--model", "nothing", "--json", lines).stderr
 
 
-def test_several_pictures_are_named(tmp_path: Path, model: str):
+def test_several_images_are_named(tmp_path: Path, model: str):
     for name in ("a.png", "b.png"):
         noise(96, 64).save(tmp_path / name)
     said = run(tmp_path, "--model", model)
@@ -63,52 +68,57 @@ def test_several_pictures_are_named(tmp_path: Path, model: str):
     assert "2 captioned" in said.stderr
 
 
-def test_several_models_speak_together(tmp_path: Path, model: str):
+def test_several_models_are_an_ensemble(tmp_path: Path, model: str, loaded: saywhere.Model):
     noise(96, 64).save(tmp_path / "a.png")
     other = tiny_captioner(1)
     folder = checkpoint.save(other, tmp_path / "other")
-    together = CaptionEnsemble([tiny_captioner(speaker="gru"), other]).caption(tmp_path / "a.png")
+    together = CaptionEnsemble([loaded, saywhere.load(folder)]).caption(tmp_path / "a.png").sentence
     assert run(tmp_path / "a.png", "--model", model, "--model", folder).output == together + "\n"
-    assert together != saywhere.load(model).caption(tmp_path / "a.png")
+    assert together != loaded.caption(tmp_path / "a.png").sentence
     drawing = ("--show-attention", tmp_path / "out.png")
     assert (
         "where one --model looks, not 2"
         in run(tmp_path / "a.png", "--model", model, "--model", folder, *drawing, code=2).stderr
     )
-    alone = run(tmp_path / "a.png", "--model", model, "--model", "densecap-flickr8k", code=2)
-    assert "a captioner is needed" in alone.stderr
+    words = (folder / "vocabulary.json").read_text()
+    (folder / "vocabulary.json").write_text(words.replace('"bench"', '"bank"'))
+    refused = run(tmp_path / "a.png", "--model", model, "--model", folder, code=2)
+    assert "captioners of one vocabulary" in refused.stderr and refused.stderr.count("\n") == 1
 
 
 def test_options_of_the_model_may_be_changed(tmp_path: Path, model: str):
     noise(96, 64).save(tmp_path / "a.png")
-    said = run(tmp_path / "a.png", "--model", model, "--set", "max_words=2").output
-    assert said == saywhere.load(model, max_words=2).caption(tmp_path / "a.png") + "\n"
-    assert len(said.split()) == 2 and said != run(tmp_path / "a.png", "--model", model).output
-    assert "did you mean max_words" in run(tmp_path / "a.png", "--model", model, "--set", "max_word=2", code=2).stderr
+    changed = saywhere.load(model, options={"decoding.max_words": 2}).caption(tmp_path / "a.png").sentence
+    for name in ("decoding.max_words", "captioner.decoding.max_words"):
+        said = run(tmp_path / "a.png", "--model", model, "--set", f"{name}=2").output
+        assert said == changed + "\n" and len(said.split()) == 2
+    assert said != run(tmp_path / "a.png", "--model", model).output
+    wrong = run(tmp_path / "a.png", "--model", model, "--set", "decoding.max_word=2", code=2)
+    assert "did you mean" in wrong.stderr and "decoding.max_words" in wrong.stderr
 
 
-def test_a_model_that_says_no_sentences_is_refused(tmp_path: Path):
+def test_a_model_without_a_captioner_is_refused(tmp_path: Path):
     noise(96, 64).save(tmp_path / "a.png")
-    result = run(tmp_path / "a.png", "--model", "densecap-flickr8k", code=2)
-    assert "a captioner is needed" in result.stderr
+    densecap = checkpoint.save(tiny_model(), tmp_path / "densecap")
+    result = run(tmp_path / "a.png", "--model", densecap, code=2)
+    assert "needs a model with the part captioner" in result.stderr and result.stderr.count("\n") == 1
 
 
 def test_attention_is_drawn(tmp_path: Path, model: str):
-    looking = tiny_captioner()
-    folder = checkpoint.save(looking, tmp_path / "looking")
+    folder = checkpoint.save(tiny_captioner(), tmp_path / "attending")
     for name in ("a.png", "b.png"):
         noise(192, 128).save(tmp_path / name)
     out = tmp_path / "out.png"
-    told = run(tmp_path / "a.png", "--model", folder, "--beam", 1, "--show-attention", out)
-    seen = looking.caption(tmp_path / "a.png", beam=1, attention=True)
+    told = run(tmp_path / "a.png", "--model", folder, "--beam-size", 1, "--show-attention", out)
+    seen = saywhere.load(folder).caption(tmp_path / "a.png", beam_size=1)
     assert (told.stdout, told.stderr) == (f"{seen.sentence}\n", f"written: {out}\n")
-    sheet = draw_attention(noise(192, 128), seen.words, seen.weights, seen.boxes, (192, 128))
+    sheet = draw_attention(noise(192, 128), seen.words, seen.attention, seen.outlines, (192, 128))
     with Image.open(out) as drawn:
         assert drawn.format == "PNG" and drawn.tobytes() == sheet.tobytes()
     out.unlink()
     for arguments, message in (
-        ((tmp_path, "--model", folder), "draws one picture, not 2"),
-        ((tmp_path / "a.png", "--model", model), "the speaker gru looks at no areas"),
+        ((tmp_path, "--model", folder), "draws one image, not 2"),
+        ((tmp_path / "a.png", "--model", model), "attends to no regions"),
         ((tmp_path / "a.png", "--model", folder, "--json", tmp_path / "c.jsonl"), "writes no --json"),
         ((tmp_path / "a.png", "--model", folder, "--show-attention", "out.gif"), "is written as .jpg or .png"),
     ):
@@ -116,3 +126,25 @@ def test_attention_is_drawn(tmp_path: Path, model: str):
         failed = run(*command, code=2)
         assert message in failed.stderr and failed.stderr.count("\n") == 1
     assert not out.exists()
+
+
+def test_an_image_is_opened_once(tmp_path: Path, model: str, monkeypatch: pytest.MonkeyPatch):
+    attending = checkpoint.save(tiny_captioner(), tmp_path / "attending")
+    for name in ("a.png", "b.png"):
+        noise(800, 500).save(tmp_path / name)
+    opened = []
+    real = Image.open
+    monkeypatch.setattr(Image, "open", lambda file, **options: opened.append(Path(file).name) or real(file, **options))
+    run(tmp_path, "--model", model, "--json", tmp_path / "c.jsonl")
+    assert opened == ["a.png", "b.png"]
+    opened.clear()
+    run(tmp_path / "a.png", "--model", attending, "--show-attention", tmp_path / "sheet.jpg")
+    assert opened == ["a.png"]
+
+
+def test_captions_are_not_mixed_with_descriptions(tmp_path: Path, model: str):
+    noise(96, 64).save(tmp_path / "a.png")
+    lines = tmp_path / "r.jsonl"
+    lines.write_text('{"image": "b.png", "width": 9, "height": 9, "boxes": []}\n')
+    refused = run(tmp_path / "a.png", "--model", model, "--json", lines, code=2)
+    assert "line 1 is not a result with caption" in refused.stderr and refused.stderr.count("\n") == 1

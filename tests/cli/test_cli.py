@@ -2,14 +2,17 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from photographs import noise
 from typer.testing import CliRunner
 
 import saywhere
-from saywhere import cli
+from saywhere import DEFAULT_MODEL, cli
 from saywhere.errors import UserError
 
 RUNNER = CliRunner()
@@ -24,8 +27,11 @@ def test_help_does_not_wait_for_torch():
     code = """
 import sys
 from saywhere.cli import app
-commands = "", "describe", "caption", "ground", "snippets", "models", "train", "calibrate", "convert", "compare", "data"
-tasks = "dense", "caption", "phrases", "retrieval", "rank", "ground"
+commands = (
+    "", "describe", "caption", "ground", "models", "data", "train", "calibrate", "convert", "export", "pseudo-label",
+    "table1",
+)
+tasks = "dense", "caption", "region-captions", "retrieval", "rank", "ground", "attention"
 evaluations = [f"evaluate {task}" for task in tasks]
 for arguments in map(str.split, (*commands, "data check", "evaluate", *evaluations)):
     try:
@@ -37,7 +43,7 @@ print("heavy:", sorted(heavy & set(sys.modules)))
 """
     out = python(code)
     assert out.endswith("heavy: []\n")
-    for command in ("describe", "caption", "ground", "models", "train", "data", "evaluate"):
+    for command in ("describe", "caption", "ground", "models", "train", "data", "evaluate", "export", "table1"):
         assert f" {command} " in out
 
 
@@ -51,27 +57,58 @@ def test_version():
     [
         (UserError("a.jpg: is\n  wrong"), 2, "error: a.jpg: is wrong\n"),
         (KeyboardInterrupt(), 130, "error: interrupted\n"),
+        (KeyboardInterrupt("interrupted after 3 of 9 images"), 130, "interrupted after 3 of 9 images\n"),
+        (
+            ModuleNotFoundError("No module named 'torch'", name="torch.nn"),
+            2,
+            "error: this command needs torch",
+        ),
         (OSError(errno.ENOSPC, "No space left on device", "out/a.jpg"), 2, "error: out/a.jpg: the disk is full"),
         (OSError(errno.ENOSPC, "No space left on device"), 2, "error: the disk is full; free some space"),
         (PermissionError(errno.EACCES, "Permission denied", "out"), 2, "error: out: Permission denied\n"),
     ],
 )
-def test_what_a_user_can_mend_is_one_line(monkeypatch, error, code, message):
+def test_a_user_fixable_error_is_one_line(monkeypatch, error, code, message):
     def fail(*_, **__):
         raise error
 
-    monkeypatch.setattr("saywhere.describing.find_pictures", fail)
+    monkeypatch.setattr("saywhere.inference.find_images", fail)
     result = RUNNER.invoke(cli.app, ["describe", "a.jpg"])
     assert result.exit_code == code
     assert result.stderr.startswith(message) and result.stderr.count("\n") == 1
     assert result.stdout == ""
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["describe"], "error: missing argument 'PATH...'; see "),
+        (["describe", "a.jpg", "--tp", "3"], "error: no such option: --tp"),
+        (["describe", "a.jpg", "--top", "few"], "error: invalid value for '--top': 'few'"),
+        (["describe", "a.jpg", "--threads", "0"], "error: invalid value for '--threads': 0"),
+        (["describ", "a.jpg"], "error: no such command 'describ'. Did you mean 'describe'?; see "),
+        (["evaluate", "dense", "--nope"], "error: no such option: --nope"),
+        (["--nope"], "error: no such option: --nope"),
+    ],
+)
+def test_a_wrong_command_line_is_one_line(words, message):
+    result = RUNNER.invoke(cli.app, words)
+    assert result.exit_code == 2 and result.stdout == ""
+    assert result.stderr.startswith(message) and result.stderr.count("\n") == 1
+    assert result.stderr.endswith(" --help\n")
+
+
+def test_without_a_command_there_is_help():
+    for words in ([], ["evaluate"], ["data"]):
+        result = RUNNER.invoke(cli.app, words)
+        assert result.exit_code == 2 and "Usage: " in result.output and "Commands" in result.output
+
+
 def test_a_mistake_of_ours_is_not_hidden(monkeypatch):
     def fail(*_, **__):
         raise KeyError("ours")
 
-    monkeypatch.setattr("saywhere.describing.find_pictures", fail)
+    monkeypatch.setattr("saywhere.inference.find_images", fail)
     assert isinstance(RUNNER.invoke(cli.app, ["describe", "a.jpg"]).exception, KeyError)
 
 
@@ -89,9 +126,44 @@ def test_a_closed_pipe_is_no_error(tmp_path):
 
 
 def test_models(monkeypatch):
-    from saywhere.models import checkpoint
-
-    monkeypatch.setattr(checkpoint, "models", lambda: {"a": "the first", "longer": "the second"})
+    monkeypatch.setattr(saywhere, "list_models", lambda: {"a": "the first", "longer": "the second"}, raising=False)
     assert RUNNER.invoke(cli.app, ["models"]).stdout == "a       the first\nlonger  the second\n"
-    monkeypatch.setattr(checkpoint, "models", dict)
+    monkeypatch.setattr(saywhere, "list_models", dict, raising=False)
     assert "no model comes with" in RUNNER.invoke(cli.app, ["models"]).stdout
+
+
+def test_the_bundled_models_are_listed():
+    """Each name can be given to ``--model``."""
+    listed = RUNNER.invoke(cli.app, ["models"]).stdout.splitlines()
+    assert [line.split()[0] for line in listed] == list(saywhere.list_models())
+    assert DEFAULT_MODEL in saywhere.list_models() and all(len(line.split()) > 3 for line in listed)
+
+
+def test_no_command_imports_another():
+    folder = Path(cli.__file__).parent
+    names = {path.stem for path in folder.glob("*.py")} - {"__init__", "loading", "options", "progress", "table"}
+    assert {"describe", "ground", "caption", "export"} <= names
+    for path in [*folder.glob("*.py"), *folder.glob("evaluate/*.py")]:
+        if path.name != "__init__.py":
+            imported = set(re.findall(r"saywhere\.cli(?:\.evaluate)?(?:\.| import )(\w+)", path.read_text()))
+            assert not imported & names, path
+
+
+def test_using_a_model_imports_neither_evaluation_nor_training(tmp_path):
+    noise(64, 48).save(tmp_path / "a.png")
+    code = f"""
+import sys
+from saywhere.cli import app
+for arguments in (["models"], ["describe"], ["ground", "a dog"], ["caption"]):
+    image = [{str(tmp_path / "a.png")!r}] if arguments != ["models"] else []
+    try:
+        app([arguments[0], *image, *arguments[1:]])
+    except SystemExit as stop:
+        assert stop.code == 0, arguments
+    names = {{".".join(name.split(".")[:2]) for name in sys.modules if name.startswith("saywhere.")}}
+    assert not names & {{"saywhere.evaluation", "saywhere.training"}}, arguments
+    assert "torch" not in sys.modules or arguments != ["models"]
+    assert not names & {{"saywhere.drawing", "saywhere.data"}} and "rich" not in sys.modules, arguments
+print("all four ran")
+"""
+    assert python(code).endswith("all four ran\n")

@@ -5,7 +5,7 @@ import json
 import os
 from pathlib import Path
 
-import numpy
+import numpy as np
 import pytest
 from PIL import Image
 from skimage import data
@@ -13,16 +13,16 @@ from typer.testing import CliRunner, Result
 
 import saywhere
 from saywhere import cli
-from saywhere.describing import outputs
 from saywhere.drawing import COLOURS
-from tests import pictures
+from saywhere.inference import batches
+from tests import photographs
 from tests.stubs import StubModel
 
 
 @pytest.fixture
 def model(monkeypatch, tmp_path) -> StubModel:
     stub = StubModel()
-    monkeypatch.setattr(saywhere, "load", lambda name, device: stub, raising=False)
+    monkeypatch.setattr(saywhere, "load", lambda *_, **__: stub, raising=False)
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.chdir(tmp_path)
     return stub
@@ -42,7 +42,7 @@ def astronaut(path: str = "a.jpg") -> str:
     return path
 
 
-def test_one_picture_prints_a_table(model):
+def test_one_image_prints_a_table(model):
     result = describe(astronaut())
     assert (result.exit_code, result.stderr) == (0, "")
     lines = [line.split() for line in result.stdout.splitlines() if line.strip()]
@@ -53,18 +53,16 @@ def test_one_picture_prints_a_table(model):
 
 
 def test_captions_are_not_markup(model, monkeypatch):
-    monkeypatch.setattr(StubModel, "_one", lambda self, image, boxes: _said(image, "[bold]a sign[/bold] [x]"))
+    monkeypatch.setattr(StubModel, "answer", lambda self, image, boxes: captioned(image, "[bold]a sign[/bold] [x]"))
     assert "[bold]a sign[/bold] [x]" in describe(astronaut()).stdout
 
 
-def _said(image, words):
-    import torch
-
-    return saywhere.Regions(image.width, image.height, torch.tensor([[0, 0, 5, 5.0]]), torch.tensor([0.5]), (words,))
+def captioned(image, words):
+    return saywhere.Regions(image.width, image.height, [[0, 0, 5, 5.0]], [0.5], (words,))
 
 
 def test_no_regions(model, monkeypatch):
-    monkeypatch.setattr(StubModel, "_one", lambda self, image, boxes: _said(image, "x")[:0])
+    monkeypatch.setattr(StubModel, "answer", lambda self, image, boxes: captioned(image, "x")[:0])
     result = describe(astronaut(), "--out", "out", "--json", "r.jsonl")
     assert result.exit_code == 0 and "no regions found" in result.stdout
     assert rows("r.jsonl")[0]["boxes"] == [] and Path("out/a.jpg").exists()
@@ -84,10 +82,10 @@ def test_ten_regions_unless_told_otherwise(model):
     describe("a.jpg", "--format", "densecap", "--out", "vis")
     assert model.options == {(10, None)}
     assert json.loads(Path("vis/results.json").read_text())["opt"]["top"] == 10
-    assert "at most k regions a picture, the best (0: all)" in " ".join(describe("--help").stdout.lower().split())
+    assert "at most k regions an image, the best (0: all)" in " ".join(describe("--help").stdout.lower().split())
 
 
-def test_several_pictures_without_a_place_for_results_are_printed(model):
+def test_several_images_without_a_place_for_results_are_printed(model):
     result = describe(astronaut("p/a.jpg"), astronaut("p/b.jpg"))
     assert "p/a.jpg" in result.stdout and "p/b.jpg" in result.stdout
     assert result.stdout.count("0.90") == 2
@@ -102,29 +100,40 @@ def test_json_and_drawing(model):
     assert row["boxes"] == [[0, 0, 512, 512], [0, 0, 256, 512]]
     assert row["scores"] == pytest.approx([0.9, 0.2]) and row["captions"][0].startswith("thing 0")
     with Image.open("drawn/a.jpg") as drawn:
-        assert drawn.size == (800, 800), "a small picture is enlarged so that captions can be read"
-        assert numpy.abs(numpy.array(drawn.getpixel((798, 400))) - COLOURS[0]).max() < 60
+        assert drawn.size == (800, 800), "a small image is enlarged so that captions can be read"
+        assert np.abs(np.array(drawn.getpixel((798, 400))) - COLOURS[0]).max() < 60
 
 
-def test_a_turned_picture_is_drawn_as_a_viewer_shows_it(model):
-    Path("t.jpg").write_bytes(pictures.turned(0)[0])
+def test_a_turned_image_is_drawn_as_a_viewer_shows_it(model):
+    Path("t.jpg").write_bytes(photographs.turned(0)[0])
     describe("t.jpg", "--out", "out", "--json", "r.jsonl")
     assert (rows("r.jsonl")[0]["width"], rows("r.jsonl")[0]["height"]) == (32, 64)
     with Image.open("out/t.jpg") as drawn:
         assert drawn.size == (400, 800) and 0x0112 not in drawn.getexif()
 
 
-def test_a_large_picture_is_drawn_smaller_and_the_model_need_not_see_it_whole(model, monkeypatch):
-    pictures.quarters(6000, 3000).save("large.jpg")
-    seen = []
-    monkeypatch.setattr(
-        StubModel, "_one", lambda self, image, boxes: seen.append(image.pixels.size) or _said(image, "x")
-    )
-    describe("large.jpg", "--out", "out", "--json", "r.jsonl")
-    assert rows("r.jsonl")[0]["width"] == 6000
-    assert 512 <= seen[0][0] < 1024
+def test_a_large_image_is_drawn_smaller_and_the_model_need_not_see_it_whole(model):
+    photographs.quarters(6000, 3000).save("large.jpg")
+    describe("large.jpg", "--json", "r.jsonl")
+    describe("large.jpg", "--out", "out", "--json", "s.jsonl")
+    assert rows("r.jsonl")[0]["width"] == rows("s.jsonl")[0]["width"] == 6000
+    assert 384 <= model.sizes[0][0] < 768, "as the bundled model's configuration says"
+    assert 1600 <= model.sizes[1][0] < 3200, "what is drawn is what the model saw"
     with Image.open("out/large.jpg") as drawn:
         assert drawn.size == (1600, 800)
+
+
+@pytest.mark.parametrize("extra", [[], ["--out", "out"], ["--format", "densecap", "--out", "out"]])
+def test_an_image_is_opened_once(model, monkeypatch, extra):
+    photographs.quarters(2000, 1000).save("a.jpg")
+    photographs.quarters(300, 200).save("b.png")
+    opened = []
+    real = Image.open
+    monkeypatch.setattr(
+        Image, "open", lambda file, *rest, **options: opened.append(file) or real(file, *rest, **options)
+    )
+    assert describe("a.jpg", "b.png", "--json", "r.jsonl", *extra).exit_code == 0
+    assert [str(file) for file in opened] == ["a.jpg", "b.png"]
 
 
 def test_equal_names_in_different_folders(model):
@@ -143,7 +152,7 @@ def test_a_pattern_cannot_draw_outside_the_folder(model, monkeypatch):
 
 
 def test_names_that_differ_by_an_ending_are_drawn_apart(model):
-    pictures.quarters(300, 100).save("p.gif")
+    photographs.quarters(300, 100).save("p.gif")
     Path("p").mkdir()
     Path("p.gif").rename("p/a.gif")
     astronaut("p/a.gif.jpg")
@@ -168,9 +177,9 @@ def test_drawings_inside_the_folder_are_not_described(model):
     assert [row["image"] for row in rows("r.jsonl")] == ["p/a.jpg"]
 
 
-def test_an_album_with_damaged_pictures(model):
-    """60 pictures of many kinds, 10 of them broken: the others come out, the broken are named, the exit code is 1."""
-    names, bad = pictures.write_album(Path("album"), 60, 10)
+def test_an_album_with_damaged_images(model):
+    """60 images of many kinds, 10 of them broken: the others come out, the broken are named, the exit code is 1."""
+    names, bad = photographs.write_album(Path("album"), 60, 10)
     result = describe("album", "--json", "r.jsonl", "--out", "drawn", "--batch", 4)
     assert result.exit_code == 1
     assert "50 described, 100 regions; 10 skipped" in result.stdout
@@ -183,9 +192,9 @@ def test_an_album_with_damaged_pictures(model):
 
 
 @pytest.mark.parametrize("torn", [0, 1, 40])
-def test_a_killed_run_is_gone_on_with(model, torn):
+def test_a_killed_run_is_resumed(model, torn):
     """What a kill leaves is some lines, perhaps half a line, and drawings; in the end the files are the same."""
-    _, bad = pictures.write_album(Path("album"), 60, 10)
+    _, bad = photographs.write_album(Path("album"), 60, 10)
     describe("album", "--json", "whole.jsonl", "--out", "whole")
     lines = Path("whole.jsonl").read_bytes().splitlines(keepends=True)
     Path("r.jsonl").write_bytes(b"".join(lines[:20]) + lines[20][:torn])
@@ -203,7 +212,7 @@ def test_a_killed_run_is_gone_on_with(model, torn):
 
 
 def test_interrupted_from_the_keyboard(model, monkeypatch):
-    pictures.write_album(Path("album"), 12, 0)
+    photographs.write_album(Path("album"), 12, 0)
     real = StubModel.describe
 
     def stop(self, images, boxes=None, **options):
@@ -214,7 +223,7 @@ def test_interrupted_from_the_keyboard(model, monkeypatch):
     monkeypatch.setattr(StubModel, "describe", stop)
     result = describe("album", "--json", "r.jsonl", "--batch", 3)
     assert result.exit_code == 130
-    assert result.stderr == "interrupted after 6 of 12 pictures; the same command goes on from here\n"
+    assert result.stderr == "interrupted after 6 of 12 images; the same command goes on from here\n"
     assert len(rows("r.jsonl")) == 6
     monkeypatch.setattr(StubModel, "describe", real)
     assert describe("album", "--json", "r.jsonl").exit_code == 0
@@ -222,7 +231,7 @@ def test_interrupted_from_the_keyboard(model, monkeypatch):
 
 
 def test_a_full_disk_is_one_line_and_loses_nothing(model, monkeypatch):
-    pictures.write_album(Path("album"), 12, 0)
+    photographs.write_album(Path("album"), 12, 0)
     real = os.replace
     count = [0]
 
@@ -244,13 +253,15 @@ def test_a_full_disk_is_one_line_and_loses_nothing(model, monkeypatch):
     assert len(rows("r.jsonl")) == 12
 
 
-def test_a_picture_that_vanishes_before_it_is_drawn_is_skipped(model, monkeypatch):
-    pictures.quarters(4000, 3000).save("large.jpg")
-    real = outputs.open_picture
-    monkeypatch.setattr(outputs, "open_picture", lambda path, side: Path(path).unlink() or real(path, side))
-    result = describe("large.jpg", "--out", "out", "--json", "r.jsonl")
-    assert (result.exit_code, result.stderr) == (1, "skipped: large.jpg: no such file\n")
-    assert rows("r.jsonl") == []
+def test_an_image_that_vanishes_before_it_is_drawn_is_skipped(model, monkeypatch):
+    photographs.quarters(400, 300).save("a.jpg")
+    photographs.quarters(400, 300).save("b.jpg")
+    describe("a.jpg", "b.jpg", "--json", "r.jsonl")
+    real = batches.open_image
+    monkeypatch.setattr("saywhere.inference.outputs.open_image", lambda p, s: Path("a.jpg").unlink(True) or real(p, s))
+    result = describe("a.jpg", "b.jpg", "--out", "out", "--json", "r.jsonl")
+    assert (result.exit_code, result.stderr) == (1, "skipped: a.jpg: no such file\n")
+    assert len(rows("r.jsonl")) == 2 and [path.name for path in Path("out").iterdir()] == ["b.jpg"]
 
 
 def test_given_boxes(model):
@@ -262,6 +273,15 @@ def test_given_boxes(model):
     result = describe("p", "--boxes", "boxes.jsonl", "--json", "s.jsonl")
     assert result.exit_code == 0 and "1 without boxes left out" in result.stdout
     assert [(row["image"], row["boxes"]) for row in rows("s.jsonl")] == [("p/b.jpg", [[1, 2, 3, 4]])]
+
+
+def test_a_bad_box_is_an_error_of_its_image(model):
+    astronaut("p/a.jpg"), astronaut("p/b.jpg")
+    lines = [{"image": "p/a.jpg", "boxes": [[0, 0, 9, 9], [9, 9, 5, 5]]}, {"image": "p/b.jpg", "boxes": [[0, 0, 9, 9]]}]
+    Path("boxes.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    result = describe("p", "--boxes", "boxes.jsonl", "--json", "r.jsonl")
+    assert result.exit_code == 1 and [row["image"] for row in rows("r.jsonl")] == ["p/b.jpg"]
+    assert result.stderr == "skipped: p/a.jpg: box 1 [9.0, 9.0, 5.0, 5.0] is not inside the 512 x 512 image\n"
 
 
 def test_given_boxes_are_all_described(model):
@@ -276,11 +296,11 @@ def test_given_boxes_are_all_described(model):
     assert model.options == {(None, None)} and len(rows("r.jsonl")[0]["boxes"]) == 20
 
 
-def test_only_bad_pictures_left_need_no_model(model, monkeypatch):
-    _, bad = pictures.write_album(Path("album"), 12, 3)
+def test_only_bad_images_left_need_no_model(model, monkeypatch):
+    _, bad = photographs.write_album(Path("album"), 12, 3)
     describe("album", "--json", "r.jsonl")
     loaded = []
-    monkeypatch.setattr(saywhere, "load", lambda *_, **__: loaded.append(1) or model)
+    monkeypatch.setattr(saywhere, "load", lambda *_, **__: loaded.append(1) or model, raising=False)
     again = describe("album", "--json", "r.jsonl")
     assert (again.exit_code, loaded) == (1, []) and "9 already in r.jsonl; 3 skipped" in again.stdout
     assert [line.split(": ")[1] for line in again.stderr.splitlines()] == bad
@@ -291,9 +311,9 @@ def test_only_bad_pictures_left_need_no_model(model, monkeypatch):
 
 
 def test_the_originals_format(model):
-    pictures.quarters(1440, 960).save("a.jpg")
+    photographs.quarters(1440, 960).save("a.jpg")
     Path("p").mkdir()
-    pictures.quarters(100, 200).save("p/b.png")
+    photographs.quarters(100, 200).save("p/b.png")
     result = describe("a.jpg", "p", "--format", "densecap", "--out", "vis")
     assert result.exit_code == 0
     written = json.loads(Path("vis/results.json").read_text())
@@ -306,9 +326,7 @@ def test_the_originals_format(model):
     for row, size in ((first, (720, 480)), (second, (360, 720))):
         with Image.open(Path("vis") / row["img_name"]) as shown:
             assert shown.size == size
-            assert numpy.abs(numpy.array(shown.getpixel((0, 0))) - pictures.CORNERS[0]).max() < 20, (
-                "nothing drawn on it"
-            )
+            assert np.abs(np.array(shown.getpixel((0, 0))) - photographs.CORNERS[0]).max() < 20, "nothing drawn on it"
     before = Path("vis/results.json").read_bytes()
     model.batches.clear()
     assert describe("a.jpg", "p", "--format", "densecap", "--out", "vis").exit_code == 0
@@ -323,7 +341,7 @@ def test_the_originals_format(model):
         (["a.jpg", "--boxes", "nowhere.json"], "nowhere.json: cannot be read"),
         (["a.jpg", "--out", "a.jpg"], "a.jpg: cannot be made a folder"),
         (["a.jpg", "--json", "."], ".: cannot be written"),
-        (["a.jpg", "--json", "a.jpg"], "a.jpg line 1 is not a result of saywhere"),
+        (["a.jpg", "--json", "a.jpg"], "a.jpg line 1 is not a result with boxes"),
         (["a.jpg", "--top", "-1"], "--top"),
         (["a.jpg", "--threshold", "1.5"], "--threshold"),
         (["a.jpg", "--batch", "0"], "--batch"),

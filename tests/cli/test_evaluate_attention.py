@@ -6,13 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
-from pictures import noise
-from tiny_captioner import tiny_captioner
+from photographs import noise
+from tiny_captioner import captioner_model, tiny_captioner
 from typer.testing import CliRunner, Result
 
 from saywhere import cli
-from saywhere.evaluation import attention_run
-from saywhere.models import checkpoint
+from saywhere.evaluation.attention import run as attention_run
+from saywhere.networks import checkpoint
 
 XML = """<annotation><size><width>96</width><height>64</height><depth>3</depth></size>
 <object><name>1</name><bndbox><xmin>1</xmin><ymin>1</ymin><xmax>72</xmax><ymax>32</ymax></bndbox></object></annotation>"""
@@ -50,24 +50,26 @@ def report(out: Path) -> dict:
 
 
 def test_the_figures_are_those_of_the_model_beside_uniform_attention(model, flickr, tmp_path, monkeypatch):
-    monkeypatch.setattr(attention_run, "names", lambda picture: {word: ["1"] for word in ("people", "dog", "a", "two")})
-    done = attention(model, flickr, tmp_path / "out", "--beam", 2)
+    monkeypatch.setattr(attention_run, "names", lambda image: {word: ["1"] for word in ("people", "dog", "a", "two")})
+    done = attention(model, flickr, tmp_path / "out", "--beam-size", 2)
     assert (done.exit_code, done.stderr) == (0, "")
-    row, loaded = report(tmp_path / "out"), tiny_captioner()
-    given, said = [], []
+    row, loaded = report(tmp_path / "out"), captioner_model(tiny_captioner())
+    given, generated = [], []
     for number in range(3):
         path = flickr / "Images" / f"{number}_x.jpg"
         first, second = loaded.attend(path, ["a dog runs on the grass", "here is a man"])
-        given += [first.weights[1], second.weights[3]]
-        own = loaded.caption(path, beam=2, attention=True)
-        said += [w for word, w in zip(own.words, own.weights, strict=True) if word in ("people", "dog", "a", "two")]
+        given += [first.attention[1], second.attention[3]]
+        own = loaded.caption(path, beam_size=2)
+        words = ("people", "dog", "a", "two")
+        generated += [w for word, w in zip(own.words, own.attention, strict=True) if word in words]
     means = [
-        sum(float(sum(w * s for w, s in zip(r, SHARES, strict=True))) for r in rs) / len(rs) for rs in (given, said)
+        sum(float(sum(w * s for w, s in zip(r, SHARES, strict=True))) for r in rs) / len(rs)
+        for rs in (given, generated)
     ]
     assert (row["given"], row["generated"]) == (pytest.approx(means[0]), pytest.approx(means[1]))
-    assert row["uniform_given"] == row["uniform_generated"] == pytest.approx(0.375)  # of the picture's pixels
+    assert row["uniform_given"] == row["uniform_generated"] == pytest.approx(0.375)  # of the image's pixels
     assert (row["task"], row["data"], row["split"], row["images"]) == ("attention", "flickr8k", "dev", 3)
-    assert (row["given_mentions"], row["generated_mentions"], row["beam"]) == (6, len(said), 2) and said
+    assert (row["given_mentions"], row["generated_mentions"], row["beam_size"]) == (6, len(generated), 2) and generated
     text = (tmp_path / "out/report.md").read_text()
     assert "| uniform attention | 37.5 | 37.5 | 6 |" in text
     assert "| paper: Areas of Attention, Flickr30k test | 40.2 | 61.1 |" in text
@@ -75,17 +77,18 @@ def test_the_figures_are_those_of_the_model_beside_uniform_attention(model, flic
 
 
 def test_it_goes_on_where_it_was(model, flickr, tmp_path, monkeypatch):
-    out, measured, usual = tmp_path / "out", [], attention_run.measure_picture
+    out, measured, usual = tmp_path / "out", [], attention_run.measure_image
 
-    def measure(loaded, picture, *options):
+    def measure(loaded, encoding, image, *options):
         if len(measured) == 2:
             raise KeyboardInterrupt
-        measured.append(picture.image.name)
-        return usual(loaded, picture, *options)
+        measured.append(image.image.name)
+        return usual(loaded, encoding, image, *options)
 
-    monkeypatch.setattr(attention_run, "measure_picture", measure)
-    done = attention(model, flickr, out, "--no-generated")
-    assert (done.exit_code, done.stderr) == (130, "interrupted after 2 of 3 pictures; the same command goes on\n")
+    monkeypatch.setattr(attention_run, "measure_image", measure)
+    done = attention(model, flickr, out, "--no-generated", "--batch", 1)
+    so_far = "interrupted after 2 of 3 images; the same command goes on from here\n"
+    assert (done.exit_code, done.stderr) == (130, so_far)
     with open(out / attention_run.LINES, "a") as lines:
         lines.write('{"image": "Images/2_x.jpg", "giv')  # as a killed run leaves it
     measured.clear()
@@ -98,10 +101,10 @@ def test_it_goes_on_where_it_was(model, flickr, tmp_path, monkeypatch):
     other = attention(model, flickr, out)
     assert other.exit_code == 2 and "was made with another generated" in other.stderr
     (out / attention_run.LINES).write_text("[]\n")
-    assert "attention.jsonl line 1: not a line of" in attention(model, flickr, out, "--no-generated").stderr
+    assert "attention.jsonl line 1 is not a result with given" in attention(model, flickr, out, "--no-generated").stderr
 
 
-def test_pictures_that_fail_are_left_out_and_named(model, flickr, tmp_path):
+def test_images_that_fail_are_left_out_and_named(model, flickr, tmp_path):
     data = (flickr / "Images/1_x.jpg").read_bytes()
     (flickr / "Images/1_x.jpg").write_bytes(data[: len(data) // 2])
     done = attention(model, flickr, tmp_path / "out", "--no-generated")
@@ -109,10 +112,10 @@ def test_pictures_that_fail_are_left_out_and_named(model, flickr, tmp_path):
     assert (report(tmp_path / "out")["images"], list(report(tmp_path / "out")["skipped"])) == (2, ["Images/1_x.jpg"])
 
 
-def test_fewer_areas_than_in_training(model, flickr, tmp_path):
+def test_fewer_regions_than_in_training(model, flickr, tmp_path):
     assert attention(model, flickr, tmp_path / "out", "--set", "grid=1", "--no-generated").exit_code == 0
     row = report(tmp_path / "out")
-    assert row["given"] == pytest.approx(row["uniform_given"]) and row["set"] == ["grid=1"]  # all of the picture
+    assert row["given"] == pytest.approx(row["uniform_given"]) and row["set"] == ["grid=1"]  # all of the image
     done = attention(model, flickr, tmp_path / "out", "--set", "grid=3", "--no-generated")
     assert done.exit_code == 2 and "was made with another model" in done.stderr
 
@@ -125,10 +128,10 @@ def test_the_spread_is_handed_on(model, flickr, tmp_path, monkeypatch):
 
 
 def test_what_can_be_mended_is_told(model, flickr, tmp_path):
-    gru = checkpoint.save(tiny_captioner(speaker="gru"), tmp_path / "gru")
+    gru = checkpoint.save(tiny_captioner(decoder="gru"), tmp_path / "gru")
     done = attention(str(gru), flickr, tmp_path / "out")
     assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
-    assert "a captioner with the speaker attention is needed" in done.stderr and not (tmp_path / "out").exists()
+    assert "a captioner with the decoder gru attends to no regions" in done.stderr and not (tmp_path / "out").exists()
     assert "no split 'nope'" in attention(model, flickr, tmp_path / "out", "--split", "nope").stderr
     for number in range(3):
         (flickr / f"Entities/Sentences/{number}.txt").write_text("A dog runs .\n")

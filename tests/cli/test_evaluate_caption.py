@@ -1,41 +1,47 @@
-"""``saywhere evaluate caption`` as it is typed, on a stub model and without Java; once with the real programs."""
+"""``saywhere evaluate caption`` as it is typed, on stubs and tiny models without Java; once with the real programs."""
 
 from __future__ import annotations
 
 import json
 from importlib.util import find_spec
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-import torch
+from photographs import quarters
+from tiny_aligner import tiny_aligner
+from tiny_captioner import tiny_captioner
 from typer.testing import CliRunner, Result
 
 import saywhere
 from saywhere import cli
+from saywhere.cli.evaluate import caption as command
 from saywhere.errors import UserError
-from saywhere.evaluation import captioning, meteor
-from saywhere.evaluation.captioning import CaptionScores
+from saywhere.evaluation import meteor
+from saywhere.evaluation.captions import metrics as captioning
+from saywhere.evaluation.captions.metrics import CaptionScores
 from saywhere.evaluation.meteor import find_java
-from tests.pictures import quarters
-from tests.stubs import StubModel
+from saywhere.images import LoadedImage
+from saywhere.models.captioning import Caption
+from saywhere.networks import checkpoint
 
 
-class Sayer:
-    """Says the size of a picture; notes how many pictures it was given at a time, and the beam."""
+class Describer:
+    """Captions an image with its size; notes how many images it was given at a time, and the beam."""
+
+    long_side = 512
 
     def __init__(self) -> None:
-        self.preprocess = StubModel().preprocess
         self.batches: list[tuple[int, int | None]] = []
-        self.weights = torch.zeros(3)
-        self.config = SimpleNamespace(to_dict=lambda: {"beam": 1})
 
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        return {"weights": self.weights}
+    def require(self, part: str, what: str) -> None:
+        assert part == "captioner"
 
-    def caption(self, images, beam=None):
-        self.batches.append((len(images), beam))
-        return [f"{image.width} wide" for image in images]
+    def digest(self) -> str:
+        return "x"
+
+    def caption(self, images: list[LoadedImage], *, beam_size: int | None = None) -> list[Caption]:
+        self.batches.append((len(images), beam_size))
+        return [Caption(f"{i.width} wide", (f"{i.width}", "wide"), i.width, i.height, i.name) for i in images]
 
 
 class StubMeteor:
@@ -55,13 +61,17 @@ def same_text(said, true, scorer) -> CaptionScores:
 
 
 @pytest.fixture
-def model(monkeypatch, tmp_path) -> Sayer:
-    sayer = Sayer()
-    monkeypatch.setattr(saywhere, "load", lambda name, device: sayer, raising=False)
+def stubs(monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(meteor, "Meteor", StubMeteor)
     monkeypatch.setattr(captioning, "score_captions", same_text)
     monkeypatch.chdir(tmp_path)
-    return sayer
+
+
+@pytest.fixture
+def model(stubs, monkeypatch) -> Describer:
+    describer = Describer()
+    monkeypatch.setattr(command, "load_model", lambda name, device, changes, part: describer)
+    return describer
 
 
 def caption(*arguments: object) -> Result:
@@ -69,13 +79,13 @@ def caption(*arguments: object) -> Result:
 
 
 def album(count: int = 4) -> Path:
-    """Pictures 40, 41, ... wide; people say so of the even ones, and the last has no sentence."""
+    """Images 40, 41, ... wide; people say so of the even ones, and the last has no sentence."""
     folder = Path("album")
     (folder / "p").mkdir(parents=True)
     rows = []
     for number in range(count + 1):
         quarters(40 + number, 20).save(folder / "p" / f"{number}.png")
-        said = [f"{40 + number} wide", "a picture"] if number % 2 == 0 else ["four colours"]
+        said = [f"{40 + number} wide", "an image"] if number % 2 == 0 else ["four colours"]
         sentences = said if number < count else []
         rows.append({"image": f"p/{number}.png", "split": "dev", "regions": [], "sentences": sentences})
     (folder / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -87,17 +97,15 @@ def report(folder: str = "out") -> dict:
 
 
 def test_a_model_on_a_data_set(model):
-    done = caption("--model", "m", "--data", album(), "--out", "out", "--batch", 3, "--beam", 2)
+    done = caption("--model", "m", "--data", album(), "--out", "out", "--batch", 3, "--beam-size", 2)
     assert (done.exit_code, done.stderr, model.batches) == (0, "", [(3, 2), (1, 2)])
     row = report()
     assert (row["task"], row["protocol"], row["data"], row["split"]) == ("caption", "coco", "jsonl album", "dev")
-    assert (row["images"], row["cider"], row["beam"], row["model"]) == (4, 0.5, 2, "m")
+    assert (row["images"], row["cider"], row["beam_size"], row["model"]) == (4, 0.5, 2, "m")
     assert (row["without_sentence"], row["meteor_version"], row["skipped"]) == (1, "stub", {})
     lines = [json.loads(line) for line in Path("out/predictions.jsonl").read_text().splitlines()]
-    assert lines[1] == {
-        "image": "p/1.png", "width": 41, "height": 20, "boxes": [[0, 0, 41, 20]], "captions": ["41 wide"]
-    }  # fmt: skip
-    assert "4 pictures: bleu_1 0.5000, " in done.stdout and Path("out/examples.html").exists()
+    assert lines[1] == {"image": "p/1.png", "width": 41, "height": 20, "caption": "41 wide"}
+    assert "4 images: bleu_1 0.5000, " in done.stdout and Path("out/examples.html").exists()
     again = caption("--predictions", "out/predictions.jsonl", "--truth", "out/truth.jsonl", "--out", "again")
     assert again.exit_code == 0
     assert [report("again")[key] for key in ("images", "cider")] == [4, 0.5]
@@ -110,11 +118,11 @@ def test_a_run_goes_on_but_not_with_another_beam(model):
     model.batches.clear()
     assert caption("--model", "m", "--data", root, "--out", "out").exit_code == 0
     assert (model.batches, report()["images"]) == ([(2, None)], 4)
-    done = caption("--model", "m", "--data", root, "--out", "out", "--beam", 3)
-    assert done.exit_code == 2 and "out/predictions.jsonl: was made with another beam; remove it" in done.stderr
+    done = caption("--model", "m", "--data", root, "--out", "out", "--beam-size", 3)
+    assert done.exit_code == 2 and "out/predictions.jsonl: was made with another beam_size; remove it" in done.stderr
 
 
-def test_pictures_that_fail_are_left_out_and_named(model):
+def test_images_that_fail_are_left_out_and_named(model):
     root = album()
     cut = root / "p" / "1.png"
     cut.write_bytes(cut.read_bytes()[:60])
@@ -133,8 +141,8 @@ def test_files_of_another_program(model):
     true = put("t.jsonl", {"image": "a.jpg", "captions": ["x"]}, {"image": "b.jpg", "captions": ["x"]})
     done = caption("--predictions", said, "--truth", true, "--out", "out", "--split", "mine")
     assert done.exit_code == 0, done.stderr
-    assert "1 pictures have no line in p.jsonl: nothing said\n" in done.stderr
-    assert "1 pictures in p.jsonl have no truth, and do not count\n" in done.stderr
+    assert "1 images have no line in p.jsonl: an empty caption\n" in done.stderr
+    assert "1 images in p.jsonl have no truth, and do not count\n" in done.stderr
     row = report()
     assert (row["images"], row["cider"], row["without_prediction"], row["split"]) == (2, 0.5, 1, "mine")
     assert caption("--predictions", said, "--truth", true, "--out", "out", "--limit", 1).exit_code == 0
@@ -144,11 +152,11 @@ def test_files_of_another_program(model):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--model", "m"), "give --model and --data; or --predictions and --truth"),
-        (("--predictions", "p.jsonl", "--truth", "t.jsonl", "--beam", 2), "give --model and --data; or --predictions"),
+        (("--model", "m"), "give --data, for a model; or --predictions and --truth"),
+        (("--predictions", "p.jsonl", "--truth", "t.jsonl", "--beam-size", 2), "give --data, for a model; or"),
         (("--predictions", "p.jsonl", "--truth", "n.jsonl"), "n.jsonl: cannot be read (No such file or directory)"),
-        (("--predictions", "p.jsonl", "--truth", "t.jsonl"), "has none of the 1 pictures of t.jsonl; it names 'a.jpg'"),
-        (("--predictions", "p.jsonl", "--truth", "e.jsonl"), "e.jsonl: no picture has a caption"),
+        (("--predictions", "p.jsonl", "--truth", "t.jsonl"), "has none of the 1 images of t.jsonl; it names 'a.jpg'"),
+        (("--predictions", "p.jsonl", "--truth", "e.jsonl"), "e.jsonl: no image has a caption"),
     ],
 )
 def test_mistakes_are_one_line(model, arguments, message):
@@ -161,28 +169,49 @@ def test_mistakes_are_one_line(model, arguments, message):
     assert not Path("out").exists()
 
 
-def test_several_models_are_named(model, monkeypatch):
-    monkeypatch.setattr("saywhere.cli.caption.load_captioners", lambda names, *rest: (asked.append(names), model)[1])
-    asked = []
-    assert caption("--model", "m", "--model", "n", "--data", album(), "--out", "out").exit_code in (0, 1)
-    assert asked == [["m", "n"]] and report()["model"] == "m, n"
+def test_several_models_caption_together(stubs, tmp_path):
+    names = [str(checkpoint.save(tiny_captioner(seed), tmp_path / f"m{seed}")) for seed in (0, 1)]
+    done = caption("--model", names[0], "--model", names[1], "--data", album(), "--out", "out", "--device", "cpu")
+    assert (done.exit_code, done.stderr) == (0, "") and report()["model"] == ", ".join(names)
+    together = saywhere.CaptionEnsemble([saywhere.load(name) for name in names])
+    (expected,) = together.caption([Path("album/p/1.png")])
+    lines = [json.loads(line) for line in Path("out/predictions.jsonl").read_text().splitlines()]
+    assert lines[1]["caption"] == expected.sentence
 
 
-def test_options_of_the_model_are_changed_and_told(model, monkeypatch):
-    asked = []
-    monkeypatch.setattr(saywhere, "load", lambda name, device, **options: (asked.append(options), model)[1])
-    assert caption("--model", "m", "--data", album(), "--set", "grid=4", "--out", "out").exit_code in (0, 1)
-    assert asked == [{"grid": 4}] and report()["set"] == ["grid=4"]
+def test_options_of_the_model_are_changed_and_reported(stubs, tmp_path):
+    name = str(checkpoint.save(tiny_captioner(), tmp_path / "m"))
+    arguments = ("--model", name, "--data", album(), "--device", "cpu", "--set", "decoding.max_words=2")
+    assert caption(*arguments, "--out", "out").exit_code == 0 and report()["set"] == ["decoding.max_words=2"]
+    lines = [json.loads(line)["caption"].split() for line in Path("out/predictions.jsonl").read_text().splitlines()]
+    assert len(lines) == 4 and max(map(len, lines)) <= 2
+    done = caption("--model", name, "--data", "album", "--device", "cpu", "--out", "out")
+    assert done.exit_code == 2 and "was made with another model" in done.stderr
 
 
-def test_a_model_without_sentences_and_data_without_them(model, monkeypatch):
+def test_the_nearest_training_image_answers(stubs, tmp_path):
+    name, root = str(checkpoint.save(tiny_captioner(decoder="gru"), tmp_path / "m")), album()
+    rows = [json.loads(line) for line in (root / "data.jsonl").read_text().splitlines()]
+    train = [row | {"split": "train"} for row in rows]
+    (root / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*rows, *train]))
+    done = caption("--model", f"nearest:{name}", "--data", root, "--out", "out", "--device", "cpu")
+    assert (done.exit_code, done.stderr) == (0, "") and report()["model"] == f"nearest:{name}"
+    assert report()["cider"] == 1, "each image is the nearest to itself, and its first sentence is true"
+    assert len(list(Path("out/neighbours").rglob("*.safetensors"))) == 4
+    together = caption("--model", f"nearest:{name}", "--model", name, "--data", root, "--out", "two", "--device", "cpu")
+    assert together.exit_code == 2 and "one model finds the most similar image" in together.stderr
+
+
+def test_a_model_without_a_captioner_and_data_without_sentences(stubs, tmp_path):
     root = album()
-    monkeypatch.setattr(saywhere, "load", lambda name, device: StubModel())
-    done = caption("--model", "m", "--data", root, "--out", "out")
-    assert done.exit_code == 2 and "--model m: says no sentences about whole pictures" in done.stderr
+    aligner = checkpoint.save(tiny_aligner(), tmp_path / "aligner")
+    done = caption("--model", aligner, "--data", root, "--out", "out", "--device", "cpu")
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert "cannot caption images: that needs a model with the part captioner; this one has aligner" in done.stderr
     (root / "data.jsonl").write_text('{"image": "p/0.png", "split": "dev", "regions": []}\n')
-    done = caption("--model", "m", "--data", root, "--out", "out")
-    assert done.exit_code == 2 and "has no picture with a sentence about all of it" in done.stderr
+    captioner = checkpoint.save(tiny_captioner(), tmp_path / "captioner")
+    done = caption("--model", captioner, "--data", root, "--out", "out", "--device", "cpu")
+    assert done.exit_code == 2 and "has no image with a sentence about all of it" in done.stderr
 
 
 @pytest.mark.skipif(find_spec("pycocoevalcap") is None, reason="needs the extra evaluate (pycocoevalcap)")

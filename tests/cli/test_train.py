@@ -34,7 +34,7 @@ def test_errors_are_one_line_and_code_2(tmp_path: Path) -> None:
         assert len(result.stderr.splitlines()) == 1
 
 
-def test_a_stopped_run_says_how_to_go_on_only_if_there_is_a_state(
+def test_a_stopped_run_says_how_to_resume_only_if_there_is_a_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run, "train", lambda recipe, folder, restart: run.Result(folder, 0, {}, interrupted=True))
@@ -46,7 +46,7 @@ def test_a_stopped_run_says_how_to_go_on_only_if_there_is_a_state(
         said.append(result.stderr)
         (tmp_path / "last.ckpt").touch()
     assert said[0] == "stopped\n"
-    assert "The same command goes on from there." in said[1]
+    assert "The same command resumes it." in said[1]
 
 
 def test_a_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from saywhere.cli import app
 
 @pytest.fixture
 def root(tmp_path):
-    """Two splits; a picture of train with two regions, one of dev with none, noise so that a cut file is damaged."""
+    """Two splits; an image of train with two regions, one of dev with none, noise so that a cut file is damaged."""
     noise = numpy.random.default_rng(0).integers(0, 255, (60, 80, 3), dtype=numpy.uint8)
     for name in ("a", "b"):
         Image.fromarray(noise).save(tmp_path / f"{name}.jpg")
@@ -22,24 +22,24 @@ def root(tmp_path):
 
 def run(*arguments):
     result = CliRunner().invoke(app, ["data", "check", *map(str, arguments)])
-    figures = {line[:26].strip(): line[26:].split() for line in result.output.splitlines() if line[:26].strip()}
-    return result, figures
+    rows = [line.partition("  ") for line in result.output.splitlines()]
+    return result, {label: cells.split() for label, _, cells in rows if label}
 
 
 def test_figures_of_every_split(root, tmp_path):
     result, figures = run(root, "--out", tmp_path / "out")
     assert result.exit_code == 0, result.output
     assert result.output.startswith(f"{root}: jsonl, 2 splits\n")
-    assert figures["pictures listed"] == ["1", "1"]
+    assert figures["images listed"] == ["1", "1"]
     assert figures["with regions"] == ["1", "0"]
     assert figures["regions"] == figures["phrases"] == ["2", "0"]
     assert figures["words in phrases"] == ["6", "0"]
     assert figures["different words"] == ["5", "0"]
     assert figures["sentences"] == ["1", "0"]
-    assert figures["median regions a picture"] == ["2", "0"]
+    assert figures["median regions an image"] == ["2", "0"]
     assert figures["median words a phrase"] == ["3", "-"]
-    assert figures["median box, % of picture"] == ["62.5", "-"]
-    assert figures["median picture, pixels"] == ["80", "x", "60", "80", "x", "60"]
+    assert figures["median box, % of image"] == ["62.5", "-"]
+    assert figures["median image, pixels"] == ["80", "x", "60", "80", "x", "60"]
     assert result.output.count("nothing is missing or broken") == 2
 
 
@@ -87,9 +87,9 @@ def test_the_default_folder_is_named(root, tmp_path, monkeypatch):
     assert (tmp_path / "data-check/train-1-a.png").is_file()
 
 
-def test_a_picture_of_many_regions_shows_some_of_them(root, tmp_path, monkeypatch):
+def test_an_image_of_many_regions_shows_some_of_them(root, tmp_path, monkeypatch):
     drawn = []
-    monkeypatch.setattr("saywhere.drawing.draw_regions", lambda image, regions: drawn.append(regions) or image)
+    monkeypatch.setattr("saywhere.regions.Regions.draw", lambda regions, image: drawn.append(regions) or image)
     regions = [{"box": [0, 0, 40, 10 + i / 10], "phrase": f"cat {i}"} for i in range(30)]
     (root / "mine.jsonl").write_text(json.dumps({"image": "a.jpg", "regions": regions}))
     run(root, "--out", tmp_path / "out")
@@ -100,26 +100,26 @@ def test_what_is_missing_is_named_and_the_exit_code_is_1(root, tmp_path):
     (root / "b.jpg").unlink()
     result, figures = run(root, "--out", tmp_path / "out")
     assert result.exit_code == 1
-    assert "missing picture: 1 (b.jpg)" in result.output
-    assert figures["pictures read"] == ["1", "0"]
+    assert "missing image: 1 (b.jpg)" in result.output
+    assert figures["images read"] == ["1", "0"]
 
 
-def test_only_decoding_finds_a_cut_picture(root, tmp_path):
+def test_only_decoding_finds_a_cut_image(root, tmp_path):
     data = (root / "b.jpg").read_bytes()
     (root / "b.jpg").write_bytes(data[: len(data) // 2])
     assert run(root, "--out", tmp_path / "out")[0].exit_code == 0
     result, _ = run(root, "--out", tmp_path / "out", "--decode")
     assert result.exit_code == 1
-    assert "picture that cannot be decoded: 1 (b.jpg: damaged picture" in result.output
+    assert "image that cannot be decoded: 1 (b.jpg: damaged image" in result.output
 
 
-def test_a_cut_picture_among_the_samples_is_named_once(root, tmp_path):
+def test_a_cut_image_among_the_samples_is_named_once(root, tmp_path):
     data = (root / "a.jpg").read_bytes()
     (root / "a.jpg").write_bytes(data[: len(data) // 2])
     for arguments in ([], ["--decode"]):
         result, _ = run(root, "--out", tmp_path / "out", *arguments)
         assert result.exit_code == 1
-        assert "picture that cannot be decoded: 1 (a.jpg: damaged picture" in result.output
+        assert "image that cannot be decoded: 1 (a.jpg: damaged image" in result.output
         assert "drawn" not in result.output
 
 

@@ -17,11 +17,11 @@ def instance(i, image, category, box, crowd=0):
     return {"id": i, "image_id": image, "category_id": category, "bbox": box, "iscrowd": crowd, "area": 1.0}
 
 
-def write(root, instances=None, captions=None, split="train2017", pictures="train2017"):
+def write(root, instances=None, captions=None, split="train2017", images="train2017"):
     (root / "annotations").mkdir(exist_ok=True)
-    (root / pictures).mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", (64, 48)).save(root / pictures / "000000000009.jpg")
-    Image.new("RGB", (200, 100)).save(root / pictures / "000000000025.jpg")
+    (root / images).mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (64, 48)).save(root / images / "000000000009.jpg")
+    Image.new("RGB", (200, 100)).save(root / images / "000000000025.jpg")
     if instances is not None:
         content = {"images": IMAGES, "annotations": instances, "categories": CLASSES}
         (root / f"annotations/instances_{split}.json").write_text(json.dumps(content))
@@ -51,20 +51,20 @@ def test_instances_are_one_word_phrases_and_captions_are_sentences(tmp_path):
 
 def test_splits_are_the_ends_of_the_file_names_and_their_beginning_will_do(tmp_path):
     write(tmp_path, [], [])
-    write(tmp_path, None, [(9, "A dog.")], split="val2017", pictures="images/val2017")
+    write(tmp_path, None, [(9, "A dog.")], split="val2017", images="images/val2017")
     assert guess_format(tmp_path) == "coco"
     assert splits(tmp_path) == ["train2017", "val2017"]
     samples = read(tmp_path, split="val")
     assert samples.split == "val2017"
     assert samples.sentences() == ["A dog."]
     assert samples[0].image.parent == tmp_path / "images/val2017"
-    assert samples.report.notes == ["no instances_val2017.json: the pictures have no regions"]
+    assert samples.report.notes == ["no instances_val2017.json: the images have no regions"]
     write(tmp_path, [], [], split="train2014")
     with pytest.raises(UserError, match="no split 'train'; it has train2014, train2017, val2017"):
         read(tmp_path, split="train")
 
 
-def test_missing_pictures_and_broken_entries_are_named(tmp_path):
+def test_missing_images_and_broken_entries_are_named(tmp_path):
     boxes = [
         instance(1, 9, 18, [0, 0, 640, 480]),
         instance(2, 9, 99, [0, 0, 640, 480]),
@@ -82,7 +82,7 @@ def test_missing_pictures_and_broken_entries_are_named(tmp_path):
         "broken region": ["annotation 2", "annotation 3", "annotation 4"],
         "broken annotation": ["image 30"],
         "broken caption": ["annotation 1", "annotation 2"],
-        "missing picture": ["000000000025.jpg"],
+        "missing image": ["000000000025.jpg"],
     }
 
 

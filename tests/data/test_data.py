@@ -5,8 +5,8 @@ import os
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 from saywhere.data import FORMATS, PhraseOptions, Report, Sample, Samples, guess_format, read
@@ -15,7 +15,7 @@ from saywhere.errors import UserError
 
 @pytest.fixture
 def root(tmp_path):
-    """Three pictures of 1, 2 and 4 regions."""
+    """Three images of 1, 2 and 4 regions."""
     phrases = ["There is a cat", "this is the second cat", "cat", "a very long phrase about one small cat"]
     with (tmp_path / "all.jsonl").open("w") as file:
         for count in (1, 2, 4):
@@ -49,10 +49,10 @@ def test_lead_ins_are_stripped_before_words_are_counted(root):
     assert phrases(root, strip_lead_ins=True, max_words=2)[0]["4"] == (("a cat",), ("cat",))
 
 
-def test_pictures_of_too_few_or_too_many_regions_are_dropped(root):
+def test_images_of_too_few_or_too_many_regions_are_dropped(root):
     found, left_out = phrases(root, min_regions=2, max_regions=3)
     assert list(found) == ["2"]
-    assert left_out == {"pictures of fewer than 2 regions": 1, "pictures of more than 3 regions": 1}
+    assert left_out == {"images of fewer than 2 regions": 1, "images of more than 3 regions": 1}
     assert list(phrases(root, min_regions=2, max_words=4)[0]) == ["4"], "counted after long phrases are dropped"
     assert list(phrases(root, min_regions=4, merge=0.5)[0]) == ["4"], "counted before boxes are merged"
 
@@ -110,7 +110,7 @@ def test_root_format_and_split_are_checked(root, tmp_path):
         read(tmp_path / "empty")
 
 
-def test_a_picture_too_large_to_decode_is_named(root, monkeypatch):
+def test_an_image_too_large_to_decode_is_named(root, monkeypatch):
     monkeypatch.setattr("saywhere.images.MAX_PIXELS", 5000)
     samples = read(root)
     assert len(samples) == 0
@@ -118,7 +118,7 @@ def test_a_picture_too_large_to_decode_is_named(root, monkeypatch):
     assert names == [f"{i}.png: 100 x 100 is over the limit of 0 megapixels" for i in (1, 2, 4)]
 
 
-def test_what_is_no_picture_is_named_with_the_reason(root):
+def test_what_is_no_image_is_named_with_the_reason(root):
     (root / "1.png").unlink()
     os.mkfifo(root / "1.png")  # nobody writes to it: opening it would wait for ever
     (root / "2.png").unlink()
@@ -127,7 +127,7 @@ def test_what_is_no_picture_is_named_with_the_reason(root):
     samples = read(root)
     assert len(samples) == 0
     assert samples.report.problems == {
-        "picture that cannot be read": ["1.png: not a regular file", "2.png: is a folder", "4.png: empty file"]
+        "image that cannot be read": ["1.png: not a regular file", "2.png: is a folder", "4.png: empty file"]
     }
 
 
@@ -144,14 +144,15 @@ def test_sizes_are_those_that_a_viewer_shows(tmp_path, suffix):
 
 
 def test_sample_checks_itself_and_gives_regions():
-    boxes = torch.tensor([[0.0, 0, 5, 5]])
-    sample = Sample(Path("a.png"), 10, 8, boxes, (("a cat", "a tabby"),))
+    boxes = [[0, 0, 5, 5]]
+    sample = Sample(Path("a.png"), 10, 8, np.array(boxes), (("a cat", "a tabby"),))
+    assert sample.boxes.dtype == np.float32 and sample.boxes.tolist() == boxes
     regions = sample.regions()
     assert (regions.width, regions.height, regions.captions, regions.image) == (10, 8, ("a cat",), "a.png")
     with pytest.raises(ValueError, match=r"boxes \(1, 4\) for 2 sets of phrases"):
-        Sample(Path("a.png"), 10, 8, boxes, (("a",), ("b",)))
+        Sample(Path("a.png"), 10, 8, sample.boxes, (("a",), ("b",)))
     with pytest.raises(ValueError, match="a box without a phrase"):
-        Sample(Path("a.png"), 10, 8, boxes, ((),))
+        Sample(Path("a.png"), 10, 8, sample.boxes, ((),))
 
 
 def test_samples_are_a_sequence(root):
@@ -159,7 +160,7 @@ def test_samples_are_a_sequence(root):
     assert len(samples[1:]) == 2
     assert samples[1:].report is samples.report
     assert [s.image.stem for s in samples[::-1]] == ["4", "2", "1"]
-    assert repr(samples) == f"Samples(jsonl {root.name}, train: 3 pictures)"
+    assert repr(samples) == f"Samples(jsonl {root.name}, train: 3 images)"
     assert samples[:2].phrases() == ["There is a cat", "There is a cat", "this is the second cat"]
     assert isinstance(samples[1:], Samples)
 
@@ -168,10 +169,10 @@ def test_a_report_in_words():
     report = Report(notes=["no sizes"], left_out=Counter({"boxes around a crowd": 2}))
     assert report.ok
     for i in range(4):
-        report.problem("missing picture", f"{i}.jpg")
+        report.problem("missing image", f"{i}.jpg")
     assert not report.ok
     assert report.lines(names=3) == [
         "note: no sizes",
-        "missing picture: 4 (0.jpg, 1.jpg, 2.jpg, and 1 more)",
+        "missing image: 4 (0.jpg, 1.jpg, 2.jpg, and 1 more)",
         "left out or changed: boxes around a crowd: 2",
     ]

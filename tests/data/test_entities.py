@@ -1,8 +1,8 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
-import torch
-from pictures import quarters
+from photographs import quarters
 
 from saywhere.data.entities import count_phrases, read_entities, read_marked
 from saywhere.data.sample import Report
@@ -29,7 +29,7 @@ def write(root, name="12_ab"):
 
 
 def test_phrases_are_spans_of_the_words_that_the_sentence_has():
-    box = torch.tensor([1.0, 2, 3, 4])
+    box = np.array([1, 2, 3, 4], np.float32)
     sentence = read_marked(LINE, {"2": box})
     assert sentence.words == ("a", "man's", "friend", "in", "a", "red", "t", "shirt", "rides", "a", "horse", "now")
     assert tuple(tokenize(sentence.text)) == sentence.words
@@ -43,14 +43,14 @@ def test_phrases_are_spans_of_the_words_that_the_sentence_has():
 
 
 def test_a_split_is_read_with_boxes_in_pixels_on_disk(tmp_path):
-    (picture,) = read_entities(write(tmp_path), "dev")
-    assert (picture.width, picture.height, len(picture.sentences)) == (100, 50, 2)
-    first, second = picture.sentences[0].phrases[0], picture.sentences[1].phrases[0]
-    # the union (0, 0, 100, 50) of the two boxes, at half the size of the picture that was annotated
-    assert first.box is not None and first.box.tolist() == [0, 0, 50, 25]
+    (image,) = read_entities(write(tmp_path), "dev")
+    assert (image.width, image.height, len(image.sentences)) == (100, 50, 2)
+    first, second = image.sentences[0].phrases[0], image.sentences[1].phrases[0]
+    # the union (0, 0, 100, 50) of the two boxes, at half the size of the image that was annotated
+    assert first.box is not None and first.box.dtype == np.float32 and first.box.tolist() == [0, 0, 50, 25]
     assert second.box is not None and second.box.tolist() == [0, 0, 50, 25]
-    assert picture.sentences[0].phrases[2].box is None
-    assert count_phrases([picture]) == 2
+    assert image.sentences[0].phrases[2].box is None
+    assert count_phrases([image]) == 2
 
 
 def test_what_is_missing_or_broken_is_named(tmp_path):
@@ -60,18 +60,18 @@ def test_what_is_missing_or_broken_is_named(tmp_path):
     report = Report()
     assert len(read_entities(root, "dev", report)) == 1
     assert report.listed == 3
-    assert report.problems["picture that cannot be read"] == ["13_cd.jpg"]
+    assert report.problems["image that cannot be read"] == ["13_cd.jpg"]
     assert report.problems["missing or broken annotation"][0].startswith("14_ef")
 
 
-def test_what_a_user_can_mend_is_told(tmp_path):
+def test_user_fixable_errors_are_reported(tmp_path):
     root = write(tmp_path / "data")
     with pytest.raises(UserError, match="no split 'test'; it has dev"):
         read_entities(root, "test")
     with pytest.raises(UserError, match="not Flickr8k or Flickr30k"):
         read_entities(tmp_path, "dev")
     (root / "Entities/Annotations/12.xml").write_text("<annotation")
-    with pytest.raises(UserError, match="no picture with Entities that can be read"):
+    with pytest.raises(UserError, match="no image with Entities that can be read"):
         read_entities(root, "dev")
     for path in sorted((root / "Entities").rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()

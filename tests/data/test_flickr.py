@@ -21,7 +21,7 @@ def xml(*objects, width=400, height=200):
 
 
 def write(root: Path, name: str, objects: str, marked: str, size=(400, 200), exif=None):
-    """One picture of Flickr8k, with its two Entities files and two captions."""
+    """One image of Flickr8k, with its two Entities files and two captions."""
     for folder in ("Images", "Entities/Annotations", "Entities/Sentences"):
         (root / folder).mkdir(parents=True, exist_ok=True)
     image = Image.new("RGB", size, "green")
@@ -79,7 +79,7 @@ def test_scenes_and_what_is_not_visible_have_no_region(tmp_path):
     assert samples.report.ok
 
 
-def test_a_picture_of_scenes_only_is_kept_without_regions(tmp_path):
+def test_an_image_of_scenes_only_is_kept_without_regions(tmp_path):
     write(tmp_path, "12_ab.jpg", xml(SCENE.format(9)), "[/EN#9/scene a beach]")
     (sample,) = read(tmp_path)
     assert sample.boxes.shape == (0, 4)
@@ -87,7 +87,7 @@ def test_a_picture_of_scenes_only_is_kept_without_regions(tmp_path):
     assert len(sample.sentences) == 2
 
 
-def test_an_exif_turned_picture_has_its_upright_size(tmp_path):
+def test_an_exif_turned_image_has_its_upright_size(tmp_path):
     """Orientation 6: stored 200 x 100, shown 100 x 200; the annotator saw 400 x 800."""
     objects = xml(frame("7", 5, 9, 40, 80), width=400, height=800)
     write(tmp_path, "12_ab.jpg", objects, "[/EN#7/animals A dog]", size=(200, 100), exif=6)
@@ -100,7 +100,7 @@ def test_an_exif_turned_picture_has_its_upright_size(tmp_path):
     ("exif", "box"),
     [(5, [20, 10, 60, 40]), (6, [40, 10, 80, 40]), (7, [40, 160, 80, 190]), (8, [20, 160, 60, 190])],
 )
-def test_boxes_of_the_picture_before_its_exif_turn_are_turned_too(tmp_path, exif, box):
+def test_boxes_of_the_image_before_its_exif_turn_are_turned_too(tmp_path, exif, box):
     """Stored and annotated 200 x 100, shown 100 x 200: the box 10 20 40 60 as a viewer shows it."""
     objects = xml(frame("7", 11, 21, 40, 60), width=200, height=100)
     write(tmp_path, "12_ab.jpg", objects, "[/EN#7/animals A dog]", size=(200, 100), exif=exif)
@@ -114,7 +114,7 @@ def test_missing_and_broken_parts_are_named_and_the_rest_is_read(tmp_path):
     for key in range(1, 8):
         write(tmp_path, f"{key}_a.jpg", objects, marked)
     (tmp_path / "Images/1_a.jpg").unlink()
-    (tmp_path / "Images/2_a.jpg").write_bytes(b"not a picture")
+    (tmp_path / "Images/2_a.jpg").write_bytes(b"not an image")
     (tmp_path / "Entities/Annotations/3.xml").write_text(objects[:80])
     (tmp_path / "Entities/Annotations/4.xml").unlink()
     (tmp_path / "Entities/Sentences/5.txt").unlink()
@@ -122,30 +122,30 @@ def test_missing_and_broken_parts_are_named_and_the_rest_is_read(tmp_path):
     samples = read(tmp_path)
     assert [sample.image.name for sample in samples] == ["7_a.jpg"]
     problems = samples.report.problems
-    assert problems["missing picture"] == ["1_a.jpg"]
-    assert problems["picture that cannot be read"] == ["2_a.jpg: not a picture in a known format"]
+    assert problems["missing image"] == ["1_a.jpg"]
+    assert problems["image that cannot be read"] == ["2_a.jpg: not an image in a known format"]
     assert problems["missing annotation"] == ["4.xml", "5.txt"]
     assert [name.split()[0] for name in problems["broken annotation"]] == ["3", "6"]
     assert samples.report.listed == 7
     assert not samples.report.ok
 
 
-def test_a_picture_without_captions_is_named(tmp_path):
+def test_an_image_without_captions_is_named(tmp_path):
     write(tmp_path, "1_a.jpg", xml(), "")
     (tmp_path / "Flickr8k.token.txt").write_text("other.jpg#0\tA dog\n")
     samples = read(tmp_path)
     assert samples[0].sentences == ()
-    assert samples.report.problems == {"picture without sentences": ["1_a.jpg"]}
+    assert samples.report.problems == {"image without sentences": ["1_a.jpg"]}
 
 
-def test_a_box_outside_the_picture_is_dropped_and_one_across_the_border_is_cut(tmp_path):
+def test_a_box_outside_the_image_is_dropped_and_one_across_the_border_is_cut(tmp_path):
     objects = xml(frame("7", 401, 1, 480, 40), frame("8", 381, 1, 480, 40))
     write(tmp_path, "1_a.jpg", objects, "[/EN#7/other gone] [/EN#8/other half]")
     samples = read(tmp_path)
     assert samples[0].boxes.tolist() == [[380, 0, 400, 40]]
     assert samples[0].phrases == (("half",),)
-    assert samples.report.problems == {"box without area or outside the picture": ["1_a.jpg"]}
-    assert samples.report.left_out["boxes cut at the border of the picture"] == 2
+    assert samples.report.problems == {"box without area or outside the image": ["1_a.jpg"]}
+    assert samples.report.left_out["boxes cut at the border of the image"] == 2
 
 
 def test_captions_alone_are_read_with_a_note(tmp_path):
@@ -168,10 +168,10 @@ def test_flickr30k_has_other_names(tmp_path):
     assert len(sample.sentences) == 2
 
 
-def test_a_folder_without_pictures_is_a_user_error(tmp_path):
+def test_a_folder_without_images_is_a_user_error(tmp_path):
     write(tmp_path, "1_a.jpg", xml(), "")
-    (tmp_path / "Images").rename(tmp_path / "Pictures")
-    with pytest.raises(UserError, match="no folder of pictures"):
+    (tmp_path / "Images").rename(tmp_path / "Photos")
+    with pytest.raises(UserError, match="no folder of images"):
         read(tmp_path)
 
 

@@ -20,7 +20,7 @@ def one(*regions, **more):
     return {"image": "photos/a.png", "regions": list(regions), **more}
 
 
-def test_a_line_is_a_picture(tmp_path):
+def test_a_line_is_an_image(tmp_path):
     row = one({"box": [1, 2.5, 30, 40], "phrase": "a cat"}, {"box": [0, 0, 9, 9], "phrases": ["a mat", "the mat"]})
     write(tmp_path, row | {"sentences": ["A cat on a mat."]}, {"image": "photos/b.png"})
     samples = read(tmp_path)
@@ -41,7 +41,7 @@ def test_boxes_that_do_not_fit_without_a_size_are_refused(tmp_path):
     write(tmp_path, one({"box": [100, 100, 800, 300], "phrase": "a cat"}), {"image": "photos/b.png"})
     samples = read(tmp_path)
     assert [sample.image.name for sample in samples] == ["b.png"]
-    kind = "boxes larger than the picture, size of the annotated picture unknown"
+    kind = "boxes larger than the image, size of the annotated image unknown"
     assert samples.report.problems == {kind: ["photos/a.png"]}
 
 
@@ -86,7 +86,7 @@ def test_broken_lines_and_regions_are_named_with_their_line(tmp_path):
     assert [name.partition(" (")[0] for name in problems["broken line"]] == [
         f"mine.jsonl:{line}" for line in (3, 4, 5, 6, 7)
     ]
-    assert problems["missing picture"] == ["photos/c.png"]
+    assert problems["missing image"] == ["photos/c.png"]
 
 
 def test_a_file_without_any_json_is_a_user_error(tmp_path):

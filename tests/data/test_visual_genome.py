@@ -12,7 +12,7 @@ def region(i, x, y, width, height, phrase="a thing"):
 
 
 def write(root, regions, sizes=None, folder="VG_100K", disk=(80, 60)):
-    """``regions``: by picture id. ``sizes``: of the originals, by picture id; written to image_data.json if given."""
+    """``regions``: by image id. ``sizes``: of the originals, by image id; written to image_data.json if given."""
     (root / folder).mkdir(exist_ok=True)
     for key in regions:
         Image.new("RGB", disk).save(root / folder / f"{key}.jpg")
@@ -32,7 +32,7 @@ def test_regions_are_scaled_from_the_size_in_image_data(tmp_path):
     assert samples.report.notes == []
 
 
-def test_pictures_lie_in_several_folders_and_missing_ones_are_named(tmp_path):
+def test_images_lie_in_several_folders_and_missing_ones_are_named(tmp_path):
     some = [region(5, 0, 0, 20, 10)]
     write(tmp_path, {1: some}, {1: (80, 60)}, folder="VG_100K_2")
     write(tmp_path, {1: some, 2: some, 3: some}, {1: (80, 60), 2: (80, 60), 3: (80, 60)})
@@ -40,7 +40,7 @@ def test_pictures_lie_in_several_folders_and_missing_ones_are_named(tmp_path):
     (tmp_path / "VG_100K/3.jpg").unlink()
     samples = read(tmp_path)
     assert [sample.image.relative_to(tmp_path).as_posix() for sample in samples] == ["VG_100K_2/1.jpg", "VG_100K/2.jpg"]
-    assert samples.report.problems == {"missing picture": ["3.jpg"]}
+    assert samples.report.problems == {"missing image": ["3.jpg"]}
     assert samples.report.listed == 3
 
 
@@ -58,17 +58,17 @@ def test_the_split_file_of_densecap(tmp_path):
     assert train.report.listed == 2
     assert val.report.ok
     (tmp_path / "densecap_splits.json").write_text(json.dumps({"train": "all"}))
-    with pytest.raises(UserError, match="is not a list of picture ids"):
+    with pytest.raises(UserError, match="is not a list of image ids"):
         read(tmp_path)
 
 
-def test_without_sizes_pictures_that_hold_their_boxes_are_the_originals(tmp_path):
+def test_without_sizes_images_that_hold_their_boxes_are_the_originals(tmp_path):
     write(tmp_path, {1: [region(5, 10, 10, 20, 10)], 2: [region(6, 0, 0, 82, 30)]})
     samples = read(tmp_path)
     assert samples[0].boxes.tolist() == [[10, 10, 30, 20]]
     assert samples[1].boxes.tolist() == [[0, 0, 80, 30]], "a small step over the border is cut"
     assert samples.report.ok
-    assert "2 pictures: those on disk are taken for the originals" in samples.report.notes[0]
+    assert "2 images: those on disk are taken for the originals" in samples.report.notes[0]
 
 
 def test_without_sizes_one_misfit_among_many_is_left_out(tmp_path):
@@ -76,12 +76,12 @@ def test_without_sizes_one_misfit_among_many_is_left_out(tmp_path):
     write(tmp_path, regions | {20: [region(20, 10, 10, 200, 10)]})
     samples = read(tmp_path)
     assert len(samples) == 19
-    kind = "boxes larger than the picture, size of the annotated picture unknown"
+    kind = "boxes larger than the image, size of the annotated image unknown"
     assert samples.report.problems == {kind: ["20.jpg"]}
 
 
 def test_without_sizes_the_scale_of_small_copies_comes_from_boxes_that_reach_both_borders(tmp_path):
-    """Copies 80 x 60. Picture 1 reaches 800 x 600, 2 only 400 x 599: its scale stays unknown, as does that of 3."""
+    """Copies 80 x 60. Image 1 reaches 800 x 600, 2 only 400 x 599: its scale stays unknown, as does that of 3."""
     write(
         tmp_path,
         {
@@ -93,7 +93,7 @@ def test_without_sizes_the_scale_of_small_copies_comes_from_boxes_that_reach_bot
     samples = read(tmp_path)
     assert [sample.image.name for sample in samples] == ["1.jpg"]
     assert samples[0].boxes.flatten().tolist() == pytest.approx([4, 5, 80, 15, 0, 50, 10, 60])
-    kind = "size of the annotated picture unknown (image_data.json would give it)"
+    kind = "size of the annotated image unknown (image_data.json would give it)"
     assert samples.report.problems == {kind: ["2.jpg", "3.jpg"]}
     assert "the scale of 1 is estimated" in samples.report.notes[0]
     assert samples.report.listed == 3
@@ -117,7 +117,7 @@ def test_broken_regions_and_entries_are_named(tmp_path):
     assert samples[0].boxes.tolist() == [[0, 0, 20, 10]]
     assert samples.report.problems == {
         "broken region": ["1: region 6", "1: region 7", "1: region 9"],
-        "box without area or outside the picture": ["1.jpg"],
+        "box without area or outside the image": ["1.jpg"],
         "phrase without a word": ["1.jpg"],
         "broken annotation": ["2 (no list of regions)", *["an entry without an id in region_descriptions.json"] * 2],
     }
@@ -142,5 +142,5 @@ def test_files_that_are_not_json_are_user_errors(tmp_path):
         read(tmp_path)
     (tmp_path / "VG_100K/1.jpg").unlink()
     (tmp_path / "VG_100K").rmdir()
-    with pytest.raises(UserError, match="no folder of pictures"):
+    with pytest.raises(UserError, match="no folder of images"):
         read(tmp_path)

@@ -1,6 +1,6 @@
 """METEOR: values of the original program, and what happens when Java is slow, killed or missing.
 
-What needs no Java of its own is played by a small program that speaks the same line protocol.
+Where a test needs no real Java, a small program that speaks the same line protocol takes its place.
 """
 
 from __future__ import annotations
@@ -78,13 +78,8 @@ def played(folder: Path, monkeypatch: pytest.MonkeyPatch, answer: str = ANSWER) 
     return program
 
 
-def process_of(scorer: Meteor) -> subprocess.Popen[bytes]:
-    assert scorer._java is not None
-    return scorer._java._process
-
-
-def gone(process: subprocess.Popen[bytes]) -> bool:
-    return process.returncode is not None and not Path(f"/proc/{process.pid}").exists()
+def runs(pid: int | None) -> bool:
+    return pid is not None and Path(f"/proc/{pid}").exists()
 
 
 def test_values_of_the_original_program(real: Meteor) -> None:
@@ -134,39 +129,39 @@ def test_text_cannot_break_the_protocol(real: Meteor) -> None:
 
 def test_a_java_killed_while_it_answers_is_started_again(real: Meteor) -> None:
     real.score(PAIRS)
-    process = process_of(real)
+    first = real.pid
+    assert first is not None and runs(first)
     pairs = [(f"dog {n}", ["a dog"]) for n in range(1200)]
-    os.kill(process.pid, signal.SIGSTOP)  # so that the block is sent and not answered when the kill comes
-    killer = threading.Timer(0.3, os.kill, (process.pid, signal.SIGKILL))
+    os.kill(first, signal.SIGSTOP)  # so that the block is sent and not answered when the kill comes
+    killer = threading.Timer(0.3, os.kill, (first, signal.SIGKILL))
     killer.start()
     scores = real.score(pairs)
     killer.join()
-    assert gone(process)
-    assert process_of(real) is not process
+    assert not runs(first) and runs(real.pid)
     assert len(scores) == 1200
     assert scores[:10] == real.score([("dog 0", ["a dog"])]) * 10
 
 
 def test_the_same_pairs_score_the_same_in_any_order_and_company(real: Meteor) -> None:
     forward = real.score(PAIRS)
-    real._cache.clear()
     assert real.score(PAIRS[::-1]) == forward[::-1]
-    real._cache.clear()
     assert [real.score([pair])[0] for pair in PAIRS] == forward
 
 
 def test_closing_ends_java_and_a_later_score_starts_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     played(tmp_path, monkeypatch)
     with Meteor() as scorer:
+        assert scorer.pid is None, "nothing is started before the first pair"
         assert scorer.score([("abc", ["x"])]) == [0.03]
-        process = process_of(scorer)
-        assert process.poll() is None
-    assert gone(process)
+        first = scorer.pid
+        assert runs(first)
+    assert scorer.pid is None and not runs(first)
     scorer.close()
     assert scorer.score([("abcd", ["x"])]) == [0.04]
-    process = process_of(scorer)
+    second = scorer.pid
+    assert runs(second)
     del scorer
-    assert gone(process)
+    assert not runs(second)
 
 
 def test_an_unclosed_meteor_ends_with_the_interpreter(tmp_path: Path) -> None:
@@ -176,7 +171,7 @@ def test_an_unclosed_meteor_ends_with_the_interpreter(tmp_path: Path) -> None:
         f"meteor.find_java = lambda: {str(program.path)!r}\n"
         "scorer = meteor.Meteor()\n"
         "scorer.score([('a', ['b'])])\n"
-        "print(scorer._java._process.pid)\n"
+        "print(scorer.pid)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not Path(f"/proc/{int(done.stdout)}").exists()
@@ -194,7 +189,10 @@ def test_repeated_pairs_are_asked_once_and_the_memory_is_bounded(
         assert program.lines == sent
         assert scorer.score([("a", ["x"])]) == [0.01]  # the oldest was forgotten
         assert program.lines == [*sent, sent[0], "EVAL ||| 1.0"]
-        assert len(scorer._cache) == 2
+        assert scorer.score([("a", ["x"]), ("a", ["y"])]) == [0.01, 0.01]
+        assert len(program.lines) == len(sent) + 2
+        assert scorer.score([("bb", ["x"])]) == [0.02]  # forgotten when that one came back
+        assert len(program.lines) == len(sent) + 4
 
 
 def test_long_texts_fill_both_pipes_without_a_deadlock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,20 +239,23 @@ def test_an_answer_that_is_no_score_is_reported_not_returned(tmp_path: Path, mon
         scorer.score([("a", ["x"])])
 
 
+CTRL_C = """
+        if command == "SCORE" and parts[-1] == "bb":
+            import signal, time
+            os.kill(os.getppid(), signal.SIGINT)
+            time.sleep(0.2)
+"""
+
+
 def test_an_interrupted_block_leaves_no_answers_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    played(tmp_path, monkeypatch)
+    played(tmp_path, monkeypatch, CTRL_C + ANSWER)
     with Meteor() as scorer:
         scorer.score([("a", ["x"])])
-        process = process_of(scorer)
-        with pytest.raises(KeyboardInterrupt), monkeypatch.context() as patch:
-            patch.setattr(meteor._Java, "scores", interrupt)
+        first = scorer.pid
+        with pytest.raises(KeyboardInterrupt):
             scorer.score([("bb", ["x"])])
-        assert gone(process)
+        assert not runs(first)
         assert scorer.score([("ccc", ["x"])]) == [0.03]
-
-
-def interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
 
 
 def test_java_of_the_package_serves_where_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from torch.nn import functional
 
 from saywhere import original
 from saywhere.boxes import from_center
-from saywhere.vision.sampling import bilinear, sample_points
+from saywhere.ops.bilinear import bilinear, sample_points
 
 
 def test_box_to_affine(golden, same, gradients):

@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from saywhere.evaluation import dense_original
-from saywhere.evaluation.dense_captioning import IOUS, METEORS, DenseCaptioning
-from saywhere.evaluation.dense_rules import ORIGINAL, first_claims, match, merge
+from saywhere.evaluation.dense import original as dense_original
+from saywhere.evaluation.dense.metric import IOUS, METEORS, DenseCaptioning
+from saywhere.evaluation.dense.protocols import ORIGINAL, first_claims, match, merge
 
 PRECISIONS = ["double", "float"]
 CASES = [
@@ -32,7 +32,7 @@ def rules(precision, ties="torch"):
     return replace(ORIGINAL, precision=precision, ties=ties)
 
 
-def pictures(case):
+def images(case):
     for image in case["images"]:
         yield corners(image["boxes"]), np.array(image["logprobs"], dtype=float), corners(image["gt_boxes"]), image
 
@@ -40,7 +40,7 @@ def pictures(case):
 def evaluate(case, rules):
     scored = {(r["candidate"], tuple(r["references"])): r["meteor"] for r in case["records"]}
     metric = DenseCaptioning(rules)
-    for boxes, scores, truths, image in pictures(case):
+    for boxes, scores, truths, image in images(case):
         metric.add_arrays(boxes, scores, image["captions"], truths, [[text] for text in image["gt_captions"]])
     return metric.result(lambda pairs: [scored[said, tuple(references)] for said, references in pairs], language=False)
 
@@ -50,7 +50,7 @@ def evaluate(case, rules):
 def test_groups_and_records(golden, name, precision):
     case, chosen = golden(f"evaluator_tiny_{precision}")[name], rules(precision)
     records, positives, sorted_scores = [], 0, []
-    for number, (boxes, scores, truths, image) in enumerate(pictures(case)):
+    for number, (boxes, scores, truths, image) in enumerate(images(case)):
         merged, groups = merge(chosen, truths)
         expected = case["merged"][number]
         assert [[member + 1 for member in group] for group in groups] == expected["groups_1based"]

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from saywhere import original
-from saywhere.models.densecap import DenseCapOutput
-from saywhere.models.densecap_config import DenseCapConfig
-from saywhere.models.densecap_loss import DenseCapCriterion
+from saywhere.configs.densecap import DenseCapConfig
+from saywhere.networks.densecap.loss import DenseCapCriterion
+from saywhere.networks.densecap.network import DenseCapOutput
 
 
 def criterion_term(name, weight, balanced=False, **tensors):
@@ -35,7 +35,7 @@ def criterion_term(name, weight, balanced=False, **tensors):
         "offsets": offsets,
         "offset_targets": offsets,
         "word_logits": torch.zeros(0, 5, dtype=torch.float64),
-        "words": scores.long(),
+        "token_ids": scores.long(),
     }
     return DenseCapCriterion(config)(DenseCapOutput(**{**nothing, **tensors}))[name]
 

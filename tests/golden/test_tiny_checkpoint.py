@@ -1,20 +1,21 @@
-"""A whole small checkpoint of the program, and all that it computed of one picture, see README.md."""
+"""A whole small checkpoint of the program, and all that it computed of one image, see README.md."""
 
 from __future__ import annotations
 
 import copy
 from pathlib import Path
 
-import numpy
+import numpy as np
 import pytest
 import torch
 
 import saywhere
+import saywhere.boxes
 from saywhere import original
-from saywhere.models.checkpoint import save
-from saywhere.models.conversion import convert
-from saywhere.models.densecap_original import test_pass as run
 from saywhere.models.encoding import Encoding
+from saywhere.networks.checkpoint import save
+from saywhere.networks.densecap.convert import convert
+from saywhere.networks.densecap.trace import trace_inference as run
 from saywhere.original import torch7
 
 NAME = Path(__file__).parent / "densecap-tiny-a"
@@ -27,7 +28,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def pixels():
-    return torch.from_numpy(numpy.load(f"{NAME}-image.npy"))[0]
+    return torch.from_numpy(np.load(f"{NAME}-image.npy"))[0]
 
 
 @pytest.fixture(scope="module")
@@ -43,14 +44,18 @@ def double(model, pixels):
 def test_sizes_thresholds_and_words_are_those_of_the_file(model, golden):
     sizes, thresholds = golden(NAME.name)["sizes"], golden(NAME.name)["test_args"]
     config = model.config
-    assert list(config.vgg_channels) == sizes["conv_channels"]
-    assert (config.code_size, config.fc_size, config.rpn_hidden) == (sizes["fc_dim"], None, sizes["rpn_num_filters"])
+    assert list(config.trunk.vgg_channels) == sizes["conv_channels"]
+    assert (config.embed_dim, config.fc_size) == (sizes["fc_dim"], None)
+    assert config.proposals.hidden_size == sizes["rpn_num_filters"]
     assert (config.word_size, config.hidden_size) == (sizes["rnn_encoding_size"], sizes["rnn_size"])
-    assert (config.max_words, config.pool_size) == (sizes["seq_length"], sizes["output_height"])
-    assert (config.rpn_nms, config.final_nms) == (thresholds["rpn_nms_thresh"], thresholds["final_nms_thresh"])
-    assert config.proposals == thresholds["num_proposals"]
+    assert (config.decoding.max_words, config.pool_size) == (sizes["seq_length"], sizes["output_height"])
+    assert (config.proposals.nms_iou, config.final_nms) == (
+        thresholds["rpn_nms_thresh"],
+        thresholds["final_nms_thresh"],
+    )
+    assert config.proposals.post_nms_top_n == thresholds["num_proposals"]
     assert [*model.vocabulary.counts, "<UNK>"] == golden(NAME.name)["vocab"]
-    assert len(config.anchors[0]) == sizes["num_anchors"]
+    assert len(config.proposals.anchors[0]) == sizes["num_anchors"]
 
 
 def test_every_step_in_double_precision(double, golden, same):
@@ -59,7 +64,7 @@ def test_every_step_in_double_precision(double, golden, same):
     same(double.conv_features[None, :1], case["conv_features_first_channel"])
     assert torch.equal(double.rpn_nms + 1, case["rpn_nms_idx_1based"])
     same(double.proposals, case["proposals"])
-    same(double.codes[:3], case["codes_first3"])
+    same(double.embeddings[:3], case["codes_first3"])
     same(double.objectness[:, None], case["objectness_all"])
     same(double.final_boxes, case["final_boxes_all"])
     assert torch.equal(double.tokens, case["token_ids_all"])
@@ -101,34 +106,37 @@ def test_in_single_precision_the_same_words_and_boxes(single, golden):
     torch.testing.assert_close(single.proposals.double(), case["proposals"], rtol=0, atol=0.01)
 
 
-def test_the_saved_model_describes_the_picture_in_our_format(model, pixels, golden, tmp_path):
-    """Boxes from 0, cut to the picture, scores as probabilities; a box that is all outside is left out."""
+def test_the_saved_model_describes_the_image_in_our_format(model, pixels, golden, tmp_path):
+    """Boxes from 0, cut to the image, scores as probabilities; a box that is all outside is left out."""
     case = golden(NAME.name)["float32"]
-    loaded = saywhere.load(save(model, tmp_path / "tiny"))
-    maps = loaded.neck(loaded.backbone([pixels]))[0]
+    loaded = saywhere.load(save(model, tmp_path / "tiny"), "cpu")
     height, width = pixels.shape[1:]
-    regions = loaded.describe(Encoding(maps, width, height, width, height, "picture"))
-    ours = saywhere.original.xcycwh_to_ours(case["boxes"])
+    (maps,) = loaded.engine.trunk.encode([pixels.numpy()])
+    regions = loaded.describe(Encoding(maps, width, height, width, height, "image", loaded.engine.trunk))
+    ours = original.xcycwh_to_ours(case["boxes"])
     cut = saywhere.boxes.clip(ours, width, height)
     inside = ((cut[:, 2:] - cut[:, :2]) > 0).all(dim=1)
-    torch.testing.assert_close(regions.boxes.double(), cut[inside], rtol=0, atol=0.01)
-    torch.testing.assert_close(regions.scores.double(), case["scores"][inside, 0].sigmoid(), rtol=0, atol=1e-4)
+    np.testing.assert_allclose(regions.boxes, cut[inside], rtol=0, atol=0.01)
+    np.testing.assert_allclose(regions.scores, case["scores"][inside, 0].sigmoid(), rtol=0, atol=1e-4)
     captions = [caption for caption, kept in zip(case["captions"], inside.tolist(), strict=True) if kept]
     assert list(regions.captions) == captions
 
 
 def test_what_its_last_training_step_left_in_the_file(model):
-    """Of another picture: the targets of the four positives, and the loss of their scores, in single precision."""
+    """Of another image: the targets of the four positives, and the loss of their scores, in single precision."""
     layer = torch7.read(NAME.with_suffix(".t7"))["model"]["nets"]["localization_layer"]
     sampler = layer["nets"]["box_sampler_helper"]
 
     def tensor(value):
-        return torch.tensor(numpy.array(value), dtype=torch.float64)
+        return torch.tensor(np.array(value), dtype=torch.float64)
 
     positive, truth = (tensor(sampler[name]).long() - 1 for name in ("pos_input_idx", "pos_target_idx"))
-    truths, anchors = tensor(layer["gt_boxes"])[0], original.make_anchors(model.config.anchors[0], 12, 15).double()
+    truths, anchors = (
+        tensor(layer["gt_boxes"])[0],
+        original.make_anchors(model.config.proposals.anchors[0], 12, 15).double(),
+    )
     assert sorted(truth.tolist()) == [0, 1, 2, 3]
-    targets = model.conventions.encode(truths[truth], anchors[positive])
+    targets = model.box_coder.encode(truths[truth], anchors[positive])
     torch.testing.assert_close(targets, tensor(layer["pos_trans_targets"]), rtol=1e-5, atol=1e-6)
     scores = tensor(layer["pos_scores"])
     loss = 0.1 * original.two_way_cross_entropy(scores, torch.ones(4, dtype=torch.long))

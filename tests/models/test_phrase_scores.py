@@ -1,102 +1,121 @@
+"""Any phrase against the regions of an image: the verb ``score`` and what it returns."""
+
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
-from tiny_densecap import VOCABULARY, tiny_model
+from photographs import noise
+from tiny_densecap import VOCABULARY, tiny_detector, tiny_model
 
+from saywhere.engines.torch import TorchEngine
 from saywhere.errors import UserError
-from saywhere.language.decoding import Decoded
-from saywhere.language.lstm import LstmSpeaker
+from saywhere.models.model import Model
 from saywhere.models.phrase_scores import PhraseScores
 from saywhere.regions import Regions
 from saywhere.text import END, UNKNOWN
-from tests.pictures import noise
 
 PHRASES = ("a red square", "a dog", "the blue sky", "a red dog")
+IMAGE = noise(120, 80)
 
 
+@torch.no_grad()
 def test_every_phrase_of_every_region_equals_one_at_a_time():
-    model, image = tiny_model(), noise(120, 80)
-    found = model.score(image, PHRASES)
+    network = tiny_model()
+    found = Model(TorchEngine({"densecap": network})).score(IMAGE, PHRASES)
     assert found.log_probs.shape == (len(found.regions), 4) and len(found.regions) > 3
-    codes = torch.as_tensor(found.regions.features)
+    embeddings = torch.from_numpy(found.regions.features)
     for p, phrase in enumerate(PHRASES):
         words = torch.tensor([VOCABULARY.encode(phrase)])
-        for r in range(len(codes)):
-            with torch.no_grad():
-                log_probs = model.speaker(codes[r : r + 1], words)[0].log_softmax(dim=1)
-            expected = sum(log_probs[t, w] for t, w in enumerate([*words[0].tolist(), END]))
-            torch.testing.assert_close(found.log_probs[r, p], torch.as_tensor(expected), rtol=1e-4, atol=1e-4)
+        for r in range(len(embeddings)):
+            log_probs = network.decoder(embeddings[r : r + 1], words)[0].log_softmax(dim=1)
+            expected = sum(float(log_probs[t, w]) for t, w in enumerate([*words[0].tolist(), END]))
+            assert found.log_probs[r, p] == pytest.approx(expected, rel=1e-4, abs=1e-4)
 
 
 def test_the_regions_are_those_of_describe_and_given_boxes_as_they_are():
-    model, image = tiny_model(), noise(120, 80)
-    own, boxes = model.score(image, ["a dog"]), torch.tensor([[60.0, 10, 110, 70], [0, 0, 120, 80]])
-    torch.testing.assert_close(own.regions.boxes, model.describe(image).boxes)
-    given = model.score(model.encode(image), ["a dog"], boxes)
-    torch.testing.assert_close(given.regions.boxes, boxes)
-    backwards = model.score(image, ["a dog"], boxes.flip(0))
-    torch.testing.assert_close(backwards.log_probs, given.log_probs.flip(0), rtol=1e-4, atol=1e-5)
-    assert model.score(image, ["a dog"], torch.zeros(0, 4)).log_probs.shape == (0, 1)
+    model = tiny_detector()
+    own, boxes = model.score(IMAGE, ["a dog"]), np.array([[60.0, 10, 110, 70], [0, 0, 120, 80]])
+    assert own.regions.to_dict() == model.describe(IMAGE).to_dict()
+    given = model.score(model.encode(IMAGE), ["a dog"], boxes)
+    assert given.regions.boxes.tolist() == boxes.tolist()
+    backwards = model.score(IMAGE, ["a dog"], boxes[::-1])
+    np.testing.assert_allclose(backwards.log_probs, given.log_probs[::-1], rtol=1e-4, atol=1e-5)
+    assert model.score(IMAGE, ["a dog"], np.zeros((0, 4))).log_probs.shape == (0, 1)
+    assert model.score(IMAGE, []).log_probs.shape == (len(own.regions), 0)
 
 
 def test_a_phrase_costs_no_step_of_its_own(monkeypatch):
-    model, image = tiny_model(), noise(120, 80)
-    usual, steps = LstmSpeaker.step, []
+    model, steps = tiny_detector(), []
+    regions = model.describe(IMAGE)
+    decoder = model.detector.decoder
+    step = decoder.step
+    monkeypatch.setattr(model, "describe", lambda *_: regions)
     monkeypatch.setattr(
-        model, "_say", lambda codes: Decoded(torch.full((len(codes), 1), END), torch.zeros(len(codes), 1))
+        decoder, "step", lambda token_ids, state: steps.append(len(token_ids)) or step(token_ids, state)
     )
-    monkeypatch.setattr(LstmSpeaker, "step", lambda *a: (steps.append(len(a[1])), usual(*a))[1])
-    regions = len(model.score(image, PHRASES).regions)
+    model.score(IMAGE, PHRASES)
     # START; "a" and "the"; "a red", "a dog" and "the blue"; three phrases that go on.
-    assert steps == [regions, 2 * regions, 3 * regions, 3 * regions]
+    assert steps == [len(regions) * count for count in (1, 2, 3, 3)]
 
 
-def test_unknown_words_are_told_and_count_as_the_unknown_word():
-    model, image = tiny_model(), noise(120, 80)
-    found = model.score(image, ["a zebra", "a giraffe", "a dog", "zebra ZEBRA crossing"])
+def test_unknown_words_are_reported_and_count_as_the_unknown_word():
+    found = tiny_detector().score(IMAGE, ["a zebra", "a giraffe", "a dog", "zebra ZEBRA crossing"])
     assert found.unknown == (("zebra",), ("giraffe",), (), ("zebra", "crossing"))
-    assert torch.equal(found.log_probs[:, 0], found.log_probs[:, 1])
+    assert found.log_probs[:, 0].tolist() == found.log_probs[:, 1].tolist() != found.log_probs[:, 2].tolist()
     assert VOCABULARY.encode("a zebra")[1] == UNKNOWN
-    assert not torch.equal(found.log_probs[:, 0], found.log_probs[:, 2])
+
+
+def scores(probabilities: list[list[float]], phrases: tuple[str, ...], of_regions: Any = None) -> PhraseScores:
+    """Of regions that are 1, 2, 3 ... pixels wide."""
+    boxes = [[0.0, 0, side, side] for side in range(1, len(probabilities) + 1)]
+    regions = Regions(10, 10, boxes, of_regions, ["x"] * len(boxes))
+    with np.errstate(divide="ignore"):
+        log_probs = np.log(np.array(probabilities, np.float32))
+    return PhraseScores(regions, phrases, log_probs, ((),) * len(phrases))
+
+
+def widths(regions: Regions) -> list[float]:
+    return regions.boxes[:, 2].tolist()
 
 
 def test_find_gives_the_best_regions_of_a_phrase():
-    regions = Regions(10, 10, torch.tensor([[0.0, 0, 1, 1], [0, 0, 2, 2], [0, 0, 3, 3]]), captions=("x", "y", "z"))
-    log_probs = torch.tensor([[0.1, 0.5], [0.4, 0.25], [0.2, 0.5]]).log()
-    scores = PhraseScores(regions, ("a cat", "a dog"), log_probs, ((), ()))
-    cats, dog = scores.find("a cat"), scores.find("a dog", top=1)
-    assert cats.boxes[:, 2].tolist() == [2, 3, 1] and cats.captions == ("a cat",) * 3
-    torch.testing.assert_close(cats.scores, torch.tensor([0.4, 0.2, 0.1]))
-    assert dog.boxes[:, 2].tolist() == [1], "of equals the first"
+    found = scores([[0.1, 0.5], [0.4, 0.25], [0.2, 0.5]], ("a cat", "a dog"))
+    cats, dog = found.find("a cat"), found.find("a dog", top=1)
+    assert widths(cats) == [2, 3, 1] and cats.captions == ("a cat",) * 3
+    assert cats.scores.tolist() == pytest.approx([0.4, 0.2, 0.1])
+    assert widths(dog) == [1], "of equals the first"
     with pytest.raises(UserError, match="'a bird' was not scored, only 'a cat', 'a dog'"):
-        scores.find("a bird")
+        found.find("a bird")
 
 
 def test_a_region_that_is_hardly_there_is_found_late():
-    boxes = torch.tensor([[0.0, 0, 1, 1], [0, 0, 2, 2], [0, 0, 3, 3]])
-    regions = Regions(10, 10, boxes, torch.tensor([0.5, 0.1, 0.0]), ("x", "y", "z"))
-    scores = PhraseScores(regions, ("a cat",), torch.tensor([[0.1], [0.4], [1.0]]).log(), ((),))
-    torch.testing.assert_close(scores.joint[:, 0].exp(), torch.tensor([0.05, 0.04, 0.0]))
-    cats = scores.find("a cat")
-    assert cats.boxes[:, 2].tolist() == [1, 2, 3]
-    torch.testing.assert_close(cats.scores, torch.tensor([0.05, 0.04, 0.0]))
+    found = scores([[0.1], [0.4], [1.0]], ("a cat",), [0.5, 0.1, 0.0])
+    assert np.exp(found.joint[:, 0]).tolist() == pytest.approx([0.05, 0.04, 0])
+    cats = found.find("a cat")
+    assert widths(cats) == [1, 2, 3] and cats.scores.tolist() == pytest.approx([0.05, 0.04, 0])
+    assert scores([[0.1], [0.4]], ("a cat",)).joint.tolist() == scores([[0.1], [0.4]], ("a cat",)).log_probs.tolist()
 
 
 def test_the_best_region_of_each_phrase():
-    boxes = torch.tensor([[0.0, 0, 1, 1], [0, 0, 2, 2]])
-    regions = Regions(10, 10, boxes, torch.tensor([0.5, 0.2]), ("x", "y"))
-    log_probs = torch.tensor([[0.1, 0.4, 0.2], [0.5, 0.4, 0.5]]).log()
-    best = PhraseScores(regions, ("a", "b", "c"), log_probs, ((), (), ())).best()
-    assert best.boxes[:, 2].tolist() == [2, 1, 1] and best.captions == ("a", "b", "c"), "of equals the first"
-    torch.testing.assert_close(best.scores, torch.tensor([0.1, 0.2, 0.1]))
-    assert len(PhraseScores(regions[[]], ("a",), torch.zeros(0, 1), ((),)).best()) == 0
+    best = scores([[0.1, 0.4, 0.2], [0.5, 0.4, 0.5]], ("a", "b", "c"), [0.5, 0.2]).best()
+    assert widths(best) == [2, 1, 1] and best.captions == ("a", "b", "c"), "of equals the first"
+    assert best.scores.tolist() == pytest.approx([0.1, 0.2, 0.1])
+    assert len(scores([], ("a",)).best()) == 0
+    assert len(scores([[], []], ()).best()) == 0
 
 
 @pytest.mark.parametrize(
-    ("phrases", "message"),
-    [("a dog", r"phrases are a list of texts, not one text: \['a dog'\]"), (["a dog", " ?!"], "' \\?!' has no word")],
+    ("image", "phrases", "message"),
+    [
+        (IMAGE, "a dog", r"phrases are a list of texts, not one text: \['a dog'\]"),
+        (IMAGE, ["a dog", " ?!"], "' \\?!' has no word"),
+        (IMAGE, ["a dog", "dog " * 201], "a phrase has 201 words; 200 are the most that are scored"),
+        ([IMAGE], ["a dog"], "an image is a path, PIL image or array, not list"),
+    ],
 )
-def test_what_cannot_be_scored_is_told(phrases, message):
+def test_what_cannot_be_scored_is_reported(image, phrases, message):
     with pytest.raises(UserError, match=message):
-        tiny_model().score(noise(120, 80), phrases)
+        tiny_detector().score(image, phrases)

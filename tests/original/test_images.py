@@ -1,15 +1,14 @@
 from __future__ import annotations
 
-import numpy
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from saywhere.images import open_picture
-from saywhere.models.densecap_config import DenseCapConfig
-from saywhere.models.densecap_parts import build_preprocess
-from saywhere.original import scale_picture, scale_weights, scaled_size
-from saywhere.vision.backbones import build_caffe_vgg16
+from saywhere.configs.parts import TrunkConfig
+from saywhere.images import open_image
+from saywhere.networks.vision.trunk import build_trunk
+from saywhere.original import scale_image, scale_weights, scaled_size
 
 
 def test_the_short_side_is_rounded_down():
@@ -42,16 +41,16 @@ def test_weights_of_a_pixel_add_up_to_one(source, target):
 
 def test_columns_and_rows():
     pixels = torch.tensor([[[0.0, 1, 2, 3], [4, 5, 6, 7]]])
-    assert scale_picture(pixels, 2, 3).tolist() == [[[0.5, 2.5], [2.5, 4.5], [4.5, 6.5]]]
+    assert scale_image(pixels, 2, 3).tolist() == [[[0.5, 2.5], [2.5, 4.5], [4.5, 6.5]]]
 
 
-def test_pictures_are_blue_green_red_less_the_means():
-    config = DenseCapConfig.original()
-    preprocess = build_preprocess(config, build_caffe_vgg16((1, 1, 1, 1, 1), False))
-    array = numpy.zeros((40, 72, 3), numpy.uint8)
+def test_images_are_blue_green_red_less_the_means():
+    config = TrunkConfig("vgg16_caffe", vgg_channels=(1, 1, 1, 1, 1), strides=(16,), long_side=720, multiple=1)
+    preprocess = build_trunk(config, pretrained=False).preprocess
+    array = np.zeros((40, 72, 3), np.uint8)
     array[..., 0], array[..., 1], array[..., 2] = 200, 100, 50
-    pixels = preprocess(open_picture(Image.fromarray(array)))
-    assert pixels.shape == (3, 400, 720) and pixels.dtype == torch.float32
-    means = torch.tensor([103.939, 116.779, 123.68])
-    torch.testing.assert_close(pixels.mean(dim=(1, 2)), torch.tensor([50.0, 100, 200]) - means, rtol=0, atol=1e-3)
+    pixels = preprocess(open_image(Image.fromarray(array)))
+    assert pixels.shape == (3, 400, 720) and pixels.dtype == np.float32 and preprocess.long_side == 720
+    means = np.array([103.939, 116.779, 123.68])
+    np.testing.assert_allclose(pixels.mean(axis=(1, 2)), np.array([50.0, 100, 200]) - means, rtol=0, atol=1e-3)
     assert [round(m * 255, 3) for m in preprocess.mean] == [103.939, 116.779, 123.68]

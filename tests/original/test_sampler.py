@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 
 from saywhere import original
-from saywhere.original import BoxSampler, inside_picture, pick
+from saywhere.original import BoxSampler, inside_image, pick
 
 TRUTHS = torch.tensor([[50.0, 50, 40, 40], [120, 60, 20, 60]])
 
@@ -15,7 +15,7 @@ def boxes() -> torch.Tensor:
     return torch.tensor([*near, *far, [-30, 150, 30, 30], [50, 18, 42, 42]])
 
 
-def test_masks_by_the_programs_iou_and_the_picture():
+def test_masks_by_the_programs_iou_and_the_image():
     ious = original.box_iou(boxes(), TRUTHS).amax(dim=1)
     assert ious[0] > 0.7 and ious[1] > 0.7 and 0.3 < ious[3] < 0.7
     positive, negative = BoxSampler(256, 0.7, 0.3).candidates(boxes(), TRUTHS, (300, 200))
@@ -81,10 +81,10 @@ def test_all_equally_likely():
     assert (counts[4:9] / 2000 - 1 / 5).abs().max() < 0.05
 
 
-def test_first_and_last_pixel_are_in_the_picture():
+def test_first_and_last_pixel_are_in_the_image():
     corners = torch.tensor([[1.0, 1, 30, 20], [0.5, 1, 30, 20], [1, 1, 30.5, 20], [1, 0, 30, 20], [1, 1, 30, 21]])
     sizes = corners[:, 2:] - corners[:, :2] + 1
-    assert inside_picture(torch.cat(((corners[:, :2] + corners[:, 2:]) / 2, sizes), dim=1), 30, 20).tolist() == [
+    assert inside_image(torch.cat(((corners[:, :2] + corners[:, 2:]) / 2, sizes), dim=1), 30, 20).tolist() == [
         True, False, False, False, False,
     ]  # fmt: skip
 

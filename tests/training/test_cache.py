@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from pictures import noise
+from photographs import noise
+from tiny_aligner import tiny_aligner
 from torch import Tensor, nn
 
 from saywhere.errors import UserError
-from saywhere.images import Preprocess, open_picture
+from saywhere.images import Preprocess, open_image
+from saywhere.networks.aligner.network import Aligner
 from saywhere.training import cache
 
 PREPROCESS = Preprocess(32, 8, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
@@ -28,7 +30,7 @@ class Photo:
 
 
 class Backbone(nn.Module):
-    """Two levels; counts the pictures it sees, and fails after ``limit`` of them."""
+    """Two levels; counts the images that pass through it, and fails after ``limit`` of them."""
 
     def __init__(self, limit: int | None = None):
         super().__init__()
@@ -65,7 +67,7 @@ def test_stored_features_are_those_of_the_backbone_in_half_precision(tmp_path: P
     assert len(built) == 10
     assert all(len(shapes) == 1 for shapes in backbone.shapes)
     for i, photo in enumerate(photos):
-        pixels = PREPROCESS(open_picture(photo.image, PREPROCESS.long_side))
+        pixels = torch.from_numpy(PREPROCESS(open_image(photo.image, PREPROCESS.long_side)))
         for flipped in (False, True):
             (expected,) = backbone.eval()([pixels.flip(-1) if flipped else pixels])
             for stored, wanted in zip(built.read(i, flipped), expected, strict=True):
@@ -99,7 +101,27 @@ def test_what_it_depends_on_is_in_its_name(tmp_path: Path, photos: list[Photo]) 
     assert len({*keys, key()}) == 6
 
 
-def test_an_interrupted_cache_goes_on(tmp_path: Path, photos: list[Photo]) -> None:
+def test_features_of_regions_depend_on_the_settings_and_weights_of_the_trunk(photos: list[Photo]) -> None:
+    def key(network: Aligner) -> str:
+        return cache.cache_key(network.extractor.settings, network.extractor, network.preprocess, photos)
+
+    network = tiny_aligner()
+    keys = [
+        key(network),
+        key(tiny_aligner(proposals={"post_nms_top_n": 5})),
+        key(tiny_aligner(levels=[16])),
+        key(tiny_aligner(trunk={"long_side": 64})),
+    ]
+    with torch.no_grad():
+        network.get_parameter("encoders.0.words.weight").add_(1)
+        assert key(network) == keys[0], "the text encoder has no part in them"
+        for part in ("backbone", "pyramid", "localization"):
+            next(network.trunk.get_submodule(part).parameters()).add_(1)
+            keys.append(key(network))
+    assert len(set(keys)) == 7
+
+
+def test_an_interrupted_cache_is_resumed(tmp_path: Path, photos: list[Photo]) -> None:
     with pytest.raises(KeyboardInterrupt):
         build(tmp_path, Backbone(limit=5), photos)
     rest = Backbone()
@@ -123,10 +145,10 @@ def test_what_was_written_half_is_computed_again(tmp_path: Path, photos: list[Ph
         data.write_bytes(before[:-3])
     else:
         lines = index.read_text().splitlines()
-        index.write_text("\n".join([*lines[:-1], '{"picture": 4}']) + "\n")
+        index.write_text("\n".join([*lines[:-1], '{"image": 4}']) + "\n")
     rest = Backbone()
     built = build(tmp_path, rest, photos)
-    assert rest.seen == 2  # both views of one picture
+    assert rest.seen == 2  # both views of one image
     assert len(built) == 10
     assert all(built.read(i, flipped) for i in range(5) for flipped in (False, True))
 
@@ -143,7 +165,7 @@ def test_changed_bytes_are_never_used(tmp_path: Path, photos: list[Photo]) -> No
             built.read(i, False)
 
 
-def test_damaged_pictures_are_left_out_and_named(tmp_path: Path, photos: list[Photo]) -> None:
+def test_damaged_images_are_left_out_and_named(tmp_path: Path, photos: list[Photo]) -> None:
     photos[2].image.write_bytes(photos[2].image.read_bytes()[:200])
     for backbone in (Backbone(), Backbone()):
         built = build(tmp_path, backbone, photos)
@@ -168,7 +190,7 @@ def test_huge_values_stay_finite(tmp_path: Path, photos: list[Photo]) -> None:
     assert torch.isfinite(build(tmp_path, backbone, photos).read(0, False)[0]).all()
 
 
-def test_a_full_disk_is_told_before_and_when_it_happens(
+def test_a_full_disk_is_reported_before_and_when_it_happens(
     tmp_path: Path, photos: list[Photo], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = type("Usage", (), {"free": 10})
@@ -177,27 +199,26 @@ def test_a_full_disk_is_told_before_and_when_it_happens(
         with pytest.raises(UserError, match=r"disk is full \(about .* GB are needed\)"):
             build(tmp_path, Backbone(), photos)
 
-    def full(*arguments: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+    class Full(Backbone):
+        def forward(self, pixels: list[Tensor]) -> list[tuple[Tensor, ...]]:
+            raise OSError(errno.ENOSPC, "No space left on device")
 
-    with monkeypatch.context() as patch:
-        patch.setattr(cache, "_fill_group", full)
-        with pytest.raises(UserError, match="disk is full"):
-            build(tmp_path, Backbone(), photos)
+    with pytest.raises(UserError, match="disk is full"):
+        build(tmp_path, Full(), photos)
     assert len(build(tmp_path, Backbone(), photos)) == 10
 
 
 class Slow(Backbone):
-    """Waits in its second pass until it is told to go on."""
+    """Waits in its second pass until ``resume`` is set."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.begun, self.go_on = threading.Event(), threading.Event()
+        self.begun, self.resume = threading.Event(), threading.Event()
 
     def forward(self, pixels: list[Tensor]) -> list[tuple[Tensor, ...]]:
         if self.seen:
             self.begun.set()
-            assert self.go_on.wait(60)
+            assert self.resume.wait(60)
         return super().forward(pixels)
 
 
@@ -213,14 +234,14 @@ def test_of_two_runs_at_once_one_fills_the_cache_and_the_other_waits(
     threads[0].start()
     assert slow.begun.wait(60)
     threads[1].start()
-    said, end = "", time.monotonic() + 60
-    while "waiting" not in said and threads[1].is_alive() and time.monotonic() < end:
-        said += capsys.readouterr().err
+    output, end = "", time.monotonic() + 60
+    while "waiting" not in output and threads[1].is_alive() and time.monotonic() < end:
+        output += capsys.readouterr().err
         time.sleep(0.01)
-    slow.go_on.set()
+    slow.resume.set()
     for thread in threads:
         thread.join(60)
-    assert "another run is filling this cache; waiting for it" in said
+    assert "another run is filling this cache; waiting for it" in output
     assert (slow.seen, second.seen) == (10, 0)
     for cached in (built["first"], built["second"]):
         assert len([cached.read(i, flipped) for i in range(5) for flipped in (False, True)]) == 10

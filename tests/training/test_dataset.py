@@ -3,18 +3,19 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
-from pictures import quarters
+from photographs import quarters
 from torch.utils.data import DataLoader
 
 from saywhere.data import Sample
 from saywhere.errors import UserError
 from saywhere.images import Preprocess
 from saywhere.text import Vocabulary
-from saywhere.training.dataset import EpochSampler, PictureDataset, evenly, mirror_phrase
-from saywhere.training.regions import DenseCapSystem, PhraseTargets, usable
-from saywhere.training.systems import build_vocabulary, find_system
+from saywhere.training.dataset import EpochSampler, ImageDataset, evenly, mirror_phrase
+from saywhere.training.systems.densecap import DenseCapSystem, PhraseTargets, usable
+from saywhere.training.systems.registry import build_vocabulary, find_system
 
 SYSTEM = DenseCapSystem()
 PREPROCESS = Preprocess(64, 16, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
@@ -23,7 +24,7 @@ PREPROCESS = Preprocess(64, 16, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 def make_sample(folder: Path, name: str = "a.png", phrases: tuple[tuple[str, ...], ...] | None = None) -> Sample:
     quarters(128, 64).save(folder / name)
     phrases = phrases or (("left dog", "hound"), ("sky",))
-    boxes = torch.tensor([[10.0, 20, 50, 60], [100, 0, 128, 64]])[: len(phrases)]
+    boxes = np.array([[10.0, 20, 50, 60], [100, 0, 128, 64]])[: len(phrases)]
     return Sample(folder / name, 128, 64, boxes, phrases)
 
 
@@ -39,30 +40,30 @@ def test_left_and_right_change_places_in_whole_words_only() -> None:
 def test_boxes_pixels_and_words_follow_the_flip_together(tmp_path: Path) -> None:
     sample = make_sample(tmp_path, phrases=(("left dog",), ("sky",)))
     vocabulary = Vocabulary.build(["left right dog sky"])
-    data = PictureDataset([sample], PhraseTargets(vocabulary), PREPROCESS, seed=0, flip=True)
+    data = ImageDataset([sample], PhraseTargets(vocabulary), PREPROCESS, seed=0, flip=True)
     seen: Counter[str] = Counter()
     for epoch in range(30):
         item = data[epoch, 0]
-        said = [vocabulary.decode(row) for row in item.target.words.tolist()]
+        phrases = [vocabulary.decode(row) for row in item.target.token_ids.tolist()]
         red_is_left = bool(item.inputs[0][0, 2, 2] > item.inputs[0][1, 2, 2])
         assert (item.target.width, item.target.height) == (64, 32)
         if red_is_left:
-            assert said == ["left dog", "sky"]
+            assert phrases == ["left dog", "sky"]
             torch.testing.assert_close(item.target.boxes, torch.tensor([[5.0, 10, 25, 30], [50, 0, 64, 32]]))
         else:
-            assert said == ["right dog", "sky"]
+            assert phrases == ["right dog", "sky"]
             torch.testing.assert_close(item.target.boxes, torch.tensor([[39.0, 10, 59, 30], [0, 0, 14, 32]]))
-        seen[said[0]] += 1
+        seen[phrases[0]] += 1
     assert 8 <= seen["left dog"] <= 22
 
 
-def test_choices_follow_from_seed_epoch_and_number_alone(tmp_path: Path) -> None:
+def test_choices_depend_on_seed_epoch_and_number_alone(tmp_path: Path) -> None:
     samples = [make_sample(tmp_path, f"{i}.png") for i in range(6)]
     vocabulary = words(samples)
 
     def picks(seed: int, epoch: int, **options: bool) -> list[list[list[int]]]:
-        data = PictureDataset(samples, PhraseTargets(vocabulary), PREPROCESS, seed, flip=True, **options)
-        return [data[epoch, i].target.words.tolist() for i in (3, 0, 5, 1, 2, 4)]
+        data = ImageDataset(samples, PhraseTargets(vocabulary), PREPROCESS, seed, flip=True, **options)
+        return [data[epoch, i].target.token_ids.tolist() for i in (3, 0, 5, 1, 2, 4)]
 
     assert picks(1, 2) == picks(1, 2)
     assert len({str(picks(seed, epoch)) for seed in (1, 2) for epoch in range(3)}) == 6
@@ -71,12 +72,12 @@ def test_choices_follow_from_seed_epoch_and_number_alone(tmp_path: Path) -> None
 
 def test_every_reference_is_picked(tmp_path: Path) -> None:
     sample = make_sample(tmp_path)
-    data = PictureDataset([sample], PhraseTargets(words([sample])), PREPROCESS, seed=0, fixed=False)
-    picked = {words([sample]).decode(data[epoch, 0].target.words[0].tolist()) for epoch in range(12)}
+    data = ImageDataset([sample], PhraseTargets(words([sample])), PREPROCESS, seed=0, fixed=False)
+    picked = {words([sample]).decode(data[epoch, 0].target.token_ids[0].tolist()) for epoch in range(12)}
     assert picked == {"left dog", "hound"}
 
 
-def test_wordless_phrases_boxes_and_pictures_are_left_out(tmp_path: Path) -> None:
+def test_wordless_phrases_boxes_and_images_are_left_out(tmp_path: Path) -> None:
     worded = make_sample(tmp_path, "a.png", (("?!", "dog"), ("...",)))
     wordless = make_sample(tmp_path, "b.png", (("-",),))
     kept = usable([worded, wordless])
@@ -84,14 +85,14 @@ def test_wordless_phrases_boxes_and_pictures_are_left_out(tmp_path: Path) -> Non
     assert kept[0].boxes.tolist() == [[10, 20, 50, 60]]
 
 
-def test_phrases_that_the_model_could_never_say_are_left_out(tmp_path: Path) -> None:
+def test_phrases_that_the_model_can_never_produce_are_left_out(tmp_path: Path) -> None:
     sample = make_sample(tmp_path, "a.png", (("a dog on the left", "a dog!"), ("the blue, blue sky",)))
     assert [s.phrases for s in usable([sample], longest=4)] == [(("a dog!",), ("the blue, blue sky",))]
     assert [s.phrases for s in usable([sample], longest=3)] == [(("a dog!",),)]
     assert usable([sample], longest=1) == []
 
 
-def test_a_limit_takes_pictures_at_even_distances(tmp_path: Path) -> None:
+def test_a_limit_takes_images_at_even_distances(tmp_path: Path) -> None:
     samples = [make_sample(tmp_path, f"{i}.png") for i in range(6)]
     assert [s.image.stem for s in evenly(samples, 3)] == ["0", "2", "4"]
     assert evenly(samples, None) == samples
@@ -105,10 +106,10 @@ def test_rare_words_are_unknown_and_no_word_at_all_is_an_error(tmp_path: Path) -
         build_vocabulary(SYSTEM, samples, 3)
 
 
-def test_a_damaged_picture_gives_way_to_the_next_and_is_named(tmp_path: Path) -> None:
+def test_a_damaged_image_gives_way_to_the_next_and_is_named(tmp_path: Path) -> None:
     samples = [make_sample(tmp_path, f"{i}.png") for i in range(3)]
-    samples[1].image.write_bytes(b"no picture")
-    data = PictureDataset(samples, PhraseTargets(words(samples)), PREPROCESS, seed=0)
+    samples[1].image.write_bytes(b"no image")
+    data = ImageDataset(samples, PhraseTargets(words(samples)), PREPROCESS, seed=0)
     with pytest.warns(UserWarning, match=r"1\.png"):
         batch = data.__getitems__([(0, 0), (0, 1)])
     assert [image.stem for image in batch.images] == ["0", "2"]
@@ -123,7 +124,7 @@ class Stored:
 
 def test_features_serve_the_frozen_epochs_and_pixels_the_later_ones(tmp_path: Path) -> None:
     sample = make_sample(tmp_path)
-    data = PictureDataset([sample], PhraseTargets(words([sample])), PREPROCESS, 0, Stored(), cached_epochs=2)
+    data = ImageDataset([sample], PhraseTargets(words([sample])), PREPROCESS, 0, Stored(), cached_epochs=2)
     early, late = data.__getitems__([(1, 0)]), data.__getitems__([(2, 0)])
     assert early.pixels is None
     assert early.features is not None
@@ -138,7 +139,7 @@ def keys(sampler: EpochSampler) -> list[tuple[int, int]]:
     return [key for batch in sampler for key in batch]
 
 
-def test_an_epoch_has_every_picture_once_in_an_order_of_its_own() -> None:
+def test_an_epoch_has_every_image_once_in_an_order_of_its_own() -> None:
     sampler = EpochSampler(10, 4, seed=1)
     first = list(sampler)
     assert [len(batch) for batch in first] == [4, 4, 2]
@@ -151,7 +152,7 @@ def test_an_epoch_has_every_picture_once_in_an_order_of_its_own() -> None:
     assert list(EpochSampler(10, 4, seed=2)) != first
 
 
-def test_a_resumed_epoch_goes_on_where_it_was_and_the_next_is_whole() -> None:
+def test_a_resumed_epoch_begins_where_it_was_and_the_next_is_whole() -> None:
     whole = EpochSampler(10, 3, seed=1)
     whole.set_epoch(5)
     resumed = EpochSampler(10, 3, seed=1, epoch=5, skip=2)
@@ -173,12 +174,12 @@ def test_processes_share_an_epoch_in_equal_parts(count: int, world: int) -> None
 
 def test_worker_processes_give_the_same_batches(tmp_path: Path) -> None:
     samples = [make_sample(tmp_path, f"{i}.png") for i in range(5)]
-    data = PictureDataset(samples, PhraseTargets(words(samples)), PREPROCESS, seed=0, flip=True)
+    data = ImageDataset(samples, PhraseTargets(words(samples)), PREPROCESS, seed=0, flip=True)
 
     def batches(workers: int) -> list[list[list[list[int]]]]:
         sampler = EpochSampler(5, 2, seed=0)
         loader = DataLoader(data, batch_sampler=sampler, collate_fn=lambda batch: batch, num_workers=workers)
-        return [[target.words.tolist() for target in batch.targets] for batch in loader]
+        return [[target.token_ids.tolist() for target in batch.targets] for batch in loader]
 
     assert batches(0) == batches(1)
 

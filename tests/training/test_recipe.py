@@ -2,17 +2,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tiny_training import tiny_recipe, write_recipe
+from tiny_training import CONFIG, plain, tiny_recipe, write_data, write_recipe
 
+from saywhere.configs.parts import DecodingConfig
+from saywhere.data import FORMATS, PhraseOptions
 from saywhere.errors import UserError
 from saywhere.options import from_dict
 from saywhere.training import recipe as recipes
 from saywhere.training.recipe import OptimizerConfig, Recipe
+from saywhere.training.run import model_config, read_training
+from saywhere.training.systems.registry import find_system
 
 RECIPES = Path(__file__).parents[2] / "recipes"
-COMPARISON = "table1"  # of several models; see tests/evaluation/comparison
+COMPARISON = "table1"  # of several models; see tests/evaluation/table1
 SHIPPED = sorted(path for path in RECIPES.glob("*.yaml") if path.stem != COMPARISON)
 
 
@@ -38,7 +43,8 @@ def test_changes_are_yaml_and_reach_any_depth(file: Path) -> None:
         "training.precision=32",
         "training.flip=false",
         "data.phrases.max_words=9",
-        "model.long_side=320",
+        "model.trunk.long_side=320",
+        "model.decoding.beam_size=3",
     ]
     recipe = recipes.load(file, changes)
     assert recipe.training.epochs == 7
@@ -47,7 +53,24 @@ def test_changes_are_yaml_and_reach_any_depth(file: Path) -> None:
     assert recipe.training.precision == "32"
     assert recipe.training.flip is False
     assert recipe.data.phrases == {"max_words": 9}
-    assert recipe.model["long_side"] == 320
+    assert recipe.model["trunk"]["long_side"] == 320
+    config = model_config(recipe)
+    assert config == replace(CONFIG, trunk=replace(CONFIG.trunk, long_side=320), decoding=DecodingConfig(beam_size=3))
+
+
+def test_further_data_sets_are_trained_on_after_the_first(tmp_path: Path) -> None:
+    first, second = write_data(tmp_path / "first", train=3), write_data(tmp_path / "second", train=4)
+    also = [f"data.also.more.root={second}", "data.also.more.train_limit=2", "data.also.more.phrases.max_words=2"]
+    recipe = recipes.load(write_recipe(tmp_path / "recipe.yaml", first), also)
+    samples, name = read_training(recipe.data, find_system("densecap"), CONFIG)
+    assert [s.image for s in samples] == [
+        *(first / f"00{i}.jpg" for i in range(3)),
+        *(second / f"00{i}.jpg" for i in (0, 2)),
+    ]
+    assert name == "jsonl first and jsonl second"
+    assert samples[0].phrases[0] == ("a red block", "the block on the left")
+    assert samples[4].phrases == (("blue sky",), ("two people",))
+    assert recipes.load(write_recipe(tmp_path / "again.yaml", first), also).to_dict() == recipe.to_dict()
 
 
 @pytest.mark.parametrize(
@@ -71,7 +94,7 @@ def test_changes_are_yaml_and_reach_any_depth(file: Path) -> None:
         ("seed=-1", "seed must be not negative"),
     ],
 )
-def test_a_wrong_change_is_told_in_one_line(file: Path, change: str, message: str) -> None:
+def test_a_wrong_change_is_reported_in_one_line(file: Path, change: str, message: str) -> None:
     with pytest.raises(UserError) as caught:
         recipes.load(file, [change])
     assert message in str(caught.value)
@@ -107,16 +130,20 @@ def test_the_backbone_is_frozen_until_it_is_not(file: Path) -> None:
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_shipped_recipes_fit_the_models_and_the_data_readers(path: Path) -> None:
-    from saywhere.data import FORMATS, PhraseOptions
-    from saywhere.training.run import model_config
-
     recipe = recipes.load(path)
     assert recipe.name == path.stem
     assert recipe.data.format in FORMATS
     PhraseOptions.from_dict(recipe.data.phrases)
-    config = model_config(recipe).to_dict()
-    for key, value in recipe.model.items():
-        assert key == "preset" or config[key] == (tuple(value) if isinstance(value, list) else value)
+    changed = {key: value for key, value in recipe.model.items() if key != "preset"}
+    assert_changed(plain(model_config(recipe).to_dict()), changed)
+
+
+def assert_changed(options: dict[str, Any], changed: dict[str, Any]) -> None:
+    for key, value in changed.items():
+        if isinstance(value, dict):
+            assert_changed(options[key], value)
+        else:
+            assert options[key] == value
 
 
 def test_the_shipped_model_is_small_and_says_what_it_knows() -> None:

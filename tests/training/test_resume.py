@@ -118,8 +118,8 @@ def test_a_run_killed_and_stopped_in_the_middle_of_epochs_ends_like_one_that_was
     assert before["epoch"] == 0 and 0 < before["batches"] <= 31
 
     text = finish(start(out, stop=(signal.SIGINT, 1, 20)), 130)
-    assert "going on with the run" in text
-    assert "The same command goes on from there" in text
+    assert "resuming the run" in text
+    assert "the same command" in text.lower()
     assert "Traceback" not in text
     before = position(out)
     assert before["epoch"] == 1 and 20 < before["batches"] < 30
@@ -134,6 +134,6 @@ def test_two_processes_train_one_model(recipe: Path, start: Start) -> None:
     text = finish(start(out, "training.devices=2", "training.epochs=1"))
     assert text.count(f"{out / 'model'}: weights after epoch 1") == 1
     state = torch.load(out / "last.ckpt", weights_only=True)
-    assert state["global_step"] == 15  # 120 pictures, 2 processes of 2 pictures, 2 batches a step
+    assert state["global_step"] == 15  # 120 images, 2 processes of 2 images, 2 batches a step
     assert torch.isfinite(torch.cat([v.float().flatten() for v in state["state_dict"].values()])).all()
     assert len(read_log(out / "metrics.csv")["val/loss"]) == 1

@@ -1,54 +1,150 @@
 """The command line: one module a command, each thin: parse, call the library, print.
 
-Nothing here imports torch before a command needs it, so that ``saywhere --help`` answers at once.
+A command's module is imported when the command is called, and what it needs when it runs, so that all answer at once.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import importlib
+import io
+import os
 import sys
+from collections import UserDict
+from collections.abc import Iterator
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
 import saywhere
-from saywhere.cli import calibrate, caption, compare, convert, data, describe, evaluate, ground, models, snippets, train
 from saywhere.errors import UserError
+
+COMMANDS = (
+    "describe",
+    "ground",
+    "caption",
+    "index",
+    "search",
+    "serve",
+    "models",
+    "data",
+    "train",
+    "train-chunker",
+    "train-classes",
+    "calibrate",
+    "calibrate-nouns",
+    "export",
+    "convert",
+    "pseudo-label",
+    "table1",
+    "evaluate",
+)
+"""The commands in the order of ``--help``. Each has a module with a function of its name, or an ``app`` of several."""
+
+EXTRAS = {
+    "torch": "torch",
+    "torchvision": "torch",
+    "timm": "torch",
+    "lightning": "train",
+    "tensorboard": "train",
+    "matplotlib": "evaluate",
+    "pycocoevalcap": "evaluate",
+    "cv2": "proposals",
+    "torchfile": "convert",
+    "starlette": "serve",
+    "uvicorn": "serve",
+    "python_multipart": "serve",
+}
+"""For each optional module the extra that installs it."""
+
+
+UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+"""What the parser raises for a wrong command line."""
+
+
+class Commands(UserDict[str, Any]):
+    """Commands by name; those of :data:`COMMANDS` are imported when they are first asked for."""
+
+    def __getitem__(self, name: str) -> Any:
+        command = super().__getitem__(name)
+        if command is None:
+            module = name.replace("-", "_")
+            found = importlib.import_module(f"saywhere.cli.{module}")
+            if function := getattr(found, module, None):
+                app = typer.Typer(add_completion=False)
+                app.command(name)(function)
+                command = typer.main.get_command(app)
+            else:
+                command = typer.main.get_group(found.app)
+                command.name = name
+            self.data[name] = command
+        return command
 
 
 class OneLineErrors(TyperGroup):
-    """What a user can mend is told in one line on stderr: exit code 2, or 130 after Ctrl-C."""
+    """The one place that turns errors into exit codes: a user-fixable error is one line on stderr and 2, Ctrl-C 130."""
+
+    def __init__(self, *args: Any, commands: Any = None, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.commands = Commands({**dict.fromkeys(COMMANDS), **(commands or {})})  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the program's own options; errors become exit codes."""
+        with _exit_codes():
+            return super().parse_args(ctx, args)
+        return []
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; its errors become exit codes."""
-        try:
+        with _exit_codes():
             return super().invoke(ctx)
-        except UserError as error:
-            _fail(str(error), 2)
-        except KeyboardInterrupt:
-            _fail("interrupted", 130)
-        except BrokenPipeError:
-            _close_stdout()
-            raise typer.Exit(1) from None
-        except OSError as error:
-            if error.errno is None:
-                raise
-            where = f"{error.filename}: " if error.filename else ""
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            reason = "the disk is full; free some space and run the same command again" if full else error.strerror
-            _fail(f"{where}{reason}", 2)
+
+
+@contextlib.contextmanager
+def _exit_codes() -> Iterator[None]:
+    try:
+        yield
+    except UserError as error:
+        _fail(f"error: {error}", 2)
+    except UsageError as error:
+        _fail_usage(error)
+    except KeyboardInterrupt as stop:
+        _fail(str(stop) or "error: interrupted", 130)
+    except ModuleNotFoundError as error:
+        module = (error.name or "").split(".")[0]
+        if module not in EXTRAS:
+            raise
+        way_out = f"pip install 'saywhere[{EXTRAS[module]}]'"
+        _fail(f"error: this command needs {module}, which is not installed: {way_out}", 2)
+    except BrokenPipeError:
+        _close_stdout()
+        raise typer.Exit(1) from None
+    except OSError as error:
+        if error.errno is None:
+            raise
+        where = f"{error.filename}: " if error.filename else ""
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        reason = "the disk is full; free some space and run the same command again" if full else error.strerror
+        _fail(f"error: {where}{reason}", 2)
+
+
+def _fail_usage(error: Any) -> None:
+    """Say what is wrong with the command line; a command without arguments shows its help instead."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        raise error
+    message, command = error.format_message().rstrip("."), error.ctx.command_path if error.ctx else "saywhere"
+    _fail(f"error: {message[:1].lower()}{message[1:]}; see {command} --help", 2)
 
 
 def _fail(message: str, code: int) -> None:
-    typer.echo(f"error: {' '.join(message.split())}", err=True)
+    typer.echo(" ".join(message.split()), err=True)
     raise typer.Exit(code) from None
 
 
 def _close_stdout() -> None:
     """Nobody reads the output any more (``saywhere ... | head``): do not complain again at exit."""
-    import os
-
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -60,7 +156,7 @@ def _print_version(wanted: bool) -> None:
 
 app = typer.Typer(
     cls=OneLineErrors,
-    help="Say what is where in a picture.",
+    help="Say what is where in an image.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -75,19 +171,13 @@ def _options(
     pass
 
 
-app.command("calibrate")(calibrate.calibrate)
-app.command("caption")(caption.caption)
-app.command("compare")(compare.compare)
-app.command("convert")(convert.convert)
-app.command("describe")(describe.describe)
-app.command("ground")(ground.ground)
-app.command("models")(models.models)
-app.command("snippets")(snippets.snippets)
-app.command("train")(train.train)
-app.add_typer(data.app, name="data")
-app.add_typer(evaluate.app, name="evaluate")
-
-
 def main() -> None:
-    """The program ``saywhere``."""
+    """Run the program ``saywhere``.
+
+    NumPy computes on one thread: those of its linear algebra and the engine's would wait for the same processors.
+    """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal may not know the letters of a file's name
     app()

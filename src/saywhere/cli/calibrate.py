@@ -2,32 +2,51 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 
 import typer
 
+from saywhere.cli.options import DataFormat, Device
+
+
+class Part(StrEnum):
+    """The parts of a model that are calibrated."""
+
+    aligner = "aligner"
+    densecap = "densecap"
+
 
 def calibrate(
-    model: Path = typer.Argument(help="Folder of a dense captioner, such as runs/NAME/model."),
-    data: Path = typer.Option(..., metavar="ROOT", help="Folder of the data set, or a .jsonl file."),
-    format: str | None = typer.Option(
-        None, help="flickr8k (also Flickr30k), visual-genome, coco or jsonl; guessed from the files if not given."
+    model: Path = typer.Argument(help="Folder of a model, such as runs/NAME/model."),
+    data: list[Path] = typer.Option(
+        ..., metavar="ROOT", help="Folder of the data set, or a .jsonl file; may be repeated."
     ),
+    part: Part = typer.Option(Part.densecap, help="Scores of regions (densecap), or of phrases that are looked for."),
+    format: DataFormat = None,
     split: str = typer.Option("train", help="Part of the data; not the one that scores are to be measured on."),
-    limit: int = typer.Option(300, min=1, metavar="N", help="At most N pictures, taken at even distances."),
-    device: str | None = typer.Option(None, metavar="D", help="cpu, cuda, mps, ...; a GPU if there is one."),
+    limit: int = typer.Option(300, min=1, metavar="N", help="At most N images of each, taken at even distances."),
+    device: Device = None,
 ) -> None:
-    """Make scores the probability that a box has an IoU of 0.5 with a true one.
+    """Make scores probabilities: of a region that its box is right, of a phrase that the image shows it.
 
-    The model describes the pictures; a logistic regression on the logit of each region and on how sure the model was of
-    its words gives the score. It is stored in the model's configuration; weights stay as they are.
+    A region is right with an IoU of 0.5 with a true one; its score is a logistic regression on its logit and on how
+    sure the model was of its words. A phrase's is one on how well it fits the image, and on the classes; with it the
+    weight of the classes in placing phrases is chosen. All is stored in the model's configuration; weights stay.
     """
     from saywhere import data as datasets
-    from saywhere.cli.describe import best_device
-    from saywhere.training import calibration
+    from saywhere.training import calibration, presence
     from saywhere.training.dataset import evenly
 
-    samples = datasets.read(data, format, split)
-    source = f"{samples.name}, split {samples.split}"
-    found = calibration.calibrate(model, evenly(samples, limit), source, device or best_device())
-    typer.echo(f"{model}: calibration {', '.join(f'{value:g}' for value in found)}, from {source}")
+    sets = [datasets.read(each, format, split) for each in data]
+    chosen = [evenly(samples, limit) for samples in sets]
+    source = "; ".join(f"{samples.name}, split {samples.split}" for samples in sets)
+    if part is Part.densecap:
+        found = calibration.calibrate(model, [sample for each in chosen for sample in each], source, device)
+        typer.echo(f"{model}: calibration {', '.join(f'{value:g}' for value in found)}, from {source}")
+    else:
+        config = presence.calibrate(model, chosen, source, device)
+        typer.echo(
+            f"{model}: presence {config.presence}, of rare nouns {config.rare_presence}; weight of the classes "
+            f"{config.kind_weight:g}, of rare nouns {config.rare_kind_weight:g}; from {source}"
+        )

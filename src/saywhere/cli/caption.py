@@ -1,168 +1,157 @@
-"""``saywhere caption``: a sentence about each picture."""
+"""``saywhere caption``: a sentence about each image."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
+from saywhere.cli.loading import DeferredModel, Runtime, explain_oom
+from saywhere.cli.options import (
+    Batch,
+    BeamSize,
+    Device,
+    Engine,
+    Images,
+    Limit,
+    Models,
+    Precision,
+    Set,
+    Threads,
+    check_drawing,
+)
+from saywhere.cli.progress import keep_each, printable, skip_notes
+
 if TYPE_CHECKING:
-    from saywhere.describing import ResultsFile, Source
-    from saywhere.regions import Regions
+    from saywhere import Caption, Model
+    from saywhere.images import LoadedImage
+    from saywhere.inference import ImageResult, ResultsFile, Source
 
 
 def caption(
-    paths: list[str] = typer.Argument(..., metavar="PATH...", help="Pictures, folders, or quoted patterns: 'a/*.jpg'."),
-    beam: int | None = typer.Option(
-        None, min=1, metavar="N", help="Sentences kept while searching for the likeliest (1: greedy); the model's own."
-    ),
+    paths: Images,
+    beam_size: BeamSize = None,
     json: Path | None = typer.Option(
-        None, metavar="FILE", help="Append captions as JSON lines; pictures already in FILE are not captioned again."
+        None, metavar="FILE", help="Append captions as JSON lines; images already in FILE are not captioned again."
     ),
-    limit: int | None = typer.Option(None, min=1, metavar="N", help="Only the first N pictures."),
-    model: list[str] = typer.Option(
-        ["captioner-flickr8k"], metavar="NAME|DIR", help="A captioner's name or folder; of several the mean speaks."
-    ),
-    device: str | None = typer.Option(None, metavar="D", help="cpu, cuda, mps, ...; a GPU if there is one."),
-    batch: int = typer.Option(8, min=1, metavar="N", help="Pictures at a time."),
-    change: list[str] = typer.Option([], "--set", metavar="OPTION=VALUE", help="Change the model, such as grid=4."),
+    limit: Limit = None,
+    model: Models = None,
+    device: Device = None,
+    engine: Engine = None,
+    threads: Threads = None,
+    precision: Precision = None,
+    batch: Batch = 8,
+    change: Set = None,
     show_attention: Path | None = typer.Option(
-        None, metavar="FILE", help="Draw where the model looks at each word of one picture's sentence (.jpg or .png)."
+        None, metavar="FILE", help="Draw where the model looks at each word of one image's sentence (.jpg or .png)."
     ),
 ) -> None:
-    """Say a sentence about each picture.
+    """Caption each image with a sentence.
 
-    Exit code 0 if all went well, 1 if pictures were skipped because they cannot be read, 2 if the command is wrong.
+    Exit code 0 if all went well, 1 if images were skipped because they cannot be read, 2 if the command is wrong.
     """
-    from saywhere.cli.evaluate.pictures import describe_each, printable, skip_notes
-    from saywhere.describing import ResultsFile, find_pictures
-    from saywhere.evaluation.caption_run import WholePictures
+    from saywhere.inference import ResultsFile, find_images
 
-    sources = find_pictures(paths)[:limit]
+    sources = find_images(paths)[:limit]
+    models = [
+        DeferredModel(name, Runtime(device, engine, threads, precision), change, "captioner")
+        for name in model or [None]
+    ]
     if show_attention is not None:
-        _check_drawing(show_attention, len(sources), json, len(model))
-        _show_attention(sources[0], show_attention, load_captioners(model, device, change=change), beam)
+        _check_one(show_attention, sources, json, len(models))
+        _draw_attention(sources[0], show_attention, models[0], beam_size)
         return
     with contextlib.ExitStack() as stack:
-        lines = stack.enter_context(ResultsFile(json)) if json else None
-        done = {source.name for source in sources if lines is not None and source.name in lines.done}
-        described = 0
-
-        def keep(name: str, regions: Regions) -> None:
-            nonlocal described
-            described += 1
-            _keep(lines, name, regions)
-            if lines is None or len(sources) == 1:
-                said = (regions.captions or ("",))[0]
-                typer.echo(said if len(sources) == 1 else f"{printable(name)}: {said}")
-
-        skipped: dict[str, str] = {}
-        if len(done) < len(sources):
-            describer = WholePictures(load_captioners(model, device, change=change), beam)
-            skipped = describe_each(describer, sources, done, keep, batch)
-    if len(sources) > 1 or done:
-        already = f"; {len(done)} already in {json}" if done else ""
-        missed = f"; {len(skipped)} skipped" if skipped else ""
-        typer.echo(f"{described} captioned{already}{missed}", err=True)
+        lines = stack.enter_context(ResultsFile(json, "caption")) if json else None
+        skipped = _caption(sources, lines, models, beam_size, batch)
     for note in skip_notes(skipped):
         typer.echo(note, err=True)
     if skipped:
         raise typer.Exit(1)
 
 
-def _check_drawing(out: Path, count: int, json: Path | None, models: int) -> None:
+def _caption(
+    sources: list[Source],
+    lines: ResultsFile | None,
+    models: list[DeferredModel],
+    beam_size: int | None,
+    batch: int,
+) -> dict[str, str]:
+    """Caption what is not yet in the file, and print how many that were; the images that were skipped, with reasons."""
+    from saywhere.inference import run_images
+
+    todo = [source for source in sources if lines is None or source.name not in lines.done]
+    already = len(sources) - len(todo)
+    skipped: dict[str, str] = {}
+
+    @functools.cache
+    def captioner() -> Callable[[list[LoadedImage]], list[Caption]]:
+        return _captioner([model() for model in models], beam_size)
+
+    def keep(one: ImageResult[Caption]) -> None:
+        assert one.result is not None
+        width, height, sentence = one.result.width, one.result.height, one.result.sentence
+        if lines is not None:
+            lines.append({"width": width, "height": height, "caption": sentence}, one.source.name)
+        if len(sources) == 1:
+            typer.echo(sentence)
+        elif lines is None:
+            typer.echo(f"{printable(one.source.name)}: {sentence}")
+
+    if todo:  # or the models would be looked for
+        long_side = max(model.long_side for model in models)
+        with explain_oom(batch):
+            workers = min(model.workers for model in models)
+            results = run_images(
+                lambda images, _: captioner()(images), todo, batch=batch, long_side=long_side, workers=workers
+            )
+            skipped = keep_each(results, keep, len(sources), already, "captioning", resumes=lines is not None)
+    if len(sources) > 1 or already:
+        earlier = f"; {already} already in {lines.path}" if lines and already else ""
+        missed = f"; {len(skipped)} skipped" if skipped else ""
+        typer.echo(f"{len(todo) - len(skipped)} captioned{earlier}{missed}", err=True)
+    return skipped
+
+
+def _captioner(models: list[Model], beam_size: int | None) -> Callable[[list[LoadedImage]], list[Caption]]:
+    """A function that captions images with the model, or with several models together."""
+    from saywhere import CaptionEnsemble
+
+    if len(models) == 1:
+        return lambda images: models[0].caption(images, beam_size=beam_size, attention=False)
+    ensemble = CaptionEnsemble(models)
+    return lambda images: ensemble.caption(images, beam_size=beam_size)
+
+
+def _check_one(out: Path, sources: list[Source], json: Path | None, models: int) -> None:
     from saywhere.errors import UserError
 
-    if count != 1:
-        raise UserError(f"--show-attention {out}: draws one picture, not {count}")
+    if len(sources) != 1:
+        raise UserError(f"--show-attention {out}: draws one image, not {len(sources)}")
     if models != 1:
         raise UserError(f"--show-attention {out}: draws where one --model looks, not {models}")
     if json is not None:
         raise UserError(f"--show-attention {out}: draws, and writes no --json {json}; run the command twice")
-    if out.suffix.lower() not in (".jpg", ".jpeg", ".png"):
-        raise UserError(f"--show-attention {out}: the drawing is written as .jpg or .png")
+    check_drawing("--show-attention", out, sources[0].path)
 
 
-def _show_attention(source: Source, out: Path, model: Any, beam: int | None) -> None:
-    """Say the sentence of the one picture, and draw its words with their areas."""
+def _draw_attention(source: Source, out: Path, deferred: DeferredModel, beam_size: int | None) -> None:
+    """Print the sentence of the one image, and draw its words with the regions attended to."""
     from saywhere.drawing import draw_attention
-    from saywhere.files import write_atomically
-    from saywhere.images import open_picture
+    from saywhere.drawing.attention import PANEL
+    from saywhere.errors import UserError
+    from saywhere.images import open_image
+    from saywhere.inference.outputs import save_image
 
-    picture = open_picture(source.path)
-    seen = model.caption(picture, beam=beam, attention=True)
-    sheet = draw_attention(picture.pixels, seen.words, seen.weights, seen.areas, (seen.width, seen.height))
-    kind = "PNG" if out.suffix.lower() == ".png" else "JPEG"
-    write_atomically(out, lambda stream: sheet.save(stream, kind, quality=92))
+    image = open_image(source.path, max(deferred.long_side, PANEL))
+    seen = deferred().caption(image, beam_size=beam_size)
+    if seen.attention is None or seen.outlines is None:
+        raise UserError(f"--show-attention {out}: {deferred().name} attends to no regions; give another --model")
+    size = (seen.width, seen.height)
+    save_image(out, draw_attention(image.pixels, seen.words, seen.attention, seen.outlines, size))
     typer.echo(seen.sentence)
     typer.echo(f"written: {out}", err=True)
-
-
-def _keep(lines: ResultsFile | None, name: str, regions: Regions) -> None:
-    if lines is not None:
-        lines.append(regions, name)
-
-
-def load_captioners(
-    names: Sequence[str],
-    device: str | None,
-    root: Path | None = None,
-    format: str | None = None,
-    change: Sequence[str] = (),
-) -> Any:
-    """As :func:`load_captioner`; of several names the captioners that speak together.
-
-    Raises:
-        UserError: also if one of several is no captioner of its own, or they have not one vocabulary.
-    """
-    if len(names) == 1:
-        return load_captioner(names[0], device, root, format, change)
-    from saywhere.errors import UserError
-    from saywhere.models.caption_ensemble import CaptionEnsemble
-    from saywhere.models.captioner import Captioner
-
-    members = [load_captioner(name, device, root, format, change) for name in names]
-    for name, member in zip(names, members, strict=True):
-        if not isinstance(member, Captioner):
-            raise UserError(f"--model {name}: does not speak together with others; give it alone")
-    return CaptionEnsemble(members)
-
-
-def load_captioner(
-    name: str,
-    device: str | None,
-    root: Path | None = None,
-    format: str | None = None,
-    change: Sequence[str] = (),
-) -> Any:
-    """A model that says sentences about whole pictures.
-
-    Args:
-        name: a captioner's name or folder; after ``nearest:``, that of the one whose image network finds the most
-            similar picture of the train split of ``root``, see :mod:`saywhere.evaluation.nearest`.
-        device: where it works; a GPU if there is one.
-        root, format: of the data set.
-        change: options of the model as ``OPTION=VALUE``, such as ``grid=4`` for fewer areas than in training.
-
-    Raises:
-        UserError: there is no such model, it says no sentences, or there is no data set for neighbours.
-    """
-    import saywhere
-    from saywhere.cli.describe import best_device
-    from saywhere.errors import UserError
-    from saywhere.evaluation.nearest import NEAREST, learn_neighbours
-    from saywhere.options import assignments
-
-    loaded = saywhere.load(name.removeprefix(NEAREST), device=device or best_device(), **assignments(change))
-    if not hasattr(loaded, "caption"):
-        raise UserError(f"--model {name}: says no sentences about whole pictures; a captioner is needed")
-    if not name.startswith(NEAREST):
-        return loaded
-    if root is None:
-        raise UserError(f"--model {name}: only saywhere evaluate caption has a data set with neighbours")
-    from saywhere import data
-
-    return learn_neighbours(loaded, data.read(root, format, "train"), Path("cache/features"))

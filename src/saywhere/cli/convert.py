@@ -12,9 +12,9 @@ def convert(
     out: Path = typer.Argument(help="Folder of the converted model, for --model of the other commands."),
 ) -> None:
     """Convert a Torch7 checkpoint of the published DenseCap program; nothing in the file is executed."""
-    from saywhere.models.conversion import convert_to_folder
+    from saywhere.networks.densecap.convert import convert_to_folder
 
     model = convert_to_folder(checkpoint, out)
     count = sum(parameter.numel() for parameter in model.parameters())
     typer.echo(f"{out}: {count:,} weights, {len(model.vocabulary.counts)} words")
-    typer.echo(f"next: saywhere describe PICTURE --model {out}")
+    typer.echo(f"next: saywhere describe IMAGE --model {out}")

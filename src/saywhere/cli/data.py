@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from saywhere.cli.options import DataFormat, Splits
+
 if TYPE_CHECKING:
     from saywhere.data import Samples
 
-app = typer.Typer(help="Look at data sets.", no_args_is_help=True)
+app = typer.Typer(help="Inspect data sets.", no_args_is_help=True)
 
 
 @app.callback()
@@ -21,15 +23,13 @@ def _data() -> None:
 @app.command()
 def check(
     root: Path = typer.Argument(..., help="Folder of the data set, or a .jsonl file."),
-    format: str | None = typer.Option(
-        None, help="flickr8k (also Flickr30k), visual-genome, coco or jsonl; guessed from the files if not given."
-    ),
-    split: list[str] = typer.Option([], help="Split to read; may be given several times. All of them if not given."),
+    format: DataFormat = None,
+    split: Splits = None,
     out: Path = typer.Option(Path("data-check"), help="Folder for the drawn samples."),
     samples: int = typer.Option(4, min=0, help="How many samples of each split to draw."),
-    decode: bool = typer.Option(False, "--decode", help="Decode every picture, to find damaged ones. Takes a while."),
+    decode: bool = typer.Option(False, "--decode", help="Decode every image, to find damaged ones. Takes a while."),
 ) -> None:
-    """Say what a data set holds and what is missing or broken, and draw a few samples.
+    """Print what a data set holds and what is missing or broken, and draw a few samples.
 
     Exit code 0 if all is well, 1 if something is missing or broken, 2 if the data set cannot be read at all.
     """

@@ -1,172 +1,185 @@
-"""``saywhere ground``: which part of a picture each phrase of a sentence is about."""
+"""``saywhere ground``: which part of an image each phrase of a text is about."""
 
 from __future__ import annotations
 
 import json as json_format
+import os
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from saywhere.cli.loading import DeferredModel, Runtime
+from saywhere.cli.options import Beta, Device, Engine, Model, Precision, Regions, Set, Threads, check_drawing
+from saywhere.cli.table import print_table
+
 if TYPE_CHECKING:
-    from saywhere.models.alignment import Alignment
-    from saywhere.models.densecap import DenseCap
-    from saywhere.regions import Regions
+    import saywhere
+    from saywhere.images import LoadedImage
+    from saywhere.models.encoding import Encoding
+    from saywhere.models.placing import Placer
+
+
+GREY = (128, 128, 128)
+
+
+class Part(StrEnum):
+    """The parts of a model that ground."""
+
+    aligner = "aligner"
+    densecap = "densecap"
+
+
+PartName = Annotated[
+    Part | None,
+    typer.Option("--part", show_default="densecap if the model has it", help="The part of the model that says where."),
+]
+Threshold = Annotated[
+    float | None,
+    typer.Option(
+        "--threshold", min=0, max=1, metavar="P", show_default="the model's, 0.5",
+        help="A phrase is found if the probability that the image shows it is at least this.",
+    ),
+]  # fmt: skip
 
 
 def ground(
-    image: Path = typer.Argument(..., metavar="IMAGE", help="A picture."),
-    sentence: str = typer.Argument(
-        ...,
-        metavar="SENTENCE",
-        help="A sentence about it; for a densecap model phrases separated by commas.",
+    image: Path = typer.Argument(metavar="IMAGE", help="An image."),
+    texts: list[str] = typer.Argument(
+        metavar="TEXT...", help="One text is a sentence, which is cut into phrases; several are phrases."
     ),
+    part: PartName = None,
+    threshold: Threshold = None,
     out: Path | None = typer.Option(
-        None, metavar="FILE", help="Write the picture with each phrase and its box in one colour here (.jpg or .png)."
+        None, metavar="FILE", help="Write the image with each phrase and its box in one colour here (.jpg or .png)."
     ),
-    steps: Path | None = typer.Option(
+    save_steps: Path | None = typer.Option(
         None,
         metavar="DIR",
-        help="Write here how it comes about: areas, words, three values of --beta, snippets.",
+        help="Write here how a sentence is aligned: regions, words, three values of --beta, snippets.",
     ),
     json: bool = typer.Option(False, "--json", help="Print JSON instead of a table."),
-    beta: float | None = typer.Option(
-        None, min=0, metavar="B", help="How much neighbouring words want the same box (0: word by word)."
-    ),
-    areas: int | None = typer.Option(
-        None, min=1, metavar="N", help="Boxes to choose among; an aligner's beside the whole picture."
-    ),
-    model: str = typer.Option(
-        "aligner-flickr8k", metavar="NAME|DIR", help="Name or folder of an aligner or a densecap model."
-    ),
-    device: str | None = typer.Option(None, metavar="D", help="cpu, cuda, mps, ...; a GPU if there is one."),
+    beta: Beta = None,
+    regions: Regions = None,
+    model: Model = None,
+    device: Device = None,
+    engine: Engine = None,
+    threads: Threads = None,
+    precision: Precision = None,
+    change: Set = None,
 ) -> None:
-    """Cut a sentence into phrases, and say which box of the picture each is about.
+    """Find the box of an image that each phrase of a text is about, or say that the image does not show it.
 
-    A densecap model takes phrases instead, separated by commas, and has neither --beta nor --steps.
+    --beta and --save-steps are for a sentence and the part aligner; --beta cuts the sentence where the box changes.
     """
-    from saywhere.cli.describe import load_model
     from saywhere.errors import UserError
-    from saywhere.images import open_picture
-    from saywhere.models.aligner import Aligner
-    from saywhere.models.densecap import DenseCap
+    from saywhere.images import open_image
 
-    if out is not None and out.suffix.lower() not in (".jpg", ".jpeg", ".png"):
-        raise UserError(f"--out {out}: the drawing is written as .jpg or .png")
-    picture = open_picture(image)
-    loaded = load_model(model, device, [])
-    if isinstance(loaded, Aligner):
-        found = _aligned(loaded.align(image, sentence, beta=beta, limit=areas))
-    elif not isinstance(loaded, DenseCap):
-        raise UserError(f"--model {model}: places no phrases; an aligner or a densecap model is needed")
-    elif steps is not None or beta is not None:
-        raise UserError(f"--steps and --beta are for an aligner, which {model} is not")
-    else:
-        found = _searched(loaded, image, sentence, areas)
-    _print(found, json)
     if out is not None:
-        _draw(picture.pixels, found.regions, out)
-        typer.echo(f"written: {out}", err=json)
-    if steps is not None and found.alignment is not None:
-        _draw_steps(picture.pixels, found.alignment, steps)
-        typer.echo(f"written: {steps}", err=json)
-
-
-@dataclass(frozen=True, eq=False)
-class _Found:
-    """Phrases with boxes: regions with captions, scores to print, the JSON form, and the alignment if there is one."""
-
-    regions: Regions
-    scores: Sequence[str]
-    row: dict[str, Any]
-    alignment: Alignment | None = None
-
-
-def _aligned(alignment: Alignment) -> _Found:
-    scores = [f"{phrase.score:.2f}" for phrase in alignment.phrases]
-    return _Found(alignment.regions(), scores, alignment.to_dict(), alignment)
-
-
-def _searched(model: DenseCap, image: Path, sentence: str, areas: int | None) -> _Found:
-    """The best region of each phrase; words that the model does not know are told."""
-    from saywhere.errors import UserError
-    from saywhere.models.phrase_scores import score_regions
-
-    regions = model.describe(str(image), top=areas)
-    if not len(regions):
-        raise UserError(f"{image}: the model finds no region in it")
-    phrases = [part.strip() for part in sentence.split(",")]
-    scores = score_regions(model.speaker, model.vocabulary, regions, phrases)
-    if unknown := dict.fromkeys(word for words in scores.unknown for word in words):
+        check_drawing("--out", out, image)
+    sentence = len(texts) == 1 and part is not Part.densecap
+    if not sentence and (save_steps is not None or beta is not None):
+        raise UserError("--save-steps and --beta are for one sentence and the part aligner")
+    runtime = Runtime(device, engine, threads, precision)
+    deferred = DeferredModel(model, runtime, change, Part.aligner if sentence else part)
+    drawn = out is not None or save_steps is not None
+    opened = open_image(image, None if drawn else deferred.long_side)
+    loaded = deferred()
+    seen = loaded.encode(opened)
+    alignment = (
+        None if save_steps is None and beta is None else loaded.align(seen, texts[0], beta=beta, regions=regions)
+    )
+    segments = alignment if beta is not None else None
+    placer = loaded.placer(part.value if part is not None else "aligner" if segments is not None else None)
+    found, least = _place(placer, seen, texts, regions, threshold) if segments is None else (segments.regions(), 0.0)
+    if unknown := placer.unknown(found.captions or ()):
         typer.echo(f"words that the model does not know: {', '.join(unknown)}", err=True)
-    best = scores.best()
-    values = [] if best.scores is None else best.scores.tolist()
-    triples = zip(best.captions or (), best.boxes.tolist(), values, strict=True)
-    rows = [
-        {"words": words, "box": [round(v, 2) for v in box], "score": float(f"{value:.5g}")}
-        for words, box, value in triples
-    ]
-    row = {"image": best.image, "width": best.width, "height": best.height, "sentence": sentence, "phrases": rows}
-    return _Found(best, [f"{value:.2g}" for value in values], row)
+    row = _row(found, least) if segments is None else segments.to_dict()
+    typer.echo(json_format.dumps(row, ensure_ascii=False)) if json else _print_table(found, least)
+    if out is not None:
+        _draw(opened, found[_there(found, least)], out)
+        typer.echo(f"written: {out}", err=json)
+    if save_steps is not None and alignment is not None:
+        _draw_steps(opened, alignment, save_steps)
+        typer.echo(f"written: {save_steps}", err=json)
 
 
-def _print(found: _Found, json: bool) -> None:
-    if json:
-        typer.echo(json_format.dumps(found.row, ensure_ascii=False))
-        return
-    from rich.console import Console
+def _place(
+    placer: Placer, seen: Encoding, texts: Sequence[str], regions: int | None, threshold: float | None
+) -> tuple[saywhere.Regions, float]:
+    """Return the regions of all phrases, and the least score of those that are found."""
+    from saywhere.models.placing import cut_phrases
 
-    Console(highlight=False).print(_table(found))
+    least = placer.least(threshold)
+    return placer.ground(seen, cut_phrases(texts[0]) if len(texts) == 1 else texts, None, regions, 0), least
 
 
-def _draw_steps(pixels: Any, alignment: Alignment, folder: Path) -> None:
-    """The areas with their numbers, the words on areas one by one, with ``--beta`` and as one; and the snippets."""
-    from saywhere.drawing import draw_regions
+def _there(found: saywhere.Regions, least: float) -> list[bool]:
+    """Whether each phrase is found: its score is at least so much."""
+    return [True] * len(found) if found.scores is None else (found.scores >= least).tolist()
+
+
+def _row(found: saywhere.Regions, least: float) -> dict[str, Any]:
+    """The JSON form: ``image, width, height``, and of each of ``phrases`` words, whether it is found, and where."""
+    phrases: list[dict[str, Any]] = []
+    for i, (region, there) in enumerate(zip(found, _there(found, least), strict=True)):
+        phrase: dict[str, Any] = {"words": region.caption, "found": there}
+        if there:
+            phrase["box"] = [round(v, 2) for v in region.box]
+        if region.score is not None:
+            phrase["score"] = float(f"{region.score:.5g}")
+        if there and found.similarities is not None:
+            phrase["similarity"] = float(f"{found.similarities[i]:.5g}")
+        phrases.append(phrase)
+    return {"image": found.image, "width": found.width, "height": found.height, "phrases": phrases}
+
+
+def _draw(image: LoadedImage, found: saywhere.Regions, out: Path) -> None:
+    from saywhere.drawing import draw_sentence
+    from saywhere.inference.outputs import save_image
+
+    save_image(out, draw_sentence(image.pixels, found.boxes, (found.width, found.height), found.captions or ()))
+
+
+def _draw_steps(image: LoadedImage, alignment: saywhere.Alignment, folder: Path) -> None:
+    """Write drawings of the regions, and of the words one by one, with ``--beta`` and as one phrase; and snippets."""
+    from saywhere.drawing import draw_boxes
     from saywhere.files import write_text
-    from saywhere.regions import Regions
+    from saywhere.inference.outputs import save_image
 
     folder.mkdir(parents=True, exist_ok=True)
-    numbers = tuple(str(i) for i in range(len(alignment.boxes)))
-    areas = Regions(alignment.width, alignment.height, alignment.boxes, captions=numbers)
-    _save(draw_regions(pixels, areas), folder / "areas.jpg")
-    _draw(pixels, alignment.with_beta(0.0).regions(), folder / "words.jpg")
-    _draw(pixels, alignment.regions(), folder / "phrases.jpg")
-    whole = alignment.with_beta(float(alignment.products.abs().sum()) + 1)
-    _draw(pixels, whole.regions(), folder / "sentence.jpg")
+    numbers = [str(i) for i in range(len(alignment.boxes))]
+    drawn = draw_boxes(image.pixels, alignment.boxes, (alignment.width, alignment.height), numbers)
+    save_image(folder / "regions.jpg", drawn)
+    _draw(image, alignment.with_beta(0.0).regions(), folder / "words.jpg")
+    _draw(image, alignment.regions(), folder / "phrases.jpg")
+    whole = alignment.with_beta(float(abs(alignment.products).sum()) + 1)
+    _draw(image, whole.regions(), folder / "sentence.jpg")
     lines = [f"{' '.join(f'{v:.0f}' for v in box)}\t{words}\n" for box, words in alignment.snippets()]
     write_text(folder / "snippets.txt", "".join(lines))
 
 
-def _draw(pixels: Any, regions: Regions, out: Path) -> None:
-    from saywhere.drawing import draw_sentence
+def _print_table(found: saywhere.Regions, least: float) -> None:
+    there = _there(found, least)
+    values = found.similarities if found.scores is None else found.scores
+    shown = (
+        [] if values is None else [f"{value:.2g}" if found.scores is not None else f"{value:.2f}" for value in values]
+    )
+    rows = [
+        (value, " ".join(f"{v:.0f}" for v in box) if seen else "not found", words or "")
+        for value, (box, _, words), seen in zip(shown, found, there, strict=True)
+    ]
+    colours = _colours(found, there) if sys.stdout.isatty() and "NO_COLOR" not in os.environ else None
+    print_table(("similarity" if found.scores is None else "score", "box", "phrase"), rows, colours)
 
-    _save(draw_sentence(pixels, regions), out)
 
-
-def _save(drawn: Any, out: Path) -> None:
-    from saywhere.files import write_atomically
-
-    kind = "PNG" if out.suffix.lower() == ".png" else "JPEG"
-    write_atomically(out, lambda stream: drawn.save(stream, kind, quality=92))
-
-
-def _table(found: _Found) -> Any:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
+def _colours(found: saywhere.Regions, there: Sequence[bool]) -> list[tuple[int, int, int]]:
+    """The colours in which the regions are drawn: one for each different box; grey for what is not found."""
     from saywhere.drawing import COLOURS
 
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("score", justify="right", no_wrap=True)
-    table.add_column("box", justify="right", no_wrap=True)
-    table.add_column("phrase", overflow="fold")
-    boxes = [tuple(corners) for corners in found.regions.boxes.tolist()]
-    different = list(dict.fromkeys(boxes))
-    for score, corners, words in zip(found.scores, boxes, found.regions.captions or (), strict=True):
-        red, green, blue = COLOURS[different.index(corners) % len(COLOURS)]
-        place = " ".join(f"{value:.0f}" for value in corners)
-        table.add_row(score, place, Text(words, style=f"rgb({red},{green},{blue})"))
-    return table
+    boxes = [tuple(corners) if seen else None for corners, seen in zip(found.boxes.tolist(), there, strict=True)]
+    different = list(dict.fromkeys(box for box in boxes if box is not None))
+    return [GREY if box is None else COLOURS[different.index(box) % len(COLOURS)] for box in boxes]

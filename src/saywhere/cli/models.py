@@ -6,10 +6,10 @@ import typer
 
 
 def models() -> None:
-    """List the models that come with the package."""
-    from saywhere.models import checkpoint
+    """List the models that come with the package: name and description."""
+    import saywhere
 
-    found = checkpoint.models()
+    found = saywhere.list_models()
     if not found:
         typer.echo("no model comes with this copy of saywhere; give --model a checkpoint folder")
     width = max((len(name) for name in found), default=0)

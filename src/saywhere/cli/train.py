@@ -16,10 +16,10 @@ def train(
         None, metavar="[KEY=VALUE]...", help="Changes to the recipe, such as data.root=DIR training.epochs=2."
     ),
     out: Path | None = typer.Option(None, help="Folder of the run; runs/NAME by default, NAME as in the recipe."),
-    restart: bool = typer.Option(False, "--restart", help="Begin anew instead of going on with the run in the folder."),
+    restart: bool = typer.Option(False, "--restart", help="Start over instead of resuming the run in the folder."),
 ) -> None:
-    """Train a model; a run that was stopped goes on when the same command is given again."""
-    for module in ("lightning", "matplotlib", "tensorboard"):
+    """Train a model; an interrupted run is resumed by the same command."""
+    for module in ("torch", "lightning", "matplotlib", "tensorboard"):
         if importlib.util.find_spec(module) is None:
             raise UserError(f"training needs {module}, which is not installed: pip install 'saywhere[train]'")
     from saywhere.training import recipe as recipes
@@ -31,9 +31,8 @@ def train(
     result = run(chosen, folder, restart)
     if result.interrupted:
         last = folder / "last.ckpt"
-        more = f"; the state is in {last}. The same command goes on from there." if last.exists() else ""
-        typer.echo(f"stopped{more}", err=True)
-        raise typer.Exit(130)
+        more = f"; the state is in {last}. The same command resumes it." if last.exists() else ""
+        raise KeyboardInterrupt(f"stopped{more}")
     if not first_process():
         return
     values = ", ".join(f"{name} {value:.4f}" for name, value in result.metrics.items())

@@ -1,6 +1,6 @@
 """Data sets in their official formats, read into one type of sample.
 
-``read(root, format, split)`` gives :class:`Samples`: pictures, boxes in pixels of the picture on disk, phrases and
+``read(root, format, split)`` returns :class:`Samples`: images, boxes in pixels of the image on disk, phrases and
 sentences, and a report of what is missing or broken. docs/data.md describes the formats.
 """
 
@@ -37,7 +37,11 @@ FORMATS = tuple(_READERS)
 
 
 def guess_format(root: str | Path) -> str:
-    """The format of a data set, told by its files; ``UserError`` if there is none or none fits."""
+    """Return the format of a data set, judged by its files.
+
+    Raises:
+        UserError: there is no such folder, or its files fit no format.
+    """
     if not Path(root).exists():
         raise UserError(f"{root}: no such folder")
     for name, reader in _READERS.items():
@@ -47,7 +51,11 @@ def guess_format(root: str | Path) -> str:
 
 
 def splits(root: str | Path, format: str | None = None) -> list[str]:
-    """Names of the splits of a data set, which may be none."""
+    """Return the names of the splits of a data set; there may be none.
+
+    Raises:
+        UserError: as :func:`read`.
+    """
     root, format = _check(root, format)
     return list(_READERS[format].splits(root))
 
@@ -65,7 +73,11 @@ def read(
 
     Raises:
         UserError: ``root`` does not exist or has another format, the split is unknown, or a file cannot be read at all.
-            A single missing picture or broken annotation is left out and named in the report.
+            A single missing image or broken annotation is left out and named in the report instead.
+
+    Example:
+        >>> samples = read("data/flickr8k", split="dev")  # doctest: +SKIP
+        >>> samples[0].boxes.shape, samples[0].phrases[0], samples.report.lines()  # doctest: +SKIP
     """
     root, format = _check(root, format)
     split = _resolve(root, split, splits(root, format))
@@ -89,7 +101,7 @@ def _check(root: str | Path, format: str | None) -> tuple[Path, str]:
 
 
 def _resolve(root: Path, split: str, known: list[str]) -> str:
-    """The one known split that is or begins with ``split``."""
+    """Return the one known split that is or begins with ``split``."""
     if split in known:
         return split
     if len(matches := [name for name in known if split and name.startswith(split)]) == 1:

@@ -1,4 +1,4 @@
-"""A look at a data set before training: figures, a trial decoding of every picture, drawn samples."""
+"""Checks of a data set before training: statistics, a trial decoding of every image, samples drawn with their boxes."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from saywhere import boxes as geometry
 from saywhere.data.sample import Sample, Samples
 from saywhere.errors import UserError
 from saywhere.files import write_atomically
-from saywhere.images import ImageError, open_picture
+from saywhere.images import ImageError, open_image
 from saywhere.text import tokenize
 
 LEGIBLE = 640
-"""Smaller pictures are enlarged to this long side, in pixels, before phrases are written on them."""
+"""Smaller images are enlarged to this long side, in pixels, before phrases are written on them."""
 
 LONGEST_PART = 100
-"""Bytes of a split's and of a picture's name that are kept in the name of its drawing."""
+"""Bytes of the name of a split, and of an image, that are kept in the file name of a drawing."""
 
 LEGIBLE_REGIONS = 15
-"""Of a picture with more regions this many are drawn, spread evenly over their list."""
+"""Of an image with more regions only this many are drawn, spread evenly over their list."""
 
 
 def summary(samples: Samples) -> dict[str, str]:
-    """Figures of one split, by what they count; medians of nothing are ``-``."""
+    """Return the statistics of one split, by what they count; the median of nothing is ``-``."""
     counts = [len(sample.boxes) for sample in samples]
     lengths = [len(tokenize(phrase)) for phrase in samples.phrases()]
     words = {word for phrase in samples.phrases() for word in tokenize(phrase)}
@@ -38,18 +38,18 @@ def summary(samples: Samples) -> dict[str, str]:
         for share in geometry.area(sample.boxes).tolist()
     ]
     return {
-        "pictures listed": str(samples.report.listed),
-        "pictures read": str(len(samples)),
+        "images listed": str(samples.report.listed),
+        "images read": str(len(samples)),
         "with regions": str(sum(count > 0 for count in counts)),
         "regions": str(sum(counts)),
         "phrases": str(len(lengths)),
         "words in phrases": str(sum(lengths)),
         "different words": str(len(words)),
         "sentences": str(len(samples.sentences())),
-        "median regions a picture": _median(counts),
+        "median regions an image": _median(counts),
         "median words a phrase": _median(lengths),
-        "median box, % of picture": _median(shares),
-        "median picture, pixels": f"{_median([s.width for s in samples])} x {_median([s.height for s in samples])}",
+        "median box, % of image": _median(shares),
+        "median image, pixels": f"{_median([s.width for s in samples])} x {_median([s.height for s in samples])}",
     }
 
 
@@ -58,11 +58,11 @@ def _median(values: list[int] | list[float]) -> str:
 
 
 def decode(samples: Samples) -> int:
-    """Decode every picture to its last pixel; the damaged ones go to the report. Returns their number."""
+    """Decode every image completely; damaged ones are added to the report. Returns how many there are."""
 
     def complaint(sample: Sample) -> str | None:
         try:
-            open_picture(sample.image)
+            open_image(sample.image)
         except ImageError as error:
             return str(error).removeprefix(f"{sample.image}: ")
         return None
@@ -70,17 +70,18 @@ def decode(samples: Samples) -> int:
     with warnings.catch_warnings(), ThreadPoolExecutor() as pool:
         found = [(s, reason) for s, reason in zip(samples, pool.map(complaint, samples), strict=True) if reason]
     for sample, reason in found:
-        samples.report.problem("picture that cannot be decoded", f"{sample.image.name}: {reason}")
+        samples.report.problem("image that cannot be decoded", f"{sample.image.name}: {reason}")
     return len(found)
 
 
 def draw(samples: Samples, folder: Path, count: int) -> list[Path]:
     """Write ``count`` samples with regions, spread evenly over the split, as PNGs with boxes and first phrases.
 
-    Damaged pictures among them go to the report. ``UserError`` if the folder cannot be made.
-    """
-    from saywhere.drawing import draw_regions
+    Damaged images among them are added to the report. Returns the paths of the files.
 
+    Raises:
+        UserError: the folder cannot be made.
+    """
     labelled = [sample for sample in samples if len(sample.boxes)]
     chosen = [labelled[i] for i in _spread(len(labelled), count)]
     try:
@@ -90,28 +91,28 @@ def draw(samples: Samples, folder: Path, count: int) -> list[Path]:
     written = []
     for i, sample in enumerate(chosen, start=1):
         try:
-            pixels = open_picture(sample.image).pixels
+            pixels = open_image(sample.image).pixels
         except ImageError as error:
-            kind, name = "picture that cannot be decoded", f"{sample.image.name}: "
+            kind, name = "image that cannot be decoded", f"{sample.image.name}: "
             if not any(known.startswith(name) for known in samples.report.problems.get(kind, [])):
                 samples.report.problem(kind, name + str(error).removeprefix(f"{sample.image}: "))
             continue
         path = folder / f"{_file_part(samples.split)}-{i}-{_file_part(sample.image.stem)}.png"
         regions = sample.regions()[_spread(len(sample.boxes), LEGIBLE_REGIONS)]
-        drawn = draw_regions(_enlarged(pixels), regions)
+        drawn = regions.draw(_enlarged(pixels))
         write_atomically(path, partial(drawn.save, format="PNG"))
         written.append(path)
     return written
 
 
 def _file_part(name: str) -> str:
-    """``name`` as a part of a file name: what is neither a letter, a digit nor one of ``-_. `` is written ``%2F``."""
+    """Return ``name`` as part of a file name: all but letters, digits and ``-_. `` is escaped, as in ``%2F``."""
     safe = "".join(c if c.isalnum() or c in "-_. " else f"%{ord(c):02X}" for c in name)
     return safe.encode()[:LONGEST_PART].decode(errors="ignore")
 
 
 def _spread(length: int, count: int) -> list[int]:
-    """At most ``count`` of the indices below ``length``, evenly spread."""
+    """Return at most ``count`` of the indices below ``length``, evenly spread."""
     count = min(length, count)
     return [i * length // count for i in range(count)]
 

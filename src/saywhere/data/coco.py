@@ -1,4 +1,4 @@
-"""COCO: ``captions_*.json`` are sentences, ``instances_*.json`` boxes with the name of a class as their phrase."""
+"""COCO: sentences from ``captions_*.json``, boxes from ``instances_*.json`` with the class name as their phrase."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ KINDS = ("instances", "captions")
 
 
 def recognises(root: Path) -> bool:
-    """Whether the folder, or ``annotations`` in it, holds captions or instances."""
+    """Return whether the folder, or ``annotations`` in it, holds captions or instances."""
     return bool(splits(root))
 
 
 def splits(root: Path) -> list[str]:
-    """What follows ``captions_`` or ``instances_`` in the names of the files: ``train2017``, ``val2017``."""
+    """Return what follows ``captions_`` or ``instances_`` in the names of the files: ``train2017``, ``val2017``."""
     if not root.is_dir():
         return []
     files = [file.stem for kind in KINDS for f in ("annotations", ".") for file in (root / f).glob(f"{kind}_*.json")]
@@ -28,16 +28,16 @@ def splits(root: Path) -> list[str]:
 
 
 def read_split(root: Path, split: str, report: Report) -> list[Annotation]:
-    """The pictures of one split, with the boxes of its instances (crowds left out) and its captions."""
+    """Return the images of one split, with the boxes of its instances (crowds left out) and its captions."""
     found: dict[Any, Annotation] = {}
     for kind in KINDS:
         file = find(root, ("annotations", "."), (f"{kind}_{split}.json",))
         if file is None:
-            report.notes.append(f"no {kind}_{split}.json: the pictures have no {_MEANS[kind]}")
+            report.notes.append(f"no {kind}_{split}.json: the images have no {_MEANS[kind]}")
             continue
         content = read_json(file, dict)
         images, entries = (_list(content, part, file) for part in ("images", "annotations"))
-        _add_pictures(found, images, root, split, report)
+        _add_images(found, images, root, split, report)
         if kind == "captions":
             _add_captions(found, entries, report)
         else:
@@ -50,7 +50,7 @@ def read_split(root: Path, split: str, report: Report) -> list[Annotation]:
 _MEANS = {"instances": "regions", "captions": "sentences"}
 
 
-def _add_pictures(found: dict[Any, Annotation], images: list[Any], root: Path, split: str, report: Report) -> None:
+def _add_images(found: dict[Any, Annotation], images: list[Any], root: Path, split: str, report: Report) -> None:
     places = (split, f"images/{split}", "images", ".")
     folder = next((root / place for place in places if (root / place).is_dir()), root)
     for entry in images:

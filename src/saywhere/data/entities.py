@@ -1,15 +1,14 @@
-"""Sentences of Flickr30k Entities whose phrases are marked, with the boxes of what they name."""
+"""Flickr30k Entities: sentences whose phrases are marked with the boxes of the things they name."""
 
 from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from saywhere import boxes as geometry
 from saywhere.data import flickr
@@ -25,39 +24,40 @@ _PIECE = re.compile(r"\[/EN#(?P<entity>[^/\s]+)/(?P<types>\S+) (?P<phrase>[^\]]*
 
 @dataclass(frozen=True, eq=False)
 class MarkedPhrase:
-    """A phrase of a sentence and where it is.
+    """Hold a phrase of a sentence and its box.
 
     Attributes:
-        start, stop: number of its first word in the sentence's words, and of the word after its last.
-        entity: the number of what it names, the same in all sentences of the picture.
+        start, stop: index of its first word in the words of the sentence, and of the word after its last.
+        entity: identifier of the thing it names, the same in all sentences of the image.
         types: such as ``people``, ``clothing``, ``bodyparts``, ``animals``, ``vehicles``, ``instruments``, ``scene``,
             ``other``; mostly one.
-        box: ``(4,)`` in pixels of the picture on disk, the union where the entity has several; None without a box.
+        box: ``(4,)`` float32 ``x1 y1 x2 y2`` in pixels of the image on disk, the union if the entity has several;
+            None if it has none.
     """
 
     start: int
     stop: int
     entity: str
     types: tuple[str, ...]
-    box: Tensor | None
+    box: np.ndarray | None
 
 
 @dataclass(frozen=True, eq=False)
 class MarkedSentence:
-    """A sentence, its ``words`` (as :func:`saywhere.text.tokenize` gives them), and its phrases in order."""
+    """Hold the ``words`` of a sentence, as :func:`saywhere.text.tokenize` returns them, and its phrases in order."""
 
     words: tuple[str, ...]
     phrases: tuple[MarkedPhrase, ...]
 
     @property
     def text(self) -> str:
-        """The words with spaces between them; it has these very words."""
+        """The words joined by spaces; tokenizing it gives the same words again."""
         return " ".join(self.words)
 
 
 @dataclass(frozen=True, eq=False)
-class MarkedPicture:
-    """A picture: its file, its upright size on disk in pixels, and its sentences."""
+class MarkedImage:
+    """Hold an image: its file, its upright size on disk in pixels, and its sentences."""
 
     image: Path
     width: int
@@ -65,10 +65,10 @@ class MarkedPicture:
     sentences: tuple[MarkedSentence, ...]
 
 
-def read_entities(root: str | Path, split: str, report: Report | None = None) -> list[MarkedPicture]:
-    """The pictures of one split of Flickr8k or Flickr30k with the marked sentences of Flickr30k Entities.
+def read_entities(root: str | Path, split: str, report: Report | None = None) -> list[MarkedImage]:
+    """Return the images of one split of Flickr8k or Flickr30k with the marked sentences of Flickr30k Entities.
 
-    A picture whose file or annotation is missing or broken is left out and named in ``report``.
+    An image whose file or annotation is missing or broken is left out and named in ``report``.
 
     Raises:
         UserError: no such data set or split, or one without Entities.
@@ -84,25 +84,25 @@ def read_entities(root: str | Path, split: str, report: Report | None = None) ->
     names = [line.strip().removesuffix(".jpg") for line in read_lines(known[split]) if line.strip()]
     report.listed += len(names)
     files = [images / f"{name}.jpg" for name in names]
-    found: list[MarkedPicture] = []
+    found: list[MarkedImage] = []
     for name, file, size in zip(names, files, measure_all(files), strict=True):
         if isinstance(size, ImageError):
-            report.problem("picture that cannot be read", f"{name}.jpg")
+            report.problem("image that cannot be read", f"{name}.jpg")
             continue
         try:
-            found.append(MarkedPicture(file, size.width, size.height, read_marks(file, size)))
+            found.append(MarkedImage(file, size.width, size.height, read_marks(file, size)))
         except (ElementTree.ParseError, OSError, ValueError) as error:
             report.problem("missing or broken annotation", f"{name} ({error})")
     if not found:
-        raise UserError(f"{root}: the split {split} has no picture with Entities that can be read")
+        raise UserError(f"{root}: the split {split} has no image with Entities that can be read")
     return found
 
 
 def find_marks(image: Path) -> tuple[Path, Path]:
-    """The Entities files of a picture in a data set's folder: the marked sentences and the boxes.
+    """Return the paths of the Entities files of an image: the marked sentences, and the boxes.
 
     Raises:
-        UserError: there is no Entities folder beside the folder of the picture.
+        UserError: there is no Entities folder beside the folder of the image.
     """
     root = image.parent.parent
     folder = next((root / f for f in flickr.ENTITIES_FOLDERS if (root / f / "Annotations").is_dir()), None)
@@ -113,21 +113,26 @@ def find_marks(image: Path) -> tuple[Path, Path]:
 
 
 def read_marks(image: Path, size: DiskSize) -> tuple[MarkedSentence, ...]:
-    """The marked sentences of one picture of ``size`` on disk, with boxes in its pixels.
+    """Return the marked sentences of one image of ``size`` on disk, with boxes in its pixels.
 
     Raises:
         OSError, ValueError, xml.etree.ElementTree.ParseError: a file is missing or broken.
     """
     sentences, annotation = find_marks(image)
     annotated, boxes = flickr.read_boxes(annotation)
-    rows = torch.tensor(list(boxes.values())).reshape(-1, 4)
+    rows = np.array(list(boxes.values()), np.float32).reshape(-1, 4)
     on_disk = geometry.clip(to_disk(rows, annotated, size), size.width, size.height)
     placed = dict(zip(boxes, on_disk, strict=True))
     return tuple(read_marked(line, placed) for line in read_lines(sentences) if line.strip())
 
 
-def read_marked(line: str, boxes: dict[str, Tensor]) -> MarkedSentence:
-    """A line of ``Sentences/*.txt``, ``[/EN#1/people A man] in [/EN#2/clothing a red shirt]``, with boxes by entity."""
+def read_marked(line: str, boxes: Mapping[str, np.ndarray]) -> MarkedSentence:
+    """Parse a line of ``Sentences/*.txt``, such as ``[/EN#1/people A man] in [/EN#2/clothing a red shirt]``.
+
+    Args:
+        line: the text.
+        boxes: the box ``(4,)`` of each entity that has one.
+    """
     words: list[str] = []
     phrases: list[MarkedPhrase] = []
     for piece in _PIECE.finditer(line):
@@ -139,6 +144,6 @@ def read_marked(line: str, boxes: dict[str, Tensor]) -> MarkedSentence:
     return MarkedSentence(tuple(words), tuple(phrases))
 
 
-def count_phrases(pictures: Sequence[MarkedPicture]) -> int:
-    """Phrases that have a box."""
-    return sum(phrase.box is not None for p in pictures for s in p.sentences for phrase in s.phrases)
+def count_phrases(images: Sequence[MarkedImage]) -> int:
+    """Return how many phrases have a box."""
+    return sum(phrase.box is not None for p in images for s in p.sentences for phrase in s.phrases)

@@ -1,4 +1,4 @@
-"""The files and values that the formats share: folders, lines, JSON, boxes."""
+"""Parsing that the formats share: folders, lines, JSON, boxes."""
 
 from __future__ import annotations
 
@@ -13,17 +13,21 @@ from saywhere.errors import UserError
 
 
 def find(root: Path, folders: Iterable[str], names: Sequence[str]) -> Path | None:
-    """The first of ``names`` that exists in the first of ``folders`` under ``root``."""
+    """Return the first of ``names`` that exists, in the first of ``folders`` under ``root``; None if none does."""
     return next((root / f / name for f in folders for name in names if (root / f / name).exists()), None)
 
 
-def index_pictures(folders: Sequence[Path]) -> dict[str, Path]:
-    """Files by name in several folders; the first folder wins."""
+def index_images(folders: Sequence[Path]) -> dict[str, Path]:
+    """Return the files of several folders by name; of two with one name, the one in the first folder."""
     return {path.name: path for folder in reversed(folders) for path in folder.iterdir()}
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines of a UTF-8 text file; ``UserError`` for a file that is something else."""
+    """Return the lines of a UTF-8 text file.
+
+    Raises:
+        UserError: it is not UTF-8.
+    """
     try:
         return path.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
@@ -31,7 +35,15 @@ def read_lines(path: Path) -> list[str]:
 
 
 def read_json(path: Path, kind: type) -> Any:
-    """The content of a JSON file whose outermost value is a ``kind`` (list or dict); ``UserError`` otherwise."""
+    """Return the content of a JSON file.
+
+    Args:
+        path: the file.
+        kind: of its outermost value, list or dict.
+
+    Raises:
+        UserError: it is not JSON, or of another kind.
+    """
     try:
         content = json.loads(path.read_bytes())
     except ValueError as error:
@@ -42,14 +54,14 @@ def read_json(path: Path, kind: type) -> Any:
 
 
 def number(value: object) -> float:
-    """A finite number; ``ValueError`` for anything else."""
+    """Return ``value`` as a float; ``ValueError`` if it is not a finite number."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         raise ValueError(f"{value!r} is not a finite number")
     return float(value)
 
 
 def corner_box(values: object) -> Box:
-    """``[x1, y1, x2, y2]`` as a box; ``ValueError`` if it is something else or inside out."""
+    """Return ``[x1, y1, x2, y2]`` as a box; ``ValueError`` if it is something else or inside out."""
     if not isinstance(values, (list, tuple)) or len(values) != 4:
         raise ValueError(f"{values!r} is not a box of four numbers")
     x1, y1, x2, y2 = (number(value) for value in values)
@@ -59,7 +71,7 @@ def corner_box(values: object) -> Box:
 
 
 def size_box(values: object) -> Box:
-    """``[x, y, width, height]`` as a box; ``ValueError`` if it is something else."""
+    """Return ``[x, y, width, height]`` as a box; ``ValueError`` if it is something else."""
     if not isinstance(values, (list, tuple)) or len(values) != 4:
         raise ValueError(f"{values!r} is not a box of four numbers")
     x, y, width, height = (number(value) for value in values)
@@ -67,7 +79,7 @@ def size_box(values: object) -> Box:
 
 
 def text(value: object) -> str:
-    """A string; ``ValueError`` for anything else."""
+    """Return ``value`` if it is a string; ``ValueError`` otherwise."""
     if not isinstance(value, str):
         raise ValueError(f"{value!r} is not a text")
     return value

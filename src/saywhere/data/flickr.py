@@ -1,7 +1,7 @@
 """Flickr8k and Flickr30k with the boxes and phrases of Flickr30k Entities.
 
-An entity's phrase belongs to its box. An entity with several boxes ("two dogs") gives its phrase to their union, which
-is what the phrase describes. Entities without a box (scenes, things not visible) are left out.
+Each phrase of an entity belongs to the entity's box. If the entity has several boxes ("two dogs"), it belongs to their
+union, which is what the phrase describes. Entities without a box (scenes, things not visible) are left out.
 """
 
 from __future__ import annotations
@@ -26,34 +26,33 @@ _SUFFIX = re.compile(r"\s+(?='(?:s|re|ve|ll|d|m)\b|n't\b)", re.IGNORECASE)
 
 
 def recognises(root: Path) -> bool:
-    """Whether the folder holds the captions of Flickr8k or Flickr30k."""
+    """Return whether the folder holds the captions of Flickr8k or Flickr30k."""
     return find(root, TEXT_FOLDERS, TOKEN_FILES) is not None
 
 
 def splits(root: Path) -> dict[str, Path]:
-    """The splits whose lists are there: ``train dev test`` (Flickr8k) or ``train val test`` (Flickr30k)."""
-    names = {"train": ("train",), "dev": ("dev",), "val": ("val",), "test": ("test",)}
+    """Return the lists of the splits that there are: ``train dev test`` (Flickr8k), ``train val test`` (Flickr30k)."""
     found = {}
-    for name in names:
+    for name in ("train", "dev", "val", "test"):
         if file := find(root, TEXT_FOLDERS, (f"Flickr_8k.{name}Images.txt", f"{name}.txt")):
             found[name] = file
     return found
 
 
 def read_split(root: Path, split: str, report: Report) -> list[Annotation]:
-    """The pictures of one split, in the order of its list, with boxes in the pixels of the XML's ``<size>``."""
+    """Return the images of one split, in the order of its list, with boxes in pixels of the XML's ``<size>``."""
     names = [line.strip() for line in read_lines(splits(root)[split]) if line.strip()]
     images = find_images(root)
     entities = next((root / f for f in ENTITIES_FOLDERS if (root / f / "Annotations").is_dir()), None)
     if entities is None:
-        report.notes.append("no Entities/Annotations: the pictures have sentences and no regions")
+        report.notes.append("no Entities/Annotations: the images have sentences and no regions")
     sentences = _sentences(root)
     found = []
     for name in names:
         name = name if name.endswith(".jpg") else f"{name}.jpg"
         annotation = Annotation(name, images / name, sentences=tuple(sentences.get(name, ())))
         if not annotation.sentences:
-            report.problem("picture without sentences", name)
+            report.problem("image without sentences", name)
         if entities is None or _add_entities(annotation, entities, report):
             found.append(annotation)
         else:
@@ -62,15 +61,15 @@ def read_split(root: Path, split: str, report: Report) -> list[Annotation]:
 
 
 def find_images(root: Path) -> Path:
-    """The folder of the pictures; ``UserError`` if there is none."""
+    """Return the folder of the images; ``UserError`` if there is none."""
     images = find(root, (".",), IMAGE_FOLDERS)
     if images is None:
-        raise UserError(f"{root}: no folder of pictures; one of {', '.join(IMAGE_FOLDERS)} is expected")
+        raise UserError(f"{root}: no folder of images; one of {', '.join(IMAGE_FOLDERS)} is expected")
     return images
 
 
 def _add_entities(annotation: Annotation, folder: Path, report: Report) -> bool:
-    """Whether the picture's Entities could be read; if not, the report names it."""
+    """Add the image's Entities; return whether they could be read. If not, they are named in the report."""
     key = Path(annotation.name).stem.split("_")[0]
     marked = folder / "Sentences" / f"{key}.txt"
     try:
@@ -93,12 +92,13 @@ def _add_entities(annotation: Annotation, folder: Path, report: Report) -> bool:
 
 
 def read_boxes(path: Path) -> tuple[tuple[float, float], dict[str, Box]]:
-    """The size ``(width, height)`` and each entity's box (the union of its boxes) of a Flickr30k Entities XML file.
+    """Read the size ``(width, height)`` and the box of each entity (the union of its boxes) from an Entities XML file.
 
-    The file's pixels count from 1 and both ends are inside: ``xmin..xmax`` becomes ``xmin - 1 .. xmax``.
+    The file counts pixels from 1 and includes both ends: ``xmin..xmax`` becomes ``xmin - 1 .. xmax``.
 
     Raises:
-        ValueError: a part is missing or is not a number (also ``ElementTree.ParseError``); ``OSError``: no such file.
+        OSError: there is no such file.
+        ValueError, xml.etree.ElementTree.ParseError: a part is missing or is not a number.
     """
     tree = ElementTree.parse(path).getroot()
     width, height = (_number(tree, f"size/{side}") for side in ("width", "height"))
@@ -116,7 +116,7 @@ def read_boxes(path: Path) -> tuple[tuple[float, float], dict[str, Box]]:
 
 
 def tidy(text: str) -> str:
-    """Tokenised text with its apostrophes put back: ``the water 's edge`` becomes ``the water's edge``."""
+    """Rejoin the apostrophes of tokenised text: ``the water 's edge`` becomes ``the water's edge``."""
     return _SUFFIX.sub("", text.strip())
 
 
@@ -128,7 +128,7 @@ def _number(tree: ElementTree.Element, path: str) -> float:
 
 
 def _sentences(root: Path) -> dict[str, list[str]]:
-    """Captions by picture name from ``name.jpg#i<TAB>sentence`` lines."""
+    """Return the captions of each image, from lines ``name.jpg#i<TAB>sentence``."""
     file = find(root, TEXT_FOLDERS, TOKEN_FILES)
     if file is None:
         raise UserError(f"{root}: no {' or '.join(TOKEN_FILES)}")

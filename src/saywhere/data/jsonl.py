@@ -1,4 +1,4 @@
-"""Our own format for one's own data: a file of JSON lines, one a picture. docs/data.md describes it."""
+"""A format for your own data: a file of JSON lines, one for each image. docs/data.md describes it."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ SPLIT_NAMES = ("train", "dev", "val", "test")
 
 
 def recognises(root: Path) -> bool:
-    """Whether ``root`` is a ``.jsonl`` file or a folder with one."""
+    """Return whether ``root`` is a ``.jsonl`` file or a folder with one."""
     return bool(_files(root))
 
 
 def splits(root: Path) -> list[str]:
-    """Every split that a line belongs to, in the order of their first line."""
+    """Return every split that a line belongs to, in the order of their first lines."""
     return list(dict.fromkeys(_split(row, file) for file in _files(root) for _, row in _rows(file) if row is not None))
 
 
 def read_split(root: Path, split: str, report: Report) -> list[Annotation]:
-    """The pictures of one split in the order of the lines; a broken line is named in the report."""
+    """Return the images of one split in the order of the lines; a broken line is named in the report."""
     found = []
     for file in _files(root):
         for line, row in _rows(file):
@@ -82,7 +82,7 @@ def _split(row: dict[str, Any], file: Path) -> str:
 
 
 def _rows(file: Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
-    """Line numbers from 1 and what the lines hold, None for a broken one; ``UserError`` if all of them are broken."""
+    """Yield line numbers from 1 and rows, None for a broken line; ``UserError`` if all of them are broken."""
     lines = [(i, line) for i, line in enumerate(read_lines(file), start=1) if line.strip()]
     rows = [(i, _row(line)) for i, line in lines]
     if all(row is None for _, row in rows):

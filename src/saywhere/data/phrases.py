@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
+import numpy as np
 
 from saywhere import boxes as geometry
 from saywhere import options as user_options
@@ -21,16 +21,16 @@ Labelled = tuple[Box, str]
 
 @dataclass(frozen=True)
 class PhraseOptions:
-    """Which regions of a data set are kept, and how.
+    """Say which regions of a data set are kept, and how their phrases are preprocessed.
 
     The paper's training data is ``PhraseOptions(max_words=10, strip_lead_ins=True, min_regions=20, max_regions=50)``,
     its test data the same with ``merge=0.7``.
 
     Attributes:
         max_words: longer phrases are dropped.
-        strip_lead_ins: take openings such as "there is" off the phrases, before the words are counted.
-        min_regions, max_regions: pictures with fewer or more regions are dropped. As in the paper, a region here is one
-            annotation: a box and a phrase, counted after the options above and before any joining of boxes.
+        strip_lead_ins: remove openings such as "there is" from phrases, before the words are counted.
+        min_regions, max_regions: images with fewer or more regions are dropped. As in the paper, a region here is one
+            annotation: a box and a phrase, counted after the options above and before any boxes are merged.
         merge: boxes of at least this IoU become one, their mean, with all their references
             (:func:`saywhere.boxes.merge`). None: only identical boxes are joined.
 
@@ -56,12 +56,23 @@ class PhraseOptions:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], prefix: str = "data.phrases.") -> PhraseOptions:
-        """Options from a recipe, named with ``prefix``; an unknown key or a wrong value is a ``UserError``."""
+        """Read the options of a recipe, which messages name with ``prefix``.
+
+        Raises:
+            UserError: an unknown key or a wrong value.
+        """
         return user_options.from_dict(cls, values, prefix=prefix)
 
 
 def clean(labelled: Sequence[Labelled], options: PhraseOptions, report: Report, name: str) -> list[Labelled]:
-    """The pairs with their phrases preprocessed; phrases without a word or with too many are left out and counted."""
+    """Preprocess the phrases of pairs; phrases without a word or with too many are left out, and counted in ``report``.
+
+    Args:
+        labelled: boxes and phrases of one image.
+        options: the preprocessing.
+        report: takes what is left out.
+        name: of the image, for the report.
+    """
     kept = []
     for box, phrase in labelled:
         text = " ".join(phrase.split())
@@ -77,8 +88,10 @@ def clean(labelled: Sequence[Labelled], options: PhraseOptions, report: Report, 
     return kept
 
 
-def join(boxes: Tensor, phrases: Sequence[str], threshold: float | None) -> tuple[Tensor, list[tuple[str, ...]]]:
-    """Boxes ``(N, 4)`` with one phrase each as fewer boxes ``(M, 4)`` with the different phrases of each.
+def join(
+    boxes: np.ndarray, phrases: Sequence[str], threshold: float | None
+) -> tuple[np.ndarray, list[tuple[str, ...]]]:
+    """Join boxes ``(N, 4)`` with one phrase each into fewer boxes ``(M, 4)`` with the distinct phrases of each.
 
     Boxes of at least ``threshold`` IoU become one, their mean; with None only equal boxes do, in the order of their
     first mention.
@@ -95,7 +108,7 @@ def join(boxes: Tensor, phrases: Sequence[str], threshold: float | None) -> tupl
 
 
 def distinct(phrases: Iterable[str]) -> tuple[str, ...]:
-    """The phrases that differ in their words, each as first spelt."""
+    """Return the phrases that differ in their words, each as it is first spelt."""
     found: dict[str, str] = {}
     for phrase in phrases:
         found.setdefault(" ".join(tokenize(phrase)), phrase)
@@ -103,7 +116,7 @@ def distinct(phrases: Iterable[str]) -> tuple[str, ...]:
 
 
 def unique(labelled: Iterable[Labelled]) -> list[Labelled]:
-    """The pairs without those whose box and words came before."""
+    """Return the pairs without those that repeat the box and the words of an earlier one."""
     found: dict[tuple[Box, str], Labelled] = {}
     for box, phrase in labelled:
         found.setdefault((box, " ".join(tokenize(phrase))), (box, phrase))

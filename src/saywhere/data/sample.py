@@ -1,4 +1,4 @@
-"""The one type every data set is read into, and the report of what was found on the way."""
+"""The one type that every data set is read into, and the report of what was left out or broken."""
 
 from __future__ import annotations
 
@@ -8,49 +8,54 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import overload
 
-from torch import Tensor
+import numpy as np
 
 from saywhere.regions import Regions
 
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """A picture with its annotated regions and the sentences about all of it.
+    """Hold an image with its annotated regions and its captions.
 
     Attributes:
-        image: the picture's file.
-        width, height: size of the picture on disk, upright (after EXIF rotation), in pixels.
-        boxes: ``(N, 4)`` float32 ``x1 y1 x2 y2`` in pixels of that picture, inside it; N may be 0.
+        image: the image's file.
+        width, height: size of the image on disk, upright (after EXIF rotation), in pixels.
+        boxes: ``(N, 4)`` float32 numpy ``x1 y1 x2 y2`` in pixels of that image, inside it; N may be 0. Anything that
+            numpy converts is accepted.
         phrases: for each box its reference phrases, one or more.
-        sentences: captions of the whole picture, any number.
+        sentences: captions of the whole image, any number.
+
+    Raises:
+        ValueError: lengths differ, or a box has no phrase.
     """
 
     image: Path
     width: int
     height: int
-    boxes: Tensor
+    boxes: np.ndarray
     phrases: tuple[tuple[str, ...], ...]
     sentences: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "boxes", np.asarray(self.boxes, np.float32))
         if self.boxes.shape != (len(self.phrases), 4):
-            raise ValueError(f"{self.image}: boxes {tuple(self.boxes.shape)} for {len(self.phrases)} sets of phrases")
+            raise ValueError(f"{self.image}: boxes {self.boxes.shape} for {len(self.phrases)} sets of phrases")
         if not all(self.phrases):
             raise ValueError(f"{self.image}: a box without a phrase")
 
     def regions(self) -> Regions:
-        """The boxes with the first reference of each as its caption, as for drawing."""
+        """Return the boxes as regions, with the first reference of each as its caption."""
         captions = tuple(references[0] for references in self.phrases)
         return Regions(self.width, self.height, self.boxes, captions=captions, image=str(self.image))
 
 
 @dataclass
 class Report:
-    """What reading a data set met.
+    """Collect what is missing, broken or left out of a data set.
 
     Attributes:
-        listed: pictures that the split names.
-        problems: what is missing or broken: the kind, and the names it befell.
+        listed: images that the split names.
+        problems: what is missing or broken: the kind, and the names of what it affects.
         left_out: what was left out or changed by design or by an option: the kind, and how often.
         notes: remarks on the data set as a whole.
     """
@@ -62,15 +67,15 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is missing or broken."""
+        """True if nothing is missing or broken."""
         return not self.problems
 
     def problem(self, kind: str, name: str) -> None:
-        """Count and name something missing or broken."""
+        """Add something missing or broken: its kind, and the name of what it affects."""
         self.problems.setdefault(kind, []).append(name)
 
     def lines(self, names: int = 5) -> list[str]:
-        """The report as text, at most ``names`` names for each kind of problem."""
+        """Return the report as lines of text, with at most ``names`` names for each kind of problem."""
         lines = [f"note: {note}" for note in self.notes]
         for kind, found in self.problems.items():
             more = f", and {len(found) - names} more" if len(found) > names else ""
@@ -81,13 +86,13 @@ class Report:
 
 @dataclass(frozen=True, eq=False)
 class Samples(Sequence[Sample]):
-    """The samples of one split in the order of the data set, with the report of their reading.
+    """Hold the samples of one split in the order of the data set, and the report of reading them.
 
     Attributes:
         samples: the samples.
         name: name of the format and the data set's folder.
         split: name of the split.
-        report: what was found, left out, missing and broken.
+        report: what was left out, missing or broken.
     """
 
     samples: tuple[Sample, ...]
@@ -103,18 +108,18 @@ class Samples(Sequence[Sample]):
     @overload
     def __getitem__(self, index: slice) -> Samples: ...
     def __getitem__(self, index: int | slice) -> Sample | Samples:
-        """One sample, or for a slice the chosen samples with the same report."""
+        """Return one sample, or for a slice the chosen samples with the same report."""
         if isinstance(index, slice):
             return Samples(self.samples[index], self.name, self.split, self.report)
         return self.samples[index]
 
     def __repr__(self) -> str:
-        return f"Samples({self.name}, {self.split}: {len(self)} pictures)"
+        return f"Samples({self.name}, {self.split}: {len(self)} images)"
 
     def phrases(self) -> list[str]:
-        """Every reference phrase of every box, as a vocabulary is built from."""
+        """Return every reference phrase of every box."""
         return [phrase for sample in self.samples for references in sample.phrases for phrase in references]
 
     def sentences(self) -> list[str]:
-        """Every sentence about a whole picture."""
+        """Return every caption of a whole image."""
         return [sentence for sample in self.samples for sentence in sample.sentences]

@@ -1,7 +1,7 @@
-"""Visual Genome's ``region_descriptions.json`` (version 1.0 to 1.4) and its pictures.
+"""Visual Genome's ``region_descriptions.json`` (version 1.0 to 1.4) and its images.
 
-The size of an annotated picture is in ``image_data.json``. Without that file the pictures on disk are taken for the
-originals, unless the boxes say otherwise: see :func:`infer_sizes`.
+The size of an annotated image is in ``image_data.json``. Without that file the images on disk are taken for the
+originals unless the boxes do not fit them: see :func:`infer_sizes`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from saywhere.data.assembly import Annotation, extent, fits, measure_all
-from saywhere.data.files import find, index_pictures, number, read_json, size_box, text
+from saywhere.data.files import find, index_images, number, read_json, size_box, text
 from saywhere.data.phrases import Labelled, unique
 from saywhere.data.sample import Report
 from saywhere.errors import UserError
@@ -21,28 +21,28 @@ SIZES = "image_data.json"
 SPLITS = "densecap_splits.json"
 IMAGE_FOLDERS = ("VG_100K", "VG_100K_2", "images/VG_100K", "images/VG_100K_2", "images")
 MISFITS = 0.1
-"""Share of pictures with boxes outside them, above which the pictures on disk are not the originals."""
+"""Share of images with boxes outside them, above which the images on disk are not the originals."""
 AGREE = 0.02
 """The scale estimated from the width and that from the height may differ by this factor."""
 
 
 def recognises(root: Path) -> bool:
-    """Whether the folder holds the region descriptions."""
+    """Return whether the folder holds the region descriptions."""
     return (root / REGIONS).is_file()
 
 
 def splits(root: Path) -> list[str]:
-    """The splits of DenseCap's ``densecap_splits.json`` if it is there; else everything is ``train``."""
+    """Return the splits of DenseCap's ``densecap_splits.json``; without that file everything is ``train``."""
     file = find(root, (".", "info"), (SPLITS,))
     return list(read_json(file, dict)) if file else ["train"]
 
 
 def read_split(root: Path, split: str, report: Report) -> list[Annotation]:
-    """The pictures of one split in the order of the file, with boxes in the pixels of the annotated picture."""
+    """Return the images of one split in the order of the file, with boxes in pixels of the annotated image."""
     folders = [root / name for name in IMAGE_FOLDERS if (root / name).is_dir()]
     if not folders:
-        raise UserError(f"{root}: no folder of pictures; one of {', '.join(IMAGE_FOLDERS)} is expected")
-    pictures = index_pictures(folders)
+        raise UserError(f"{root}: no folder of images; one of {', '.join(IMAGE_FOLDERS)} is expected")
+    images = index_images(folders)
     wanted = _wanted(root, split)
     sizes = _sizes(root, report)
     found = []
@@ -51,7 +51,7 @@ def read_split(root: Path, split: str, report: Report) -> list[Annotation]:
         if key is None:
             report.problem("broken annotation", f"an entry without an id in {REGIONS}")
         elif wanted is None or key in wanted:
-            image = pictures.get(f"{key}.jpg", folders[0] / f"{key}.jpg")
+            image = images.get(f"{key}.jpg", folders[0] / f"{key}.jpg")
             found.append(Annotation(f"{key}.jpg", image, _regions(entry, report), size=sizes.get(key)))
     if wanted is not None:
         for key in sorted(wanted - {int(Path(annotation.name).stem) for annotation in found}):
@@ -61,11 +61,11 @@ def read_split(root: Path, split: str, report: Report) -> list[Annotation]:
 
 
 def infer_sizes(found: list[Annotation], report: Report) -> list[Annotation]:
-    """Settle the size of annotated pictures that no file gives.
+    """Infer the sizes of annotated images that no file gives, and return the images whose size is known.
 
-    As long as at most ``MISFITS`` of the pictures on disk have boxes that leave them, they are taken for the originals.
+    As long as at most ``MISFITS`` of the images on disk have boxes that leave them, they are taken for the originals.
     Otherwise they are smaller copies. Regions usually reach the right and the bottom border, so width and height each
-    give an estimate of the scale; where the two agree within ``AGREE`` it is used, and elsewhere the picture is left
+    give an estimate of the scale; where the two agree within ``AGREE`` it is used, and elsewhere the image is left
     out. The report says so in either case.
     """
     unsized = [annotation for annotation in found if annotation.size is None and annotation.labelled]
@@ -75,9 +75,7 @@ def infer_sizes(found: list[Annotation], report: Report) -> list[Annotation]:
         return found
     misfits = sum(not fits(annotation, size) for annotation, size in on_disk)
     if misfits <= MISFITS * len(on_disk):
-        report.notes.append(
-            f"no size in {SIZES} for {len(on_disk)} pictures: those on disk are taken for the originals"
-        )
+        report.notes.append(f"no size in {SIZES} for {len(on_disk)} images: those on disk are taken for the originals")
         return found
     unknown = set()
     for annotation, size in on_disk:
@@ -88,29 +86,29 @@ def infer_sizes(found: list[Annotation], report: Report) -> list[Annotation]:
             annotation.size = (size.width / scale, size.height / scale)
         else:
             report.listed += 1
-            report.problem(f"size of the annotated picture unknown ({SIZES} would give it)", annotation.name)
+            report.problem(f"size of the annotated image unknown ({SIZES} would give it)", annotation.name)
             unknown.add(annotation.name)
     estimated = len(on_disk) - len(unknown)
     report.notes.append(
-        f"no size in {SIZES} for {len(on_disk)} pictures, and the boxes do not fit those on disk: "
+        f"no size in {SIZES} for {len(on_disk)} images, and the boxes do not fit those on disk: "
         f"the scale of {estimated} is estimated from the furthest boxes"
     )
     return [annotation for annotation in found if annotation.name not in unknown]
 
 
 def _wanted(root: Path, split: str) -> set[int] | None:
-    """The ids of a split; None for all."""
+    """Return the ids of a split; None for all."""
     file = find(root, (".", "info"), (SPLITS,))
     if file is None:
         return None
     ids = read_json(file, dict)[split]
     if not isinstance(ids, list) or not all(isinstance(key, int) for key in ids):
-        raise UserError(f"{file}: split {split!r} is not a list of picture ids")
+        raise UserError(f"{file}: split {split!r} is not a list of image ids")
     return set(ids)
 
 
 def _sizes(root: Path, report: Report) -> dict[int, tuple[float, float]]:
-    """Width and height of the original pictures by id; empty without the file."""
+    """Return width and height of the original images by id; empty without the file."""
     if not (root / SIZES).is_file():
         return {}
     sizes = {}
@@ -128,7 +126,7 @@ def _sizes(root: Path, report: Report) -> dict[int, tuple[float, float]]:
 
 
 def _key(entry: Any) -> int | None:
-    """The picture's id: ``id`` in region descriptions, ``image_id`` in image data (or the other way in version 1.0)."""
+    """Return the id of an image: ``id`` in region descriptions, ``image_id`` in image data (swapped in version 1.0)."""
     if not isinstance(entry, dict):
         return None
     key = entry.get("image_id", entry.get("id"))

@@ -1,23 +1,24 @@
-"""Attention that can be seen: each word of a caption with the areas it was said of (Areas of Attention, Figure 5)."""
+"""Where a captioner looked, word by word (Areas of Attention, Figure 5)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import ArrayLike
 from PIL import Image as images
 from PIL import ImageDraw, ImageFont
 
-from saywhere.drawing.regions import COLOURS
+from saywhere.drawing.labels import COLOURS
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-    from torch import Tensor
 
 PANEL = 320
-"""Longest side in pixels of the picture under each word; a smaller picture stays as it is."""
+"""Longest side in pixels of the image under each word; a smaller image stays as it is."""
 WIDEST = 24
-"""The line around the area of most weight is the panel's longest side divided by this."""
+"""The line around the region of most weight is the panel's longest side divided by this."""
 
 Point = tuple[float, float]
 
@@ -25,26 +26,26 @@ Point = tuple[float, float]
 def draw_attention(
     image: Image,
     words: Sequence[str],
-    weights: Tensor,
-    areas: Tensor,
+    weights: ArrayLike,
+    regions: ArrayLike,
     size: tuple[float, float],
     columns: int | None = None,
 ) -> Image:
-    """A sheet with the picture once for each word, and on it the areas in lines as wide as their weights.
+    """Draw a sheet with the image once for each word, and on it the regions in lines as wide as their weights.
 
-    Line widths are proportional to the weights on all of the sheet: the largest has the widest line, and areas whose
-    line would be less than half a pixel wide are not drawn. Heavier areas are drawn over lighter ones.
+    Line widths are proportional to the weights on all of the sheet: the largest has the widest line, and regions whose
+    line would be less than half a pixel wide are not drawn. Heavier regions are drawn over lighter ones.
 
     Args:
-        image: the picture, in any mode and size.
-        words: of the caption; without any the sheet is the bare picture.
-        weights: ``(T, R)`` of the areas for each word, or for more steps than words (the END).
-        areas: boxes ``(R, 4)`` or corners of warped areas ``(R, 4, 2)``; parts outside the picture are not seen.
-        size: width and height of the picture in the pixels that ``areas`` are given in, such as the network's input.
+        image: the image, in any mode and size.
+        words: of the caption; without any the sheet is the bare image.
+        weights: ``(T, R)`` of the regions for each word, or for more steps than words (the END).
+        regions: boxes ``(R, 4)`` or corners of warped regions ``(R, 4, 2)``; parts outside the image are not seen.
+        size: width and height of the image in the pixels that ``regions`` are in.
         columns: of the sheet; None for as many as make it about twice as wide as high.
 
     Returns:
-        an RGB picture.
+        an RGB image.
     """
     panel = image.convert("RGB")
     panel.thumbnail((PANEL, PANEL))
@@ -58,25 +59,25 @@ def draw_attention(
     rows = -(-len(words) // columns)
     sheet = images.new("RGB", (columns * wide + gap, rows * high + gap), "white")
     scale = (panel.width / size[0], panel.height / size[1])
-    outlines = _outlines(areas, scale)
-    shown = weights[: len(words)].tolist()
+    outlines = _outlines(np.asarray(regions), scale)
+    shown = np.asarray(weights)[: len(words)].tolist()
     heaviest = max((weight for row in shown for weight in row), default=0.0) or 1.0
     unit = max(panel.size) / WIDEST / heaviest
     draw = ImageDraw.Draw(sheet)
     for number, (word, row) in enumerate(zip(words, shown, strict=True)):
         left, top = gap + number % columns * wide, gap + number // columns * high
-        sheet.paste(_with_areas(panel, outlines, [weight * unit for weight in row]), (left, top + strip))
+        sheet.paste(_with_outlines(panel, outlines, [weight * unit for weight in row]), (left, top + strip))
         draw.text((left + panel.width / 2, top + strip / 2), word, fill="black", font=font, anchor="mm")
     return sheet
 
 
-def _outlines(areas: Tensor, scale: Point) -> list[list[Point]]:
-    """The four corners of each area in pixels of the panel."""
-    corners = areas if areas.dim() == 3 else areas[:, [0, 1, 2, 1, 2, 3, 0, 3]].unflatten(1, (4, 2))
+def _outlines(regions: np.ndarray, scale: Point) -> list[list[Point]]:
+    """The four corners of each region in pixels of the panel."""
+    corners = regions if regions.ndim == 3 else regions[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 4, 2)
     return [[(x * scale[0], y * scale[1]) for x, y in quad] for quad in corners.tolist()]
 
 
-def _with_areas(panel: Image, outlines: list[list[Point]], widths: list[float]) -> Image:
+def _with_outlines(panel: Image, outlines: list[list[Point]], widths: list[float]) -> Image:
     """A copy of the panel with the outlines in lines of so many pixels, between thin dark ones where they are wide."""
     canvas = panel.copy()
     draw = ImageDraw.Draw(canvas)

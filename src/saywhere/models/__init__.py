@@ -1,1 +1,1 @@
-"""The systems, each composed of vision and language."""
+"""What a user holds: a model and its verbs, in numpy, the same for every engine."""

@@ -1,49 +1,56 @@
-"""Any phrase against the regions of a picture: open-world detection (DenseCap, section 4.2)."""
+"""Any phrase against the regions of an image: open-world detection (DenseCap, section 4.2)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from saywhere.engines.engine import Decoder, State
 from saywhere.errors import UserError
-from saywhere.language.lstm import LstmSpeaker
-from saywhere.language.original import OriginalSpeaker
-from saywhere.language.scoring import phrase_log_probs
 from saywhere.regions import Regions
-from saywhere.text import Vocabulary, tokenize
+from saywhere.text import END, START, Vocabulary, tokenize
+
+ROWS = 4096
+"""Decoder steps that are taken together at most; bounds the memory of their probabilities."""
+LONGEST = 200
+"""Words of a phrase at most: it is decoded word by word."""
+STATES = 1 << 15
+"""States that are kept between two steps at most, unless one region alone has more."""
 
 
 @dataclass(frozen=True, eq=False)
 class PhraseScores:
-    """How likely a model is to say each phrase of each region.
+    """Hold how likely a model is to call each region each phrase.
 
     Attributes:
-        regions: R of one picture.
+        regions: R of one image.
         phrases: P texts.
-        log_probs: ``(R, P)`` natural ``log P(phrase | region)``, END included: the probability that the speaker says
-            just this. Long phrases have low ones; compare regions, not phrases of different length.
+        log_probs: ``(R, P)`` natural ``log P(phrase | region)``, END included: the probability that the decoder
+            produces exactly this. Long phrases have low ones; compare regions, not phrases of different length.
         unknown: for each phrase its words that the model does not know. They count as the unknown word of training;
-            of a phrase of none but unknown words the scores say little.
+            the scores of a phrase of none but unknown words mean little.
     """
 
     regions: Regions
     phrases: tuple[str, ...]
-    log_probs: Tensor
+    log_probs: np.ndarray
     unknown: tuple[tuple[str, ...], ...]
 
     @property
-    def joint(self) -> Tensor:
+    def joint(self) -> np.ndarray:
         """``(R, P)`` natural ``log P(region) P(phrase | region)``: how likely the region is there and called so.
 
-        P(region) is its score; without it the speaker often prefers a poor box. Regions without scores count alike.
+        P(region) is its score; without it the decoder often prefers a poor box. Regions without scores count alike.
         """
-        return self.log_probs if self.regions.scores is None else self.log_probs + self.regions.scores.log()[:, None]
+        if self.regions.scores is None:
+            return self.log_probs
+        with np.errstate(divide="ignore"):
+            return self.log_probs + np.log(self.regions.scores)[:, None]
 
     def find(self, phrase: str, top: int | None = None) -> Regions:
-        """The regions by :attr:`joint` with ``phrase``, best first, with the joint probability as their score.
+        """Return the regions by :attr:`joint` with ``phrase``, best first; the joint probability is their score.
 
         Their caption is the phrase.
 
@@ -53,38 +60,128 @@ class PhraseScores:
         if phrase not in self.phrases:
             raise UserError(f"{phrase!r} was not scored, only {', '.join(map(repr, self.phrases))}")
         column = self.joint[:, self.phrases.index(phrase)]
-        best = column.argsort(descending=True, stable=True)[:top]
-        return replace(self.regions[best], scores=column[best].exp(), captions=(phrase,) * len(best))
+        best = np.argsort(-column, kind="stable")[:top]
+        return replace(self.regions[best], scores=np.exp(column[best]), captions=(phrase,) * len(best))
 
     def best(self) -> Regions:
-        """Of each phrase the region that :meth:`find` puts first, with the phrase as caption; nothing if R is 0."""
-        if not len(self.regions.boxes):
+        """Return for each phrase the region that :meth:`find` puts first, captioned with it; nothing if R is 0."""
+        if not len(self.regions):
             return self.regions
-        top = self.joint.max(dim=0)
-        return replace(self.regions[top.indices], scores=top.values.exp(), captions=self.phrases)
+        joint = self.joint
+        rows = joint.argmax(axis=0)
+        return replace(self.regions[rows], scores=np.exp(joint.max(axis=0)), captions=self.phrases)
 
 
-def score_regions(
-    speaker: LstmSpeaker | OriginalSpeaker, vocabulary: Vocabulary, regions: Regions, phrases: Sequence[str]
-) -> PhraseScores:
-    """How likely the speaker is to say each of ``phrases`` of each region, whose features are what it hears.
+def score_regions(decoder: Decoder, vocabulary: Vocabulary, regions: Regions, phrases: Sequence[str]) -> PhraseScores:
+    """Return how likely the decoder is to call each region, by its features, each of ``phrases``.
 
     Raises:
         UserError: there is one text instead of several, or a text without a word.
     """
-    words = encode_phrases(vocabulary, phrases)
-    weight = speaker.output.weight
-    codes = torch.as_tensor(regions.features).to(weight.device, weight.dtype)
-    log_probs = phrase_log_probs(speaker, codes, words).cpu()
-    unknown = tuple(tuple(dict.fromkeys(w for w in tokenize(p) if w not in vocabulary)) for p in phrases)
+    token_ids = encode_phrases(vocabulary, phrases)
+    assert regions.features is not None
+    log_probs = phrase_log_probs(decoder, regions.features, token_ids)
+    unknown = tuple(unknown_words(vocabulary, phrase) for phrase in phrases)
     return PhraseScores(regions, tuple(phrases), log_probs, unknown)
 
 
+def unknown_words(vocabulary: Vocabulary, text: str) -> tuple[str, ...]:
+    """Return the words of a text that a vocabulary does not have, each once, in order."""
+    return tuple(dict.fromkeys(word for word in tokenize(text) if word not in vocabulary))
+
+
 def encode_phrases(vocabulary: Vocabulary, phrases: Sequence[str]) -> list[list[int]]:
-    """Word numbers of phrases, unknown words among them as ``UNKNOWN``; raises as :func:`score_regions`."""
+    """Return the token ids of phrases, unknown words among them as ``UNKNOWN``; raises as :func:`score_regions`."""
     if isinstance(phrases, str):
         raise UserError(f"phrases are a list of texts, not one text: [{phrases!r}]")
-    numbers = [vocabulary.encode(phrase) for phrase in phrases]
-    if empty := [phrase for phrase, words in zip(phrases, numbers, strict=True) if not words]:
+    token_ids = [vocabulary.encode(phrase) for phrase in phrases]
+    if empty := [phrase for phrase, words in zip(phrases, token_ids, strict=True) if not words]:
         raise UserError(f"the phrase {empty[0]!r} has no word")
-    return numbers
+    if long := [words for words in token_ids if len(words) > LONGEST]:
+        raise UserError(f"a phrase has {len(long[0])} words; {LONGEST} are the most that are scored")
+    return token_ids
+
+
+@dataclass(frozen=True, eq=False)
+class _Level:
+    """The prefixes of one length, in the order of their parents.
+
+    Attributes:
+        words: ``(K,)`` the last word of each.
+        parents: ``(K,)`` the prefix without that word, in the level above.
+        ends, phrases: ``(E,)`` each: the prefixes that are whole phrases, and which phrases.
+    """
+
+    words: np.ndarray
+    parents: np.ndarray
+    ends: np.ndarray
+    phrases: np.ndarray
+
+
+def _tree(phrases: Sequence[Sequence[int]]) -> list[_Level]:
+    """Return the phrases' prefixes by length, START alone first; what several phrases begin with is there once."""
+    levels: list[_Level] = []
+    nodes: dict[tuple[int, ...], int] = {(): 0}
+    words, parents = [START], [0]
+    depth = 0
+    while nodes:
+        ends = [(nodes[tuple(p)], number) for number, p in enumerate(phrases) if len(p) == depth]
+        rows = (words, parents, [node for node, _ in ends], [number for _, number in ends])
+        levels.append(_Level(*(np.array(row, np.int64) for row in rows)))
+        depth += 1
+        prefixes = {tuple(p[:depth]) for p in phrases if len(p) >= depth}
+        longer = sorted(prefixes, key=lambda prefix: (nodes[prefix[:-1]], prefix[-1]))
+        words, parents = [prefix[-1] for prefix in longer], [nodes[prefix[:-1]] for prefix in longer]
+        nodes = {prefix: number for number, prefix in enumerate(longer)}
+    return levels
+
+
+def phrase_log_probs(
+    decoder: Decoder, embeddings: np.ndarray, phrases: Sequence[Sequence[int]], rows: int = ROWS
+) -> np.ndarray:
+    """Return the natural log-probability ``(R, P)`` of each phrase, END included, for each region.
+
+    All phrases and regions go through the decoder together, a word at a time: it takes as many steps as the longest
+    phrase has words, and one more (more only where ``rows`` and ``STATES`` bound the memory). What several phrases
+    begin with is decoded once.
+
+    Args:
+        decoder: the language model.
+        embeddings: ``(R, D)``; R may be 0.
+        phrases: P lists of token ids, without START and END; P may be 0, and a phrase may be empty.
+        rows: steps that are taken together at most.
+    """
+    if not len(embeddings) or not phrases:
+        return np.zeros((len(embeddings), len(phrases)), np.float32)
+    levels = _tree(phrases)
+    regions = max(1, STATES // max(len(level.words) for level in levels))
+    starts = range(0, len(embeddings), regions)
+    return np.concatenate([_walk(decoder, embeddings[i : i + regions], levels, len(phrases), rows) for i in starts])
+
+
+def _walk(decoder: Decoder, embeddings: np.ndarray, levels: Sequence[_Level], count: int, rows: int) -> np.ndarray:
+    """As :func:`phrase_log_probs`, for N regions whose states fit into memory.
+
+    The states of a level stand prefix by prefix: those of prefix k are the rows ``k N`` to ``k N + N - 1``.
+    """
+    n = len(embeddings)
+    totals = np.zeros((count, n), np.float32)
+    state, so_far = decoder.start(embeddings), np.zeros((1, n), np.float32)
+    for level, after in zip(levels, [*levels[1:], None], strict=True):
+        following = np.zeros((0 if after is None else len(after.words), n), np.float32)
+        states: list[State] = []
+        for first in range(0, len(level.words), max(1, rows // n)):
+            last = min(first + max(1, rows // n), len(level.words))
+            parents = (level.parents[first:last, None] * n + np.arange(n)).reshape(-1)
+            tokens = level.words[first:last].repeat(n)
+            log_probs, stepped = decoder.step(tokens, decoder.select(state, parents))
+            log_probs = log_probs.reshape(last - first, n, -1)
+            states.append(stepped)
+            ends = (level.ends >= first) & (level.ends < last)
+            totals[level.phrases[ends]] = so_far[level.ends[ends]] + log_probs[level.ends[ends] - first, :, END]
+            if after is not None:
+                mine = np.flatnonzero((after.parents >= first) & (after.parents < last))
+                prefix = after.parents[mine]
+                following[mine] = so_far[prefix] + log_probs[prefix - first, :, after.words[mine]]
+        so_far, state = following, decoder.join(states)
+    return totals.T

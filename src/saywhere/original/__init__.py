@@ -13,6 +13,7 @@ from saywhere.original.anchors import (
     make_boxes,
     reshape_box_features,
 )
+from saywhere.original.box_coding import OriginalBoxCoder
 from saywhere.original.boxes import (
     apply_box_transform,
     box_iou,
@@ -34,8 +35,7 @@ from saywhere.original.boxes import (
     xywh_to_x1y1x2y2,
     xywh_to_xcycwh,
 )
-from saywhere.original.conventions import OriginalConventions
-from saywhere.original.images import OriginalPreprocess, caffe_pixels, scale_picture, scale_weights, scaled_size
+from saywhere.original.images import OriginalPreprocess, caffe_pixels, scale_image, scale_weights, scaled_size
 from saywhere.original.language_model import LanguageModel, decode_sequences
 from saywhere.original.losses import (
     balanced_cross_entropy,
@@ -46,7 +46,7 @@ from saywhere.original.losses import (
     two_way_cross_entropy,
 )
 from saywhere.original.optimizer import Adam
-from saywhere.original.sampler import BoxSampler, inside_picture, pick
+from saywhere.original.sampler import BoxSampler, inside_image, pick
 from saywhere.original.sampling import box_to_affine, roi_pooling
 from saywhere.original.sorting import ascending_order
 
@@ -54,7 +54,7 @@ __all__ = [
     "Adam",
     "BoxSampler",
     "LanguageModel",
-    "OriginalConventions",
+    "OriginalBoxCoder",
     "OriginalPreprocess",
     "apply_box_transform",
     "ascending_order",
@@ -68,7 +68,7 @@ __all__ = [
     "decode_sequences",
     "feature_map_size",
     "field_center",
-    "inside_picture",
+    "inside_image",
     "invert_box_transform",
     "iou_matrix",
     "logistic_loss",
@@ -84,7 +84,7 @@ __all__ = [
     "reshape_box_features",
     "roi_pooling",
     "scale_boxes_xywh",
-    "scale_picture",
+    "scale_image",
     "scale_weights",
     "scaled_size",
     "true_boxes",

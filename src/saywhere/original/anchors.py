@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,12 +13,12 @@ from saywhere.original.boxes import apply_box_transform
 
 
 def field_center(stride: float) -> float:
-    """Where the first cell of a map stands: 8.5 for stride 16. Ours is 8: pixel 1 is centred at 0.5."""
+    """Return where the first cell of a map stands: 8.5 for stride 16. Ours is 8: pixel 1 is centred at 0.5."""
     return stride / 2 + 0.5
 
 
 def feature_map_size(height: int, width: int, halvings: int = 4) -> tuple[int, int]:
-    """Rows and columns of the map after VGG-16's poolings, which round up: 540 x 720 gives 34 x 45."""
+    """Return rows and columns of the map after VGG-16's poolings, which round up: 540 x 720 gives 34 x 45."""
     return -(-height // 2**halvings), -(-width // 2**halvings)
 
 
@@ -29,7 +30,9 @@ def make_anchors(
     first: tuple[float, float] | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """Anchors ``(k * height * width, 4)`` as ``xcycwh``, ordered by shape, row, column; ours by row, column, shape.
+    """Return anchors ``(k * height * width, 4)`` as ``xcycwh``, ordered by shape, row, column.
+
+    Ours are ordered by row, column, shape.
 
     Args:
         shapes: k pairs (w, h) in pixels.
@@ -39,14 +42,16 @@ def make_anchors(
         dtype: of the result.
     """
     first = first or (field_center(stride[0]), field_center(stride[1]))
-    cells = ours.to_center(ours.anchor_grid(shapes, height, width, 1, dtype))  # centres at 0.5, 1.5, ...
+    kind = np.float64 if dtype == torch.float64 else np.float32
+    cells = torch.from_numpy(ours.anchor_grid(shapes, height, width, 1, kind)).to(dtype)
+    cells = ours.to_center(cells)  # centres at 0.5, 1.5, ...
     cells = cells.reshape(height, width, len(shapes), 4).permute(2, 0, 1, 3).reshape(-1, 4)
     centers = (cells[:, :2] - 0.5) * cells.new_tensor(stride) + cells.new_tensor(first)
     return torch.cat((centers, cells[:, 2:]), dim=1)
 
 
 def reshape_box_features(features: Tensor, k: int) -> Tensor:
-    """``(N, k * D, H, W)`` of a convolution, shape by shape, as rows ``(N, k * H * W, D)``."""
+    """Return ``(N, k * D, H, W)`` of a convolution, shape by shape, as rows ``(N, k * H * W, D)``."""
     n, channels, height, width = features.shape
     rows = features.reshape(n, k, channels // k, height, width).permute(0, 1, 3, 4, 2)
     return rows.reshape(n, k * height * width, channels // k)
@@ -58,6 +63,6 @@ def make_boxes(
     stride: tuple[float, float] = (16, 16),
     first: tuple[float, float] | None = None,
 ) -> Tensor:
-    """Boxes ``(N, k * H * W, 4)`` as ``xcycwh`` of the box convolution's output ``(N, 4 * k, H, W)``."""
+    """Return boxes ``(N, k * H * W, 4)`` as ``xcycwh`` of the box convolution's output ``(N, 4 * k, H, W)``."""
     anchors = make_anchors(shapes, *offsets.shape[-2:], stride=stride, first=first, dtype=offsets.dtype)
     return apply_box_transform(anchors.to(offsets.device), reshape_box_features(offsets, len(shapes)))

@@ -20,65 +20,65 @@ Format = Literal["xcycwh", "x1y1x2y2", "xywh"]
 
 
 def xcycwh_to_ours(boxes: Tensor) -> Tensor:
-    """Our ``x1 y1 x2 y2`` of ``xcycwh``, without loss: pixel 1 is our interval from 0 to 1, its centre 0.5."""
+    """Return our ``x1 y1 x2 y2`` of ``xcycwh``, without loss: pixel 1 is the interval from 0 to 1, its centre 0.5."""
     return ours.from_center(boxes - boxes.new_tensor([0.5, 0.5, 0, 0]))
 
 
 def ours_to_xcycwh(boxes: Tensor) -> Tensor:
-    """The inverse of :func:`xcycwh_to_ours`."""
+    """Invert :func:`xcycwh_to_ours`."""
     return ours.to_center(boxes) + boxes.new_tensor([0.5, 0.5, 0, 0])
 
 
 def corners_to_ours(boxes: Tensor) -> Tensor:
-    """Our boxes of inclusive 1-based corners: our width is their ``x2 - x1 + 1``."""
+    """Return our boxes of inclusive 1-based corners: our width is their ``x2 - x1 + 1``."""
     return boxes - boxes.new_tensor([1, 1, 0, 0])
 
 
 def ours_to_corners(boxes: Tensor) -> Tensor:
-    """The inverse of :func:`corners_to_ours`."""
+    """Invert :func:`corners_to_ours`."""
     return boxes + boxes.new_tensor([1, 1, 0, 0])
 
 
 def xcycwh_to_x1y1x2y2(boxes: Tensor) -> Tensor:
-    """Corners ``(w - 1) / 2`` from the centre; ours are ``w / 2`` from it."""
+    """Return corners ``(w - 1) / 2`` from the centre; ours are ``w / 2`` from it."""
     return ours_to_corners(xcycwh_to_ours(boxes))
 
 
 def x1y1x2y2_to_xcycwh(boxes: Tensor) -> Tensor:
-    """Centre and size ``x2 - x1``, without the 1 that :func:`xcycwh_to_x1y1x2y2` took: there and back loses a pixel."""
+    """Return centre and size ``x2 - x1``, without the 1 that :func:`xcycwh_to_x1y1x2y2` took: a pixel is lost."""
     return ours.to_center(boxes)
 
 
 def xywh_to_x1y1x2y2(boxes: Tensor) -> Tensor:
-    """The last pixel of a box is ``x + w - 1``; ours ends at ``x + w``."""
+    """Return corners: the last pixel of a box is ``x + w - 1``; ours ends at ``x + w``."""
     return ours.from_size(boxes) - boxes.new_tensor([0, 0, 1, 1])
 
 
 def x1y1x2y2_to_xywh(boxes: Tensor) -> Tensor:
-    """The inverse of :func:`xywh_to_x1y1x2y2`."""
+    """Invert :func:`xywh_to_x1y1x2y2`."""
     return ours.to_size(boxes + boxes.new_tensor([0, 0, 1, 1]))
 
 
 def xcycwh_to_xywh(boxes: Tensor) -> Tensor:
-    """First pixel ``(w - 1) / 2`` before the centre."""
+    """Return first pixel and size; the first pixel is ``(w - 1) / 2`` before the centre."""
     return x1y1x2y2_to_xywh(xcycwh_to_x1y1x2y2(boxes))
 
 
 def xywh_to_xcycwh(boxes: Tensor) -> Tensor:
-    """Centre ``w / 2`` after the first pixel: half a pixel more than :func:`xcycwh_to_xywh` took away."""
+    """Return a centre ``w / 2`` after the first pixel: half a pixel more than :func:`xcycwh_to_xywh` took away."""
     return ours.to_center(ours.from_size(boxes))
 
 
 def scale_boxes_xywh(boxes: Tensor, factor: float) -> Tensor:
-    """``xywh`` boxes of a picture resized by ``factor``; pixel 1 stays pixel 1."""
+    """Return ``xywh`` boxes of an image resized by ``factor``; pixel 1 stays pixel 1."""
     first = boxes.new_tensor([1, 1, 0, 0])
     return (boxes - first) * factor + first
 
 
 def true_boxes(boxes: Tensor, factor: float, long_side: int = 720) -> Tensor:
-    """What the program trains on: ``xywh`` boxes of a picture that is resized by ``factor``, as whole ``xcycwh``.
+    """Return what the program trains on: ``xywh`` boxes of an image resized by ``factor``, as whole ``xcycwh``.
 
-    Rounded to pixels (halves away from 0), then pushed and cut into the square of ``long_side``, also where the picture
+    Rounded to pixels (halves away from 0), then pushed and cut into the square of ``long_side``, also where the image
     is lower than that. The centre is the first pixel and half the size, rounded down.
     """
     scaled = scale_boxes_xywh(boxes, factor)
@@ -96,7 +96,7 @@ def clip_boxes(
     x_min: float = 1,
     y_min: float = 1,
 ) -> tuple[Tensor, Tensor]:
-    """Boxes cut to the picture, and a mask of those with a size left.
+    """Return boxes cut to the image, and a mask of those with a size left.
 
     The first pixel is clamped to ``[min, max - 1]`` and the last to ``[min + 1, max]``: a box outside becomes a valid
     one on the border, where ours becomes empty. Only a box of at most one pixel that is not on the border is invalid.
@@ -111,17 +111,17 @@ def clip_boxes(
 
 
 def apply_box_transform(boxes: Tensor, offsets: Tensor) -> Tensor:
-    """``xcycwh`` boxes moved by ``offsets``, DenseCap's Eqs. 1 and 2: :func:`saywhere.boxes.decode` without a bound."""
+    """Return ``xcycwh`` boxes moved by ``offsets``, DenseCap's Eqs. 1 and 2, without a bound."""
     return ours.to_center(ours.decode(offsets, ours.from_center(boxes)))
 
 
 def invert_box_transform(anchors: Tensor, boxes: Tensor) -> Tensor:
-    """The offsets that turn ``anchors`` into ``boxes`` (both ``xcycwh``); a size of 0 gives infinities, as there."""
+    """Return the offsets that turn ``anchors`` into ``boxes`` (both ``xcycwh``); a size of 0 gives infinities."""
     return ours.encode(ours.from_center(boxes), ours.from_center(anchors))
 
 
 def box_iou(a: Tensor, b: Tensor) -> Tensor:
-    """IoU ``(..., N, M)`` of ``xcycwh`` boxes ``a (..., N, 4)``, ``b (..., M, 4)``, as the training sampler counts it.
+    """Return the IoU ``(..., N, M)`` of ``xcycwh`` boxes ``a (..., N, 4)``, ``b (..., M, 4)`` of the training sampler.
 
     Areas are ``w h``, but the intersection is between inclusive corners without the 1 that belongs to them: a box of
     10 x 10 pixels overlaps itself by 0.68. NMS, merging and evaluation have the 1 (:func:`iou_matrix`).
@@ -135,22 +135,22 @@ def box_iou(a: Tensor, b: Tensor) -> Tensor:
 
 
 def iou_matrix(boxes: Tensor) -> Tensor:
-    """IoU ``(N, N)`` of corner boxes ``(N, 4)`` with the "+1" areas of inclusive pixels: our IoU after conversion."""
+    """Return the IoU ``(N, N)`` of corner boxes ``(N, 4)`` with the "+1" areas of inclusive pixels."""
     return ours.iou(corners_to_ours(boxes), corners_to_ours(boxes))
 
 
 def merge_boxes(boxes: Tensor, threshold: float) -> tuple[Tensor, list[list[int]]]:
-    """Means ``(G, 4)`` and members of the groups of corner boxes ``(N, 4)``: our merging with "+1" areas.
+    """Return means ``(G, 4)`` and members of the groups of corner boxes ``(N, 4)``: our merging with "+1" areas.
 
     The program counts neighbours in a byte, so that 256 boxes that are all neighbours have none and vanish. Here they
     are one group.
     """
-    means, groups = ours.merge(corners_to_ours(boxes), threshold)
-    return ours_to_corners(means), groups
+    means, groups = ours.merge(corners_to_ours(boxes).numpy(), threshold)
+    return ours_to_corners(torch.from_numpy(means)), groups
 
 
 def nms(boxes: Tensor, scores: Tensor, overlap: float, max_boxes: int | None = None) -> Tensor:
-    """Indices of the corner boxes that survive, best first: our NMS with "+1" areas and the program's order of ties.
+    """Return the corner boxes that survive, best first: our NMS with "+1" areas and the program's order of ties.
 
     Scores are compared as float32 and read from the end of an ascending sort. Boxes with IoU <= ``overlap`` stay.
     """

@@ -18,21 +18,21 @@ BEAM = 20
 
 
 class LanguageModel(nn.Module):
-    """An LSTM that hears the code of a region, START, and then words.
+    """An LSTM whose inputs are the embedding of a region, START, and then words.
 
     The LSTM is torch's, whose second bias stays 0: the program has one.
 
     Args:
-        code_size: D of region codes.
+        embed_dim: D of region embeddings.
         words: V, the unknown word included.
-        word_size: of the word vectors, and of the encoded code.
+        word_size: of the word vectors, and of the encoded embedding.
         hidden_size: of the LSTM.
-        dropout: on what the LSTM puts out.
+        dropout: on the LSTM's output.
     """
 
-    def __init__(self, code_size: int, words: int, word_size: int = 512, hidden_size: int = 512, dropout: float = 0.0):
+    def __init__(self, embed_dim: int, words: int, word_size: int = 512, hidden_size: int = 512, dropout: float = 0.0):
         super().__init__()
-        self.encode = nn.Linear(code_size, word_size)
+        self.encode = nn.Linear(embed_dim, word_size)
         self.words = nn.Embedding(words + 2, word_size)
         self.lstm = nn.LSTM(word_size, hidden_size, batch_first=True)
         self.dropout = nn.Dropout(dropout)
@@ -54,10 +54,10 @@ class LanguageModel(nn.Module):
         """The token that is START and END, V + 1."""
         return self.output.out_features
 
-    def forward(self, codes: Tensor, tokens: Tensor) -> Tensor:
-        """Scores ``(N, T + 2, V + 1)`` after hearing the code, START, and each of ``tokens (N, T)``, 0 where none."""
-        heard = torch.cat((torch.full_like(tokens[:, :1], self.start), tokens), dim=1)
-        inputs = torch.cat((torch.relu(self.encode(codes))[:, None], self._vectors(heard)), dim=1)
+    def forward(self, embeddings: Tensor, tokens: Tensor) -> Tensor:
+        """Return scores ``(N, T + 2, V + 1)`` after the embedding, START, and each of ``tokens (N, T)``, 0 if none."""
+        previous = torch.cat((torch.full_like(tokens[:, :1], self.start), tokens), dim=1)
+        inputs = torch.cat((torch.relu(self.encode(embeddings))[:, None], self._vectors(previous)), dim=1)
         return self.output(self.dropout(self.lstm(inputs)[0]))
 
     def _vectors(self, tokens: Tensor) -> Tensor:
@@ -65,81 +65,81 @@ class LanguageModel(nn.Module):
         return self.words(torch.where(tokens == 0, self.words.num_embeddings, tokens) - 1)
 
     def targets(self, tokens: Tensor) -> Tensor:
-        """What :meth:`forward` should put out, ``(N, T + 2)``: nothing, the tokens, END, then nothing."""
+        """Return what :meth:`forward` should predict, ``(N, T + 2)``: nothing, the tokens, END, then nothing."""
         padded = functional.pad(tokens, (1, 1))
         first_free = (tokens == 0).long().cumsum(dim=1).eq(0).sum(dim=1, keepdim=True) + 1
         return padded.scatter(1, first_free, self.start)
 
     def loss(self, scores: Tensor, targets: Tensor) -> Tensor:
-        """Cross entropy summed over time, divided by the number N of sequences, not of words."""
+        """Return the cross entropy summed over time, divided by the number N of sequences, not of words."""
         flat = functional.cross_entropy(scores.flatten(0, 1), targets.flatten() - 1, reduction="sum", ignore_index=-1)
         return flat / max(len(scores), 1)
 
-    # Saying
+    # Decoding
 
-    def begin(self, codes: Tensor) -> State:
-        """The state (h, c), each ``(N, hidden)``, after the codes ``(N, D)``."""
-        _, (h, c) = self.lstm(torch.relu(self.encode(codes))[:, None])
+    def begin(self, embeddings: Tensor) -> State:
+        """Return the state (h, c), each ``(N, hidden)``, after the embeddings ``(N, D)``."""
+        _, (h, c) = self.lstm(torch.relu(self.encode(embeddings))[:, None])
         return h[0], c[0]
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """Scores ``(N, V + 1)`` after hearing ``tokens (N,)``, and the next state."""
+        """Return scores ``(N, V + 1)`` of the word after ``tokens (N,)``, and the next state."""
         h, c = (part[None].contiguous() for part in state)
         hidden, (h, c) = self.lstm(self._vectors(tokens)[:, None], (h, c))
         return self.output(hidden[:, 0]), (h[0], c[0])
 
     @torch.no_grad()
-    def sample(self, codes: Tensor, length: int = SEQUENCE_LENGTH) -> Tensor:
-        """Tokens ``(N, length)``, the likeliest at each step; what follows an END is said as if nothing had ended."""
-        state, said = self.begin(codes), []
-        tokens = torch.full((len(codes),), self.start, device=codes.device)
+    def sample(self, embeddings: Tensor, length: int = SEQUENCE_LENGTH) -> Tensor:
+        """Return tokens ``(N, length)``, the likeliest at each step, after an END too."""
+        state, decoded = self.begin(embeddings), []
+        tokens = torch.full((len(embeddings),), self.start, device=embeddings.device)
         for _ in range(length):
             scores, state = self.step(tokens, state)
             tokens = scores.argmax(dim=1) + 1
-            said.append(tokens)
-        return torch.stack(said, dim=1)
+            decoded.append(tokens)
+        return torch.stack(decoded, dim=1)
 
     @torch.no_grad()
-    def beam_search(self, codes: Tensor, length: int = SEQUENCE_LENGTH, beam: int = BEAM) -> Tensor:
-        """Tokens ``(N, length)`` by the program's beam search, which none of its commands calls.
+    def beam_search(self, embeddings: Tensor, length: int = SEQUENCE_LENGTH, beam_size: int = BEAM) -> Tensor:
+        """Return tokens ``(N, length)`` by the program's beam search, which none of its commands calls.
 
-        Two quirks of it: the beams begin with the LSTM's cells in place of its output, so that ``beam`` 1 is not
-        :meth:`sample`; and a beam that has ended goes on as ``beam`` equal ones, which push others out.
+        Two quirks of it: the beams begin with the LSTM's cells in place of its output, so that ``beam_size`` 1 is not
+        :meth:`sample`; and a beam that has ended goes on as ``beam_size`` equal ones, which push others out.
 
         Raises:
-            ValueError: ``beam`` is larger than the number of words and END.
+            ValueError: ``beam_size`` is larger than the number of words and END.
         """
-        if not 1 <= beam <= self.start:
-            raise ValueError(f"beam is {beam}, but there are {self.start} words")
-        found = [self._beams(code[None], length, beam) for code in codes]
-        return torch.stack(found) if found else torch.zeros(0, length, dtype=torch.long, device=codes.device)
+        if not 1 <= beam_size <= self.start:
+            raise ValueError(f"beam_size is {beam_size}, but there are {self.start} words")
+        found = [self._beams(embedding[None], length, beam_size) for embedding in embeddings]
+        return torch.stack(found) if found else torch.zeros(0, length, dtype=torch.long, device=embeddings.device)
 
-    def _beams(self, code: Tensor, length: int, beam: int) -> Tensor:
-        """The best beam ``(length,)`` for one code ``(1, D)``."""
-        start = torch.full((1,), self.start, device=code.device)
-        scores, (_, c) = self.step(start, self.begin(code))
-        total, words = scores.log_softmax(dim=1)[0].topk(beam)
+    def _beams(self, embedding: Tensor, length: int, beam_size: int) -> Tensor:
+        """The best beam ``(length,)`` for one embedding ``(1, D)``."""
+        start = torch.full((1,), self.start, device=embedding.device)
+        scores, (_, c) = self.step(start, self.begin(embedding))
+        total, words = scores.log_softmax(dim=1)[0].topk(beam_size)
         beams, ended = (words + 1)[:, None], words + 1 == self.start
-        state = (c.expand(beam, -1), c.expand(beam, -1))
+        state = (c.expand(beam_size, -1), c.expand(beam_size, -1))
         for _ in range(length - 1):
             scores, state = self.step(beams[:, -1], state)
             log_probs = scores.log_softmax(dim=1).masked_fill(ended[:, None], 0)
-            best, words = log_probs.topk(beam, dim=1)
-            total, rows = (total[:, None] + best).flatten().topk(beam)
-            parent, last = rows // beam, words.flatten()[rows] + 1
+            best, words = log_probs.topk(beam_size, dim=1)
+            total, rows = (total[:, None] + best).flatten().topk(beam_size)
+            parent, last = rows // beam_size, words.flatten()[rows] + 1
             beams, ended = torch.cat((beams[parent], last[:, None]), dim=1), ended[parent] | (last == self.start)
             state = (state[0][parent], state[1][parent])
         return beams[total.argmax()]
 
 
 def decode_sequences(tokens: Tensor, words: Sequence[str]) -> list[str]:
-    """Captions of ``tokens (N, T)``: the ``words`` (V of them, the first is token 1) up to the first END."""
+    """Return the captions of ``tokens (N, T)``: the ``words`` (V, the first is token 1) up to the first END."""
     captions: list[str] = []
     for row in tokens.tolist():
-        said: list[str] = []
+        caption: list[str] = []
         for token in map(int, row):
             if not 1 <= token <= len(words):
                 break
-            said.append(words[token - 1])
-        captions.append(" ".join(said))
+            caption.append(words[token - 1])
+        captions.append(" ".join(caption))
     return captions

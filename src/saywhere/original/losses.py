@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from saywhere.ops.losses import box_loss, offset_decay, score_loss
 from saywhere.original.boxes import invert_box_transform
-from saywhere.vision.losses import box_loss, offset_decay, score_loss
 
 __all__ = [
     "balanced_cross_entropy",
@@ -22,15 +22,15 @@ OFFSET_LIMIT = 10.0
 
 
 def two_way_cross_entropy(scores: Tensor, targets: Tensor) -> Tensor:
-    """Mean cross entropy of logits ``(N, 2)``, positive before negative; ``targets (N,)`` are 1 or 2; 0 for no rows.
+    """Return the mean cross entropy of logits ``(N, 2)``, positive first, to ``targets (N,)`` 1 or 2; 0 for no rows.
 
-    Only the difference of the two logits counts: it is the logit of :func:`saywhere.vision.losses.score_loss`.
+    Only the difference of the two logits counts: it is the logit of :func:`saywhere.ops.losses.score_loss`.
     """
     return score_loss(scores[:, 0] - scores[:, 1], targets == 1)
 
 
 def balanced_cross_entropy(positive: Tensor, negative: Tensor) -> Tensor:
-    """The RPN's objectness loss: the mean over positives ``(P, 2)`` plus the mean over negatives ``(M, 2)``.
+    """Return the RPN's objectness loss: the mean over positives ``(P, 2)`` plus that over negatives ``(M, 2)``.
 
     Either side counts as a whole, however few there are of it; a mean over the batch would favour the more frequent.
     """
@@ -40,7 +40,7 @@ def balanced_cross_entropy(positive: Tensor, negative: Tensor) -> Tensor:
 
 
 def logistic_loss(scores: Tensor, targets: Tensor) -> Tensor:
-    """Mean over ``N * C`` of the binary logistic losses of logits ``(N, C)``; 0 for no rows.
+    """Return the mean over ``N * C`` of the binary logistic losses of logits ``(N, C)``; 0 for no rows.
 
     ``targets (N,)`` name the one class, counted from 1, that each row is; 0: none. The recognition network has C = 1.
     """
@@ -49,7 +49,7 @@ def logistic_loss(scores: Tensor, targets: Tensor) -> Tensor:
 
 
 def offset_loss(offsets: Tensor, targets: Tensor) -> Tensor:
-    """Smooth L1 (beta 1), mean over the elements of ``offsets (..., 4)``.
+    """Return smooth L1 (beta 1), the mean over the elements of ``offsets (..., 4)``.
 
     A row with a target beyond ``OFFSET_LIMIT`` costs nothing but still counts in the mean. The program gets there by
     overwriting both rows with zeros in place; we leave them.
@@ -58,7 +58,7 @@ def offset_loss(offsets: Tensor, targets: Tensor) -> Tensor:
 
 
 def box_regression_loss(offsets: Tensor, anchors: Tensor, boxes: Tensor) -> Tensor:
-    """:func:`offset_loss` between ``offsets`` and those that turn ``anchors`` into ``boxes``.
+    """Return :func:`offset_loss` between ``offsets`` and those that turn ``anchors`` into ``boxes``.
 
     Gradients reach ``anchors`` too: in the recognition network they are proposals, and the program detaches nothing.
     """

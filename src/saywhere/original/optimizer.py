@@ -43,7 +43,7 @@ class Adam(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """One step; ``closure`` computes the loss and its gradients again, if given."""
+        """Take one step; ``closure`` computes the loss and its gradients again, if given."""
         loss = None
         if closure is not None:
             with torch.enable_grad():

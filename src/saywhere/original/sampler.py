@@ -8,23 +8,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from saywhere.ops.box_sampling import RegionSampler, SampledBoxes
 from saywhere.original.boxes import box_iou, xcycwh_to_x1y1x2y2
-from saywhere.vision.localization import Choice, RegionSampler
 
 
-def inside_picture(boxes: Tensor, width: float, height: float) -> Tensor:
-    """Mask ``(N,)`` of the ``xcycwh`` boxes whose first and last pixels are in the picture, from 1 to its size."""
+def inside_image(boxes: Tensor, width: float, height: float) -> Tensor:
+    """Return the mask ``(N,)`` of ``xcycwh`` boxes whose first and last pixels are in the image, from 1 to its size."""
     corners = xcycwh_to_x1y1x2y2(boxes)
     return (corners[..., :2] >= 1).all(dim=-1) & (corners[..., 2:] <= corners.new_tensor([width, height])).all(dim=-1)
 
 
 @dataclass(frozen=True)
 class BoxSampler:
-    """Draws positives and negatives among boxes by their :func:`box_iou` with the truths.
+    """Samples positives and negatives among boxes by their :func:`box_iou` with the truths.
 
-    A box is positive above ``high``, negative below ``low``, neither if it leaves the picture (when one is given). The
+    A box is positive above ``high``, negative below ``low``, neither if it leaves the image (when one is given). The
     best box of each truth is positive in any case; its own best truth, which may be another one, is what it learns.
-    Positives are at most half of ``size``, drawn without replacement; negatives fill the rest, with replacement where
+    Positives are at most half of ``size``, sampled without replacement; negatives fill the rest, with replacement where
     they are too few. If there are none, all that is not positive is negative.
     """
 
@@ -36,25 +36,25 @@ class BoxSampler:
         self,
         boxes: Tensor,
         truths: Tensor,
-        picture: tuple[float, float] | None = None,
+        image: tuple[float, float] | None = None,
         generator: torch.Generator | None = None,
-    ) -> Choice:
-        """Indices from 0 of ``boxes (A, 4)``, positives with those of their ``truths (M, 4)``; all ``xcycwh``.
+    ) -> SampledBoxes:
+        """Return indices from 0 of ``boxes (A, 4)``, positives with those of their ``truths (M, 4)``; all ``xcycwh``.
 
-        ``picture`` is its (width, height); without it boxes outside are drawn too.
+        ``image`` is its (width, height); without it boxes outside are sampled too.
         """
-        inside = None if picture is None else inside_picture(boxes, *picture)
-        return self._drawing()(box_iou(boxes, truths), inside, generator)
+        inside = None if image is None else inside_image(boxes, *image)
+        return self._sampler()(box_iou(boxes, truths), inside, generator)
 
     def candidates(
-        self, boxes: Tensor, truths: Tensor, picture: tuple[float, float] | None = None
+        self, boxes: Tensor, truths: Tensor, image: tuple[float, float] | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Masks ``(A,)`` of the positive and the negative boxes that are drawn from."""
-        inside = None if picture is None else inside_picture(boxes, *picture)
-        positive, _, negative = self._drawing().candidates(box_iou(boxes, truths), inside)
+        """Return masks ``(A,)`` of the positive and the negative boxes that are sampled from."""
+        inside = None if image is None else inside_image(boxes, *image)
+        positive, _, negative = self._sampler().candidates(box_iou(boxes, truths), inside)
         return positive, negative
 
-    def _drawing(self) -> RegionSampler:
+    def _sampler(self) -> RegionSampler:
         return RegionSampler(self.size, self.high, self.low, fill=True)
 
 
@@ -79,5 +79,5 @@ class _Pick(torch.autograd.Function):
 
 
 def pick(values: Tensor, rows: Tensor) -> Tensor:
-    """``values[rows]``; a row that is picked twice gets the gradient of the last time only, not the sum."""
+    """Return ``values[rows]``; a row picked twice gets the gradient of the last time only, not the sum."""
     return _Pick.apply(values, rows)  # pyright: ignore[reportReturnType]

@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 from saywhere import boxes as ours
-from saywhere.vision.sampling import bilinear
+from saywhere.ops.bilinear import bilinear
 
 
 def box_to_affine(boxes: Tensor, image_height: int, image_width: int) -> Tensor:
-    """The affine maps ``(N, 2, 3)`` from the square [-1, 1] to each ``xcycwh`` box, y before x.
+    """Return the affine maps ``(N, 2, 3)`` from the square [-1, 1] to each ``xcycwh`` box, y before x.
 
-    Centres run from -1 at pixel 1 to 1 at the last pixel, but sizes are divided by the picture's size, not that less 1.
+    Centres run from -1 at pixel 1 to 1 at the last pixel, but sizes are divided by the image's size, not that less 1.
     """
     xc, yc, w, h = boxes.unbind(-1)
     x, y = (2 * xc - image_width - 1) / (image_width - 1), (2 * yc - image_height - 1) / (image_height - 1)
@@ -24,14 +24,14 @@ def box_to_affine(boxes: Tensor, image_height: int, image_width: int) -> Tensor:
 def roi_pooling(
     features: Tensor, boxes: Tensor, image_height: int, image_width: int, size: int | tuple[int, int] = 7
 ) -> Tensor:
-    """Features ``(N, C, rows, columns)`` sampled in each ``xcycwh`` box: our ``bilinear`` with another map to cells.
+    """Return features ``(N, C, rows, columns)`` in each ``xcycwh`` box: ``bilinear`` with another map to cells.
 
-    The program puts the first cell on the picture's first pixel, the last cell on its last pixel and the others evenly
+    The program puts the first cell on the image's first pixel, the last cell on its last pixel and the others evenly
     between. Ours stand in the middle of the pixels that they are made from, exactly a stride apart.
 
     Args:
-        features: ``(C, H, W)`` of one picture.
-        boxes: ``(N, 4)`` in pixels of that picture.
+        features: ``(C, H, W)`` of one image.
+        boxes: ``(N, 4)`` in pixels of that image.
         image_height, image_width: its size.
         size: points per side, or (rows, columns).
     """

@@ -49,11 +49,11 @@ class _Reader(T7Reader):
         self.path, self.size, self.depth = path, os.fstat(file.fileno()).st_size, 0
 
     def left(self) -> int:
-        """Bytes after the place that is read."""
+        """Return the bytes after the place that is read."""
         return self.size - self.f.tell()
 
     def take(self, length: int) -> bytes:
-        """The next bytes, all of them there."""
+        """Return the next bytes, all of them there."""
         if not 0 <= length <= self.left():
             raise Torch7Error("it ends before it is complete" if length > 0 else f"a length is {length}")
         return self.f.read(length)
@@ -154,7 +154,7 @@ def _one_line(path: Path) -> Iterator[None]:
 
 
 def read(path: str | Path) -> Any:
-    """What a Torch7 binary file holds: tables are dicts, objects :class:`Torch7Object`, tensors views of the file.
+    """Return what a Torch7 binary file holds: dicts for tables, :class:`Torch7Object`, views of the file for tensors.
 
     Strings that are not UTF-8 get replacement characters; functions are None.
 

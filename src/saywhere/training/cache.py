@@ -1,10 +1,10 @@
-"""Features of a frozen backbone on disk, so that training on a CPU does not compute them again in each epoch.
+"""Features of a frozen network on disk, so that training on a CPU does not compute them again in each epoch.
 
 A cache is a folder named by a hash of everything its contents depend on. ``features.bin`` holds the maps of each view
-of each picture one after the other in half precision; ``index.jsonl`` has a line for each block: where it starts, the
-shapes of its maps, its CRC-32. The block is written before its line, so a cache that was interrupted at any point goes
-on from the last whole block, and every block is checked against its CRC when it is first read. ``lock`` is held while a
-cache is filled, so that of several runs one fills it and the others wait.
+of each image one after the other in half precision; ``index.jsonl`` has a line for each block: where it starts, the
+shapes of its maps, its CRC-32. The block is written before its line, so a cache that was interrupted at any point is
+resumed after the last whole block, and every block is checked against its CRC when it is first read. ``lock`` is held
+while a cache is filled, so that of several runs one fills it and the others wait.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
 
-import numpy
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from saywhere.errors import UserError
-from saywhere.images import ImageError, Preprocess, open_picture
+from saywhere.images import ImageError, Preprocess, open_image
 
-HALF_MAX = float(numpy.finfo(numpy.float16).max)
+HALF_MAX = float(np.finfo(np.float16).max)
 
 
-class CachedPicture(Protocol):
-    """What the cache needs of a sample: the file and its upright size."""
+class CachedImage(Protocol):
+    """A sample as the cache needs it: the file and its upright size."""
 
     @property
     def image(self) -> Path:
@@ -42,18 +42,18 @@ class CachedPicture(Protocol):
 
     @property
     def width(self) -> int:
-        """Pixels of the upright picture."""
+        """Pixels of the upright image."""
         ...
 
     @property
     def height(self) -> int:
-        """Pixels of the upright picture."""
+        """Pixels of the upright image."""
         ...
 
 
 @dataclass(frozen=True)
 class Block:
-    """Where the maps of one view of one picture are: byte offset, shape of each map, CRC-32 of the bytes."""
+    """Say where the maps of one view of one image are: byte offset, shape of each map, CRC-32 of the bytes."""
 
     offset: int
     shapes: tuple[tuple[int, int, int], ...]
@@ -66,46 +66,46 @@ class Block:
 
 
 class FeatureCache:
-    """Cached maps of the pictures of one split, by number of the picture and view (as it is, or mirrored).
+    """Read the cached maps of images by number of the image and view (as it is, or mirrored); made by :func:`build`.
 
-    Made by :func:`build`. Attributes:
+    Attributes:
         folder: of ``features.bin`` and ``index.jsonl``.
-        damaged: number of each picture that cannot be read, and why.
+        damaged: number of each image that cannot be read, and why.
     """
 
     def __init__(self, folder: Path, blocks: dict[tuple[int, bool], Block], damaged: dict[int, str]):
         self.folder, self.damaged = folder, damaged
         self._blocks, self._checked = blocks, set[tuple[int, bool]]()
         path = folder / "features.bin"
-        self._bytes = numpy.memmap(path, numpy.uint8, mode="r") if path.stat().st_size else numpy.zeros(0, numpy.uint8)
+        self._bytes = np.memmap(path, np.uint8, mode="r") if path.stat().st_size else np.zeros(0, np.uint8)
 
     def __len__(self) -> int:
         return len(self._blocks)
 
     def read(self, index: int, flipped: bool) -> tuple[Tensor, ...]:
-        """The maps ``(C_l, H_l, W_l)`` float16 of picture ``index``, finest first; only their bytes are copied.
+        """Return the maps ``(C_l, H_l, W_l)`` float16 of image ``index``, finest first; only their bytes are copied.
 
         Raises:
             UserError: the bytes on disk are not those that were written.
         """
         block = self._blocks[index, flipped]
-        data = numpy.array(self._bytes[block.offset : block.offset + block.size])
+        data = np.array(self._bytes[block.offset : block.offset + block.size])
         if (index, flipped) not in self._checked:
             if zlib.crc32(data.data) != block.crc:
                 raise UserError(f"{self.folder / 'features.bin'} is damaged; delete {self.folder} and run again")
             self._checked.add((index, flipped))
-        values = torch.from_numpy(data.view(numpy.float16))
+        values = torch.from_numpy(data.view(np.float16))
         sizes = [c * h * w for c, h, w in block.shapes]
         return tuple(part.view(shape) for part, shape in zip(values.split(sizes), block.shapes, strict=True))
 
     def subset(self, indices: Sequence[int]) -> FeatureView:
-        """The pictures ``indices`` counted from 0."""
+        """Return a view of the images ``indices``, which are counted from 0 in it."""
         return FeatureView(self, tuple(indices))
 
 
 @dataclass(frozen=True)
 class FeatureView:
-    """Some pictures of a cache under numbers of their own."""
+    """Read some images of a cache, which have numbers of their own."""
 
     cache: FeatureCache
     indices: tuple[int, ...]
@@ -115,23 +115,28 @@ class FeatureView:
         return self.cache.read(self.indices[index], flipped)
 
 
-def cache_key(name: str, backbone: nn.Module, preprocess: Preprocess, pictures: Sequence[CachedPicture]) -> str:
-    """A hash of the backbone's name, strides and weights, the preprocessing, and the files (:func:`file_digest`)."""
-    strides = getattr(backbone, "strides", None)
+def cache_key(name: str, network: nn.Module, preprocess: Preprocess, images: Sequence[CachedImage]) -> str:
+    """Return a hash of all that features depend on: the network, the preprocessing, the files (:func:`file_digest`).
+
+    Args:
+        name: the network's name, or its settings; its ``strides`` and weights count too.
+        network, preprocess, images: see :func:`build`.
+    """
+    strides = getattr(network, "strides", None)
     digest = hashlib.sha256(f"2 {name} {strides} {dataclasses.astuple(preprocess)}".encode())
-    for key, tensor in backbone.state_dict().items():
+    for key, tensor in network.state_dict().items():
         digest.update(f"{key} {tuple(tensor.shape)} {tensor.dtype}".encode())
         digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
-    for picture in pictures:
-        path = picture.image.resolve()
-        digest.update(f"{path} {picture.width} {picture.height} {file_digest(path)}\n".encode())
+    for image in images:
+        path = image.image.resolve()
+        digest.update(f"{path} {image.width} {image.height} {file_digest(path)}\n".encode())
     return digest.hexdigest()[:20]
 
 
 def file_digest(path: Path) -> str:
-    """The size of a file and a checksum of its first 64 KiB, or nothing if it cannot be read.
+    """Return the size of a file and a checksum of its first 64 KiB; an empty text if it cannot be read.
 
-    Not its time: a data set that is copied or mounted anew is the same.
+    Its time does not count: a data set that is copied or mounted anew is the same.
     """
     try:
         with path.open("rb") as file:
@@ -143,58 +148,58 @@ def file_digest(path: Path) -> str:
 def build(
     root: str | Path,
     name: str,
-    backbone: nn.Module,
+    network: nn.Module,
     preprocess: Preprocess,
-    pictures: Sequence[CachedPicture],
+    images: Sequence[CachedImage],
     flip: bool,
     device: str | torch.device = "cpu",
     batch_size: int = 8,
     title: str = "features",
 ) -> FeatureCache:
-    """Open the cache of these pictures under ``root``; what is missing in it is computed first, with a progress bar.
+    """Open the cache of images under ``root``; what is missing in it is computed first, with a progress bar.
 
-    Damaged pictures are left out and listed in ``damaged``.
+    Damaged images are left out and listed in ``damaged``.
 
     Args:
         root: folder of all caches.
-        name: of the backbone.
-        backbone: list of pixels ``(3, h, w)`` to a tuple of maps each; used in eval mode.
-        preprocess: picture to pixels.
-        pictures: samples with ``image``, ``width``, ``height``.
-        flip: also the features of the mirrored pictures.
-        device: where the backbone runs meanwhile.
-        batch_size: pictures of equal shape in one pass.
-        title: stands before the progress bar.
+        name: of the network, or its settings.
+        network: turns a list of pixels ``(3, h, w)`` into a tuple of maps each; runs in eval mode.
+        preprocess: turns images into pixels.
+        images: samples with ``image``, ``width``, ``height``.
+        flip: also the features of the mirrored images.
+        device: where the network runs meanwhile.
+        batch_size: images of equal shape in one pass.
+        title: of the progress bar.
 
     Raises:
         UserError: the disk is full, or will be.
     """
-    folder = Path(root) / cache_key(name, backbone, preprocess, pictures)
+    folder = Path(root) / cache_key(name, network, preprocess, images)
     folder.mkdir(parents=True, exist_ok=True)
     views = (False, True) if flip else (False,)
     with _locked(folder):
         blocks, damaged, end = _read_index(folder)
-        complete = [i in damaged or all((i, view) in blocks for view in views) for i in range(len(pictures))]
+        complete = [i in damaged or all((i, view) in blocks for view in views) for i in range(len(images))]
         if missing := [i for i, whole in enumerate(complete) if not whole]:
-            training, home = backbone.training, next((p.device for p in backbone.parameters()), torch.device("cpu"))
-            backbone.eval().to(device)
+            training, home = network.training, _device(network)
+            network.eval().to(device)
             try:
-                _fill(folder, end, backbone, preprocess, pictures, missing, views, batch_size, title)
+                _fill(folder, end, network, preprocess, images, missing, views, batch_size, title)
             except OSError as error:
                 if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                     raise
                 raise _disk_full(folder) from error
             finally:
-                backbone.train(training).to(home)
+                network.train(training).to(home)
             blocks, damaged, _ = _read_index(folder)
     return FeatureCache(folder, blocks, damaged)
 
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Wait until no other run fills this cache, and keep others waiting; a killed run lets go of it.
+    """Wait until no other run fills this cache, and keep others waiting; a killed run releases it.
 
-    Windows and some network drives have no such locks: there one run at a time is the user's care.
+    Windows and some network drives have no such locks: there users must start one run at a time.
     """
     try:
         import fcntl
@@ -213,6 +218,10 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
 
 
+def _device(network: nn.Module) -> torch.device:
+    return next((p.device for p in network.parameters()), torch.device("cpu"))
+
+
 def _disk_full(folder: Path, needed: float | None = None) -> UserError:
     more = f" (about {needed / 1e9:.1f} GB are needed)" if needed else ""
     return UserError(
@@ -222,7 +231,7 @@ def _disk_full(folder: Path, needed: float | None = None) -> UserError:
 
 
 def _read_index(folder: Path) -> tuple[dict[tuple[int, bool], Block], dict[int, str], int]:
-    """Whole blocks and damaged pictures, and where the next block begins; cuts off what was written half."""
+    """Whole blocks and damaged images, and where the next block begins; cuts off what is incomplete."""
     index, data = folder / "index.jsonl", folder / "features.bin"
     index.touch()
     data.touch()
@@ -235,12 +244,12 @@ def _read_index(folder: Path) -> tuple[dict[tuple[int, bool], Block], dict[int, 
             if not line.endswith(b"\n"):
                 break
             if "error" in row:
-                damaged[row["picture"]] = row["error"]
+                damaged[row["image"]] = row["error"]
             else:
                 block = Block(row["offset"], tuple((c, h, w) for c, h, w in row["shapes"]), row["crc"])
                 if block.offset != end or block.offset + block.size > size:
                     break
-                blocks[row["picture"], row["flipped"]] = block
+                blocks[row["image"], row["flipped"]] = block
                 end += block.size
         except (ValueError, KeyError, TypeError):
             break
@@ -254,9 +263,9 @@ def _read_index(folder: Path) -> tuple[dict[tuple[int, bool], Block], dict[int, 
 def _fill(
     folder: Path,
     end: int,
-    backbone: nn.Module,
+    network: nn.Module,
     preprocess: Preprocess,
-    pictures: Sequence[CachedPicture],
+    images: Sequence[CachedImage],
     missing: Sequence[int],
     views: Sequence[bool],
     batch_size: int,
@@ -267,10 +276,10 @@ def _fill(
     with (folder / "features.bin").open("r+b") as data, (folder / "index.jsonl").open("a") as index:
         data.truncate(end)
         data.seek(end)
-        groups = list(_equal_shapes(preprocess, pictures, missing, batch_size))
+        groups = list(_equal_shapes(preprocess, images, missing, batch_size))
         with track(title, len(missing)) as progress:
             for number, group in enumerate(groups):
-                _fill_group(data, index, backbone, preprocess, pictures, group, views)
+                _fill_group(data, index, network, preprocess, images, group, views)
                 if number == 0:
                     _check_space(folder, (data.tell() - end) / len(group) * (len(missing) - len(group)))
                 progress.advance(len(group))
@@ -284,9 +293,9 @@ def _check_space(folder: Path, needed: float) -> None:
 def _fill_group(
     data: IO[bytes],
     index: IO[str],
-    backbone: nn.Module,
+    network: nn.Module,
     preprocess: Preprocess,
-    pictures: Sequence[CachedPicture],
+    images: Sequence[CachedImage],
     group: Sequence[int],
     views: Sequence[bool],
 ) -> None:
@@ -294,21 +303,21 @@ def _fill_group(
     lines: list[dict[str, object]] = []
     for i in group:
         try:
-            pixels[i] = preprocess(open_picture(pictures[i].image, preprocess.long_side))
+            pixels[i] = torch.from_numpy(preprocess(open_image(images[i].image, preprocess.long_side)))
         except ImageError as error:
-            lines.append({"picture": i, "error": str(error)})
-    device = next((p.device for p in backbone.parameters()), torch.device("cpu"))
+            lines.append({"image": i, "error": str(error)})
+    device = _device(network)
     for flipped in views if pixels else ():
         batch = [(p.flip(-1) if flipped else p).to(device) for p in pixels.values()]
         with torch.inference_mode():
-            features = backbone(batch)
+            features = network(batch)
         for i, maps in zip(pixels, features, strict=True):
             halves = [m.clamp(-HALF_MAX, HALF_MAX).half().cpu().numpy() for m in maps]
             block = b"".join(half.tobytes() for half in halves)
             shapes = [list(half.shape) for half in halves]
             offset = data.tell()
             data.write(block)
-            row = {"picture": i, "flipped": flipped, "offset": offset, "shapes": shapes, "crc": zlib.crc32(block)}
+            row = {"image": i, "flipped": flipped, "offset": offset, "shapes": shapes, "crc": zlib.crc32(block)}
             lines.append(row)
     data.flush()
     index.write("".join(json.dumps(line) + "\n" for line in lines))
@@ -316,12 +325,12 @@ def _fill_group(
 
 
 def _equal_shapes(
-    preprocess: Preprocess, pictures: Sequence[CachedPicture], missing: Sequence[int], batch_size: int
+    preprocess: Preprocess, images: Sequence[CachedImage], missing: Sequence[int], batch_size: int
 ) -> Iterator[list[int]]:
-    """Numbers of pictures of one shape after resizing, at most ``batch_size`` at a time."""
+    """Numbers of images of one shape after resizing, at most ``batch_size`` at a time."""
     shapes: dict[tuple[int, int], list[int]] = {}
     for i in missing:
-        shapes.setdefault(preprocess.size(pictures[i].width, pictures[i].height), []).append(i)
+        shapes.setdefault(preprocess.size(images[i].width, images[i].height), []).append(i)
     for group in shapes.values():
         for start in range(0, len(group), batch_size):
             yield group[start : start + batch_size]

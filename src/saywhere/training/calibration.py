@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from saywhere import boxes as geometry
+from saywhere.configs.densecap import Calibration, DenseCapConfig
 from saywhere.data.sample import Sample
 from saywhere.errors import UserError
-from saywhere.files import write_text
 from saywhere.images import ImageError
-from saywhere.models import checkpoint
-from saywhere.models.densecap import DenseCap
-from saywhere.models.densecap_config import DenseCapConfig
-from saywhere.models.found import Calibration, rank
+from saywhere.loading import load
+from saywhere.models.bundle import CARD, Bundle
+from saywhere.models.detection import detect, rank
+from saywhere.models.model import Model
+from saywhere.networks import checkpoint
+from saywhere.training.card import replace_section
 from saywhere.training.progress import track
 
 MATCH = 0.5
@@ -27,52 +30,57 @@ MATCH = 0.5
 HEADING = "## Calibration"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Evidence:
-    """Found regions of many pictures: ``logits (N,)``, ``confidence (N,)``, and whether each ``matches (N,)``."""
+    """Hold N regions that were found in images.
 
-    logits: Tensor
-    confidence: Tensor
-    matches: Tensor
+    Attributes:
+        logits: ``(N,)`` second scores.
+        confidence: ``(N,)`` mean log-probability of the words of each caption.
+        matches: ``(N,)`` whether the box has an IoU of ``MATCH`` or more with a true one.
+    """
+
+    logits: np.ndarray
+    confidence: np.ndarray
+    matches: np.ndarray
 
 
-def collect(model: DenseCap, samples: Sequence[Sample]) -> Evidence:
-    """What ``model`` finds in the pictures, repeats left out as :meth:`DenseCap.describe` does; with a progress bar.
+def collect(model: Model, samples: Sequence[Sample]) -> Evidence:
+    """Return what a model finds in images, without the repeats that :meth:`Model.describe` leaves out.
 
-    Pictures that cannot be read are passed over.
+    Images that cannot be read are passed over. A progress bar is shown.
 
     Raises:
-        UserError: no picture can be read, nothing is found, or all or none of it matches.
+        UserError: the model finds no regions, no image can be read, or all boxes or none of them match.
     """
-    rows: list[tuple[Tensor, Tensor, Tensor]] = []
+    detector = model.require("densecap", "be calibrated")
+    rows: list[Evidence] = []
     with track("calibration", len(samples)) as progress:
         for sample in samples:
             try:
-                rows.append(_evidence(model, sample))
+                found = detect(detector, [model.encode(sample.image)])[0]
             except ImageError:
                 continue
             finally:
                 progress.advance(1)
+            kept = rank(found.regions(detector.config.calibration), detector.config.repeat_nms)
+            overlaps = geometry.iou(found.boxes[kept], sample.boxes)
+            matches = overlaps.max(axis=1, initial=0) >= MATCH
+            rows.append(Evidence(found.logits[kept], found.confidence[kept], matches))
     if not rows:
-        raise UserError("calibration needs pictures, and not one can be read")
-    evidence = Evidence(*(torch.cat(part) for part in zip(*rows, strict=True)))
+        raise UserError("calibration needs images, and not one can be read")
+    columns = ([getattr(row, name) for row in rows] for name in ("logits", "confidence", "matches"))
+    evidence = Evidence(*map(np.concatenate, columns))
     if evidence.matches.all() or not evidence.matches.any():
         raise UserError(f"calibration needs right and wrong boxes, and all {len(evidence.matches)} are of one kind")
     return evidence
 
 
-def _evidence(model: DenseCap, sample: Sample) -> tuple[Tensor, Tensor, Tensor]:
-    found = model.find([model.encode(sample.image)])[0]
-    rows = rank(found.regions(model.config.calibration), model.config.repeat_nms)
-    best = geometry.iou(found.boxes[rows].cpu(), sample.boxes)
-    matches = best.amax(dim=1) >= MATCH if len(sample.boxes) else torch.zeros(len(rows), dtype=torch.bool)
-    return found.logits[rows].cpu(), found.confidence[rows].cpu(), matches
-
-
 def fit(evidence: Evidence) -> Calibration:
-    """The weights of logit and confidence, and the constant, that make the matches most likely (maximum likelihood)."""
-    inputs = torch.stack((evidence.logits, evidence.confidence, torch.ones_like(evidence.logits)), dim=1).double()
-    wanted = evidence.matches.double()
+    """Return the weights of logit and confidence, and the constant, of the largest likelihood."""
+    columns = (evidence.logits, evidence.confidence, np.ones(len(evidence.logits)))
+    inputs = torch.from_numpy(np.stack(columns, axis=1).astype(np.float64))
+    wanted = torch.from_numpy(evidence.matches.astype(np.float64))
     weights = torch.zeros(3, dtype=torch.float64, requires_grad=True)
     optimizer = torch.optim.LBFGS([weights], max_iter=200, line_search_fn="strong_wolfe")
 
@@ -87,30 +95,37 @@ def fit(evidence: Evidence) -> Calibration:
     return of_logit, of_confidence, constant
 
 
-def calibrate(folder: Path, samples: Sequence[Sample], source: str, device: str = "cpu") -> Calibration:
-    """Fit the calibration of the dense captioner in ``folder`` to ``samples``, and write it to its configuration.
+def calibrate(folder: str | Path, samples: Sequence[Sample], source: str, device: str | None = None) -> Calibration:
+    """Fit the calibration of the dense captioner in a model folder, and write it to its configuration.
 
-    The card gets a section that tells how; ``source`` is the name of the pictures. Weights stay as they are.
+    Weights stay as they are; the card gets a section about the calibration.
+
+    Args:
+        folder: of the model; its other parts stay as they are.
+        samples: images with boxes.
+        source: name of the images, for the card.
+        device: where the model runs; the best there is if None.
+
+    Raises:
+        UserError: there is no such model, it has no dense captioner, and what :func:`collect` raises.
     """
-    model = checkpoint.load(folder, device)
-    if not isinstance(model, DenseCap):
-        raise UserError(f"{folder} is not a dense captioner; only their scores are calibrated")
-    model.config = replace(model.config, calibration=DenseCapConfig().calibration)
-    evidence = collect(model, samples)
+    bundle = Bundle.read(folder)
+    if "densecap" not in bundle.configs:
+        raise UserError(
+            f"{folder} has no dense captioner, whose scores are calibrated; it has {', '.join(bundle.configs)}"
+        )
+    plain = {"densecap.calibration": DenseCapConfig().calibration}
+    evidence = collect(load(bundle.folder, device, options=plain), samples)
     calibration = fit(evidence)
-    checkpoint.change_config(folder, {"calibration": list(calibration)})
-    card = folder / "README.md"
-    before = card.read_text(encoding="utf-8") if card.exists() else ""
-    write_text(card, before.split(HEADING)[0].rstrip() + "\n\n" + _section(calibration, evidence, len(samples), source))
+    checkpoint.change_options(bundle.folder, {"densecap.calibration": calibration})
+    replace_section(bundle.folder / CARD, HEADING, _section(calibration, evidence, len(samples), source))
     return calibration
 
 
-def _section(calibration: Calibration, evidence: Evidence, pictures: int, source: str) -> str:
+def _section(calibration: Calibration, evidence: Evidence, images: int, source: str) -> str:
     of_logit, of_confidence, constant = calibration
-    return f"""{HEADING}
-
-Scores are logistic({of_logit:g} x logit + {of_confidence:g} x confidence + {constant:g}), where the confidence is
-the mean log-probability of the caption's words,
-fitted by `saywhere calibrate` to what is found in {pictures:,} pictures of {source}:
+    return f"""Scores are logistic({of_logit:g} x logit + {of_confidence:g} x confidence + {constant:g}), where the
+confidence is the mean log-probability of the caption's words,
+fitted by `saywhere calibrate` to what is found in {images:,} images of {source}:
 {len(evidence.matches):,} boxes; {int(evidence.matches.sum()):,} have an IoU of {MATCH:g} or more with a true one.
 """

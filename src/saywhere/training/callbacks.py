@@ -1,4 +1,4 @@
-"""What happens around the steps: saving and resuming, the best weights, samples, curves, progress."""
+"""Around the training steps: saving and resuming, the best weights, examples, curves, progress."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, cast
 
 import lightning.pytorch as lightning
+from torch import nn
 
 from saywhere.errors import UserError
-from saywhere.files import whole_file, write_atomically
-from saywhere.images import ImageError, Picture, open_picture
+from saywhere.files import atomic_path, write_atomically
+from saywhere.images import ImageError, LoadedImage, open_image
 from saywhere.training.curves import draw_curves
 from saywhere.training.dataset import Batch
 from saywhere.training.loop import TrainingModule, stepped
@@ -29,11 +30,11 @@ if TYPE_CHECKING:
 
 
 class InterruptedRun(Exception):
-    """The run was stopped by Ctrl-C or SIGTERM after its state was saved."""
+    """The run was stopped by Ctrl-C or SIGTERM, after its state was saved."""
 
 
 class RunState(lightning.Callback):
-    """Saves all that a killed run needs to go on as if nothing had happened, in ``last.ckpt``.
+    """Save all that a killed run needs to be resumed as if nothing had happened, in ``last.ckpt``.
 
     The state is saved every ``save_every`` optimiser steps, after each epoch, and after Ctrl-C or SIGTERM at the end of
     the step, or of the epoch if they come in its last step or in validation; a second Ctrl-C stops at once.
@@ -65,7 +66,7 @@ class RunState(lightning.Callback):
         batch: Batch,
         batch_idx: int,
     ) -> None:
-        """Save in the middle of an epoch, when it is time; the last batch's turn comes with the end of the epoch."""
+        """Save in the middle of an epoch, when it is time; after its last batch :meth:`on_train_epoch_end` saves."""
         if not stepped(trainer, batch_idx) or batch_idx + 1 == trainer.num_training_batches:
             return
         interrupted = self._agree(trainer)
@@ -75,15 +76,15 @@ class RunState(lightning.Callback):
             raise InterruptedRun
 
     def on_validation_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
-        """From here on a stop waits for the end of the epoch: its last steps are not saved yet."""
+        """Let a stop wait for the end of the epoch: its last steps are not saved yet."""
         self._validating = True
 
     def on_validation_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
-        """Steps are next."""
+        """Let a stop wait for the end of a step again."""
         self._validating = False
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
-        """Save after an epoch, when validation and the best weights are done with."""
+        """Save after an epoch, when the best weights are stored."""
         self._save(trainer, (trainer.current_epoch + 1, 0))
         if self._agree(trainer):
             raise InterruptedRun
@@ -97,7 +98,7 @@ class RunState(lightning.Callback):
     def _save(self, trainer: lightning.Trainer, position: tuple[int, int]) -> None:
         self._position = position
         try:
-            with whole_file(self.path) if trainer.is_global_zero else nullcontext(self.path) as path:
+            with atomic_path(self.path) if trainer.is_global_zero else nullcontext(self.path) as path:
                 trainer.save_checkpoint(path)  # called by all processes, written by the first
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -108,20 +109,20 @@ class RunState(lightning.Callback):
     def on_save_checkpoint(
         self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Write down where the run is."""
+        """Add where the run is."""
         epoch, batches = self._position
         first = cast(TrainingModule, pl_module).first_loss
         checkpoint["position"] = {"epoch": epoch, "batches": batches, "first_loss": first}
 
     def teardown(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, stage: str) -> None:
-        """Ctrl-C means again what it meant before."""
+        """Restore what Ctrl-C did before."""
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         self._handlers = {}
 
 
 class LossLog(lightning.Callback):
-    """Writes the training losses down; stands before :class:`RunState`, so that no saved state is ahead of the log."""
+    """Log the training losses; comes before :class:`RunState`, so that no saved state is ahead of the log."""
 
     def on_train_batch_end(
         self,
@@ -136,7 +137,7 @@ class LossLog(lightning.Callback):
 
 
 class Best(lightning.Callback):
-    """Keeps the weights with the smallest monitored value, and stops when ``patience`` epochs brought none smaller.
+    """Keep the weights with the smallest monitored value, and stop after ``patience`` epochs without a smaller one.
 
     Without validation the weights of the last epoch are kept.
 
@@ -153,7 +154,7 @@ class Best(lightning.Callback):
         self._since = time.monotonic()
 
     def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
-        """A resumed run that had stopped early has nothing left to do."""
+        """Stop at once if the resumed run had stopped early."""
         self._since = time.monotonic()
         trainer.should_stop = self._exhausted()
 
@@ -179,53 +180,54 @@ class Best(lightning.Callback):
         return self.patience is not None and self.epochs - 1 - self.best_epoch >= self.patience
 
     def elapsed(self) -> float:
-        """Seconds of training, those before an interruption included."""
+        """Return the seconds of training, those before an interruption included."""
         return self.seconds + time.monotonic() - self._since
 
     def state_dict(self) -> dict[str, Any]:
-        """For ``last.ckpt``."""
+        """Return what ``last.ckpt`` stores."""
         names = ("best", "best_epoch", "epochs", "metrics")
         return {**{name: getattr(self, name) for name in names}, "seconds": self.elapsed()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from ``last.ckpt``."""
+        """Restore what ``last.ckpt`` stored."""
         for name, value in state_dict.items():
             setattr(self, name, value)
 
 
-class Pictures(lightning.Callback):
-    """After each epoch: the curves, and some validation pictures with what the model sees in them.
+class Examples(lightning.Callback):
+    """Draw, after each epoch, the curves and what the network finds in some validation images.
 
     Args:
         out: folder of the run.
-        images: the pictures.
-        draw: the model's view of a picture as an image; None if there is nothing to see.
+        images: the images.
+        draw: draws what a network finds in an image; None if there is nothing to draw.
     """
 
-    def __init__(self, out: Path, images: Sequence[Path], draw: Callable[[Any, Picture], Image | None]):
+    def __init__(self, out: Path, images: Sequence[Path], draw: Callable[[Any, LoadedImage], Image | None]):
         self.out, self.images, self._draw = out, images, draw
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         """Draw in the first process."""
         if trainer.is_global_zero:
             draw_curves(self.out / "metrics.csv", self.out / "curves.png")
-            self._show(cast(Any, pl_module).model, self.out / "samples" / f"epoch-{trainer.current_epoch + 1:02d}")
+            folder = self.out / "samples" / f"epoch-{trainer.current_epoch + 1:02d}"
+            self._show(cast(TrainingModule, pl_module).network, folder)
 
-    def _show(self, model: Any, folder: Path) -> None:
-        training = model.training
-        model.eval()
+    def _show(self, network: nn.Module, folder: Path) -> None:
+        training = network.training
+        network.eval()
         for image in self.images:
             try:
-                drawn = self._draw(model, open_picture(image))
+                drawn = self._draw(network, open_image(image))
             except ImageError:
                 continue
             if drawn is not None:
                 write_atomically(folder / f"{image.stem}.png", partial(drawn.save, format="PNG"))
-        model.train(training)
+        network.train(training)
 
 
 class ShowProgress(lightning.Callback):
-    """Progress of each epoch, in the first process."""
+    """Show the progress of each epoch, in the first process."""
 
     def __init__(self) -> None:
         self._progress: Progress | None = None
@@ -233,7 +235,7 @@ class ShowProgress(lightning.Callback):
     def on_train_batch_start(
         self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, batch: Batch, batch_idx: int
     ) -> None:
-        """Begin, also in the middle of an epoch."""
+        """Start the bar, also in the middle of an epoch."""
         if self._progress is None and trainer.is_global_zero:
             title = f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}"
             self._progress = Progress(title, int(trainer.num_training_batches), batch_idx)
@@ -246,7 +248,7 @@ class ShowProgress(lightning.Callback):
         batch: Batch,
         batch_idx: int,
     ) -> None:
-        """One batch more."""
+        """Count the batch."""
         if self._progress is not None:
             self._progress.advance(1, f"loss {cast(TrainingModule, pl_module).last_loss:.4f}")
             if batch_idx + 1 == trainer.num_training_batches:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,17 +13,18 @@ from pathlib import Path
 import torch
 
 import saywhere
+from saywhere.files import write_text
 from saywhere.training.recipe import Recipe
 
 
 @dataclass(frozen=True)
 class DataFacts:
-    """What the model does and has seen.
+    """Say what a model does and what it was trained on.
 
     Attributes:
         about: what it does, after "A model that".
         name: of the data set.
-        splits: for each split its name, pictures, and how many ``unit`` they have.
+        splits: for each split its name, images, and how many ``unit`` they have.
         unit: such as ``regions``.
         words: in the vocabulary.
     """
@@ -34,9 +36,16 @@ class DataFacts:
     words: int
 
 
+def replace_section(card: Path, heading: str, text: str) -> None:
+    """Write a section at the end of a card; one with the same heading, such as ``## Calibration``, goes."""
+    before = card.read_text(encoding="utf-8") if card.exists() else ""
+    others = re.sub(rf"^{heading}\n.*?(?=^## |\Z)", "", before, flags=re.MULTILINE | re.DOTALL)
+    write_text(card, "\n\n".join([*filter(None, [others.rstrip()]), heading, text]))
+
+
 def write_card(recipe: Recipe, data: DataFacts, epoch: int, metrics: dict[str, float], seconds: float) -> str:
-    """Markdown for the checkpoint that was best after ``epoch`` epochs, ``seconds`` into the training."""
-    splits = "\n".join(f"- {split}: {pictures:,} pictures, {n:,} {data.unit}" for split, pictures, n in data.splits)
+    """Return the card, as Markdown, of the weights after ``epoch`` epochs, which took ``seconds``."""
+    splits = "\n".join(f"- {split}: {images:,} images, {n:,} {data.unit}" for split, images, n in data.splits)
     values = "\n".join(f"| {name} | {value:.4f} |" for name, value in metrics.items())
     table = f"| value | |\n|---|---|\n{values}" if values else "No validation data."
     half = ", stored as float16" if recipe.training.half else ""
@@ -71,7 +80,7 @@ The recipe:
 
 
 def machine() -> str:
-    """The device and the software, for a reader who wants to repeat a run."""
+    """Return the device and the software, for a reader who wants to repeat a run."""
     if torch.cuda.is_available():
         device = f"{torch.cuda.device_count()} x {torch.cuda.get_device_name(0)}"
     else:
@@ -80,7 +89,7 @@ def machine() -> str:
 
 
 def commit() -> str | None:
-    """The git commit of the library's source, with a mark if it was changed; None outside a repository."""
+    """Return the git commit of the library's source, with a mark if it was changed; None outside a repository."""
     folder = Path(saywhere.__file__).parent
 
     def git(*arguments: str) -> str:

@@ -17,11 +17,11 @@ COLUMNS = ("step", "epoch", "name", "value")
 
 
 class CsvLog(Logger):
-    """A file with a row ``step, epoch, name, value`` for each number; rows are appended.
+    """Write a file with a row ``step, epoch, name, value`` for each number; rows are appended.
 
     Args:
         path: of the file.
-        step: optimiser step at which the run goes on: later rows, of a run that was killed, are dropped.
+        step: optimiser step from which the run is resumed: later rows, of a run that was killed, are dropped.
     """
 
     def __init__(self, path: Path, step: int = 0):
@@ -38,21 +38,21 @@ class CsvLog(Logger):
 
     @property
     def name(self) -> str:
-        """Of the logger, for Lightning."""
+        """Name the logger for Lightning."""
         return "csv"
 
     @property
     def version(self) -> str:
-        """Of the logger, for Lightning."""
+        """Name the logger for Lightning."""
         return ""
 
     @rank_zero_only
     def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
-        """Nothing: the recipe lies beside the log."""
+        """Write nothing: the recipe is beside the log."""
 
     @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Append a row for each of ``metrics`` but ``epoch``, which stands in all of them."""
+        """Append a row for each of ``metrics`` but ``epoch``, which is in all rows."""
         epoch = int(metrics.get("epoch", 0))
         with self.path.open("a", newline="") as file:
             rows = [(step, epoch, name, repr(float(value))) for name, value in metrics.items() if name != "epoch"]
@@ -68,7 +68,7 @@ def _rows(path: Path) -> list[list[str]]:
 
 
 def read_log(path: Path) -> dict[str, list[tuple[int, float]]]:
-    """For each name its (step, value) pairs, in the order of the file."""
+    """Return for each name its (step, value) pairs, in the order of the file."""
     series: dict[str, list[tuple[int, float]]] = defaultdict(list)
     for step, _, name, value in _rows(path):
         series[name].append((int(step), float(value)))

@@ -1,4 +1,4 @@
-"""The training step, the losses' guard, validation, and Lightning around them."""
+"""The training step, the check of the losses, and validation, as Lightning runs them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as lightning
-import numpy
+import numpy as np
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
@@ -20,17 +20,17 @@ from torch.utils.data import DataLoader
 
 from saywhere.errors import UserError
 from saywhere.training.curves import CsvLog
-from saywhere.training.dataset import Batch, EpochSampler, PictureDataset
+from saywhere.training.dataset import Batch, EpochSampler, ImageDataset
 from saywhere.training.optimizers import build_optimizer, build_schedule
 from saywhere.training.recipe import Recipe
 
 VALIDATION = 1 << 32
-"""Stands for the epoch where the randomness of validation is seeded: the same in every epoch."""
+"""The epoch number that seeds the randomness of validation: the same in every epoch."""
 
 
 @dataclass(frozen=True)
 class Position:
-    """Where a run is: batches of ``epoch`` (counted from 0) that are done, and the first loss."""
+    """Say where a run is: batches of ``epoch`` (counted from 0) that are done, and the first loss."""
 
     epoch: int = 0
     batches: int = 0
@@ -40,24 +40,24 @@ class Position:
 def seed_step(seed: int, epoch: int, batch: int, rank: int) -> torch.Generator:
     """Seed torch's global randomness (dropout) for one step, and return a generator (samplers) seeded alike.
 
-    A step's randomness so depends on where in the run it is, and not on what was drawn before, which is what makes a
-    resumed run equal to an uninterrupted one.
+    A step's randomness thus depends on where in the run it is, not on the steps before, which makes a resumed run equal
+    to an uninterrupted one.
     """
-    number = int(numpy.random.SeedSequence((seed, epoch, batch, rank)).generate_state(1, numpy.uint64)[0] >> 1)
+    number = int(np.random.SeedSequence((seed, epoch, batch, rank)).generate_state(1, np.uint64)[0] >> 1)
     torch.manual_seed(number)
     return torch.Generator().manual_seed(number)
 
 
 class TrainingModule(lightning.LightningModule):
-    """A model with its criterion, as Lightning wants it.
+    """Train a network with a criterion, under Lightning.
 
     Args:
-        model: called with features, targets and a generator.
-        criterion: the model's output to named losses, whose sum is minimised.
-        extractor: name of the model's part that gives the features, and may be frozen.
+        network: called with features, targets and a generator.
+        criterion: turns the network's output into named losses, whose sum is minimised.
+        extractor: the network's part that gives the features, and may be frozen.
         recipe: of the run.
         train, validation: the data; ``validation`` may be None.
-        position: where a resumed run goes on.
+        position: where the run is resumed.
 
     Attributes:
         validation_losses: means of the last validation: ``val/loss`` and ``val/<term>``.
@@ -65,36 +65,36 @@ class TrainingModule(lightning.LightningModule):
 
     def __init__(
         self,
-        model: nn.Module,
+        network: nn.Module,
         criterion: nn.Module,
-        extractor: str,
+        extractor: nn.Module,
         recipe: Recipe,
-        train: PictureDataset,
-        validation: PictureDataset | None,
+        train: ImageDataset,
+        validation: ImageDataset | None,
         position: Position,
     ):
         super().__init__()
-        self.model, self.criterion, self.recipe = model, criterion, recipe
-        self.extractor_name = extractor
+        self.network, self.criterion, self.recipe = network, criterion, recipe
+        self._extractor = (extractor,)  # in a tuple: its weights are the network's and not to be listed twice
         self.train_data, self.validation_data, self.start = train, validation, position
         self.first_loss = position.first_loss
         self.validation_losses: dict[str, float] = {}
         self.last_loss = math.nan
         self._train_sums, self._validation_sums = _Sums(), _Sums()
-        self._pictures: list[Path] = []  # of the batches since the last optimiser step
-        model.train()
+        self._images: list[Path] = []  # of the batches since the last optimiser step
+        network.train()
         trainable = getattr(self.extractor, "set_trainable", self.extractor.requires_grad_)
         trainable(recipe.training.unfreeze_after is not None)
 
     @property
     def extractor(self) -> nn.Module:
-        """The model's part that may be frozen."""
-        return self.model.get_submodule(self.extractor_name)
+        """The network's part that may be frozen."""
+        return self._extractor[0]
 
     # Data
 
     def train_dataloader(self) -> DataLoader[Any]:
-        """Batches of this process, from where the run goes on."""
+        """Return the batches of this process, from where the run is resumed."""
         sampler = EpochSampler(
             len(self.train_data),
             self.recipe.training.batch_size,
@@ -108,33 +108,33 @@ class TrainingModule(lightning.LightningModule):
         return self._loader(self.train_data, sampler)
 
     def val_dataloader(self) -> DataLoader[Any] | list[Any]:
-        """Validation batches of this process, in the order of the data; none without validation data."""
+        """Return the validation batches of this process, in the order of the data; none without validation data."""
         if self.validation_data is None:
             return []
         size, world = self.recipe.training.batch_size, self.trainer.world_size
         sampler = EpochSampler(len(self.validation_data), size, 0, shuffle=False, rank=self.global_rank, world=world)
         return self._loader(self.validation_data, sampler)
 
-    def _loader(self, data: PictureDataset, sampler: EpochSampler) -> DataLoader[Any]:
+    def _loader(self, data: ImageDataset, sampler: EpochSampler) -> DataLoader[Any]:
         workers = self.recipe.training.workers
         return DataLoader(data, batch_sampler=sampler, collate_fn=_as_is, num_workers=workers)
 
     def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
-        """The batch on the device of the step."""
+        """Return the batch on the device of the step."""
         return batch.to(device)
 
     # Steps
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """The sum of the losses of a batch; ``UserError`` if it is not finite or explodes."""
+        """Return the sum of the losses of a batch; ``UserError`` if it is not finite or explodes."""
         epoch = self.current_epoch
         generator = seed_step(self.recipe.seed, epoch, batch_idx, self.global_rank)
         features = self._features(batch, frozen=self.recipe.training.frozen(epoch))
-        losses: dict[str, Tensor] = self.criterion(self.model(features, batch.targets, generator))
+        losses: dict[str, Tensor] = self.criterion(self.network(features, batch.targets, generator))
         loss = torch.stack(list(losses.values())).sum()
         self._guard(loss, losses, batch)
         self._train_sums.add(losses, len(batch))
-        self._pictures += batch.images
+        self._images += batch.images
         return loss
 
     def _features(self, batch: Batch, frozen: bool) -> list[tuple[Tensor, ...]]:
@@ -158,23 +158,23 @@ class TrainingModule(lightning.LightningModule):
         raise self._broken(f"{what} ({_terms(losses)})", batch.images)
 
     def _broken(self, what: str, images: Sequence[Path]) -> UserError:
-        rest, pictures = self.recipe.training.rest, ", ".join(map(str, images))
+        rest, names = self.recipe.training.rest, ", ".join(map(str, images))
         clip = "" if self.recipe.training.clip else " training.clip=10"
         return UserError(
-            f"{what}; its pictures: {pictures}. What was saved before stays, but would end here again; begin anew in "
+            f"{what}; its images: {names}. What was saved before stays, but would end here again; start over in "
             f"another folder: --out DIR training.rest.lr={rest.lr / 4:g}{clip}"
         )
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Stop before gradients that are not finite reach the weights; with 16-mixed the loss scaler skips them."""
-        pictures, self._pictures = self._pictures, []
+        images, self._images = self._images, []
         gradients = [p.grad for p in self.parameters() if p.grad is not None]
         if self.recipe.training.precision == "16-mixed" or not gradients:
             return
         norm = float(torch.stack([torch.linalg.vector_norm(gradient) for gradient in gradients]).norm())
         if not math.isfinite(norm):
             step = self.trainer.global_step
-            raise self._broken(f"the gradient is not finite (its norm is {norm}) in step {step}", pictures)
+            raise self._broken(f"the gradient is not finite (its norm is {norm}) in step {step}", images)
 
     def log_training(self, batch_idx: int) -> None:
         """Log the mean losses since the last row, every ``log_every`` optimiser steps."""
@@ -188,14 +188,14 @@ class TrainingModule(lightning.LightningModule):
         """Add up the losses of a validation batch; the same random choices in every epoch."""
         generator = seed_step(self.recipe.seed, VALIDATION, batch_idx, self.global_rank)
         features = self._features(batch, frozen=True)
-        losses: dict[str, Tensor] = self.criterion(self.model(features, batch.targets, generator))
+        losses: dict[str, Tensor] = self.criterion(self.network(features, batch.targets, generator))
         if not math.isfinite(float(torch.stack(list(losses.values())).sum())):
             what = f"the validation loss is not finite after epoch {self.current_epoch + 1}"
             raise self._broken(f"{what} ({_terms(losses)})", batch.images)
         self._validation_sums.add(losses, len(batch))
 
     def on_validation_epoch_end(self) -> None:
-        """Mean losses over all validation pictures of all processes."""
+        """Log the mean losses over all validation images of all processes."""
         self._validation_sums.reduce(self.trainer)
         self.validation_losses = self._validation_sums.means("val")
         self._validation_sums = _Sums()
@@ -208,25 +208,25 @@ class TrainingModule(lightning.LightningModule):
     # Optimiser and state
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """The losses since the last row of the log, so that the next row is that of a run that was never stopped."""
+        """Save the losses since the last row of the log, so that the next row is that of an uninterrupted run."""
         checkpoint["train_sums"] = vars(self._train_sums)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Go on from ``last.ckpt``."""
+        """Restore the losses since the last row of the log."""
         vars(self._train_sums).update(checkpoint.get("train_sums", {}))
 
     def configure_optimizers(self) -> Any:
-        """Two parameter groups; a schedule over all optimiser steps of the run."""
+        """Return the optimiser of two parameter groups, and a schedule over all optimiser steps of the run."""
         training = self.recipe.training
         batches = math.ceil(math.ceil(len(self.train_data) / self.trainer.world_size) / training.batch_size)
         steps = math.ceil(batches / training.accumulate) * training.epochs
-        optimizer = build_optimizer(self.model, self.extractor, training)
+        optimizer = build_optimizer(self.network, self.extractor, training)
         schedule = build_schedule(optimizer, training, steps)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
 
 class _Sums:
-    """Sums of named losses over pictures."""
+    """Sums of named losses over images."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -234,7 +234,7 @@ class _Sums:
         self.count = 0
 
     def add(self, losses: dict[str, Tensor], count: int) -> None:
-        """Add means over ``count`` pictures."""
+        """Add means over ``count`` images."""
         values = torch.stack([value.detach().double() for value in losses.values()]) * count
         self.names, self.count = list(losses), self.count + count
         self.total = values if self.total is None else self.total.to(values) + values
@@ -264,13 +264,13 @@ def _as_is(batch: Any) -> Batch:
 
 
 def stepped(trainer: lightning.Trainer, batch_idx: int) -> bool:
-    """Whether the optimiser stepped after this batch."""
+    """Return whether the optimiser stepped after this batch."""
     last = batch_idx + 1 == trainer.num_training_batches
     return last or (batch_idx + 1) % trainer.accumulate_grad_batches == 0
 
 
 def build_trainer(recipe: Recipe, out: Path, callbacks: Sequence[lightning.Callback], step: int) -> lightning.Trainer:
-    """Lightning's trainer for a recipe, with logs in ``out`` that go on after optimiser step ``step``."""
+    """Return Lightning's trainer for a recipe, with logs in ``out`` that are resumed after optimiser step ``step``."""
     _quiet()
     training = recipe.training
     loggers: list[Logger] = [CsvLog(out / "metrics.csv", step), TensorBoardLogger(out, name="", version="tensorboard")]
@@ -299,7 +299,7 @@ def build_trainer(recipe: Recipe, out: Path, callbacks: Sequence[lightning.Callb
 
 
 def _quiet() -> None:
-    """Lightning's advice that does not fit: batches come ready-made, and the data knows how to go on."""
+    """Silence Lightning's advice that does not apply: batches come ready-made, and the data can be resumed."""
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
     for message in (

@@ -1,4 +1,4 @@
-"""One optimiser a parameter group, used as one; warm-up and decay of their learning rates."""
+"""Optimisers of several parameter groups used as one, and the schedule of their learning rates."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from saywhere.training.recipe import OptimizerConfig, TrainingConfig
 
 
 class Several(Optimizer):
-    """Optimisers of different kinds on different parameters that act as one.
+    """Use optimisers of different kinds on different parameters as one.
 
     The paper trains the convolutional network by SGD and the rest by Adam (section 3.4).
     """
@@ -27,7 +27,7 @@ class Several(Optimizer):
         self._share()
 
     def _share(self) -> None:
-        """Schedulers change our groups: they are those of the parts."""
+        """Make our groups those of the parts: schedulers change ours."""
         self.param_groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
 
     @property
@@ -36,7 +36,7 @@ class Several(Optimizer):
         return [group["name"] for group in self.param_groups]
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """One step of each optimiser; ``closure`` computes the loss and the gradients once."""
+        """Take a step of each optimiser; ``closure`` computes the loss and the gradients once."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -46,28 +46,31 @@ class Several(Optimizer):
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients."""
+        """Clear the gradients."""
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none)
 
     def state_dict(self) -> dict[str, Any]:
-        """The states of the parts."""
+        """Return the states of the parts."""
         return {"optimizers": [optimizer.state_dict() for optimizer in self.optimizers]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from :meth:`state_dict`."""
+        """Restore what :meth:`state_dict` returned."""
         for optimizer, state in zip(self.optimizers, state_dict["optimizers"], strict=True):
             optimizer.load_state_dict(state)
         self._share()
 
 
-def build_optimizer(model: nn.Module, extractor: nn.Module, config: TrainingConfig) -> Several:
-    """Optimisers of the groups ``rest`` and, if it is ever trained, ``backbone`` (the model's ``extractor``).
+def build_optimizer(network: nn.Module, extractor: nn.Module, config: TrainingConfig) -> Several:
+    """Return the optimisers of the groups ``rest`` and, if it is ever trained, ``backbone``.
 
-    Parameters that do not want gradients are left out.
+    Args:
+        network: all that is trained; parameters that take no gradients are left out.
+        extractor: its part whose trained parameters are the group ``backbone``.
+        config: the settings of both groups.
     """
     inside = {id(p) for p in extractor.parameters()}
-    rest = [p for p in model.parameters() if p.requires_grad and id(p) not in inside]
+    rest = [p for p in network.parameters() if p.requires_grad and id(p) not in inside]
     optimizers = [_single(config.rest, rest, "rest")]
     if trained := [p for p in extractor.parameters() if p.requires_grad]:
         optimizers.append(_single(config.backbone, trained, "backbone"))
@@ -88,12 +91,12 @@ def _single(config: OptimizerConfig, parameters: list[nn.Parameter], name: str) 
 
 
 def build_schedule(optimizer: Optimizer, config: TrainingConfig, steps: int) -> LambdaLR:
-    """Learning rates over ``steps`` steps: linear warm-up, then constant or half a cosine down to 0."""
+    """Return the learning rates of ``steps`` steps: linear warm-up, then constant or half a cosine down to 0."""
     return LambdaLR(optimizer, lambda step: learning_rate_factor(step, steps, config.warmup, config.schedule))
 
 
 def learning_rate_factor(step: int, steps: int, warmup: int, schedule: str) -> float:
-    """What the learning rates are multiplied by in step ``step`` (counted from 0) of ``steps``."""
+    """Return what the learning rates are multiplied by in step ``step`` (counted from 0) of ``steps``."""
     if step < warmup:
         return (step + 1) / warmup
     if schedule == "constant":

@@ -11,7 +11,7 @@ SECONDS_BETWEEN_LINES = 30.0
 
 
 class Progress:
-    """Shows on stderr how many of ``total`` steps are done, beginning with ``done``.
+    """Show on stderr how many of ``total`` steps are done, beginning with ``done``.
 
     Args:
         title: stands in front.
@@ -25,7 +25,7 @@ class Progress:
         self._bar = _start_bar(title, total, done) if sys.stderr.isatty() else None
 
     def advance(self, steps: int, note: str = "") -> None:
-        """``steps`` more are done; ``note`` stands behind."""
+        """Count ``steps`` more; ``note`` stands at the end of the line."""
         self.done += steps
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], advance=steps, note=note)
@@ -38,7 +38,7 @@ class Progress:
             print(line.rstrip(), file=sys.stderr, flush=True)
 
     def close(self) -> None:
-        """Nothing more will come."""
+        """Leave the terminal in order."""
         if self._bar is not None:
             self._bar.stop()
 
@@ -63,7 +63,7 @@ def _start_bar(title: str, total: int, done: int):
 
 @contextmanager
 def track(title: str, total: int) -> Iterator[Progress]:
-    """A :class:`Progress` that is closed at the end."""
+    """Give a :class:`Progress` that is closed at the end."""
     progress = Progress(title, total)
     try:
         yield progress

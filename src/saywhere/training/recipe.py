@@ -1,4 +1,4 @@
-"""A training run as a file: everything needed to repeat it."""
+"""Recipes: training runs as files, with everything that is needed to repeat them."""
 
 from __future__ import annotations
 
@@ -15,16 +15,32 @@ from saywhere.errors import UserError
 
 
 @dataclass(frozen=True)
+class SourceConfig:
+    """Say which further data set is trained on.
+
+    Attributes:
+        root, format, train, phrases, train_limit: as of :class:`DataConfig`.
+    """
+
+    root: str
+    format: str | None = None
+    train: str = "train"
+    phrases: dict[str, Any] = field(default_factory=dict)
+    train_limit: int | None = None
+
+
+@dataclass(frozen=True)
 class DataConfig:
-    """Where the pictures and phrases come from.
+    """Say where the images and texts come from.
 
     Attributes:
         format: one of ``saywhere.data.FORMATS``; None guesses it from the files.
         root: the folder (or JSONL file) as ``saywhere.data.read`` takes it.
         train, validation: names of the splits; without validation the weights of the last epoch are kept.
         phrases: options of ``saywhere.data.PhraseOptions``.
-        min_count: words seen less often in the training phrases become the unknown word.
-        train_limit, validation_limit: use only this many pictures, taken at even distances.
+        min_count: words that occur less often in the training texts become the unknown word.
+        train_limit, validation_limit: use at most this many images, taken at even distances.
+        also: data sets that are trained on beside this one, by a name of your choice; they are not validated on.
     """
 
     root: str
@@ -35,15 +51,22 @@ class DataConfig:
     min_count: int = 1
     train_limit: int | None = None
     validation_limit: int | None = None
+    also: dict[str, SourceConfig] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """Settings of one of the two parameter groups.
+    """Hold the settings of the optimiser of one of the two parameter groups.
 
-    ``adam`` and ``sgd`` add the weight decay to the gradient (L2), ``adamw`` shrinks the weights themselves;
-    ``original_adam`` is the published program's Adam, :class:`saywhere.original.Adam`. ``betas`` are those of the
-    Adams, ``alpha`` is how slowly RMSprop forgets squared gradients, ``eps`` is of both; ``momentum`` is that of SGD.
+    Attributes:
+        kind: ``adam``, ``sgd`` and ``rmsprop`` add the weight decay to the gradient (L2), ``adamw`` shrinks the weights
+            themselves; ``original_adam`` is the published program's Adam, :class:`saywhere.original.Adam`.
+        lr: learning rate after the warm-up.
+        betas: of the Adams.
+        alpha: smoothing of RMSprop's mean of squared gradients.
+        eps: of the Adams and of RMSprop.
+        weight_decay: see ``kind``.
+        momentum: of SGD.
     """
 
     kind: Literal["adamw", "adam", "original_adam", "sgd", "rmsprop"] = "adamw"
@@ -63,35 +86,35 @@ class OptimizerConfig:
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """How to train.
+    """Say how to train.
 
     Attributes:
-        epochs: passes over the training pictures.
-        batch_size: pictures a batch on each device.
+        epochs: passes over the training images.
+        batch_size: images a batch on each device.
         accumulate: batches whose gradients are added up for one step of the optimiser.
-        backbone, rest: settings of the two parameter groups: the extractor of features, and all else.
+        backbone, rest: optimisers of the two parameter groups: the backbone, and all else.
         warmup: optimiser steps over which the learning rates grow from 0.
         schedule: ``cosine`` lets the learning rates fall to 0 at the last step, ``constant`` leaves them.
         clip: largest norm of the gradient, or None.
-        clip_by: ``norm``, or ``value``: ``clip`` bounds each number of the gradient by itself.
+        clip_by: ``norm``, or ``value``: ``clip`` bounds each element of the gradient.
         precision: ``32``, ``bf16-mixed`` or ``16-mixed``.
         devices: how many of the ``accelerator`` devices; more than one trains data-parallel.
         accelerator: ``auto``, ``cpu``, ``gpu`` or another name that Lightning knows.
-        pretrained: start from the extractor's published weights.
-        start: a model (name or folder) whose weights to begin with, wherever they fit; see
-            :mod:`saywhere.training.start`.
-        unfreeze_after: epochs after which the extractor is trained too; None never, 0 from the start.
-        cache: folder for the features of the frozen extractor, or None to compute them again in each epoch.
-        flip: mirror half of the pictures, and swap left and right in what is said of them.
-        shuffle: another order of the pictures in each epoch; false takes them as the data set has them.
+        pretrained: start from the backbone's published weights.
+        start: a model (name or folder) whose part of the same kind gives its weights, wherever they fit; see
+            :mod:`saywhere.training.finetuning`.
+        unfreeze_after: epochs after which the backbone is trained too; None never, 0 from the start.
+        cache: folder for the features of the frozen network, or None to compute them again in each epoch.
+        flip: mirror half of the images, and swap the words left and right in their texts.
+        shuffle: another order of the images in each epoch; false keeps that of the data set.
         patience: stop after this many epochs without improvement of ``monitor``; None trains all epochs.
         monitor: the value that picks the best weights, smaller is better: ``val/loss`` (sum of the validation losses)
             or one term, such as ``val/caption``.
         workers: processes that prepare batches; 0 is best for cached features.
         explode: stop when a loss is not finite or above this many times the first one.
-        log_every, save_every: optimiser steps between two rows of the log, and two saves of the state of the run.
-        samples: validation pictures to describe and draw after each epoch.
-        half: store the best weights as float16, in half the bytes; training goes on in full.
+        log_every, save_every: optimiser steps between two rows of the log, and between two saves of the run's state.
+        samples: validation images on which the model's regions are drawn after each epoch.
+        half: store the best weights as float16, in half the bytes; training itself keeps full precision.
     """
 
     epochs: int = 10
@@ -131,17 +154,23 @@ class TrainingConfig:
         _check(self.patience is None or self.patience >= 1, "patience", self.patience, "at least 1")
 
     def frozen(self, epoch: int) -> bool:
-        """Whether the backbone is frozen in ``epoch`` (counted from 0)."""
+        """Return whether the backbone is frozen in ``epoch`` (counted from 0)."""
         return self.unfreeze_after is None or epoch < self.unfreeze_after
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """One training run.
+    """Describe one training run.
 
-    ``system`` is the kind of model, see :mod:`saywhere.training.systems`; ``model`` has the keys of its configuration,
-    checked when training begins, and may have ``preset``, the named configuration that they change; ``description`` is
-    one line for the model card and ``saywhere models``.
+    Attributes:
+        name: of the run; its folder is ``runs/NAME`` by default.
+        data: images and texts.
+        system: kind of model, see :mod:`saywhere.training.systems.registry`.
+        model: options of its configuration, nested as there (``{"decoding": {"beam_size": 3}}``) and checked when
+            training begins; ``preset`` names the configuration that they change.
+        training: how to train.
+        seed: of all randomness.
+        description: one line for the model card and ``saywhere models``.
     """
 
     name: str
@@ -157,16 +186,16 @@ class Recipe:
         _check(len(self.description.splitlines()) <= 1, "description", repr(self.description), "one line")
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for YAML and for comparison."""
+        """Return plain nested values, for YAML and for comparison."""
         return _plain(dataclasses.asdict(self))
 
     def to_yaml(self) -> str:
-        """The recipe as a file that :func:`load` reads."""
+        """Return the text of a file that :func:`load` reads."""
         return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True)
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
-    """Read a recipe and change it by ``key=value`` pairs such as ``training.epochs=2``; values are YAML.
+    """Read a recipe and change it by ``key=value`` pairs such as ``model.decoding.beam_size=3``; values are YAML.
 
     Raises:
         UserError: no such file, not YAML, an unknown key (the nearest known one is named) or a wrong value.
@@ -175,7 +204,7 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
 
 
 def read(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """The keys of a YAML file, changed by ``key=value`` pairs; ``UserError`` as for :func:`load`."""
+    """Return the keys of a YAML file, changed by ``key=value`` pairs; ``UserError`` as for :func:`load`."""
     try:
         tree = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:

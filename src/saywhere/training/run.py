@@ -13,33 +13,41 @@ from typing import Any
 import torch
 
 from saywhere import data
+from saywhere.configs.base import Config
 from saywhere.data import PhraseOptions, Sample, Samples
 from saywhere.errors import UserError
 from saywhere.files import write_text
-from saywhere.models import checkpoint
-from saywhere.models.config import Config
+from saywhere.networks import checkpoint
 from saywhere.training import cache
 from saywhere.training import recipe as recipes
-from saywhere.training.callbacks import Best, InterruptedRun, LossLog, Pictures, RunState, ShowProgress
+from saywhere.training.callbacks import Best, Examples, InterruptedRun, LossLog, RunState, ShowProgress
 from saywhere.training.card import DataFacts, write_card
-from saywhere.training.dataset import PictureDataset, evenly
+from saywhere.training.dataset import ImageDataset, evenly
+from saywhere.training.finetuning import start_from
 from saywhere.training.loop import Position, TrainingModule, build_trainer
-from saywhere.training.recipe import DataConfig, Recipe
-from saywhere.training.start import start_from
-from saywhere.training.systems import System, build_vocabulary, find_system
+from saywhere.training.precision import explain_precision
+from saywhere.training.recipe import DataConfig, Recipe, SourceConfig
+from saywhere.training.systems.registry import System, build_vocabulary, find_system
 
 FREE_TO_CHANGE = (
     "description",
     *(f"training.{key}" for key in ("epochs", "patience", "workers", "cache", "samples", "half")),
 )
-"""Keys of a recipe that may differ when a run goes on; ``epochs`` moves the end of the cosine."""
+"""Keys of a recipe that may differ when a run is resumed; ``epochs`` moves the end of the cosine."""
 
 RUN_FILES = ("last.ckpt", "recipe.yaml", "metrics.csv", "curves.png", "tensorboard", "samples", "model")
 
 
 @dataclass(frozen=True)
 class Result:
-    """How a run ended: the folder of the best weights, their losses, and whether it was interrupted."""
+    """Say how a run ended.
+
+    Attributes:
+        model: folder of the best weights.
+        epoch: after which they were the weights, counted from 1.
+        metrics: their validation losses.
+        interrupted: by Ctrl-C or SIGTERM.
+    """
 
     model: Path
     epoch: int
@@ -48,80 +56,105 @@ class Result:
 
 
 def train(recipe: Recipe, out: str | Path, restart: bool = False) -> Result:
-    """Train what ``recipe`` says; everything is written under ``out``.
+    """Train what a recipe says.
 
-    A run that was killed goes on from ``out/last.ckpt``, unless ``restart`` is set, and gives the same weights as one
-    that was not. The best weights so far are in ``out/model``, a checkpoint folder with a card and the recipe.
+    A run that was killed is resumed from ``out/last.ckpt``, unless ``restart`` is set, and gives the same weights as
+    one that was not.
+
+    Args:
+        recipe: of the run.
+        out: folder that everything is written to; the best weights so far are in ``out/model``, a model folder with a
+            card and the recipe.
+        restart: remove a run that is there, and start over.
 
     Raises:
         UserError: wrong data, a recipe other than that of the run in ``out``, a loss that explodes, a full disk.
     """
     out = Path(out)
     system, config = find_system(recipe.system), model_config(recipe)
-    PhraseOptions.from_dict(recipe.data.phrases)
+    for part in (recipe.data, *recipe.data.also.values()):
+        PhraseOptions.from_dict(part.phrases)
     _prepare(recipe, out, restart)
-    train_samples, name = read_split(recipe.data, system, config, recipe.data.train, recipe.data.train_limit)
+    train_samples, name = read_training(recipe.data, system, config)
     validation_samples: list[Sample] = []
     if split := recipe.data.validation:
         validation_samples, _ = read_split(recipe.data, system, config, split, recipe.data.validation_limit)
-    model = build_model(recipe, train_samples)
-    train_data = _dataset(recipe, model, train_samples, validation=False)
-    validation_data = _dataset(recipe, model, validation_samples, validation=True) if validation_samples else None
-    return fit(recipe, out, model, system.criterion(model, train_samples), train_data, validation_data, name)
+    network = build_network(recipe, train_samples)
+    train_data = _dataset(recipe, network, train_samples, validation=False)
+    validation_data = _dataset(recipe, network, validation_samples, validation=True) if validation_samples else None
+    return fit(recipe, out, network, system.criterion(network, train_samples), train_data, validation_data, name)
 
 
 def model_config(recipe: Recipe) -> Any:
-    """The model's configuration: the recipe's keys over those of ``model.preset``, ``default`` if not given."""
+    """Return the model's configuration: the recipe's options over those of ``model.preset``, ``default`` if not given.
+
+    Raises:
+        UserError: no such preset or option, or a value that does not fit.
+    """
     system, options = find_system(recipe.system), dict(recipe.model)
     preset = options.pop("preset", "default")
     if preset not in system.presets:
         raise UserError(f"model.preset is {preset!r}, but must be one of {', '.join(system.presets)}")
-    base = system.presets[preset]()
-    return type(base).from_dict({**base.to_dict(), **options}, prefix="model.")
+    return system.presets[preset]().merge(options, prefix="model.")
 
 
-def build_model(recipe: Recipe, samples: Sequence[Sample]) -> Any:
-    """The model that a recipe begins with, its vocabulary from the training texts."""
+def build_network(recipe: Recipe, samples: Sequence[Sample]) -> Any:
+    """Return the network that a recipe starts with, its vocabulary from the training texts.
+
+    Raises:
+        UserError: no word is frequent enough, or weights cannot be had or do not fit.
+    """
     system, training = find_system(recipe.system), recipe.training
     vocabulary = build_vocabulary(system, samples, recipe.data.min_count)
     torch.manual_seed(recipe.seed)
-    model = system.build(model_config(recipe), vocabulary, training.pretrained and training.start is None)
+    network = system.build(model_config(recipe), vocabulary, training.pretrained and training.start is None)
     if training.start is not None:
-        start = start_from(model, vocabulary, training.start)
+        start = start_from(network, training.start)
         if first_process():
             print(f"{training.start}: {start}", file=sys.stderr)
-    return model
+    return network
 
 
 def fit(
     recipe: Recipe,
     out: Path,
-    model: Any,
+    network: Any,
     criterion: torch.nn.Module,
-    train_data: PictureDataset,
-    validation_data: PictureDataset | None,
+    train_data: ImageDataset,
+    validation_data: ImageDataset | None,
     name: str,
 ) -> Result:
-    """Train ``model`` on data that is ready (``name``: of the data set), or go on where the run in ``out`` was."""
+    """Train a network on data that is ready, or resume the run in ``out``.
+
+    Args:
+        recipe: of the run.
+        out: its folder.
+        network: is changed.
+        criterion: see :class:`saywhere.training.loop.TrainingModule`.
+        train_data, validation_data: the data.
+        name: of the data set, for the card.
+    """
     system = find_system(recipe.system)
-    facts = _facts(recipe, system, name, model, train_data, validation_data)
+    facts = _facts(recipe, system, name, network, train_data, validation_data)
     last = out / "last.ckpt"
     position, step = _read_position(last)
-    module = TrainingModule(model, criterion, system.extractor, recipe, train_data, validation_data, position)
+    extractor = system.extractor(network)
+    module = TrainingModule(network, criterion, extractor, recipe, train_data, validation_data, position)
 
     def save(epoch: int, metrics: dict[str, float], seconds: float) -> None:
         dtype = torch.float16 if recipe.training.half else torch.float32
         card = write_card(recipe, facts, epoch, metrics, seconds)
-        checkpoint.save(model, out / "model", card, recipe.description, dtype)
+        checkpoint.save(network, out / "model", card, recipe.description, dtype)
         write_text(out / "model" / "recipe.yaml", recipe.to_yaml())
 
     best = Best(recipe.training.monitor, recipe.training.patience, save)
     shown = evenly(validation_data.samples, recipe.training.samples) if validation_data else []
-    pictures = Pictures(out, [sample.image for sample in shown], system.draw)
+    examples = Examples(out, [sample.image for sample in shown], system.draw)
     state = RunState(last, recipe.training.save_every)
-    trainer = build_trainer(recipe, out, [ShowProgress(), LossLog(), best, pictures, state], step)
+    trainer = build_trainer(recipe, out, [ShowProgress(), LossLog(), best, examples, state], step)
     try:
-        trainer.fit(module, ckpt_path=last if last.exists() else None, weights_only=True)
+        with explain_precision("training.precision=32"):
+            trainer.fit(module, ckpt_path=last if last.exists() else None, weights_only=True)
     except InterruptedRun:
         return Result(out / "model", best.best_epoch + 1, best.metrics, interrupted=True)
     return Result(out / "model", best.best_epoch + 1, best.metrics)
@@ -135,16 +168,16 @@ def _read_position(last: Path) -> tuple[Position, int]:
         return Position(**state["position"]), int(state["global_step"])
     except Exception as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise UserError(f"{last} cannot be read ({reason}); begin anew with --restart") from error
+        raise UserError(f"{last} cannot be read ({reason}); start over with --restart") from error
 
 
 def first_process() -> bool:
-    """Lightning starts the other processes with the same command; only the first prepares the folder and prints."""
+    """Return whether this process prepares the folder and prints: Lightning starts others with the same command."""
     return os.environ.get("LOCAL_RANK", "0") == "0" and os.environ.get("NODE_RANK", "0") == "0"
 
 
 def _prepare(recipe: Recipe, out: Path, restart: bool) -> None:
-    """Make the folder of the run, or see whether the run in it is this one."""
+    """Make the folder of the run, or check that the run in it is this one."""
     if not first_process():
         return
     out.mkdir(parents=True, exist_ok=True)
@@ -160,9 +193,9 @@ def _prepare(recipe: Recipe, out: Path, restart: bool) -> None:
             key = changed[0]
             raise UserError(
                 f"{out} holds a run with {key}={before.get(key)}, not {now.get(key)}: name another folder with --out, "
-                "or begin anew with --restart, which removes that run"
+                "or start over with --restart, which removes that run"
             )
-        print(f"going on with the run in {out}", file=sys.stderr)
+        print(f"resuming the run in {out}", file=sys.stderr)
     write_text(stored, recipe.to_yaml())
 
 
@@ -173,12 +206,25 @@ def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+def read_training(config: DataConfig, system: System, model: Config) -> tuple[list[Sample], str]:
+    """Return the training samples of all data sets of a recipe, one after the other, and the data sets' names.
+
+    Raises:
+        UserError: as :func:`read_split`.
+    """
+    parts = [read_split(part, system, model, part.train, part.train_limit) for part in (config, *config.also.values())]
+    return [sample for samples, _ in parts for sample in samples], " and ".join(name for _, name in parts)
+
+
 def read_split(
-    config: DataConfig, system: System, model: Config, split: str, limit: int | None
+    config: DataConfig | SourceConfig, system: System, model: Config, split: str, limit: int | None
 ) -> tuple[list[Sample], str]:
-    """At most ``limit`` samples of a split that the system can learn, and the name of the data set.
+    """Return at most ``limit`` samples of a split that the system can learn, and the name of the data set.
 
     Problems are printed.
+
+    Raises:
+        UserError: no such data set or split, or nothing in it can be learnt.
     """
     samples: Samples = data.read(config.root, config.format, split, PhraseOptions.from_dict(config.phrases))
     usable = system.usable(samples, model)
@@ -189,37 +235,37 @@ def read_split(
         for line in samples.report.lines():
             print(f"{split}: {line}", file=sys.stderr)
     if not usable:
-        raise UserError(f"{config.root}: the split {split} has no picture with {system.unit}")
+        raise UserError(f"{config.root}: the split {split} has no image with {system.unit}")
     return evenly(usable, limit), samples.name
 
 
-def _dataset(recipe: Recipe, model: Any, samples: list[Sample], validation: bool) -> PictureDataset:
-    """The data of one split, its features cached if the recipe says so and they are ever used."""
+def _dataset(recipe: Recipe, network: Any, samples: list[Sample], validation: bool) -> ImageDataset:
+    """Return the data of one split, its features cached if the recipe says so and they are ever used."""
     training, system = recipe.training, find_system(recipe.system)
     features, cached_epochs = None, None if validation else training.unfreeze_after
     if training.cache is not None and (training.unfreeze_after is None or not (validation or cached_epochs == 0)):
-        extractor = model.get_submodule(system.extractor)
+        extractor = system.extractor(network)
         built = cache.build(
             training.cache,
-            getattr(extractor, "settings", model.config.backbone),
+            getattr(extractor, "settings", network.config.trunk.backbone),
             extractor,
-            model.preprocess,
+            network.trunk.preprocess,
             samples,
             flip=training.flip and not validation,
             device=_device(training.accelerator),
             batch_size=training.batch_size,
-            title=f"features of the {'validation' if validation else 'training'} pictures",
+            title=f"features of the {'validation' if validation else 'training'} images",
         )
         for reason in built.damaged.values():
             print(f"skipped: {reason}", file=sys.stderr)
         good = [i for i in range(len(samples)) if i not in built.damaged]
         if not good:
-            raise UserError(f"{recipe.data.root}: not one picture can be read")
+            raise UserError(f"{recipe.data.root}: not one image can be read")
         samples, features = [samples[i] for i in good], built.subset(good)
-    return PictureDataset(
+    return ImageDataset(
         samples,
-        system.targets(model),
-        model.preprocess,
+        system.targets(network),
+        network.trunk.preprocess,
         recipe.seed,
         features,
         cached_epochs,
@@ -237,10 +283,10 @@ def _facts(
     recipe: Recipe,
     system: System,
     name: str,
-    model: Any,
-    train_data: PictureDataset,
-    validation_data: PictureDataset | None,
+    network: Any,
+    train_data: ImageDataset,
+    validation_data: ImageDataset | None,
 ) -> DataFacts:
     parts = [(recipe.data.train, train_data), (recipe.data.validation, validation_data)]
     splits = [(split, len(d), sum(map(system.count, d.samples))) for split, d in parts if d is not None]
-    return DataFacts(system.about, name, splits, system.unit, len(model.vocabulary.counts))
+    return DataFacts(system.about, name, splits, system.unit, len(network.vocabulary.counts))

@@ -4,9 +4,20 @@ from __future__ import annotations
 
 import typer
 
-from saywhere.cli.evaluate import attention, caption, dense, ground, phrases, rank, retrieval
+from saywhere.cli.evaluate import (
+    attention,
+    caption,
+    chunks,
+    dense,
+    ground,
+    nouns,
+    rank,
+    region_captions,
+    retrieval,
+    search,
+)
 
-app = typer.Typer(help="Measure how good descriptions are.", no_args_is_help=True)
+app = typer.Typer(help="Measure how good a model's answers are.", no_args_is_help=True)
 
 
 @app.callback()
@@ -14,10 +25,13 @@ def _evaluate() -> None:
     pass
 
 
-app.command("caption")(caption.caption)
 app.command("dense")(dense.dense)
-app.command("retrieval")(retrieval.retrieval)
-app.command("phrases")(phrases.phrases)
+app.command("caption")(caption.caption)
+app.command("region-captions")(region_captions.region_captions)
 app.command("rank")(rank.rank)
+app.command("retrieval")(retrieval.retrieval)
+app.command("search")(search.search)
 app.command("ground")(ground.ground)
+app.command("nouns")(nouns.nouns)
 app.command("attention")(attention.attention)
+app.command("chunks")(chunks.chunks)

@@ -1,0 +1,163 @@
+"""Search in indexes of many sizes: milliseconds a query, bytes an image, and what codes lose against whole vectors.
+
+    saywhere evaluate search --data data/flickr8k --out scores
+    python benchmarks/search.py --index scores/index [--sizes 1000 100000] [--components 64] [--folder DIR]
+
+The vectors are those of the index that is given; where more are asked for they are repeated, each time with noise on
+every number, a fifth of its spread over all regions. ``search`` is an open index, all of it: words to vectors, images,
+the regions of ten hits. ``command`` is ``saywhere search`` in a process of its own, with the files in the page cache.
+Overlap is the share of the ten best by whole vectors that a search by codes finds too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import saywhere
+from saywhere.files import write_text
+from saywhere.models.grounding import ImageVectors
+from saywhere.search.store import Stamp, Store
+from saywhere.search.vectors import Snapshot
+
+QUERIES = (
+    "a dog in the snow",
+    "two children on a swing",
+    "a man rides a bicycle",
+    "people at a market",
+    "a girl in a red dress",
+    "a surfer on a wave",
+    "a black dog with a ball in its mouth",
+    "a climber on a rock face",
+    "a crowd watches a football player",
+    "an old man with a beard sits on a bench",
+    "a boy jumps into a swimming pool",
+    "a woman with sunglasses and a hat",
+    "two dogs fight over a stick",
+    "a skateboarder on a ramp",
+    "a child eats ice cream",
+    "a group of people around a fire at night",
+    "a bird flies over the water",
+    "a motorcyclist on a dirt road",
+    "a street with cars and shops",
+    "a baby in a bath",
+)
+SPREAD = 0.2
+TOGETHER = 500
+"""Images that are written together."""
+
+
+def enlarged(snapshot: Snapshot, count: int, seed: int = 0) -> Iterator[list[tuple[str, Stamp, ImageVectors]]]:
+    """Yield so many images in parts: those of the snapshot, then the same with noise, again and again."""
+    generator = np.random.default_rng(seed)
+    deviation = SPREAD * snapshot.vectors[::10].astype(np.float32).std(axis=0)
+    for start in range(0, count, TOGETHER):
+        rows = []
+        for number in range(start, min(start + TOGETHER, count)):
+            image = snapshot.load(number % snapshot.extent.entries, "")
+            if number >= snapshot.extent.entries:
+                image.vectors[:] += deviation * generator.standard_normal(image.vectors.shape, np.float32)
+            rows.append((f"/images/{number}.jpg", Stamp(0, 0), image))
+        yield rows
+
+
+def build(source: Path, folder: Path, count: int, components: int) -> None:
+    """Make an index of so many images, unless it is there."""
+    if (folder / "index.sqlite").exists():
+        return
+    with Store(source) as store:
+        snapshot, facts = store.snapshot(), store.facts
+    with Store(folder, {name: facts[name] for name in ("digest", "model", "size")}) as made:
+        for rows in enlarged(snapshot, count):
+            made.put(rows)
+        made.encode(components)
+
+
+def spread(seconds: list[float]) -> dict[str, float]:
+    """Return median and quartiles in milliseconds."""
+    lower, middle, upper = statistics.quantiles(seconds, n=4) if len(seconds) > 1 else seconds * 3
+    return {"median": round(1e3 * middle, 1), "lower": round(1e3 * lower, 1), "upper": round(1e3 * upper, 1)}
+
+
+def timed(ask: Callable[[], Any]) -> tuple[float, float, Any]:
+    """Return the seconds on the wall and of the processor, and the answer."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    answer = ask()
+    return time.perf_counter() - wall, time.process_time() - cpu, answer
+
+
+def measure(folder: Path, model: saywhere.Model, threads: int, queries: int) -> dict[str, Any]:
+    """Ask an open index; by whole vectors and by codes in turns."""
+    times: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
+    shared: list[float] = []
+    with saywhere.Index(folder, model, threads=threads) as index:
+        index.search(QUERIES[0])  # warm up
+        for number in range(queries):
+            found: dict[bool, set[str]] = {}
+            for exact in (True, False):
+                wall, cpu, hits = timed(
+                    lambda exact=exact, n=number: index.search(QUERIES[n % len(QUERIES)], exact=exact)
+                )
+                times[exact].append((wall, cpu))
+                found[exact] = {hit.image for hit in hits}
+            shared.append(len(found[True] & found[False]) / len(found[True]))
+        snapshot, count = index.store.snapshot(), len(index)
+    row: dict[str, Any] = {"images": count, "overlap": round(statistics.mean(shared), 4)}
+    for exact, name in ((True, "exact"), (False, "codes")):
+        row[name] = {"wall": spread([w for w, _ in times[exact]]), "cpu": spread([c for _, c in times[exact]])}
+    row["bytes"] = round((snapshot.vectors.nbytes + snapshot.regions.nbytes) / count)
+    return {**row, "code_bytes": round(snapshot.codes.nbytes / count)}
+
+
+def command(folder: Path, threads: int, rounds: int) -> dict[str, float]:
+    """Run the command in processes of their own."""
+    program = [sys.executable, "-c", "from saywhere.cli import main; main()", "search", QUERIES[0]]
+    arguments = ["--index", str(folder), "--threads", str(threads), "--json"]
+    walls = []
+    for _ in range(rounds):
+        wall, _, _ = timed(lambda: subprocess.run([*program, *arguments], check=True, stdout=subprocess.DEVNULL))
+        walls.append(wall)
+    return spread(walls)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Build, measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--index", type=Path, required=True, help="that has the real vectors")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[1000, 100_000])
+    parser.add_argument("--components", type=int, default=64)
+    parser.add_argument("--queries", type=int, default=len(QUERIES))
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=5, help="of the command")
+    parser.add_argument("--folder", type=Path, help="where indexes are made, and kept; a temporary one if not given")
+    parser.add_argument("--model", default=saywhere.DEFAULT_MODEL)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args(arguments)
+    model = saywhere.load(options.model, threads=options.threads)
+    rows = []
+    with tempfile.TemporaryDirectory() as temporary:
+        for size in options.sizes:
+            folder = (options.folder or Path(temporary)) / f"{size}-{options.components}"
+            build(options.index, folder, size, options.components)
+            row = measure(folder, model, options.threads, options.queries)
+            row["command"] = command(folder, options.threads, options.rounds)
+            print(json.dumps(row), flush=True)
+            rows.append(row)
+    if options.out:
+        write_text(
+            options.out, json.dumps({"options": {k: str(v) for k, v in vars(options).items()}, "rows": rows}) + "\n"
+        )
+
+
+if __name__ == "__main__":
+    main()

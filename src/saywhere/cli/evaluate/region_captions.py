@@ -1,0 +1,42 @@
+"""``saywhere evaluate region-captions``: phrases of given boxes against those of people (Alignments, Table 3)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from saywhere import DEFAULT_MODEL
+from saywhere.cli import options
+from saywhere.cli.evaluate.running import Data, session
+from saywhere.cli.loading import Runtime, load_model
+
+
+def region_captions(
+    data: Data,
+    model: options.Model = None,
+    format: options.DataFormat = None,
+    split: options.Split = None,
+    merge: float = typer.Option(0.7, min=0.01, max=1, metavar="IOU", help="Boxes with at least this IoU are one."),
+    change: options.Set = None,
+    limit: options.Limit = None,
+    out: options.Out = Path("evaluation"),
+    batch: options.Batch = 8,
+    device: options.Device = None,
+    engine: options.Engine = None,
+    threads: options.Threads = None,
+    precision: options.Precision = None,
+) -> None:
+    """Captions of boxes that are given: BLEU, METEOR, ROUGE-L and CIDEr-D, against a data set.
+
+    Needs a model with a dense captioner, or with a captioner without attention. Exit code 0 if all went well, 1 if
+    images were skipped or the data set is not whole, 2 if the command is wrong.
+    """
+    from saywhere.evaluation.region_captions.run import run
+
+    name, loaded = model or DEFAULT_MODEL, load_model(model, Runtime(device, engine, threads, precision), change)
+    about = {"format": format, "split": split, "limit": limit, "batch": batch}
+    with session(data, out, model=name, change=change, **about) as now:
+        scores = run(loaded, now, merge)
+        figures = ", ".join(f"{name} {value:.4f}" for name, value in scores.metrics.items())
+        typer.echo(f"{len(scores.cider)} boxes: {figures}")

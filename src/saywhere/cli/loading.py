@@ -1,0 +1,117 @@
+"""Models for the commands: loaded when they are first needed, with the options of the command line."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from saywhere import DEFAULT_MODEL
+from saywhere.errors import UserError
+
+if TYPE_CHECKING:
+    from saywhere import Model
+    from saywhere.models.bundle import Bundle
+
+
+class Runtime(NamedTuple):
+    """Say where a model runs and by what: ``--device``, ``--engine``, ``--threads`` and ``--precision``."""
+
+    device: str | None = None
+    engine: str | None = None
+    threads: int | None = None
+    precision: str | None = None
+
+
+class DeferredModel:
+    """A model that is loaded when it is first called for, so that a command without work for it does not wait.
+
+    Args:
+        name: of a bundled model, or a folder; None for the model that is used if none is named.
+        runtime: where it runs and by what.
+        changes: ``OPTION=VALUE`` of ``--set``.
+        part: the part that the command uses: options are its own unless their names begin with another part.
+
+    Example:
+        >>> model = DeferredModel()
+        >>> image = open_image("photo.jpg", model.long_side)  # reads the configuration
+        >>> model().caption(image)  # loads the weights
+    """
+
+    def __init__(
+        self,
+        name: str | None = None,
+        runtime: Runtime | None = None,
+        changes: Sequence[str] | None = None,
+        part: str | None = None,
+    ) -> None:
+        self._name, self._runtime, self._changes, self._part = name, runtime or Runtime(), changes or (), part
+
+    def __call__(self) -> Model:
+        """Return the model, which is loaded at the first call.
+
+        Raises:
+            UserError: there is no such model, it is damaged, or an option does not fit.
+        """
+        return self._model
+
+    @cached_property
+    def _model(self) -> Model:
+        import saywhere
+
+        return saywhere.load(self._name or DEFAULT_MODEL, **self._runtime._asdict(), options=self._options)
+
+    @cached_property
+    def _stored(self) -> Bundle:
+        from saywhere.models.bundle import Bundle
+
+        return Bundle.read(self._name or DEFAULT_MODEL)
+
+    @cached_property
+    def _options(self) -> dict[str, Any]:
+        if not self._changes:
+            return {}
+        from saywhere.options import assignments
+
+        values, parts = assignments(self._changes), self._stored.configs
+        if self._part not in parts:
+            return values
+        named = {*parts, "trunk"}
+        return {name if name.split(".")[0] in named else f"{self._part}.{name}": v for name, v in values.items()}
+
+    @property
+    def workers(self) -> int:
+        """How many threads ask the model at the same time, if there are many images."""
+        from saywhere.engines.session import available_threads
+        from saywhere.loading import choose_engine
+
+        device, engine, threads, _ = self._runtime
+        engine = choose_engine(self._name or DEFAULT_MODEL, device, engine)[1]
+        return (threads or available_threads()) if engine == "onnx" else 1  # torch's own threads use all processors
+
+    @property
+    def long_side(self) -> int:
+        """Pixels of the long side that images are decoded at; the weights need not be loaded for it."""
+        return self._stored.with_options(self._options).trunk.long_side
+
+
+def load_model(
+    name: str | None = None,
+    runtime: Runtime | None = None,
+    changes: Sequence[str] | None = None,
+    part: str | None = None,
+) -> Model:
+    """Load a model with changed options; arguments and errors are those of :class:`DeferredModel`."""
+    return DeferredModel(name, runtime, changes, part)()
+
+
+@contextlib.contextmanager
+def explain_oom(batch: int) -> Iterator[None]:
+    """Turn too little memory on a device into a ``UserError`` that names the way out, a smaller ``batch``."""
+    try:
+        yield
+    except RuntimeError as error:
+        if type(error).__name__ != "OutOfMemoryError":
+            raise
+        raise UserError(f"the device has too little memory for --batch {batch}; give a smaller one") from error

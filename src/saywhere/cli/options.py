@@ -1,0 +1,113 @@
+"""Option declarations that several commands share."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from saywhere.errors import UserError
+
+Model = Annotated[
+    str | None,
+    typer.Option("--model", metavar="NAME|DIR", help="Name or folder of the model.", show_default="the bundled model"),
+]
+Models = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--model",
+        metavar="NAME|DIR",
+        help="Name or folder of a model; repeat to ensemble captioners.",
+        show_default="the bundled model",
+    ),
+]
+Device = Annotated[
+    str | None,
+    typer.Option("--device", metavar="D", help="cpu, cuda, mps, ...; all but the CPU take the engine torch."),
+]
+Engine = Annotated[
+    str | None,
+    typer.Option(
+        "--engine",
+        metavar="E",
+        help="onnx (CPU, without PyTorch) or torch.",
+        show_default="onnx if the model has it and no GPU is asked for",
+    ),
+]
+Threads = Annotated[
+    int | None,
+    typer.Option(
+        "--threads",
+        min=1,
+        max=1024,
+        metavar="N",
+        help="Threads of a computation.",
+        show_default="all processors there are",
+    ),
+]
+Precision = Annotated[
+    str | None,
+    typer.Option(
+        "--precision",
+        metavar="P",
+        help="float32, or int8: faster, answers differ a little; for models exported with --int8, engine onnx.",
+        show_default="float32",
+    ),
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="OPTION=VALUE",
+        help="Change an option of the model, such as decoding.beam_size=3; may be repeated.",
+    ),
+]
+Batch = Annotated[int, typer.Option("--batch", min=1, metavar="N", help="Images at a time.")]
+Limit = Annotated[int | None, typer.Option("--limit", min=1, metavar="N", help="Only the first N images.")]
+Regions = Annotated[
+    int | None,
+    typer.Option("--regions", min=1, metavar="N", help="Regions of an image; an aligner's beside the whole image."),
+]
+BeamSize = Annotated[
+    int | None,
+    typer.Option("--beam-size", min=1, max=1000, metavar="N", help="Hypotheses in decoding; 1 is greedy."),
+]
+Beta = Annotated[
+    float | None,
+    typer.Option("--beta", min=0, metavar="B", help="How much neighbouring words want the same box (0: word by word)."),
+]
+Images = Annotated[list[str], typer.Argument(metavar="PATH...", help="Images, folders, or quoted patterns: 'a/*.jpg'.")]
+IndexFolder = Annotated[Path, typer.Option("--index", metavar="DIR", help="Folder of the index.")]
+DataRoot = Annotated[
+    Path | None, typer.Option("--data", metavar="ROOT", help="Folder of the data set, or a .jsonl file.")
+]
+DataFormat = Annotated[
+    str | None,
+    typer.Option(
+        "--format", help="flickr8k (also Flickr30k), visual-genome, coco or jsonl; guessed from the files if not given."
+    ),
+]
+Split = Annotated[str | None, typer.Option("--split", help="Split of the data; dev if not given.")]
+Splits = Annotated[
+    list[str] | None, typer.Option("--split", help="Split to read; may be repeated. All of them if not given.")
+]
+Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the report.")]
+
+DRAWINGS = (".jpg", ".jpeg", ".png")
+
+
+class Protocol(StrEnum):
+    """The rules: the paper's definition, or as the original was evaluated."""
+
+    clean = "clean"
+    original = "original"
+
+
+def check_drawing(option: str, path: Path, source: Path) -> None:
+    """Refuse a path that a drawing cannot be written to, or that is its ``source``; the error names ``option``."""
+    if path.resolve() == source.resolve():
+        raise UserError(f"{option} {path}: is the image itself and would be written over; give another file")
+    if path.suffix.lower() not in DRAWINGS:
+        raise UserError(f"{option} {path}: the drawing is written as .jpg or .png")

@@ -1,0 +1,101 @@
+"""``saywhere pseudo-label``: a data set of regions from one that has only sentences, made by an aligner."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from saywhere.cli.loading import Runtime, explain_oom, load_model
+from saywhere.cli.options import (
+    Batch,
+    Beta,
+    DataFormat,
+    Device,
+    Engine,
+    Limit,
+    Model,
+    Precision,
+    Set,
+    Splits,
+    Threads,
+)
+from saywhere.cli.progress import keep_each, skip_notes
+
+if TYPE_CHECKING:
+    import saywhere
+    from saywhere.inference import ImageResult, ResultsFile
+    from saywhere.regions import Regions
+
+
+def pseudo_label(
+    data: Path = typer.Argument(metavar="DATA", help="Folder of the data set, or a .jsonl file."),
+    out: Path = typer.Option(Path("snippets"), metavar="DIR", help="Folder of the new data set, snippets.jsonl in it."),
+    split: Splits = None,
+    format: DataFormat = None,
+    beta: Beta = None,
+    limit: Limit = None,
+    model: Model = None,
+    device: Device = None,
+    engine: Engine = None,
+    threads: Threads = None,
+    precision: Precision = None,
+    batch: Batch = 8,
+    change: Set = None,
+) -> None:
+    """Cut the sentences of a data set into snippets, and put each on the box that it is about.
+
+    An interrupted run is resumed by the same command. Exit code 0 if all went well, 1 if images are broken, 2 if the
+    command is wrong.
+    """
+    from saywhere import data as data_sets
+    from saywhere.evaluation.resume import ensure_same_run
+    from saywhere.inference import ResultsFile
+    from saywhere.inference.snippets import write_snippets
+
+    names = split or data_sets.splits(data, format) or ["train"]
+    read = {name: data_sets.read(data, format, name) for name in names}
+    found = {name: [sample for sample in samples[:limit] if sample.sentences] for name, samples in read.items()}
+    sentences = {str(sample.image): sample.sentences for samples in found.values() for sample in samples}
+    loaded = load_model(model, Runtime(device, engine, threads, precision), change, "aligner")
+    loaded.require("aligner", "align words with regions")
+    ensure_same_run(out, {"model": loaded.digest(), "data": str(data), "beta": beta}, "aligned")
+    with ResultsFile(out / "aligned" / "regions.json-lines") as lines:
+        skipped = _align(loaded, sentences, beta, batch, lines)
+        rows = [
+            (sample.image, name, lines.regions(str(sample.image)))
+            for name, samples in found.items()
+            for sample in samples
+            if str(sample.image) in lines.done
+        ]
+        count = write_snippets(rows, out / "snippets.jsonl")
+    typer.echo(f"written: {out / 'snippets.jsonl'}, {count} snippets of {len(rows)} images")
+    problems = [f"{name}: {line}" for name, samples in read.items() if samples.report.problems
+                for line in samples.report.lines()]  # fmt: skip
+    for note in [*skip_notes(skipped), *problems]:
+        typer.echo(note, err=True)
+    if skipped or problems:
+        raise typer.Exit(1)
+
+
+def _align(
+    model: saywhere.Model, sentences: dict[str, tuple[str, ...]], beta: float | None, batch: int, lines: ResultsFile
+) -> dict[str, str]:
+    """Add the snippets of the images that are not in the file; the images that were skipped, with the reasons."""
+    from saywhere.inference import Source, run_images
+    from saywhere.inference.snippets import find_snippets
+
+    def keep(one: ImageResult[Regions]) -> None:
+        if one.result is not None:
+            lines.append(one.result.to_dict(), one.source.name)
+
+    todo = [Source(Path(name), name, Path(name)) for name in sentences if name not in lines.done]
+    with explain_oom(batch):
+        results = run_images(
+            lambda images, _: find_snippets(model, images, sentences, beta),
+            todo,
+            batch=batch,
+            long_side=model.long_side,
+        )
+        return keep_each(results, keep, len(sentences), len(sentences) - len(todo), "aligning")

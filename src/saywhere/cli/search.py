@@ -1,0 +1,142 @@
+"""``saywhere search``: images of an index, found by words or by an image, with the region of each phrase."""
+
+from __future__ import annotations
+
+import json as json_format
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from saywhere.cli.loading import Runtime, load_model
+from saywhere.cli.options import Device, Engine, IndexFolder, Model, Precision, Set, Threads
+from saywhere.cli.progress import printable
+
+if TYPE_CHECKING:
+    import saywhere
+
+
+def search(
+    folder: IndexFolder,
+    query: str | None = typer.Argument(
+        None,
+        metavar="QUERY",
+        show_default=False,
+        help="A sentence, or phrases with + and - between them: 'a dog + snow - people'.",
+    ),
+    image: Path | None = typer.Option(None, metavar="FILE", help="Find images like this one, instead of by words."),
+    within: Path | None = typer.Option(None, metavar="FILE", help="Find the regions of this one image that fit best."),
+    top: int = typer.Option(10, min=1, metavar="K", help="At most K images, the best."),
+    exact: bool = typer.Option(False, "--exact", help="Do not use the codes that an index has for faster searches."),
+    json: bool = typer.Option(False, "--json", help="Print a line of JSON for each image instead of a table."),
+    out: Path | None = typer.Option(None, metavar="DIR", help="Write the images with the phrases' boxes drawn here."),
+    model: Model = None,
+    device: Device = None,
+    engine: Engine = None,
+    threads: Threads = None,
+    precision: Precision = None,
+    change: Set = None,
+) -> None:
+    """Find the images of an index that fit a text or are like an image, and the region of each phrase.
+
+    Exit code 0, also if nothing is found; 1 if an image that was found could not be drawn, 2 if the command is wrong.
+    """
+    import saywhere
+    from saywhere.errors import UserError
+
+    if (query is None) == (image is None):
+        raise UserError("a search needs a QUERY or --image FILE, and not both")
+    if within is not None and (query is None or out is not None):
+        raise UserError("--within needs a QUERY, and shows regions of one image: --image and --out are for searches")
+
+    def load(name: str) -> saywhere.Model:
+        return load_model(name, Runtime(device, engine, threads, precision), change, "aligner")
+
+    with saywhere.Index(folder, model, load=load, threads=threads) as index:
+        if query is not None:
+            _warn_of_unknown_words(index.model, query)
+        if query is not None and within is not None:
+            _show_regions(index.regions(query, within, top=top), json)
+            return
+        hits = index.search(query, image=image, top=top, exact=exact)
+    if json:
+        for hit in hits:
+            typer.echo(json_format.dumps(hit.to_dict()))
+    else:
+        _print_hits(hits)
+    if out is not None:
+        _draw(hits, out)
+        typer.echo(f"written: {out}", err=json)
+
+
+def _warn_of_unknown_words(model: saywhere.Model, query: str) -> None:
+    from saywhere.models.phrase_scores import unknown_words
+
+    if unknown := unknown_words(model.require("aligner", "search").vocabulary, query):
+        typer.echo(f"words that the model does not know: {', '.join(unknown)}", err=True)
+
+
+def _print_hits(hits: Sequence[saywhere.Hit]) -> None:
+    rows = []
+    for number, hit in enumerate(hits, 1):
+        phrases = [f"{region.caption} [{_place(region.box)}]" for region in hit.regions]
+        rows.append((str(number), f"{hit.similarity:.2f}", _short(hit.image), ", ".join(phrases)))
+    _print_table(("", "similarity", "image", "phrases"), rows, "nothing found: the index is empty")
+
+
+def _show_regions(found: saywhere.Regions, json: bool) -> None:
+    if json:
+        typer.echo(json_format.dumps(found.to_dict()))
+        return
+    values = [] if found.similarities is None else found.similarities.tolist()
+    rows = [(f"{value:.2f}", _place(region.box)) for region, value in zip(found, values, strict=True)]
+    _print_table(("similarity", "box"), rows, "no regions")
+
+
+def _print_table(head: Sequence[str], rows: Sequence[Sequence[str]], nothing: str) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    if not rows:
+        typer.echo(nothing)
+        return
+    table = Table(box=box.SIMPLE_HEAD)
+    for title in head:
+        table.add_column(title, overflow="fold", justify="right" if title in ("", "similarity") else "left")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    Console(highlight=False).print(table)
+
+
+def _place(box: Sequence[float]) -> str:
+    return " ".join(f"{value:.0f}" for value in box)
+
+
+def _short(path: str) -> str:
+    """The path as it is typed from here, if that is shorter."""
+    here = Path.cwd()
+    return printable(str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path)
+
+
+def _draw(hits: Sequence[saywhere.Hit], out: Path) -> None:
+    from saywhere.drawing import draw_sentence
+    from saywhere.images import ImageError, open_image
+    from saywhere.inference.outputs import DRAWN_SIDES, resized, save_image
+
+    missing: list[Any] = []
+    for number, hit in enumerate(hits, 1):
+        try:
+            pixels = resized(open_image(hit.image, DRAWN_SIDES[1]), *DRAWN_SIDES)
+        except ImageError as error:
+            missing.append(error)
+            continue
+        found = hit.regions
+        drawn = draw_sentence(pixels, found.boxes, (found.width, found.height), found.captions or ())
+        save_image(out / f"{number:03}-{Path(hit.image).stem}.jpg", drawn)
+    for error in missing:
+        typer.echo(f"not drawn: {printable(str(error))}", err=True)
+    if missing:
+        raise typer.Exit(1)

@@ -1,0 +1,41 @@
+"""Tables on a terminal."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from collections.abc import Sequence
+
+import typer
+
+from saywhere.cli.progress import printable
+
+LEAST = 20
+"""Letters that the last column has at least, however narrow the terminal is."""
+
+
+def print_table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], colours: Sequence[tuple[int, int, int]] | None = None
+) -> None:
+    """Print a table whose last column is text, folded to the width of the terminal; the others stand to the right.
+
+    Args:
+        header: names of the columns.
+        rows: a text for each column.
+        colours: of each row's last column, red, green and blue up to 255.
+    """
+    *names, last = header
+    widths = [max(len(name), *(len(row[i]) for row in rows)) for i, name in enumerate(names)] if rows else []
+    before = "".join(f" {{:>{width}}}  " for width in widths or map(len, names))
+    indent = len(before.format(*names))
+    room = max(LEAST, shutil.get_terminal_size().columns - indent - 2)
+    folded = [textwrap.wrap(printable(row[-1]), room) or [""] for row in rows]
+    longest = max((len(line) for lines in folded for line in lines), default=0)
+    typer.echo(f" {before.format(*names)}{last}")
+    typer.echo(" " + "─" * (indent + max(len(last), longest)))
+    for number, (row, lines) in enumerate(zip(rows, folded, strict=True)):
+        start = before.format(*row[:-1])
+        for line in lines:
+            shown = line if colours is None else typer.style(line, fg=colours[number])
+            typer.echo(f" {start}{shown}")
+            start = " " * indent

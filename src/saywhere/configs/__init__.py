@@ -1,0 +1,1 @@
+"""The options of networks, importable without torch."""

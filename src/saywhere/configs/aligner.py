@@ -1,0 +1,163 @@
+"""The options of the aligner, with today's defaults and those of the paper."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from saywhere.configs.base import Config
+from saywhere.configs.parts import ProposalConfig, SystemConfig
+
+RegionKind = Literal["proposals", "whole"]
+Normalize = Literal["none", "regions", "both"]
+Score = Literal["max", "fragments"]
+Cell = Literal["relu", "gru", "lstm", "none"]
+Loss = Literal["contrastive", "margin"]
+PROPOSALS = ProposalConfig(nms_iou=0.5, post_nms_top_n=19)
+Presence = tuple[float, float, float, float]
+"""Weights of a phrase's similarity with the image, of the log-probability of the kind it names, of naming one; and a
+constant."""
+
+
+@dataclass(frozen=True)
+class GroundingConfig(Config):
+    """Say how phrases are placed, and when they count as found; ``saywhere calibrate`` chooses the weights.
+
+    Attributes:
+        kind_weight: of the log-probability, by the classes, that a region is of the kind that a phrase names. It is
+            added to the dense captioner's log-probability that the region is there and called so.
+        rare: the text encoder hardly knows a noun that it saw fewer times than this in training.
+        rare_kind_weight: takes the place of ``kind_weight`` for phrases with such a noun.
+        presence: weights of the evidence that a phrase is in the image, see :mod:`saywhere.models.placing`; None says
+            nothing of it, and every phrase is found.
+        rare_presence: takes the place of ``presence`` for phrases with a rare noun; None leaves it.
+        threshold: a phrase is found from this probability on.
+    """
+
+    kind_weight: float = 0.0
+    rare: int = 20
+    rare_kind_weight: float = 0.0
+    presence: Presence | None = None
+    rare_presence: Presence | None = None
+    threshold: float = 0.5
+
+    def __post_init__(self) -> None:
+        self.require_at_least(0, "kind_weight", "rare", "rare_kind_weight")
+        self.require_share("threshold")
+
+
+@dataclass(frozen=True)
+class AlignerConfig(SystemConfig):
+    """Options of :class:`saywhere.networks.aligner.network.Aligner`; ``AlignerConfig()`` is the good default.
+
+    Attributes:
+        trunk, proposals: parts, see :mod:`saywhere.configs.parts`; section 3.1.1 has 19 proposals.
+        localizer: name or folder of the DenseCap whose trunk and localization layer training takes over.
+        levels: strides of the maps that are averaged over a region.
+        head: average the last layer before the classifier too (only EfficientNet-Lite).
+        regions: ``proposals`` of DenseCap's localization layer and the whole image, or the ``whole`` image alone.
+        signed_sqrt: features enter as the square root of their size, sign kept, which tames the strong ones.
+        embed_dim: of the space that regions and words share.
+        encoders: so many text encoders share the space out between them. Each has word vectors and a projection of the
+            regions of its own and is trained by a loss of its own; the mean of their products ranks better than each
+            (an ensemble in one model).
+        word_size, hidden_size, cell, rectified, residual: of each encoder, see
+            :class:`saywhere.networks.language.text_encoder.TextEncoder`.
+        word_vectors: file in GloVe's text format that training starts from; None draws them.
+        train_words: learn the word vectors; else they stay as they were loaded or drawn.
+        feature_dropout: on the features of regions.
+        dropout: in the text encoder.
+        word_dropout: share of the words that the text encoder reads as the unknown word, in training.
+        normalize: ``both`` gives all vectors length 1, ``regions`` those of the regions, ``none`` leaves all alone.
+        score: ``max`` (Eq. 8) or ``fragments`` (Eq. 7).
+        mean_over_words: the score is the mean over the words instead of the sum.
+        sentence_token: the END of a sentence is a word too; it comes after all others and stands for the sentence.
+        loss: ``margin`` (Eq. 9) or ``contrastive`` (cross-entropy over the batch).
+        margin, hard_negatives: see :func:`saywhere.networks.aligner.loss.max_margin`.
+        temperature: that scores of the contrastive loss are divided by at first; it is learnt.
+        smoothing: see :func:`saywhere.networks.aligner.loss.contrastive`.
+        phrase_weight: of the loss of phrases whose boxes are known (Flickr30k Entities); 0 learns from sentences alone.
+        sentences: of each image in a batch, drawn anew in each epoch.
+        score_bonus, size_bonus: a region's logit that there is something, and the log of its share of the image, are
+            added, with these weights, to its products with all words when a sentence is aligned; 0 for Eq. 11 as it is.
+        beta: affinity of neighbouring words to the same region (Eq. 12), unless a call gives another.
+        grounding: see :class:`GroundingConfig`.
+    """
+
+    proposals: ProposalConfig = PROPOSALS
+    localizer: str = "flickr-coco"
+    levels: tuple[int, ...] = (16, 32)
+    head: bool = True
+    regions: RegionKind = "proposals"
+    signed_sqrt: bool = True
+    embed_dim: int = 512
+    encoders: int = 1
+    word_size: int = 300
+    hidden_size: int = 512
+    cell: Cell = "gru"
+    rectified: bool = False
+    residual: bool = False
+    word_vectors: str | None = None
+    train_words: bool = True
+    feature_dropout: float = 0.3
+    dropout: float = 0.3
+    word_dropout: float = 0.1
+    normalize: Normalize = "none"
+    score: Score = "max"
+    mean_over_words: bool = True
+    sentence_token: bool = True
+    loss: Loss = "contrastive"
+    margin: float = 1.0
+    hard_negatives: bool = False
+    temperature: float = 1.0
+    smoothing: float = 0.0
+    phrase_weight: float = 0.0
+    sentences: int = 1
+    score_bonus: float = 0.0
+    size_bonus: float = 0.0
+    beta: float = 0.5
+    grounding: GroundingConfig = GroundingConfig()
+
+    def __post_init__(self) -> None:
+        self.require_at_least(1, "embed_dim", "encoders", "word_size", "hidden_size", "sentences")
+        self.require_at_least(0, "margin", "beta", "phrase_weight")
+        self.require_share("word_dropout", "smoothing")
+        self.require_below_one("feature_dropout", "dropout")
+        self.require(self.temperature > 0, "temperature", "above 0")
+        self.require(self.embed_dim % self.encoders == 0, "embed_dim", f"a multiple of the {self.encoders} encoders")
+        self.require_choice((("regions", RegionKind), ("score", Score), ("loss", Loss)))
+        self.require_choice((("cell", Cell), ("normalize", Normalize)))
+        self.require_levels(self.levels, self.head)
+        if self.uses_proposals:
+            self.require_proposals()
+
+    @property
+    def uses_proposals(self) -> bool:
+        """See :class:`SystemConfig`."""
+        return self.regions == "proposals"
+
+    @property
+    def uses_head(self) -> bool:
+        """See :class:`SystemConfig`."""
+        return self.head
+
+    @classmethod
+    def original(cls) -> AlignerConfig:
+        """Return the paper's model (sections 3.1, 3.3) on our regions: a ReLU network, Eq. 8 as a sum, Eq. 9."""
+        return cls(
+            signed_sqrt=False,
+            embed_dim=1000,
+            word_size=300,
+            hidden_size=300,
+            cell="relu",
+            rectified=True,
+            feature_dropout=0.5,
+            dropout=0.5,
+            word_dropout=0.0,
+            normalize="none",
+            mean_over_words=False,
+            sentence_token=False,
+            loss="margin",
+            margin=1.0,
+            sentences=1,
+        )

@@ -1,0 +1,133 @@
+"""The options of the captioner, with today's defaults and those of the multimodal RNN as it was published."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from saywhere.configs.parts import DecodingConfig, ProposalConfig, SystemConfig
+
+DecoderKind = Literal["rnn", "lstm", "gru", "attention"]
+AttendTo = Literal["whole", "grid", "proposals", "transformer"]
+RegionPooling = Literal["mean", "max"]
+Reward = Literal["none", "cider"]
+Term = Literal["word-state", "word-region", "region-state", "word", "region"]
+Feedback = Literal["none", "marginal", "conditional"]
+TERMS: tuple[Term, ...] = get_args(Term)
+"""The five terms of Eq. 5 of Areas of Attention in its order."""
+PROPOSALS = ProposalConfig(nms_iou=0.5, post_nms_top_n=50)
+DECODING = DecodingConfig(max_words=16, beam_size=3, length_penalty=0.7)
+
+
+@dataclass(frozen=True)
+class CaptionerConfig(SystemConfig):
+    """Options of :class:`saywhere.networks.captioner.network.Captioner`; ``CaptionerConfig()`` is the good default.
+
+    Attributes:
+        trunk, proposals, decoding: parts, see :mod:`saywhere.configs.parts`. The proposals are those of ``attend_to:
+            proposals``.
+        localizer: name or folder of the DenseCap whose trunk and localization layer training takes over for that.
+        levels: strides of the maps that are averaged over a region.
+        head: average the last layer before the classifier too (only EfficientNet-Lite).
+        decoder: ``rnn`` (:class:`saywhere.networks.language.decoders.rnn.RnnDecoder`), ``lstm``, ``gru`` (both begin
+            with the whole image) or ``attention``
+            (:class:`saywhere.networks.language.decoders.attention.AttentionDecoder`).
+        attend_to: ``whole``, the image is one region; for ``attention`` the cells of a ``grid``, ``proposals`` of a
+            DenseCap's localization layer or given boxes, or a spatial ``transformer`` in each cell of a grid.
+        grid: rows and columns of the grid. It may be another in use than in training.
+        pooling: of the network's maps in a cell or box, ``mean`` or ``max``.
+        zoom: size of the ``transformer``'s regions at first, see
+            :class:`saywhere.networks.vision.spatial_transformer.SpatialTransformer`.
+        region_size: dimensions of a region's features before ``attention``.
+        region_dropout: on the features of regions.
+        terms, feedback: of ``attention``.
+        describe_boxes: caption boxes with phrases rather than images with sentences.
+        context: a box is encoded together with its whole image.
+        word_size, hidden_size, dropout: of the decoder.
+        sentences: of each image in a batch, drawn anew in each epoch; of boxes one phrase each.
+        smoothing: share of the probability that training gives to all words alike.
+        reward: ``none`` learns people's words one by one; ``cider`` continues with a model that has learnt them
+            (``training.start``), whose own sentences are rewarded by their CIDEr-D, see
+            :mod:`saywhere.networks.captioner.reward`. References are all sentences of an image of at most
+            ``decoding.max_words``.
+        num_samples: sentences of an image that are compared for the reward. They are sampled as in use, without dropout
+            but that of the words that ``attention`` takes in.
+        word_weight: of the supervised loss of people's words, ``sentences`` of an image, beside the reward.
+        support_weight, support_floor: in use, of nouns that nothing in the image supports, see
+            :class:`saywhere.models.support.NounSupport`; for a model with the part ``classes``.
+    """
+
+    proposals: ProposalConfig = PROPOSALS
+    decoding: DecodingConfig = DECODING
+    localizer: str = "flickr-coco"
+    levels: tuple[int, ...] = (16, 32)
+    head: bool = True
+    decoder: DecoderKind = "attention"
+    attend_to: AttendTo = "grid"
+    grid: int = 6
+    pooling: RegionPooling = "mean"
+    zoom: float = 2.0
+    region_size: int = 384
+    region_dropout: float = 0.3
+    terms: tuple[Term, ...] = TERMS
+    feedback: Feedback = "marginal"
+    describe_boxes: bool = False
+    context: bool = False
+    word_size: int = 256
+    hidden_size: int = 384
+    dropout: float = 0.5
+    sentences: int = 2
+    smoothing: float = 0.1
+    reward: Reward = "none"
+    num_samples: int = 5
+    word_weight: float = 0.0
+    support_weight: float = 0.0
+    support_floor: float = 0.05
+
+    def __post_init__(self) -> None:
+        self.require_levels(self.levels, self.head)
+        self.require_at_least(1, "grid", "region_size", "word_size", "hidden_size", "sentences")
+        self.require_below_one("dropout", "region_dropout", "smoothing")
+        self.require_choice((("decoder", DecoderKind), ("attend_to", AttendTo), ("feedback", Feedback)))
+        self.require_choice((("pooling", RegionPooling), ("reward", Reward)))
+        self.require(set(self.terms) <= set(TERMS), "terms", f"some of {', '.join(TERMS)}")
+        self.require(self.zoom > 0, "zoom", "above 0")
+        self.require_at_least(0, "word_weight", "support_weight")
+        self.require(0 < self.support_floor < 1, "support_floor", "between 0 and 1")
+        self.require(self.num_samples >= 2, "num_samples", "at least 2, to be compared")
+        attends = self.decoder == "attention"
+        wanted = "whole, but for the decoder attention, which needs more"
+        self.require(attends == (self.attend_to != "whole"), "attend_to", wanted)
+        boxes = self.describe_boxes
+        self.require(not (attends and boxes), "describe_boxes", "false with the decoder attention")
+        self.require(boxes or not self.context, "context", "false without describe_boxes, which it is about")
+        self.require(self.reward == "none" or not boxes, "reward", "none with describe_boxes")
+        if self.uses_proposals:
+            self.require_proposals()
+            self.require_at_least(1, "proposals.post_nms_top_n")
+            self.require(self.proposals.nms_iou > 0, "proposals.nms_iou", "above 0")
+
+    @property
+    def uses_proposals(self) -> bool:
+        """See :class:`SystemConfig`."""
+        return self.attend_to == "proposals"
+
+    @property
+    def uses_head(self) -> bool:
+        """See :class:`SystemConfig`."""
+        return self.head
+
+    @classmethod
+    def original(cls) -> CaptionerConfig:
+        """Return the multimodal RNN of Alignments: section 3.2, and its program where the paper is silent."""
+        return cls(
+            decoding=DecodingConfig(max_words=20, beam_size=7, length_penalty=0.0),
+            levels=(),
+            decoder="rnn",
+            attend_to="whole",
+            word_size=256,
+            hidden_size=512,
+            dropout=0.5,
+            sentences=1,
+            smoothing=0.0,
+        )

@@ -1,0 +1,45 @@
+"""The options of the classifier of regions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from saywhere.configs.parts import SystemConfig
+
+
+@dataclass(frozen=True)
+class ClassesConfig(SystemConfig):
+    """Options of :class:`saywhere.networks.classes.RegionClassifier`.
+
+    Attributes:
+        levels: strides of the maps that are averaged over a region, beside the backbone's last layer.
+        context: the means of the last layer over the whole image come after the features of the region.
+        temperature: that the logits of ImageNet's classifier are divided by.
+        trust: weight of what ImageNet's classifier says of a kind, beside what was learnt of it from boxes.
+        sharpness: that the sum of both is multiplied by: chosen on held-out boxes, so that probabilities are right.
+        rest: of a kind's probability, what ImageNet's classes below it do not get is its share of this number and
+            theirs: a person is seldom a scuba diver.
+    """
+
+    levels: tuple[int, ...] = (16,)
+    context: bool = True
+    temperature: float = 1.0
+    trust: float = 1.0
+    sharpness: float = 1.0
+    rest: float = 0.1
+
+    def __post_init__(self) -> None:
+        self.require_levels(self.levels, True)
+        self.require_at_least(0, "trust")
+        for name in ("temperature", "sharpness", "rest"):
+            self.require(getattr(self, name) > 0, name, "above 0")
+
+    @property
+    def uses_proposals(self) -> bool:
+        """See :class:`SystemConfig`."""
+        return False
+
+    @property
+    def uses_head(self) -> bool:
+        """See :class:`SystemConfig`."""
+        return True

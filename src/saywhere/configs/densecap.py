@@ -1,0 +1,156 @@
+"""The options of DenseCap, with today's defaults and those of the published program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from saywhere.box_coding import MAX_LOG_SCALE
+from saywhere.configs.parts import DecodingConfig, ProposalConfig, Shapes, SystemConfig, TrunkConfig
+
+Conventions = Literal["saywhere", "original"]
+Pooling = Literal["bilinear", "roi_align"]
+Calibration = tuple[float, float, float]
+"""Weights of the second score's logit and of the caption's confidence, and an offset."""
+
+NounCalibration = tuple[float, float, float, float]
+"""Weights of a phrase's confidence, of the log-odds of its noun by the classes, of the log-odds of the classes' own
+noun, and a constant."""
+
+DECODING = DecodingConfig()
+
+PUBLISHED_ANCHORS: Shapes = (
+    (45, 90), (90, 45), (64, 64), (90, 180), (180, 90), (128, 128),
+    (181, 362), (362, 181), (256, 256), (362, 724), (724, 362), (512, 512),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class DenseCapConfig(SystemConfig):
+    """Options of :class:`saywhere.networks.densecap.network.DenseCap`; ``DenseCapConfig()`` is the good default.
+
+    Attributes:
+        trunk, proposals, decoding: parts, see :mod:`saywhere.configs.parts`.
+        conventions: ``original`` for boxes, ties, tokens and sampling as in the published program (docs/original.md).
+        rpn_fg_iou, rpn_bg_iou, rpn_batch: which boxes train the RPN, see
+            :class:`saywhere.networks.vision.rpn.RegionSampler`.
+        match_proposals: RPN positives by the IoU of the regressed proposals (published) instead of the anchors'.
+        inside_only: boxes that leave the image do not train the RPN.
+        shared_batch: the RPN's batch also trains the second stage (published); else boxes are sampled from the
+            proposals and the truths by ``fg_iou``, ``bg_iou``, ``batch`` and ``positive_share``.
+        fg_iou, bg_iou: a box is positive above the one and negative below the other.
+        batch, positive_share: boxes of an image that train the second stage, and how many of them are positive at most.
+        pooling, pool_size: features of a box, see :mod:`saywhere.networks.vision.roi_pooling`.
+        embed_dim, dropout: recognition network, two fully connected layers.
+        fc_size: of the first of them; None for ``embed_dim``.
+        word_size, hidden_size, decoder_dropout: see :class:`saywhere.networks.language.decoders.lstm.LstmDecoder`.
+        final_nms: suppression of the final boxes.
+        repeat_nms: of two regions with the same caption and an IoU above this, the better one is kept; None keeps both.
+        calibration: how a score is made of the second score's logit and the caption's confidence, see
+            :mod:`saywhere.models.detection`.
+        nouns: where the model has the part ``classes``, phrases get the noun that is more probably right, the decoder's
+            or that of the classes, see :mod:`saywhere.models.naming`.
+        noun_calibration: what the probability that the decoder's noun is right is made of.
+        noun_threshold: the classes propose the most specific noun whose probability is above this.
+        max_log_scale: bound on the growth of a box, None for none.
+        balanced: the RPN's score loss averages positives and negatives apart and adds the two.
+        box_beta: where smooth L1 turns from square to straight.
+        box_limit: targets beyond this do not train (the published guard), None for all.
+        rpn_score_weight, rpn_box_weight, score_weight, box_weight, caption_weight: of the five losses.
+        box_decay: weight of half the squared RPN offsets.
+    """
+
+    decoding: DecodingConfig = DECODING
+    conventions: Conventions = "saywhere"
+    rpn_fg_iou: float = 0.6
+    rpn_bg_iou: float = 0.3
+    rpn_batch: int = 128
+    match_proposals: bool = False
+    inside_only: bool = False
+    shared_batch: bool = False
+    fg_iou: float = 0.5
+    bg_iou: float = 0.5
+    batch: int = 64
+    positive_share: float = 0.5
+    pooling: Pooling = "bilinear"
+    pool_size: int = 7
+    embed_dim: int = 512
+    fc_size: int | None = None
+    dropout: float = 0.2
+    word_size: int = 256
+    hidden_size: int = 384
+    decoder_dropout: float = 0.3
+    final_nms: float = 0.5
+    repeat_nms: float | None = 0.4
+    calibration: Calibration = (1.0, 0.0, 0.0)
+    nouns: bool = True
+    noun_calibration: NounCalibration = (1.0, 0.5, -0.5, 1.0)
+    noun_threshold: float = 0.3
+    max_log_scale: float | None = MAX_LOG_SCALE
+    balanced: bool = False
+    box_beta: float = 0.11
+    box_limit: float | None = None
+    rpn_score_weight: float = 1.0
+    rpn_box_weight: float = 1.0
+    score_weight: float = 1.0
+    box_weight: float = 1.0
+    caption_weight: float = 0.3
+    box_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.require_proposals()
+        self.require_at_least(1, "proposals.post_nms_top_n", "rpn_batch", "batch")
+        self.require_at_least(1, "pool_size", "embed_dim", "word_size", "hidden_size")
+        self.require(self.fc_size is None or self.fc_size >= 1, "fc_size", "at least 1, or null")
+        self.require_share("final_nms", "fg_iou", "bg_iou", "rpn_fg_iou", "rpn_bg_iou", "positive_share")
+        self.require_share("noun_threshold")
+        self.require(self.repeat_nms is None or 0 <= self.repeat_nms <= 1, "repeat_nms", "between 0 and 1, or null")
+        self.require_below_one("dropout", "decoder_dropout")
+        weights = ("rpn_score_weight", "rpn_box_weight", "score_weight", "box_weight", "caption_weight")
+        self.require_at_least(0, *weights, "box_decay")
+        self.require(self.box_beta > 0, "box_beta", "above 0")
+        self.require_choice((("conventions", Conventions), ("pooling", Pooling)))
+        if self.conventions == "original":
+            self.require(len(self.trunk.strides) == 1, "trunk.strides", "one, with conventions=original")
+            self.require(self.pooling == "bilinear", "pooling", "bilinear, with conventions=original")
+
+    @classmethod
+    def original(cls, backbone: str = "vgg16_caffe") -> DenseCapConfig:
+        """Return the published program's options: its code's where that differs from the paper (docs/original.md)."""
+        return cls(
+            conventions="original",
+            trunk=TrunkConfig(backbone=backbone, strides=(16,), long_side=720, multiple=1),
+            proposals=ProposalConfig(
+                pyramid_channels=0,
+                anchors=(PUBLISHED_ANCHORS,),
+                hidden_size=256,
+                two_way=True,
+                nms_iou=0.7,
+                pre_nms_top_n=None,
+                post_nms_top_n=1000,
+            ),
+            decoding=DecodingConfig(max_words=15),
+            rpn_fg_iou=0.7,
+            rpn_bg_iou=0.3,
+            rpn_batch=256,
+            match_proposals=True,
+            inside_only=True,
+            shared_batch=True,
+            embed_dim=4096,
+            dropout=0.5,
+            word_size=512,
+            hidden_size=512,
+            decoder_dropout=0.0,
+            final_nms=0.3,
+            repeat_nms=None,
+            max_log_scale=None,
+            balanced=True,
+            box_beta=1.0,
+            box_limit=10.0,
+            rpn_score_weight=0.1,
+            rpn_box_weight=0.05,
+            score_weight=0.1,
+            box_weight=0.1,
+            caption_weight=1.0,
+            box_decay=5e-5,
+        )

@@ -1,0 +1,1 @@
+"""Engines: what runs a model's networks, behind one protocol."""

@@ -1,0 +1,85 @@
+"""Decoders without attention: one word at a time from an embedding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from saywhere.engines.arrays.layers import BatchNorm, Gru, Linear, Lstm, Weights, log_softmax, relu
+from saywhere.engines.engine import State
+from saywhere.text import PAD, RESERVED, START, UNKNOWN
+
+NEVER = (PAD, START, UNKNOWN)
+
+
+class ArrayDecoder:
+    """What all decoders in numpy share: states are tuples of arrays whose rows can be picked freely."""
+
+    never: Sequence[int] = NEVER
+    unknown = RESERVED[UNKNOWN]
+    independent = True
+
+    def select(self, state: State, rows: np.ndarray) -> State:
+        """Return the rows of a state: with repetitions, and in any order."""
+        return tuple(part[rows] for part in state)
+
+    def join(self, states: Sequence[State]) -> State:
+        """Return the rows of several states one after the other."""
+        return tuple(np.concatenate(parts) for parts in zip(*states, strict=True))
+
+
+class LstmDecoder(ArrayDecoder):
+    """DenseCap's decoder (section 3.1.4), see :class:`saywhere.networks.language.decoders.lstm.LstmDecoder`."""
+
+    def __init__(self, weights: Weights) -> None:
+        self.encode, self.normalise = Linear(weights.below("encode.0")), BatchNorm(weights.below("encode.1"))
+        self.words, self.lstm = weights["words.weight"], Lstm(weights.below("lstm"))
+        self.output = Linear(weights.below("output"))
+
+    def start(self, embeddings: np.ndarray) -> State:
+        """Return the state (h, c), each ``(N, H)``, after the embeddings ``(N, D)``."""
+        inputs = self.lstm.inputs(relu(self.normalise(self.encode(embeddings))))
+        zeros = np.zeros((len(inputs), self.lstm.size), np.float32)
+        return self.lstm.step(inputs, zeros, zeros)
+
+    def step(self, token_ids: np.ndarray, state: State) -> tuple[np.ndarray, State]:
+        """Return log-probabilities ``(N, V)`` of the word after ``token_ids (N,)``, and the next state."""
+        h, c = self.lstm.step(self.lstm.inputs(self.words[token_ids]), *state)
+        return log_softmax(self.output(h)), (h, c)
+
+
+class GruDecoder(ArrayDecoder):
+    """The encoder-decoder of Areas of Attention (Eqs. 1 to 3), see the torch class of that name."""
+
+    def __init__(self, weights: Weights) -> None:
+        self.begin, self.words = Linear(weights.below("begin")), weights["words.weight"]
+        self.gru, self.output = Gru(weights.below("gru")), Linear(weights.below("output"))
+
+    def start(self, embeddings: np.ndarray) -> State:
+        """Return the state ``(N, H)`` made of the embeddings ``(N, D)``."""
+        return (self.begin(embeddings),)
+
+    def step(self, token_ids: np.ndarray, state: State) -> tuple[np.ndarray, State]:
+        """Return log-probabilities ``(N, V)`` of the word after ``token_ids (N,)``, and the next state."""
+        h = self.gru.step(self.gru.inputs(self.words[token_ids]), state[0])
+        return log_softmax(self.output(h) @ self.words.T), (h,)
+
+
+class RnnDecoder(ArrayDecoder):
+    """The multimodal RNN of Deep Visual-Semantic Alignments (Eqs. 13 to 15), see the torch class of that name."""
+
+    def __init__(self, weights: Weights) -> None:
+        self.image, self.words = Linear(weights.below("image")), weights["words.weight"]
+        self.word = Linear(weights.below("heard"))
+        self.state, self.output = Linear(weights.below("again")), Linear(weights.below("output"))
+
+    def start(self, embeddings: np.ndarray) -> State:
+        """Return the state before the first word, each ``(N, H)``: ``h_0`` = 0, and ``b_v``, which is added once."""
+        seen = self.image(embeddings)
+        return np.zeros_like(seen), seen
+
+    def step(self, token_ids: np.ndarray, state: State) -> tuple[np.ndarray, State]:
+        """Return log-probabilities ``(N, V)`` of the word after ``token_ids (N,)``, and the next state."""
+        h = relu(self.word(self.words[token_ids]) + self.state(state[0]) + state[1])
+        return log_softmax(self.output(h)), (h, np.zeros_like(h))

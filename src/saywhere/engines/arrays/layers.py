@@ -1,0 +1,192 @@
+"""Weights from a model file, and the layers that everything here is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from saywhere.errors import UserError
+
+
+class Weights:
+    """Read arrays of a model file when they are asked for, in single precision.
+
+    Args:
+        read: gives the array of a name.
+        shapes: gives the shape of an array by its name, without reading it.
+        names: of all arrays there are.
+        prefix: stands before all names that are asked for.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[str], np.ndarray],
+        shapes: Callable[[str], Sequence[int]],
+        names: frozenset[str],
+        prefix: str = "",
+    ) -> None:
+        self._read, self._shapes, self._names, self._prefix = read, shapes, names, prefix
+
+    @classmethod
+    def open(cls, path: Path) -> Weights:
+        """Open a safetensors file.
+
+        Raises:
+            UserError: it is none, or damaged.
+        """
+        try:
+            file = safe_open(path, framework="numpy")
+            return cls(file.get_tensor, lambda name: file.get_slice(name).get_shape(), frozenset(file.keys()))
+        except (SafetensorError, OSError) as error:
+            raise UserError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, np.ndarray]) -> Weights:
+        """Return arrays in memory as weights."""
+        return cls(arrays.__getitem__, lambda name: arrays[name].shape, frozenset(arrays))
+
+    def has(self, name: str) -> bool:
+        """Return whether there is an array of this name."""
+        return self._prefix + name in self._names
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of an array; ``UserError`` if it is missing."""
+        return tuple(self._asked(self._shapes, name))
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        """Return an array in single precision; ``UserError`` if it is missing or damaged."""
+        value = self.stored(name)
+        return value if value.dtype.kind in "iub" else value.astype(np.float32)
+
+    def stored(self, name: str) -> np.ndarray:
+        """Return an array as it is stored; ``UserError`` if it is missing or damaged."""
+        return self._asked(self._read, name)
+
+    def _asked(self, ask: Callable[[str], Any], name: str) -> Any:
+        name = self._prefix + name
+        if name not in self._names:
+            raise UserError(f"the model's weights lack {name}")
+        try:
+            return ask(name)
+        except (SafetensorError, OSError, TypeError) as error:  # TypeError: numpy has no such type, as bfloat16
+            raise UserError(f"{name} of the model's weights cannot be read: {' '.join(str(error).split())}") from error
+
+    def names(self) -> list[str]:
+        """Return the names of all arrays below the prefix, sorted."""
+        return sorted(n.removeprefix(self._prefix) for n in self._names if n.startswith(self._prefix))
+
+    def in_memory(self) -> Weights:
+        """Return the weights below the prefix, each read once."""
+        arrays = {self._prefix + name: self.stored(name) for name in self.names()}
+        return Weights(arrays.__getitem__, lambda name: arrays[name].shape, frozenset(arrays), self._prefix)
+
+    def below(self, prefix: str) -> Weights:
+        """Return the weights whose names begin with ``prefix`` and a dot."""
+        return Weights(self._read, self._shapes, self._names, f"{self._prefix}{prefix}.")
+
+
+class Linear:
+    """Compute ``x W' + b``; ``b`` may be missing."""
+
+    def __init__(self, weights: Weights) -> None:
+        self.weight = weights["weight"].T
+        self.bias = weights["bias"] if weights.has("bias") else None
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        """``(..., in)`` to ``(..., out)``."""
+        y = x @ self.weight
+        if self.bias is not None:
+            y += self.bias
+        return y
+
+
+class BatchNorm:
+    """Normalise by stored statistics, ``(N, D)`` to ``(N, D)``; scale and shift may be missing."""
+
+    def __init__(self, weights: Weights, eps: float = 1e-5) -> None:
+        scale = 1 / np.sqrt(weights["running_var"] + np.float32(eps))
+        scale = scale * weights["weight"] if weights.has("weight") else scale
+        shift = -weights["running_mean"] * scale
+        self.scale, self.shift = scale, shift + weights["bias"] if weights.has("bias") else shift
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        """Return the normalised rows."""
+        return x * self.scale + self.shift
+
+
+class Gru:
+    """One direction of a gated recurrent unit, with torch's order of gates: reset, update, new."""
+
+    def __init__(self, weights: Weights, suffix: str = "l0") -> None:
+        self.w_in, self.b_in = weights[f"weight_ih_{suffix}"].T, weights[f"bias_ih_{suffix}"]
+        self.w_state, self.b_state = weights[f"weight_hh_{suffix}"].T, weights[f"bias_hh_{suffix}"]
+
+    def inputs(self, x: np.ndarray) -> np.ndarray:
+        """Return what the inputs ``(..., I)`` add to the gates ``(..., 3 H)``; once for all steps."""
+        return x @ self.w_in + self.b_in
+
+    def step(self, inputs: np.ndarray, state: np.ndarray) -> np.ndarray:
+        """Return the state ``(N, H)`` after :meth:`inputs` ``(N, 3 H)``."""
+        size = state.shape[1]
+        recurrent = state @ self.w_state + self.b_state
+        gates = sigmoid(inputs[:, : 2 * size] + recurrent[:, : 2 * size])
+        reset, update = gates[:, :size], gates[:, size:]
+        new = np.tanh(inputs[:, 2 * size :] + reset * recurrent[:, 2 * size :])
+        return new + update * (state - new)
+
+
+class Lstm:
+    """One direction of a long short-term memory, with torch's order of gates: input, forget, cell, output."""
+
+    def __init__(self, weights: Weights, suffix: str = "l0") -> None:
+        self.w_in = weights[f"weight_ih_{suffix}"].T
+        self.w_state = weights[f"weight_hh_{suffix}"].T
+        self.bias = weights[f"bias_ih_{suffix}"] + weights[f"bias_hh_{suffix}"]
+
+    @property
+    def size(self) -> int:
+        """H."""
+        return len(self.w_state)
+
+    def inputs(self, x: np.ndarray) -> np.ndarray:
+        """Return what the inputs ``(..., I)`` add to the gates ``(..., 4 H)``; once for all steps."""
+        return x @ self.w_in + self.bias
+
+    def step(self, inputs: np.ndarray, h: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the state and the cell ``(N, H)`` after :meth:`inputs` ``(N, 4 H)``."""
+        size = h.shape[1]
+        gates = inputs + h @ self.w_state
+        opened = sigmoid(gates)
+        cell = opened[:, size : 2 * size] * c + opened[:, :size] * np.tanh(gates[:, 2 * size : 3 * size])
+        return opened[:, 3 * size :] * np.tanh(cell), cell
+
+
+def relu(x: np.ndarray) -> np.ndarray:
+    """Return ``max(x, 0)``."""
+    return np.maximum(x, 0)
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    """Return the logistic function, without overflow."""
+    return np.float32(0.5) * (np.tanh(np.float32(0.5) * x) + 1)
+
+
+def log_softmax(x: np.ndarray) -> np.ndarray:
+    """Return the logarithm of the softmax over the last axis."""
+    x = x - x.max(axis=-1, keepdims=True)
+    return x - np.log(np.exp(x).sum(axis=-1, keepdims=True))
+
+
+def layer_norm(x: np.ndarray, eps: float = 1e-5) -> np.ndarray:
+    """Return each row with mean 0 and variance 1."""
+    centred = x - x.mean(axis=-1, keepdims=True)
+    return centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + np.float32(eps))
+
+
+def unit_length(x: np.ndarray, eps: float = 1e-12) -> np.ndarray:
+    """Return vectors of length 1 along the last axis; of length 0 where they are 0."""
+    return x / np.maximum(np.sqrt((x**2).sum(axis=-1, keepdims=True)), np.float32(eps))

@@ -1,0 +1,281 @@
+"""What the model layer asks of an engine: functions on numpy arrays.
+
+An engine is a network somewhere: torch modules on any device, or a graph for a runtime. It knows pixels, boxes in
+pixels of the network's input and token ids; it knows no files, no images, no words and no results. What
+:meth:`Trunk.encode` returns is opaque, so that feature maps stay where the engine keeps them.
+
+All boxes are float32 ``(N, 4)`` ``x1 y1 x2 y2`` in pixels of the network's input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from saywhere.box_coding import BoxCoder
+from saywhere.configs.aligner import AlignerConfig
+from saywhere.configs.captioner import CaptionerConfig
+from saywhere.configs.classes import ClassesConfig
+from saywhere.configs.densecap import DenseCapConfig
+from saywhere.images import LoadedImage
+from saywhere.text import Vocabulary
+
+Maps = Any
+"""The feature maps of one image, as the engine keeps them."""
+State = tuple[Any, ...]
+"""The state of a decoder: arrays of the engine whose first dimension is the hypotheses."""
+
+
+@dataclass(frozen=True, eq=False)
+class RpnOutput:
+    """What the localization layer says of the A anchors of one image.
+
+    Attributes:
+        anchors: ``(A, 4)`` in the format of the box coder.
+        logits: ``(A,)`` that there is something.
+        offsets: ``(A, 4)`` of the boxes from the anchors.
+    """
+
+    anchors: Any
+    logits: Any
+    offsets: Any
+
+
+@dataclass(frozen=True, eq=False)
+class RegionHeadOutput:
+    """What the recognition network says of N boxes: ``embeddings (N, D)``, ``logits (N,)``, ``offsets (N, 4)``."""
+
+    embeddings: Any
+    logits: Any
+    offsets: Any
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedText:
+    """Sentences after the text encoder: ``vectors (S, T, D)``, zero where padded; ``mask (S, T)`` of real ones."""
+
+    vectors: Any
+    mask: Any
+
+
+class Preprocess(Protocol):
+    """Turns an opened image into the pixels that the trunk takes."""
+
+    @property
+    def long_side(self) -> int:
+        """Pixels of the longer side of the input."""
+        ...
+
+    def __call__(self, image: LoadedImage) -> np.ndarray:
+        """Return pixels ``(3, h, w)`` float32."""
+        ...
+
+
+class Trunk(Protocol):
+    """The network that all questions share."""
+
+    @property
+    def preprocess(self) -> Preprocess:
+        """How images become pixels."""
+        ...
+
+    def encode(self, pixels: Sequence[np.ndarray]) -> list[Maps]:
+        """Return the maps of images ``(3, h, w)`` of any sizes: one pass of the network."""
+        ...
+
+    def propose(self, maps: Maps) -> RpnOutput:
+        """Return what the localization layer says of an image's anchors, as numpy arrays."""
+        ...
+
+
+class Decoder(Protocol):
+    """A language model that is asked for one word at a time.
+
+    In beam search the hypotheses of an item are neighbouring rows, and the items stay in order: with K of them, rows
+    ``i K`` to ``i K + K - 1`` are those of item i; a decoder that is not ``independent`` relies on that.
+    """
+
+    @property
+    def never(self) -> Sequence[int]:
+        """Token ids that are never chosen."""
+        ...
+
+    @property
+    def unknown(self) -> str:
+        """How the unknown word is written."""
+        ...
+
+    @property
+    def independent(self) -> bool:
+        """Whether rows may be dropped: what a row decodes does not depend on its place among the others."""
+        ...
+
+    def start(self, embeddings: Any) -> State:
+        """Return the state after the embeddings ``(N, D)``, numpy or the engine's own."""
+        ...
+
+    def step(self, token_ids: np.ndarray, state: State) -> tuple[np.ndarray, State]:
+        """Return log-probabilities ``(N, V)`` of the word after ``token_ids (N,)``, and the next state."""
+        ...
+
+    def select(self, state: State, rows: np.ndarray) -> State:
+        """Return the rows of a state: with repetitions, and in any order."""
+        ...
+
+    def join(self, states: Sequence[State]) -> State:
+        """Return the rows of several states one after the other."""
+        ...
+
+
+class Detector(Protocol):
+    """The part that finds and describes regions: DenseCap."""
+
+    @property
+    def config(self) -> DenseCapConfig:
+        """Its options."""
+        ...
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """Its words."""
+        ...
+
+    @property
+    def box_coder(self) -> BoxCoder:
+        """The format of boxes and their suppression."""
+        ...
+
+    @property
+    def decoder(self) -> Decoder:
+        """The region decoder; its embeddings are those of :meth:`region_head`."""
+        ...
+
+    def region_head(self, maps: Sequence[Maps], boxes: Sequence[np.ndarray]) -> list[RegionHeadOutput]:
+        """Return what the recognition network says of each image's boxes, as numpy arrays."""
+        ...
+
+
+class Aligner(Protocol):
+    """The part that puts regions and words into one space: Deep Visual-Semantic Alignments."""
+
+    @property
+    def config(self) -> AlignerConfig:
+        """Its options."""
+        ...
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """Its words."""
+        ...
+
+    def region_vectors(self, maps: Sequence[Maps], boxes: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Return vectors ``(R, D)`` of each image's boxes (Eq. 1)."""
+        ...
+
+    def text_vectors(self, token_ids: np.ndarray) -> EncodedText:
+        """Return the vectors of the words of sentences ``(S, T)``, padded on the right (Eqs. 2 to 6)."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class BoundImages:
+    """Images before a caption decoder.
+
+    Attributes:
+        decoder: the decoder that attends to the images' regions.
+        embeddings: ``(N, D)`` of the whole images: what :meth:`Decoder.start` takes.
+        boxes: of each image ``(R, 4)`` the regions it attends to; of warped ones the boxes around them; R may be 0.
+        corners: of each image ``(R, 4, 2)`` of warped regions in pixels of the input, which they may leave; or None.
+        attention: ``attention(token_ids (N, T))`` gives the weights ``(N, T + 1, R)`` of the regions at each word of a
+            sentence for each image, and at END; None if the decoder attends to no regions.
+    """
+
+    decoder: Decoder
+    embeddings: Any
+    boxes: Sequence[np.ndarray]
+    corners: Sequence[np.ndarray | None]
+    attention: Any
+
+
+class Captioner(Protocol):
+    """The part that captions whole images (or boxes): Areas of Attention, and the multimodal RNN."""
+
+    @property
+    def config(self) -> CaptionerConfig:
+        """Its options."""
+        ...
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """Its words."""
+        ...
+
+    def bind_images(self, maps: Sequence[Maps], boxes: Sequence[np.ndarray | None]) -> BoundImages:
+        """Return the decoder of images.
+
+        Args:
+            maps: of the images.
+            boxes: of each image ``(R, 4)`` the regions to attend to; None if the network has regions of its own.
+        """
+        ...
+
+    def box_embeddings(self, maps: Sequence[Maps], boxes: Sequence[np.ndarray]) -> tuple[Decoder, Any]:
+        """Return the decoder, and embeddings ``(sum of N, D)`` of all images' boxes; not with attention."""
+        ...
+
+
+class Classifier(Protocol):
+    """The part that says what kinds of things regions show."""
+
+    @property
+    def config(self) -> ClassesConfig:
+        """Its options."""
+        ...
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """Its words: the G kinds that it was taught."""
+        ...
+
+    def classify(self, maps: Sequence[Maps], boxes: Sequence[np.ndarray]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Return logits ``(N, 1000)`` of ImageNet's classes, and ``(N, G + 2)`` of kinds, of each image's boxes.
+
+        Beside the kinds a region may be of another of ImageNet's classes, or of none that has a name.
+        """
+        ...
+
+
+class Engine(Protocol):
+    """A trunk and the parts that stand on it."""
+
+    @property
+    def trunk(self) -> Trunk:
+        """What all parts stand on."""
+        ...
+
+    @property
+    def detector(self) -> Detector | None:
+        """The part, or None."""
+        ...
+
+    @property
+    def aligner(self) -> Aligner | None:
+        """The part, or None."""
+        ...
+
+    @property
+    def captioner(self) -> Captioner | None:
+        """The part, or None."""
+        ...
+
+    @property
+    def classifier(self) -> Classifier | None:
+        """The part ``classes``, or None."""
+        ...
+
+    def digest(self) -> str:
+        """Return a hash of the weights and the configurations: two engines of one digest give the same answers."""
+        ...

@@ -1,0 +1,269 @@
+"""Make a model that runs without torch: the trunk as a graph, checked against the networks that it came from."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from saywhere.engines.arrays.layers import Weights
+from saywhere.engines.arrays.requirements import MULTIPLE, refused_options
+from saywhere.engines.compare import compare_engines
+from saywhere.engines.onnx import OnnxEngine
+from saywhere.engines.quantize import quantize
+from saywhere.engines.session import trunk_digest
+from saywhere.engines.torch import TorchEngine
+from saywhere.errors import UserError
+from saywhere.models.bundle import (
+    CARD,
+    CONFIG,
+    GRAPH,
+    GRAPH_INT8,
+    GRAPH_WEIGHTS,
+    VOCABULARY,
+    WEIGHTS,
+    Bundle,
+    GraphInfo,
+    GraphWeight,
+    find_folder,
+)  # fmt: skip
+from saywhere.networks import checkpoint
+from saywhere.networks.vision.trunk import Trunk
+
+EXAMPLE = (1, 3, 288, 384)
+TRUNK = "trunk."
+
+
+def export(
+    folders: Sequence[str | Path],
+    out: str | Path,
+    description: str = "",
+    card: str | None = None,
+    int8: Sequence[Path] | None = None,
+) -> Path:
+    """Write one model of training checkpoints, with weights in half precision and a graph for the engine onnx.
+
+    The two engines answer for several images before anything is written to ``out``.
+
+    Args:
+        folders: of models with different parts on the same trunk.
+        out: folder of the new model; its files are replaced.
+        description: one line; those of the parts one after the other if it is empty.
+        card: Markdown text of the model card; that of the checkpoint if there is one only.
+        int8: training images from which the graph in int8 is calibrated; without them there is none. See
+            :func:`saywhere.engines.quantize.quantize`.
+
+    Raises:
+        UserError: a folder is no model, two have the same part, their trunks differ, a part needs the engine torch, the
+            two engines differ, or a package is missing.
+    """
+    out = Path(out)
+    require_exportable(folders)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=checkpoint.SAVING) as temporary:
+        merged, new = Path(temporary) / "merged", Path(temporary) / "new"
+        checkpoint.merge(folders, merged, description)
+        bundle = Bundle.read(merged)
+        text = card or _card(folders) or f"# {out.name}\n\n{bundle.description}\n"
+        checkpoint.save(checkpoint.load_networks(merged), new, text, bundle.description, torch.float16)
+        networks = checkpoint.load_networks(new)  # with the weights as they were rounded
+        write_graph(next(iter(networks.values())).get_submodule("trunk"), new)
+        compare_engines(TorchEngine(networks), OnnxEngine(Bundle.read(new)))
+        names = [VOCABULARY, CARD, WEIGHTS, GRAPH, GRAPH_WEIGHTS, CONFIG]
+        if int8 is not None:
+            quantize(new, int8)
+            names.insert(0, GRAPH_INT8)
+        out.mkdir(exist_ok=True)
+        (out / GRAPH_INT8).unlink(missing_ok=True)  # an older one would be another trunk's
+        for name in names:
+            os.replace(new / name, out / name)
+    return out
+
+
+def _card(folders: Sequence[str | Path]) -> str:
+    """The card of the one checkpoint; empty if it has none, or there are several."""
+    path = find_folder(folders[0]) / CARD
+    return path.read_text(encoding="utf-8") if len(folders) == 1 and path.is_file() else ""
+
+
+def require_exportable(folders: Sequence[str | Path]) -> None:
+    """Refuse models that only the engine torch runs.
+
+    Raises:
+        UserError: one of them is; the message names the option.
+    """
+    for folder in folders:
+        bundle = Bundle.read(folder)
+        refused = refused_options(bundle.trunk, bundle.configs)
+        if refused:
+            raise UserError(f"{folder}: only the engine torch runs {' and '.join(refused)}; it cannot be exported")
+
+
+class _Graph(nn.Module):
+    """A trunk as one function of pixels, with its outputs by name."""
+
+    def __init__(self, trunk: Trunk) -> None:
+        super().__init__()
+        self.trunk = trunk
+        strides = trunk.backbone.strides
+        self.names = [f"map{stride}" for stride in strides]
+        self.names += ["head"] if trunk.head is not None else []
+        if trunk.localization is not None:
+            self.names += [*(f"region{stride}" for stride in strides), "logits", "offsets"]
+
+    def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
+        """Pixels ``(1, 3, H, W)`` to the outputs ``names``, each with the batch in front."""
+        trunk = self.trunk
+        maps = tuple(trunk.backbone.body(pixels))
+        outputs = list(maps)
+        if trunk.head is not None:
+            outputs.append(trunk.head(maps[-1][0])[None])
+        if trunk.localization is not None:
+            regions = maps if trunk.pyramid is None else trunk.pyramid(*maps)
+            outputs += [*(region.clone() for region in regions), *trunk.localization.head(*regions)]
+        return tuple(outputs)
+
+
+def write_graph(trunk: nn.Module, folder: Path) -> None:
+    """Write ``trunk.onnx`` and ``trunk.json`` beside a model's weights, which the graph takes from there.
+
+    Raises:
+        UserError: the packages that write graphs are not installed, or the backbone cannot be written as a graph.
+    """
+    assert isinstance(trunk, Trunk)
+    graph = _Graph(copy.deepcopy(trunk)).eval()
+    sources = _fold(graph)
+    model = _to_onnx(graph)
+    taken: dict[str, GraphWeight] = {}
+    for initializer in model.graph.initializer:
+        name = initializer.name
+        if name.startswith(TRUNK) and name in sources:
+            taken[name] = sources[name]
+            _empty(initializer)
+    model.producer_name, model.doc_string = "saywhere", ""
+    for node in model.graph.node:
+        node.doc_string = ""
+        del node.metadata_props[:]
+    del model.graph.value_info[:]
+    data = model.SerializeToString()
+    (folder / GRAPH).write_bytes(data)
+    digest = trunk_digest(Weights.open(folder / WEIGHTS).below("trunk"))
+    info = GraphInfo(hashlib.sha256(data).hexdigest(), digest, taken)
+    (folder / GRAPH_WEIGHTS).write_text(json.dumps(asdict(info), indent=1) + "\n", encoding="utf-8")
+
+
+def _fold(graph: _Graph) -> dict[str, GraphWeight]:
+    """Fold batch normalisation into the convolutions before it, pad alike for all sizes; return weights' sources."""
+    modules = dict(graph.named_modules())
+    sources = {
+        name: GraphWeight(name.rpartition(".")[0].removeprefix(TRUNK), name.rpartition(".")[2])
+        for name, _ in graph.named_parameters()
+    }
+    for layer, normalisation in _pairs(graph).items():
+        conv, norm = modules[layer], modules[normalisation]
+        assert isinstance(conv, nn.Conv2d) and isinstance(norm, nn.modules.batchnorm._BatchNorm)
+        mean, variance = norm.get_buffer("running_mean"), norm.get_buffer("running_var")
+        weight, bias = nn.utils.fuse_conv_bn_weights(
+            conv.weight, conv.bias, mean, variance, norm.eps, norm.weight, norm.bias
+        )
+        conv.weight, conv.bias = nn.Parameter(weight), nn.Parameter(bias)
+        parent, _, leaf = normalisation.rpartition(".")
+        setattr(modules[parent], leaf, _Then(getattr(norm, "act", nn.Identity())))
+        names = layer.removeprefix(TRUNK), normalisation.removeprefix(TRUNK)
+        for kind in ("weight", "bias"):
+            sources[f"{layer}.{kind}"] = GraphWeight(names[0], kind, names[1], norm.eps)
+    for module in modules.values():
+        if isinstance(module, nn.Conv2d) and type(module).__name__ == "Conv2dSame":  # timm's, of TensorFlow's padding
+            vars(module)["forward"] = partial(_padded_convolution, module)
+    return sources
+
+
+def _pairs(graph: nn.Module) -> dict[str, str]:
+    """The batch normalisation that takes a convolution's output, by the convolution's name."""
+    names = {module: name for name, module in graph.named_modules()}
+    made: dict[int, tuple[nn.Module, Any]] = {}
+    pairs: dict[str, str] = {}
+
+    def convolved(module: nn.Module, _: Any, output: Tensor) -> None:
+        made[id(output)] = module, output  # the output is kept, so that no other tensor gets its id
+
+    def normalised(module: nn.Module, inputs: tuple[Tensor, ...], _: Any) -> None:
+        if id(inputs[0]) in made:
+            pairs[names[made[id(inputs[0])][0]]] = names[module]
+
+    hooks: list[Callable[[], None]] = []
+    for module in graph.modules():
+        if isinstance(module, nn.Conv2d):
+            hooks.append(module.register_forward_hook(convolved).remove)
+        elif isinstance(module, nn.modules.batchnorm._BatchNorm):
+            hooks.append(module.register_forward_hook(normalised).remove)
+    with torch.no_grad():
+        graph(torch.zeros(EXAMPLE))
+    for remove in hooks:
+        remove()
+    return pairs
+
+
+class _Then(nn.Module):
+    """What a normalisation layer does after normalising."""
+
+    def __init__(self, activation: nn.Module) -> None:
+        super().__init__()
+        self.activation = activation
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Features to features."""
+        return self.activation(features)
+
+
+def _padded_convolution(conv: nn.Conv2d, features: Tensor) -> Tensor:
+    """A convolution with TensorFlow's padding as it is where both sides are multiples of the stride."""
+    pads: list[int] = []
+    for size, stride in zip(conv.kernel_size[::-1], conv.stride[::-1], strict=True):
+        total = max(size - stride, 0)
+        pads += [total // 2, total - total // 2]
+    padded = nn.functional.pad(features, pads)
+    return nn.functional.conv2d(padded, conv.weight, conv.bias, conv.stride, 0, conv.dilation, conv.groups)
+
+
+def _to_onnx(graph: _Graph) -> Any:
+    """The graph as an ONNX model for inputs of any size."""
+    names = {2: "rows", 3: "columns"}
+    sides = {axis: MULTIPLE * torch.export.Dim(name, min=1, max=256) for axis, name in names.items()}
+    try:
+        program = torch.onnx.export(
+            graph, (torch.zeros(EXAMPLE),), dynamo=True, input_names=["pixels"], output_names=graph.names,
+            dynamic_shapes=(sides,), external_data=False, verbose=False,
+        )  # fmt: skip
+    except ImportError as error:
+        raise UserError(f"writing a graph needs {error.name}: pip install 'saywhere[torch]'") from error
+    except Exception as error:  # the exporter raises many classes of its own
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(
+            f"the backbone cannot be written as a graph, so only the engine torch runs it: {reason}"
+        ) from error
+    assert program is not None
+    return program.model_proto
+
+
+def _empty(initializer: Any) -> None:
+    """Take the numbers out of a weight of the graph: they are given to the runtime when the graph is opened."""
+    length = int(np.prod(initializer.dims)) * 4
+    for field in ("raw_data", "float_data"):
+        initializer.ClearField(field)
+    initializer.data_location = 1  # external
+    del initializer.external_data[:]
+    for key, value in (("location", WEIGHTS), ("offset", "0"), ("length", str(length))):
+        entry = initializer.external_data.add()
+        entry.key, entry.value = key, value

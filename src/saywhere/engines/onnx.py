@@ -1,0 +1,334 @@
+"""The engine without torch: the trunk as one graph in ONNX Runtime, everything else in numpy.
+
+The graph turns pixels ``(1, 3, H, W)`` into the maps of the backbone, ``map8`` and so on by their strides, and, where
+the trunk has them, into ``head``, the maps of the pyramid (``region8`` ...), and ``logits`` and ``offsets`` of anchors.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from saywhere.box_coding import BoxCoder
+from saywhere.boxes import anchor_grid
+from saywhere.configs.aligner import AlignerConfig
+from saywhere.configs.captioner import CaptionerConfig
+from saywhere.configs.classes import ClassesConfig
+from saywhere.configs.densecap import DenseCapConfig
+from saywhere.configs.parts import LAST_CHANNELS
+from saywhere.engines.arrays.attention import AttentionDecoder
+from saywhere.engines.arrays.decoders import GruDecoder, LstmDecoder, RnnDecoder
+from saywhere.engines.arrays.image_maps import ImageMaps, box_features, grid_features, require_size, whole_image
+from saywhere.engines.arrays.layers import BatchNorm, Linear, Weights, layer_norm, relu, unit_length
+from saywhere.engines.arrays.pooling import PLACE
+from saywhere.engines.arrays.requirements import refused_options, require_shapes
+from saywhere.engines.arrays.text_encoder import TextEncoder
+from saywhere.engines.engine import BoundImages, Decoder, EncodedText, RegionHeadOutput, RpnOutput
+from saywhere.engines.session import PRECISIONS, open_session
+from saywhere.errors import UserError
+from saywhere.images import Preprocess
+from saywhere.models.bundle import GRAPH, GRAPH_INT8, WEIGHTS, Bundle
+from saywhere.text import PAD, Vocabulary
+
+
+def load(
+    name_or_folder: str | Path,
+    device: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    threads: int | None = None,
+    precision: str = "float32",
+) -> OnnxEngine:
+    """Return the engine of a model folder that has a graph, as ``saywhere export`` writes it.
+
+    Args:
+        name_or_folder: name of a bundled model, a model folder, or a hub id ``owner/name``.
+        device: None or ``cpu``.
+        options: of its configuration, to be others than the stored ones, by name with dots.
+        threads: of a computation; as many as the process may use if None.
+        precision: of the trunk: ``float32``, or ``int8`` if the folder has that graph.
+
+    Raises:
+        UserError: the folder has no such graph, its files do not belong together, the device is not a CPU, or an option
+            does not fit.
+    """
+    if device not in (None, "cpu"):
+        raise UserError(f"the engine onnx runs on the CPU, not on {device}: choose the engine torch")
+    stored = Bundle.read(name_or_folder)
+    bundle = stored.with_options(options or {})
+    for option in ("backbone", "strides", "vgg_channels"):
+        if getattr(bundle.trunk, option) != getattr(stored.trunk, option):
+            raise UserError(f"{stored.folder / GRAPH} is the graph of another trunk.{option}, which cannot be changed")
+    return OnnxEngine(bundle, threads, precision)
+
+
+class OnnxEngine:
+    """Run a bundle on a CPU; see :class:`saywhere.engines.engine.Engine`. Parts are read when they are first used.
+
+    Args:
+        bundle: with a graph.
+        threads: of a computation; as many as the process may use if None.
+        precision: of the trunk: ``float32``, or ``int8`` if the bundle has that graph.
+
+    Raises:
+        UserError: there is no such graph, the weights do not fit the options, or only the engine torch runs one.
+            (That the graph belongs to the weights is checked before the first image.)
+    """
+
+    def __init__(self, bundle: Bundle, threads: int | None = None, precision: str = "float32") -> None:
+        if refused := refused_options(bundle.trunk, bundle.configs):
+            raise UserError(f"{bundle.folder}: only the engine torch runs {' and '.join(refused)}")
+        if not (bundle.folder / GRAPH).is_file():
+            raise UserError(f"{bundle.folder} has no {GRAPH}: make it with saywhere export, or use the engine torch")
+        if precision not in PRECISIONS:
+            raise UserError(f"no precision {precision!r}; there are {' and '.join(PRECISIONS)}")
+        if precision == "int8" and not (bundle.folder / GRAPH_INT8).is_file():
+            raise UserError(f"{bundle.folder} has no {GRAPH_INT8}: make it with saywhere export --int8")
+        self._bundle, self._precision = bundle, precision
+        self._weights = Weights.open(bundle.folder / WEIGHTS)
+        try:
+            for part, config in bundle.configs.items():
+                require_shapes(part, config, len(bundle.vocabularies[part]), self._weights.below(part))
+        except UserError as error:
+            raise UserError(f"{bundle.folder}: {error}") from None
+        self.trunk = OnnxTrunk(bundle, self._weights.below("trunk"), threads, precision)
+        have = bundle.configs
+        parts = {
+            "densecap": OnnxDetector,
+            "aligner": OnnxAligner,
+            "captioner": OnnxCaptioner,
+            "classes": OnnxClassifier,
+        }
+        self.detector, self.aligner, self.captioner, self.classifier = (
+            kind(have[part], bundle.vocabularies[part], self._weights.below(part)) if part in have else None
+            for part, kind in parts.items()
+        )
+
+    def digest(self) -> str:
+        """Return a hash of the weights, the configurations and the precision."""
+        digest = hashlib.blake2b(b"onnx", digest_size=16)
+        if self._precision == "int8":
+            digest.update((self._bundle.folder / GRAPH_INT8).read_bytes())
+        configs = {part: config.to_dict() for part, config in self._bundle.configs.items()}
+        words = {part: vocabulary.tokens for part, vocabulary in self._bundle.vocabularies.items()}
+        pixels = [self._bundle.mean, self._bundle.std]
+        digest.update(json.dumps([configs, words, pixels], sort_keys=True).encode())
+        with open(self._bundle.folder / WEIGHTS, "rb") as file:
+            digest.update(hashlib.file_digest(file, "blake2b").digest())
+        return digest.hexdigest()
+
+
+class OnnxTrunk:
+    """The graph in ONNX Runtime; the session is made for the first image."""
+
+    def __init__(self, bundle: Bundle, weights: Weights, threads: int | None, precision: str) -> None:
+        self._bundle, self._weights, self._threads, self._precision = bundle, weights, threads, precision
+        config = bundle.trunk
+        self.preprocess = Preprocess(config.long_side, config.multiple, bundle.mean, bundle.std)
+        shapes = {part: c.proposals.anchors for part, c in bundle.configs.items() if c.uses_proposals}
+        if len(set(shapes.values())) > 1:
+            raise UserError(f"{bundle.folder}: {' and '.join(shapes)} share a trunk but differ in proposals.anchors")
+        self._shapes = next(iter(shapes.values()), ())
+        self._anchors: dict[tuple[int, int], np.ndarray] = {}
+
+    @cached_property
+    def _session(self) -> Any:
+        return open_session(self._bundle, self._weights, self._threads, self._precision)
+
+    def encode(self, pixels: Sequence[np.ndarray]) -> list[ImageMaps]:
+        """Return the maps of images ``(3, h, w)``, one at a time: the maps of several leave a CPU's caches."""
+        names = [output.name for output in self._session.get_outputs()]
+        return [
+            ImageMaps(
+                dict(zip(names, self._session.run(names, {"pixels": image[None]}), strict=True)),
+                self._bundle.trunk.strides,
+                (image.shape[2], image.shape[1]),
+            )
+            for image in pixels
+        ]
+
+    def propose(self, maps: ImageMaps) -> RpnOutput:
+        """Return what the localization layer says of an image's anchors."""
+        if maps.input_size not in self._anchors:
+            self._anchors[maps.input_size] = self._make_anchors(maps)
+        return RpnOutput(self._anchors[maps.input_size], maps.output("logits"), maps.output("offsets"))
+
+    def _make_anchors(self, maps: ImageMaps) -> np.ndarray:
+        sizes = [maps.output(f"region{stride}").shape[1:] for stride in maps.strides]
+        levels = zip(self._shapes, sizes, maps.strides, strict=True)
+        anchors = np.concatenate([anchor_grid(kinds, size[0], size[1], stride) for kinds, size, stride in levels])
+        if len(anchors) != len(maps.output("logits")):
+            raise UserError(f"proposals.anchors has other numbers of shapes than when {GRAPH} was made")
+        return anchors
+
+
+class OnnxDetector:
+    """DenseCap's region head and decoder; see :class:`saywhere.engines.engine.Detector`."""
+
+    def __init__(self, config: DenseCapConfig, vocabulary: Vocabulary, weights: Weights) -> None:
+        self.config, self.vocabulary, self._weights = config, vocabulary, weights
+        self.box_coder = BoxCoder(config.max_log_scale)
+
+    @cached_property
+    def decoder(self) -> LstmDecoder:
+        """The region decoder."""
+        return LstmDecoder(self._weights.below("decoder"))
+
+    @cached_property
+    def _head(self) -> tuple[Linear, Linear, Linear, Linear]:
+        head = self._weights.below("region_head")
+        weight, bias = head.stored("layers.1.weight"), head.stored("layers.1.bias")
+        rows, points = len(weight), self.config.pool_size**2
+        by_channel = weight.reshape(rows, -1, points)
+        by_point = np.ascontiguousarray(by_channel.transpose(0, 2, 1)).reshape(rows, -1)  # as the pooling gives them
+        first = Linear(Weights.of({"weight": by_point, "bias": bias}))
+        second, score, offset = (Linear(head.below(name)) for name in ("layers.4", "score", "offset"))
+        return first, second, score, offset
+
+    def region_head(self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray]) -> list[RegionHeadOutput]:
+        """Return embeddings, logits and offsets of each image's boxes."""
+        first, second, score, offset = self._head
+        outputs: list[RegionHeadOutput] = []
+        for image, rows in zip(maps, boxes, strict=True):
+            pooled = image.regions.pool(rows, self.config.pool_size)
+            embeddings = relu(second(relu(first(pooled.reshape(len(rows), first.weight.shape[0])))))
+            outputs.append(RegionHeadOutput(embeddings, score(embeddings)[:, 0], offset(embeddings)))
+        return outputs
+
+
+class OnnxAligner:
+    """The aligner; see :class:`saywhere.engines.engine.Aligner`."""
+
+    def __init__(self, config: AlignerConfig, vocabulary: Vocabulary, weights: Weights) -> None:
+        self.config, self.vocabulary, self._weights = config, vocabulary, weights
+
+    @cached_property
+    def _projections(self) -> tuple[BatchNorm, list[Linear]]:
+        numbers = range(self.config.encoders)
+        standardise = BatchNorm(self._weights.below("standardise"))
+        return standardise, [Linear(self._weights.below(f"projects.{number}")) for number in numbers]
+
+    @cached_property
+    def _encoders(self) -> list[TextEncoder]:
+        numbers = range(self.config.encoders)
+        return [TextEncoder(self._weights.below(f"encoders.{number}"), self.config) for number in numbers]
+
+    def region_vectors(self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Return vectors ``(R, D)`` of each image's boxes (Eq. 1)."""
+        standardise, projections = self._projections
+        vectors: list[np.ndarray] = []
+        for image, rows in zip(maps, boxes, strict=True):
+            features = box_features(image, rows, self.config.levels, self.config.head)
+            require_size(features, len(standardise.scale))
+            if self.config.signed_sqrt:
+                features = np.sign(features) * np.sqrt(np.abs(features))
+            features = standardise(features)
+            parts = [project(features) for project in projections]
+            vectors.append(side_by_side(parts, self.config.normalize != "none"))
+        return vectors
+
+    def text_vectors(self, token_ids: np.ndarray) -> EncodedText:
+        """Return the vectors of the words of sentences ``(S, T)``, padded on the right (Eqs. 2 to 6)."""
+        parts = [encode(token_ids) for encode in self._encoders]
+        return EncodedText(side_by_side(parts, self.config.normalize == "both"), token_ids != PAD)
+
+
+def side_by_side(parts: Sequence[np.ndarray], unit: bool) -> np.ndarray:
+    """Return the vectors of several encoders as one, such that its products are the mean of the encoders'."""
+    parts = [unit_length(part) for part in parts] if unit else parts
+    return np.concatenate(parts, axis=-1) / np.float32(np.sqrt(len(parts)))
+
+
+class OnnxCaptioner:
+    """The captioner; see :class:`saywhere.engines.engine.Captioner`."""
+
+    def __init__(self, config: CaptionerConfig, vocabulary: Vocabulary, weights: Weights) -> None:
+        self.config, self.vocabulary, self._weights = config, vocabulary, weights
+
+    @cached_property
+    def _attention(self) -> AttentionDecoder:
+        return AttentionDecoder(self._weights.below("decoder"), self.config)
+
+    @cached_property
+    def _plain(self) -> Decoder:
+        kinds = {"rnn": RnnDecoder, "gru": GruDecoder, "lstm": LstmDecoder}
+        return kinds[self.config.decoder](self._weights.below("decoder"))
+
+    @cached_property
+    def _narrow(self) -> Linear:
+        return Linear(self._weights.below("narrow"))
+
+    @cached_property
+    def _feature_size(self) -> int:
+        first = {"rnn": "decoder.image.weight", "lstm": "decoder.encode.0.weight"}
+        return self._weights.shape(first.get(self.config.decoder, "decoder.begin.weight"))[1]
+
+    def bind_images(self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray | None]) -> BoundImages:
+        """Return the decoder of images; ``boxes`` are the regions to attend to, None to let the network choose."""
+        if self.config.describe_boxes:
+            wholes = self.box_embeddings(maps, [whole_image(image) for image in maps])[1]
+        else:
+            wholes = np.concatenate([self._grid(image, 1)[0] for image in maps])
+        corners: list[np.ndarray | None] = [None] * len(maps)
+        if self.config.decoder != "attention":
+            return BoundImages(self._plain, wholes, [np.zeros((0, 4), np.float32)] * len(maps), corners, None)
+        rows = [self._attended(image, given) for image, given in zip(maps, boxes, strict=True)]
+        bound = self._attention.bind([relu(self._narrow(features)) for features, _ in rows])
+        attention = partial(bound.attention, wholes)
+        return BoundImages(bound, wholes, [found for _, found in rows], corners, attention)
+
+    def _grid(self, image: ImageMaps, cells: int) -> tuple[np.ndarray, np.ndarray]:
+        features, boxes = grid_features(image, cells, self.config.levels, self.config.head)
+        require_size(features, self._feature_size)
+        return layer_norm(features), boxes
+
+    def _attended(self, image: ImageMaps, given: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        """Return the features and boxes of the regions that an image's words attend to."""
+        if self.config.attend_to == "grid":
+            return self._grid(image, self.config.grid)
+        if given is None:
+            raise ValueError("the regions of a captioner that attends to proposals are given")
+        return layer_norm(box_features(image, given, self.config.levels, self.config.head)), given
+
+    def box_embeddings(self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray]) -> tuple[Decoder, np.ndarray]:
+        """Return the decoder, and embeddings of all images' boxes one after the other."""
+        rows: list[np.ndarray] = []
+        for image, given in zip(maps, boxes, strict=True):
+            features = layer_norm(box_features(image, given, self.config.levels, self.config.head))
+            if self.config.context:
+                whole = box_features(image, whole_image(image), self.config.levels, self.config.head)
+                behind = np.broadcast_to(layer_norm(whole), features.shape)
+                features = np.concatenate((features, behind), axis=1)
+            require_size(features, self._feature_size)
+            rows.append(features)
+        return self._plain, np.concatenate(rows)
+
+
+class OnnxClassifier:
+    """The classifier of regions; see :class:`saywhere.engines.engine.Classifier`."""
+
+    def __init__(self, config: ClassesConfig, vocabulary: Vocabulary, weights: Weights) -> None:
+        self.config, self.vocabulary, self._weights = config, vocabulary, weights
+
+    @cached_property
+    def _layers(self) -> tuple[Linear, Linear]:
+        return Linear(self._weights.below("imagenet")), Linear(self._weights.below("kinds"))
+
+    def classify(self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Return logits of ImageNet's classes and of kinds of each image's boxes."""
+        classes, kinds = self._layers
+        found: list[tuple[np.ndarray, np.ndarray]] = []
+        for image, rows in zip(maps, boxes, strict=True):
+            features = box_features(image, rows, self.config.levels, True)
+            last = features[:, -PLACE - LAST_CHANNELS : -PLACE]
+            if self.config.context:
+                whole = image.output("head").mean(axis=(1, 2))
+                features = np.concatenate((features, np.broadcast_to(whole, (len(rows), LAST_CHANNELS))), axis=1)
+            require_size(features, len(kinds.weight))
+            found.append((classes(last), kinds(features)))
+        return found

@@ -1,0 +1,146 @@
+"""The trunk's graph in int8: scales from training images, weights per channel, stored in a file of its own."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from saywhere.engines.arrays.layers import Weights
+from saywhere.engines.onnx import OnnxEngine
+from saywhere.engines.session import TRUNK_DIGEST, folded, import_runtime, trunk_digest
+from saywhere.errors import UserError
+from saywhere.images import open_image
+from saywhere.models.bundle import GRAPH, GRAPH_INT8, WEIGHTS, Bundle, GraphInfo
+
+IMAGES = 200
+"""Calibration images: with 16 the ranges are too narrow."""
+CHECKED = 20
+"""Other images on which the two precisions are compared."""
+BEST = 300
+"""Anchors whose rank is compared."""
+LEAST_KEPT = 0.7
+"""Share of the best anchors that must be among the best in int8 too."""
+
+
+def quantize(folder: str | Path, images: Sequence[Path]) -> float:
+    """Write ``trunk-int8.onnx`` into a model folder that has a graph, and compare it with single precision.
+
+    The range of an activation is that on the calibration images; weights have seven bits, a scale for each channel,
+    for processors without VNNI add pairs of products in 16 bits. What costs accuracy and little time stays in single
+    precision: the first convolution, the last ones of the localization layer, and arithmetic behind the backbone.
+
+    Args:
+        folder: of the model.
+        images: training images, ``IMAGES`` to calibrate and a few more to compare; fewer will do, but not none.
+
+    Returns:
+        the share of the best anchors in single precision that are among the best in int8, on images of their own.
+
+    Raises:
+        UserError: no images, a package is missing, or int8 does not do for this trunk.
+    """
+    folder = Path(folder)
+    if not images:
+        raise UserError("int8 needs training images: there are none")
+    try:
+        import onnx
+        from onnxruntime.quantization import CalibrationMethod, QuantFormat, QuantType, quantize_static
+    except ImportError as error:
+        raise UserError(f"writing a graph in int8 needs {error.name}: pip install 'saywhere[torch]'") from error
+    checked = images[:CHECKED]
+    chosen = images[CHECKED : CHECKED + IMAGES] or images
+    bundle = Bundle.read(folder)
+    engine = OnnxEngine(bundle)
+    import_runtime().set_default_logger_severity(3)
+    logging.getLogger().addFilter(_no_hints)
+    with tempfile.TemporaryDirectory(dir=folder) as temporary:
+        whole, written = Path(temporary) / "float.onnx", Path(temporary) / "int8.onnx"
+        weights = Weights.open(folder / WEIGHTS).below("trunk")
+        model = _filled(bundle, weights)
+        onnx.save(model, whole)
+        try:
+            quantize_static(
+                whole, written, _reader(engine, chosen), quant_format=QuantFormat.QDQ,
+                op_types_to_quantize=["Conv", "Add", "Clip", "Relu"], nodes_to_exclude=_kept(model.graph),
+                per_channel=True, reduce_range=True, activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8,
+                calibrate_method=CalibrationMethod.MinMax,
+            )  # fmt: skip
+        finally:
+            logging.getLogger().removeFilter(_no_hints)
+        model = onnx.load(written)
+        onnx.helper.set_model_props(model, {TRUNK_DIGEST: trunk_digest(weights)})
+        onnx.save(model, written)
+        written.replace(folder / GRAPH_INT8)
+    kept = _agreement(engine, OnnxEngine(bundle, precision="int8"), checked)
+    if kept < LEAST_KEPT:
+        (folder / GRAPH_INT8).unlink()
+        raise UserError(f"in int8 only {kept:.0%} of the {BEST} best anchors are kept: this trunk needs float32")
+    return kept
+
+
+def _no_hints(record: logging.LogRecord) -> bool:
+    """Leave out the advice that the quantiser logs at every call."""
+    return "pre-process" not in record.getMessage()
+
+
+def _filled(bundle: Bundle, weights: Weights) -> Any:
+    """The graph as a model with its weights inside."""
+    import onnx
+
+    model = onnx.load(bundle.folder / GRAPH, load_external_data=False)
+    sources = GraphInfo.read(bundle.folder).weights
+    for initializer in model.graph.initializer:
+        if initializer.name in sources:
+            value = np.ascontiguousarray(folded(weights, sources[initializer.name]), np.float32)
+            initializer.CopyFrom(onnx.numpy_helper.from_array(value, initializer.name))
+    return model
+
+
+def _kept(graph: Any) -> list[str]:
+    """The names of the nodes that stay in single precision."""
+    convolutions = [node for node in graph.node if node.op_type == "Conv"]
+    last = [n for n in convolutions if any(f"localization.head.{w}" in i for i in n.input for w in ("score", "offset"))]
+    behind = [n for n in convolutions if any("pyramid" in i or "localization" in i for i in n.input)]
+    start = list(graph.node).index(behind[0]) if behind else len(graph.node)
+    arithmetic = [node for node in list(graph.node)[start:] if node.op_type in ("Add", "Clip")]
+    return [node.name for node in (convolutions[0], *last, *arithmetic)]
+
+
+def _reader(engine: OnnxEngine, images: Sequence[Path]) -> Any:
+    """What the quantiser asks for one input after the other."""
+    from onnxruntime.quantization import CalibrationDataReader
+
+    class Reader(CalibrationDataReader):
+        """Opens an image when it is asked for the next one."""
+
+        def __init__(self) -> None:
+            self._inputs = self._read()
+
+        def _read(self) -> Iterator[dict[str, Any]]:
+            for path in images:
+                image = open_image(path, engine.trunk.preprocess.long_side)
+                yield {"pixels": engine.trunk.preprocess(image)[None]}
+
+        def get_next(self) -> dict[str, Any]:
+            """Return the next input; an empty one behind the last."""
+            return next(self._inputs, {})
+
+    return Reader()
+
+
+def _agreement(one: OnnxEngine, other: OnnxEngine, images: Sequence[Path]) -> float:
+    """The share of one engine's best anchors that are among the other's best; 1 without a localization layer."""
+    shares: list[float] = []
+    for path in images:
+        pixels = one.trunk.preprocess(open_image(path, one.trunk.preprocess.long_side))
+        outputs = [engine.trunk.encode([pixels])[0].outputs for engine in (one, other)]
+        if "logits" not in outputs[0]:
+            return 1.0
+        best = [set(np.argsort(-each["logits"][0])[:BEST].tolist()) for each in outputs]
+        shares.append(len(best[0] & best[1]) / len(best[0]))
+    return float(np.mean(shares))

@@ -1,0 +1,301 @@
+"""The torch engine: any trained networks that share one trunk, on any device; arrays in, arrays out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from saywhere.box_coding import BoxCoder
+from saywhere.configs.aligner import AlignerConfig
+from saywhere.configs.captioner import CaptionerConfig
+from saywhere.configs.classes import ClassesConfig
+from saywhere.configs.densecap import DenseCapConfig
+from saywhere.engines.engine import BoundImages, EncodedText, RegionHeadOutput, RpnOutput
+from saywhere.errors import UserError
+from saywhere.images import Preprocess
+from saywhere.networks import checkpoint
+from saywhere.networks.aligner.network import Aligner
+from saywhere.networks.captioner.network import Captioner
+from saywhere.networks.classes import RegionClassifier
+from saywhere.networks.densecap.network import DenseCap
+from saywhere.networks.language.decoders.adapter import TorchDecoder
+from saywhere.networks.language.decoders.attention import AttentionDecoder
+from saywhere.networks.vision.image_maps import ImageMaps
+from saywhere.networks.vision.trunk import Trunk
+from saywhere.text import Vocabulary
+
+PARTS = {"densecap": DenseCap, "aligner": Aligner, "captioner": Captioner, "classes": RegionClassifier}
+
+
+class TorchEngine:
+    """Run networks that share one trunk; see :class:`saywhere.engines.engine.Engine`.
+
+    Args:
+        networks: by part, any of ``densecap``, ``aligner``, ``captioner`` and ``classes``; they are put into eval mode.
+
+    Attributes:
+        networks: as they were given.
+        trunk: pixels to maps.
+        detector, aligner, captioner, classifier: the parts; None for those that are not there.
+
+    Raises:
+        ValueError: no network, an unknown part, or networks on different trunks.
+    """
+
+    def __init__(self, networks: Mapping[str, nn.Module]) -> None:
+        self.networks = dict(networks)
+        for part, network in self.networks.items():
+            if part not in PARTS or not isinstance(network, PARTS[part]):
+                raise ValueError(f"a {type(network).__name__} is no part {part!r}; parts are {', '.join(PARTS)}")
+            network.eval()
+        if len({id(network.trunk) for network in self.networks.values()}) != 1:
+            raise ValueError(f"{len(self.networks)} networks do not share one trunk")
+        densecap, aligner, captioner, classes = (self.networks.get(part) for part in PARTS)
+        self._trunk = next(network.get_submodule("trunk") for network in self.networks.values())
+        assert isinstance(self._trunk, Trunk)
+        self.trunk = TorchTrunk(self._trunk)
+        self.detector = TorchDetector(densecap) if isinstance(densecap, DenseCap) else None
+        self.aligner = TorchAligner(aligner) if isinstance(aligner, Aligner) else None
+        self.captioner = TorchCaptioner(captioner) if isinstance(captioner, Captioner) else None
+        self.classifier = TorchClassifier(classes) if isinstance(classes, RegionClassifier) else None
+
+    def digest(self) -> str:
+        """Return a hash of the weights and the configurations: two engines of one digest give the same answers."""
+        digest = hashlib.blake2b(repr(asdict(self.trunk.preprocess)).encode(), digest_size=16)
+        _add_weights(digest, "trunk", self._trunk.state_dict())
+        for part, network in sorted(self.networks.items()):
+            assert isinstance(network, DenseCap | Aligner | Captioner | RegionClassifier)
+            digest.update(json.dumps([network.config.to_dict(), network.vocabulary.tokens], sort_keys=True).encode())
+            weights = {name: value for name, value in network.state_dict().items() if not name.startswith("trunk.")}
+            _add_weights(digest, part, weights)
+        return digest.hexdigest()
+
+
+def _add_weights(digest: Any, part: str, weights: Mapping[str, Tensor]) -> None:
+    for name, value in sorted(weights.items()):
+        digest.update(f"{part}.{name} {value.dtype} {tuple(value.shape)}".encode())
+        digest.update(value.detach().cpu().contiguous().reshape(-1).view(dtype=torch.uint8).numpy().data)
+
+
+def load(
+    name_or_folder: str | Path,
+    device: str | torch.device | None = None,
+    options: Mapping[str, Any] | None = None,
+    threads: int | None = None,
+    precision: str = "float32",
+) -> TorchEngine:
+    """Return the engine of a model.
+
+    Args:
+        name_or_folder: name of a bundled model, a model folder, or a hub id ``owner/name``.
+        device: where it runs; see :func:`find_device`.
+        options: of its configuration, to be others than the stored ones, by name with dots.
+        threads: of a computation on the CPU, for all of this process; torch's own number if None.
+        precision: ``float32``.
+
+    Raises:
+        UserError: there is no such model or device, a file is missing or damaged, an option does not fit, the model
+            has no part that this engine runs, or another precision is asked for.
+    """
+    if precision != "float32":
+        raise UserError(f"the engine torch computes in float32, not in {precision}: choose the engine onnx")
+    if threads is not None:
+        torch.set_num_threads(threads)
+    networks = checkpoint.load_networks(name_or_folder, find_device(device), options)
+    if unknown := [part for part in networks if part not in PARTS]:
+        raise UserError(f"{name_or_folder} is a {unknown[0]}, a baseline that only table1 runs")
+    return TorchEngine(networks)
+
+
+def find_device(name: str | torch.device | None = None) -> torch.device:
+    """Return a device that can be used; if None, a GPU if there is one, else the CPU.
+
+    Raises:
+        UserError: there is no such device; one line.
+    """
+    if name is None:
+        mps = "mps" if torch.backends.mps.is_available() else "cpu"
+        return torch.device("cuda" if torch.cuda.is_available() else mps)
+    return checkpoint.find_device(name)
+
+
+class TorchTrunk:
+    """The trunk; see :class:`saywhere.engines.engine.Trunk`. Its maps are :class:`ImageMaps`, on the trunk's device."""
+
+    def __init__(self, trunk: Trunk) -> None:
+        self._trunk = trunk
+
+    @property
+    def preprocess(self) -> Preprocess:
+        """How images become pixels."""
+        return self._trunk.preprocess
+
+    @torch.inference_mode()
+    def encode(self, pixels: Sequence[np.ndarray]) -> list[ImageMaps]:
+        """Return the maps of images ``(3, h, w)`` of any sizes; a CPU takes one at a time through the backbone."""
+        like = _weight(self._trunk)
+        batch = [torch.tensor(image).to(like) for image in pixels]
+        maps = self._trunk.backbone(batch)
+        return [ImageMaps(self._trunk, m, x.shape[2], x.shape[1]) for m, x in zip(maps, batch, strict=True)]
+
+    @torch.inference_mode()
+    def propose(self, maps: ImageMaps) -> RpnOutput:
+        """Return the localization layer's output for an image's anchors, as arrays."""
+        (rpn,) = ImageMaps.rpns([maps])
+        return RpnOutput(_array(rpn.anchors), _array(rpn.logits), _array(rpn.offsets))
+
+
+class TorchDetector:
+    """DenseCap; see :class:`saywhere.engines.engine.Detector`."""
+
+    def __init__(self, network: DenseCap) -> None:
+        self._network = network
+        self.decoder = TorchDecoder(network.decoder, network.decoder.words.weight)
+
+    @property
+    def config(self) -> DenseCapConfig:
+        """Its options."""
+        return self._network.config
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """Its words."""
+        return self._network.vocabulary
+
+    @property
+    def box_coder(self) -> BoxCoder:
+        """The format of boxes and their suppression."""
+        return self._network.box_coder
+
+    @torch.inference_mode()
+    def region_head(self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray]) -> list[RegionHeadOutput]:
+        """Return the recognition network's output for each image's boxes, as arrays."""
+        rows = [_boxes(b, m) for b, m in zip(boxes, maps, strict=True)]
+        out = self._network.apply_region_head(ImageMaps.pyramids(maps), rows, [m.size for m in maps])
+        return [RegionHeadOutput(_array(o.embeddings), _array(o.logits), _array(o.offsets)) for o in out]
+
+
+class TorchAligner:
+    """The aligner; see :class:`saywhere.engines.engine.Aligner`."""
+
+    def __init__(self, network: Aligner) -> None:
+        self._network = network
+
+    @property
+    def config(self) -> AlignerConfig:
+        """Its options."""
+        return self._network.config
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """Its words."""
+        return self._network.vocabulary
+
+    @torch.inference_mode()
+    def region_vectors(self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Return vectors ``(R, D)`` of each image's boxes (Eq. 1)."""
+        if not maps:
+            return []
+        features = [self._network.region_features(m, _boxes(b, m)) for m, b in zip(maps, boxes, strict=True)]
+        vectors, _ = self._network.embed_regions(features)
+        return [_array(rows[: len(own)]) for rows, own in zip(vectors, features, strict=True)]
+
+    @torch.inference_mode()
+    def text_vectors(self, token_ids: np.ndarray) -> EncodedText:
+        """Return the vectors of the words of sentences ``(S, T)``, padded on the right (Eqs. 2 to 6), as arrays."""
+        encoded = self._network.encode_text(torch.tensor(token_ids, device=self._network.log_scale.device))
+        return EncodedText(_array(encoded.vectors), encoded.mask.cpu().numpy())
+
+
+class TorchCaptioner:
+    """The captioner; see :class:`saywhere.engines.engine.Captioner`."""
+
+    def __init__(self, network: Captioner) -> None:
+        self._network = network
+
+    @property
+    def config(self) -> CaptionerConfig:
+        """Its options."""
+        return self._network.config
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """Its words."""
+        return self._network.vocabulary
+
+    @torch.inference_mode()
+    def bind_images(self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray | None]) -> BoundImages:
+        """Return the decoder of images; ``boxes`` are the regions to attend to, None to let the network choose."""
+        network, decoder = self._network, self._network.decoder
+        like = decoder.words.weight
+        if not isinstance(decoder, AttentionDecoder):
+            nowhere = [np.zeros((0, 4), np.float32) for _ in maps]
+            bound, embeddings = network.bind(maps)
+            return BoundImages(TorchDecoder(bound, like), _array(embeddings), nowhere, [None] * len(maps), None)
+        given = [None if b is None else _boxes(b, m) for b, m in zip(boxes, maps, strict=True)]
+        seen = network.attend(maps, given)
+
+        @torch.inference_mode()
+        def attention(token_ids: np.ndarray) -> np.ndarray:
+            rows = torch.tensor(token_ids, device=like.device)
+            return _array(decoder.attention(seen.embeddings, seen.features, rows, seen.mask))
+
+        return BoundImages(
+            TorchDecoder(decoder.bind(seen.features, seen.mask), like),
+            _array(seen.embeddings),
+            [_array(regions.boxes) for regions in seen.regions],
+            [None if regions.corners is None else _array(regions.corners) for regions in seen.regions],
+            attention,
+        )
+
+    @torch.inference_mode()
+    def box_embeddings(self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray]) -> tuple[TorchDecoder, np.ndarray]:
+        """Return the decoder, and embeddings ``(sum of N, D)`` of all images' boxes; not with attention."""
+        network = self._network
+        assert not isinstance(network.decoder, AttentionDecoder), "the decoder attention captions whole images"
+        rows = [network.embed(m, _boxes(b, m)) for m, b in zip(maps, boxes, strict=True)]
+        return TorchDecoder(network.decoder, network.decoder.words.weight), _array(torch.cat(rows))
+
+
+class TorchClassifier:
+    """The classifier of regions; see :class:`saywhere.engines.engine.Classifier`."""
+
+    def __init__(self, network: RegionClassifier) -> None:
+        self._network = network
+
+    @property
+    def config(self) -> ClassesConfig:
+        """Its options."""
+        return self._network.config
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """Its words: the kinds that it was taught."""
+        return self._network.vocabulary
+
+    @torch.inference_mode()
+    def classify(self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Return logits of ImageNet's classes and of kinds of each image's boxes, as arrays."""
+        rows = [_boxes(b, m) for b, m in zip(boxes, maps, strict=True)]
+        return [(_array(classes), _array(kinds)) for classes, kinds in self._network(maps, rows)]
+
+
+def _weight(module: nn.Module) -> Tensor:
+    return next(module.parameters())
+
+
+def _boxes(boxes: np.ndarray, maps: ImageMaps) -> Tensor:
+    """Boxes ``(R, 4)`` float32 on the device of an image's maps."""
+    return torch.tensor(np.asarray(boxes, np.float32).reshape(-1, 4), device=maps.maps[0].device)
+
+
+def _array(tensor: Tensor) -> np.ndarray:
+    return tensor.float().cpu().numpy()

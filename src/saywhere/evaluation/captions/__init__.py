@@ -1,0 +1,1 @@
+"""Captions of whole images."""

@@ -1,1 +1,0 @@
-"""The comparison of DenseCap's Table 1: baselines, FCLN and controls on the same pictures and boxes."""

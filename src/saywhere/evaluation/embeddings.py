@@ -1,0 +1,55 @@
+"""The images of a data set as an aligner embeds them, on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from saywhere.evaluation.region_store import REGIONS, ArrayStore
+from saywhere.evaluation.session import Session
+from saywhere.images import LoadedImage
+from saywhere.inference import Source
+from saywhere.models.grounding import ImageVectors
+from saywhere.models.model import Model
+
+
+class VectorStore(ArrayStore):
+    """Hold the vectors of images' regions."""
+
+    def save(self, name: str, vectors: ImageVectors) -> None:
+        """Store the vectors of the image ``name``."""
+        parts = {"boxes": vectors.boxes, "vectors": vectors.vectors, "logits": vectors.logits}
+        arrays = {key: np.asarray(value, np.float32) for key, value in parts.items()}
+        self.write(name, {"size": np.array([vectors.width, vectors.height]), **arrays})
+
+    def load(self, name: str) -> ImageVectors:
+        """Return the vectors of an image that is there; raises as :meth:`read`."""
+        parts = self.read(name)
+        width, height = parts["size"].tolist()
+        return ImageVectors(width, height, parts["boxes"], parts["vectors"], name, parts["logits"])
+
+
+def embed_images(
+    model: Model, session: Session, sources: Sequence[Source], facts: Mapping[str, object], regions: int | None
+) -> list[ImageVectors]:
+    """Return the vectors of all images that can be read; those of an earlier run are taken over.
+
+    Args:
+        model: with an aligner.
+        session: of the evaluation; images that cannot be read are added to ``skipped``.
+        sources: the images.
+        facts: what the images depend on, such as the data set.
+        regions: at most so many beside the whole image, instead of the model's own number.
+
+    Raises:
+        UserError: no image can be read, or ``out`` has the vectors of another run.
+    """
+    session.resume({"model": model.digest(), **facts, "regions": regions}, REGIONS)
+    store = VectorStore(session.out / REGIONS)
+
+    def ask(images: list[LoadedImage], _: list[np.ndarray] | None) -> list[ImageVectors]:
+        return model.embed(images, regions=regions)
+
+    seen = session.each(ask, sources, store, store.save, long_side=model.long_side)
+    return [store.load(source.name) for source in seen]

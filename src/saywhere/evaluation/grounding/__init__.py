@@ -1,0 +1,1 @@
+"""Phrases found in images."""

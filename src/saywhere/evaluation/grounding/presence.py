@@ -1,0 +1,75 @@
+"""Phrases found or not: how well the probability that an image shows a phrase tells its own from those of others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+BINS = 10
+
+
+@dataclass(frozen=True)
+class PresenceResult:
+    """Hold how well phrases that are there are told from phrases that are not.
+
+    Attributes:
+        auc: probability that a phrase that is there has a higher score than one that is not; ties count half.
+        calibration_error: mean over ten bins of scores, by their share, of the distance between mean score and share
+            of phrases that are there.
+        found: share of the phrases that are there that are found.
+        refused: share of the others that are not.
+        accuracy: share of the phrases that are there that are found and placed right.
+        phrases, others: how many phrases are there, and how many are not.
+    """
+
+    auc: float
+    calibration_error: float
+    found: float
+    refused: float
+    accuracy: float
+    phrases: int
+    others: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all figures."""
+        return dict(vars(self))
+
+
+def measure_presence(own: np.ndarray, others: np.ndarray, right: np.ndarray, threshold: float) -> PresenceResult:
+    """Compare the scores of N phrases that are there with those of M that are not.
+
+    Args:
+        own: ``(N,)`` probabilities.
+        others: ``(M,)`` probabilities.
+        right: ``(N,)`` whether the phrase's box is right.
+        threshold: phrases are found from this probability on.
+    """
+    scores = np.concatenate((own, others))
+    there = np.arange(len(scores)) < len(own)
+    seen = own >= threshold
+    return PresenceResult(
+        area_under_curve(own, others), calibration_error(scores, there), _share(seen), _share(others < threshold),
+        _share(seen & right), len(own), len(others),
+    )  # fmt: skip
+
+
+def area_under_curve(high: np.ndarray, low: np.ndarray) -> float:
+    """Return the share of pairs in which the score of ``high`` is above that of ``low``; 0 without pairs."""
+    if not len(high) or not len(low):
+        return 0.0
+    order = np.sort(low)
+    below, upto = (np.searchsorted(order, high, side) for side in ("left", "right"))
+    return float((below + upto).sum() / (2 * len(high) * len(low)))
+
+
+def calibration_error(scores: np.ndarray, there: np.ndarray, bins: int = BINS) -> float:
+    """Return the expected calibration error of probabilities ``(N,)`` of what is ``there (N,)``."""
+    places = np.minimum((scores * bins).astype(int), bins - 1)
+    used = [places == place for place in np.unique(places)]
+    return float(sum(mask.mean() * abs(scores[mask].mean() - there[mask].mean()) for mask in used))
+
+
+def _share(mask: np.ndarray) -> float:
+    return float(mask.mean()) if len(mask) else 0.0

@@ -1,0 +1,1 @@
+"""Right nouns: what regions are called when their boxes are given."""

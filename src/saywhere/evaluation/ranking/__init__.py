@@ -1,0 +1,1 @@
+"""Sentences and images ranked for each other."""

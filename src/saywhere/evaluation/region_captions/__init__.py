@@ -1,0 +1,1 @@
+"""Phrases of given boxes against those of people (Alignments, Table 3)."""

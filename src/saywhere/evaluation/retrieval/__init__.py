@@ -1,0 +1,1 @@
+"""Images retrieved by phrases of their regions."""

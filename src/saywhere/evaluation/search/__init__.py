@@ -1,0 +1,1 @@
+"""Images found by sentences in an index, and regions found by phrases."""

@@ -1,0 +1,84 @@
+"""How well an index answers: the ranks of the right images, and how far two ways of searching agree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from saywhere import boxes as geometry
+from saywhere.configs.aligner import Score
+from saywhere.evaluation.ranking.metric import Recall, rank_matrix
+from saywhere.models.grounding import TextVectors
+from saywhere.search.scan import Question, best, estimates, similarities
+from saywhere.search.vectors import Snapshot
+
+TOGETHER = 64
+"""Queries that are compared with all images together."""
+DEPTH = 10
+RIGHT = 0.5
+"""IoU from which on a box is right."""
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """Hold how well an index answers.
+
+    Attributes:
+        recall: of the image of each sentence, by whole vectors.
+        overlap: mean share of the ten best images by whole vectors that are in the first tenth (ten at least) by codes.
+        hit: share of the phrases whose first image shows them, at a place that overlaps with theirs; None without
+            phrases that have boxes.
+        phrases: number of them.
+    """
+
+    recall: Recall
+    overlap: float
+    hit: float | None
+    phrases: int
+
+
+def ask(texts: Sequence[TextVectors], score: Score) -> Question:
+    """Return several texts as one question."""
+    weights = np.zeros((sum(map(len, texts)), len(texts)), np.float32)
+    ends = np.cumsum([len(text) for text in texts])
+    for number, (end, text) in enumerate(zip(ends.tolist(), texts, strict=True)):
+        weights[end - len(text) : end, number] = 1
+    return Question(np.concatenate([text.vectors for text in texts]), weights, score)
+
+
+def score_texts(snapshot: Snapshot, texts: Sequence[TextVectors], score: Score) -> Iterator[np.ndarray]:
+    """Yield the similarities of each text with all images of an index ``(E,)``, by whole vectors."""
+    for start in range(0, len(texts), TOGETHER):
+        yield from similarities(snapshot, ask(texts[start : start + TOGETHER], score)).T
+
+
+def recall(snapshot: Snapshot, texts: Sequence[TextVectors], owner: Sequence[int], score: Score) -> Recall:
+    """Return how often the image of a text, given by its entry, is found; ranks are those of the task ``rank``."""
+    scores = np.stack(list(score_texts(snapshot, texts, score)), axis=1)
+    return rank_matrix(scores, owner).text_to_image
+
+
+def overlap(snapshot: Snapshot, texts: Sequence[TextVectors], score: Score) -> float:
+    """Return the mean share of the ten best images that are in the first tenth (ten at least) by the codes."""
+    candidates = max(DEPTH, len(snapshot) // 10)
+    shares: list[float] = []
+    for start in range(0, len(texts), TOGETHER):
+        question = ask(texts[start : start + TOGETHER], score)
+        for exact, coded in zip(similarities(snapshot, question).T, estimates(snapshot, question).T, strict=True):
+            wanted = set(best(exact, DEPTH).tolist())
+            shares.append(len(wanted & set(best(coded, candidates).tolist())) / max(1, len(wanted)))
+    return float(np.mean(shares)) if shares else 0.0
+
+
+def is_right(entry: int, box: np.ndarray, truth: Mapping[int, Sequence[np.ndarray]]) -> bool:
+    """Return whether a box in an image overlaps with one of the true ones there.
+
+    Args:
+        entry: of the image that was found.
+        box: ``(4,)`` that was found.
+        truth: boxes by entry.
+    """
+    boxes = truth.get(entry)
+    return boxes is not None and bool(geometry.iou(box[None], np.stack(list(boxes))).max() >= RIGHT)

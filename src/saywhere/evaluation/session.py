@@ -1,0 +1,266 @@
+"""What all tasks of evaluation share: the data set, the images in turn, resuming, and the facts of the report."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import time
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from saywhere import data as datasets
+from saywhere.data import PhraseOptions, Report, Samples
+from saywhere.data.entities import MarkedImage, count_phrases, read_entities
+from saywhere.errors import UserError
+from saywhere.evaluation.resume import ensure_same_run
+from saywhere.images import LoadedImage
+from saywhere.inference import Source, run_images
+from saywhere.models.model import Model
+
+if TYPE_CHECKING:
+    from saywhere.models.ensemble import CaptionEnsemble
+
+T = TypeVar("T")
+
+Progress = Callable[[str, int, int], object]
+"""Called with what is being done, how many steps of it are done, and how many there are."""
+
+TASKS = {
+    "dense": "dense",
+    "caption": "captions",
+    "region-captions": "region_captions",
+    "rank": "ranking",
+    "retrieval": "retrieval",
+    "search": "search",
+    "ground": "grounding",
+    "nouns": "nouns",
+    "attention": "attention",
+}
+"""For each task the folder of :mod:`saywhere.evaluation` whose module ``run`` measures it."""
+
+DEV = "dev"
+"""The split that is read if none is named."""
+
+
+def _silent(what: str, done: int, total: int) -> None:
+    pass
+
+
+@dataclass(eq=False)
+class Session:
+    """Hold one evaluation: where its data and results are, and what happened on the way.
+
+    Attributes:
+        data: folder of the data set, or its file.
+        out: folder of the results; a run that was stopped is resumed in it.
+        format: of the data set; guessed from its files if None.
+        split: of the data set; ``dev`` is read if None. Its whole name once it is read.
+        limit: only the first so many images.
+        batch: images that the model is asked about at a time.
+        model: name of the model, for the report; None if there is none.
+        options: of the model that were changed, for the report.
+        progress: called after each step.
+        command: by which the run can be repeated, for the report.
+        skipped: the images that could not be read, with the reasons; filled by :meth:`each`.
+        notes: what else the user is to know, a line each.
+        report: of reading the data set.
+    """
+
+    data: Path
+    out: Path = Path("evaluation")
+    format: str | None = None
+    split: str | None = None
+    limit: int | None = None
+    batch: int = 8
+    model: str | None = None
+    options: Sequence[str] = ()
+    progress: Progress = _silent
+    command: str = ""
+    skipped: dict[str, str] = field(default_factory=dict, init=False)
+    notes: list[str] = field(default_factory=list, init=False)
+    report: Report = field(default_factory=Report, init=False)
+    _started: float = field(default_factory=time.monotonic, init=False)
+
+    @property
+    def folder(self) -> Path:
+        """The folder below which the images are named."""
+        return self.data if self.data.is_dir() else self.data.parent
+
+    @property
+    def complete(self) -> bool:
+        """Whether no image was skipped and nothing of the data set is missing or broken."""
+        return not self.skipped and self.report.ok
+
+    def read(self, options: PhraseOptions | None = None) -> Samples:
+        """Read the split, at most ``limit`` images of it; raises as :func:`saywhere.data.read`."""
+        samples = datasets.read(self.data, self.format, self.split or DEV, options)
+        self._take(samples.report, samples.split)
+        return samples[: self.limit]
+
+    def read_entities(self) -> list[MarkedImage]:
+        """Read the split's sentences with marked phrases (Flickr30k Entities), at most ``limit`` images of it.
+
+        Raises:
+            UserError: it is not such a data set, or no phrase has a box.
+        """
+        report, split = Report(), self.split or DEV
+        images = read_entities(self.data, split, report)[: self.limit]
+        self._take(report, split)
+        if not count_phrases(images):
+            raise UserError(f"{self.data}: the split {split} has no phrase with a box")
+        return images
+
+    def _take(self, report: Report, split: str) -> None:
+        self.report, self.split = report, split
+        self.notes += [] if report.ok else [f"{self.data}: {line}" for line in report.lines()]
+
+    def sources(self, samples: Samples) -> list[Source]:
+        """Return the images of a data set, each once, named by their place below its folder.
+
+        Raises:
+            UserError: there are none.
+        """
+        if not (sources := image_sources(samples, self.data)):
+            raise UserError(f"{self.data}: the split {samples.split} has no image that can be read")
+        return sources
+
+    def resume(self, settings: Mapping[str, object], made: str) -> None:
+        """Prepare ``out`` for a run with these settings; see :func:`saywhere.evaluation.resume.ensure_same_run`."""
+        ensure_same_run(self.out, settings, made)
+
+    def each(
+        self,
+        ask: Callable[[list[LoadedImage], list[np.ndarray] | None], Sequence[T]],
+        sources: Sequence[Source],
+        done: Container[str],
+        keep: Callable[[str, T], object],
+        boxes: Mapping[str, ArrayLike] | None = None,
+        long_side: int | None = None,
+        what: str = "looking",
+    ) -> list[Source]:
+        """Ask about the images that are not done yet, ``batch`` at a time, and keep the answer of each.
+
+        Args:
+            ask: takes opened images, and the boxes of each if there are any.
+            sources: the images.
+            done: names of those that an earlier run has done.
+            keep: takes the name of an image and its answer.
+            boxes: by name of the image.
+            long_side: pixels that the images are decoded to at least.
+            what: is being done, for :attr:`progress`.
+
+        Returns:
+            the images that have an answer; the others are in :attr:`skipped`.
+
+        Raises:
+            UserError: no image could be read.
+            KeyboardInterrupt: with a line that says how far it came.
+        """
+        todo = [source for source in sources if source.name not in done]
+        with self.steps(what, len(sources), len(sources) - len(todo)) as advance:
+            for one in run_images(ask, todo, boxes, batch=self.batch, long_side=long_side):
+                if one.result is None:
+                    self.skipped[one.source.name] = one.error or "cannot be read"
+                else:
+                    keep(one.source.name, one.result)
+                advance()
+        if not (seen := [source for source in sources if source.name not in self.skipped]):
+            name, reason = next(iter(self.skipped.items()))
+            printable = name.encode("utf-8", "replace").decode()
+            raise UserError(f"none of the {len(sources)} images could be read; {printable}: {reason}")
+        return seen
+
+    @contextlib.contextmanager
+    def steps(self, what: str, total: int, done: int = 0) -> Iterator[Callable[[], None]]:
+        """Report progress; yields the function to call after each step.
+
+        Raises:
+            KeyboardInterrupt: with a line that says how far it came.
+        """
+        count = done
+        self.progress(what, count, total)
+
+        def advance() -> None:
+            nonlocal count
+            count += 1
+            self.progress(what, count, total)
+
+        try:
+            yield advance
+        except KeyboardInterrupt:
+            so_far = f"interrupted after {count} of {total} images"
+            raise KeyboardInterrupt(f"{so_far}; the same command goes on from here") from None
+
+    def known(self, data: str, **facts: Any) -> dict[str, Any]:
+        """Return how the figures of a report came about: the data, the model, ``facts``, what was skipped, the time.
+
+        Args:
+            data: name of the data set.
+            facts: of the task.
+        """
+        known: dict[str, Any] = {"data": data, "split": self.split, "model": self.model, **facts}
+        known |= {"skipped": self.skipped} | ({"set": list(self.options)} if self.options else {})
+        known |= {"data_problems": {kind: len(found) for kind, found in self.report.problems.items()}}
+        return known | {"seconds": round(time.monotonic() - self._started, 3), "command": self.command}
+
+
+def image_sources(samples: Samples, root: Path) -> list[Source]:
+    """Return the images of a data set, each once, named by their place below its folder."""
+    folder = root if root.is_dir() else root.parent
+    names = {image_name(sample.image, folder): sample.image for sample in samples}
+    return [Source(path, name, Path(name)) for name, path in names.items()]
+
+
+def image_name(path: Path, folder: Path) -> str:
+    """Return the place of an image below a folder; the whole path if it is elsewhere."""
+    return path.relative_to(folder).as_posix() if path.is_relative_to(folder) else str(path)
+
+
+def evaluate(
+    model: Model | CaptionEnsemble | str | Path,
+    data: str | Path,
+    task: str = "dense",
+    *,
+    out: str | Path = "evaluation",
+    format: str | None = None,
+    split: str | None = None,
+    limit: int | None = None,
+    batch: int = 8,
+    progress: Progress = _silent,
+    **options: Any,
+) -> Any:
+    """Measure how good a model's answers are, and write the report into ``out``: ``saywhere evaluate`` in Python.
+
+    Args:
+        model: a model, or the name or folder of one.
+        data: folder of the data set, or its file.
+        task: one of :data:`TASKS`.
+        out, format, split, limit, batch, progress: see :class:`Session`.
+        options: of the task, by the names of the command's options: see ``run`` in its module.
+
+    Returns:
+        the task's result, such as :class:`saywhere.evaluation.dense.metric.DenseCaptioningResult`.
+
+    Raises:
+        UserError: there is no such task, model or data, or the model lacks the part that the task needs.
+
+    Example:
+        >>> saywhere.evaluate("flickr-coco", "data/flickr8k", task="rank", limit=100).text_to_image.r10
+    """
+    if task not in TASKS:
+        raise UserError(f"no task {task!r}; there are {', '.join(TASKS)}")
+    loaded = model
+    if isinstance(loaded, str | Path):
+        from saywhere.loading import load
+
+        loaded = load(loaded)
+    name = str(model) if loaded is not model else getattr(loaded, "name", "an ensemble")
+    session = Session(Path(data), Path(out), format, split, limit, batch, model=name, progress=progress)
+    session.command = f"saywhere.evaluate({name!r}, {str(data)!r}, {task!r})"
+    run: Callable[..., Any] = importlib.import_module(f"saywhere.evaluation.{TASKS[task]}.run").run
+    return run(loaded, session, **options)

@@ -1,0 +1,47 @@
+"""``results.json`` as the original DenseCap program writes it, for its viewer and for programs made for it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from saywhere import boxes as geometry
+from saywhere.files import write_text
+from saywhere.regions import Regions
+
+LONG_SIDE = 720
+"""Pixels on the long side of the images beside ``results.json``, in which its boxes are."""
+
+SCORE_LIMIT = 16.0
+"""Raw scores are kept within this: our probabilities are rounded, and 0 and 1 have no finite raw score."""
+
+
+def result(regions: Regions, name: str) -> dict[str, Any]:
+    """Return one entry: boxes ``x y w h`` in 1-based pixels of the image of ``LONG_SIDE``, raw scores, captions.
+
+    These are :func:`saywhere.original.scaled_size` and :func:`saywhere.original.x1y1x2y2_to_xywh` of
+    :func:`saywhere.original.ours_to_corners`, without torch.
+    """
+    longest = max(regions.width, regions.height)
+    width, height = (max(1, side * LONG_SIDE // longest) for side in (regions.width, regions.height))
+    scaled = geometry.scale(regions.boxes.astype(np.float64), width / regions.width, height / regions.height)
+    pixels = geometry.to_size(scaled) + np.array([1.0, 1.0, 0.0, 0.0])
+    probabilities = np.zeros(0) if regions.scores is None else regions.scores.astype(np.float64)
+    with np.errstate(divide="ignore"):
+        raw = (np.log(probabilities) - np.log1p(-probabilities)).clip(-SCORE_LIMIT, SCORE_LIMIT)
+    return {
+        "img_name": name,
+        "boxes": [[round(v, 3) for v in row] for row in pixels.tolist()],
+        "scores": [round(v, 5) for v in raw.tolist()],
+        "captions": list(regions.captions or ()),
+    }
+
+
+def write_results(path: Path, images: Iterable[tuple[str, Regions]], options: Mapping[str, Any]) -> None:
+    """Write ``{"opt": options, "results": [...]}`` with an entry for each named image, atomically."""
+    results = [result(regions, name) for name, regions in images]
+    write_text(path, json.dumps({"opt": dict(options), "results": results}))

@@ -1,0 +1,19 @@
+"""A model on many images: find them, read ahead, ask in batches, keep what is done."""
+
+from saywhere.inference.batches import Describer, ImageResult, describe_images, run_images
+from saywhere.inference.outputs import Outputs
+from saywhere.inference.results import ResultsFile
+from saywhere.inference.sources import Source, find_images, out_path, read_boxes
+
+__all__ = [
+    "Describer",
+    "ImageResult",
+    "Outputs",
+    "ResultsFile",
+    "Source",
+    "describe_images",
+    "find_images",
+    "out_path",
+    "read_boxes",
+    "run_images",
+]

@@ -1,0 +1,194 @@
+"""Images through a model in batches, read ahead in another thread, never too many at a time."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from saywhere.errors import UserError
+from saywhere.images import LoadedImage, open_image
+from saywhere.inference.sources import Source
+from saywhere.regions import Regions, check_boxes
+
+T = TypeVar("T")
+
+Ask = Callable[[list[LoadedImage], list[np.ndarray] | None], Sequence[T]]
+"""Returns the answer for each image; the boxes are given for all images or for none."""
+
+
+class Describer(Protocol):
+    """What is asked of a model to describe images."""
+
+    @property
+    def long_side(self) -> int:
+        """Pixels of the long side that images are decoded at."""
+        ...
+
+    def describe(
+        self,
+        images: list[LoadedImage],
+        boxes: list[np.ndarray] | None = None,
+        *,
+        top: int | None = None,
+        threshold: float | None = None,
+    ) -> list[Regions]:
+        """Return the regions of each image; those of the given boxes, if there are any."""
+        ...
+
+
+@dataclass(frozen=True)
+class ImageResult(Generic[T]):
+    """What became of one image: its result, or the error.
+
+    ``image`` is what the model saw; its pixels are dropped with this object.
+    """
+
+    source: Source
+    result: T | None = None
+    image: LoadedImage | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class _Read:
+    source: Source
+    image: LoadedImage | None = None
+    boxes: np.ndarray | None = None
+    error: str | None = None
+
+
+def describe_images(
+    model: Describer,
+    sources: Sequence[Source],
+    boxes: Mapping[str, ArrayLike] | None = None,
+    *,
+    top: int | None = None,
+    threshold: float | None = None,
+    batch: int = 8,
+) -> Iterator[ImageResult[Regions]]:
+    """Yield the regions of the images ``sources``; see :func:`run_images`.
+
+    Args:
+        model: such as a :class:`saywhere.Model`.
+        sources: images from :func:`find_images`.
+        boxes: by name of the image: only these are described. Each source has an entry.
+        top, threshold: passed to the model.
+        batch: images a call of the model.
+    """
+
+    def ask(images: list[LoadedImage], given: list[np.ndarray] | None) -> list[Regions]:
+        return model.describe(images, given, top=top, threshold=threshold)
+
+    return run_images(ask, sources, boxes, batch=batch, long_side=model.long_side)
+
+
+def run_images(
+    ask: Ask[T],
+    sources: Sequence[Source],
+    boxes: Mapping[str, ArrayLike] | None = None,
+    *,
+    batch: int = 8,
+    long_side: int | None = None,
+    workers: int = 1,
+) -> Iterator[ImageResult[T]]:
+    """Yield what ``ask`` answers for ``sources``, in their order; one that cannot be read gives its error and no more.
+
+    Each image is decoded once, and the next batch is read while the model works: at most ``(1 + workers) * batch``
+    decoded images are held at any time.
+
+    Args:
+        ask: called with ``batch`` images at a time, for the first time when one could be read.
+        sources: images from :func:`find_images`.
+        boxes: by name of the image, passed to ``ask``; each source has an entry. A bad box is an error of its image.
+        batch: images a call.
+        long_side: pixels that are needed; larger images are decoded to about this size.
+        workers: calls of ``ask`` at the same time, from as many threads.
+    """
+    slots = threading.Semaphore((1 + workers) * batch)
+    stop = threading.Event()
+    line: queue.Queue[_Read | BaseException | None] = queue.Queue()
+    arguments = (sources, boxes, long_side, slots, stop, line)
+    reader = threading.Thread(target=_read_ahead, args=arguments, daemon=True, name="saywhere-reader")
+    reader.start()
+    pool = ThreadPoolExecutor(workers, "saywhere-worker")
+    running: deque[Future[list[ImageResult[T]]]] = deque()
+    try:
+        waiting: list[_Read] = []
+        before = False
+        while True:
+            item = line.get()
+            if isinstance(item, BaseException):
+                raise item
+            ended = item is None
+            if item is not None:
+                waiting.append(item)
+            del item  # or the last image would be held while the next ones are waited for
+            if waiting and (ended or sum(read.image is not None for read in waiting) == batch):
+                running.append(pool.submit(_ask_batch, ask, waiting, boxes is not None))
+                waiting = []
+            while running and (ended or len(running) == workers):
+                done = running.popleft().result()
+                while done:
+                    held = done[0].image is not None
+                    yield done.pop(0)
+                    if before:  # the caller's loop lets go of an image only when it has the next one
+                        slots.release()
+                    before = held
+            if ended:
+                return
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        stop.set()
+        slots.release()  # a reader that waits for a slot sees that it is to stop
+
+
+def _read_ahead(
+    sources: Sequence[Source],
+    boxes: Mapping[str, ArrayLike] | None,
+    long_side: int | None,
+    slots: threading.Semaphore,
+    stop: threading.Event,
+    line: queue.Queue[_Read | BaseException | None],
+) -> None:
+    try:
+        for source in sources:
+            slots.acquire()
+            if stop.is_set():
+                return
+            read = _read(source, None if boxes is None else boxes[source.name], long_side)
+            if read.image is None:
+                slots.release()
+            line.put(read)
+            del read
+        line.put(None)
+    except BaseException as error:  # passed to the caller, who would wait for ever
+        line.put(error)
+
+
+def _read(source: Source, boxes: ArrayLike | None, long_side: int | None) -> _Read:
+    try:
+        image = open_image(source.path, long_side)
+        cut = None if boxes is None else check_boxes(boxes, image.width, image.height, str(source.path))
+        return _Read(source, image, cut)
+    except UserError as error:
+        return _Read(source, error=str(error).removeprefix(f"{source.path}: "))
+
+
+def _ask_batch(ask: Ask[Any], reads: Sequence[_Read], given: bool) -> list[ImageResult[Any]]:
+    """What became of each, in order; ``ask`` is called once for all that could be read."""
+    good = [read for read in reads if read.image is not None]
+    images = [read.image for read in good if read.image is not None]
+    boxes = [read.boxes for read in good if read.boxes is not None] if given else None
+    answers = iter(ask(images, boxes) if images else ())
+    return [
+        ImageResult(read.source, None if read.image is None else next(answers), read.image, read.error)
+        for read in reads
+    ]

@@ -1,0 +1,148 @@
+"""Results on disk: JSON lines that survive a kill."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from saywhere.errors import UserError
+from saywhere.regions import Regions
+
+_BEGINNING = b'{"image":'
+"""What each line begins with: only a half line that does is taken for one of ours and cut off."""
+
+
+class ResultsFile:
+    """JSON lines with the name of an image in ``image`` and its result, one an image, each written whole.
+
+    An existing file is resumed: :attr:`done` has the images in it, and the half line that a killed run may have left
+    at its end is cut off.
+
+    Args:
+        path: the file; its folders are made.
+        key: what each line has beside ``image``: ``boxes`` as :meth:`Regions.to_dict` has them, or ``caption``.
+
+    Raises:
+        UserError: the file is not one of these, or cannot be written.
+    """
+
+    def __init__(self, path: Path, key: str = "boxes") -> None:
+        self.path, self.key = path, key
+        self._starts: dict[str, int] = {}
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK, 0o666)
+        except (FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError) as error:
+            raise UserError(f"{path}: cannot be written ({error.strerror})") from error
+        try:
+            self._claim()
+            self._resume()
+        except BaseException:
+            self.close()
+            raise
+
+    def _claim(self) -> None:
+        """Refuse what is no regular file, and a file that another run is writing."""
+        if not stat.S_ISREG(os.fstat(self._file).st_mode):
+            raise UserError(f"{self.path}: results are kept in a regular file, which can be read again; this is none")
+        with contextlib.suppress(ImportError):  # not on Windows
+            import fcntl
+
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UserError(f"{self.path}: another run is writing to it; give another file") from None
+
+    def _resume(self) -> None:
+        end, whole = 0, True
+        with open(self.path, "rb") as lines:
+            for number, line in enumerate(lines, 1):
+                row = self._parsed(line)
+                whole = line.endswith(b"\n")
+                if row is not None:
+                    self._starts[row["image"]] = end
+                elif not whole and line[: len(_BEGINNING)] == _BEGINNING[: len(line)]:
+                    whole = True  # without this torn line
+                    break
+                elif line.strip():
+                    raise UserError(f"{self.path} line {number} is not a result with {self.key}; give another file")
+                end += len(line)
+        os.ftruncate(self._file, end)
+        self._end = end
+        if not whole:
+            self._write(b"\n")
+
+    def _write(self, data: bytes) -> None:
+        """Append all of ``data``, or nothing of it."""
+        try:
+            written = 0
+            while written < len(data):
+                written += os.write(self._file, data[written:])
+        except BaseException as error:
+            os.ftruncate(self._file, self._end)
+            if isinstance(error, OSError):
+                error.filename = str(self.path)
+            raise
+        self._end += len(data)
+
+    @property
+    def done(self) -> frozenset[str]:
+        """Names of the images that are in the file."""
+        return frozenset(self._starts)
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Yield the rows in the order of the file."""
+        return (self[name] for name in list(self._starts))
+
+    def __getitem__(self, name: str) -> dict[str, Any]:
+        """Return the row of an image."""
+        with open(self.path, "rb") as lines:
+            lines.seek(self._starts[name])
+            return json.loads(lines.readline())
+
+    def regions(self, name: str) -> Regions:
+        """Return the regions of an image; ``UserError`` if its row does not hold them."""
+        try:
+            return Regions.from_dict(self[name])
+        except ValueError as error:
+            raise UserError(f"{self.path}: the result for {name} cannot be used ({error})") from error
+
+    def append(self, row: Mapping[str, Any], name: str) -> None:
+        """Add the row of the image ``name``; if the disk is full the file is as it was, and OSError is raised."""
+        if self.key not in row:
+            raise ValueError(f"the row of {name} has no {self.key}")
+        full = {"image": name, **{key: value for key, value in row.items() if key != "image"}}
+        try:
+            line = (json.dumps(full, ensure_ascii=False) + "\n").encode()
+        except UnicodeEncodeError:  # a file name that is not UTF-8
+            line = (json.dumps(full) + "\n").encode()
+        start = self._end
+        self._write(line)
+        self._starts[name] = start
+
+    def close(self) -> None:
+        """Close the file; nothing is lost if it is not called."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def __enter__(self) -> ResultsFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _parsed(self, line: bytes) -> dict[str, Any] | None:
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            return None
+        return row if isinstance(row, dict) and isinstance(row.get("image"), str) and self.key in row else None

@@ -1,0 +1,63 @@
+"""A data set of regions from one that has only sentences, made by an aligner (Alignments, sections 3.1.4 and 3.2)."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from saywhere.files import write_text
+from saywhere.images import LoadedImage
+from saywhere.models.grounding import align
+from saywhere.models.model import Model
+from saywhere.regions import Regions
+
+
+def find_snippets(
+    model: Model, images: Sequence[LoadedImage], sentences: Mapping[str, Sequence[str]], beta: float | None = None
+) -> list[Regions]:
+    """Return the pieces of each image's sentences on the regions that they are about, sentence by sentence.
+
+    Args:
+        model: one that has an aligner.
+        images: opened.
+        sentences: of each image, by its name.
+        beta: affinity of neighbouring words to the same region (Eq. 12); the model's own if None.
+
+    Raises:
+        UserError: the model has no aligner, or a sentence has no word.
+    """
+    aligner = model.require("aligner", "align words with regions")
+    found: list[Regions] = []
+    for image, embedded in zip(images, model.embed(list(images)), strict=True):
+        aligned = [align(aligner, embedded, sentence, beta) for sentence in sentences[image.name]]
+        pairs = [pair for alignment in aligned for pair in alignment.snippets()]
+        boxes = np.array([box for box, _ in pairs], np.float32).reshape(-1, 4)
+        captions = tuple(text for _, text in pairs)
+        found.append(Regions(image.width, image.height, boxes, captions=captions, image=image.name))
+    return found
+
+
+def write_snippets(rows: Iterable[tuple[Path, str, Regions]], file: Path) -> int:
+    """Write a data set in lines of JSON (docs/data.md) that :func:`saywhere.data.read` reads.
+
+    Args:
+        rows: of each image its file, its split and its snippets.
+        file: ends with ``.jsonl``; images are named by the way to them from its folder.
+
+    Returns:
+        how many snippets were written.
+    """
+    lines, count = [], 0
+    for image, split, regions in rows:
+        pairs = zip(regions.boxes.tolist(), regions.captions or (), strict=True)
+        snippets = [{"box": box, "phrase": words} for box, words in pairs]
+        name = Path(os.path.relpath(image.resolve(), file.resolve().parent)).as_posix()
+        size = {"width": regions.width, "height": regions.height}
+        lines.append(json.dumps({"image": name, "split": split, **size, "regions": snippets}, ensure_ascii=False))
+        count += len(snippets)
+    write_text(file, "".join(line + "\n" for line in lines))
+    return count

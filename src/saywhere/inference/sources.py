@@ -1,0 +1,209 @@
+"""Which images are meant, and which boxes of them."""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from saywhere.errors import UserError
+
+SUFFIXES = frozenset(
+    (
+        ".jpg",
+        ".jpeg",
+        ".jpe",
+        ".jfif",
+        ".png",
+        ".gif",
+        ".bmp",
+        ".webp",
+        ".tif",
+        ".tiff",
+        ".ppm",
+        ".pgm",
+        ".jp2",
+        ".avif",
+    )
+)
+"""Files with these endings are taken from a folder; a file named by itself may have any ending."""
+
+DRAWN_SUFFIXES = frozenset((".jpg", ".jpeg", ".png"))
+"""Drawings of images with these endings keep their names; to the names of others ``.jpg`` is appended."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """An image to describe.
+
+    Attributes:
+        path: where it is.
+        name: the path as the user gave it (a file in a folder: the folder as given, and on); ``image`` in the results.
+        relative: its place below the folder that all paths share.
+        ending: what is appended to ``relative`` to give the place of its drawing below an output folder.
+    """
+
+    path: Path
+    name: str
+    relative: Path
+    ending: str = ""
+
+
+def find_images(paths: Sequence[str | Path], leave_out: Iterable[Path] = ()) -> list[Source]:
+    """Return the images that ``paths`` mean: files, folders (all below them, sorted), and patterns such as ``a/*.jpg``.
+
+    Hidden files and folders, links to folders, and folders in ``leave_out`` (where results go) are passed over; a
+    image named twice counts once.
+
+    Raises:
+        UserError: a path is not there, or has no images, or a folder cannot be read.
+    """
+    hidden = {_absolute(folder) for folder in leave_out}
+    found: dict[str, str] = {}
+    roots: set[str] = set()
+    for path in paths:
+        names, root = _expand(str(path), hidden)
+        roots.add(_absolute(root))
+        for name in names:
+            found.setdefault(os.path.join(_absolute(os.path.dirname(name)), os.path.basename(name)), name)
+    roots |= {os.path.dirname(full) for full in found}  # a pattern with .. finds images outside its root
+    common = os.path.commonpath(roots) if roots else ""
+    places = [Path(os.path.relpath(full, common)) for full in found]
+    named = zip(found.values(), places, _endings(places), strict=True)
+    return [Source(Path(name), name, place, ending) for name, place, ending in named]
+
+
+def _absolute(folder: str | Path) -> str:
+    """The folder from the root on; links in it are followed only where ``..`` makes them count."""
+    return os.path.abspath(folder) if _is_plain(str(folder)) else os.path.realpath(folder)
+
+
+def _tidy(name: str) -> str:
+    """``name`` without ``.`` and ``x/..``, unless that would be another file."""
+    return os.path.normpath(name) if _is_plain(name) else name
+
+
+def _is_plain(name: str) -> bool:
+    """Whether ``x/..`` may be taken out of ``name``: there is none, or none where ``x`` is a link to elsewhere."""
+    return ".." not in Path(name).parts or os.path.realpath(os.path.normpath(name)) == os.path.realpath(name)
+
+
+def _endings(places: Sequence[Path]) -> list[str]:
+    """What is appended to each place for its drawing, so that no two drawings, nor a drawing and a folder, meet."""
+    kept = {place for place in places if place.suffix.lower() in DRAWN_SUFFIXES}
+    taken = kept | {folder for place in places for folder in place.parents}
+    endings = []
+    for place in places:
+        ending = ""
+        if place not in kept:
+            ending = ".jpg"
+            while place.with_name(place.name + ending) in taken:
+                ending += ".jpg"
+            taken.add(place.with_name(place.name + ending))
+        endings.append(ending)
+    return endings
+
+
+def _expand(path: str, hidden: set[str]) -> tuple[list[str], str]:
+    """Names of the images that one argument means, and the folder below which they are."""
+    if os.path.isdir(path):
+        if names := _walk(path, hidden):
+            return names, path
+        raise UserError(f"{path}: no images in this folder ({', '.join(sorted(SUFFIXES))})")
+    if os.path.lexists(path):
+        return [_tidy(path)], os.path.dirname(path) or "."
+    if not glob.has_magic(path):
+        raise UserError(f"{path}: no such file or folder")
+    names = []
+    for match in sorted(glob.glob(path, recursive=True)):
+        if not os.path.isdir(match):
+            names.append(_tidy(match))
+        elif not path.endswith("**"):  # ** gives what is below each folder anyway
+            names.extend(_walk(match, hidden))
+    if not names:
+        raise UserError(f"{path}: no file fits this pattern")
+    parts = Path(path).parts
+    fixed = parts[: next(i for i, part in enumerate(parts) if glob.has_magic(part))]
+    return names, str(Path(*fixed))
+
+
+def _walk(folder: str, hidden: set[str]) -> list[str]:
+    def stop(error: OSError) -> None:
+        raise UserError(f"{error.filename}: this folder cannot be read ({error.strerror})")
+
+    names = []
+    for place, folders, files in os.walk(folder, onerror=stop):
+        kept = [name for name in folders if not name.startswith(".")]
+        folders[:] = sorted(name for name in kept if _absolute(os.path.join(place, name)) not in hidden)
+        images = [name for name in files if os.path.splitext(name)[1].lower() in SUFFIXES and name[0] != "."]
+        names.extend(_tidy(os.path.join(place, name)) for name in images)
+    return sorted(names)
+
+
+def out_path(folder: Path, source: Source) -> Path:
+    """Return where the drawn image goes: the same place below ``folder``, with the source's ``ending``.
+
+    Raises:
+        ValueError: this place is not below ``folder``.
+    """
+    if source.relative.is_absolute() or ".." in source.relative.parts:
+        raise ValueError(f"{source.relative} is not a place below {folder}")
+    return folder / source.relative.with_name(source.relative.name + source.ending)
+
+
+def read_boxes(file: Path, sources: Sequence[Source]) -> dict[str, list[Any]]:
+    """Return the boxes to describe, by the name of the image, from JSON lines or from one list for one image.
+
+    A line is ``{"image": NAME, "boxes": [[x1, y1, x2, y2], ...]}``; NAME is that of the image as given to the
+    command, or its place below the folder. Images that are not in the file are not in the answer. The boxes themselves
+    are checked with their image, by :func:`saywhere.regions.check_boxes`.
+
+    Raises:
+        UserError: the file cannot be read, a line is malformed, or no image is in the file.
+    """
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{file}: cannot be read ({getattr(error, 'strerror', None) or 'not UTF-8 text'})") from error
+    whole = _whole_list(text)
+    if whole is not None:
+        if len(sources) != 1:
+            raise UserError(f"{file}: one list of boxes is for one image, not {len(sources)}; name them in JSON lines")
+        return {sources[0].name: whole}
+    given: dict[str, list[Any]] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip():
+            row = _row(line, f"{file} line {number}")
+            given.setdefault(os.path.normpath(row["image"]), []).extend(row["boxes"])
+    answer = {}
+    for source in sources:
+        for name in (source.name, str(source.relative)):
+            if name in given:
+                answer[source.name] = given[name]
+                break
+    if not answer:
+        example = f"; it names {next(iter(given))!r}, the image is {sources[0].name!r}" if given and sources else ""
+        raise UserError(f"{file}: has no boxes for any of the {len(sources)} images{example}")
+    return answer
+
+
+def _whole_list(text: str) -> list[Any] | None:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, list) else None
+
+
+def _row(line: str, where: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{where}: not JSON ({error})") from error
+    if not isinstance(row, dict) or not isinstance(row.get("image"), str) or not isinstance(row.get("boxes"), list):
+        raise UserError(f'{where}: not {{"image": NAME, "boxes": [[x1, y1, x2, y2], ...]}}')
+    return row

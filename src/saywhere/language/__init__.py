@@ -1,1 +1,0 @@
-"""What: words from areas, and areas from words."""

@@ -1,0 +1,249 @@
+"""Model folders: one format for the bundled model, for training's checkpoints and for what ``saywhere export`` makes.
+
+A folder holds ``config.json`` (description, trunk, parts), ``model.safetensors`` (weights, named ``trunk.*`` and
+``<part>.*``), ``vocabulary.json`` (words of each part) and ``README.md`` (the card). A training run writes one part; a
+bundle has several on one trunk. What ``saywhere export`` writes has also ``trunk.onnx``, the trunk as a graph without
+weights, and ``trunk.json``, which says where its weights are in the weight file; and perhaps ``trunk-int8.onnx``, the
+graph in int8 with its weights.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from saywhere import options as user_options
+from saywhere.configs.aligner import AlignerConfig
+from saywhere.configs.base import Config
+from saywhere.configs.captioner import CaptionerConfig
+from saywhere.configs.classes import ClassesConfig
+from saywhere.configs.densecap import DenseCapConfig
+from saywhere.configs.overrides import override
+from saywhere.configs.parts import TrunkConfig
+from saywhere.configs.region_rnn import RegionRnnConfig
+from saywhere.errors import UserError
+from saywhere.text import Vocabulary
+
+C = TypeVar("C", bound=Config)
+
+BUNDLED = Path(__file__).parents[1] / "pretrained"
+"""Folder of the models that ship with the package."""
+WEIGHTS, CONFIG, VOCABULARY, CARD = "model.safetensors", "config.json", "vocabulary.json", "README.md"
+GRAPH, GRAPH_WEIGHTS, GRAPH_INT8 = "trunk.onnx", "trunk.json", "trunk-int8.onnx"
+MAX_MESSAGE = 400
+"""Letters of a message about a file."""
+FILES = (WEIGHTS, CONFIG, VOCABULARY)
+CONFIGS: dict[str, type[Config]] = {
+    "densecap": DenseCapConfig,
+    "aligner": AlignerConfig,
+    "captioner": CaptionerConfig,
+    "classes": ClassesConfig,
+    "region-rnn": RegionRnnConfig,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Bundle:
+    """Hold what a model folder says of its model, all checked; the weights are still on the disk.
+
+    Attributes:
+        folder: where it is.
+        description: one line.
+        trunk: options of the network that all parts share.
+        mean, std: of the pixels that the network takes, per channel.
+        configs: options of each part.
+        vocabularies: words of each part.
+    """
+
+    folder: Path
+    description: str
+    trunk: TrunkConfig
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    configs: Mapping[str, Any]
+    vocabularies: Mapping[str, Vocabulary]
+
+    @classmethod
+    def read(cls, name_or_folder: str | Path) -> Bundle:
+        """Read a model folder's configuration and vocabularies.
+
+        Raises:
+            UserError: there is no such model, a file is missing, or one of its values is wrong; the message names the
+                file and the value.
+        """
+        try:
+            return cls._read(find_folder(name_or_folder))
+        except UserError as error:
+            raise UserError(_one_line(str(error))) from error
+
+    @classmethod
+    def _read(cls, folder: Path) -> Bundle:
+        path = folder / CONFIG
+        stored = _mapping(_json(path), str(path))
+        trunk = _config(TrunkConfig, stored.get("trunk"), path, "trunk")
+        pixels = _mapping(stored.get("preprocess"), f"{path}: preprocess")
+        parts = _mapping(stored.get("parts"), f"{path}: parts")
+        if not parts:
+            raise UserError(f"{path}: parts is empty: the model can do nothing")
+        if unknown := [part for part in parts if part not in CONFIGS]:
+            raise UserError(f"{path}: unknown part {unknown[0]!r}; known are {', '.join(CONFIGS)}")
+        description = stored.get("description", "")
+        if not isinstance(description, str):
+            raise UserError(f"{path}: description is a text, not {description!r}")
+        configs = {part: _part(part, options, trunk, path) for part, options in parts.items()}
+        vocabularies = _vocabularies(folder / VOCABULARY, list(parts))
+        mean, std = (_levels(pixels.get(name), f"{path}: preprocess.{name}") for name in ("mean", "std"))
+        return cls(folder, description, trunk, mean, std, configs, vocabularies)
+
+    def with_options(self, values: Mapping[str, Any]) -> Bundle:
+        """Return the bundle with some options changed.
+
+        Args:
+            values: by name, see :func:`saywhere.configs.overrides.override`; it raises what that raises.
+        """
+        configs: dict[str, Any] = override(self.configs, values)
+        return replace(self, configs=configs, trunk=next(iter(configs.values())).trunk)
+
+
+@dataclass(frozen=True)
+class GraphWeight:
+    """Say what a weight of the graph is made of.
+
+    Attributes:
+        layer: name of the convolution or other layer in the weight file, below ``trunk.``.
+        kind: the name of the array in that layer, such as ``weight`` or ``bias``.
+        normalisation: name of the batch normalisation that is folded into it, or None.
+        eps: of that normalisation.
+    """
+
+    layer: str
+    kind: str
+    normalisation: str | None = None
+    eps: float = 0.0
+
+
+@dataclass(frozen=True)
+class GraphInfo:
+    """Say which weights a graph takes, and to which files it belongs.
+
+    Attributes:
+        graph: SHA-256 of the graph's file.
+        trunk: SHA-256 of the trunk's weights.
+        weights: by the name that the graph gives them.
+    """
+
+    graph: str
+    trunk: str
+    weights: dict[str, GraphWeight]
+
+    @classmethod
+    def read(cls, folder: Path) -> GraphInfo:
+        """Read ``trunk.json`` of a model folder; ``UserError`` if it is missing or something else."""
+        path = folder / GRAPH_WEIGHTS
+        try:
+            return user_options.from_dict(cls, _mapping(_json(path), str(path)), source=str(path))
+        except UserError as error:
+            raise UserError(_one_line(str(error))) from error
+
+
+def list_models() -> dict[str, str]:
+    """Return the models that ship with the package: name and one line of description."""
+    folders = sorted(BUNDLED.iterdir()) if BUNDLED.is_dir() else []
+    return {folder.name: Bundle.read(folder).description for folder in folders if (folder / CONFIG).is_file()}
+
+
+def find_folder(name_or_folder: str | Path) -> Path:
+    """Return the folder of a model: a folder, a bundled model's name, or a hub id ``owner/name``, which is fetched.
+
+    Raises:
+        UserError: there is no such model, or one of its files is missing.
+    """
+    folder = _find(name_or_folder)
+    if missing := [name for name in FILES if not (folder / name).is_file()]:
+        raise UserError(f"{folder} is not a saywhere model: {missing[0]} is missing")
+    return folder
+
+
+def _find(name_or_folder: str | Path) -> Path:
+    name = str(name_or_folder)
+    if (BUNDLED / name / CONFIG).is_file() and not (Path(name) / CONFIG).is_file():
+        return BUNDLED / name
+    if Path(name).is_dir():
+        return Path(name)
+    if name.count("/") == 1 and not name.startswith((".", "/", "~")):
+        return _download(name)
+    names = ", ".join(path.name for path in sorted(BUNDLED.glob("*/"))) or "none"
+    raise UserError(f"no model {name!r}: not a folder, and the bundled models are {names}")
+
+
+def _download(name: str) -> Path:
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError:
+        raise UserError(f"no folder {name!r}; to fetch it from the hub: pip install huggingface_hub") from None
+    try:
+        return Path(snapshot_download(name, allow_patterns=[*FILES, CARD, GRAPH, GRAPH_WEIGHTS, GRAPH_INT8]))
+    except (OSError, ValueError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise UserError(f"no folder {name!r}, and the hub does not give it: {reason}") from error
+
+
+def _one_line(text: str) -> str:
+    """A message about a file, whose own texts may have line breaks, escape sequences or half characters, or be long."""
+    text = text if len(text) <= MAX_MESSAGE else f"{text[:MAX_MESSAGE]} ..."
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} cannot be read as JSON: {error}") from error
+
+
+def _mapping(value: Any, source: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise UserError(f"{source} is a mapping, not {value!r}" if value is not None else f"{source} is missing")
+    return value
+
+
+def _config(cls: type[C], options: Any, path: Path, name: str) -> C:
+    try:
+        return cls.from_dict(_mapping(options, name), prefix=f"{name}.")
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+
+
+def _part(part: str, options: Any, trunk: TrunkConfig, path: Path) -> Config:
+    """Return the options of a part, which stands on ``trunk``."""
+    name = f"parts.{part}"
+    if "trunk" in _mapping(options, f"{path}: {name}"):
+        raise UserError(f"{path}: {name}.trunk: the trunk's options stand at the top of the file")
+    return _config(CONFIGS[part], {**options, "trunk": trunk.to_dict()}, path, name)
+
+
+def _levels(value: Any, source: str) -> tuple[float, ...]:
+    numbers = value if isinstance(value, Sequence) and not isinstance(value, str) else []
+    largest = sys.float_info.max  # an int may be larger than any float
+    good = [v for v in numbers if isinstance(v, int | float) and not isinstance(v, bool) and abs(v) <= largest]
+    if len(good) != 3 or len(numbers) != 3 or (source.endswith("std") and min(good) <= 0):
+        wanted = "three numbers above 0" if source.endswith("std") else "three numbers"
+        raise UserError(f"{source} is {wanted}, not {value!r}")
+    return tuple(float(v) for v in good)
+
+
+def _vocabularies(path: Path, parts: Sequence[str]) -> dict[str, Vocabulary]:
+    stored = _mapping(_json(path), str(path))
+    found: dict[str, Vocabulary] = {}
+    for part in parts:
+        if part not in stored:
+            raise UserError(f"{path} has no vocabulary of the part {part}")
+        try:
+            found[part] = Vocabulary.from_dict(stored[part])
+        except ValueError as error:
+            raise UserError(f"{path}: {part} is not a vocabulary: {error}") from error
+    return found

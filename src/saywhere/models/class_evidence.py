@@ -1,0 +1,161 @@
+"""What kinds of things regions show: probabilities over the leaves of the noun tree (docs/nouns.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from saywhere.engines.engine import Classifier
+from saywhere.errors import UserError
+from saywhere.models.encoding import Encoding
+from saywhere.models.nouns import Noun, NounTree, noun_tree
+from saywhere.text import RESERVED
+
+LEAST = 1e-4
+"""ImageNet's classifier gives a kind at least this probability."""
+
+
+class ClassEvidence:
+    """Tell how probable each kind of thing is in a region.
+
+    A region is of one of the kinds that the classifier was taught, of another class of ImageNet, or of none. ImageNet's
+    probabilities divide a kind among the classes below it.
+
+    Args:
+        classifier: of the engine.
+    """
+
+    def __init__(self, classifier: Classifier) -> None:
+        self._classifier, self.config = classifier, classifier.config
+
+    @cached_property
+    def tree(self) -> NounTree:
+        """Which nouns there are; read when they are first needed."""
+        return noun_tree()
+
+    @cached_property
+    def kinds(self) -> tuple[Noun, ...]:
+        """The G kinds that the classifier was taught.
+
+        Raises:
+            UserError: the tree lacks one of them.
+        """
+        names = self._classifier.vocabulary.tokens[len(RESERVED) :]
+        nouns = [(name, self.tree.named(name)) for name in names]
+        if missing := [name for name, noun in nouns if noun is None]:
+            raise UserError(f"the model's kind {missing[0]!r} is not in the table of nouns")
+        return tuple(noun for _, noun in nouns if noun is not None)
+
+    @cached_property
+    def groups(self) -> np.ndarray:
+        """``(1000,)`` for each class of ImageNet the number of the nearest kind at or above it; G if there is none."""
+        numbers = {kind.row: number for number, kind in enumerate(self.kinds)}
+        found: list[int] = []
+        for noun in self.tree.nouns:
+            if noun.sort == "class":
+                near = [(steps, numbers[row]) for row, steps in noun.ancestors.items() if row in numbers]
+                found.append(min(near)[1] if near else len(numbers))
+        return np.array(found)
+
+    @cached_property
+    def known(self) -> np.ndarray:
+        """``(G + 1,)`` whether ImageNet has a class of each kind, and of none of them."""
+        return self._members.sum(axis=0) > 0
+
+    def of_groups(self, of_class: np.ndarray) -> np.ndarray:
+        """Return ImageNet's probabilities ``(N, 1000)`` summed over the classes of each kind: ``(N, G + 1)``."""
+        return of_class @ self._members
+
+    @cached_property
+    def _members(self) -> np.ndarray:
+        """``(1000, G + 1)`` 1 where a class is in a group."""
+        return np.eye(len(self.kinds) + 1, dtype=np.float32)[self.groups]
+
+    def posteriors(self, encodings: Sequence[Encoding], boxes: Sequence[ArrayLike]) -> list[np.ndarray]:
+        """Return for each image's boxes the probabilities ``(N, K)`` of the K leaves of the tree, at most 1 together.
+
+        Args:
+            encodings: of the images.
+            boxes: of each image ``(N, 4)`` in its pixels.
+
+        Raises:
+            UserError: boxes of another shape, or outside their image.
+        """
+        rows = [e.to_input(e.check(b)) for e, b in zip(encodings, boxes, strict=True)]
+        logits = self._classifier.classify([e.maps for e in encodings], rows)
+        return [self.combine(classes, kinds) for classes, kinds in logits]
+
+    def combine(self, classes: np.ndarray, kinds: np.ndarray) -> np.ndarray:
+        """Return the probabilities ``(N, K)`` of the leaves, of logits ``(N, 1000)`` and ``(N, G + 2)``."""
+        config, count = self.config, len(self.kinds)
+        of_class = softmax(classes / np.float32(config.temperature))
+        of_group = self.of_groups(of_class)
+        evidence = self.evidence(of_group)
+        of_kind = softmax((kinds + np.float32(config.trust) * evidence) * np.float32(config.sharpness))
+        scale = of_kind[:, : count + 1] / (of_group + np.float32(config.rest))
+        posterior = np.zeros((len(classes), self.tree.leaves), np.float32)
+        posterior[:, : classes.shape[1]] = of_class * scale[:, self.groups]
+        posterior[:, [kind.row for kind in self.kinds]] += scale[:, :count] * np.float32(config.rest)
+        return posterior
+
+    def evidence(self, of_group: np.ndarray) -> np.ndarray:
+        """Return what ImageNet's probabilities ``(N, G + 1)`` add to the logits ``(N, G + 2)`` of kinds.
+
+        It is their logarithm, and 0 for what has no class there.
+        """
+        logs = np.where(self.known, np.log(np.maximum(of_group, LEAST)), 0)
+        return np.concatenate((logs, np.zeros((len(logs), 1))), axis=1).astype(np.float32)
+
+    def lookup(self, phrase: str) -> Noun | None:
+        """Return the node of a noun, or of the noun of a phrase; None if the tree has none.
+
+        Plurals, synonyms and names of several words are known: ``two puppies on the grass`` leads to ``dog``.
+        """
+        return self.tree.find(phrase)
+
+    def probability(self, posterior: np.ndarray, noun: Noun) -> np.ndarray:
+        """Return the probability ``(N,)`` that regions show what a node names, of posteriors ``(N, K)``."""
+        return posterior[:, noun.leaves].sum(axis=1)
+
+    @cached_property
+    def _said(self) -> tuple[tuple[Noun, ...], np.ndarray]:
+        """The S kinds and classes whose names people use, and ``(K, S)`` 1 where a leaf is called so."""
+        entries = [self.tree.entry(noun) for noun in self.tree.nouns[: self.tree.leaves]]
+        nouns = {entry.row: entry for entry in entries if entry is not None and entry.sort != "group"}
+        columns = {row: column for column, row in enumerate(nouns)}
+        table = np.zeros((self.tree.leaves, len(nouns)), np.float32)
+        for leaf, entry in enumerate(entries):
+            if entry is not None and entry.row in columns:
+                table[leaf, columns[entry.row]] = 1
+        return tuple(nouns.values()), table
+
+    @cached_property
+    def _groups_by_size(self) -> tuple[Noun, ...]:
+        """The groups whose names people use, those with the fewest leaves first."""
+        groups = [noun for noun in self.tree.nouns if noun.sort == "group" and noun.use]
+        return tuple(sorted(groups, key=lambda noun: len(noun.leaves)))
+
+    def name(self, posterior: np.ndarray, threshold: float) -> list[tuple[Noun, float] | None]:
+        """Return for each region the most specific noun whose probability is above a threshold, and that probability.
+
+        It is the most probable kind or class; where that is not probable enough, the smallest group of them that is;
+        None where no group is (Deng et al. 2012, with a threshold for their reward of information). Of kinds of which
+        one is a kind of the other, such as a glass and a wine glass, a leaf counts for the nearest.
+        """
+        nouns, table = self._said
+        best = (posterior @ table).argmax(axis=1)
+        found: list[tuple[Noun, float] | None] = []
+        for row, column in zip(posterior, best.tolist(), strict=True):
+            candidates = (nouns[column], *self._groups_by_size)
+            each = ((noun, float(row[noun.leaves].sum())) for noun in candidates)
+            found.append(next((pair for pair in each if pair[1] > threshold), None))
+        return found
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """Return the softmax over the last axis."""
+    shares = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return shares / shares.sum(axis=-1, keepdims=True)

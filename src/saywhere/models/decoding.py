@@ -1,0 +1,135 @@
+"""From a decoder to words: greedy and beam search, for any number of items at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from saywhere.configs.parts import DecodingConfig
+from saywhere.engines.engine import Decoder, State
+from saywhere.errors import UserError
+from saywhere.text import END, PAD, START
+
+
+@dataclass(frozen=True, eq=False)
+class Decoded:
+    """Hold one sentence for each of N items.
+
+    Attributes:
+        token_ids: ``(N, T)`` int64; END and then padding after the last word, if that fits in T.
+        log_probs: ``(N, T)`` float32 natural log-probability of each word and of END; 0 where padded.
+    """
+
+    token_ids: np.ndarray
+    log_probs: np.ndarray
+
+    @property
+    def total(self) -> np.ndarray:
+        """Log-probability ``(N,)`` of each whole sentence."""
+        return self.log_probs.sum(axis=1)
+
+    @property
+    def confidence(self) -> np.ndarray:
+        """Mean log-probability ``(N,)`` of the words of each sentence, its END included."""
+        return self.total / np.maximum((self.token_ids != PAD).sum(axis=1), 1).astype(np.float32)
+
+
+def decode(decoder: Decoder, embeddings: Any, settings: DecodingConfig, beam_size: int | None = None) -> Decoded:
+    """Decode at most ``settings.max_words`` words for each item: greedy with one hypothesis, else beam search.
+
+    A sentence that reaches ``max_words`` has no END. Of several hypotheses that with the largest log-probability /
+    length ** ``length_penalty`` is returned.
+
+    Args:
+        decoder: the language model.
+        embeddings: ``(N, D)`` that it starts from; N may be 0.
+        settings: of the decoding.
+        beam_size: hypotheses kept for each item, instead of those of ``settings``.
+
+    Raises:
+        UserError: ``beam_size`` is below 1.
+    """
+    beam_size = settings.beam_size if beam_size is None else beam_size
+    if beam_size < 1:
+        raise UserError(f"beam_size is at least 1, not {beam_size}")
+    if len(embeddings) == 0:
+        return Decoded(np.zeros((0, 0), np.int64), np.zeros((0, 0), np.float32))
+    if beam_size == 1:
+        return _greedy(decoder, embeddings, settings.max_words)
+    return _beam(decoder, embeddings, settings.max_words, beam_size, settings.length_penalty)
+
+
+def _next(decoder: Decoder, token_ids: np.ndarray, state: State) -> tuple[np.ndarray, State]:
+    log_probs, state = decoder.step(token_ids, state)
+    log_probs = np.array(log_probs, np.float32)
+    log_probs[:, list(decoder.never)] = -np.inf
+    return log_probs, state
+
+
+def _greedy(decoder: Decoder, embeddings: Any, max_words: int) -> Decoded:
+    """Follow the likeliest word of each item until all have ended; ended items leave the batch if they may."""
+    count = len(embeddings)
+    token_ids, chosen = np.full((count, max_words), PAD, np.int64), np.zeros((count, max_words), np.float32)
+    state, last, rows = decoder.start(embeddings), np.full(count, START, np.int64), np.arange(count)
+    ended = np.zeros(count, bool)
+    for step in range(max_words):
+        log_probs, state = _next(decoder, last, state)
+        last = log_probs.argmax(axis=1)
+        open_rows = rows[~ended[rows]]
+        token_ids[open_rows, step] = last[~ended[rows]]
+        chosen[open_rows, step] = log_probs.max(axis=1)[~ended[rows]]
+        ended[rows] |= last == END
+        if ended.all():
+            return Decoded(token_ids[:, : step + 1], chosen[:, : step + 1])
+        if decoder.independent and ended[rows].any():
+            left = np.flatnonzero(~ended[rows])
+            state, last, rows = decoder.select(state, left), last[left], rows[left]
+    return Decoded(token_ids, chosen)
+
+
+def _beam(decoder: Decoder, embeddings: Any, max_words: int, beam_size: int, length_penalty: float) -> Decoded:
+    """Keep ``beam_size`` hypotheses an item in neighbouring rows; one that has ended goes on with PAD at no cost."""
+    n = len(embeddings)
+    items = np.arange(n)[:, None]
+    state = decoder.select(decoder.start(embeddings), np.repeat(np.arange(n), beam_size))
+    last = np.full(n * beam_size, START, np.int64)
+    total = np.full((n, beam_size), -np.inf, np.float32)
+    total[:, 0] = 0  # all hypotheses are equal at first: only one may continue
+    ended = np.zeros((n, beam_size), bool)
+    token_ids = np.zeros((n, beam_size, 0), np.int64)
+    chosen = np.zeros((n, beam_size, 0), np.float32)
+    for _ in range(max_words):
+        log_probs, state = _next(decoder, last, state)
+        log_probs = log_probs.reshape(n, beam_size, -1)
+        vocabulary_size = log_probs.shape[2]
+        log_probs[ended] = -np.inf
+        log_probs[ended, PAD] = 0
+        lengths = (token_ids != PAD).sum(axis=2, keepdims=True) + ~ended[..., None]
+        ranking = (total[..., None] + log_probs) / _penalty(lengths, length_penalty)
+        best = _largest(ranking.reshape(n, -1), beam_size)
+        parent, word = best // vocabulary_size, best % vocabulary_size
+        picked = np.take_along_axis(log_probs.reshape(n, -1), best, axis=1)
+        total = total[items, parent] + picked
+        token_ids = np.concatenate((token_ids[items, parent], word[..., None]), axis=2)
+        chosen = np.concatenate((chosen[items, parent], picked[..., None]), axis=2)
+        ended = ended[items, parent] | (word == END)
+        state, last = decoder.select(state, (items * beam_size + parent).reshape(-1)), word.reshape(-1)
+        if ended.all():
+            break
+    lengths = np.maximum((token_ids != PAD).sum(axis=2), 1)
+    best = (total / _penalty(lengths, length_penalty)).argmax(axis=1)
+    return Decoded(token_ids[items[:, 0], best], chosen[items[:, 0], best])
+
+
+def _penalty(lengths: np.ndarray, length_penalty: float) -> np.ndarray:
+    return lengths.astype(np.float32) ** np.float32(length_penalty)
+
+
+def _largest(values: np.ndarray, count: int) -> np.ndarray:
+    """Return the places ``(N, count)`` of the largest of each row, best first; of equal ones the first."""
+    count = min(count, values.shape[1])
+    places = np.sort(np.argpartition(-values, count - 1, axis=1)[:, :count], axis=1)
+    order = np.argsort(-np.take_along_axis(values, places, axis=1), axis=1, kind="stable")
+    return np.take_along_axis(places, order, axis=1)

@@ -1,0 +1,188 @@
+"""Which regions are found, described and shown: DenseCap in use (sections 3.1.2, 3.1.3 and 3.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from saywhere import boxes as geometry
+from saywhere.box_coding import BoxCoder, propose
+from saywhere.configs.parts import ProposalConfig
+from saywhere.engines.engine import Detector, RegionHeadOutput
+from saywhere.errors import UserError
+from saywhere.models.class_evidence import ClassEvidence
+from saywhere.models.decoding import decode
+from saywhere.models.encoding import Encoding
+from saywhere.models.naming import rename
+from saywhere.regions import Regions
+
+Calibration = tuple[float, float, float]
+"""Weights of a region's logit and of its caption's confidence, and a constant."""
+
+
+@dataclass(frozen=True, eq=False)
+class Detections:
+    """Hold the N described regions of an image before they are calibrated, ranked and selected.
+
+    Attributes:
+        encoding: of the image.
+        boxes: ``(N, 4)`` in pixels of the image.
+        logits: ``(N,)`` second scores.
+        embeddings: ``(N, D)``.
+        captions: of each.
+        confidence: ``(N,)`` mean natural log-probability of the words of each caption, its END included.
+    """
+
+    encoding: Encoding
+    boxes: np.ndarray
+    logits: np.ndarray
+    embeddings: np.ndarray
+    captions: tuple[str, ...]
+    confidence: np.ndarray
+
+    def regions(self, calibration: Calibration) -> Regions:
+        """Return the regions in their order, with calibrated scores.
+
+        The score is the logistic function of ``a * logit + b * confidence + c`` for ``calibration`` (a, b, c), the
+        probability that the box has an IoU of 0.5 with a true one (see :mod:`saywhere.training.calibration`).
+        """
+        of_logit, of_confidence, constant = (np.float32(value) for value in calibration)
+        logits = of_logit * self.logits + of_confidence * self.confidence + constant
+        size = (self.encoding.width, self.encoding.height)
+        scores = 1 / (1 + np.exp(-np.clip(logits, -80, 80)))
+        return Regions(*size, self.boxes, scores, self.captions, self.embeddings, self.encoding.name)
+
+
+def propose_boxes(
+    encoding: Encoding, settings: ProposalConfig, coder: BoxCoder, limit: int | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the best proposals of an image and their logits ``(B,)``, best first.
+
+    Args:
+        encoding: of the image.
+        settings: of the suppression.
+        coder: format of the network's boxes.
+        limit: at most so many, instead of ``settings.post_nms_top_n``.
+
+    Returns:
+        boxes ``(B, 4)`` ``x1 y1 x2 y2`` in pixels of the network's input, and logits.
+    """
+    limit = settings.post_nms_top_n if limit is None else limit
+    rpn = encoding.trunk.propose(encoding.maps)
+    boxes, logits = propose(coder, rpn, encoding.input_size, settings.nms_iou, settings.pre_nms_top_n, limit)
+    return coder.to_xyxy(boxes), logits
+
+
+def detect(
+    detector: Detector,
+    encodings: Sequence[Encoding],
+    boxes: Sequence[ArrayLike] | None = None,
+    proposals: Sequence[np.ndarray] | None = None,
+) -> list[Detections]:
+    """Return the regions of each image, or those in ``boxes``, described but neither calibrated nor ranked.
+
+    Captions are decoded only for the boxes that survive the final suppression, from the embedding of their proposal.
+
+    Args:
+        detector: DenseCap.
+        encodings: of the images.
+        boxes: of each image ``(N, 4)`` in its pixels: describe just these, in this order.
+        proposals: of each image boxes in pixels of the network's input, in place of the localization layer's.
+
+    Raises:
+        UserError: boxes of another shape, or outside their image.
+    """
+    if boxes is None:
+        if proposals is None:
+            settings, coder = detector.config.proposals, detector.box_coder
+            proposals = [propose_boxes(encoding, settings, coder)[0] for encoding in encodings]
+        outputs = detector.region_head([e.maps for e in encodings], proposals)
+        triples = zip(encodings, proposals, outputs, strict=True)
+        kept = [select(detector.box_coder, *triple, detector.config.final_nms) for triple in triples]
+    else:
+        given = [e.check(b) for e, b in zip(encodings, boxes, strict=True)]
+        inputs = [e.to_input(b) for e, b in zip(encodings, given, strict=True)]
+        outputs = detector.region_head([e.maps for e in encodings], inputs)
+        kept = [(b, np.arange(len(b))) for b in given]
+    embeddings = [out.embeddings[rows] for out, (_, rows) in zip(outputs, kept, strict=True)]
+    decoded = decode(detector.decoder, np.concatenate(embeddings), detector.config.decoding)
+    texts = iter(detector.vocabulary.decode(row, detector.decoder.unknown) for row in decoded.token_ids.tolist())
+    confidence = np.split(decoded.confidence, np.cumsum([len(rows) for _, rows in kept])[:-1])
+    return [
+        Detections(e, final, out.logits[rows], codes, tuple(next(texts) for _ in rows), sure)
+        for e, out, (final, rows), codes, sure in zip(encodings, outputs, kept, embeddings, confidence, strict=True)
+    ]
+
+
+def select(
+    coder: BoxCoder, encoding: Encoding, proposals: np.ndarray, output: RegionHeadOutput, nms_iou: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the final boxes ``(N, 4)`` in pixels of the image, and their proposals' numbers, by falling logit."""
+    decoded = coder.decode(output.offsets, coder.from_xyxy(proposals))
+    boxes = encoding.to_image(coder.to_xyxy(decoded))
+    rows = coder.suppress_final(decoded, boxes, output.logits, nms_iou)
+    rows = rows[((boxes[rows, 2:] - boxes[rows, :2]) > 0).all(axis=1)]
+    return boxes[rows], rows
+
+
+def describe(
+    detector: Detector,
+    encodings: Sequence[Encoding],
+    boxes: Sequence[ArrayLike] | None = None,
+    top: int | None = None,
+    threshold: float | None = None,
+    classes: ClassEvidence | None = None,
+) -> list[Regions]:
+    """Return the regions of images: found and ranked, or those in ``boxes`` in their order.
+
+    Args:
+        detector, encodings, boxes: see :func:`detect`.
+        top: at most this many regions, best first.
+        threshold: only regions with at least this score.
+        classes: whose nouns compete with the decoder's, if the configuration says so.
+
+    Raises:
+        UserError: as :func:`detect`, ``boxes`` together with ``top`` or ``threshold``, or a negative ``top``.
+    """
+    if top is not None and top < 0:
+        raise UserError(f"at least 0 regions can be asked for, not {top}")
+    if boxes is not None and (top is not None or threshold is not None):
+        raise UserError("top and threshold choose among the boxes that are found; given boxes are all described")
+    config = detector.config
+    found = detect(detector, encodings, boxes)
+    if classes is not None and config.nouns:
+        posteriors = classes.posteriors(encodings, [each.boxes for each in found])
+        settings = config.noun_calibration, config.noun_threshold
+        found = [
+            replace(each, captions=tuple(rename(classes, posterior, each.captions, each.confidence, *settings)))
+            for each, posterior in zip(found, posteriors, strict=True)
+        ]
+    regions = [each.regions(config.calibration) for each in found]
+    if boxes is not None:
+        return regions
+    return [r[rank(r, config.repeat_nms, threshold, top)] for r in regions]
+
+
+def rank(
+    regions: Regions, repeat_nms: float | None, threshold: float | None = None, top: int | None = None
+) -> list[int]:
+    """Return the numbers of the regions to keep, best first.
+
+    Args:
+        regions: with scores and captions.
+        repeat_nms: leave out those with the caption of a better one that they overlap by an IoU above this.
+        threshold: leave out those with a lower score.
+        top: at most so many.
+    """
+    assert regions.scores is not None and regions.captions is not None
+    close = geometry.iou(regions.boxes, regions.boxes) > (1.0 if repeat_nms is None else repeat_nms)
+    kept: list[int] = []
+    for row in np.argsort(-regions.scores, kind="stable").tolist():
+        if threshold is not None and regions.scores[row] < threshold:
+            break
+        if not any(close[row, i] and regions.captions[i] == regions.captions[row] for i in kept):
+            kept.append(row)
+    return kept[:top]

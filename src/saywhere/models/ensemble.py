@@ -1,0 +1,138 @@
+"""Several captioners that caption together (Areas of Attention, Table 4)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, overload
+
+import numpy as np
+
+from saywhere.engines.engine import Decoder, State
+from saywhere.errors import UserError
+from saywhere.images import ImageLike, LoadedImage, open_image
+from saywhere.models.captioning import Caption, bind
+from saywhere.models.decoding import decode
+from saywhere.models.encoding import Encoding
+from saywhere.models.many import answer
+from saywhere.models.model import Model
+
+One = ImageLike | LoadedImage
+
+
+class EnsembleDecoder:
+    """Decode with the mean of several decoders' probabilities of each word.
+
+    Its embeddings are, for each item, the tuple of the members' embeddings: each member may see the image with its own
+    network. All must have one vocabulary.
+
+    Args:
+        decoders: one or more.
+    """
+
+    def __init__(self, decoders: Sequence[Decoder]) -> None:
+        self.decoders = tuple(decoders)
+        self._lengths: list[int] = []  # of the members' states, known after start
+        self.never, self.unknown = decoders[0].never, decoders[0].unknown
+        self.independent = all(decoder.independent for decoder in decoders)
+
+    def start(self, embeddings: Any) -> State:
+        """Return the members' states one after the other, for a list of N tuples of embeddings."""
+        columns = zip(*embeddings, strict=True)
+        states = [d.start(np.stack(rows)) for d, rows in zip(self.decoders, columns, strict=True)]
+        self._lengths = [len(state) for state in states]
+        return tuple(part for state in states for part in state)
+
+    def step(self, token_ids: np.ndarray, state: State) -> tuple[np.ndarray, State]:
+        """Return log-probabilities ``(N, V)`` of the word after ``token_ids (N,)``, and the next state.
+
+        Raises:
+            ValueError: the members' vocabularies have different sizes.
+        """
+        log_probs: list[np.ndarray] = []
+        following: State = ()
+        for decoder, part in zip(self.decoders, self._split(state), strict=True):
+            member, stepped = decoder.step(token_ids, part)
+            log_probs.append(member)
+            following += stepped
+        if len(sizes := {member.shape[1] for member in log_probs}) > 1:
+            raise ValueError(f"an ensemble of vocabularies of {' and '.join(map(str, sorted(sizes)))} words")
+        return np.logaddexp.reduce(np.stack(log_probs)) - np.float32(math.log(len(log_probs))), following
+
+    def select(self, state: State, rows: np.ndarray) -> State:
+        """Return the rows of a state."""
+        parts = zip(self.decoders, self._split(state), strict=True)
+        return tuple(part for decoder, member in parts for part in decoder.select(member, rows))
+
+    def join(self, states: Sequence[State]) -> State:
+        """Return the rows of several states one after the other."""
+        members = zip(*(self._split(state) for state in states), strict=True)
+        return tuple(part for d, rows in zip(self.decoders, members, strict=True) for part in d.join(rows))
+
+    def _split(self, state: State) -> list[State]:
+        ends = np.cumsum(self._lengths)
+        return [state[end - length : end] for end, length in zip(ends, self._lengths, strict=True)]
+
+
+class CaptionEnsemble:
+    """Caption with several models; each attends to the image, and to its regions, by itself.
+
+    Decoding follows the configuration of the first one.
+
+    Args:
+        models: one or more with a captioner, of one vocabulary.
+
+    Raises:
+        UserError: there is no model, one has no captioner, or their vocabularies differ.
+
+    Example:
+        >>> members = [saywhere.load(f"runs/{name}/model") for name in ("a", "b")]
+        >>> CaptionEnsemble(members).caption("photo.jpg").sentence
+    """
+
+    def __init__(self, models: Sequence[Model]) -> None:
+        self.models = tuple(models)
+        if not self.models:
+            raise UserError("an ensemble needs one captioner or more")
+        self._captioners = [model.require("captioner", "caption images") for model in models]
+        first = self._captioners[0].vocabulary
+        for other in self._captioners[1:]:
+            if other.vocabulary.tokens != first.tokens:
+                sizes = f"{len(first.counts)} and {len(other.vocabulary.counts)} words"
+                raise UserError(f"an ensemble needs captioners of one vocabulary; these have {sizes}, not the same")
+
+    @property
+    def long_side(self) -> int:
+        """Pixels on the long side that images should have at least."""
+        return max(model.long_side for model in self.models)
+
+    @overload
+    def caption(self, images: One, *, beam_size: int | None = None) -> Caption: ...
+    @overload
+    def caption(self, images: Sequence[One], *, beam_size: int | None = None) -> list[Caption]: ...
+    def caption(self, images: Any, *, beam_size: int | None = None) -> Any:
+        """Return a sentence for an image, or for each of a list or generator of images, without attention.
+
+        Raises:
+            ImageError: an image cannot be read.
+            UserError: ``beam_size`` is below 1, or an encoding is given, which is one model's.
+        """
+        return answer(lambda some: self._caption(some, beam_size), self._open, images)
+
+    def _open(self, images: Sequence[One]) -> list[LoadedImage]:
+        if any(isinstance(image, Encoding) for image in images):
+            raise UserError("an encoding is one model's: give an ensemble the image itself")
+        return [open_image(image, self.long_side) for image in images]
+
+    def _caption(self, images: Sequence[LoadedImage], beam_size: int | None) -> list[Caption]:
+        encodings = [model.encode(list(images)) for model in self.models]
+        bound = [bind(c, e) for c, e in zip(self._captioners, encodings, strict=True)]
+        together = EnsembleDecoder([member.decoder for member in bound])
+        embeddings = list(zip(*(member.embeddings for member in bound), strict=True))
+        first = self._captioners[0]
+        decoded = decode(together, embeddings, first.config.decoding, beam_size)
+        texts = [first.vocabulary.decode(row) for row in decoded.token_ids.tolist()]
+        return [
+            Caption(text, tuple(text.split()), image.width, image.height, image.name)
+            for text, image in zip(texts, images, strict=True)
+        ]

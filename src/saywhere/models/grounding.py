@@ -1,0 +1,266 @@
+"""Which words belong to which region: Deep Visual-Semantic Alignments in use (section 3.1.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from saywhere import boxes as geometry
+from saywhere.box_coding import BoxCoder
+from saywhere.configs.aligner import AlignerConfig
+from saywhere.engines.engine import Aligner
+from saywhere.errors import UserError
+from saywhere.models.detection import propose_boxes
+from saywhere.models.encoding import Encoding
+from saywhere.models.mrf import decode_chain, segments
+from saywhere.regions import Regions
+from saywhere.text import END, pad, tokenize
+
+TEXTS_AT_ONCE = 256
+Box = tuple[float, float, float, float]
+
+
+@dataclass(frozen=True, eq=False)
+class ImageVectors:
+    """Hold an image's regions in the space of words.
+
+    Attributes:
+        width, height: of the image as a viewer shows it.
+        boxes: ``(R, 4)`` of its regions in its pixels, the whole image first.
+        vectors: ``(R, D)``.
+        name: of the image.
+        logits: ``(R,)`` that there is something in the region; 0 where nothing is known, as of the whole image.
+    """
+
+    width: int
+    height: int
+    boxes: np.ndarray
+    vectors: np.ndarray
+    name: str
+    logits: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.boxes)
+
+
+@dataclass(frozen=True, eq=False)
+class TextVectors:
+    """Hold a sentence's words in the space of regions.
+
+    Its similarity with an image is the sum over the rows of their product with the best region (Eq. 8).
+
+    Attributes:
+        words: as they were tokenised.
+        vectors: ``(T, D)``, weighted as the similarity wants them; there is one row more if the model has a vector for
+            the sentence as a whole.
+    """
+
+    words: tuple[str, ...]
+    vectors: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+
+class AlignedPhrase(NamedTuple):
+    """Neighbouring words on one region.
+
+    Attributes:
+        words: the text.
+        start, stop: number of its first word in the sentence, and of the word after its last.
+        region: number of the region.
+        box: of the region, in pixels of the image.
+        similarity: the mean over the words of their product with the region (Eq. 11).
+    """
+
+    words: str
+    start: int
+    stop: int
+    region: int
+    box: Box
+    similarity: float
+
+
+@dataclass(frozen=True, eq=False)
+class Alignment:
+    """Hold a sentence aligned with the regions of an image.
+
+    Attributes:
+        image: name of the image.
+        width, height: its size as a viewer shows it.
+        words: of the sentence, as they were tokenised.
+        boxes: ``(R, 4)`` of the regions in pixels of the image, the whole image first.
+        products: ``(T, R)`` of each word with each region (Eq. 11), and what is added for the regions themselves.
+        beta: affinity of neighbouring words to the same region (Eq. 12).
+    """
+
+    image: str
+    width: int
+    height: int
+    words: tuple[str, ...]
+    boxes: np.ndarray
+    products: np.ndarray
+    beta: float
+
+    @property
+    def phrases(self) -> tuple[AlignedPhrase, ...]:
+        """The sentence in order, cut where the region changes (Eqs. 10 to 12)."""
+        corners = self.boxes.tolist()
+        return tuple(
+            AlignedPhrase(
+                " ".join(self.words[start:stop]), start, stop, region, tuple(corners[region]),
+                float(self.products[start:stop, region].mean()),
+            )
+            for start, stop, region in segments(decode_chain(self.products, self.beta).regions.tolist())
+        )  # fmt: skip
+
+    def with_beta(self, beta: float) -> Alignment:
+        """Return the same words and regions, aligned with another affinity (Eq. 12)."""
+        return Alignment(self.image, self.width, self.height, self.words, self.boxes, self.products, beta)
+
+    def locate(self, start: int, stop: int) -> int:
+        """Return the number of the region whose products with the words from ``start`` to ``stop`` sum to most."""
+        return int(self.products[start:stop].sum(axis=0).argmax())
+
+    def snippets(self) -> list[tuple[Box, str]]:
+        """Return boxes and the words aligned with them: what a region decoder is trained on (section 3.2)."""
+        return [(phrase.box, phrase.words) for phrase in self.phrases]
+
+    def regions(self) -> Regions:
+        """Return the phrases as regions with captions and similarities, in the order of the sentence."""
+        phrases = self.phrases
+        boxes = np.array([phrase.box for phrase in phrases], np.float32).reshape(-1, 4)
+        captions = tuple(phrase.words for phrase in phrases)
+        similarities = np.array([phrase.similarity for phrase in phrases], np.float32)
+        return Regions(self.width, self.height, boxes, captions=captions, image=self.image, similarities=similarities)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form: ``image, width, height, sentence``, and of each of ``phrases`` words and place."""
+        phrases = [
+            {"words": p.words, "start": p.start, "stop": p.stop, "box": [round(v, 2) for v in p.box],
+             "similarity": round(p.similarity, 5)}
+            for p in self.phrases
+        ]  # fmt: skip
+        sentence = " ".join(self.words)
+        return {"image": self.image, "width": self.width, "height": self.height, "sentence": sentence,
+                "phrases": phrases}  # fmt: skip
+
+
+def embed_images(
+    aligner: Aligner,
+    encodings: Sequence[Encoding],
+    boxes: Sequence[ArrayLike] | None = None,
+    limit: int | None = None,
+) -> list[ImageVectors]:
+    """Return the regions of images and their vectors (Eq. 1).
+
+    Args:
+        aligner: puts regions into the space of words.
+        encodings: of the images.
+        boxes: of each image ``(N, 4)`` in its pixels: use these regions and the whole image.
+        limit: at most this many regions beside the whole image, instead of the configuration's.
+
+    Raises:
+        UserError: boxes of another shape, or outside their image; or a negative ``limit``.
+    """
+    if limit is not None and limit < 0:
+        raise UserError(f"regions is at least 0, not {limit}")
+    if boxes is None:
+        found = [_regions(aligner.config, encoding, limit) for encoding in encodings]
+        given = [e.to_image(b) for e, (b, _) in zip(encodings, found, strict=True)]
+    else:
+        given = [e.check(b) for e, b in zip(encodings, boxes, strict=True)]
+        found = [(e.to_input(b), np.zeros(len(b), np.float32)) for e, b in zip(encodings, given, strict=True)]
+    inputs = [_whole_first(b, *e.input_size) for e, (b, _) in zip(encodings, found, strict=True)]
+    vectors = aligner.region_vectors([e.maps for e in encodings], inputs)
+    return [
+        ImageVectors(
+            e.width, e.height, _whole_first(b, e.width, e.height), v, e.name, np.concatenate(([np.float32(0)], logits))
+        )
+        for e, b, v, (_, logits) in zip(encodings, given, vectors, found, strict=True)
+    ]  # fmt: skip
+
+
+def _whole_first(boxes: np.ndarray, width: int, height: int) -> np.ndarray:
+    return np.concatenate((np.array([[0, 0, width, height]], np.float32), boxes))
+
+
+def _regions(config: AlignerConfig, encoding: Encoding, limit: int | None) -> tuple[np.ndarray, np.ndarray]:
+    if config.regions == "whole":
+        return np.zeros((0, 4), np.float32), np.zeros(0, np.float32)
+    return propose_boxes(encoding, config.proposals, BoxCoder(), limit)
+
+
+def embed_texts(aligner: Aligner, texts: Sequence[str]) -> list[TextVectors]:
+    """Return the words of each sentence and their weighted vectors.
+
+    Raises:
+        UserError: a sentence without a word.
+    """
+    found: list[TextVectors] = []
+    for start in range(0, len(texts), TEXTS_AT_ONCE):
+        part = texts[start : start + TEXTS_AT_ONCE]
+        encoded = aligner.text_vectors(token_ids(aligner, part))
+        weights = word_weights(encoded.mask, aligner.config)
+        rows = zip(part, encoded.vectors * weights[..., None], encoded.mask, strict=True)
+        found += [TextVectors(tuple(tokenize(text)), vectors[mask]) for text, vectors, mask in rows]
+    return found
+
+
+def token_ids(aligner: Aligner, texts: Sequence[str]) -> np.ndarray:
+    """Return the token ids ``(S, T)`` of sentences as the text encoder takes them.
+
+    Raises:
+        UserError: a sentence without a word.
+    """
+    if wordless := [text for text in texts if not tokenize(text)]:
+        raise UserError(f"the sentence {wordless[0]!r} has no word")
+    end = [END] if aligner.config.sentence_token else []
+    return pad([aligner.vocabulary.encode(text) + end for text in texts])
+
+
+def word_weights(mask: np.ndarray, config: AlignerConfig) -> np.ndarray:
+    """Return how much each word ``(S, T)`` counts in the sum of Eq. 8.
+
+    With ``mean_over_words`` a word counts by its share in the sentence, and END, which stands for all of it, as much as
+    all words together; otherwise each counts 1.
+    """
+    weights = mask.astype(np.float32)
+    if not config.mean_over_words:
+        return weights
+    counts = mask.sum(axis=1, keepdims=True)
+    if not config.sentence_token:
+        return weights / np.maximum(counts, 1).astype(np.float32)
+    is_end = np.arange(mask.shape[1]) == counts - 1
+    return weights / np.where(is_end, 1, np.maximum(counts - 1, 1)).astype(np.float32)
+
+
+def region_bonus(config: AlignerConfig, image: ImageVectors) -> np.ndarray:
+    """Return what is added to the products of all words with a region ``(R,)``: how likely it is to be named at all."""
+    shares = geometry.area(image.boxes) / (image.width * image.height)
+    return config.size_bonus * np.log(np.maximum(shares, np.float32(1e-3))) + config.score_bonus * image.logits
+
+
+def align(aligner: Aligner, image: ImageVectors, sentence: str, beta: float | None = None) -> Alignment:
+    """Return which words of a sentence belong to which region of an embedded image (Eqs. 10 to 12).
+
+    Args:
+        aligner: that embedded the image.
+        image: its regions.
+        sentence: to be aligned.
+        beta: affinity of neighbouring words to the same region; 0 is word by word; the configuration's if None.
+
+    Raises:
+        UserError: a sentence without a word, or a negative ``beta``.
+    """
+    beta = aligner.config.beta if beta is None else beta
+    if beta < 0:
+        raise UserError(f"beta is at least 0, not {beta}")
+    words = tuple(tokenize(sentence))
+    vectors = aligner.text_vectors(token_ids(aligner, [sentence])).vectors[0, : len(words)]
+    products = (vectors @ image.vectors.T).astype(np.float32) + region_bonus(aligner.config, image)
+    return Alignment(image.name, image.width, image.height, words, image.boxes, products, beta)

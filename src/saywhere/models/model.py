@@ -1,0 +1,397 @@
+"""The model: one network and many questions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, TypeVar, get_args, overload
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from saywhere.engines.engine import Engine
+from saywhere.errors import UserError
+from saywhere.images import ImageLike, LoadedImage, open_image
+from saywhere.models import captioning, detection, grounding
+from saywhere.models.captioning import Caption
+from saywhere.models.class_evidence import ClassEvidence
+from saywhere.models.encoding import Encoding
+from saywhere.models.grounding import Alignment, ImageVectors, TextVectors
+from saywhere.models.many import answer, is_one
+from saywhere.models.phrase_scores import PhraseScores, score_regions
+from saywhere.models.placing import Placer, cut_phrases
+from saywhere.models.similarity import similarity_matrix
+from saywhere.models.support import NounSupport
+from saywhere.options import require_ints, require_numbers
+from saywhere.regions import Regions
+
+One = ImageLike | LoadedImage | Encoding
+"""An image: a path, a PIL image, an array ``(H, W)`` or ``(H, W, 3)``, an opened image, or an encoding."""
+Part = Literal["densecap", "aligner", "captioner", "classes"]
+T = TypeVar("T")
+
+
+class Model:
+    """Answer questions about images; made by :func:`saywhere.load`.
+
+    Every verb takes one image, or a list of them and returns a list, or a generator of them and returns a generator.
+    An image may be an :class:`Encoding`, made once by :meth:`encode` for several questions.
+
+    Args:
+        engine: runs the networks.
+        name: of the model, for messages.
+
+    Attributes:
+        detector, aligner, captioner, classes: the parts; None for those that this model lacks.
+
+    Example:
+        >>> model = saywhere.load()
+        >>> seen = model.encode("photo.jpg")
+        >>> for box, score, caption in model.describe(seen, top=5):
+        ...     print(f"{score:.2f}  {caption}")
+        >>> print(model.caption(seen))
+    """
+
+    def __init__(self, engine: Engine, name: str = "model") -> None:
+        self.engine, self.name = engine, name
+        self.detector, self.aligner, self.captioner = engine.detector, engine.aligner, engine.captioner
+        self.classes = None if engine.classifier is None else ClassEvidence(engine.classifier)
+        self._support: NounSupport | None = None
+
+    def __repr__(self) -> str:
+        return f"Model({self.name!r}: {', '.join(self.parts)})"
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The names of the parts that it has."""
+        parts = (self.detector, self.aligner, self.captioner, self.classes)
+        have = dict(zip(get_args(Part), parts, strict=True))
+        return tuple(name for name, part in have.items() if part is not None)  # pyright: ignore[reportReturnType]
+
+    @property
+    def long_side(self) -> int:
+        """Pixels on the long side of the network's input: what images should be decoded to at least."""
+        return self.engine.trunk.preprocess.long_side
+
+    def digest(self) -> str:
+        """Return a hash of weights and configurations: models of one digest give the same answers."""
+        return self.engine.digest()
+
+    def require(self, part: Part, what: str) -> Any:
+        """Return a part.
+
+        Raises:
+            UserError: this model lacks it and so cannot do ``what``.
+        """
+        found = self.detector if part == "densecap" else getattr(self, part)
+        if found is None:
+            have = ", ".join(self.parts)
+            raise UserError(f"{self.name} cannot {what}: that needs a model with the part {part}; this one has {have}")
+        return found
+
+    # Seeing
+
+    @overload
+    def encode(self, images: One) -> Encoding: ...
+    @overload
+    def encode(self, images: Sequence[One]) -> list[Encoding]: ...
+    @overload
+    def encode(self, images: Iterator[One]) -> Iterator[Encoding]: ...
+    def encode(self, images: Any) -> Any:
+        """Pass images through the network once, to be asked several times.
+
+        The maps of all encodings stay in memory: about a megabyte an image with the default configuration.
+
+        Raises:
+            ImageError: an image cannot be read.
+        """
+        return answer(lambda encodings: encodings, self._encode, images)
+
+    def _encode(self, images: Sequence[One]) -> list[Encoding]:
+        """Return encodings as they are, and the other images encoded together."""
+        trunk = self.engine.trunk
+        fresh: list[LoadedImage] = []
+        for image in images:
+            if not isinstance(image, Encoding):
+                if not is_one(image):
+                    raise UserError(f"an image is a path, PIL image or array, not {type(image).__name__}")
+                fresh.append(open_image(image, self.long_side))
+            elif image.trunk is not trunk:
+                raise UserError(f"the encoding of {image.name} is another model's: encode the image with this one")
+        pixels = [trunk.preprocess(image) for image in fresh]
+        maps = trunk.encode(pixels) if pixels else []
+        made = iter(
+            Encoding(m, image.width, image.height, p.shape[2], p.shape[1], image.name, trunk)
+            for m, image, p in zip(maps, fresh, pixels, strict=True)
+        )
+        return [image if isinstance(image, Encoding) else next(made) for image in images]
+
+    # Regions with phrases (DenseCap)
+
+    @overload
+    def describe(
+        self, images: One, boxes: ArrayLike | None = None, *, top: int | None = None, threshold: float | None = None
+    ) -> Regions: ...
+    @overload
+    def describe(
+        self, images: Sequence[One], boxes: Sequence[ArrayLike] | None = None, *, top: int | None = None,
+        threshold: float | None = None,
+    ) -> list[Regions]: ...  # fmt: skip
+    @overload
+    def describe(
+        self, images: Iterator[One], boxes: Iterator[ArrayLike] | None = None, *, top: int | None = None,
+        threshold: float | None = None,
+    ) -> Iterator[Regions]: ...  # fmt: skip
+    def describe(
+        self, images: Any, boxes: Any = None, *, top: int | None = None, threshold: float | None = None
+    ) -> Any:
+        """Find the regions of an image and describe each with a phrase.
+
+        Of overlapping regions with the same caption the best is kept.
+
+        Args:
+            images: one or many.
+            boxes: ``(N, 4)`` in pixels of the image (for many images, of each): describe just these, in this order. A
+                model with only a captioner describes given boxes too, without scores.
+            top: at most this many regions, best first.
+            threshold: only regions with at least this score.
+
+        Returns:
+            :class:`Regions` with scores (probabilities that the box is right), captions and features.
+
+        Raises:
+            ImageError: an image cannot be read.
+            UserError: boxes of another shape or outside their image, or together with ``top`` or ``threshold``.
+        """
+        require_ints(top=top)
+        require_numbers(threshold=threshold)
+        if self.detector is None and self.captioner is not None and boxes is not None:
+            if top is not None or threshold is not None:
+                raise UserError("given boxes are all described: top and threshold cannot choose among them")
+            captioner = self.captioner
+            return answer(lambda e, b: captioning.describe_boxes(captioner, e, b), self._encode, images, boxes)
+        detector = self.require("densecap", "find regions")
+        return answer(
+            lambda e, b: detection.describe(detector, e, b, top, threshold, self.classes), self._encode, images, boxes
+        )  # fmt: skip
+
+    def score(self, image: One, phrases: Sequence[str], boxes: ArrayLike | None = None) -> PhraseScores:
+        """Return how likely each region is to be called each phrase: open-world detection (DenseCap, section 4.2).
+
+        Args:
+            image: one image.
+            phrases: texts of a word or more.
+            boxes: ``(R, 4)`` in pixels of the image; if not given, the regions that :meth:`describe` finds.
+
+        Raises:
+            UserError: a phrase has no word; and what :meth:`describe` raises.
+        """
+        detector = self.require("densecap", "score phrases of regions")
+        regions = self.describe(self._encode([image])[0], boxes)
+        return score_regions(detector.decoder, detector.vocabulary, regions, phrases)
+
+    # Words and regions (Deep Visual-Semantic Alignments)
+
+    @overload
+    def ground(
+        self, images: One, text: str | Sequence[str], boxes: ArrayLike | None = None, *, part: Part | None = None,
+        beta: float | None = None, regions: int | None = None,
+    ) -> Regions: ...  # fmt: skip
+    @overload
+    def ground(
+        self, images: Sequence[One], text: Sequence[str | Sequence[str]], boxes: Sequence[ArrayLike] | None = None, *,
+        part: Part | None = None, beta: float | None = None, regions: int | None = None, threshold: float | None = None,
+    ) -> list[Regions]: ...  # fmt: skip
+    @overload
+    def ground(
+        self, images: Iterator[One], text: Iterator[str | Sequence[str]], boxes: Iterator[ArrayLike] | None = None, *,
+        part: Part | None = None, beta: float | None = None, regions: int | None = None, threshold: float | None = None,
+    ) -> Iterator[Regions]: ...  # fmt: skip
+    def ground(
+        self, images: Any, text: Any, boxes: Any = None, *, part: Part | None = None, beta: float | None = None,
+        regions: int | None = None, threshold: float | None = None,
+    ) -> Any:  # fmt: skip
+        """Find the region that each phrase of a text is about, if the image shows it.
+
+        Args:
+            images: one or many.
+            text: a sentence, which is cut into phrases as people cut it; or a list of phrases. For many images, one for
+                each.
+            boxes: ``(N, 4)`` in pixels of the image (for many images, of each): choose among these (and, with the
+                aligner, the whole image).
+            part: ``densecap`` or ``aligner`` says where; the dense captioner if there is one.
+            beta: cut a sentence where the region changes instead (Eqs. 10 to 12), with this affinity of neighbouring
+                words to the same region; 0 is word by word. All phrases are found. Only for the aligner.
+            regions: choose among at most this many regions.
+            threshold: least probability of a phrase that is found, instead of the configuration's 0.5; 0 finds all.
+
+        Returns:
+            :class:`Regions` whose captions are the phrases that are found, in their order; the others are in
+            ``not_found``. For ``scores`` and ``similarities`` see :meth:`saywhere.models.placing.Placer.ground`.
+
+        Raises:
+            ImageError: an image cannot be read.
+            UserError: a text without a word, an option that the part does not have, or another part.
+        """
+        return answer(
+            lambda encodings, texts, given: self._ground(encodings, texts, given, part, beta, regions, threshold),
+            self._encode, images, text, boxes,
+        )  # fmt: skip
+
+    def _ground(
+        self, encodings: list[Encoding], texts: list[Any], boxes: list[Any] | None, part: Part | None,
+        beta: float | None, limit: int | None, threshold: float | None,
+    ) -> list[Regions]:  # fmt: skip
+        require_ints(regions=limit)
+        require_numbers(beta=beta, threshold=threshold)
+        given = [None] * len(encodings) if boxes is None else boxes
+        rows = list(zip(encodings, texts, given, strict=True))
+        placer = self.placer("aligner" if part is None and beta is not None else part)
+        if beta is None:
+            cut = [[*text] if not isinstance(text, str) else cut_phrases(text) for text in texts]
+            return [placer.ground(e, t, own, limit, threshold) for (e, _, own), t in zip(rows, cut, strict=True)]
+        if placer.by != "aligner" or not all(isinstance(text, str) for text in texts):
+            raise UserError("beta is for a sentence and the part aligner")
+        return [self.align(e, text, own, beta=beta, regions=limit).regions() for e, text, own in rows]
+
+    def placer(self, part: Part | None = None) -> Placer:
+        """Return what places phrases: by ``part``, or by the dense captioner if there is one, else by the aligner.
+
+        Raises:
+            UserError: this model lacks the part, or it places no phrases.
+        """
+        chosen = part or ("aligner" if self.detector is None else "densecap")
+        if chosen not in ("aligner", "densecap"):
+            raise UserError(f"phrases are grounded by the part aligner or densecap, not {part}")
+        self.require(chosen, "ground phrases" if chosen == "aligner" else "ground phrases by the dense captioner")
+        return Placer(self.detector, self.aligner, self.classes, chosen)
+
+    @overload
+    def align(
+        self, images: One, sentences: str, boxes: ArrayLike | None = None, *, beta: float | None = None,
+        regions: int | None = None,
+    ) -> Alignment: ...  # fmt: skip
+    @overload
+    def align(
+        self, images: Sequence[One], sentences: Sequence[str], boxes: Sequence[ArrayLike] | None = None, *,
+        beta: float | None = None, regions: int | None = None,
+    ) -> list[Alignment]: ...  # fmt: skip
+    def align(
+        self, images: Any, sentences: Any, boxes: Any = None, *, beta: float | None = None, regions: int | None = None
+    ) -> Any:
+        """Return which words of a sentence belong to which region of an image (section 3.1.4), with all products.
+
+        Args:
+            images, boxes, beta, regions: see :meth:`ground`.
+            sentences: the sentence; for many images, one for each.
+        """
+        require_numbers(beta=beta)
+        require_ints(regions=regions)
+        aligner = self.require("aligner", "align words with regions")
+
+        def ask(encodings: list[Encoding], texts: list[str], given: list[Any] | None) -> list[Alignment]:
+            embedded = grounding.embed_images(aligner, encodings, given, regions)
+            return [grounding.align(aligner, image, text, beta) for image, text in zip(embedded, texts, strict=True)]
+
+        return answer(ask, self._encode, images, sentences, boxes)
+
+    # Vectors for search
+
+    @overload
+    def embed(self, images: One, boxes: ArrayLike | None = None, *, regions: int | None = None) -> ImageVectors: ...
+    @overload
+    def embed(
+        self, images: Sequence[One], boxes: Sequence[ArrayLike] | None = None, *, regions: int | None = None
+    ) -> list[ImageVectors]: ...
+    @overload
+    def embed(
+        self, images: Iterator[One], boxes: Iterator[ArrayLike] | None = None, *, regions: int | None = None
+    ) -> Iterator[ImageVectors]: ...
+    def embed(self, images: Any, boxes: Any = None, *, regions: int | None = None) -> Any:
+        """Return the regions of images as vectors in the space of words: :meth:`similarity` compares them with texts.
+
+        Args:
+            images, boxes, regions: see :meth:`ground`; the whole image is always the first region.
+
+        Raises:
+            ImageError: an image cannot be read, or there is no such file. (Texts are embedded by :meth:`embed_text`.)
+        """
+        require_ints(regions=regions)
+        aligner = self.require("aligner", "embed images")
+        return answer(lambda e, b: grounding.embed_images(aligner, e, b, regions), self._encode, images, boxes)
+
+    @overload
+    def embed_text(self, texts: str) -> TextVectors: ...
+    @overload
+    def embed_text(self, texts: list[str] | tuple[str, ...]) -> list[TextVectors]: ...
+    def embed_text(self, texts: Any) -> Any:
+        """Return the words of a sentence, or of each of a list, as vectors in the space of regions.
+
+        Raises:
+            UserError: a sentence without a word.
+        """
+        aligner = self.require("aligner", "embed texts")
+        if isinstance(texts, str):
+            return grounding.embed_texts(aligner, [texts])[0]
+        return grounding.embed_texts(aligner, list(texts))
+
+    def similarity(self, images: Sequence[ImageVectors], texts: Sequence[TextVectors]) -> np.ndarray:
+        """Return how well each text fits each image, ``(K, L)`` (Eq. 8): a sum of products, not a probability."""
+        score = self.require("aligner", "compare texts with images").config.score
+        return similarity_matrix([i.vectors for i in images], [t.vectors for t in texts], score)
+
+    # Sentences of whole images (Areas of Attention)
+
+    @overload
+    def caption(
+        self, images: One, *, beam_size: int | None = None, boxes: ArrayLike | None = None, attention: bool = True
+    ) -> Caption: ...
+    @overload
+    def caption(
+        self, images: Sequence[One], *, beam_size: int | None = None, boxes: Sequence[ArrayLike] | None = None,
+        attention: bool = True,
+    ) -> list[Caption]: ...  # fmt: skip
+    @overload
+    def caption(
+        self, images: Iterator[One], *, beam_size: int | None = None, boxes: Iterator[ArrayLike] | None = None,
+        attention: bool = True,
+    ) -> Iterator[Caption]: ...  # fmt: skip
+    def caption(self, images: Any, *, beam_size: int | None = None, boxes: Any = None, attention: bool = True) -> Any:
+        """Return a sentence of an image, and where the model looked at each word.
+
+        Args:
+            images: one or many.
+            beam_size: hypotheses in decoding, instead of the configuration's; 1 is greedy.
+            boxes: ``(R, 4)`` in pixels of the image (of each image), to attend to instead of the model's own.
+            attention: leave out the attention if False, which saves a little time.
+
+        Raises:
+            ImageError: an image cannot be read.
+            UserError: ``beam_size`` is below 1, or boxes for a model that attends to no boxes.
+        """
+        require_ints(beam_size=beam_size)
+        captioner = self.require("captioner", "caption images")
+        return answer(
+            lambda e, b: captioning.caption(captioner, e, beam_size, b, attention, self._noun_bias(e)),
+            self._encode,
+            images,
+            boxes,
+        )
+
+    def _noun_bias(self, encodings: Sequence[Encoding]) -> np.ndarray | None:
+        """Return what nouns without support lose ``(N, V)``; None if the model cannot tell, or is not to."""
+        captioner, proposing = self.captioner, self.detector or self.aligner
+        if captioner is None or self.classes is None or proposing is None or not captioner.config.support_weight:
+            return None
+        if self._support is None:
+            self._support = NounSupport(self.classes, captioner.vocabulary)
+        return self._support.bias(encodings, proposing.config.proposals, captioner.config)
+
+    def attend(self, image: One, sentences: Sequence[str], boxes: ArrayLike | None = None) -> list[Caption]:
+        """Return where the model looks at each word of given sentences of one image.
+
+        Raises:
+            ImageError: the image cannot be read.
+            UserError: a model that attends to no regions, or wrong ``boxes``.
+        """
+        captioner = self.require("captioner", "attend to regions")
+        return captioning.attend(captioner, self._encode([image])[0], sentences, boxes)

@@ -1,0 +1,238 @@
+"""Phrases placed in an image by all that a model knows, and how probable it is that they are in it at all.
+
+The dense captioner says where: the region that is likeliest to be there and to be called so; a model without one asks
+the aligner. The classes (docs/nouns.md) have a say where a phrase names a kind of thing, the more so if its noun is
+rare. How probable it is that the image shows what a phrase names is a logistic regression on how well the phrase fits
+the image (the aligner's similarity, which was trained to tell images apart) and on the classes; ``saywhere calibrate``
+fits it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from saywhere.configs.aligner import GroundingConfig
+from saywhere.engines.engine import Aligner, Detector
+from saywhere.errors import UserError
+from saywhere.models import detection
+from saywhere.models.chunker import Chunker
+from saywhere.models.class_evidence import ClassEvidence
+from saywhere.models.encoding import Encoding
+from saywhere.models.grounding import ImageVectors, TextVectors, embed_images, embed_texts, region_bonus
+from saywhere.models.nouns import noun_tree
+from saywhere.models.phrase_scores import score_regions, unknown_words
+from saywhere.models.similarity import similarity_matrix
+from saywhere.options import require_numbers
+from saywhere.regions import Regions
+from saywhere.text import tokenize
+
+LEAST = 1e-4
+"""No kind is taken to be less probable than this."""
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """Hold what is known of P phrases in an image.
+
+    Attributes:
+        regions: R that the phrases may be about.
+        fits: ``(R, P)`` how well each region fits each phrase: a log-probability (dense captioner) or a similarity
+            (aligner), before the classes are asked.
+        kinds: ``(R, P)`` log-probability that a region is of the kind that a phrase names; 0 if it names none.
+        named: ``(P,)`` whether the phrase names a kind that the classes know.
+        rare: ``(P,)`` whether the text encoder hardly saw the noun of the phrase in training.
+        similarity: ``(P,)`` of the phrase with the image (Eq. 8); 0 without an aligner.
+        by: the part that the fits are of.
+    """
+
+    regions: Regions
+    fits: np.ndarray
+    kinds: np.ndarray
+    named: np.ndarray
+    rare: np.ndarray
+    similarity: np.ndarray
+    by: Literal["densecap", "aligner"]
+
+    def rows(self, config: GroundingConfig) -> np.ndarray:
+        """Return for each phrase ``(P,)`` the number of the region that it is about."""
+        if self.by == "aligner":
+            return self.fits.argmax(axis=0)
+        weights = np.where(self.rare, config.rare_kind_weight, config.kind_weight)
+        return (self.fits + weights.astype(np.float32) * self.kinds).argmax(axis=0)
+
+    @property
+    def inputs(self) -> np.ndarray:
+        """``(P, 4)`` what the weights of ``presence`` are for: similarity, best kind, named, and 1."""
+        best = self.kinds.max(axis=0, initial=np.log(LEAST)) * self.named
+        columns = (self.similarity, best, self.named, np.ones(len(best)))
+        return np.stack([column.astype(np.float64) for column in columns], axis=1)
+
+    def presence(self, config: GroundingConfig) -> np.ndarray | None:
+        """Return the probabilities ``(P,)`` that the phrases are in the image; None if they are not calibrated."""
+        if config.presence is None:
+            return None
+        weights = np.where(self.rare[:, None], config.rare_presence or config.presence, config.presence)
+        logits = (self.inputs * weights).sum(axis=1)
+        return (1 / (1 + np.exp(-np.clip(logits, -80, 80)))).astype(np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class Placer:
+    """Place phrases in images.
+
+    Attributes:
+        detector, aligner, classes: the parts of a model; of the first two at least one.
+        by: the part that says where.
+    """
+
+    detector: Detector | None
+    aligner: Aligner | None
+    classes: ClassEvidence | None
+    by: Literal["densecap", "aligner"]
+
+    @property
+    def config(self) -> GroundingConfig:
+        """The options; without an aligner the defaults."""
+        return GroundingConfig() if self.aligner is None else self.aligner.config.grounding
+
+    def ground(
+        self, encoding: Encoding, phrases: Sequence[str], boxes: ArrayLike | None = None, limit: int | None = None,
+        threshold: float | None = None,
+    ) -> Regions:  # fmt: skip
+        """Return the regions of the phrases that are found, and the others as ``not_found``.
+
+        Args:
+            encoding: of the image.
+            phrases: P texts.
+            boxes: ``(N, 4)`` in pixels of the image: choose among these.
+            limit: choose among at most this many regions.
+            threshold: least probability of a phrase that is found, instead of the configuration's.
+
+        Returns:
+            the regions, whose captions are the phrases. Scores are the probabilities that the phrases are in the image;
+            if the model is not calibrated for that, all are found, and the dense captioner's score is the joint
+            probability, the aligner has none.
+
+        Raises:
+            UserError: a phrase without a word, no region, or a threshold for a model that is not calibrated.
+        """
+        least = self.least(threshold)
+        found = self.evidence(encoding, phrases, boxes, limit)
+        rows, columns = found.rows(self.config), np.arange(len(phrases))
+        fits, scores = found.fits[rows, columns], found.presence(self.config)
+        regions = replace(
+            found.regions[rows],
+            captions=tuple(phrases), similarities=fits if found.by == "aligner" else None,
+            scores=np.exp(fits) if scores is None and found.by == "densecap" else scores,
+        )  # fmt: skip
+        if scores is None:
+            return regions
+        there = scores >= least
+        missing = tuple(phrase for phrase, seen in zip(phrases, there, strict=True) if not seen)
+        return replace(regions[there], not_found=missing)
+
+    def least(self, threshold: float | None = None) -> float:
+        """Return the least probability of a phrase that is found: the configuration's if no threshold is given.
+
+        It is 0 for a model that is not calibrated.
+
+        Raises:
+            UserError: a threshold above 0 for such a model, or one that is no probability.
+        """
+        if threshold is not None:
+            require_numbers(threshold=threshold)
+            if not 0 <= threshold <= 1:
+                raise UserError(f"threshold is a probability, not {threshold:g}")
+        if self.config.presence is not None:
+            return self.config.threshold if threshold is None else threshold
+        if threshold:
+            raise UserError("the model does not know how probable phrases are; saywhere calibrate makes it so")
+        return 0.0
+
+    def evidence(
+        self, encoding: Encoding, phrases: Sequence[str], boxes: ArrayLike | None = None, limit: int | None = None
+    ) -> Evidence:
+        """Return what is known of phrases in an image; arguments and errors as of :meth:`ground`."""
+        if wordless := [phrase for phrase in phrases if not tokenize(phrase)]:
+            raise UserError(f"the phrase {wordless[0]!r} has no word")
+        texts = [] if self.aligner is None else embed_texts(self.aligner, phrases)
+        if self.by == "densecap":
+            regions, fits = self._described(encoding, phrases, boxes, limit)
+            image = None if self.aligner is None else embed_images(self.aligner, [encoding])[0]
+        else:
+            assert self.aligner is not None
+            image = embed_images(self.aligner, [encoding], None if boxes is None else [boxes], limit)[0]
+            regions = Regions(image.width, image.height, image.boxes, image=image.name)
+            fits = word_fits(self.aligner, image, texts)
+        kinds, named = self._kinds(encoding, regions.boxes, phrases)
+        similarity = np.zeros(len(phrases), np.float32)
+        if self.aligner is not None and image is not None:
+            vectors = [text.vectors for text in texts]
+            similarity = similarity_matrix([image.vectors], vectors, self.aligner.config.score)[0]
+        rare = np.array([self.is_rare(phrase) for phrase in phrases], bool)
+        return Evidence(regions, fits, kinds, named, rare, similarity, self.by)
+
+    def _described(
+        self, encoding: Encoding, phrases: Sequence[str], boxes: ArrayLike | None, limit: int | None
+    ) -> tuple[Regions, np.ndarray]:
+        assert self.detector is not None
+        regions = detection.describe(self.detector, [encoding], None if boxes is None else [boxes], limit)[0]
+        if not len(regions):
+            raise UserError(f"{encoding.name}: the model finds no region in it")
+        return regions, score_regions(self.detector.decoder, self.detector.vocabulary, regions, phrases).joint
+
+    def _kinds(self, encoding: Encoding, boxes: np.ndarray, phrases: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        nouns = [None if self.classes is None else self.classes.lookup(phrase) for phrase in phrases]
+        named = np.array([noun is not None for noun in nouns], bool)
+        kinds = np.zeros((len(boxes), len(phrases)), np.float32)
+        if self.classes is not None and named.any():
+            posterior = self.classes.posteriors([encoding], [boxes])[0]
+            for column, noun in enumerate(nouns):
+                if noun is not None:
+                    kinds[:, column] = np.log(np.maximum(self.classes.probability(posterior, noun), LEAST))
+        return kinds, named
+
+    def is_rare(self, phrase: str) -> bool:
+        """Return whether the text encoder hardly saw the noun of a phrase in training."""
+        vocabulary = (self.aligner or self.detector).vocabulary  # pyright: ignore[reportOptionalMemberAccess]
+        return any(vocabulary.counts.get(word, 0) < self.config.rare for word in noun_words(phrase))
+
+    def unknown(self, phrases: Sequence[str]) -> list[str]:
+        """Return the words that no part knows that was asked: neither the vocabulary nor, as a noun, the classes."""
+        part = self.detector if self.by == "densecap" else self.aligner
+        assert part is not None
+        found: dict[str, None] = {}
+        for phrase in phrases:
+            seen = self.classes is not None and self.classes.lookup(phrase) is not None
+            nouns = noun_words(phrase) if seen else ()
+            found |= dict.fromkeys(word for word in unknown_words(part.vocabulary, phrase) if word not in nouns)
+        return list(found)
+
+
+def noun_words(phrase: str) -> tuple[str, ...]:
+    """Return the words of the noun of a phrase."""
+    words = tokenize(phrase)
+    head = noun_tree().head(words)
+    return tuple(words[head.start : head.stop])
+
+
+def cut_phrases(text: str) -> list[str]:
+    """Return the phrases of a text that name something visible; the text itself if there is none."""
+    return [phrase.words for phrase in Chunker.load().chunk(text) if phrase.visible] or [text]
+
+
+def word_fits(aligner: Aligner, image: ImageVectors, texts: Sequence[TextVectors]) -> np.ndarray:
+    """Return the mean product ``(R, P)`` of each phrase's words with each region, and the bonus of the region.
+
+    Each phrase is encoded by itself.
+    """
+    sums = np.zeros((len(image), len(texts)), np.float32)
+    for column, text in enumerate(texts):
+        share = 1 if aligner.config.mean_over_words else 1 / len(text.words)
+        sums[:, column] = image.vectors @ text.vectors[: len(text.words)].sum(axis=0) * share
+    return sums + region_bonus(aligner.config, image)[:, None].astype(np.float32)

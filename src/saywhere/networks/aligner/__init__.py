@@ -1,0 +1,1 @@
+"""The aligner: its network, its score and its losses."""

@@ -1,0 +1,133 @@
+"""The losses that make a sentence and its image score higher than any other pair (Eq. 9 of Alignments)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from saywhere.configs.aligner import AlignerConfig
+
+
+class AlignmentOutput(NamedTuple):
+    """What the losses of a batch need.
+
+    Attributes:
+        scores: ``(K, L)`` of its images with its sentences.
+        owner: ``(L,)`` of each sentence its image's row.
+        products: ``(P, R)`` of each phrase whose box is known with each region of its image, minus infinity where there
+            is none.
+        overlaps: ``(P, R)`` IoU of the phrase's box with the regions.
+    """
+
+    scores: Tensor
+    owner: Tensor
+    products: Tensor | None = None
+    overlaps: Tensor | None = None
+
+
+class AlignmentCriterion(nn.Module):
+    """Compute the losses ``images`` and ``sentences`` of a batch's scores, and ``phrases`` if their boxes are known.
+
+    Args:
+        config: its ``loss``, ``margin``, ``hard_negatives``, ``smoothing`` and ``phrase_weight`` count.
+    """
+
+    def __init__(self, config: AlignerConfig):
+        super().__init__()
+        self.config = config
+
+    def forward(self, outputs: Sequence[AlignmentOutput]) -> dict[str, Tensor]:
+        """Return the mean over the ``outputs`` of their losses.
+
+        With M encoders the gradient of each is an M-th of what it is alone, which AdamW and RMSprop do not feel.
+        """
+        losses = [self.losses(output) for output in outputs]
+        return {name: torch.stack([each[name] for each in losses]).mean() for name in losses[0]}
+
+    def losses(self, output: AlignmentOutput) -> dict[str, Tensor]:
+        """Return the losses of one encoder, or of all together."""
+        if self.config.loss == "contrastive":
+            losses = contrastive(output, self.config.smoothing)
+        else:
+            losses = max_margin(output, self.config.margin, self.config.hard_negatives)
+        if self.config.phrase_weight:
+            losses["phrases"] = self.config.phrase_weight * phrase_loss(output)
+        return losses
+
+
+def _positives(output: AlignmentOutput) -> tuple[Tensor, Tensor]:
+    """The score ``(L,)`` of each sentence with its own image, and the mask ``(K, L)`` of such pairs."""
+    columns = torch.arange(len(output.owner), device=output.owner.device)
+    rows = torch.arange(len(output.scores), device=output.owner.device)
+    return output.scores[output.owner, columns], rows[:, None] == output.owner
+
+
+def max_margin(output: AlignmentOutput, margin: float = 1.0, hard_negatives: bool = False) -> dict[str, Tensor]:
+    """Return the losses of Eq. 9: the true pair is to exceed any other of its sentence or image by ``margin``.
+
+    The paper sums over all negatives; the true pair itself, whose term is the constant ``margin``, is left out. With
+    several sentences an image, another sentence of the same image is no negative.
+
+    Args:
+        output: see :class:`AlignmentOutput`.
+        margin: Eq. 9 has 1.
+        hard_negatives: only the negative that comes closest counts, instead of the sum over all.
+
+    Returns:
+        ``images`` (other images for a sentence) and ``sentences`` (other sentences for an image), both divided by
+        the number of sentences.
+    """
+    own, true = _positives(output)
+    images = torch.relu(output.scores - own + margin).masked_fill(true, 0.0)  # (K, L)
+    rivals, same = output.scores[output.owner], true[output.owner]  # (L, L): row l is the image of sentence l
+    sentences = torch.relu(rivals - own[:, None] + margin).masked_fill(same, 0.0)
+    if hard_negatives:
+        return {"images": images.amax(dim=0).mean(), "sentences": sentences.amax(dim=1).mean()}
+    return {"images": images.sum(dim=0).mean(), "sentences": sentences.sum(dim=1).mean()}
+
+
+def phrase_loss(output: AlignmentOutput, min_iou: float = 0.5) -> Tensor:
+    """Return minus the log-probability that a phrase falls on a region that fits its box; the mean over the phrases.
+
+    The probability of a region is the softmax of its product with the phrase. Phrases whose box no region fits are left
+    out.
+
+    Args:
+        output: see :class:`AlignmentOutput`; it has phrases.
+        min_iou: from which on a region fits.
+    """
+    assert output.products is not None and output.overlaps is not None
+    fits = (output.overlaps >= min_iou) & torch.isfinite(output.products)
+    counted = fits.any(dim=1)
+    if not bool(counted.any()):
+        return output.scores.sum() * 0
+    log_probs = output.products[counted].log_softmax(dim=1)
+    return -log_probs.masked_fill(~fits[counted], -torch.inf).logsumexp(dim=1).mean()
+
+
+def contrastive(output: AlignmentOutput, smoothing: float = 0.0) -> dict[str, Tensor]:
+    """Return the cross-entropies of the true image among the batch's images, and of the true sentence among its others.
+
+    Of several sentences of one image each is compared with the sentences of other images alone.
+
+    Args:
+        output: scores already divided by the temperature.
+        smoothing: this share of the target is spread over all candidates.
+
+    Returns:
+        ``images`` and ``sentences``, means over the sentences.
+    """
+    own, true = _positives(output)
+    images = functional.cross_entropy(output.scores.T, output.owner, label_smoothing=smoothing)
+    rivals = output.scores[output.owner].masked_fill(true[output.owner], -torch.inf)
+    alone = torch.cat((own[:, None], rivals), dim=1)  # the true sentence first
+    loss = alone.logsumexp(dim=1) - own
+    if smoothing:
+        others = torch.isfinite(alone)
+        spread = alone.logsumexp(dim=1) - alone.where(others, 0.0).sum(dim=1) / others.sum(dim=1)
+        loss = (1 - smoothing) * loss + smoothing * spread
+    return {"images": images, "sentences": loss.mean()}

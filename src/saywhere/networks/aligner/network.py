@@ -1,0 +1,179 @@
+"""The aligner: which words belong to which region, and which sentence to which image (Alignments, section 3.1)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.utils.rnn import pad_sequence
+
+from saywhere.configs.aligner import AlignerConfig
+from saywhere.images import Preprocess
+from saywhere.networks.aligner.loss import AlignmentOutput
+from saywhere.networks.aligner.score import pair_scores
+from saywhere.networks.aligner.targets import SentenceTarget, phrase_products
+from saywhere.networks.language.text_encoder import EncodedText, TextEncoder
+from saywhere.networks.vision.image_maps import ImageMaps
+from saywhere.networks.vision.region_features import RegionExtractor, feature_size, mean_features
+from saywhere.networks.vision.trunk import Trunk, build_trunk
+from saywhere.text import END, PAD, UNKNOWN, Vocabulary
+
+
+class Aligner(nn.Module):
+    """Put regions and words into one space.
+
+    Args:
+        config: see :class:`AlignerConfig`.
+        vocabulary: the words that the text encoders know.
+        trunk: the network below, shared with other systems; a new one is built if None.
+        pretrained_backbone: a new trunk starts from ImageNet weights. (Its localization layer is taken over from a
+            trained DenseCap, see :meth:`saywhere.networks.vision.trunk.Trunk.take_from`.)
+
+    Attributes:
+        extractor: pixels to the regions that training may cache; it holds the trunk.
+
+    Raises:
+        UserError: the trunk lacks a part that the configuration needs.
+    """
+
+    def __init__(
+        self,
+        config: AlignerConfig,
+        vocabulary: Vocabulary,
+        trunk: Trunk | None = None,
+        pretrained_backbone: bool = True,
+    ):
+        super().__init__()
+        self.config, self.vocabulary = config, vocabulary
+        proposals = config.proposals if config.uses_proposals else None
+        if trunk is None:
+            trunk = build_trunk(config.trunk, proposals, config.head, pretrained=pretrained_backbone)
+        trunk.require_parts(proposals is not None, config.head)
+        self.trunk = trunk
+        settings = repr((config.trunk, config.levels, config.head, config.regions, config.proposals))
+        # In a tuple, so that the trunk's weights are not listed a second time under the extractor's name.
+        self._extractor = (RegionExtractor(trunk, config.levels, config.head, proposals, settings),)
+        features, dim = feature_size(trunk, config.levels, config.head), config.embed_dim // config.encoders
+        self.standardise = nn.BatchNorm1d(features, affine=False)
+        self.feature_dropout = nn.Dropout(config.feature_dropout)
+        self.projects = nn.ModuleList(nn.Linear(features, dim) for _ in range(config.encoders))
+        self.encoders = nn.ModuleList(
+            TextEncoder(
+                len(vocabulary), config.word_size, config.hidden_size, dim, config.cell, config.dropout,
+                config.rectified, config.residual,
+            )
+            for _ in range(config.encoders)
+        )  # fmt: skip
+        for table in self.word_vectors:
+            table.requires_grad_(config.train_words)
+        self.log_scale = nn.Parameter(torch.tensor(-math.log(config.temperature)))
+        self.log_scale.requires_grad_(config.loss == "contrastive")
+
+    @property
+    def extractor(self) -> RegionExtractor:
+        """Pixels to the regions that training may cache."""
+        return self._extractor[0]
+
+    @property
+    def preprocess(self) -> Preprocess:
+        """Images to pixels."""
+        return self.trunk.preprocess
+
+    @property
+    def word_vectors(self) -> list[Tensor]:
+        """The table of word vectors ``(V, word_size)`` of each text encoder."""
+        return [self.get_parameter(f"encoders.{number}.words.weight") for number in range(self.config.encoders)]
+
+    def train(self, mode: bool = True) -> Aligner:
+        """Set the mode of all parts, that of the extractor too."""
+        super().train(mode)
+        self.extractor.train(mode)
+        return self
+
+    def forward(
+        self,
+        features: Sequence[tuple[Tensor, ...]],
+        targets: Sequence[SentenceTarget],
+        generator: torch.Generator | None = None,
+    ) -> list[AlignmentOutput]:
+        """Return scores of all images of a batch with all its sentences.
+
+        Args:
+            features: of each image the extractor's ``features (1, R, F)`` and ``boxes (1, R, 4)``.
+            targets: of each image its sentences.
+            generator: of the word dropout.
+
+        Returns:
+            an output of each text encoder in training, and one of all together otherwise.
+        """
+        regions, mask = self.embed_regions([row[0][0] for row in features])
+        token_ids = pad_sequence([row for t in targets for row in t.token_ids], batch_first=True, padding_value=PAD)
+        counts = torch.tensor([len(t.token_ids) for t in targets], device=token_ids.device)
+        owner = torch.arange(len(targets), device=token_ids.device).repeat_interleave(counts)
+        encoded = self.encode_text(self.drop_words(token_ids, generator))
+        scale = self.log_scale.exp() if self.config.loss == "contrastive" else 1.0
+        parts = self.config.encoders if self.training else 1
+        boxes = [row[1][0] for row in features]
+        outputs = []
+        split = (vectors.chunk(parts, dim=-1) for vectors in (regions, encoded.vectors, self.weighed(encoded)))
+        for part, words, weighed in zip(*split, strict=True):
+            part = part * parts  # what a part adds to the mean is its own product by the number of parts
+            scores = pair_scores(part, mask, weighed, encoded.mask, self.config.score)
+            phrases = phrase_products(part, mask, boxes, words, targets) if self.config.phrase_weight else ()
+            outputs.append(AlignmentOutput(scores * scale, owner, *phrases))
+        return outputs
+
+    def drop_words(self, token_ids: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Return sentences ``(S, T)`` with some words unknown, in training, by ``config.word_dropout``."""
+        if not self.training or self.config.word_dropout == 0:
+            return token_ids
+        dropped = torch.rand(token_ids.shape, generator=generator).to(token_ids.device) < self.config.word_dropout
+        return token_ids.masked_fill(dropped & (token_ids != PAD) & (token_ids != END), UNKNOWN)
+
+    def region_features(self, image: ImageMaps, boxes: Tensor) -> Tensor:
+        """Return features ``(R, F)`` of boxes ``(R, 4)`` in pixels of an image's input."""
+        return mean_features(image.sources(self.config.levels, self.config.head), boxes, *image.size)
+
+    def embed_regions(self, features: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Return vectors ``(K, R, D)`` of K images' features ``(R_k, F)`` (Eq. 1), and which are real ``(K, R)``."""
+        counts = [len(rows) for rows in features]
+        flat = torch.cat(list(features)).float()
+        if self.config.signed_sqrt:
+            flat = flat.sign() * flat.abs().sqrt()
+        flat = self.standardise(flat)
+        parts = [project(self.feature_dropout(flat)) for project in self.projects]
+        vectors = _side_by_side(parts, self.config.normalize != "none")
+        mask = pad_sequence([torch.ones(n, dtype=torch.bool, device=flat.device) for n in counts], batch_first=True)
+        return pad_sequence(list(vectors.split(counts)), batch_first=True), mask
+
+    def encode_text(self, token_ids: Tensor) -> EncodedText:
+        """Return the vectors of the words of sentences ``token_ids (S, T)``, padded on the right (Eqs. 2 to 6).
+
+        With ``config.sentence_token`` each sentence ends with END.
+        """
+        encoded = [encoder(token_ids) for encoder in self.encoders]
+        vectors = _side_by_side([text.vectors for text in encoded], self.config.normalize == "both")
+        return EncodedText(vectors, encoded[0].mask)
+
+    def weighed(self, encoded: EncodedText) -> Tensor:
+        """Return the vectors of words ``(S, T, D)`` whose sum over the best regions is the score.
+
+        With ``config.mean_over_words`` a word counts by its share in the sentence, and END, which stands for all of it,
+        as much as all words together.
+        """
+        if not self.config.mean_over_words:
+            return encoded.vectors
+        counts = encoded.mask.sum(dim=1, keepdim=True)
+        if not self.config.sentence_token:
+            return encoded.vectors / counts.clamp(min=1)[..., None]
+        is_end = torch.arange(encoded.mask.shape[1], device=counts.device) == counts - 1
+        return encoded.vectors / torch.where(is_end, 1, (counts - 1).clamp(min=1))[..., None]
+
+
+def _side_by_side(parts: Sequence[Tensor], normalize: bool) -> Tensor:
+    """Vectors of all encoders as one, such that its products are the mean of the encoders'; of length 1 if wanted."""
+    parts = [functional.normalize(part, dim=-1) for part in parts] if normalize else parts
+    return torch.cat(list(parts), dim=-1) / math.sqrt(len(parts))

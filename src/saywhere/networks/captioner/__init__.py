@@ -1,0 +1,1 @@
+"""The captioner: its network, its losses and its reward."""

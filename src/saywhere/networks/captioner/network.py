@@ -1,0 +1,224 @@
+"""Captions of images, and of their boxes: a trunk and a decoder.
+
+The multimodal RNN of Deep Visual-Semantic Alignments (section 3.2), the encoder-decoder of Areas of Attention (section
+3.1) and its attention over regions (section 3.2) are choices of :class:`CaptionerConfig`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from saywhere.configs.captioner import CaptionerConfig
+from saywhere.images import Preprocess
+from saywhere.models.decoding import decode
+from saywhere.networks.captioner.loss import CaptionOutput, CaptionTarget
+from saywhere.networks.captioner.regions import ImageRegions, extract_regions, normalised
+from saywhere.networks.captioner.reward import SampledOutput
+from saywhere.networks.captioner.sampling import sample
+from saywhere.networks.language.decoders.adapter import TorchDecoder
+from saywhere.networks.language.decoders.attention import AttentionDecoder, BoundDecoder, pad_regions
+from saywhere.networks.language.decoders.gru import GruDecoder
+from saywhere.networks.language.decoders.lstm import LstmDecoder
+from saywhere.networks.language.decoders.rnn import RnnDecoder, log_frequencies
+from saywhere.networks.vision.grid import cell_features
+from saywhere.networks.vision.image_maps import ImageMaps
+from saywhere.networks.vision.region_features import feature_size, mean_features, whole_image
+from saywhere.networks.vision.spatial_transformer import SpatialTransformer
+from saywhere.networks.vision.trunk import Trunk, build_trunk
+from saywhere.text import END, PAD, UNKNOWN, Vocabulary
+
+PlainDecoder = RnnDecoder | LstmDecoder | GruDecoder
+"""A decoder that attends to no regions."""
+
+
+@dataclass(frozen=True, eq=False)
+class AttendedImages:
+    """What the decoder ``attention`` takes of N images.
+
+    Attributes:
+        embeddings: ``(N, D)`` of the whole images.
+        features: ``(N, R, region_size)`` of their regions, padded.
+        mask: ``(N, R)``, which of them exist.
+        regions: of each image, as they were found.
+    """
+
+    embeddings: Tensor
+    features: Tensor
+    mask: Tensor
+    regions: tuple[ImageRegions, ...]
+
+
+class Captioner(nn.Module):
+    """Caption images with sentences or, with ``config.describe_boxes``, boxes with phrases.
+
+    Args:
+        config: see :class:`CaptionerConfig`.
+        vocabulary: the words it can choose.
+        trunk: the network below, shared with other systems; a new one is built if None. Nothing of it but its backbone
+            is trained.
+        pretrained_backbone: a new trunk starts from ImageNet weights.
+
+    Raises:
+        UserError: the trunk lacks a part that the configuration needs.
+    """
+
+    def __init__(
+        self,
+        config: CaptionerConfig,
+        vocabulary: Vocabulary,
+        trunk: Trunk | None = None,
+        pretrained_backbone: bool = True,
+    ):
+        super().__init__()
+        self.config, self.vocabulary = config, vocabulary
+        proposals = config.proposals if config.uses_proposals else None
+        if trunk is None:
+            trunk = build_trunk(config.trunk, proposals, config.head, pretrained=pretrained_backbone)
+            for part in (trunk.pyramid, trunk.localization):
+                if part is not None:
+                    part.requires_grad_(False)
+        trunk.require_parts(proposals is not None, config.head)
+        self.trunk = trunk
+        self.feature_size = feature_size(trunk, config.levels, config.head)
+        self.dropout = nn.Dropout(config.region_dropout)
+        self.narrow = nn.Linear(self.feature_size, config.region_size) if config.decoder == "attention" else None
+        self.transformer: SpatialTransformer | None = None
+        if config.attend_to == "transformer":
+            stride = config.trunk.strides[-1] if config.head else max(config.levels)
+            self.transformer = SpatialTransformer(config.region_size, stride, config.grid, zoom=config.zoom)
+        self.decoder = self._build_decoder()
+
+    def _build_decoder(self) -> PlainDecoder | AttentionDecoder:
+        config = self.config
+        embed_dim = self.feature_size * (2 if config.context else 1)
+        sizes = (len(self.vocabulary), config.word_size, config.hidden_size, config.dropout)
+        if config.decoder == "attention":
+            return AttentionDecoder(embed_dim, config.region_size, *sizes, config.terms, config.feedback)
+        if config.decoder == "rnn":
+            return RnnDecoder(embed_dim, *sizes, log_frequencies(self.vocabulary))
+        return {"lstm": LstmDecoder, "gru": GruDecoder}[config.decoder](embed_dim, *sizes)
+
+    @property
+    def preprocess(self) -> Preprocess:
+        """Images to pixels."""
+        return self.trunk.preprocess
+
+    def forward(
+        self,
+        features: Sequence[tuple[Tensor, ...]],
+        targets: Sequence[CaptionTarget],
+        generator: torch.Generator | None = None,
+    ) -> CaptionOutput | SampledOutput:
+        """Return one training step's outputs.
+
+        Args:
+            features: of each image the backbone's maps.
+            targets: of each image its captions; as many sentences of each, if the decoder is ``attention``.
+            generator: of the sentences that are sampled for a reward; dropout follows torch's own seed.
+        """
+        images = [ImageMaps(self.trunk, m, t.width, t.height) for m, t in zip(features, targets, strict=True)]
+        if self.config.reward != "none":
+            return self._sampled(images, targets, generator)
+        return self._supervised(images, targets)
+
+    def _supervised(self, images: Sequence[ImageMaps], targets: Sequence[CaptionTarget]) -> CaptionOutput:
+        token_ids = _with_end([target.token_ids for target in targets])
+        inputs = token_ids[:, :-1].masked_fill(token_ids[:, :-1] == END, PAD)
+        real = (token_ids != PAD) & (token_ids != UNKNOWN)
+        if isinstance(self.decoder, AttentionDecoder):
+            seen = self.attend(images)
+            shape = (len(targets), -1, token_ids.shape[1])
+            inputs = inputs.reshape(*shape[:2], shape[2] - 1)
+            log_probs = self.decoder(seen.embeddings, seen.features, inputs, seen.mask, real.reshape(shape))
+        else:
+            rows = [self.embed(image, target.boxes) for image, target in zip(images, targets, strict=True)]
+            embeddings = torch.cat(rows)
+            if not self.config.describe_boxes:
+                counts = torch.tensor([len(target.token_ids) for target in targets], device=token_ids.device)
+                embeddings = embeddings.repeat_interleave(counts, dim=0)
+            log_probs = self.decoder(embeddings, inputs, real).log_softmax(dim=1)
+        return CaptionOutput(log_probs, token_ids[real])
+
+    def _sampled(
+        self, images: Sequence[ImageMaps], targets: Sequence[CaptionTarget], generator: torch.Generator | None
+    ) -> SampledOutput:
+        """In training ``config.num_samples`` random sentences of each image, otherwise the greedily decoded one."""
+        supervised = None
+        if self.training and self.config.word_weight:
+            supervised = self._supervised(images, [target.first(self.config.sentences) for target in targets])
+        decoder, embeddings = self.bind(images)
+        if self.training:
+            count = self.config.num_samples
+            token_ids, log_probs = sample(decoder, embeddings, self.config.decoding.max_words, count, generator)
+        else:
+            adapted = TorchDecoder(decoder, self.decoder.words.weight)
+            decoded = decode(adapted, embeddings, self.config.decoding, beam_size=1)
+            token_ids = torch.from_numpy(decoded.token_ids).to(embeddings.device)
+            log_probs = torch.from_numpy(decoded.log_probs).to(embeddings.device)
+        shape = (len(targets), -1, token_ids.shape[1])
+        references = tuple(target.token_ids for target in targets)
+        return SampledOutput(token_ids.reshape(shape), log_probs.reshape(shape), references, supervised)
+
+    def embed(self, image: ImageMaps, boxes: Tensor | None = None) -> Tensor:
+        """Return embeddings of an image or of its boxes, each row with mean 0 and variance 1.
+
+        Args:
+            image: its maps.
+            boxes: ``(R, 4)`` in pixels of the network's input.
+
+        Returns:
+            ``(R, D)`` of the boxes, with ``config.context`` the whole image's beside each; if no boxes are given
+            ``(1, D)`` of the whole image.
+        """
+        sources = image.sources(self.config.levels, self.config.head)
+        if boxes is None and not self.config.describe_boxes:
+            return normalised(cell_features(sources, 0, *image.size)[0])
+        whole = whole_image(image).to(image.maps[0])
+        boxes = whole if boxes is None else boxes
+        if not self.config.context:
+            return normalised(mean_features(sources, boxes, *image.size))
+        features = normalised(mean_features(sources, torch.cat((boxes, whole)), *image.size))
+        return torch.cat((features[:-1], features[-1:].expand(len(boxes), -1)), dim=1)
+
+    def attend(self, images: Sequence[ImageMaps], boxes: Sequence[Tensor | None] | None = None) -> AttendedImages:
+        """Return what the decoder ``attention`` takes of images.
+
+        Args:
+            images: N of them.
+            boxes: of each image ``(R, 4)`` in pixels of the input; None for the network's own regions.
+        """
+        boxes = [None] * len(images) if boxes is None else boxes
+        regions = extract_regions(self.config, self.transformer, self._narrowed, images, boxes)
+        features, mask = pad_regions([one.features for one in regions])
+        features = features if regions[0].narrowed else self._narrowed(features)
+        return AttendedImages(torch.cat([one.embedding for one in regions]), features, mask, tuple(regions))
+
+    def _narrowed(self, features: Tensor) -> Tensor:
+        """Features ``(..., D)`` of regions as ``(..., region_size)``."""
+        assert self.narrow is not None
+        return torch.relu(self.narrow(self.dropout(features)))
+
+    def bind(
+        self, images: Sequence[ImageMaps], boxes: Sequence[Tensor | None] | None = None
+    ) -> tuple[PlainDecoder | BoundDecoder, Tensor]:
+        """Return the decoder of images, one word at a time, and their embeddings ``(N, D)``.
+
+        Args:
+            images, boxes: see :meth:`attend`; a decoder without attention takes no boxes.
+        """
+        if isinstance(self.decoder, AttentionDecoder):
+            seen = self.attend(images, boxes)
+            return self.decoder.bind(seen.features, seen.mask), seen.embeddings
+        return self.decoder, torch.cat([self.embed(image) for image in images])
+
+
+def _with_end(token_ids: Sequence[Tensor]) -> Tensor:
+    """Sentences of several images, each ``(K, T)`` padded, as one ``(sum K, max T + 1)`` with END after each."""
+    length = max(rows.shape[1] for rows in token_ids) + 1
+    rows = torch.cat([functional.pad(rows, (0, length - rows.shape[1]), value=PAD) for rows in token_ids])
+    return rows.scatter(1, (rows != PAD).sum(dim=1, keepdim=True), END)

@@ -1,0 +1,326 @@
+"""Save, load and merge model folders; their format is that of :mod:`saywhere.models.bundle`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from safetensors.torch import save as to_bytes
+from torch import Tensor, nn
+
+import saywhere
+from saywhere.box_coding import BoxCoder
+from saywhere.configs.base import Config
+from saywhere.configs.densecap import DenseCapConfig
+from saywhere.configs.parts import ProposalConfig, SystemConfig, TrunkConfig
+from saywhere.errors import UserError
+from saywhere.files import write_text
+from saywhere.models.bundle import CARD, CONFIG, VOCABULARY, WEIGHTS, Bundle
+from saywhere.networks.aligner.network import Aligner
+from saywhere.networks.captioner.network import Captioner
+from saywhere.networks.classes import RegionClassifier
+from saywhere.networks.densecap.build import build_box_coder
+from saywhere.networks.densecap.network import DenseCap
+from saywhere.networks.region_rnn import RegionRnn
+from saywhere.networks.vision.trunk import Trunk, build_trunk
+from saywhere.text import Vocabulary
+
+NETWORKS: dict[str, type[nn.Module]] = {
+    "densecap": DenseCap,
+    "aligner": Aligner,
+    "captioner": Captioner,
+    "classes": RegionClassifier,
+    "region-rnn": RegionRnn,
+}
+"""The network of each part."""
+TRUNK = "trunk."
+OPTIONAL = ("head", "pyramid", "localization")
+"""Parts of a trunk that not every network needs."""
+ARCHITECTURE = ("pyramid_channels", "anchors", "hidden_size", "two_way")
+"""Options of proposals that the weights depend on, or that say what they mean."""
+SAVING = ".saving-"
+
+
+def save(
+    networks: nn.Module | Mapping[str, nn.Module],
+    folder: str | Path,
+    card: str | None = None,
+    description: str = "",
+    dtype: torch.dtype = torch.float32,
+) -> Path:
+    """Write a model folder: weights, configuration, vocabularies, model card; no file is ever half written.
+
+    The configuration is replaced last, after the weights that belong to it.
+
+    Args:
+        networks: a network, or networks on one trunk by their parts.
+        folder: made if it is not there; its files are replaced.
+        card: Markdown text of the model card.
+        description: one line for ``saywhere models``.
+        dtype: of the stored floating-point weights; float16 halves the file.
+
+    Raises:
+        UserError: the folder cannot be written.
+        ValueError: the networks do not share one trunk.
+    """
+    parts: dict[str, Any] = {part_of(networks): networks} if isinstance(networks, nn.Module) else dict(networks)
+    first = next(iter(parts.values()))
+    if any(network.trunk is not first.trunk for network in parts.values()):
+        raise ValueError("the networks of a model share one trunk")
+    weights: dict[str, Tensor] = {}
+    for part, network in parts.items():
+        for key, value in network.state_dict().items():
+            stored = value.detach().cpu().to(dtype if value.is_floating_point() else value.dtype).contiguous()
+            weights[key if key.startswith(TRUNK) else f"{part}.{key}"] = stored
+    pixels = first.trunk.preprocess
+    config = _config_text(
+        description, first.config.trunk, pixels.mean, pixels.std, {part: n.config for part, n in parts.items()}
+    )
+    vocabularies = {part: network.vocabulary for part, network in parts.items()}
+    return _write(Path(folder), weights, config, vocabularies, card or f"# {', '.join(parts)}\n\n{description}\n")
+
+
+def part_of(network: nn.Module) -> str:
+    """Return the name of the part that a network is."""
+    return next(part for part, kind in NETWORKS.items() if isinstance(network, kind))
+
+
+def load_networks(
+    name_or_folder: str | Path,
+    device: str | torch.device = "cpu",
+    options: Mapping[str, Any] | None = None,
+    parts: Iterable[str] | None = None,
+) -> dict[str, nn.Module]:
+    """Return the networks of a model by part, in eval mode; they share one trunk.
+
+    Args:
+        name_or_folder: name of a bundled model, a model folder, or a hub id ``owner/name``.
+        device: where they are to run.
+        options: of the configuration, to be others than the stored ones, by name as in
+            :func:`saywhere.configs.overrides.override`; those that the weights depend on cannot be changed.
+        parts: only these; all if None.
+
+    Raises:
+        UserError: there is no such model or part, a file is missing or damaged, or it does not fit the configuration.
+    """
+    bundle = Bundle.read(name_or_folder)
+    bundle = bundle.with_options(options) if options else bundle
+    wanted = list(bundle.configs if parts is None else parts)
+    if missing := [part for part in wanted if part not in bundle.configs]:
+        raise UserError(f"{bundle.folder} has no {missing[0]}; its parts are {', '.join(bundle.configs)}")
+    configs = {part: bundle.configs[part] for part in wanted}
+    weights = {k: v.float() if v.is_floating_point() else v for k, v in _read_weights(bundle.folder).items()}
+    trunk = _build_trunk(bundle.trunk, configs, bundle.folder)
+    trunk.preprocess = replace(trunk.preprocess, mean=bundle.mean, std=bundle.std)
+    networks = {
+        part: NETWORKS[part](config, bundle.vocabularies[part], trunk=trunk, pretrained_backbone=False)
+        for part, config in configs.items()
+    }
+    unneeded = tuple(f"{TRUNK}{name}." for name in _needs(bundle.configs) if getattr(trunk, name) is None)
+    try:
+        trunk.load_state_dict(
+            {k.removeprefix(TRUNK): v for k, v in weights.items() if k.startswith(TRUNK) and not k.startswith(unneeded)}
+        )
+        for part, network in networks.items():
+            own = {k.removeprefix(f"{part}."): v for k, v in weights.items() if k.startswith(f"{part}.")}
+            network.load_state_dict({**own, **trunk.state_dict(prefix=TRUNK)})
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[:300]
+        changed = f" with {', '.join(options)} changed" if options else ""
+        raise UserError(f"{bundle.folder / WEIGHTS} cannot be loaded{changed}: {reason}") from error
+    place = find_device(device)
+    return {part: network.to(place).eval() for part, network in networks.items()}
+
+
+def load_network(
+    name_or_folder: str | Path,
+    part: str | None = None,
+    device: str | torch.device = "cpu",
+    options: Mapping[str, Any] | None = None,
+) -> Any:
+    """Return one network of a model, on a trunk with no more than it needs, in eval mode.
+
+    Args:
+        name_or_folder, device, options: see :func:`load_networks`.
+        part: which; may be None if the model has only one.
+
+    Raises:
+        UserError: as :func:`load_networks`, or there are several parts and none is named.
+    """
+    if part is None:
+        parts = list(Bundle.read(name_or_folder).configs)
+        if len(parts) > 1:
+            raise UserError(f"{name_or_folder} has the parts {', '.join(parts)}: one of them is needed here")
+        part = parts[0]
+    return load_networks(name_or_folder, device, options, [part])[part]
+
+
+def change_options(folder: Path, options: Mapping[str, Any]) -> None:
+    """Change options of a saved model that its weights do not depend on, by name as in :func:`load_networks`.
+
+    Raises:
+        UserError: there is no such option, or the value does not fit.
+    """
+    bundle = Bundle.read(folder).with_options(options)
+    text = _config_text(bundle.description, bundle.trunk, bundle.mean, bundle.std, bundle.configs)
+    write_text(bundle.folder / CONFIG, text)
+
+
+def merge(folders: Sequence[str | Path], out: str | Path, description: str = "", card: str | None = None) -> Path:
+    """Write one model folder of several whose trunks are the same; weights are copied bit for bit.
+
+    A trunk may lack a head, a pyramid or a localization layer that another has.
+
+    Args:
+        folders: of models with different parts.
+        out: folder of the new model; its files are replaced.
+        description: one line; those of the parts one after the other if it is empty.
+        card: Markdown text of the model card.
+
+    Raises:
+        UserError: a folder is no model, two have the same part, or their trunks differ; the message names the option or
+            the tensor that differs.
+    """
+    weights: dict[str, Tensor] = {}
+    configs: dict[str, Config] = {}
+    vocabularies: dict[str, Vocabulary] = {}
+    bundles = [Bundle.read(folder) for folder in folders]
+    if not bundles:
+        raise UserError("no model folders to merge")
+    first = bundles[0]
+    sources: dict[str, Path] = {}
+    for bundle in bundles:
+        _require_same_pixels(first, bundle)
+        if both := [part for part in bundle.configs if part in configs]:
+            raise UserError(f"{sources[both[0]]} and {bundle.folder} both have the part {both[0]}")
+        for key, value in _read_weights(bundle.folder).items():
+            if key in weights and not _identical(weights[key], value):
+                raise UserError(
+                    f"{bundle.folder} and {sources[key]} have different trunks: the tensor {key} is not the same"
+                )
+            weights.setdefault(key, value)
+            sources.setdefault(key, bundle.folder)
+        configs.update(bundle.configs)
+        vocabularies.update(bundle.vocabularies)
+        sources.update(dict.fromkeys(bundle.configs, bundle.folder))
+    _shared_proposals(configs, Path(out))
+    description = description or "; ".join(bundle.description for bundle in bundles)
+    config = _config_text(description, first.trunk, first.mean, first.std, configs)
+    card = card or f"# {Path(out).name}\n\n{description}\n"
+    return _write(Path(out), weights, config, vocabularies, card)
+
+
+def find_device(device: str | torch.device) -> torch.device:
+    """Return a device that can be used.
+
+    Raises:
+        UserError: it cannot be used here.
+    """
+    try:
+        wanted = torch.device(device)
+        torch.zeros(0, device=wanted)
+        return wanted
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(f"device {device!s} cannot be used: {str(error).splitlines()[0]}") from error
+
+
+def _identical(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and torch.equal(one.double(), other.double())
+
+
+def _require_same_pixels(first: Bundle, other: Bundle) -> None:
+    """Refuse trunks of other options, or that want other pixels."""
+    for f in fields(TrunkConfig):
+        one, two = getattr(first.trunk, f.name), getattr(other.trunk, f.name)
+        if one != two:
+            raise UserError(f"{first.folder} and {other.folder} differ in trunk.{f.name}: {one!r} and {two!r}")
+    for name in ("mean", "std"):
+        one, two = getattr(first, name), getattr(other, name)
+        if one != two:
+            raise UserError(f"{first.folder} and {other.folder} differ in preprocess.{name}: {one} and {two}")
+
+
+def _needs(configs: Mapping[str, Config]) -> set[str]:
+    """The optional parts of a trunk that networks of these options need."""
+    systems = [config for config in configs.values() if isinstance(config, SystemConfig)]
+    head = {"head"} if any(config.uses_head for config in systems) else set()
+    return head | ({"pyramid", "localization"} if any(config.uses_proposals for config in systems) else set())
+
+
+def _shared_proposals(configs: Mapping[str, Config], source: Path) -> ProposalConfig | None:
+    """The options of the proposals that networks on one trunk share; None if no network uses any."""
+    users = {part: c for part, c in configs.items() if isinstance(c, SystemConfig) and c.uses_proposals}
+    if not users:
+        return None
+    (first, config), *others = users.items()
+    for part, other in others:
+        for name in ARCHITECTURE:
+            if getattr(config.proposals, name) != getattr(other.proposals, name):
+                raise UserError(f"{source}: {first} and {part} share a trunk but differ in proposals.{name}")
+    return config.proposals
+
+
+def _build_trunk(trunk: TrunkConfig, configs: Mapping[str, Config], folder: Path) -> Trunk:
+    """An untrained trunk with what the networks need."""
+    densecap = configs.get("densecap")
+    coder = build_box_coder(densecap) if isinstance(densecap, DenseCapConfig) else BoxCoder()
+    proposals = _shared_proposals(configs, folder)
+    return build_trunk(trunk, proposals, "head" in _needs(configs), coder, pretrained=False)
+
+
+def _read_weights(folder: Path) -> dict[str, Tensor]:
+    path = folder / WEIGHTS
+    try:
+        return load_file(path)
+    except (SafetensorError, RuntimeError, OSError, ValueError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise UserError(f"{path} cannot be loaded: {reason}") from error
+
+
+def _config_text(
+    description: str,
+    trunk: TrunkConfig,
+    mean: Sequence[float],
+    std: Sequence[float],
+    configs: Mapping[str, Config],
+) -> str:
+    """The text of ``config.json``: the trunk once, and of each part the rest."""
+    parts = {part: {k: v for k, v in config.to_dict().items() if k != "trunk"} for part, config in configs.items()}
+    stored = {
+        "saywhere": saywhere.__version__,
+        "description": description,
+        "trunk": trunk.to_dict(),
+        "preprocess": {"mean": list(mean), "std": list(std)},
+        "parts": parts,
+    }
+    return json.dumps(stored, indent=2) + "\n"
+
+
+def _write(
+    folder: Path, weights: Mapping[str, Tensor], config: str, vocabularies: Mapping[str, Vocabulary], card: str
+) -> Path:
+    words = {part: vocabulary.to_dict() for part, vocabulary in vocabularies.items()}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for left_over in folder.glob(f"{SAVING}*"):
+            shutil.rmtree(left_over)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=SAVING) as temporary:
+            new = Path(temporary)
+            (new / WEIGHTS).write_bytes(to_bytes(dict(weights)))  # save_file would let only the owner read it
+            (new / VOCABULARY).write_text(json.dumps(words, indent=0, ensure_ascii=False) + "\n", encoding="utf-8")
+            (new / CARD).write_text(card, encoding="utf-8")
+            (new / CONFIG).write_text(config, encoding="utf-8")
+            for name in (VOCABULARY, CARD, WEIGHTS, CONFIG):
+                os.replace(new / name, folder / name)
+    except OSError as error:
+        raise UserError(f"{folder}: the model cannot be written ({error.strerror or error})") from error
+    return folder

@@ -1,0 +1,67 @@
+"""The classifier of regions: ImageNet's on the trunk's last layer, and what boxes of everyday kinds taught."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from saywhere.configs.classes import ClassesConfig
+from saywhere.configs.parts import LAST_CHANNELS
+from saywhere.networks.vision.image_maps import ImageMaps
+from saywhere.networks.vision.region_features import PLACE, feature_size, mean_features
+from saywhere.networks.vision.trunk import Trunk, build_trunk
+from saywhere.text import RESERVED, Vocabulary
+
+IMAGENET = 1000
+"""Classes of the published classifier."""
+BESIDE = 2
+"""What a region may be beside the kinds: another of ImageNet's classes, or nothing that has a name here."""
+
+
+class RegionClassifier(nn.Module):
+    """Classify regions by the means of a trunk's maps over them.
+
+    Args:
+        config: see :class:`ClassesConfig`.
+        vocabulary: the everyday kinds.
+        trunk: the network below, with its last layer before the classifier; a new one is built if None.
+        pretrained_backbone: a new trunk starts from ImageNet weights.
+
+    Attributes:
+        imagenet: the last layer's means to the 1,000 classes.
+        kinds: all features to the kinds, and what a region may be beside them.
+
+    Raises:
+        UserError: the trunk has no such layer.
+    """
+
+    def __init__(
+        self,
+        config: ClassesConfig,
+        vocabulary: Vocabulary,
+        trunk: Trunk | None = None,
+        pretrained_backbone: bool = True,
+    ):
+        super().__init__()
+        self.config, self.vocabulary = config, vocabulary
+        trunk = trunk or build_trunk(config.trunk, head=True, pretrained=pretrained_backbone)
+        trunk.require_parts(False, True)
+        self.trunk = trunk
+        size = feature_size(trunk, config.levels, True) + (LAST_CHANNELS if config.context else 0)
+        self.imagenet = nn.Linear(LAST_CHANNELS, IMAGENET)
+        self.kinds = nn.Linear(size, len(vocabulary) - len(RESERVED) + BESIDE)
+
+    def forward(self, images: Sequence[ImageMaps], boxes: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
+        """Return logits ``(N, 1000)`` of ImageNet's classes and ``(N, G + 2)`` of kinds for each image's boxes."""
+        return [self._classify(image, rows) for image, rows in zip(images, boxes, strict=True)]
+
+    def _classify(self, image: ImageMaps, boxes: Tensor) -> tuple[Tensor, Tensor]:
+        sources = image.sources(self.config.levels, True)
+        features = mean_features(sources, boxes, *image.size)
+        classes = self.imagenet(features[:, -PLACE - LAST_CHANNELS : -PLACE])
+        if self.config.context:
+            whole = image.head.mean(dim=(1, 2))
+            features = torch.cat((features, whole.expand(len(features), -1)), dim=1)
+        return classes, self.kinds(features)

@@ -1,0 +1,48 @@
+"""DenseCap's five losses (section 3.2)."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from saywhere.configs.densecap import DenseCapConfig
+from saywhere.networks.densecap.network import DenseCapOutput
+from saywhere.ops.losses import balanced_score_loss, box_loss, offset_decay, score_loss
+
+
+class DenseCapCriterion(nn.Module):
+    """The weighted losses of an output; they add up to what is minimised.
+
+    Args:
+        config: its weights, ``balanced``, ``box_beta``, ``box_limit`` and ``box_decay``.
+    """
+
+    def __init__(self, config: DenseCapConfig):
+        super().__init__()
+        self.config = config
+
+    def forward(self, output: DenseCapOutput) -> dict[str, Tensor]:
+        """Return scalars ``rpn_score, rpn_box, score, box, caption``, and ``decay`` if weighted.
+
+        A loss without any sampled box is 0.
+        """
+        config = self.config
+        score = balanced_score_loss if config.balanced else score_loss
+        losses = {
+            "rpn_score": config.rpn_score_weight * score(output.rpn_logits, output.rpn_positive),
+            "rpn_box": config.rpn_box_weight * self._box(output.rpn_offsets, output.rpn_offset_targets),
+            "score": config.score_weight * score_loss(output.logits, output.positive),
+            "box": config.box_weight * self._box(output.offsets, output.offset_targets),
+            "caption": config.caption_weight * caption_loss(output.word_logits, output.token_ids, len(output.offsets)),
+        }
+        if config.box_decay:
+            losses["decay"] = offset_decay(output.rpn_all_offsets, config.box_decay)
+        return losses
+
+    def _box(self, offsets: Tensor, targets: Tensor) -> Tensor:
+        return box_loss(offsets, targets, self.config.box_beta, self.config.box_limit)
+
+
+def caption_loss(logits: Tensor, token_ids: Tensor, phrases: int) -> Tensor:
+    """Return the cross entropy of ``token_ids (K,)`` of all phrases under ``logits (K, V)``, over their number."""
+    return functional.cross_entropy(logits, token_ids, reduction="sum") / max(phrases, 1)

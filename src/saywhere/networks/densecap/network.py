@@ -1,0 +1,242 @@
+"""DenseCap: boxes, each with a caption and a score, in one pass over an image (Johnson et al., 2016)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from saywhere.box_coding import propose
+from saywhere.configs.densecap import DenseCapConfig
+from saywhere.engines.engine import RegionHeadOutput, RpnOutput
+from saywhere.images import Preprocess
+from saywhere.networks.densecap.build import build_box_coder, build_decoder, build_pooling, build_rpn_sampler
+from saywhere.networks.vision.region_head import RegionHead
+from saywhere.networks.vision.trunk import Trunk, build_trunk
+from saywhere.ops.box_sampling import RegionSampler, SampledBoxes
+from saywhere.text import END, PAD, Vocabulary
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """The truth of one image.
+
+    Attributes:
+        width, height: of the network's input.
+        boxes: ``(M, 4)`` ``x1 y1 x2 y2`` in its pixels; M may be 0.
+        token_ids: ``(M, T)`` of one phrase a box, without START and END, padded.
+    """
+
+    width: int
+    height: int
+    boxes: Tensor
+    token_ids: Tensor
+
+    def to(self, device: torch.device) -> Target:
+        """Return the same truth on ``device``."""
+        return replace(self, boxes=self.boxes.to(device), token_ids=self.token_ids.to(device))
+
+
+@dataclass(frozen=True, eq=False)
+class DenseCapOutput:
+    """What the losses need, of all images of a batch one after the other.
+
+    Attributes:
+        rpn_logits, rpn_positive: ``(R,)`` of the sampled anchors, and whether each is positive.
+        rpn_offsets, rpn_offset_targets: ``(P, 4)`` of the positive ones.
+        rpn_all_offsets: ``(A, 4)`` of every anchor.
+        logits, positive: ``(B,)`` second score of the sampled regions, and whether each is positive.
+        offsets, offset_targets: ``(Q, 4)`` second offset of the positive ones.
+        word_logits, token_ids: ``(K, V)`` and ``(K,)``: the words of the positive ones, all words and ENDs in a row.
+    """
+
+    rpn_logits: Tensor
+    rpn_positive: Tensor
+    rpn_offsets: Tensor
+    rpn_offset_targets: Tensor
+    rpn_all_offsets: Tensor
+    logits: Tensor
+    positive: Tensor
+    offsets: Tensor
+    offset_targets: Tensor
+    word_logits: Tensor
+    token_ids: Tensor
+
+
+class DenseCap(nn.Module):
+    """A fully convolutional localization network with a decoder.
+
+    Training goes through :meth:`forward`; use goes through :meth:`neck`, :meth:`rpn`, :meth:`apply_region_head` and
+    ``decoder``, by way of :mod:`saywhere.engines.torch` and :mod:`saywhere.models.detection`.
+
+    Args:
+        config: see :class:`DenseCapConfig`.
+        vocabulary: the words it can use.
+        trunk: with a localization layer, shared with other networks; built from ``config`` if not given.
+        pretrained_backbone: start from ImageNet weights, if the trunk is built here.
+
+    Attributes:
+        trunk: see :class:`saywhere.networks.vision.trunk.Trunk`.
+        box_coder: format of the boxes.
+        region_head: the recognition network.
+        decoder: of region embeddings.
+        rpn_sampler, sampler: of the anchors that train the RPN, and of the regions that train the second stage.
+
+    Raises:
+        UserError: the trunk has no localization layer, or the backbone cannot be had.
+    """
+
+    def __init__(
+        self,
+        config: DenseCapConfig,
+        vocabulary: Vocabulary,
+        trunk: Trunk | None = None,
+        pretrained_backbone: bool = True,
+    ):
+        super().__init__()
+        self.config, self.vocabulary = config, vocabulary
+        self.box_coder = build_box_coder(config)
+        if trunk is None:
+            trunk = build_trunk(config.trunk, config.proposals, False, self.box_coder, pretrained_backbone)
+        trunk.require_parts(proposals=True, head=False)
+        self.trunk = trunk
+        self.rpn_sampler = build_rpn_sampler(config)
+        self.sampler = RegionSampler(
+            config.batch, config.fg_iou, config.bg_iou, config.positive_share, best_is_positive=False
+        )
+        self._pool = build_pooling(config)
+        self.region_head = RegionHead(
+            trunk.region_channels, config.pool_size, config.embed_dim, config.dropout, config.fc_size
+        )
+        self.decoder = build_decoder(config, len(vocabulary))
+
+    # Training
+
+    def forward(
+        self,
+        features: Sequence[tuple[Tensor, ...]],
+        targets: Sequence[Target],
+        generator: torch.Generator | None = None,
+        sampled: Sequence[SampledBoxes] | None = None,
+    ) -> DenseCapOutput:
+        """Return one training step's outputs.
+
+        Args:
+            features: of each image the backbone's maps.
+            targets: of each image the truth; it may be empty.
+            generator: source of the samplers' randomness, on the CPU.
+            sampled: of each image the anchors that train the RPN, instead of sampling them.
+        """
+        coder = self.box_coder
+        targets = [replace(target, boxes=coder.from_xyxy(target.boxes)) for target in targets]
+        maps = self.neck(features)
+        rpns = self.rpn(maps)
+        if sampled is None:
+            sampled = [self.sample_anchors(rpn, target, generator) for rpn, target in zip(rpns, targets, strict=True)]
+        regions = [self._sample_regions(*row, generator) for row in zip(rpns, sampled, targets, strict=True)]
+        sizes = [(target.width, target.height) for target in targets]
+        head_output = self.region_head(self.pool(maps, [boxes for boxes, _ in regions], sizes))
+        choices = [choice for _, choice in regions]
+        positive = _is_positive(choices)
+        references = torch.cat([boxes[: len(choice.positive)] for boxes, choice in regions])
+        token_ids = _with_end([t.token_ids[choice.truth] for t, choice in zip(targets, choices, strict=True)])
+        real, previous = token_ids != PAD, token_ids[:, :-1]
+        word_logits = self.decoder(head_output.embeddings[positive], previous.masked_fill(previous == END, PAD), real)
+        rows = list(zip(rpns, sampled, targets, strict=True))
+        return DenseCapOutput(
+            rpn_logits=torch.cat([coder.pick(rpn.logits, choice.rows) for rpn, choice, _ in rows]),
+            rpn_positive=_is_positive(sampled),
+            rpn_offsets=torch.cat([rpn.offsets[choice.positive] for rpn, choice, _ in rows]),
+            rpn_offset_targets=torch.cat(
+                [coder.encode(t.boxes[c.truth], rpn.anchors[c.positive]) for rpn, c, t in rows]
+            ),
+            rpn_all_offsets=torch.cat([rpn.offsets for rpn in rpns]),
+            logits=head_output.logits,
+            positive=positive,
+            offsets=head_output.offsets[positive],
+            offset_targets=coder.encode(
+                torch.cat([t.boxes[c.truth] for t, c in zip(targets, choices, strict=True)]), references
+            ),
+            word_logits=word_logits,
+            token_ids=token_ids[real],
+        )
+
+    def sample_anchors(self, rpn: RpnOutput, target: Target, generator: torch.Generator | None = None) -> SampledBoxes:
+        """Return the anchors of one image that train the RPN; the target's boxes are in the box coder's format."""
+        boxes = self.box_coder.decode(rpn.offsets, rpn.anchors).detach() if self.config.match_proposals else rpn.anchors
+        inside = self.box_coder.inside(boxes, target.width, target.height) if self.config.inside_only else None
+        return self.rpn_sampler(self.box_coder.iou(boxes, target.boxes), inside, generator)
+
+    def _sample_regions(
+        self, rpn: RpnOutput, anchors: SampledBoxes, target: Target, generator: torch.Generator | None
+    ) -> tuple[Tensor, SampledBoxes]:
+        """The boxes of one image that train the second stage, positives first, and their truths."""
+        coder, settings = self.box_coder, self.config.proposals
+        if self.config.shared_batch:
+            return coder.pick(coder.decode(rpn.offsets, rpn.anchors), anchors.rows), anchors
+        size = (target.width, target.height)
+        limits = settings.nms_iou, settings.pre_nms_top_n, settings.post_nms_top_n
+        proposals, _ = propose(coder, rpn, size, *limits)
+        boxes = torch.cat((proposals, target.boxes))
+        sampled = self.sampler(coder.iou(boxes.detach(), target.boxes), None, generator)
+        return boxes[sampled.rows], sampled
+
+    # The functions of an engine
+
+    def neck(self, features: Sequence[tuple[Tensor, ...]]) -> list[tuple[Tensor, ...]]:
+        """Return the maps that regions are found on and pooled from, of each image's backbone maps."""
+        return self.trunk.neck(features)
+
+    def rpn(self, maps: Sequence[tuple[Tensor, ...]]) -> list[RpnOutput]:
+        """Return what the localization layer computes for every anchor of each image, given its :meth:`neck` maps."""
+        return self.trunk.rpn(maps)
+
+    def pool(
+        self, maps: Sequence[tuple[Tensor, ...]], boxes: Sequence[Tensor], sizes: Sequence[tuple[int, int]]
+    ) -> Tensor:
+        """Return features ``(N, C, size, size)`` of all boxes of all images, in order.
+
+        Boxes are in the format of ``box_coder``, in pixels of the network's input; ``sizes`` are its (width, height).
+        """
+        return torch.cat([self._pool(*row) for row in zip(maps, boxes, sizes, strict=True)])
+
+    def apply_region_head(
+        self, maps: Sequence[tuple[Tensor, ...]], boxes: Sequence[Tensor], sizes: Sequence[tuple[int, int]]
+    ) -> list[RegionHeadOutput]:
+        """Return embeddings, second scores and second offsets of each image's boxes (section 3.1.3).
+
+        Args:
+            maps: of each image, from :meth:`neck`.
+            boxes: of each image ``(N, 4)`` ``x1 y1 x2 y2`` in pixels of the network's input.
+            sizes: width and height of each image's input.
+        """
+        out = self.region_head(self.pool(maps, [self.box_coder.from_xyxy(b) for b in boxes], sizes))
+        counts = [len(b) for b in boxes]
+        parts = zip(out.embeddings.split(counts), out.logits.split(counts), out.offsets.split(counts), strict=True)
+        return [RegionHeadOutput(*part) for part in parts]
+
+    @property
+    def preprocess(self) -> Preprocess:
+        """How images become pixels."""
+        return self.trunk.preprocess
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.region_head.score.weight.device
+
+
+def _is_positive(sampled: Sequence[SampledBoxes]) -> Tensor:
+    """Mask over all sampled rows of all images, in their order."""
+    parts = [torch.arange(len(s.rows), device=s.rows.device) < len(s.positive) for s in sampled]
+    return torch.cat(parts)
+
+
+def _with_end(token_ids: Sequence[Tensor]) -> Tensor:
+    """Phrases of several images, each ``(N, T)`` padded, as one ``(sum N, max T + 1)`` with END after each."""
+    length = max(rows.shape[1] for rows in token_ids) + 1
+    joined = torch.cat([nn.functional.pad(rows, (0, length - rows.shape[1]), value=PAD) for rows in token_ids])
+    ends = (joined != PAD).sum(dim=1, keepdim=True)
+    return joined.scatter(1, ends, END)

@@ -1,0 +1,1 @@
+"""Decoders: language models that are conditioned on embeddings of regions or images."""

@@ -1,0 +1,285 @@
+"""The decoder that attends to regions: Areas of Attention (section 3.2, Eqs. 4 to 7).
+
+Training and reading the attention::
+
+    decoder = AttentionDecoder(embed_dim, region_size, len(vocabulary), word_size=256, hidden_size=512)
+    log_probs = decoder(embeddings, regions, token_ids, mask)          # teacher forcing: (N, T + 1, V)
+    weights = decoder.attention(embeddings, regions, token_ids, mask)  # p(r_t | h_t), also of END: (N, T + 1, R)
+
+Decoding: :meth:`AttentionDecoder.bind` binds the regions and gives a decoder for one word at a time, so that beam
+search holds the regions of an image once for all its hypotheses.
+
+``embeddings (N, D_e)`` describe the whole images (phi(I) of section 3.1), ``regions (N, R, D_r)`` their regions. Images
+with fewer regions are padded and ``mask (N, R)`` says which exist (:func:`pad_regions` makes both); padding is never
+read. R may differ between training and use, and be 0. Several sentences an image, ``token_ids (N, K, T)``, share its
+tables.
+
+Rows of the paper's Table 1, as ``terms`` and ``feedback``:
+
+==============================  ================================================================  =============
+baseline                        word-state, word                                                  none
+theta_wh, theta_wr              word-state, word-region, word, region                             none
+theta_wh, theta_wr, theta_rh    all five                                                          none
+conditional feedback            all five                                                          conditional
+full model                      all five                                                          marginal
+==============================  ================================================================  =============
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import get_args
+
+import torch
+from torch import Tensor, nn
+
+from saywhere.configs.captioner import TERMS, Feedback, Term
+from saywhere.networks.language.decoders.joint import WordRegion, log_regions, log_words
+from saywhere.networks.language.decoders.protocol import NEVER, UNKNOWN_WORD, State
+from saywhere.text import END, PAD, START
+
+
+def pad_regions(features: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Pad regions ``(R_i, D)`` of N images with zeros to ``(N, R, D)``; return them and which exist ``(N, R)``."""
+    regions = nn.utils.rnn.pad_sequence(list(features), batch_first=True)
+    counts = torch.tensor([len(rows) for rows in features], device=regions.device)
+    return regions, torch.arange(regions.shape[1], device=regions.device) < counts[:, None]
+
+
+@dataclass(frozen=True, eq=False)
+class _Regions:
+    """What the steps need of N images: features ``(N, R, D)``, which regions count, and the word-region part."""
+
+    features: Tensor
+    mask: Tensor
+    word_region: WordRegion | None
+
+
+class AttentionDecoder(nn.Module):
+    """Decode an image's embedding and regions by the joint distribution p(w, r | h) over words and regions.
+
+    With ``W`` = ``words``, ``g`` = ``gru``, ``theta_hi`` = ``begin`` and R the regions of an image, one a row::
+
+        h_0 = theta_hi embedding
+        p(w, r | h) ~ exp s(w, r, h)                                                              (4)
+        s = w'W theta_wh h + w'W theta_wr R'r + r'R theta_rh h + w'W theta_w + r'R theta_r         (5)
+        v_t = sum_r p(r | h_t) r'R    or with p(r | w_t, h_t) if feedback is conditional           (6)
+        h_{t+1} = g(h_t, [W'w_t, v_t])                                                            (7)
+
+    The GRU's first input is START, and what h_0 attends to. An image without regions, or whose features are all 0, is
+    captioned as by :class:`saywhere.networks.language.decoders.gru.GruDecoder`.
+
+    Args:
+        embed_dim: of the images' embeddings.
+        region_size: D of the regions' features.
+        vocabulary_size: V, reserved tokens included.
+        word_size: of the word vectors, which serve as inputs and as outputs.
+        hidden_size: of the GRU.
+        dropout: on the GRU's inputs and outputs and on the embeddings.
+        terms: of Eq. 5, any of :data:`saywhere.configs.captioner.TERMS`.
+        feedback: which attention-weighted features are an input of the GRU.
+
+    Attributes:
+        never, unknown: token ids that decoding never chooses, and how the unknown word is written.
+
+    Raises:
+        ValueError: an unknown term or feedback.
+    """
+
+    never = NEVER
+    unknown = UNKNOWN_WORD
+
+    def __init__(
+        self,
+        embed_dim: int,
+        region_size: int,
+        vocabulary_size: int,
+        word_size: int,
+        hidden_size: int,
+        dropout: float = 0.0,
+        terms: Sequence[Term] = TERMS,
+        feedback: Feedback = "marginal",
+    ):
+        super().__init__()
+        if unknown := set(terms) - set(TERMS):
+            raise ValueError(f"the terms of the score are {', '.join(TERMS)}, not {unknown.pop()!r}")
+        if feedback not in get_args(Feedback):
+            raise ValueError(f"feedback is {', '.join(get_args(Feedback))}, not {feedback!r}")
+        self.feedback: Feedback = feedback
+        self.begin = nn.Linear(embed_dim, hidden_size)
+        self.words = nn.Embedding(vocabulary_size, word_size, padding_idx=PAD)
+        input_size = word_size + (region_size if feedback != "none" else 0)
+        self.gru = nn.GRU(input_size, hidden_size, batch_first=True)
+        self.word_state = nn.Linear(hidden_size, word_size, bias=False) if "word-state" in terms else None
+        self.word_region = nn.Linear(region_size, word_size, bias=False) if "word-region" in terms else None
+        self.region_state = nn.Linear(hidden_size, region_size, bias=False) if "region-state" in terms else None
+        self.word_bias = nn.Parameter(torch.zeros(word_size)) if "word" in terms else None
+        self.region_bias = nn.Parameter(torch.zeros(region_size)) if "region" in terms else None
+        self.dropout = nn.Dropout(dropout)
+        with torch.no_grad():
+            self.words.weight.normal_(std=0.1)
+            self.words.weight[PAD] = 0
+
+    def forward(
+        self,
+        embeddings: Tensor,
+        regions: Tensor,
+        token_ids: Tensor,
+        mask: Tensor | None = None,
+        real: Tensor | None = None,
+    ) -> Tensor:
+        """Return log-probabilities ``(N, T + 1, V)`` of each of ``token_ids (N, T)`` and of the END after it.
+
+        ``token_ids`` have neither START nor END and are padded on the right; what follows the END means nothing. With
+        ``token_ids (N, K, T)`` each image has K sentences that share its tables: ``(N, K, T + 1, V)``. With a mask
+        ``real (N, T + 1)`` or ``(N, K, T + 1)`` only its places are returned, in their order: ``(places, V)``.
+        """
+        bound = self._bind(regions, mask)
+        to_words, to_regions = self._run(embeddings, bound, token_ids)
+        log_probs = self._log_words(to_words, to_regions, bound)
+        log_probs = log_probs.reshape(*token_ids.shape[:-1], token_ids.shape[-1] + 1, -1)
+        return log_probs if real is None else log_probs[real]
+
+    @torch.no_grad()
+    def attention(
+        self,
+        embeddings: Tensor,
+        regions: Tensor,
+        token_ids: Tensor,
+        mask: Tensor | None = None,
+        conditional: bool = False,
+    ) -> Tensor:
+        """Return the weights ``(N, T + 1, R)`` of the regions at each of ``token_ids (N, T)`` and at the END after it.
+
+        They are p(r_t | h_t), or with ``conditional`` p(r_t | w_t, h_t) with the word of that step (of the last step:
+        the END). Each row sums to 1; an image without regions has zeros.
+        """
+        bound = self._bind(regions, mask)
+        to_words, to_regions = self._run(embeddings, bound, token_ids)
+        if conditional:
+            words = torch.cat((token_ids, token_ids.new_full((len(token_ids), 1), END)), dim=1)
+            log_weights = self._log_regions_given(to_regions, bound, words)
+        else:
+            log_weights = self._log_regions(to_words, to_regions, bound)
+        weights = log_weights.exp()[..., : regions.shape[1]]
+        return weights if mask is None else weights * mask[:, None]
+
+    def bind(self, regions: Tensor, mask: Tensor | None = None) -> BoundDecoder:
+        """Return the decoder, one word at a time, for images with these regions."""
+        return BoundDecoder(self, self._bind(regions, mask))
+
+    def _bind(self, regions: Tensor, mask: Tensor | None) -> _Regions:
+        """The regions, with one of zeros in images that have none: it gives the baseline's words and no feedback."""
+        if mask is None:
+            mask = torch.ones(regions.shape[:2], dtype=torch.bool, device=regions.device)
+        regions = regions.masked_fill(~mask[..., None], 0)
+        if regions.shape[1] == 0:
+            regions, mask = regions.new_zeros(len(regions), 1, regions.shape[2]), mask.new_zeros(len(regions), 1)
+        first = torch.arange(regions.shape[1], device=regions.device) == 0
+        mask = mask | (first & ~mask.any(dim=1, keepdim=True))
+        if self.word_region is None:
+            return _Regions(regions, mask, None)
+        return _Regions(regions, mask, WordRegion.of(self.word_region(regions) @ self.words.weight.T, mask))
+
+    def _parts(self, states: Tensor, bound: _Regions) -> tuple[Tensor, Tensor]:
+        """The parts of the score ``(N, K, V)`` of words and ``(N, K, R)`` of regions in the states ``(N, K, H)``."""
+        to_words = states.new_zeros(()) if self.word_state is None else self.word_state(states)
+        to_words = to_words if self.word_bias is None else to_words + self.word_bias
+        to_regions = states.new_zeros(()) if self.region_state is None else self.region_state(states)
+        to_regions = to_regions if self.region_bias is None else to_regions + self.region_bias
+        to_words = to_words.expand(*states.shape[:2], self.words.embedding_dim)
+        to_regions = to_regions.expand(*states.shape[:2], bound.features.shape[2])
+        scores = (to_regions @ bound.features.transpose(1, 2)).masked_fill(~bound.mask[:, None], -torch.inf)
+        return to_words @ self.words.weight.T, scores
+
+    def _log_words(self, to_words: Tensor, to_regions: Tensor, bound: _Regions) -> Tensor:
+        """``ln p(w | h)``, ``(N, K, V)``."""
+        if bound.word_region is None:
+            return to_words.log_softmax(dim=2)
+        return log_words(to_words, to_regions, bound.word_region)
+
+    def _log_regions(self, to_words: Tensor, to_regions: Tensor, bound: _Regions) -> Tensor:
+        """``ln p(r | h)``, ``(N, K, R)``."""
+        if bound.word_region is None:
+            return to_regions.log_softmax(dim=2)
+        return log_regions(to_words, to_regions, bound.word_region)
+
+    def _log_regions_given(self, to_regions: Tensor, bound: _Regions, token_ids: Tensor) -> Tensor:
+        """``ln p(r | w, h)``, ``(N, K, R)``, of the words ``(N, K)``."""
+        if self.word_region is not None:
+            to_regions = to_regions + self.words(token_ids) @ self.word_region(bound.features).transpose(1, 2)
+        return to_regions.log_softmax(dim=2)
+
+    def _run(self, embeddings: Tensor, bound: _Regions, token_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """The parts of the score in the states after START and after each of ``token_ids (N, T)`` or ``(N, K, T)``.
+
+        The steps of an image's K sentences lie one sentence after the other: ``(N, K (T + 1), ...)``.
+        """
+        token_ids = token_ids[:, None] if token_ids.dim() == 2 else token_ids
+        inputs = torch.cat((token_ids.new_full((*token_ids.shape[:2], 1), START), token_ids), dim=2)
+        n, k, steps = inputs.shape
+        state = self.begin(self.dropout(embeddings))[:, None].expand(-1, k, -1)
+        if self.feedback == "none":
+            vectors = self.dropout(self.words(inputs)).reshape(n * k, steps, -1)
+            hidden = self.gru(vectors, state.reshape(1, n * k, -1).contiguous())[0]
+            return self._parts(self.dropout(hidden).reshape(n, k * steps, -1), bound)
+        parts = [self._parts(self.dropout(state), bound)]
+        for t in range(steps):
+            state = self._next(inputs[..., t], state, self._feedback(parts[-1], bound, inputs[..., t]))
+            parts.append(self._parts(self.dropout(state), bound))
+        to_words, to_regions = (torch.stack(part, dim=2).flatten(1, 2) for part in zip(*parts[1:], strict=True))
+        return to_words, to_regions
+
+    def _feedback(self, parts: tuple[Tensor, Tensor], bound: _Regions, token_ids: Tensor | None) -> Tensor:
+        """``v_t (N, K, D)`` (Eq. 6) of a step with these parts of the score and, if conditional, words ``(N, K)``."""
+        if self.feedback == "conditional" and token_ids is not None:
+            log_weights = self._log_regions_given(parts[1], bound, token_ids)
+        else:
+            log_weights = self._log_regions(*parts, bound)
+        return log_weights.exp().to(bound.features.dtype) @ bound.features
+
+    def _next(self, token_ids: Tensor, state: Tensor, feedback: Tensor | None) -> Tensor:
+        """The state ``(N, K, H)`` after ``token_ids (N, K)`` and the feedback (Eq. 7)."""
+        inputs = self.words(token_ids)
+        inputs = self.dropout(inputs if feedback is None else torch.cat((inputs, feedback), dim=2))
+        return torch.gru_cell(inputs.flatten(0, 1), state.flatten(0, 1), *self.gru.all_weights[0]).reshape(state.shape)
+
+
+class BoundDecoder:
+    """Hold an :class:`AttentionDecoder` and the regions of N images; an image's hypotheses are neighbouring rows.
+
+    The state is h and, with marginal feedback, v: ``(N K, H)`` and ``(N K, D)`` with K hypotheses an image.
+
+    Attributes:
+        never, unknown: see :class:`AttentionDecoder`.
+        independent: rows of a state may not be dropped: the place of a row determines its image.
+    """
+
+    never = AttentionDecoder.never
+    unknown = AttentionDecoder.unknown
+    independent = False
+
+    def __init__(self, decoder: AttentionDecoder, bound: _Regions):
+        self._decoder, self._bound = decoder, bound
+
+    def start(self, embeddings: Tensor) -> State:
+        """Return the state of each of the N images after its embedding ``(N, D)``."""
+        state = self._decoder.begin(embeddings)[:, None]
+        return self._state(state, self._decoder._parts(state, self._bound))
+
+    def _state(self, state: Tensor, parts: tuple[Tensor, Tensor]) -> State:
+        if self._decoder.feedback != "marginal":
+            return (state.flatten(0, 1),)
+        return state.flatten(0, 1), self._decoder._feedback(parts, self._bound, None).flatten(0, 1)
+
+    def step(self, token_ids: Tensor, state: State) -> tuple[Tensor, State]:
+        """Return log-probabilities ``(N K, V)`` of the word after ``token_ids (N K,)``, and the next state."""
+        n, decoder, bound = len(self._bound.features), self._decoder, self._bound
+        hidden, *feedback = (part.reshape(n, -1, part.shape[1]) for part in state)
+        token_ids = token_ids.reshape(n, -1)
+        if decoder.feedback == "conditional":
+            feedback = [decoder._feedback(decoder._parts(hidden, bound), bound, token_ids)]
+        hidden = decoder._next(token_ids, hidden, feedback[0] if feedback else None)
+        parts = decoder._parts(hidden, bound)
+        return decoder._log_words(*parts, bound).flatten(0, 1), self._state(hidden, parts)

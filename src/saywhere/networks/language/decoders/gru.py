@@ -1,0 +1,73 @@
+"""The encoder-decoder that Areas of Attention builds on (section 3.1, Eqs. 1 to 3)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from saywhere.networks.language.decoders.protocol import NEVER, UNKNOWN_WORD, State
+from saywhere.text import PAD, START
+
+
+class GruDecoder(nn.Module):
+    """Decode an image's embedding, from which the GRU's first state is made.
+
+    With ``theta_hi`` = ``begin``, ``W`` = ``words``, ``g`` = ``gru``, and ``theta_wh`` with the word bias ``theta_w``
+    of Eq. 5 = ``output``::
+
+        h_0 = theta_hi embedding
+        p(w_t | h_t) ~ exp(w_t' W (theta_wh h_t + theta_w))     (1)
+        h_{t+1} = g(h_t, W' w_t)                                (2)
+
+    The word vectors ``W`` serve as inputs and as outputs. The first input is START.
+
+    Args:
+        embed_dim: D of the embeddings.
+        vocabulary_size: V, reserved tokens included.
+        word_size: of the word vectors.
+        hidden_size: of the GRU.
+        dropout: on the GRU's inputs and outputs.
+
+    Attributes:
+        never, unknown: token ids that decoding never chooses, and how the unknown word is written.
+        independent: rows of a state may be dropped.
+    """
+
+    never = NEVER
+    unknown = UNKNOWN_WORD
+    independent = True
+
+    def __init__(self, embed_dim: int, vocabulary_size: int, word_size: int, hidden_size: int, dropout: float = 0.0):
+        super().__init__()
+        self.begin = nn.Linear(embed_dim, hidden_size)
+        self.words = nn.Embedding(vocabulary_size, word_size, padding_idx=PAD)
+        self.gru = nn.GRU(word_size, hidden_size, batch_first=True)
+        self.output = nn.Linear(hidden_size, word_size)
+        self.dropout = nn.Dropout(dropout)
+        with torch.no_grad():
+            self.words.weight.normal_(std=0.1)
+            self.words.weight[PAD] = 0
+
+    def forward(self, embeddings: Tensor, token_ids: Tensor, real: Tensor | None = None) -> Tensor:
+        """Return logits ``(N, T + 1, V)`` of each of ``token_ids (N, T)`` and of the END after it, given those before.
+
+        ``token_ids`` have neither START nor END and are padded on the right; logits after the END mean nothing. With a
+        mask ``real (N, T + 1)`` only its K places are computed, in their order: ``(K, V)``.
+        """
+        start = torch.full((len(token_ids), 1), START, device=token_ids.device)
+        inputs = self.dropout(self.words(torch.cat((start, token_ids), dim=1)))
+        hidden = self.gru(inputs, self.begin(self.dropout(embeddings))[None].contiguous())[0]
+        return self.score(self.dropout(hidden if real is None else hidden[real]))
+
+    def score(self, hidden: Tensor) -> Tensor:
+        """Return logits ``(..., V)`` of the words in the states ``(..., hidden_size)`` (Eq. 1)."""
+        return self.output(hidden) @ self.words.weight.T
+
+    def start(self, embeddings: Tensor) -> State:
+        """Return the state ``(N, hidden_size)`` made from ``embeddings (N, D)``."""
+        return (self.begin(embeddings),)
+
+    def step(self, token_ids: Tensor, state: State) -> tuple[Tensor, State]:
+        """Return log-probabilities ``(N, V)`` of the word after ``token_ids (N,)``, and the next state."""
+        hidden, _ = self.gru(self.words(token_ids)[:, None], state[0][None].contiguous())
+        return self.score(hidden[:, 0]).log_softmax(dim=1), (hidden[:, 0],)

@@ -1,0 +1,84 @@
+"""The LSTM decoder of DenseCap (section 3.1.4)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from saywhere.networks.language.decoders.protocol import NEVER, UNKNOWN_WORD, State
+from saywhere.text import PAD, START
+
+
+class BatchNorm(nn.BatchNorm1d):
+    """Batch normalisation of rows ``(N, D)`` that takes the running statistics for a batch of fewer than two."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Normalise ``(N, D)``."""
+        if len(input) > 1 or not self.training:
+            return super().forward(input)
+        return functional.batch_norm(input, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
+
+
+class LstmDecoder(nn.Module):
+    """Decode a region's embedding: the LSTM's inputs are the encoded embedding, START, and then each word.
+
+    The encoded embedding is normalised over the batch before its ReLU. Embeddings of different regions have most of
+    their length in common; without that part taken away the LSTM learns for epochs to caption all regions alike.
+
+    Args:
+        embed_dim: D of the embeddings.
+        vocabulary_size: V, reserved tokens included.
+        word_size: of the word vectors, and of the encoded embedding.
+        hidden_size: of the LSTM.
+        dropout: on the LSTM's inputs and outputs.
+
+    Attributes:
+        never, unknown: token ids that decoding never chooses, and how the unknown word is written.
+        independent: rows of a state may be dropped.
+    """
+
+    never = NEVER
+    unknown = UNKNOWN_WORD
+    independent = True
+
+    def __init__(self, embed_dim: int, vocabulary_size: int, word_size: int, hidden_size: int, dropout: float = 0.0):
+        super().__init__()
+        self.encode = nn.Sequential(nn.Linear(embed_dim, word_size), BatchNorm(word_size), nn.ReLU())
+        self.words = nn.Embedding(vocabulary_size, word_size, padding_idx=PAD)
+        self.lstm = nn.LSTM(word_size, hidden_size, batch_first=True)
+        self.output = nn.Linear(hidden_size, vocabulary_size)
+        self.dropout = nn.Dropout(dropout)
+        self._initialise()
+
+    def _initialise(self) -> None:
+        with torch.no_grad():
+            self.words.weight.normal_(std=0.5)
+            self.words.weight[PAD] = 0
+            input_bias, hidden_bias = self.lstm.get_parameter("bias_ih_l0"), self.lstm.get_parameter("bias_hh_l0")
+            input_bias.zero_()
+            hidden_bias.zero_()
+            input_bias[self.lstm.hidden_size : 2 * self.lstm.hidden_size] = 1  # the forget gate: remember at first
+
+    def forward(self, embeddings: Tensor, token_ids: Tensor, real: Tensor | None = None) -> Tensor:
+        """Return logits ``(N, T + 1, V)`` of each of ``token_ids (N, T)`` and of the END after it, given those before.
+
+        ``token_ids`` have neither START nor END and are padded on the right; logits after the END mean nothing. With a
+        mask ``real (N, T + 1)`` only its K places are computed, in their order: ``(K, V)``.
+        """
+        start = torch.full((len(token_ids), 1), START, device=token_ids.device)
+        inputs = self.words(torch.cat((start, token_ids), dim=1))
+        inputs = torch.cat((self.encode(embeddings)[:, None], inputs), dim=1)
+        hidden = self.lstm(self.dropout(inputs))[0][:, 1:]
+        return self.output(self.dropout(hidden if real is None else hidden[real]))
+
+    def start(self, embeddings: Tensor) -> State:
+        """Return the state (h, c), each ``(N, hidden_size)``, after ``embeddings (N, D)``."""
+        _, (h, c) = self.lstm(self.encode(embeddings)[:, None])
+        return h[0], c[0]
+
+    def step(self, token_ids: Tensor, state: State) -> tuple[Tensor, State]:
+        """Return log-probabilities ``(N, V)`` of the word after ``token_ids (N,)``, and the next state."""
+        h, c = (part[None].contiguous() for part in state)
+        hidden, (h, c) = self.lstm(self.words(token_ids)[:, None], (h, c))
+        return self.output(hidden[:, 0]).log_softmax(dim=1), (h[0], c[0])

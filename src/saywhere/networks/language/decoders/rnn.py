@@ -1,0 +1,104 @@
+"""The multimodal RNN of Deep Visual-Semantic Alignments (section 3.2, Eqs. 13 to 15)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from saywhere.networks.language.decoders.protocol import NEVER, UNKNOWN_WORD, State
+from saywhere.text import END, PAD, START, Vocabulary
+
+SPREAD = 0.1
+"""Weights start evenly distributed from minus to plus this, those of the output from a tenth of it."""
+
+
+def log_frequencies(vocabulary: Vocabulary) -> Tensor:
+    """Return the natural logarithm ``(V,)`` of each token's frequency, from which the output's bias starts.
+
+    A vocabulary does not count sentences: END is taken to be as frequent as the most frequent word, and the tokens that
+    are never decoded as one word that was seen once.
+    """
+    counts = torch.tensor([1.0, 1.0, 1.0, 1.0, *vocabulary.counts.values()])
+    counts[END] = counts.max()
+    return (counts / counts.sum()).log()
+
+
+class RnnDecoder(nn.Module):
+    """Decode an image's or region's embedding, which enters the first step only.
+
+    With ``W_hi`` = ``image``, ``W_hx`` = ``heard``, ``W_hh`` and ``b_h`` = ``again``, ``W_oh`` and ``b_o`` =
+    ``output``, ``f`` = ReLU, ``x_1`` the vector of START and ``h_0`` = 0::
+
+        b_v = W_hi embedding                                       (13)
+        h_t = f(W_hx x_t + W_hh h_{t-1} + b_h + 1(t = 1) b_v)      (14)
+        y_t = softmax(W_oh h_t + b_o)                              (15)
+
+    Args:
+        embed_dim: D of the embeddings.
+        vocabulary_size: V, reserved tokens included.
+        word_size: of the word vectors.
+        hidden_size: of the state.
+        dropout: on the embedding, the word vectors and the state before the output; never from step to step.
+        bias: ``(V,)`` from which the output's bias starts, such as :func:`log_frequencies`; 0 if None.
+
+    Attributes:
+        never, unknown: token ids that decoding never chooses, and how the unknown word is written.
+        independent: rows of a state may be dropped.
+    """
+
+    never = NEVER
+    unknown = UNKNOWN_WORD
+    independent = True
+
+    def __init__(
+        self,
+        embed_dim: int,
+        vocabulary_size: int,
+        word_size: int,
+        hidden_size: int,
+        dropout: float = 0.0,
+        bias: Tensor | None = None,
+    ):
+        super().__init__()
+        self.image = nn.Linear(embed_dim, hidden_size, bias=False)
+        self.words = nn.Embedding(vocabulary_size, word_size, padding_idx=PAD)
+        self.heard = nn.Linear(word_size, hidden_size, bias=False)
+        self.again = nn.Linear(hidden_size, hidden_size)
+        self.output = nn.Linear(hidden_size, vocabulary_size)
+        self.dropout = nn.Dropout(dropout)
+        self._initialise(bias)
+
+    def _initialise(self, bias: Tensor | None) -> None:
+        with torch.no_grad():
+            for weight in (self.image.weight, self.words.weight, self.heard.weight, self.again.weight):
+                weight.uniform_(-SPREAD, SPREAD)
+            self.words.weight[PAD] = 0
+            self.output.weight.uniform_(-SPREAD / 10, SPREAD / 10)
+            self.again.bias.zero_()
+            self.output.bias.zero_() if bias is None else self.output.bias.copy_(bias)
+
+    def forward(self, embeddings: Tensor, token_ids: Tensor, real: Tensor | None = None) -> Tensor:
+        """Return logits ``(N, T + 1, V)`` of each of ``token_ids (N, T)`` and of the END after it, given those before.
+
+        ``token_ids`` have neither START nor END and are padded on the right; logits after the END mean nothing. With a
+        mask ``real (N, T + 1)`` only its K places are computed, in their order: ``(K, V)``.
+        """
+        start = torch.full((len(token_ids), 1), START, device=token_ids.device)
+        inputs = self.heard(self.dropout(self.words(torch.cat((start, token_ids), dim=1))))
+        image = self.image(self.dropout(embeddings))
+        states = [torch.relu(inputs[:, 0] + self.again.bias + image)]
+        for x in inputs.unbind(dim=1)[1:]:
+            states.append(torch.relu(x + self.again(states[-1])))
+        hidden = torch.stack(states, dim=1)
+        return self.output(self.dropout(hidden if real is None else hidden[real]))
+
+    def start(self, embeddings: Tensor) -> State:
+        """Return the state before the first word, each ``(N, hidden_size)``: ``h_0`` = 0, and ``b_v``."""
+        image = self.image(embeddings)
+        return torch.zeros_like(image), image
+
+    def step(self, token_ids: Tensor, state: State) -> tuple[Tensor, State]:
+        """Return log-probabilities ``(N, V)`` of the word after ``token_ids (N,)``, and the next state."""
+        h, image = state
+        h = torch.relu(self.heard(self.words(token_ids)) + self.again(h) + image)
+        return self.output(h).log_softmax(dim=1), (h, torch.zeros_like(image))

@@ -1,0 +1,1 @@
+"""Where: feature maps and areas of an image."""

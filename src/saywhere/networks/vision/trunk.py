@@ -1,0 +1,162 @@
+"""The network that all systems share: a backbone, and on it a feature pyramid with a localization layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from saywhere.box_coding import BoxCoder, propose
+from saywhere.configs.parts import ProposalConfig, TrunkConfig
+from saywhere.engines.engine import RpnOutput
+from saywhere.errors import UserError
+from saywhere.images import Preprocess
+from saywhere.networks.vision.backbones import Backbone, Head, Pyramid, build_backbone, by_shape
+from saywhere.networks.vision.rpn import AnchorGenerator, LocalizationLayer, RpnHead
+from saywhere.original.images import OriginalPreprocess
+
+TAKEN = ("backbone", "head", "pyramid", "localization")
+
+
+class Trunk(nn.Module):
+    """A backbone and what stands on it for several systems at once.
+
+    Args:
+        backbone: pixels to maps.
+        preprocess: images to pixels.
+        head: the backbone's last layer before the classifier, never trained; or None.
+        pyramid: of the maps that regions are found on; None where that is the backbone's one map.
+        localization: scores of anchors on those maps; None where no regions are proposed.
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        preprocess: Preprocess,
+        head: Head | None = None,
+        pyramid: Pyramid | None = None,
+        localization: LocalizationLayer | None = None,
+    ):
+        super().__init__()
+        self.backbone, self.preprocess = backbone, preprocess
+        self.head = None if head is None else head.requires_grad_(False)
+        self.pyramid, self.localization = pyramid, localization
+
+    @property
+    def region_channels(self) -> int:
+        """Channels of the maps that :meth:`neck` returns."""
+        return self.backbone.channels[0] if self.pyramid is None else self.pyramid.out_channels
+
+    def neck(self, features: Sequence[tuple[Tensor, ...]]) -> list[tuple[Tensor, ...]]:
+        """Return the maps that regions are found on and pooled from, of each image's backbone maps."""
+        return list(features) if self.pyramid is None else by_shape(self.pyramid, features)
+
+    def rpn(self, maps: Sequence[tuple[Tensor, ...]]) -> list[RpnOutput]:
+        """Return what the localization layer computes for every anchor of images, given their :meth:`neck` maps."""
+        assert self.localization is not None, "this trunk was built without proposals"
+        return self.localization(maps)
+
+    @torch.no_grad()
+    def propose(
+        self, maps: Sequence[tuple[Tensor, ...]], sizes: Sequence[tuple[float, float]], settings: ProposalConfig
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Return the best proposals of images, best first; nothing is differentiated.
+
+        Args:
+            maps: of each image, from :meth:`neck`.
+            sizes: width and height of each image's input.
+            settings: of the suppression, and how many boxes are kept.
+
+        Returns:
+            of each image boxes ``(B, 4)`` ``x1 y1 x2 y2`` in pixels of the network's input, and logits ``(B,)``.
+        """
+        assert self.localization is not None, "this trunk was built without proposals"
+        coder = self.localization.box_coder
+        limits = settings.nms_iou, settings.pre_nms_top_n, settings.post_nms_top_n
+        found = [propose(coder, rpn, size, *limits) for rpn, size in zip(self.rpn(maps), sizes, strict=True)]
+        return [(coder.to_xyxy(boxes), logits) for boxes, logits in found]
+
+    def require_parts(self, proposals: bool, head: bool) -> None:
+        """Refuse a trunk without the parts that a network needs.
+
+        Raises:
+            UserError: there is no localization layer, or no head.
+        """
+        if proposals and self.localization is None:
+            raise UserError("the trunk has no localization layer, which proposals need")
+        if head and self.head is None:
+            raise UserError("the trunk has no head, the last layer before the classifier: set head to false")
+
+    def take_from(self, other: Trunk) -> None:
+        """Take over the weights of ``other``'s parts that this trunk has too, and its pixels' mean and deviation.
+
+        A head is taken if ``other`` has one, the other parts must be there.
+
+        Raises:
+            UserError: ``other`` lacks a part, or one has other sizes, anchors or boxes; one line.
+        """
+        if self.localization is not None:
+            if other.localization is None or (self.pyramid is None) != (other.pyramid is None):
+                raise UserError("localizer: that model and this network do not both have a pyramid and proposals")
+            mine, theirs = self.localization.anchors, other.localization.anchors
+            if mine.shapes != theirs.shapes or mine.strides != theirs.strides:
+                raise UserError("localizer: that model has other anchors than proposals.anchors here")
+            if type(mine.box_coder) is not type(theirs.box_coder):
+                raise UserError("localizer: that model has the published program's boxes, which only DenseCap knows")
+        parts = [(name, getattr(self, name), getattr(other, name)) for name in TAKEN]
+        parts = [part for part in parts if part[1] is not None and part[2] is not None]
+        for name, mine, theirs in parts:
+            if difference := _difference(mine, theirs):
+                raise UserError(f"localizer: the {name} of that model does not fit this network: {difference}")
+        for _, mine, theirs in parts:
+            mine.load_state_dict(theirs.state_dict())
+        pixels = other.preprocess
+        self.preprocess = replace(self.preprocess, mean=pixels.mean, std=pixels.std)
+
+
+def _difference(mine: nn.Module, theirs: nn.Module) -> str:
+    """The first difference between the weights' names and shapes; empty if there is none."""
+    one, two = mine.state_dict(), theirs.state_dict()
+    for key in (*one, *two):
+        if key not in one or key not in two:
+            return f"only one of them has {key}"
+        if one[key].shape != two[key].shape:
+            return f"{key} is {tuple(two[key].shape)} there and {tuple(one[key].shape)} here"
+    return ""
+
+
+def build_trunk(
+    trunk: TrunkConfig,
+    proposals: ProposalConfig | None = None,
+    head: bool = False,
+    box_coder: BoxCoder | None = None,
+    pretrained: bool = True,
+) -> Trunk:
+    """Build a trunk.
+
+    Args:
+        trunk: backbone and size of its input.
+        proposals: of the pyramid and the localization layer; None for neither.
+        head: also the backbone's last layer before the classifier.
+        box_coder: format of the localization layer's boxes.
+        pretrained: start from ImageNet weights.
+
+    Raises:
+        UserError: no such backbone or stride, or weights that cannot be had.
+    """
+    backbone = build_backbone(trunk.backbone, trunk.strides, pretrained, trunk.vgg_channels)
+    kind = OriginalPreprocess if trunk.backbone == "vgg16_caffe" else Preprocess
+    preprocess = kind(trunk.long_side, trunk.multiple, backbone.mean, backbone.std)
+    last = Head(backbone.channels[-1]) if head else None
+    if last is not None and pretrained:
+        last.load_published(trunk.backbone)
+    if proposals is None:
+        return Trunk(backbone, preprocess, last)
+    channels, coder = proposals.pyramid_channels, box_coder or BoxCoder()
+    pyramid = Pyramid(backbone.channels, channels) if channels else None
+    anchors = AnchorGenerator(proposals.anchors, trunk.strides, coder)
+    region_channels = channels or backbone.channels[0]
+    rpn = RpnHead(region_channels, proposals.hidden_size, anchors.per_cell, proposals.two_way, coder)
+    return Trunk(backbone, preprocess, last, pyramid, LocalizationLayer(rpn, anchors, coder))

@@ -1,0 +1,41 @@
+"""Codes of vectors: their principal components, a byte each, on which a search finds its candidates sooner."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from saywhere.search.scan import unpack
+from saywhere.search.vectors import Extent, Snapshot, write_at
+
+SAMPLE = 20_000
+"""Vectors at most that the basis is found on."""
+BLOCK = 1 << 14
+"""Vectors that are encoded together."""
+LARGEST = 127
+
+
+def fit(snapshot: Snapshot, components: int) -> np.ndarray:
+    """Return the basis ``(D, P)``: the vectors' principal directions, as long as bytes can hold their products."""
+    alive = np.repeat(snapshot.alive, snapshot.entries["count"])
+    rows = np.flatnonzero(alive)
+    rows = rows[:: max(1, len(rows) // SAMPLE)]
+    sample = unpack(np.ascontiguousarray(snapshot.vectors[rows]))
+    _, directions = np.linalg.eigh(sample.T @ sample)
+    basis = directions[:, ::-1][:, :components]
+    widest = np.abs(sample @ basis).max(axis=0, initial=0)
+    return np.ascontiguousarray(basis * (LARGEST / np.maximum(widest, 1e-6)), np.float32)
+
+
+def encode(folder: Path, snapshot: Snapshot, extent: Extent) -> Extent:
+    """Write the codes of the images that have none, and return the extent with them."""
+    basis_file, codes_file = extent.code_files(folder)
+    basis = np.fromfile(basis_file, "<f4").reshape(extent.size, extent.components)
+    first = int(snapshot.starts[extent.coded])
+    for start in range(first, extent.regions, BLOCK):
+        values = unpack(snapshot.vectors[start : start + BLOCK]) @ basis
+        codes = np.round(values).clip(-LARGEST, LARGEST).astype(np.int8)
+        write_at(codes_file, start * extent.components, codes)
+    return replace(extent, coded=extent.entries)

@@ -1,0 +1,290 @@
+"""An index: a folder of embedded images, searched by words or by another image."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from saywhere import DEFAULT_MODEL, loading
+from saywhere.configs.aligner import Score
+from saywhere.errors import UserError
+from saywhere.images import ImageLike, LoadedImage
+from saywhere.models.grounding import ImageVectors
+from saywhere.models.model import Model
+from saywhere.models.placing import word_fits
+from saywhere.regions import Regions
+from saywhere.search.indexing import Changes, Indexing, absolute
+from saywhere.search.phrases import PhrasesInImages
+from saywhere.search.query import Query
+from saywhere.search.scan import Question, nearest
+from saywhere.search.store import DATABASE, Store
+
+TOP = 10
+"""Hits unless the user says otherwise."""
+ATTEMPTS = 5
+"""How often a search begins anew because an image that it found was forgotten meanwhile."""
+
+
+@dataclass(frozen=True, eq=False)
+class Hit:
+    """An image that was found.
+
+    Attributes:
+        image: its path, from the root on.
+        similarity: to the query; larger is better. It is no probability: compare hits of one search only.
+        regions: where each wanted phrase is in the image, with similarities and, if the model is calibrated for it,
+            the probabilities that it is there at all; none if an image was the query. ``not_found`` has those that are
+            probably not there.
+    """
+
+    image: str
+    similarity: float
+    regions: Regions
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form: ``image, similarity, width, height``, of each of ``phrases`` words and place."""
+        found, phrases = self.regions, []
+        values = [] if found.similarities is None else found.similarities.tolist()
+        for region, value in zip(found, values, strict=True):
+            row = {"words": region.caption, "box": [round(v, 2) for v in region.box], "similarity": round(value, 5)}
+            phrases.append(row if region.score is None else {**row, "score": round(region.score, 5)})
+        missing = {"not_found": list(found.not_found)} if found.not_found else {}
+        size = {"width": found.width, "height": found.height}
+        return {"image": self.image, "similarity": round(self.similarity, 5), **size, "phrases": phrases, **missing}
+
+
+class Index:
+    """Find images, and the regions in them, by words.
+
+    Args:
+        folder: of the index; :meth:`add` makes it.
+        model: the model, its name, or its folder. If None, the one by which the index was made, and for a new index
+            the bundled one. It is loaded when it is first needed.
+        load: makes a model of its name.
+        threads: that a search uses; all processors there are if None.
+
+    Raises:
+        UserError: the folder holds an index of another version, or a damaged one.
+
+    Example:
+        >>> with saywhere.Index("holiday.index") as index:
+        ...     print(index.add(["holiday/"]))
+        ...     for hit in index.search("a dog in the snow", top=3):
+        ...         print(f"{hit.similarity:.2f}", hit.image, hit.regions.captions)
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        model: Model | str | Path | None = None,
+        *,
+        load: Callable[[str], Model] = loading.load,
+        threads: int | None = None,
+    ) -> None:
+        self.folder = Path(folder)
+        self._given, self._load, self._threads = model, load, threads
+        self._model = model if isinstance(model, Model) else None
+        self._checked = False
+        self._store = Store(self.folder) if (self.folder / DATABASE).exists() else None
+
+    @property
+    def store(self) -> Store:
+        """Where the vectors are.
+
+        Raises:
+            UserError: there is no index yet.
+        """
+        if self._store is None:
+            self._store = Store(self.folder)
+        return self._store
+
+    @property
+    def model(self) -> Model:
+        """The model that embeds images and words.
+
+        Raises:
+            UserError: there is no such model, it has no aligner, or the index was made by another one.
+        """
+        if self._model is None:
+            self._model = self._load(self._name)
+        if not self._checked:
+            self._model.require("aligner", "search")
+            if self._store is not None and self._model.digest() != self._store.facts["digest"]:
+                made = self._store.facts["model"]
+                raise UserError(
+                    f"{self.folder}: was made by another model (then named {made}) than {self._model.name}; give the "
+                    "same --model, or index into another folder"
+                )
+            self._checked = self._store is not None
+        return self._model
+
+    @property
+    def _name(self) -> str:
+        if self._given is not None:
+            return str(self._given)
+        return DEFAULT_MODEL if self._store is None else self._store.facts["model"]
+
+    def __len__(self) -> int:
+        return 0 if self._store is None else len(self._store)
+
+    def __repr__(self) -> str:
+        return f"Index({str(self.folder)!r}: {len(self)} images)"
+
+    # Writing
+
+    def begin(
+        self, paths: Sequence[str | Path], *, regions: int | None = None, components: int | None = None,
+        repair: bool = False,
+    ) -> Indexing:  # fmt: skip
+        """Return a run that brings the index up to date, to be watched image by image; :meth:`add` is all of it.
+
+        Args:
+            paths, regions, components: see :meth:`add`.
+            repair: look for damaged vectors first, and forget their images, so that the run embeds them anew.
+        """
+        model = self.model
+        if self._store is None:
+            name = str(self._name if not isinstance(self._given, Model) else model.name)
+            facts = {
+                "digest": model.digest(),
+                "model": os.path.abspath(name) if os.path.isdir(name) else name,
+                "size": str(model.require("aligner", "search").config.embed_dim),
+            }
+            self._store = Store(self.folder, facts)
+        if repair:
+            self._store.repair()
+        return Indexing(self._store, self.model, paths, regions, components)
+
+    def add(
+        self,
+        paths: str | Path | Sequence[str | Path],
+        *,
+        regions: int | None = None,
+        components: int | None = None,
+        batch: int = 8,
+        repair: bool = False,
+    ) -> Changes:
+        """Bring the index up to date with images: new and changed ones are embedded, vanished ones forgotten.
+
+        Args:
+            paths: images, folders (all below them) or patterns. Images of these folders that are in the index, but not
+                on the disk any more, are forgotten.
+            regions: of an image at most so many beside the whole of it, instead of the model's own number.
+            components: make codes of so many principal components, a byte each, for all vectors: a search of a large
+                index finds its candidates on them, and compares only these by their whole vectors. 0 for none; if None,
+                an index that has codes keeps them up to date.
+            batch: images at a time; each batch is committed.
+            repair: see :meth:`begin`.
+
+        Raises:
+            UserError: a path is not there, or another run is writing to the index.
+        """
+        run = self.begin([paths] if isinstance(paths, str | Path) else paths, regions=regions, components=components,
+                         repair=repair)  # fmt: skip
+        for _ in run.results(batch):
+            pass
+        return run.changes
+
+    def remove(self, paths: str | Path | Iterable[str | Path]) -> int:
+        """Forget images; return how many of them were in the index. Their files are left alone."""
+        several = [paths] if isinstance(paths, str | Path) else paths
+        return self.store.remove([absolute(path) for path in several])
+
+    # Reading
+
+    def search(
+        self, query: str | Query | None = None, *, image: ImageLike | LoadedImage | None = None, top: int = TOP,
+        exact: bool = False,
+    ) -> list[Hit]:  # fmt: skip
+        """Return the images that fit best, best first.
+
+        Args:
+            query: a sentence, or phrases with ``+`` and ``-`` between them, see :meth:`saywhere.search.Query.parse`.
+            image: instead of a text: what an image has in common with this one, region by region.
+            top: at most this many.
+            exact: compare all images by their whole vectors, also if the index has codes, see :meth:`add`.
+
+        Raises:
+            UserError: not one of the two, a text without a word, a damaged index, or another model's.
+            ImageError: the image cannot be read.
+        """
+        if (query is None) == (image is None):
+            raise UserError("a search needs a text or an image, and not both")
+        if top < 1:
+            raise UserError(f"top is at least 1, not {top}")
+        parsed = Query.parse(query) if isinstance(query, str) else query
+        question = self._image_question(image) if parsed is None else self._text_question(parsed)
+        found = self._nearest(question, top, exact)
+        if parsed is None:
+            return [Hit(v.name, value, Regions.empty(v.width, v.height, v.name)) for value, v in found]
+        phrases = PhrasesInImages(self.model, parsed)
+        return [Hit(vectors.name, value, phrases.find(vectors)) for value, vectors in found]
+
+    def _nearest(self, question: Question, top: int, exact: bool) -> list[tuple[float, ImageVectors]]:
+        for _ in range(ATTEMPTS):
+            snapshot = self.store.snapshot()
+            entries, values = nearest(snapshot, question, top, exact=exact, threads=self._workers)
+            names = self.store.look_up(snapshot, entries.tolist())
+            if names is not None:
+                rows = zip(entries.tolist(), names, values.tolist(), strict=True)
+                return [(value, snapshot.load(entry, name)) for entry, name, value in rows]
+        raise UserError(f"{self.folder}: the index changes faster than it can be searched; try again")
+
+    def regions(self, query: str | Query, image: str | Path, *, top: int = TOP) -> Regions:
+        """Return the regions of one image that fit a text best, best first, with their similarities.
+
+        Args:
+            query: see :meth:`search`.
+            image: a path; if it is not in the index, it is embedded.
+            top: at most this many.
+        """
+        entry = self.store.find(absolute(image))
+        aligner = self.model.require("aligner", "search")
+        vectors = self.model.embed(image) if entry is None else self.store.snapshot().load(entry, str(image))
+        parsed = Query.parse(query) if isinstance(query, str) else query
+        texts = self.model.embed_text(list(parsed.phrases))
+        signs = np.array([1.0] * len(parsed.wanted) + [-1.0] * len(parsed.unwanted), np.float32)
+        total = word_fits(aligner, vectors, texts) @ signs
+        order = np.argsort(-total, kind="stable")[:top]
+        boxes = vectors.boxes[order]
+        return Regions(vectors.width, vectors.height, boxes, image=vectors.name, similarities=total[order])
+
+    @property
+    def _workers(self) -> int:
+        from saywhere.engines.session import available_threads
+
+        return self._threads or available_threads()
+
+    def _text_question(self, query: Query) -> Question:
+        texts = self.model.embed_text(list(query.phrases))
+        signs = [1.0] * len(query.wanted) + [-1.0] * len(query.unwanted)
+        weights = np.repeat(np.array(signs, np.float32), [len(text) for text in texts])
+        return Question(np.concatenate([text.vectors for text in texts]), weights[:, None], self._score)
+
+    def _image_question(self, image: Any) -> Question:
+        """The regions of an image in place of words, all of one length: strong ones are not to outweigh the others."""
+        vectors = self.model.embed(image).vectors
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+        weights = np.full((len(vectors), 1), 1 / len(vectors), np.float32)
+        return Question(vectors / np.maximum(lengths, 1e-9), weights, self._score)
+
+    @property
+    def _score(self) -> Score:
+        return self.model.require("aligner", "search").config.score
+
+    def close(self) -> None:
+        """Let go of the files."""
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+
+    def __enter__(self) -> Index:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()

@@ -1,0 +1,362 @@
+"""The embedded store of an index: vectors in flat files, and SQLite for what is known of the images."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sqlite3
+import threading
+import urllib.parse
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from saywhere.errors import UserError
+from saywhere.models.grounding import ImageVectors
+from saywhere.search.coding import encode, fit
+from saywhere.search.vectors import Extent, Snapshot, append, compact, damage, write_at
+
+VERSION = "1"
+"""Of the format; another one is refused."""
+DATABASE, LOCK = "index.sqlite", "lock"
+STALE = 0.25
+"""Where the basis was found on less than this share of the images, a new one is found."""
+WASTE = 0.3
+"""Share of forgotten regions from which on the files are written anew."""
+ATTEMPTS = 5
+"""How often the files are looked for, which the writer may have written anew meanwhile."""
+PATIENCE = 60.0
+"""Seconds that a reader and the writer wait for each other; each holds the database for milliseconds."""
+TABLES = """
+CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE images (entry INTEGER PRIMARY KEY, path BLOB NOT NULL UNIQUE, size INTEGER NOT NULL,
+    time INTEGER NOT NULL, hash BLOB NOT NULL, checksum INTEGER NOT NULL);
+CREATE TABLE dead (entry INTEGER PRIMARY KEY);
+"""
+EXTENT = tuple(field.name for field in fields(Extent))
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """Say what an image file was when it was embedded.
+
+    Attributes:
+        size: in bytes.
+        time: of its last change, in nanoseconds.
+        hash: of its content; empty if it was replaced while it was embedded, so that the next run embeds it anew.
+    """
+
+    size: int
+    time: int
+    hash: bytes = b""
+
+
+class Store:
+    """Keep the vectors of images in a folder.
+
+    Writing is for one process at a time; readers go on meanwhile, and see what was last committed. What a killed run
+    has written since its last commit does not count.
+
+    Args:
+        folder: of the index.
+        facts: what a new index is made for, such as the model and ``size`` of its vectors. If None, the index must
+            exist.
+
+    Raises:
+        UserError: there is no index, or it is of another version, or damaged.
+    """
+
+    def __init__(self, folder: Path, facts: Mapping[str, str] | None = None) -> None:
+        self.folder = folder
+        self._database = folder / DATABASE
+        self._guard = threading.RLock()
+        self._lock: int | None = None
+        self._connection: sqlite3.Connection | None = None
+        self._snapshot: Snapshot | None = None
+        self._seen = -1
+        if not self._database.exists():
+            if facts is None:
+                raise UserError(f"{folder}: no index is here; make one: saywhere index PATH... --index {folder}")
+            self._create(facts)
+        self._connection = self._open("rw")
+        self.facts = self._read_facts()
+
+    # The database
+
+    def _open(self, mode: str) -> sqlite3.Connection:
+        where = f"file:{urllib.parse.quote(os.fsencode(self._database.absolute()))}?mode={mode}"
+        with self._explained():
+            return sqlite3.connect(where, PATIENCE, isolation_level=None, check_same_thread=False, uri=True)
+
+    def _create(self, facts: Mapping[str, str]) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._claim()
+        if self._database.exists():  # another run was faster
+            return
+        part = self._database.with_name(f".{DATABASE}.part")
+        part.unlink(missing_ok=True)
+        rows = {"version": VERSION, **dict.fromkeys(EXTENT, "0"), **facts}
+        with self._explained(), contextlib.closing(sqlite3.connect(part)) as new, new:
+            new.executescript(TABLES)
+            new.executemany("INSERT INTO facts VALUES (?, ?)", rows.items())
+        os.replace(part, self._database)
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Turn SQLite's errors into those that a user knows."""
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            if "full" in str(error):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._database)) from error
+            if "locked" in str(error):
+                raise UserError(f"{self._database}: another program holds it; try again") from error
+            raise UserError(f"{self._database}: cannot be used ({error})") from error
+        except sqlite3.DatabaseError as error:
+            way_out = f"remove {self.folder} and index the images again"
+            raise UserError(f"{self._database}: is damaged ({error}); {way_out}") from error
+
+    @contextlib.contextmanager
+    def _transaction(self, kind: str = "IMMEDIATE") -> Iterator[sqlite3.Connection]:
+        """Yield the database; what is done with it counts at the end, all or nothing."""
+        connection = self._connection
+        if connection is None:
+            raise UserError(f"{self.folder}: the index was closed")
+        with self._guard, self._explained():
+            connection.execute(f"BEGIN {kind}")
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+
+    def _read_facts(self) -> dict[str, str]:
+        with self._transaction("DEFERRED") as db:
+            facts = dict(db.execute("SELECT name, value FROM facts"))
+        if (version := facts.get("version")) != VERSION:
+            way_out = "index into another folder"
+            raise UserError(f"{self.folder}: has format {version}, and this program reads {VERSION}; {way_out}")
+        return facts
+
+    def _extent(self, db: sqlite3.Connection) -> Extent:
+        facts = dict(db.execute("SELECT name, value FROM facts"))
+        return Extent(*(int(facts[name]) for name in EXTENT))
+
+    # Reading
+
+    def snapshot(self) -> Snapshot:
+        """Return what the index holds now; the same object as before if nothing was written.
+
+        Raises:
+            UserError: a file is damaged or missing.
+        """
+        missing = ""
+        with self._guard:
+            for _ in range(ATTEMPTS):
+                with self._transaction("DEFERRED") as db:
+                    (seen,) = db.execute("PRAGMA data_version").fetchone()
+                    if self._snapshot is not None and seen == self._seen:
+                        return self._snapshot
+                    extent = self._extent(db)
+                    dead = [entry for (entry,) in db.execute("SELECT entry FROM dead")]
+                try:
+                    self._snapshot, self._seen = Snapshot.open(self.folder, extent, dead), seen
+                    return self._snapshot
+                except FileNotFoundError as error:  # or the files were written anew since
+                    missing = str(error.filename)
+        raise UserError(damage(Path(missing), "it is missing"))
+
+    def __len__(self) -> int:
+        with self._transaction("DEFERRED") as db:
+            return int(db.execute("SELECT COUNT(*) FROM images").fetchone()[0])
+
+    def look_up(self, snapshot: Snapshot, entries: Sequence[int]) -> list[str] | None:
+        """Return the paths of entries of a snapshot; None if one of them has been forgotten or moved since.
+
+        Raises:
+            UserError: the vectors of one of them are not those that were written.
+        """
+        query = "SELECT path, checksum FROM images WHERE entry = ?"
+        with self._transaction("DEFERRED") as db:
+            rows = [db.execute(query, (entry,)).fetchone() for entry in entries]
+            if self._extent(db).generation != snapshot.extent.generation or None in rows:
+                return None
+        for entry, (_, known) in zip(entries, rows, strict=True):
+            if snapshot.checksum(entry) != known:
+                raise UserError(damage(list(snapshot.extent.files(self.folder))[2], "a checksum differs"))
+        return [os.fsdecode(path) for path, _ in rows]
+
+    def find(self, path: str) -> int | None:
+        """Return the entry of an image."""
+        with self._transaction("DEFERRED") as db:
+            row = db.execute("SELECT entry FROM images WHERE path = ?", (os.fsencode(path),)).fetchone()
+        return None if row is None else int(row[0])
+
+    def stamps(self) -> dict[str, Stamp]:
+        """Return the stamp of every image, by its path."""
+        with self._transaction("DEFERRED") as db:
+            rows = db.execute("SELECT path, size, time, hash FROM images").fetchall()
+        return {os.fsdecode(path): Stamp(*stamp) for path, *stamp in rows}
+
+    # Writing
+
+    def _claim(self) -> None:
+        """Become the one process that writes.
+
+        Raises:
+            UserError: there is another.
+        """
+        if self._lock is not None:
+            return
+        lock = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+        with contextlib.suppress(ImportError):  # not on Windows
+            import fcntl
+
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(lock)
+                raise UserError(f"{self.folder}: another run is writing to this index; wait for its end") from None
+        self._lock = lock
+
+    def _writing(self) -> contextlib.AbstractContextManager[sqlite3.Connection]:
+        self._claim()
+        self._snapshot = None
+        return self._transaction()
+
+    def put(self, images: Sequence[tuple[str, Stamp, ImageVectors]]) -> None:
+        """Add images, in place of those of the same path; all or, after an error, none of them.
+
+        Raises:
+            OSError: such as a full disk; the index is as it was.
+        """
+        if not images:
+            return
+        with self._writing() as db:
+            before = self._extent(db)
+            extent, sums = append(self.folder, before, [vectors for _, _, vectors in images])
+            self._forget(db, [path for path, _, _ in images])
+            rows = [
+                (before.entries + i, os.fsencode(path), stamp.size, stamp.time, stamp.hash, sums[i])
+                for i, (path, stamp, _) in enumerate(images)
+            ]
+            db.executemany("INSERT INTO images VALUES (?, ?, ?, ?, ?, ?)", rows)
+            self._set_extent(db, extent)
+
+    def remove(self, paths: Iterable[str]) -> int:
+        """Forget images; return how many were there."""
+        with self._writing() as db:
+            return self._forget(db, paths)
+
+    def restamp(self, stamps: Mapping[str, Stamp]) -> None:
+        """Note the stamps of images whose content is as it was."""
+        with self._writing() as db:
+            rows = [(stamp.size, stamp.time, stamp.hash, os.fsencode(path)) for path, stamp in stamps.items()]
+            db.executemany("UPDATE images SET size = ?, time = ?, hash = ? WHERE path = ?", rows)
+
+    def _forget(self, db: sqlite3.Connection, paths: Iterable[str]) -> int:
+        count = 0
+        for path in paths:
+            found = db.execute("DELETE FROM images WHERE path = ? RETURNING entry", (os.fsencode(path),)).fetchall()
+            db.executemany("INSERT INTO dead VALUES (?)", found)
+            count += len(found)
+        return count
+
+    def _set_extent(self, db: sqlite3.Connection, extent: Extent) -> None:
+        rows = [(str(getattr(extent, name)), name) for name in EXTENT]
+        db.executemany("UPDATE facts SET value = ? WHERE name = ?", rows)
+
+    def encode(self, components: int | None = None) -> None:
+        """Bring the codes of the vectors up to date, by which a search finds its candidates.
+
+        Args:
+            components: of a code; 0 for no codes. If None, as it was.
+        """
+        self._claim()
+        snapshot = self.snapshot()
+        extent = snapshot.extent
+        wanted = extent.components if components is None else min(components, extent.size)
+        if wanted != extent.components or (wanted and extent.fitted < STALE * extent.entries):
+            extent = replace(extent, components=wanted, coded=0, fitted=extent.entries, coding=extent.coding + 1)
+            if wanted:
+                write_at(extent.code_files(self.folder)[0], 0, fit(snapshot, wanted))
+        if wanted and extent.coded < extent.entries:
+            extent = encode(self.folder, snapshot, extent)
+        if extent != snapshot.extent:
+            with self._writing() as db:
+                self._set_extent(db, extent)
+            self.tidy()
+
+    def repair(self) -> int:
+        """Forget the images whose vectors are damaged; return how many. They are new to the next run."""
+        with self._writing() as db:
+            extent = self._extent(db)
+            self._set_extent(db, replace(extent, coded=0, fitted=0))  # the codes are made anew
+            for path, size in extent.files(self.folder).items():
+                with open(path, "ab") as stream:
+                    if stream.tell() < size:
+                        stream.truncate(size)
+        try:
+            snapshot = self.snapshot()
+        except UserError:  # it is not known any more whose regions are whose
+            return self._reset()
+        with self._writing() as db:
+            known = db.execute("SELECT entry, path, checksum FROM images").fetchall()
+            lost = [os.fsdecode(path) for entry, path, total in known if snapshot.checksum(entry) != total]
+            self._forget(db, lost)
+        self.compact()
+        return len(lost)
+
+    def _reset(self) -> int:
+        with self._writing() as db:
+            extent = self._extent(db)
+            self._set_extent(db, replace(extent, generation=extent.generation + 1, entries=0, regions=0))
+            db.execute("DELETE FROM dead")
+            count = db.execute("DELETE FROM images").rowcount
+        self.tidy()
+        return count
+
+    def compact(self, waste: float = 0.0) -> bool:
+        """Write the files anew if more than this share of the regions is forgotten; return whether it was done."""
+        self._claim()
+        snapshot = self.snapshot()
+        dead = ~snapshot.alive
+        if not dead.any() or snapshot.entries["count"][dead].sum() <= waste * snapshot.extent.regions:
+            return False
+        extent, kept = compact(self.folder, snapshot)
+        with self._writing() as db:
+            db.executemany("UPDATE images SET entry = ? WHERE entry = ?", enumerate(kept.tolist()))
+            db.execute("DELETE FROM dead")
+            self._set_extent(db, extent)
+        self.tidy()
+        return True
+
+    def tidy(self) -> None:
+        """Remove files that no longer count: of killed runs, and from before the last compaction."""
+        self._claim()
+        with self._transaction("DEFERRED") as db:
+            extent = self._extent(db)
+        known = {*extent.files(self.folder), *extent.code_files(self.folder)}
+        for path in self.folder.glob("*-*.bin"):
+            if path not in known:
+                path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Let go of the files; a closed store cannot be used any more."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        self._snapshot = None
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()

@@ -1,0 +1,1 @@
+"""The verbs over HTTP, and the page that asks them."""

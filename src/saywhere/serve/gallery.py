@@ -1,0 +1,38 @@
+"""Search in an index: the images that fit a text, and small copies of them to show."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from saywhere.images import open_image
+from saywhere.serve.problems import Problem
+
+if TYPE_CHECKING:
+    from saywhere.search import Index
+
+SIDE = 640
+"""Pixels on the long side of the copies."""
+
+
+def search(index: Index, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the JSON form of the hits for ``values["q"]``."""
+    hits = index.search(values["q"], top=values.get("top", 10))
+    return {"query": values["q"], "hits": [hit.to_dict() for hit in hits]}
+
+
+def small_copy(index: Index, path: str) -> bytes:
+    """Return an image of the index, made small, as a JPEG.
+
+    Raises:
+        Problem: 404 if the index does not have it: no other file is shown.
+        ImageError: its file cannot be read any more.
+    """
+    if index.store.find(path) is None:
+        raise Problem(404, f"the index has no image {path[:200]}")
+    pixels = open_image(path, SIDE).pixels
+    pixels.thumbnail((SIDE, SIDE))
+    stream = io.BytesIO()
+    pixels.save(stream, "JPEG", quality=85)
+    return stream.getvalue()

@@ -1,0 +1,212 @@
+// What is drawn over the image: boxes with labels, attention, a box drawn by hand; and all of it into a file.
+
+const COLOURS = ["#ffd166", "#7bdff2", "#a6ee8f", "#ff9fb2", "#cdb4ff", "#ffb37a", "#8fe3d0", "#f3f373"];
+export const colour = (number) => COLOURS[number % COLOURS.length];
+
+const element = (id) => document.getElementById(id);
+
+// Return the frame of a box of a width x height image, to be laid over that image.
+export function frameOf([x1, y1, x2, y2], width, height, line) {
+  const frame = document.createElement("span");
+  frame.className = "box";
+  frame.style.setProperty("--colour", line);
+  frame.style.left = `${(100 * x1) / width}%`;
+  frame.style.top = `${(100 * y1) / height}%`;
+  frame.style.width = `${(100 * (x2 - x1)) / width}%`;
+  frame.style.height = `${(100 * (y2 - y1)) / height}%`;
+  return frame;
+}
+
+// Show boxes; items are {number, box, label, colour}, in pixels of a width x height image.
+// onEnter(number or null) is called when the pointer comes and goes, onPick(number) at a click.
+export function showBoxes(items, width, height, {onEnter, onPick}) {
+  const area = ({box: [x1, y1, x2, y2]}) => (x2 - x1) * (y2 - y1);
+  const host = element("boxes");
+  const shown = items.map((item) => {
+    const frame = frameOf(item.box, width, height, item.colour);
+    const label = document.createElement("span");
+    label.textContent = item.label;
+    frame.append(label);
+    // Not "pointerenter": a box that comes up under a pointer at rest was not pointed at.
+    frame.addEventListener("pointermove", () => onEnter(item.number));
+    frame.addEventListener("pointerleave", () => onEnter(null));
+    frame.addEventListener("click", () => onPick(item.number));
+    frame.dataset.number = item.number;
+    return frame;
+  });
+  const order = items.map((_, i) => i).sort((a, b) => area(items[b]) - area(items[a])); // small boxes on top
+  host.replaceChildren(...order.map((i) => shown[i]));
+  hideCrowded(shown);
+}
+
+// Hide labels that would lie on another; the first items go first.
+function hideCrowded(frames) {
+  const placed = [];
+  const stage = element("stage").getBoundingClientRect();
+  for (const frame of frames) {
+    const label = frame.firstChild;
+    label.style.transform = "";
+    let place = label.getBoundingClientRect();
+    const beyond = place.right - stage.right;
+    if (beyond > 0) {
+      label.style.transform = `translateX(${-Math.min(beyond, place.left - stage.left)}px)`;
+      place = label.getBoundingClientRect();
+    }
+    const apart = (p) => p.right <= place.left || place.right <= p.left || p.bottom <= place.top || place.bottom <= p.top;
+    const free = placed.every(apart);
+    frame.classList.toggle("crowded", !free);
+    if (free) placed.push(place);
+  }
+}
+
+// Bring one box out, or none.
+export function markBox(number) {
+  const host = element("boxes");
+  host.classList.toggle("chosen", number !== null);
+  for (const frame of host.children) frame.classList.toggle("on", Number(frame.dataset.number) === number);
+}
+
+// Darken the image where little attention is; weights of the boxes, or null to show all of it.
+export function showAttention(boxes, weights, width, height) {
+  const canvas = element("heat");
+  canvas.hidden = !weights;
+  if (!weights) return;
+  const columns = 96, rows = Math.max(1, Math.round((96 * height) / width));
+  canvas.width = columns;
+  canvas.height = rows;
+  const light = new Float32Array(columns * rows);
+  boxes.forEach(([x1, y1, x2, y2], i) => {
+    const right = Math.ceil((x2 / width) * columns), bottom = Math.ceil((y2 / height) * rows);
+    for (let y = Math.floor((y1 / height) * rows); y < Math.min(bottom, rows); y++) {
+      for (let x = Math.floor((x1 / width) * columns); x < Math.min(right, columns); x++) {
+        light[y * columns + x] = Math.max(light[y * columns + x], weights[i]);
+      }
+    }
+  });
+  const most = light.reduce((a, b) => Math.max(a, b), 1e-9);
+  const pixels = new ImageData(columns, rows);
+  light.forEach((value, i) => (pixels.data[4 * i + 3] = 190 * (1 - (value / most) ** 0.7)));
+  canvas.getContext("2d").putImageData(pixels, 0, 0);
+}
+
+// Let a box be drawn by pointer or keyboard; done(box as fractions of the image), or null when it is given up.
+export class Pen {
+  constructor(done) {
+    this.stage = element("stage");
+    this.pen = element("pen");
+    this.done = done;
+    this.from = null;
+    this.stage.addEventListener("pointerdown", (event) => this.begin(event));
+    this.stage.addEventListener("pointermove", (event) => this.drag(event));
+    this.stage.addEventListener("pointerup", (event) => this.finish(event));
+    this.stage.addEventListener("pointercancel", () => this.leave());
+    this.pen.addEventListener("keydown", (event) => this.key(event));
+  }
+
+  place([x1, y1, x2, y2]) {
+    this.box = [x1, y1, x2, y2];
+    Object.assign(this.pen.style, {left: `${100 * x1}%`, top: `${100 * y1}%`, width: `${100 * (x2 - x1)}%`, height: `${100 * (y2 - y1)}%`});
+    this.pen.hidden = false;
+  }
+
+  // A box in the middle for the keyboard.
+  offer() {
+    this.place([0.35, 0.35, 0.65, 0.65]);
+    this.pen.focus();
+  }
+
+  leave() {
+    this.from = null;
+    this.pen.hidden = true;
+  }
+
+  point(event) {
+    const area = this.stage.getBoundingClientRect();
+    const inside = (value) => Math.min(1, Math.max(0, value));
+    return [inside((event.clientX - area.left) / area.width), inside((event.clientY - area.top) / area.height)];
+  }
+
+  begin(event) {
+    if (event.button !== 0 || !this.stage.classList.contains("ready")) return;
+    if (event.pointerType === "touch" && !this.stage.classList.contains("drawing")) return;
+    this.from = this.point(event);
+    this.began = [event.clientX, event.clientY];
+  }
+
+  drag(event) {
+    if (!this.from) return;
+    if (this.pen.hidden || !this.stage.hasPointerCapture(event.pointerId)) {
+      if (Math.hypot(event.clientX - this.began[0], event.clientY - this.began[1]) < 6) return;
+      this.stage.setPointerCapture(event.pointerId);
+    }
+    const [x, y] = this.point(event), [u, v] = this.from;
+    this.place([Math.min(x, u), Math.min(y, v), Math.max(x, u), Math.max(y, v)]);
+  }
+
+  finish(event) {
+    const drawn = this.from && this.stage.hasPointerCapture(event.pointerId);
+    this.from = null;
+    if (!drawn) return;
+    const [x1, y1, x2, y2] = this.box;
+    this.pen.hidden = true;
+    this.done(x2 - x1 > 0.005 && y2 - y1 > 0.005 ? this.box : null);
+  }
+
+  key(event) {
+    const steps = {ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1]};
+    if (event.key in steps) {
+      const [dx, dy] = steps[event.key].map((step) => step * 0.02);
+      let [x1, y1, x2, y2] = this.box;
+      if (event.shiftKey) {
+        x2 = Math.min(1, Math.max(x1 + 0.02, x2 + dx));
+        y2 = Math.min(1, Math.max(y1 + 0.02, y2 + dy));
+      } else {
+        const mx = Math.min(1 - x2, Math.max(-x1, dx)), my = Math.min(1 - y2, Math.max(-y1, dy));
+        [x1, y1, x2, y2] = [x1 + mx, y1 + my, x2 + mx, y2 + my];
+      }
+      this.place([x1, y1, x2, y2]);
+    } else if (event.key === "Enter") {
+      this.pen.hidden = true;
+      this.done(this.box);
+    } else if (event.key === "Escape") {
+      this.pen.hidden = true;
+      this.done(null);
+    } else {
+      return;
+    }
+    event.preventDefault();
+  }
+}
+
+// Return a PNG of the image as it is shown.
+export function drawFile(source, items, width, height, heat, text) {
+  const canvas = document.createElement("canvas");
+  canvas.width = source.naturalWidth || source.videoWidth || width;
+  canvas.height = source.naturalHeight || source.videoHeight || height;
+  const pen = canvas.getContext("2d");
+  const scale = canvas.width / width;
+  const size = Math.max(12, Math.round(Math.max(canvas.width, canvas.height) / 45));
+  pen.drawImage(source, 0, 0, canvas.width, canvas.height);
+  if (heat) pen.drawImage(heat, 0, 0, canvas.width, canvas.height);
+  pen.font = `${size}px system-ui, sans-serif`;
+  pen.textBaseline = "top";
+  const label = (words, x, y, back) => {
+    const wide = pen.measureText(words).width + size * 0.6;
+    const left = Math.max(0, Math.min(x, canvas.width - wide));
+    pen.fillStyle = back;
+    pen.fillRect(left, y, wide, size * 1.35);
+    pen.fillStyle = "#000";
+    pen.fillText(words, left + size * 0.3, y + size * 0.17);
+  };
+  for (const item of items) {
+    const [x1, y1, x2, y2] = item.box.map((value) => value * scale);
+    for (const [line, width] of [["#0009", size / 4], [item.colour, size / 7]]) {
+      pen.strokeStyle = line;
+      pen.lineWidth = width;
+      pen.strokeRect(x1, y1, x2 - x1, y2 - y1);
+    }
+  }
+  for (const item of items) label(item.label, item.box[0] * scale, item.box[1] * scale, item.colour);
+  if (text) label(text, 0, canvas.height - size * 1.35, "#fff");
+  return new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
+}

@@ -1,0 +1,516 @@
+// The page: images, four questions, and what is shown of the answers.
+
+import {Pen, colour, drawFile, frameOf, markBox, showAttention, showBoxes} from "./overlay.js";
+import {Server} from "./server.js";
+
+const $ = (id) => document.getElementById(id);
+const MOST = 100; // regions that are asked for
+const TABS = ["regions", "find", "sentence", "search"];
+
+const photos = []; // {name, blob, url, tag, regions, drawn, found, caption}
+let current = null;
+let tab = "regions";
+let pinned = null; // number of the item that a click chose
+let webcam = null; // {stream, photo} while it runs
+let parts = ["densecap", "aligner", "captioner"]; // of the model
+let items = []; // the boxes shown: {number, box, label, colour, score}
+
+const server = new Server(askToken);
+const pen = new Pen(describeBox);
+
+// Messages
+
+const say = (text) => ($("status").textContent = text);
+const warn = (text) => ($("alert").textContent = text);
+const plural = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
+
+async function trying(work) {
+  try {
+    warn("");
+    return await work();
+  } catch (error) {
+    if (error.name !== "AbortError") {
+      warn(error.message);
+      say("");
+    }
+    return null;
+  }
+}
+
+function askToken() {
+  const dialog = $("token-dialog");
+  dialog.showModal();
+  return new Promise((resolve) => {
+    $("token-form").onsubmit = (event) => {
+      event.preventDefault();
+      dialog.close();
+      resolve($("token").value);
+    };
+  });
+}
+
+// Images
+
+function addFiles(files) {
+  const images = [...files].filter((file) => file.type.startsWith("image/") || file.type === "");
+  if (files.length && !images.length) warn(`${files[0].name} is not an image`);
+  if (!images.length) return;
+  const added = images.map((blob) => ({name: blob.name || "pasted.png", blob, url: URL.createObjectURL(blob), tag: null, drawn: []}));
+  photos.push(...added);
+  stopWebcam();
+  showPhotos();
+  choose(added[0]);
+}
+
+function showPhotos() {
+  $("photos").hidden = photos.length < 2;
+  $("photos").replaceChildren(...photos.map((photo, i) => {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.setAttribute("aria-label", `Image ${i + 1}: ${photo.name}`);
+    button.setAttribute("aria-current", photo === current);
+    const small = document.createElement("img");
+    small.src = photo.url;
+    small.alt = "";
+    button.append(small);
+    button.addEventListener("click", () => choose(photo));
+    const entry = document.createElement("li");
+    entry.append(button);
+    return entry;
+  }));
+}
+
+function open(photo) {
+  current = photo;
+  pinned = null;
+  document.querySelector("main").classList.add("asked");
+  $("answers").hidden = $("stage").hidden = false;
+  $("stage").classList.remove("ready");
+  if (tab === "search") selectTab("regions");
+}
+
+async function choose(photo) {
+  open(photo);
+  [...$("photos").querySelectorAll("button")].forEach((b, i) => b.setAttribute("aria-current", photos[i] === photo));
+  $("photo").hidden = false;
+  $("video").hidden = true;
+  $("photo").src = photo.url;
+  $("photo").alt = photo.name;
+  const shown = await $("photo").decode().then(() => true, () => false);
+  if (current !== photo) return;
+  if (shown) setRatio($("photo").naturalWidth, $("photo").naturalHeight);
+  show();
+  if (!photo.regions) {
+    say(`Looking at ${photo.name} …`);
+    const began = performance.now();
+    await trying(async () => (photo.regions = await describe(photo)));
+    photo.milliseconds = Math.round(performance.now() - began);
+  }
+  if (current !== photo || !photo.regions) return;
+  say(`${photo.name}: ${plural(photo.regions.boxes.length, "region")} in ${photo.milliseconds} ms`);
+  setRatio(photo.regions.width, photo.regions.height);
+  $("stage").classList.add("ready");
+  show();
+  await ask(photo);
+}
+
+async function describe(photo) {
+  if (parts.includes("densecap")) return server.ask("describe", photo, {top: MOST});
+  return {width: $("photo").naturalWidth, height: $("photo").naturalHeight, boxes: [], scores: [], captions: []};
+}
+
+const setRatio = (width, height) => $("stage").style.setProperty("--ratio", width / height);
+
+// Ask what the open tab needs and does not have yet.
+async function ask(photo) {
+  if (tab === "sentence" && !photo.caption) {
+    await trying(async () => (photo.caption = await server.ask("caption", photo)));
+  }
+  if (tab === "find" && photo.foundText !== $("text").value) return ground();
+  if (current === photo) show();
+}
+
+// Regions
+
+function regionItems() {
+  const least = Number($("score").value);
+  const {boxes = [], scores = [], captions = []} = current.regions ?? {};
+  const found = boxes.map((box, i) => ({number: i, box, label: captions[i] ?? "", score: scores[i], colour: colour(i)}));
+  const drawn = current.drawn.map((item, i) => ({...item, number: -1 - i, own: true, colour: "#ffffff"}));
+  return [...drawn.reverse(), ...found.filter((item) => item.score === undefined || item.score >= least)];
+}
+
+async function describeBox(fractions) {
+  stopDrawing();
+  const photo = current;
+  if (!fractions || !photo?.regions) return;
+  const {width, height} = photo.regions;
+  const box = fractions.map((value, i) => Math.round(100 * value * (i % 2 ? height : width)) / 100);
+  const answer = await trying(() => server.ask("describe", photo, {box: box.join(",")}));
+  if (!answer || current !== photo) return;
+  photo.drawn.push({box: answer.boxes[0], label: answer.captions[0], score: answer.scores?.[0]});
+  selectTab("regions");
+  pick(-photo.drawn.length, true);
+  say(`Your box: ${answer.captions[0]}`);
+}
+
+function stopDrawing() {
+  const focused = document.activeElement === $("pen");
+  $("draw").setAttribute("aria-pressed", "false");
+  $("stage").classList.remove("drawing");
+  pen.leave();
+  if (focused || document.activeElement === document.body) $("draw").focus({preventScroll: true});
+}
+
+// Find
+
+let asked = null;
+
+async function ground() {
+  const photo = current, text = $("text").value;
+  asked?.abort();
+  if (!photo) return;
+  if (!/[\p{L}\p{N}]/u.test(text)) {
+    photo.found = null;
+    photo.foundText = text;
+    return show();
+  }
+  asked = new AbortController();
+  const answer = await trying(() => server.ask("ground", photo, {text}, {signal: asked.signal}));
+  if (!answer || current !== photo || $("text").value !== text) return;
+  [photo.found, photo.foundText, pinned] = [answer, text, null];
+  show();
+}
+
+function foundItems() {
+  const {boxes = [], captions = [], scores} = current.found ?? {};
+  const places = boxes.map(String), different = [...new Set(places)];
+  return boxes.map((box, i) => ({
+    number: i, box, label: captions[i], score: scores?.[i], colour: colour(different.indexOf(places[i])),
+  }));
+}
+
+// The entry of a phrase that is not in the image.
+function absent(phrase) {
+  const entry = document.createElement("li");
+  entry.className = "absent";
+  const note = document.createElement("small");
+  note.textContent = "not found";
+  entry.append(phrase, note);
+  return entry;
+}
+
+// Sentence
+
+function showWord(number) {
+  const {boxes, attention, width, height} = current?.caption ?? {};
+  [...$("words").children].forEach((word, i) => word.classList.toggle("on", i === number));
+  showAttention(boxes ?? [], number === null ? null : attention?.[number], width, height);
+}
+
+function showSentence() {
+  const {words, caption} = current.caption ?? {};
+  $("play").disabled = !words;
+  $("words").replaceChildren(...(words ?? (caption ?? "").split(" ")).filter(Boolean).map((word, i) => {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.textContent = word;
+    button.addEventListener("pointerenter", () => showWord(i));
+    button.addEventListener("pointerleave", () => showWord(null));
+    button.addEventListener("focus", () => showWord(i));
+    button.addEventListener("blur", () => showWord(null));
+    return button;
+  }));
+}
+
+let playing = 0;
+
+async function play() {
+  const turn = ++playing, photo = current;
+  for (let i = 0; i < (photo.caption?.words.length ?? 0); i++) {
+    if (turn !== playing || current !== photo || tab !== "sentence") return;
+    showWord(i);
+    await new Promise((resolve) => setTimeout(resolve, 600));
+  }
+  if (turn === playing && tab === "sentence") showWord(null);
+}
+
+// Search
+
+let looking = 0;
+
+async function search() {
+  const turn = ++looking, text = $("query").value.trim();
+  const empty = !/[\p{L}\p{N}]/u.test(text);
+  const path = `v1/search?${new URLSearchParams({q: text, top: 24})}`;
+  const answer = empty ? {hits: []} : await trying(async () => (await server.get(path)).json());
+  if (turn !== looking || !answer) return;
+  $("hits").replaceChildren(...answer.hits.map(showHit));
+  say(empty ? "" : plural(answer.hits.length, "image"));
+}
+
+// An image that was found, with the boxes of its phrases; a click opens it.
+function showHit(hit) {
+  const name = hit.image.split(/[\\/]/).pop();
+  const button = document.createElement("button");
+  button.type = "button";
+  const shot = document.createElement("span");
+  shot.className = "shot";
+  shot.style.aspectRatio = hit.width / hit.height;
+  const image = document.createElement("img");
+  image.alt = "";
+  const frames = hit.phrases.map(({box}, i) => frameOf(box, hit.width, hit.height, colour(i)));
+  shot.append(image, ...frames);
+  const caption = document.createElement("span");
+  caption.className = "caption";
+  caption.textContent = name;
+  button.append(shot, caption);
+  const path = `v1/search/image?${new URLSearchParams({path: hit.image})}`;
+  const file = trying(async () => (await server.get(path)).blob());
+  file.then((blob) => blob && (image.src = URL.createObjectURL(blob)));
+  image.addEventListener("load", () => URL.revokeObjectURL(image.src));
+  button.addEventListener("click", async () => {
+    const blob = await file;
+    if (!blob) return;
+    $("text").value = $("query").value;
+    addFiles([new File([blob], name, {type: blob.type})]);
+    selectTab("find");
+  });
+  const entry = document.createElement("li");
+  entry.append(button);
+  return entry;
+}
+
+// What is shown
+
+function show() {
+  if (!current) return;
+  items = tab === "regions" ? regionItems() : tab === "find" ? foundItems() : [];
+  const {width, height} = current.found ?? current.regions ?? {width: 1, height: 1};
+  showBoxes(items, width, height, {onEnter: hover, onPick: pick});
+  if (tab === "regions") list("region-list", items);
+  if (tab === "find") {
+    list("found-list", items);
+    $("found-list").append(...(current.found?.not_found ?? []).map(absent));
+  }
+  if (tab === "sentence") showSentence();
+  showWord(null);
+  $("no-regions").hidden = !current.regions || items.length > 0;
+  hover(null);
+}
+
+function list(id, rows) {
+  const focused = document.activeElement?.dataset.number;
+  $(id).replaceChildren(...rows.map((item) => {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.dataset.number = item.number;
+    button.style.setProperty("--colour", item.colour);
+    button.setAttribute("aria-pressed", item.number === pinned);
+    const words = document.createElement("span");
+    words.textContent = (item.own ? "your box: " : "") + item.label;
+    const score = document.createElement("small");
+    score.textContent = item.score?.toFixed(2) ?? "";
+    if (item.score !== undefined) score.setAttribute("aria-label", `score ${score.textContent}`);
+    button.append(words, score);
+    button.addEventListener("pointerenter", () => hover(item.number));
+    button.addEventListener("pointerleave", () => hover(null));
+    button.addEventListener("focus", () => hover(item.number));
+    button.addEventListener("blur", () => hover(null));
+    button.addEventListener("click", () => pick(item.number));
+    const entry = document.createElement("li");
+    entry.append(button);
+    return entry;
+  }));
+  if (focused !== undefined) $(id).querySelector(`[data-number="${focused}"]`)?.focus({preventScroll: true});
+}
+
+// Bring a box and its phrase out together; null goes back to the one that was clicked.
+function hover(number) {
+  const shown = number ?? pinned;
+  markBox(shown);
+  for (const button of document.querySelectorAll(".phrases button")) {
+    button.classList.toggle("on", Number(button.dataset.number) === shown);
+  }
+}
+
+function pick(number, always = false) {
+  pinned = pinned === number && !always ? null : number;
+  for (const button of document.querySelectorAll(".phrases button")) {
+    const own = Number(button.dataset.number) === pinned;
+    button.setAttribute("aria-pressed", own);
+    if (own) button.scrollIntoView({block: "nearest"});
+  }
+  hover(null);
+}
+
+function selectTab(name) {
+  tab = name;
+  pinned = null;
+  for (const other of TABS) {
+    $(`tab-${other}`).setAttribute("aria-selected", other === name);
+    $(`tab-${other}`).tabIndex = other === name ? 0 : -1;
+    $(other).hidden = other !== name;
+  }
+  $("downloads").hidden = name === "search";
+  show();
+  if (current && !webcam && current.regions) ask(current);
+}
+
+// Webcam
+
+async function startWebcam() {
+  const stream = await trying(() => navigator.mediaDevices?.getUserMedia({video: {width: {ideal: 640}}})
+    ?? Promise.reject(new Error("A webcam needs https, or a server on this machine")));
+  if (!stream) return;
+  const video = $("video");
+  const photo = {name: "webcam", tag: null, drawn: []};
+  webcam = {stream, photo};
+  $("webcam").textContent = "Stop webcam";
+  open(photo);
+  $("photo").hidden = true;
+  video.hidden = false;
+  video.srcObject = stream;
+  await video.play();
+  setRatio(video.videoWidth, video.videoHeight);
+  selectTab(tab === "find" ? "find" : "regions");
+  while (webcam?.photo === photo) await watch(video, photo);
+}
+
+// Answer the open tab's question about one frame.
+async function watch(video, photo) {
+  const began = performance.now();
+  const canvas = new OffscreenCanvas(video.videoWidth, video.videoHeight);
+  canvas.getContext("2d").drawImage(video, 0, 0);
+  const frame = {blob: await canvas.convertToBlob({type: "image/jpeg", quality: 0.85}), tag: null};
+  const text = $("text").value.trim(), find = tab === "find" && text !== "";
+  const answer = await trying(() => server.ask(find ? "ground" : "describe", frame, find ? {text} : {top: 20}, {keep: false}));
+  if (webcam?.photo !== photo) return;
+  if (!answer) return stopWebcam();
+  if (find) photo.found = answer;
+  else photo.regions = answer;
+  photo.blob = frame.blob;
+  show();
+  say(`Live, ${Math.round(performance.now() - began)} ms a frame`);
+}
+
+function stopWebcam() {
+  if (!webcam) return;
+  const {stream, photo} = webcam;
+  webcam = null;
+  for (const track of stream.getTracks()) track.stop();
+  $("video").srcObject = null;
+  $("webcam").textContent = "Webcam";
+  if (!photo.blob) return;
+  // The last frame stays, as an image like any other.
+  photo.url = URL.createObjectURL(photo.blob);
+  photo.name = `webcam-${photos.length + 1}.jpg`;
+  photo.regions = photo.found = null;
+  photos.push(photo);
+  showPhotos();
+  choose(photo);
+}
+
+// Files
+
+function save(blob, name) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(blob);
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+}
+
+const stem = () => current.name.replace(/\.[^.]*$/, "");
+
+function saveJson() {
+  const answers = {regions: current.regions, find: current.found, sentence: current.caption};
+  if (!answers[tab]) return warn("There is no answer to download yet");
+  const answer = {...answers[tab], image: current.name};
+  if (tab === "regions") {
+    Object.assign(answer, {boxes: items.map((i) => i.box), scores: items.map((i) => i.score), captions: items.map((i) => i.label)});
+  }
+  save(new Blob([JSON.stringify(answer, null, 1)], {type: "application/json"}), `${stem()}-${tab}.json`);
+}
+
+async function saveImage() {
+  const {width, height} = current.regions ?? current.found ?? {};
+  if (!width) return warn("There is no answer to download yet");
+  const heat = $("heat").hidden ? null : $("heat");
+  const text = tab === "sentence" ? current.caption?.caption : "";
+  const source = $("photo").hidden ? $("video") : $("photo");
+  save(await drawFile(source, items, width, height, heat, text), `${stem()}-${tab}.png`);
+}
+
+// Events
+
+$("files").addEventListener("change", (event) => {
+  addFiles([...event.target.files]);
+  event.target.value = "";
+});
+document.addEventListener("dragover", (event) => {
+  event.preventDefault();
+  document.body.classList.add("over");
+});
+document.addEventListener("dragleave", (event) => event.relatedTarget ?? document.body.classList.remove("over"));
+document.addEventListener("drop", (event) => {
+  event.preventDefault();
+  document.body.classList.remove("over");
+  addFiles([...event.dataTransfer.files]);
+});
+document.addEventListener("paste", (event) => {
+  if (event.clipboardData.files.length) addFiles([...event.clipboardData.files]);
+});
+$("webcam").addEventListener("click", () => (webcam ? stopWebcam() : startWebcam()));
+$("score").addEventListener("input", () => {
+  $("score-value").textContent = Number($("score").value).toFixed(2);
+  pinned = null;
+  show();
+});
+$("draw").addEventListener("click", (event) => {
+  if ($("draw").getAttribute("aria-pressed") === "true") return stopDrawing();
+  if (!current?.regions) return;
+  $("draw").setAttribute("aria-pressed", "true");
+  $("stage").classList.add("drawing");
+  if (event.detail === 0) pen.offer(); // pressed by keyboard
+  else $("stage").scrollIntoView({block: "nearest"});
+});
+let typing = 0;
+$("text").addEventListener("input", () => {
+  clearTimeout(typing);
+  if (!webcam) typing = setTimeout(ground, 120);
+});
+$("query").addEventListener("input", () => {
+  clearTimeout(typing);
+  typing = setTimeout(search, 250);
+});
+$("play").addEventListener("click", play);
+$("save-json").addEventListener("click", saveJson);
+$("save-image").addEventListener("click", saveImage);
+window.addEventListener("resize", () => current && show());
+for (const name of TABS) $(`tab-${name}`).addEventListener("click", () => selectTab(name));
+document.querySelector("[role=tablist]").addEventListener("keydown", (event) => {
+  const step = {ArrowRight: 1, ArrowLeft: -1}[event.key];
+  if (!step) return;
+  const shown = TABS.filter((name) => !$(`tab-${name}`).hidden);
+  const next = shown[(shown.indexOf(tab) + step + shown.length) % shown.length];
+  selectTab(next);
+  $(`tab-${next}`).focus();
+});
+
+const {models: [model], indexed} = await trying(async () => (await server.get("v1/models")).json()) ?? {models: []};
+if (model) {
+  parts = model.parts;
+  $("model").textContent = `Model ${model.name}. Images go only to the server that this page comes from.`;
+  $("tab-regions").hidden = $("draw").hidden = !parts.includes("densecap");
+  $("tab-find").hidden = !parts.includes("aligner") && !parts.includes("densecap");
+  $("tab-sentence").hidden = !parts.includes("captioner");
+  $("tab-search").hidden = !indexed;
+  selectTab(indexed ? "search" : TABS.find((name) => !$(`tab-${name}`).hidden));
+  if (indexed) {
+    document.querySelector("main").classList.add("indexed");
+    $("answers").hidden = false;
+    $("model").textContent += ` Its index has ${plural(indexed, "image")}.`;
+  }
+}
+document.body.dataset.ready = "true";

@@ -1,0 +1,141 @@
+"""Run the application: one process, which closes idle connections and finishes what runs before it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import socket
+import threading
+from collections.abc import Callable, Generator
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from saywhere.errors import UserError
+from saywhere.serve.limits import Limits
+
+DRAIN_SECONDS = 0.5
+"""How long after SIGTERM open connections may still send a request, which may be under way."""
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Return a socket that listens; port 0 takes a free one.
+
+    Raises:
+        UserError: the address is in use or not of this machine.
+    """
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except (OSError, OverflowError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UserError(f"--host {host} --port {port}: cannot listen there ({reason}); give another") from None
+
+
+def run(app: Starlette, listening: socket.socket, limits: Limits, started: Callable[[], None]) -> None:
+    """Serve until SIGTERM or Ctrl-C; then answer the requests that have begun, and return.
+
+    Args:
+        app: the application.
+        listening: from :func:`bind`.
+        limits: of connections and of the time to finish.
+        started: called when requests are answered.
+    """
+    config = uvicorn.Config(
+        app,
+        http=_Connection,
+        ws="none",
+        log_level="error",
+        access_log=False,  # a path holds the texts that users ask for
+        server_header=False,
+        timeout_keep_alive=max(1, round(limits.idle_seconds)),
+        timeout_graceful_shutdown=max(1, round(limits.stop_seconds)),
+    )
+    _Server(config, started).run(sockets=[listening])
+
+
+class _Connection(H11Protocol):
+    """A connection that is closed when no request has begun for a while, also within the head of one."""
+
+    _last: object = ()
+    """The last request, if the connection was idle at the last look; None before the first request."""
+    _draining = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Begin to watch the connection."""
+        super().connection_made(transport)
+        self._watch()
+
+    def _watch(self) -> None:
+        if self.transport.is_closing():
+            return
+        if self._idle and self.cycle is self._last:
+            self.transport.close()
+            return
+        self._last = self.cycle if self._idle else ()
+        self.loop.call_later(self.config.timeout_keep_alive, self._watch)
+
+    @property
+    def _idle(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
+    def drain(self) -> None:
+        """Close the connection after the answer that is under way or comes next."""
+        self._draining = True
+        self._close_after_answer()
+
+    def handle_events(self) -> None:
+        """Begin the requests that have arrived."""
+        super().handle_events()
+        if self._draining:
+            self._close_after_answer()
+
+    def _close_after_answer(self) -> None:
+        if not self._idle and self.cycle.keep_alive:
+            self.cycle.keep_alive = False
+            self.headers.append((b"connection", b"close"))  # the request's, which the answer repeats
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is not HTTP, in JSON like all errors."""
+        body = json.dumps({"error": f"this is not HTTP: {msg}"}).encode()
+        head = f"HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+        self.transport.write(f"{head}Connection: close\r\n\r\n".encode() + body)
+        self.transport.close()
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, started: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._started = started
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._started()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop listening, answer what is under way on open connections, close them."""
+        for server in self.servers:
+            server.close()
+        for connection in list(self.server_state.connections):
+            if isinstance(connection, _Connection):
+                connection.drain()
+        await asyncio.sleep(DRAIN_SECONDS)
+        await super().shutdown(sockets)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Stop at SIGTERM and Ctrl-C, which are the regular end and not raised again."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        caught = (signal.SIGINT, signal.SIGTERM)
+        before: dict[int, Any] = {number: signal.signal(number, self.handle_exit) for number in caught}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

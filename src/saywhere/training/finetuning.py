@@ -1,0 +1,91 @@
+"""Fine-tuning: start a run from the weights of a trained model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from saywhere.errors import UserError
+from saywhere.networks import checkpoint
+from saywhere.text import RESERVED, Vocabulary
+
+
+@dataclass(frozen=True)
+class Start:
+    """Say what a network took over from another.
+
+    Attributes:
+        tensors: how many were taken over, whole or the rows of common words.
+        new: names of the tensors that were left as they were made.
+        words: how many words of the new vocabulary the other has, and how many there are.
+    """
+
+    tensors: int
+    new: tuple[str, ...]
+    words: tuple[int, int]
+
+    def __str__(self) -> str:
+        known, count = self.words
+        new = f"; new: {', '.join(self.new)}" if self.new else ""
+        return f"{self.tensors} tensors taken over, {known} of {count} words known{new}"
+
+
+def start_from(network: Any, name: str) -> Start:
+    """Give a network the weights of the same part of a model, wherever they fit.
+
+    A tensor fits if both networks have it in one shape. Of tensors with a row for each word, the rows of words that
+    both vocabularies have are taken over.
+
+    Args:
+        network: one of :data:`saywhere.networks.checkpoint.NETWORKS`; it is changed.
+        name: folder of a bundle or of a training checkpoint, or name of a bundled model.
+
+    Raises:
+        UserError: there is no such model, it lacks the part, or it has nothing in common with this network.
+    """
+    other = checkpoint.load_network(name, checkpoint.part_of(network))
+    rows = common_rows(other.vocabulary, network.vocabulary)
+    sizes = len(other.vocabulary), len(network.vocabulary)
+    start = take_over(network.state_dict(), other.state_dict(), rows, sizes)
+    if not start.tensors:
+        raise UserError(f"training.start: {name} has no weights that fit this model")
+    return start
+
+
+def common_rows(old: Vocabulary, new: Vocabulary) -> Tensor:
+    """Return the token ids ``(2, K)`` of the K tokens that both vocabularies have, in the old and in the new one."""
+    token_ids = {token: number for number, token in enumerate(old.tokens)}
+    pairs = [(token_ids[token], number) for number, token in enumerate(new.tokens) if token in token_ids]
+    return torch.tensor(pairs).T
+
+
+@torch.no_grad()
+def take_over(new: Mapping[str, Tensor], old: Mapping[str, Tensor], rows: Tensor, words: tuple[int, int]) -> Start:
+    """Copy what fits from the tensors ``old`` into the tensors ``new``.
+
+    Args:
+        new, old: tensors by name.
+        rows: see :func:`common_rows`.
+        words: sizes of the old and of the new vocabulary.
+    """
+    left: list[str] = []
+    for name, target in new.items():
+        source = old.get(name)
+        if source is None or source.ndim != target.ndim:
+            left.append(name)
+        elif has_word_rows(name) and (len(source), len(target)) == words and source.shape[1:] == target.shape[1:]:
+            target[rows[1]] = source[rows[0]].to(target)
+        elif source.shape == target.shape:
+            target.copy_(source)
+        else:
+            left.append(name)
+    return Start(len(new) - len(left), tuple(left), (rows.shape[1] - len(RESERVED), words[1] - len(RESERVED)))
+
+
+def has_word_rows(name: str) -> bool:
+    """Return whether a tensor has a row for each word: a decoder's or encoder's word vectors, a decoder's output."""
+    return name.endswith(("words.weight", "output.weight", "output.bias"))

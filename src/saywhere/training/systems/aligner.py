@@ -1,0 +1,124 @@
+"""How the aligner is trained: sentences about whole images (Alignments, section 3.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+import numpy as np
+import torch
+from torch import nn
+
+from saywhere import boxes as geometry
+from saywhere.configs.aligner import AlignerConfig
+from saywhere.data.entities import find_marks, read_marks
+from saywhere.data.sample import Sample
+from saywhere.images import LoadedImage, measure
+from saywhere.networks.aligner.loss import AlignmentCriterion
+from saywhere.networks.aligner.network import Aligner
+from saywhere.networks.aligner.targets import SentenceTarget
+from saywhere.networks.language.word_vectors import load_word_vectors, read_word_vectors
+from saywhere.text import END, Vocabulary, pad, tokenize
+from saywhere.training.dataset import mirror_phrase
+from saywhere.training.systems.localizer import take_localizer
+
+
+@dataclass(frozen=True)
+class SentenceTargets:
+    """Make targets of the aligner: sentences of an image, other ones in each epoch.
+
+    Attributes:
+        vocabulary: of the model.
+        count: sentences an image; one that has fewer gives all it has.
+        end: each sentence ends with END.
+        phrases: take the marked sentences of Flickr30k Entities, with their phrases' boxes.
+    """
+
+    vocabulary: Vocabulary
+    count: int
+    end: bool
+    phrases: bool = False
+
+    def __call__(
+        self, sample: Sample, size: tuple[int, int], flipped: bool, random: np.random.Generator
+    ) -> SentenceTarget:
+        """See :class:`saywhere.training.dataset.TargetMaker`."""
+        if self.phrases:
+            return self._marked(sample, size, flipped, random)
+        chosen = random.permutation(len(sample.sentences))[: self.count].tolist()
+        return SentenceTarget(self._encode([sample.sentences[i] for i in chosen], flipped))
+
+    def _marked(
+        self, sample: Sample, size: tuple[int, int], flipped: bool, random: np.random.Generator
+    ) -> SentenceTarget:
+        marked = [s for s in read_marks(sample.image, measure(sample.image)) if s.words]
+        chosen = [marked[i] for i in random.permutation(len(marked))[: self.count].tolist()]
+        rows = [(i, p.start, p.stop, p.box) for i, s in enumerate(chosen) for p in s.phrases if p.box is not None]
+        boxes = np.array([row[3] for row in rows], np.float32).reshape(-1, 4)
+        boxes = geometry.scale(boxes, size[0] / sample.width, size[1] / sample.height)
+        boxes = geometry.flip(boxes, size[0]) if flipped else boxes
+        spans = torch.tensor([row[:3] for row in rows], dtype=torch.long).reshape(-1, 3)
+        return SentenceTarget(self._encode([s.text for s in chosen], flipped), spans, torch.from_numpy(boxes))
+
+    def _encode(self, texts: Sequence[str], flipped: bool) -> torch.Tensor:
+        rows = [self.vocabulary.encode(mirror_phrase(text) if flipped else text) for text in texts]
+        return torch.from_numpy(pad([row + [END] * self.end for row in rows]))
+
+
+class AlignerSystem:
+    """See :class:`saywhere.training.systems.registry.System`."""
+
+    about = "finds which words of a sentence belong to which region of an image, and which sentence to which image"
+    unit = "sentences"
+    presets: Mapping[str, Callable[[], AlignerConfig]] = MappingProxyType(
+        {"default": AlignerConfig, "original": AlignerConfig.original}
+    )
+
+    def usable(self, samples: Sequence[Sample], config: AlignerConfig) -> list[Sample]:
+        """Return the samples with sentences, without those sentences that have no word.
+
+        With ``config.phrase_weight`` only images that Flickr30k Entities has marked.
+        """
+        kept = [replace(s, sentences=tuple(t for t in s.sentences if tokenize(t))) for s in samples]
+        kept = [sample for sample in kept if sample.sentences]
+        if not config.phrase_weight:
+            return kept
+        return [sample for sample in kept if all(path.is_file() for path in find_marks(sample.image))]
+
+    def texts(self, sample: Sample) -> Iterator[str]:
+        """Yield the sentences."""
+        yield from sample.sentences
+
+    def count(self, sample: Sample) -> int:
+        """Return the number of sentences."""
+        return len(sample.sentences)
+
+    def build(self, config: AlignerConfig, vocabulary: Vocabulary, pretrained: bool) -> Aligner:
+        """Return the untrained network; if ``pretrained``, with published weights or ``config.localizer``'s trunk."""
+        proposes = config.uses_proposals
+        network = Aligner(config, vocabulary, pretrained_backbone=pretrained and not proposes)
+        if pretrained and proposes:
+            take_localizer(network, pretrained)
+        if config.word_vectors is not None:
+            vectors = read_word_vectors(config.word_vectors, vocabulary)
+            for table in network.word_vectors:
+                load_word_vectors(table, vectors)
+        return network
+
+    def extractor(self, network: Aligner) -> nn.Module:
+        """Return what turns pixels into features of regions."""
+        return network.extractor
+
+    def criterion(self, network: Aligner, samples: Sequence[Sample]) -> AlignmentCriterion:
+        """Return the two directions of Eq. 9, or of the contrastive loss."""
+        return AlignmentCriterion(network.config)
+
+    def targets(self, network: Aligner) -> SentenceTargets:
+        """Return what makes sentences."""
+        config = network.config
+        return SentenceTargets(network.vocabulary, config.sentences, config.sentence_token, config.phrase_weight > 0)
+
+    def draw(self, network: Aligner, image: LoadedImage) -> None:
+        """Return None: without a sentence there is nothing to align."""
+        return None

@@ -1,0 +1,137 @@
+"""How captioners are trained: sentences of whole images, or phrases of boxes (Alignments, section 3.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+import numpy as np
+import torch
+from torch import nn
+
+from saywhere.configs.captioner import CaptionerConfig
+from saywhere.data.sample import Sample
+from saywhere.images import LoadedImage
+from saywhere.networks.captioner.loss import CaptionCriterion, CaptionTarget
+from saywhere.networks.captioner.network import Captioner
+from saywhere.networks.captioner.reward import RewardCriterion
+from saywhere.networks.language.cider import Cider
+from saywhere.text import END, Vocabulary, pad, tokenize
+from saywhere.training.dataset import mirror_phrase
+from saywhere.training.systems.densecap import PhraseTargets
+from saywhere.training.systems.densecap import usable as usable_regions
+from saywhere.training.systems.localizer import take_localizer
+
+
+@dataclass(frozen=True)
+class CaptionTargets:
+    """Make targets of a captioner of images: ``count`` sentences of each, other ones in each epoch.
+
+    An image that has fewer gives some of them again.
+
+    Attributes:
+        vocabulary: of the model.
+        count: see above; None takes all.
+    """
+
+    vocabulary: Vocabulary
+    count: int | None
+
+    def __call__(
+        self, sample: Sample, size: tuple[int, int], flipped: bool, random: np.random.Generator
+    ) -> CaptionTarget:
+        """See :class:`saywhere.training.dataset.TargetMaker`."""
+        order = random.permutation(len(sample.sentences)).tolist()
+        count = len(order) if self.count is None else self.count
+        texts = [sample.sentences[order[i % len(order)]] for i in range(count)]
+        token_ids = [self.vocabulary.encode(mirror_phrase(text) if flipped else text) for text in texts]
+        return CaptionTarget(torch.from_numpy(pad(token_ids)), *size)
+
+
+@dataclass(frozen=True)
+class BoxTargets:
+    """Make targets of a captioner of boxes: those of an image, each with one of its phrases."""
+
+    vocabulary: Vocabulary
+
+    def __call__(
+        self, sample: Sample, size: tuple[int, int], flipped: bool, random: np.random.Generator
+    ) -> CaptionTarget:
+        """See :class:`saywhere.training.dataset.TargetMaker`."""
+        target = PhraseTargets(self.vocabulary)(sample, size, flipped, random)
+        return CaptionTarget(target.token_ids, *size, target.boxes)
+
+
+class CaptionerSystem:
+    """See :class:`saywhere.training.systems.registry.System`."""
+
+    about = "captions images with sentences, or their regions with phrases"
+    unit = "texts"
+    presets: Mapping[str, Callable[[], CaptionerConfig]] = MappingProxyType(
+        {"default": CaptionerConfig, "original": CaptionerConfig.original}
+    )
+
+    def usable(self, samples: Sequence[Sample], config: CaptionerConfig) -> list[Sample]:
+        """Return the samples with nothing but their sentences or, with ``describe_boxes``, nothing but their phrases.
+
+        Texts of no word or of more than ``config.decoding.max_words`` are left out.
+        """
+        longest = config.decoding.max_words
+        if config.describe_boxes:
+            return [replace(sample, sentences=()) for sample in usable_regions(samples, longest)]
+        kept = [
+            replace(
+                sample,
+                boxes=sample.boxes[:0],
+                phrases=(),
+                sentences=tuple(text for text in sample.sentences if 1 <= len(tokenize(text)) <= longest),
+            )
+            for sample in samples
+        ]
+        return [sample for sample in kept if sample.sentences]
+
+    def texts(self, sample: Sample) -> Iterator[str]:
+        """Yield the sentences or, if there are none, every reference of every box."""
+        yield from sample.sentences
+        for references in () if sample.sentences else sample.phrases:
+            yield from references
+
+    def count(self, sample: Sample) -> int:
+        """Return the number of sentences or phrases."""
+        return sum(1 for _ in self.texts(sample))
+
+    def build(self, config: CaptionerConfig, vocabulary: Vocabulary, pretrained: bool) -> Captioner:
+        """Return the untrained network; proposals are not trained, and their trunk is that of ``config.localizer``."""
+        proposes = config.uses_proposals
+        network = Captioner(config, vocabulary, pretrained_backbone=pretrained and not proposes)
+        if proposes:
+            take_localizer(network, pretrained)
+        return network
+
+    def extractor(self, network: Captioner) -> nn.Module:
+        """Return the backbone."""
+        return network.trunk.backbone
+
+    def criterion(self, network: Captioner, samples: Sequence[Sample]) -> CaptionCriterion | RewardCriterion:
+        """Return the cross entropy of a word or, with a reward, what CIDEr-D lacks.
+
+        The sentences of ``samples`` are the corpus whose rare words CIDEr-D weighs more.
+        """
+        config = network.config
+        if config.reward == "none":
+            return CaptionCriterion(config.smoothing)
+        encode = network.vocabulary.encode
+        cider = Cider([[*encode(text), END] for text in sample.sentences] for sample in samples)
+        return RewardCriterion(cider, config.word_weight, config.smoothing)
+
+    def targets(self, network: Captioner) -> CaptionTargets | BoxTargets:
+        """Return what makes sentences, or boxes with phrases."""
+        config = network.config
+        if config.describe_boxes:
+            return BoxTargets(network.vocabulary)
+        return CaptionTargets(network.vocabulary, config.sentences if config.reward == "none" else None)
+
+    def draw(self, network: Captioner, image: LoadedImage) -> None:
+        """Return None: a caption is no drawing."""
+        return None

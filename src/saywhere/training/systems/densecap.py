@@ -1,0 +1,110 @@
+"""How DenseCap is trained: phrases of boxes (section 3.4 of the DenseCap paper)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import nn
+
+from saywhere import boxes as geometry
+from saywhere.configs.densecap import DenseCapConfig
+from saywhere.data.sample import Sample
+from saywhere.engines.torch import TorchEngine
+from saywhere.images import LoadedImage
+from saywhere.models.model import Model
+from saywhere.networks.densecap.loss import DenseCapCriterion
+from saywhere.networks.densecap.network import DenseCap, Target
+from saywhere.text import Vocabulary, pad, tokenize
+from saywhere.training.dataset import mirror_phrase
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+DRAWN = 8
+"""Regions in a drawing."""
+
+
+@dataclass(frozen=True)
+class PhraseTargets:
+    """Make targets of DenseCap: the boxes of an image, each with one of its phrases, picked at random in each epoch."""
+
+    vocabulary: Vocabulary
+
+    def __call__(self, sample: Sample, size: tuple[int, int], flipped: bool, random: np.random.Generator) -> Target:
+        """See :class:`saywhere.training.dataset.TargetMaker`."""
+        width, height = size
+        boxes = geometry.scale(sample.boxes, width / sample.width, height / sample.height)
+        if flipped:
+            boxes = geometry.flip(boxes, width)
+        token_ids: list[list[int]] = []
+        for references in sample.phrases:
+            phrase = references[int(random.integers(len(references)))]
+            token_ids.append(self.vocabulary.encode(mirror_phrase(phrase) if flipped else phrase))
+        return Target(width, height, torch.from_numpy(boxes), torch.from_numpy(pad(token_ids)))
+
+
+class DenseCapSystem:
+    """See :class:`saywhere.training.systems.registry.System`."""
+
+    about = "finds regions in images and describes them with phrases"
+    unit = "regions"
+    presets: Mapping[str, Callable[[], DenseCapConfig]] = MappingProxyType(
+        {"default": DenseCapConfig, "original": DenseCapConfig.original}
+    )
+
+    def usable(self, samples: Sequence[Sample], config: DenseCapConfig) -> list[Sample]:
+        """Return the samples without phrases that have no word or are longer than the model can produce.
+
+        Boxes without phrases and images without boxes are left out too.
+        """
+        return usable(samples, config.decoding.max_words)
+
+    def texts(self, sample: Sample) -> Iterator[str]:
+        """Yield every reference of every box."""
+        for references in sample.phrases:
+            yield from references
+
+    def count(self, sample: Sample) -> int:
+        """Return the number of boxes."""
+        return len(sample.boxes)
+
+    def build(self, config: DenseCapConfig, vocabulary: Vocabulary, pretrained: bool) -> DenseCap:
+        """Return the untrained network."""
+        return DenseCap(config, vocabulary, pretrained_backbone=pretrained)
+
+    def extractor(self, network: DenseCap) -> nn.Module:
+        """Return the backbone."""
+        return network.trunk.backbone
+
+    def criterion(self, network: DenseCap, samples: Sequence[Sample]) -> DenseCapCriterion:
+        """Return the five losses."""
+        return DenseCapCriterion(network.config)
+
+    def targets(self, network: DenseCap) -> PhraseTargets:
+        """Return what makes boxes with phrases."""
+        return PhraseTargets(network.vocabulary)
+
+    def draw(self, network: DenseCap, image: LoadedImage) -> Image:
+        """Return the image with its best regions."""
+        return Model(TorchEngine({"densecap": network})).describe(image, top=DRAWN).draw(image.pixels)
+
+
+def usable(samples: Sequence[Sample], longest: int | None = None) -> list[Sample]:
+    """Return samples with boxes whose phrases have one to ``longest`` words; all else is left out."""
+    kept: list[Sample] = []
+    for sample in samples:
+        phrases = [tuple(phrase for phrase in each if _fits(phrase, longest)) for each in sample.phrases]
+        rows = [i for i, references in enumerate(phrases) if references]
+        if rows:
+            kept.append(replace(sample, boxes=sample.boxes[rows], phrases=tuple(phrases[i] for i in rows)))
+    return kept
+
+
+def _fits(phrase: str, longest: int | None) -> bool:
+    words = len(tokenize(phrase))
+    return words > 0 and (longest is None or words <= longest)

@@ -1,1 +1,0 @@
-"""Where: feature maps and areas of a picture."""

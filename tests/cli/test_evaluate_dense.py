@@ -1,0 +1,301 @@
+"""``saywhere evaluate dense`` as it is typed, on stub models and without Java; once with the real METEOR."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from photographs import quarters
+from stubs import StubModel
+from typer.testing import CliRunner, Result
+
+from saywhere import cli
+from saywhere.cli.evaluate import dense as command
+from saywhere.errors import UserError
+from saywhere.evaluation import meteor
+from saywhere.evaluation.meteor import find_java
+
+pytest.importorskip("matplotlib", reason="needs the extra evaluate")
+
+
+class StubMeteor:
+    """1 for a caption that is among the references, else 0."""
+
+    version = "stub"
+
+    def __enter__(self) -> StubMeteor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def score(self, pairs) -> list[float]:
+        return [float(said in references) for said, references in pairs]
+
+
+class Weighted(StubModel):
+    """The stub with what tells one model from another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = 0
+        self.changes: list[str] = []
+
+    def require(self, part: str, what: str) -> None:
+        assert part == "densecap"
+
+    def digest(self) -> str:
+        return f"{self.weights} {self.changes}"
+
+    def load(self, name, device, changes, part) -> Weighted:
+        self.changes = changes or []
+        return self
+
+
+@pytest.fixture
+def model(monkeypatch, tmp_path) -> Weighted:
+    stub = Weighted()
+    monkeypatch.setattr(command, "load_model", stub.load)
+    monkeypatch.setattr(meteor, "Meteor", StubMeteor)
+    monkeypatch.chdir(tmp_path)
+    return stub
+
+
+def dense(*arguments: object) -> Result:
+    return CliRunner().invoke(cli.app, ["evaluate", "dense", *map(str, arguments)], catch_exceptions=False)
+
+
+def album(count: int = 4) -> Path:
+    """A data set of images in which the stub finds the whole image and names it, and its left half too high."""
+    folder = Path("album")
+    (folder / "p").mkdir(parents=True)
+    rows = []
+    for number in range(count):
+        quarters(64, 32).save(folder / "p" / f"{number}.png")
+        regions = [{"box": [0, 0, 64, 32], "phrase": "thing 0 in 250"}, {"box": [32, 0, 64, 32], "phrase": "the right"}]
+        rows.append({"image": f"p/{number}.png", "split": "dev", "regions": regions})
+    (folder / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def report(folder: str = "out") -> dict:
+    return json.loads(Path(folder, "report.json").read_text())
+
+
+def written(path: str) -> list[dict]:
+    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+
+
+def test_a_model_on_a_data_set(model):
+    done = dense("--model", "m", "--data", album(), "--out", "out", "--batch", 3)
+    assert (done.exit_code, done.stderr, model.batches) == (0, "", [3, 1])
+    row = report()
+    assert (row["task"], row["protocol"], row["split"], row["images"], row["model"]) == (
+        "dense",
+        "clean",
+        "dev",
+        4,
+        "m",
+    )
+    assert (row["data"], row["proposals"], row["meteor_version"], row["skipped"]) == ("jsonl album", "rpn", "stub", {})
+    # 4 of 8 truths are found, by the 4 best detections; the left halves overlap the whole by 0.5, which is taken.
+    assert (row["detections"], row["truths"], row["language_meteor"]) == (8, 8, 0.5)
+    assert [row["map"], row["detection_map"]] == pytest.approx([51 / 101] * 2)
+    assert (
+        row["seconds"] > 0 and row["command"].split()[0] == "saywhere"
+    )  # then the words of the process, here pytest's
+    assert [line["image"] for line in written("out/predictions.jsonl")] == [f"p/{n}.png" for n in range(4)]
+    # Four whole images with the score 0.9 match; the left halves, with 0.2, overlap the whole by a half, and match.
+    bins = [(one["count"], one["matched"]) for one in row["calibration"]["bins"]]
+    assert bins == [(4, 1), (4, 1)] and row["calibration"]["ece"] == pytest.approx((0.1 + 0.8) / 2)
+    assert row["calibration"]["brier"] == pytest.approx((0.01 + 0.64) / 2)
+    assert "4 images, protocol clean: mAP 0.5050, detection mAP 0.5050, language METEOR 0.5000" in done.stdout
+    names = {path.name for path in Path("out").iterdir()}
+    assert {
+        "report.json",
+        "report.md",
+        "ap.png",
+        "reliability.png",
+        "examples.html",
+        "examples",
+        "truth.jsonl",
+    } <= names
+    # The two files that are left can be scored again.
+    again = dense("--predictions", "out/predictions.jsonl", "--truth", "out/truth.jsonl", "--out", "again")
+    assert again.exit_code == 0
+    scores = ("images", "map", "detection_map", "language_meteor", "ap", "truths")
+    assert [report("again")[key] for key in scores] == [row[key] for key in scores]
+
+
+def test_a_run_goes_on(model):
+    root = album()
+    dense("--model", "m", "--data", root, "--out", "out", "--limit", 2)
+    assert report()["images"] == 2
+    lines = Path("out/predictions.jsonl")
+    lines.write_bytes(lines.read_bytes()[:-20])  # killed in mid-line
+    model.batches.clear()
+    assert dense("--model", "m", "--data", root, "--out", "out").exit_code == 0
+    assert (model.batches, report()["images"]) == ([3], 4)
+    assert [line["image"] for line in written("out/predictions.jsonl")] == [f"p/{n}.png" for n in range(4)]
+
+
+def test_another_model_does_not_go_on(model):
+    root = album(1)
+    dense("--model", "m", "--data", root, "--out", "out")
+    before = Path("out/predictions.jsonl").read_bytes()
+    model.weights = 1
+    done = dense("--model", "m", "--data", root, "--out", "out", "--proposals", "gt")
+    assert done.exit_code == 2 and done.stderr.count("\n") == 1
+    assert "out/predictions.jsonl: was made with another model and another proposals; remove it" in done.stderr
+    Path("out/settings.json").unlink()
+    assert "was made by an unknown program" in dense("--model", "m", "--data", root, "--out", "out").stderr
+    assert Path("out/predictions.jsonl").read_bytes() == before
+
+
+def test_true_boxes_and_boxes_of_a_file_as_proposals(model):
+    root = album(2)
+    assert dense("--model", "m", "--data", root, "--out", "gt", "--proposals", "gt").exit_code == 0
+    assert written("gt/predictions.jsonl")[1]["boxes"] == [[0, 0, 64, 32], [32, 0, 64, 32]]
+    assert (report("gt")["detection_map"], report("gt")["proposals"]) == (1, "gt")
+    Path("b.jsonl").write_text('{"image": "p/1.png", "boxes": [[1, 2, 3, 4]]}\n')
+    assert dense("--model", "m", "--data", root, "--out", "file", "--proposals", "b.jsonl").exit_code == 0
+    assert [line["boxes"] for line in written("file/predictions.jsonl")] == [[], [[1, 2, 3, 4]]]
+    done = dense("--model", "m", "--data", root, "--out", "x", "--proposals", "edge")
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert "error: --proposals edge: neither rpn" in done.stderr and "and no such file" in done.stderr
+
+
+def test_images_that_fail_are_left_out_and_named(model):
+    root = album()
+    cut = Path(root, "p", "1.png")
+    cut.write_bytes(cut.read_bytes()[:60])
+    done = dense("--model", "m", "--data", root, "--out", "out")
+    assert done.exit_code == 1 and "skipped: p/1.png: " in done.stderr
+    assert report()["images"] == 3 and list(report()["skipped"]) == ["p/1.png"]
+    assert report()["map"] == pytest.approx(51 / 101), "an image that nobody saw does not lower the recall"
+
+
+def test_a_missing_image_is_told(model):
+    root = album()
+    Path(root, "p", "3.png").unlink()
+    done = dense("--model", "m", "--data", root, "--out", "out")
+    assert done.exit_code == 1 and "missing image: 1 (p/3.png)" in done.stderr
+    assert (report()["images"], report()["data_problems"]) == (3, {"missing image": 1})
+
+
+def test_interrupted(model, monkeypatch):
+    root = album()
+    usual = StubModel.describe
+
+    def stop(self, images, *arguments, **options):
+        if self.batches:
+            raise KeyboardInterrupt
+        return usual(self, images, *arguments, **options)
+
+    monkeypatch.setattr(StubModel, "describe", stop)
+    done = dense("--model", "m", "--data", root, "--out", "out", "--batch", 2)
+    assert (done.exit_code, done.stderr) == (
+        130,
+        "interrupted after 2 of 4 images; the same command goes on from here\n",
+    )
+
+
+CAT = {"image": "c.jpg", "width": 9, "height": 9, "boxes": [[0, 0, 9, 9]], "captions": ["a cat"]}
+
+
+def put(name: str, *rows: dict) -> str:
+    Path(name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return name
+
+
+def test_files_of_another_program(model):
+    said = put("p.jsonl", CAT | {"scores": [12.5]}, CAT | {"image": "other.jpg", "scores": [1]})
+    true = put("t.jsonl", CAT, CAT | {"image": "d.jpg"})
+    done = dense("--predictions", said, "--truth", true, "--protocol", "original", "--out", "out", "--split", "mine")
+    assert done.exit_code == 0, done.stderr
+    assert "1 images have no line in p.jsonl: no region predicted\n" in done.stderr
+    assert "1 images in p.jsonl have no truth, and do not count\n" in done.stderr
+    row = report()
+    assert (row["protocol"], row["data"], row["split"], row["model"]) == ("original", "t.jsonl", "mine", None)
+    assert row["calibration"] is None and not Path("out/reliability.png").exists(), "12.5 is no probability"
+    assert (row["without_prediction"], row["without_truth"], row["images"]) == (1, 1, 2)
+    assert row["map"] == pytest.approx(0.5), "50 of 100 recalls"
+    assert dense("--predictions", said, "--truth", true, "--limit", 1, "--out", "out").exit_code == 0
+    assert (report()["images"], report()["map"]) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--model", "m"), "give --data, for a model; or --predictions"),
+        (("--predictions", "p.jsonl"), "give --data, for a model; or --predictions"),
+        (
+            ("--predictions", "p.jsonl", "--truth", "t.jsonl", "--device", "cpu"),
+            "give --data, for a model; or --predictions",
+        ),
+        (("--predictions", "p.jsonl", "--truth", "t.jsonl"), "p.jsonl: cannot be read (No such file or directory)"),
+        (
+            ("--predictions", "here.jsonl", "--truth", "e.jsonl"),
+            "has none of the 1 images of e.jsonl; it names 'c.jpg'",
+        ),
+        (("--predictions", "e.jsonl", "--truth", "e.jsonl"), "e.jsonl line 1: has boxes but no scores"),
+    ],
+)
+def test_mistakes_are_one_line(model, arguments, message):
+    put("e.jsonl", CAT | {"image": "e.jpg"})
+    put("here.jsonl", CAT | {"scores": [1]})
+    done = dense(*arguments, "--out", "out")
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.startswith("error: ") and message in done.stderr
+    assert not Path("out").exists()
+
+
+def test_what_is_not_installed_is_one_line_before_any_work(model, monkeypatch):
+    def no_java():
+        raise UserError("there is no Java: pip install 'saywhere[evaluate]'")
+
+    root = album(1)
+    monkeypatch.setattr(meteor, "Meteor", no_java)
+    done = dense("--model", "m", "--data", root, "--out", "out")
+    assert (done.exit_code, done.stderr) == (2, "error: there is no Java: pip install 'saywhere[evaluate]'\n")
+    usual = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "matplotlib" else usual(name))
+    done = dense("--model", "m", "--data", root, "--out", "out")
+    assert done.stderr.startswith("error: evaluation needs matplotlib") and "saywhere[evaluate]" in done.stderr
+    assert (model.batches, Path("out").exists()) == ([], False)
+
+
+@pytest.mark.skipif(find_spec("pycocoevalcap") is None, reason="needs the extra evaluate (pycocoevalcap)")
+def test_with_the_real_meteor(tmp_path, monkeypatch):
+    try:
+        find_java()
+    except UserError as error:
+        pytest.skip(str(error))
+    monkeypatch.chdir(tmp_path)
+    said = put("p.jsonl", CAT | {"scores": [0.5], "captions": ["a dog"]})
+    done = dense("--predictions", said, "--truth", put("t.jsonl", CAT | {"captions": ["the dog runs"]}), "--out", "out")
+    assert done.exit_code == 0, done.stderr
+    row = report()
+    # METEOR gives this pair 0.1832: more than 0, 0.05, 0.1 and 0.15.
+    assert row["language_meteor"] == pytest.approx(0.18320610687022898, abs=1e-15)
+    assert [row["ap"][f"iou_0.7/meteor_{m}"] for m in ("0", "0.05", "0.1", "0.15", "0.2", "0.25")] == [1, 1, 1, 1, 0, 0]
+    assert row["map"] == pytest.approx(4 / 6) and row["meteor_version"].startswith("METEOR 1.5 (-l en -norm)")
+
+
+def test_a_changed_option_is_another_model(model: Weighted) -> None:
+    root = album()
+    assert dense("--model", "m", "--data", root, "--out", "scores").exit_code == 0
+    changed = dense("--model", "m", "--data", root, "--out", "scores", "--set", "decoding.beam_size=3")
+    assert changed.exit_code == 2 and "another model" in changed.output
+    assert model.changes == ["decoding.beam_size=3"]
+    assert dense("--model", "m", "--data", root, "--out", "other", "--set", "decoding.beam_size=3").exit_code == 0
+    assert report("other")["set"] == ["decoding.beam_size=3"]
+    assert "give --data" in dense("--predictions", "a", "--truth", "b", "--set", "decoding.beam_size=3").output
+
+
+def test_the_model_is_the_bundled_one_if_none_is_named(model: Weighted) -> None:
+    assert dense("--data", album(1), "--out", "out").exit_code == 0
+    assert report()["model"] == "flickr-coco"

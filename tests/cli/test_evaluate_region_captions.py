@@ -1,0 +1,103 @@
+"""``saywhere evaluate region-captions`` as it is typed, on a tiny captioner of boxes and without Java."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from photographs import noise
+from tiny_captioner import tiny_captioner
+from tiny_densecap import tiny_model
+from typer.testing import CliRunner, Result
+
+import saywhere
+from saywhere import cli
+from saywhere.evaluation import meteor
+from saywhere.evaluation.captions import metrics as captioning
+from saywhere.evaluation.captions.metrics import CaptionScores
+from saywhere.networks import checkpoint
+
+BOXES = ([0, 0, 40, 60], [50, 5, 90, 60])
+
+
+class StubMeteor:
+    version = "stub"
+
+    def __enter__(self) -> StubMeteor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def lengths(said, true, scorer) -> CaptionScores:
+    """The mean number of words, as every metric."""
+    each = {name: float(len(text.split())) for name, text in said.items()}
+    assert set(said) == set(true) and all(true.values())
+    return CaptionScores(dict.fromkeys(captioning.ORDER, sum(each.values()) / len(each)), each)
+
+
+@pytest.fixture
+def files(monkeypatch, tmp_path: Path) -> tuple[Path, str]:
+    monkeypatch.setattr(meteor, "Meteor", StubMeteor)
+    monkeypatch.setattr(captioning, "score_captions", lengths)
+    lines = []
+    for number in range(3):
+        noise(96, 64, number).save(tmp_path / f"{number}.png")
+        regions = [{"box": box, "phrase": "a dog"} for box in BOXES]
+        lines.append(json.dumps({"image": f"{number}.png", "split": "dev", "regions": regions}))
+    (tmp_path / "data.jsonl").write_text("\n".join(lines) + "\n")
+    return tmp_path / "data.jsonl", str(
+        checkpoint.save(tiny_captioner(decoder="rnn", describe_boxes=True), tmp_path / "m")
+    )
+
+
+def region_captions(*arguments: object) -> Result:
+    return CliRunner().invoke(cli.app, ["evaluate", "region-captions", *map(str, arguments), "--device", "cpu"])
+
+
+def test_each_true_box_is_described(files, tmp_path):
+    data, model = files
+    result = region_captions("--model", model, "--data", data, "--out", tmp_path / "out", "--limit", 2)
+    assert result.exit_code == 0, result.output
+    row = json.loads((tmp_path / "out/report.json").read_text())
+    assert (row["task"], row["boxes"], row["merge"], "set" in row) == ("region-captions", 4, 0.7, False)
+    said = [
+        r.captions for r in saywhere.load(model).describe([str(tmp_path / f"{n}.png") for n in (0, 1)], [BOXES] * 2)
+    ]
+    assert row["bleu_1"] == sum(len(text.split()) for texts in said for text in texts) / 4
+
+
+def test_options_of_the_model_can_be_changed(files, tmp_path):
+    data, model = files
+    result = region_captions(
+        "--model", model, "--data", data, "--out", tmp_path / "out", "--set", "decoding.max_words=1"
+    )
+    assert result.exit_code == 0, result.output
+    row = json.loads((tmp_path / "out/report.json").read_text())
+    assert row["set"] == ["decoding.max_words=1"] and row["bleu_1"] <= 1.0
+    wrong = region_captions(
+        "--model", model, "--data", data, "--out", tmp_path / "other", "--set", "decoding.max_word=1"
+    )
+    assert wrong.exit_code == 2 and "max_word" in wrong.output
+
+
+def test_images_that_cannot_be_read_are_named(files, tmp_path):
+    data, model = files
+    (tmp_path / "1.png").write_bytes(b"broken")
+    result = region_captions("--model", model, "--data", data, "--out", tmp_path / "out")
+    assert result.exit_code == 1 and "1.png" in result.output
+    assert json.loads((tmp_path / "out/report.json").read_text())["boxes"] == 4
+
+
+def test_a_dense_captioner_describes_boxes_and_attention_does_not(files, tmp_path):
+    data, _ = files
+    densecap = checkpoint.save(tiny_model(), tmp_path / "densecap")
+    result = region_captions("--model", densecap, "--data", data, "--out", tmp_path / "out", "--limit", 1)
+    assert result.exit_code == 0, result.output
+    assert json.loads((tmp_path / "out/report.json").read_text())["boxes"] == 2
+    attention = checkpoint.save(tiny_captioner(), tmp_path / "attention")
+    wrong = region_captions("--model", attention, "--data", data, "--out", tmp_path / "no")
+    assert (wrong.exit_code, wrong.stderr.count("\n")) == (2, 1)
+    assert "cannot describe given boxes: that needs a model with the part densecap" in wrong.stderr

@@ -1,0 +1,169 @@
+"""Every kind of model with every command that takes ``--model``: it works, or ends with one line and exit code 2."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from flickr_entities import write_flickr
+from photographs import noise
+from tiny_aligner import SENTENCES, tiny_aligner
+from tiny_captioner import tiny_captioner
+from tiny_classes import tiny_networks
+from tiny_densecap import PHRASES, tiny_model
+from typer.testing import CliRunner
+
+import saywhere
+from saywhere import cli
+from saywhere.configs.region_rnn import RegionRnnConfig
+from saywhere.evaluation import meteor
+from saywhere.evaluation.captions import metrics
+from saywhere.models.bundle import CONFIGS
+from saywhere.networks import checkpoint
+from saywhere.networks.region_rnn import RegionRnn
+from saywhere.serve import server
+from saywhere.text import Vocabulary
+
+pytest.importorskip("matplotlib", reason="needs the extra evaluate")
+
+KINDS = ("flickr-coco", "densecap", "aligner", "captioner", "box-captioner", "region-rnn", "classes")
+"""The shipped bundle, and a checkpoint of each part; two of the captioner, with attention and for boxes."""
+DETECTS = {"flickr-coco", "densecap"}
+ALIGNS = {"flickr-coco", "aligner"}
+CAPTIONS = {"flickr-coco", "captioner", "box-captioner"}
+COMMANDS: dict[str, tuple[list[str], set[str]]] = {
+    "describe": (["IMAGE"], DETECTS),
+    "describe ": (["IMAGE", "--boxes", "BOXES"], DETECTS | {"box-captioner"}),
+    "ground": (["IMAGE", "a dog on the grass"], DETECTS | ALIGNS),
+    "ground ": (["IMAGE", "a dog", "the sky"], DETECTS | ALIGNS),
+    "caption": (["IMAGE"], CAPTIONS),
+    "serve": (["--port", "0"], DETECTS | ALIGNS | CAPTIONS),
+    "index": (["ALBUM", "--index", "OUT"], ALIGNS),
+    "search": (["a dog", "--index", "INDEX"], {"aligner"}),
+    "pseudo-label": (["ALBUM", "--split", "dev", "--limit", "2", "--out", "OUT"], ALIGNS),
+    "evaluate dense": (["--data", "ALBUM", "--limit", "2", "--out", "OUT"], DETECTS),
+    "evaluate caption": (["--data", "ALBUM", "--limit", "2", "--out", "OUT"], CAPTIONS),
+    "evaluate region-captions": (["--data", "ALBUM", "--limit", "2", "--out", "OUT"], DETECTS | {"box-captioner"}),
+    "evaluate rank": (["--data", "ALBUM", "--limit", "2", "--out", "OUT"], ALIGNS),
+    "evaluate retrieval": (["--data", "ALBUM", "--limit", "2", "--queries", "2", "--out", "OUT"], DETECTS),
+    "evaluate search": (["--data", "ALBUM", "--limit", "2", "--out", "OUT"], ALIGNS),
+    "evaluate ground": (["--data", "FLICKR", "--limit", "2", "--out", "OUT"], DETECTS | ALIGNS),
+    "evaluate ground ": (["--data", "FLICKR", "--limit", "2", "--part", "densecap", "--out", "OUT"], DETECTS),
+    "evaluate nouns": (["--data", "ALBUM", "--limit", "2", "--out", "OUT"], DETECTS),
+    "train-classes": (["--data", "ALBUM", "--split", "dev", "--out", "OUT"], set()),
+    "evaluate attention": (["--data", "FLICKR", "--limit", "2", "--out", "OUT"], {"flickr-coco", "captioner"}),
+}
+"""Arguments of each command (a space behind its name tells a second way of it), and the kinds that can do it."""
+
+
+class StubMeteor:
+    version = "stub"
+
+    def __enter__(self) -> StubMeteor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def score(self, pairs: Any) -> list[float]:
+        return [0.5 for _ in pairs]
+
+
+def no_scores(captions: dict[str, str], references: dict[str, Any], scorer: Any) -> metrics.CaptionScores:
+    """In place of the COCO caption evaluation's Java programs."""
+    assert set(captions) == set(references)
+    return metrics.CaptionScores(dict.fromkeys(metrics.ORDER, 0.5), dict.fromkeys(captions, 0.5))
+
+
+def commands(group: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every command of the program, by its words."""
+    for name, command in group.commands.items():
+        whole = f"{path} {name}".strip()
+        if hasattr(command, "commands"):
+            yield from commands(command, whole)
+        else:
+            yield whole, command
+
+
+def with_model() -> list[str]:
+    """The commands with the option ``--model``."""
+    program = typer.main.get_command(cli.app)
+    return [name for name, command in commands(program) if any("--model" in p.opts for p in command.params)]
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The models by kind, and the data that the commands are given."""
+    root = tmp_path_factory.mktemp("models")
+    trunk = {"backbone": "test_efficientnet", "long_side": 64, "multiple": 64, "strides": [32]}
+    config = RegionRnnConfig().merge({"trunk": trunk, "embed_dim": 16, "hidden_size": 16, "word_size": 8})
+    networks = {
+        "densecap": tiny_model(),
+        "aligner": tiny_aligner(),
+        "captioner": tiny_captioner(),
+        "box-captioner": tiny_captioner(decoder="rnn", describe_boxes=True),
+        "region-rnn": RegionRnn(config, Vocabulary.build(PHRASES), pretrained_backbone=False),
+        "classes": tiny_networks()["classes"],
+    }
+    assert {checkpoint.part_of(network) for network in networks.values()} == set(CONFIGS), "a kind of model is missing"
+    made = {kind: str(checkpoint.save(network, root / kind)) for kind, network in networks.items()}
+    album, rows = root / "album", []
+    album.mkdir()
+    for number in range(2):
+        noise(96, 64, number).save(album / f"{number}.png")
+        regions = [{"box": [8 * i, 0, 48 + 8 * i, 60], "phrase": phrase} for i, phrase in enumerate(PHRASES)]
+        row = {"image": f"{number}.png", "split": "dev", "regions": regions, "sentences": SENTENCES[:2]}
+        rows.append(json.dumps(row) + "\n")
+    (album / "data.jsonl").write_text("".join(rows))
+    (root / "boxes.json").write_text("[[0, 0, 40, 60]]")
+    flickr = write_flickr(root / "data")
+    with saywhere.Index(root / "index", made["aligner"]) as index:
+        index.add(album)
+    data = {"IMAGE": album / "0.png", "BOXES": root / "boxes.json", "ALBUM": album, "FLICKR": flickr}
+    data["INDEX"] = root / "index"
+    return {"flickr-coco": "flickr-coco", **made, **{word: str(place) for word, place in data.items()}}
+
+
+@pytest.fixture(scope="module")
+def load() -> Any:
+    """A model is loaded once for all commands."""
+    usual = saywhere.load
+
+    @cache
+    def loaded(folder: str, settings: str) -> Any:
+        return usual(folder, **json.loads(settings))
+
+    return lambda folder, **settings: loaded(str(folder), json.dumps(settings))
+
+
+def test_every_command_that_takes_a_model_is_in_the_table() -> None:
+    assert {name.strip() for name in COMMANDS} == set(with_model())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_it_works_or_ends_with_one_line(
+    command: str, kind: str, places: dict[str, str], load: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(saywhere, "load", load, raising=False)
+    monkeypatch.setattr(meteor, "Meteor", StubMeteor)
+    monkeypatch.setattr(metrics, "score_captions", no_scores)
+    monkeypatch.setattr(server, "run", lambda app, listening, *_: listening.close())  # or it would serve for ever
+    monkeypatch.chdir(tmp_path)
+    arguments, able = COMMANDS[command]
+    words = [{**places, "OUT": str(tmp_path / "out")}[word] if word.isupper() else word for word in arguments]
+    done = CliRunner().invoke(
+        cli.app, [*command.split(), *words, "--model", places[kind], "--device", "cpu"], catch_exceptions=False
+    )
+    if kind in able:
+        assert done.exit_code == 0, done.output
+    else:
+        assert done.exit_code == 2, done.output
+        lines = [line for line in done.stderr.splitlines() if " a second" not in line]  # progress
+        assert len(lines) == 1 and lines[0].startswith("error: "), done.stderr
+        assert not (tmp_path / "out").exists()

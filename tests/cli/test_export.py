@@ -1,0 +1,64 @@
+"""``saywhere export`` as it is typed: one model of training checkpoints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from photographs import noise
+from tiny_captioner import tiny_captioner
+from tiny_densecap import tiny_model
+from typer.testing import CliRunner, Result
+
+import saywhere
+from saywhere import cli
+from saywhere.networks import checkpoint
+from saywhere.networks.captioner.network import Captioner
+from saywhere.networks.densecap.network import DenseCap
+
+
+def export(*arguments: object) -> Result:
+    return CliRunner().invoke(cli.app, ["export", *map(str, arguments)])
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory) -> tuple[Path, Path]:
+    """A dense captioner, and a captioner that was trained on its trunk."""
+    root = tmp_path_factory.mktemp("runs")
+    densecap = tiny_model()
+    return checkpoint.save(densecap, root / "densecap"), checkpoint.save(captioner_on(densecap), root / "captioner")
+
+
+def captioner_on(densecap: DenseCap) -> Captioner:
+    """A captioner of whole images, whose trunk has the same backbone and no pyramid."""
+    captioner = tiny_captioner(decoder="gru")
+    captioner.trunk.load_state_dict(densecap.trunk.state_dict(), strict=False)
+    return captioner
+
+
+def test_one_model_answers_as_its_parts_do(folders, tmp_path):
+    densecap, captioner = folders
+    result = export(densecap, captioner, "--out", tmp_path / "both")
+    assert result.exit_code == 0 and f"written: {tmp_path / 'both'}" in result.stdout, result.output
+    noise(96, 64).save(tmp_path / "a.png")
+    both = saywhere.load(tmp_path / "both")
+    assert both.parts == ("densecap", "captioner")
+    assert both.caption(tmp_path / "a.png").sentence == saywhere.load(captioner).caption(tmp_path / "a.png").sentence
+    found, expected = (saywhere.load(f).describe(tmp_path / "a.png") for f in (tmp_path / "both", densecap))
+    assert found.captions == expected.captions  # weights are rounded to half precision
+    np.testing.assert_allclose(found.boxes, expected.boxes, atol=0.1)
+    np.testing.assert_allclose(found.scores, expected.scores, atol=1e-3)
+    sizes = [(folder / "model.safetensors").stat().st_size for folder in (tmp_path / "both", densecap, captioner)]
+    assert sizes[0] < sum(sizes[1:])
+
+
+def test_parts_with_different_trunks_are_refused(folders, tmp_path):
+    other = checkpoint.save(captioner_on(tiny_model(seed=7)), tmp_path / "other")
+    result = export(folders[0], other, "--out", tmp_path / "both")
+    assert result.exit_code == 2 and "trunk" in result.stderr and result.stderr.count("\n") == 1
+    assert not (tmp_path / "both").exists()
+    twice = export(folders[0], folders[0], "--out", tmp_path / "both")
+    assert twice.exit_code == 2 and "both have the part densecap" in twice.stderr
+    missing = export(folders[0], tmp_path / "nowhere", "--out", tmp_path / "both")
+    assert missing.exit_code == 2 and "nowhere" in missing.stderr and missing.stderr.count("\n") == 1

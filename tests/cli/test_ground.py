@@ -1,0 +1,174 @@
+"""``saywhere ground`` as it is typed, on a tiny aligner and a tiny dense captioner."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from photographs import noise
+from PIL import Image
+from tiny_aligner import SENTENCES, tiny_aligner
+from tiny_captioner import tiny_captioner
+from tiny_densecap import tiny_model
+from typer.testing import CliRunner, Result
+
+import saywhere
+from saywhere import cli
+from saywhere.images import open_image
+from saywhere.networks import checkpoint
+
+
+@pytest.fixture(scope="module")
+def aligner(tmp_path_factory) -> str:
+    return str(checkpoint.save(tiny_aligner(), tmp_path_factory.mktemp("aligner")))
+
+
+@pytest.fixture(scope="module")
+def densecap(tmp_path_factory) -> str:
+    return str(checkpoint.save(tiny_model(), tmp_path_factory.mktemp("densecap")))
+
+
+@pytest.fixture(scope="module")
+def models(aligner, densecap) -> dict[str, saywhere.Model]:
+    return {folder: saywhere.load(folder, device="cpu") for folder in (aligner, densecap)}
+
+
+@pytest.fixture
+def image(tmp_path) -> Path:
+    noise(96, 64).save(tmp_path / "a.png")
+    return tmp_path / "a.png"
+
+
+def ground(*arguments: object) -> Result:
+    return CliRunner().invoke(cli.app, ["ground", *map(str, arguments), "--device", "cpu"])
+
+
+def test_a_sentence_is_cut_into_phrases_with_boxes(models, aligner, tmp_path):
+    path = tmp_path / "a.png"
+    noise(320, 200, seed=3).save(path)
+    out = tmp_path / "drawn" / "a.png"
+    result = ground(path, SENTENCES[0], "--model", aligner, "--beta", 0, "--out", out)
+    assert result.exit_code == 0, result.output
+    alignment = models[aligner].align(open_image(path), SENTENCES[0], beta=0.0)  # drawn at its full size
+    assert len(alignment.phrases) > 1 and "similarity" in result.output
+    for phrase in alignment.phrases:
+        assert phrase.words in result.output
+        assert " ".join(f"{v:.0f}" for v in phrase.box) in result.output
+    with Image.open(out) as drawn:
+        assert drawn.width == 320 and drawn.height > 200
+
+
+def test_phrases_are_cut_as_people_cut_them(models, aligner, densecap, image):
+    for folder in (aligner, densecap):
+        row = json.loads(ground(image, SENTENCES[0], "--model", folder, "--json").stdout)
+        found = models[folder].ground(image, SENTENCES[0])
+        assert [phrase["words"] for phrase in row["phrases"]] == ["a man", "a red shirt", "a horse"]
+        assert tuple(phrase["words"] for phrase in row["phrases"]) == found.captions
+        assert [p["box"] for p in row["phrases"]] == [pytest.approx(box, abs=0.01) for box in found.boxes.tolist()]
+
+
+def test_what_is_not_in_the_image_has_no_box(aligner, image, tmp_path):
+    never = ("--set", "grounding.presence=[0,0,0,-9]")
+    row = json.loads(ground(image, SENTENCES[0], "--model", aligner, "--json", *never).stdout)
+    assert [sorted(phrase) for phrase in row["phrases"]] == [["found", "score", "words"]] * 3
+    assert not any(phrase["found"] for phrase in row["phrases"])
+    out = tmp_path / "b.png"
+    table = ground(image, SENTENCES[0], "--model", aligner, *never, "--out", out)
+    assert table.exit_code == 0 and table.stdout.count("not found") == 3
+    with Image.open(out) as drawn:
+        assert drawn.size == (96, 64)
+    shown = json.loads(ground(image, SENTENCES[0], "--model", aligner, "--json", *never, "--threshold", 0).stdout)
+    assert all(phrase["found"] and len(phrase["box"]) == 4 for phrase in shown["phrases"])
+
+
+def test_the_steps_show_how_it_comes_about(models, aligner, image, tmp_path):
+    steps = tmp_path / "steps"
+    result = ground(image, SENTENCES[0], "--model", aligner, "--beta", 0.05, "--save-steps", steps)
+    assert result.exit_code == 0, result.output
+    names = ["phrases.jpg", "regions.jpg", "sentence.jpg", "snippets.txt", "words.jpg"]
+    assert sorted(p.name for p in steps.iterdir()) == names
+    alignment = models[aligner].align(image, SENTENCES[0], beta=0.05)
+    lines = [line.split("\t") for line in (steps / "snippets.txt").read_text().splitlines()]
+    assert [words for _, words in lines] == [words for _, words in alignment.snippets()]
+    with Image.open(steps / "regions.jpg") as regions, Image.open(steps / "words.jpg") as words:
+        assert regions.size == (96, 64) and words.height > 64
+
+
+def test_json_on_demand(models, aligner, image):
+    result = ground(image, "a red shirt", "--model", aligner, "--json", "--beta", 100, "--regions", 2)
+    row = json.loads(result.stdout)
+    assert row == models[aligner].align(image, "a red shirt", beta=100.0, regions=2).to_dict()
+    assert [phrase["words"] for phrase in row["phrases"]] == ["a red shirt"]
+
+
+def test_several_texts_are_phrases_for_a_dense_captioner(models, densecap, image, tmp_path):
+    out = tmp_path / "b.jpg"
+    result = ground(image, "a dog", "the sky", "--model", densecap, "--json", "--out", out)
+    assert result.exit_code == 0, result.output
+    row = json.loads(result.stdout)
+    model = models[densecap]
+    best = model.score(image, ["a dog", "the sky"]).best()
+    assert [phrase["words"] for phrase in row["phrases"]] == ["a dog", "the sky"] == list(best.captions or ())
+    for phrase, region in zip(row["phrases"], best, strict=True):
+        assert phrase["box"] == pytest.approx(region.box, abs=0.01)
+        assert phrase["score"] == pytest.approx(region.score, abs=1e-5)
+    with Image.open(out) as drawn:
+        assert drawn.width == 96 and drawn.height > 64
+    table = ground(image, "a dog", "the zebra", "--model", densecap)
+    assert "the zebra" in table.stdout and "score" in table.stdout and "does not know: zebra" in table.stderr
+    empty = ground(image, "a dog", "", "a cat", "--model", densecap)
+    assert empty.exit_code == 2 and "the phrase '' has no word" in empty.output
+    fewer = ground(image, "a dog", "the sky", "--model", densecap, "--json", "--regions", 1)
+    only = model.describe(image, top=1).boxes[0].tolist()
+    assert [phrase["box"] for phrase in json.loads(fewer.stdout)["phrases"]] == [pytest.approx(only, abs=0.01)] * 2
+
+
+def test_the_part_can_be_chosen(models, aligner, densecap, image):
+    best = models[densecap].score(image, ["a dog"]).best()
+    one = json.loads(ground(image, "a dog", "--part", "densecap", "--model", densecap, "--json").stdout)
+    assert one["phrases"][0]["score"] == pytest.approx(best.scores[0], rel=1e-4)
+    phrases = ("a red shirt", "a horse")
+    for arguments in (("--part", "aligner"), ()):  # it is what a model without a dense captioner uses anyway
+        row = json.loads(ground(image, *phrases, *arguments, "--model", aligner, "--json").stdout)
+        found = models[aligner].ground(image, list(phrases))
+        assert [p["similarity"] for p in row["phrases"]] == pytest.approx(found.similarities.tolist(), rel=1e-4)
+        assert [p["box"] for p in row["phrases"]] == [pytest.approx(box, abs=0.01) for box in found.boxes.tolist()]
+
+
+def test_options_of_the_model_may_be_changed(aligner, image):
+    whole = ground(image, SENTENCES[0], "--model", aligner, "--json", "--set", "aligner.size_bonus=99")
+    phrases = json.loads(whole.stdout)["phrases"]
+    assert [phrase["box"] for phrase in phrases] == [[0, 0, 96, 64]] * 3
+    wrong = ground(image, SENTENCES[0], "--model", aligner, "--set", "size_bonu=99")
+    assert wrong.exit_code == 2 and "size_bonus" in wrong.stderr and wrong.stderr.count("\n") == 1
+
+
+def test_the_image_is_opened_once(aligner, image, tmp_path, monkeypatch):
+    opened = []
+    real = Image.open
+    monkeypatch.setattr(Image, "open", lambda file, **options: opened.append(str(file)) or real(file, **options))
+    for extra in ((), ("--out", tmp_path / "out.png", "--save-steps", tmp_path / "steps")):
+        opened.clear()
+        assert ground(image, SENTENCES[0], "--model", aligner, *extra).exit_code == 0
+        assert opened == [str(image)]
+
+
+def test_user_fixable_errors_are_one_line(aligner, densecap, image, tmp_path):
+    captioner = checkpoint.save(tiny_captioner(), tmp_path / "captioner")
+    for arguments, message in (
+        ((image, "...", "--model", aligner), "has no word"),
+        ((tmp_path / "b.png", "a dog", "--model", aligner), "b.png: no such file"),
+        ((image, "a dog", "--model", aligner, "--out", tmp_path / "a.gif"), "is written as .jpg or .png"),
+        ((image, "a dog", "--model", captioner), "needs a model with the part aligner"),
+        ((image, "a dog", "the sky", "--model", captioner), "needs a model with the part aligner"),
+        ((image, "a dog", "--model", aligner, "--part", "densecap"), "needs a model with the part densecap"),
+        ((image, "a dog", "--model", densecap, "--beta", 1), "needs a model with the part aligner"),
+        ((image, "a dog", "--model", aligner, "--threshold", 0.5), "saywhere calibrate makes it so"),
+        ((image, "a dog", "the sky", "--model", densecap, "--beta", 1), "--beta are for one sentence"),
+        ((image, "a dog", "--part", "densecap", "--save-steps", tmp_path), "--save-steps and --beta are for one sent"),
+        ((image, "a dog", "--model", "no-such-model"), "no model 'no-such-model'"),
+    ):
+        result = ground(*arguments)
+        assert result.exit_code == 2 and message in result.output, result.output
+        assert result.output.startswith("error: ") and result.output.count("\n") == 1

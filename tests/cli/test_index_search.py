@@ -1,0 +1,123 @@
+"""``saywhere index`` and ``saywhere search`` as they are typed, on a tiny aligner."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from photographs import noise
+from PIL import Image
+from tiny_aligner import SENTENCES, tiny_aligner
+from tiny_captioner import tiny_captioner
+from typer.testing import CliRunner, Result
+
+import saywhere
+from saywhere import cli
+from saywhere.networks import checkpoint
+
+
+@pytest.fixture(scope="module")
+def aligner(tmp_path_factory) -> str:
+    return str(checkpoint.save(tiny_aligner(), tmp_path_factory.mktemp("aligner")))
+
+
+@pytest.fixture(scope="module")
+def album(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("album")
+    for number in range(4):
+        noise(96, 64, number).save(folder / f"{number}.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def index(aligner, album, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("indexes") / "i"
+    assert run("index", album, "--index", folder, "--model", aligner).exit_code == 0
+    return folder
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(cli.app, [*map(str, arguments), "--device", "cpu"], catch_exceptions=False)
+
+
+def test_index_counts_what_it_did_and_names_what_it_skipped(aligner, tmp_path) -> None:
+    for number in range(3):
+        noise(96, 64, number).save(tmp_path / f"{number}.png")
+    (tmp_path / "bad.png").write_bytes(b"no image")
+    command = ("index", tmp_path, "--index", tmp_path / "i", "--model", aligner, "--batch", 2)
+    first = run(*command)
+    assert (first.exit_code, first.stdout) == (1, "3 added, 0 updated, 0 unchanged, 0 removed, 1 skipped\n")
+    assert first.stderr == f"skipped: {tmp_path}/bad.png: not an image in a known format\n"
+    (tmp_path / "bad.png").unlink()
+    (tmp_path / "0.png").unlink()
+    again = run(*command, "--components", 4)
+    assert (again.exit_code, again.output) == (0, "0 added, 0 updated, 2 unchanged, 1 removed, 0 skipped\n")
+    vectors = tmp_path / "i" / "vectors-1.bin"  # a third was forgotten, so the files were written anew
+    vectors.write_bytes(vectors.read_bytes()[:-2])
+    broken = run("search", "two dogs", "--index", tmp_path / "i")
+    assert broken.exit_code == 2 and "--repair" in broken.stderr and broken.stderr.count("\n") == 1
+    repaired = run(*command, "--repair")
+    assert repaired.stdout == "1 added, 0 updated, 1 unchanged, 0 removed, 0 skipped\n"
+    assert run("search", "two dogs", "--index", tmp_path / "i").exit_code == 0
+
+
+def test_codes_are_proposed_for_a_large_index(aligner, album, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("saywhere.cli.index.LARGE", 4)
+    command = ("index", album, "--index", tmp_path / "i", "--model", aligner)
+    assert "--components 64" in run(*command).stderr
+    assert run(*command, "--components", 8).stderr == ""
+
+
+def test_search_prints_a_table_or_json_and_draws(aligner, album, index, tmp_path) -> None:
+    model = saywhere.load(aligner, device="cpu")
+    paths = [str(path) for path in sorted(album.glob("*.png"))]
+    scores = model.similarity(model.embed(paths), [model.embed_text(SENTENCES[1])])[:, 0]
+    result = run("search", SENTENCES[1], "--index", index, "--top", 2, "--json", "--out", tmp_path / "drawn")
+    assert result.exit_code == 0, result.output
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [row["image"] for row in lines] == [paths[i] for i in scores.argsort()[::-1][:2]]
+    assert lines[0]["similarity"] == pytest.approx(scores.max(), rel=2e-3)
+    assert [phrase["words"] for phrase in lines[0]["phrases"]] == ["two dogs", "the green grass"]
+    drawn = sorted((tmp_path / "drawn").iterdir())
+    assert [path.name for path in drawn] == [f"{n:03}-{Path(row['image']).stem}.jpg" for n, row in enumerate(lines, 1)]
+    with Image.open(drawn[0]) as image:
+        assert image.width == 800 and image.height > 533
+    table = run("search", "a man + a horse - the beach", "--index", index)
+    assert table.exit_code == 0 and "similarity" in table.stdout and "a man [" in table.stdout
+
+
+def test_search_by_an_image_and_within_one(album, index) -> None:
+    like = run("search", "--image", album / "2.png", "--index", index, "--json", "--top", 1)
+    assert json.loads(like.stdout)["image"] == str(album / "2.png")
+    within = ("search", "a horse", "--within", album / "2.png", "--index", index)
+    row = json.loads(run(*within, "--json", "--top", 2).stdout)
+    assert len(row["boxes"]) == len(row["similarities"]) == 2
+    assert "box" in run(*within).stdout
+
+
+def test_unknown_words_and_vanished_images_are_named(aligner, tmp_path) -> None:
+    noise(96, 64).save(tmp_path / "a.png")
+    run("index", tmp_path, "--index", tmp_path / "i", "--model", aligner)
+    (tmp_path / "a.png").unlink()
+    result = run("search", "a zebra", "--index", tmp_path / "i", "--out", tmp_path / "drawn")
+    assert result.exit_code == 1 and "does not know: zebra" in result.stderr
+    assert f"not drawn: {tmp_path}/a.png: no such file" in result.stderr
+
+
+def test_user_fixable_errors_are_one_line(album, index, tmp_path) -> None:
+    captioner = checkpoint.save(tiny_captioner(), tmp_path / "captioner")
+    for arguments, message in (
+        (("search", "a dog", "--index", tmp_path / "none"), "no index is here; make one: saywhere index PATH..."),
+        (("search", "--index", index), "a QUERY or --image FILE"),
+        (("search", "a dog", "--image", album / "0.png", "--index", index), "and not both"),
+        (("search", "--image", album / "0.png", "--within", album / "0.png", "--index", index), "--within needs"),
+        (("search", "...", "--index", index), "has no word"),
+        (("search", "a dog", "--index", index, "--model", captioner), "the part aligner"),
+        (("index", album, "--index", tmp_path / "new", "--model", captioner), "the part aligner"),
+        (("index", tmp_path / "gone", "--index", index), "no such file or folder"),
+        (("index", album, "--index", album / "0.png"), "0.png"),
+    ):
+        result = run(*arguments)
+        assert result.exit_code == 2 and message in result.stderr, result.output
+        assert result.stderr.startswith("error: ") and result.stderr.count("\n") == 1

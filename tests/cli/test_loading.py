@@ -1,0 +1,59 @@
+"""Models of the command line: loaded late, with options of the part that the command uses."""
+
+from __future__ import annotations
+
+import pytest
+from tiny_captioner import tiny_captioner
+from tiny_densecap import tiny_model
+
+import saywhere
+from saywhere.cli.loading import DeferredModel, Runtime, explain_oom, load_model
+from saywhere.errors import UserError
+from saywhere.networks import checkpoint
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory) -> str:
+    """A dense captioner and a captioner, which both have the option ``decoding.beam_size``."""
+    root = tmp_path_factory.mktemp("models")
+    densecap, captioner = tiny_model(), tiny_captioner(decoder="gru")
+    captioner.trunk.load_state_dict(densecap.trunk.state_dict(), strict=False)
+    folders = [checkpoint.save(densecap, root / "densecap"), checkpoint.save(captioner, root / "captioner")]
+    return str(checkpoint.merge(folders, root / "both"))
+
+
+def test_options_are_those_of_the_part_that_the_command_uses(both):
+    for part, changed in (("densecap", (2, 3)), ("captioner", (1, 2))):
+        model = load_model(both, Runtime("cpu"), ["decoding.beam_size=2"], part)
+        assert model.detector is not None and model.captioner is not None
+        sizes = (model.detector.config.decoding.beam_size, model.captioner.config.decoding.beam_size)
+        assert sizes == changed
+    other = load_model(both, Runtime("cpu"), ["densecap.decoding.beam_size=2"], "captioner")
+    assert other.detector is not None and other.detector.config.decoding.beam_size == 2
+    with pytest.raises(UserError, match=r"densecap\.decoding\.beam_size or captioner\.decoding\.beam_size"):
+        load_model(both, Runtime("cpu"), ["decoding.beam_size=2"])
+
+
+def test_the_configuration_is_read_without_the_weights(both, monkeypatch):
+    loaded = []
+    real = saywhere.load
+    monkeypatch.setattr(saywhere, "load", lambda *a, **o: loaded.append(a) or real(*a, **o), raising=False)
+    deferred = DeferredModel(both, Runtime("cpu"), ["trunk.long_side=64"], "captioner")
+    assert deferred.long_side == 64 and DeferredModel(both).long_side == 96 and loaded == []
+    assert DeferredModel(both).workers == DeferredModel(None, Runtime("cpu", "torch", 3)).workers == 1
+    assert DeferredModel(None, Runtime("cpu", threads=3)).workers == 3 and loaded == []
+    assert deferred().long_side == 64 and deferred() is deferred() and len(loaded) == 1
+    with pytest.raises(UserError, match="no model 'no-such-model'"):
+        assert DeferredModel("no-such-model").long_side
+    with pytest.raises(UserError, match="is not OPTION=VALUE"):
+        assert DeferredModel(both, changes=["beam"]).long_side
+
+
+def test_too_little_memory_names_the_way_out():
+    class OutOfMemoryError(RuntimeError):
+        pass
+
+    with pytest.raises(UserError, match="--batch 9; give a smaller one"), explain_oom(9):
+        raise OutOfMemoryError("lots of lines")
+    with pytest.raises(RuntimeError, match="another"), explain_oom(9):
+        raise RuntimeError("another")

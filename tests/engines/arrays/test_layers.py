@@ -1,0 +1,181 @@
+"""Layers in numpy compute what torch's do, and weights are read from a file as they are asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+from torch import nn
+from torch.nn import functional
+
+from saywhere.engines.arrays.layers import (
+    BatchNorm,
+    Gru,
+    Linear,
+    Lstm,
+    Weights,
+    layer_norm,
+    log_softmax,
+    relu,
+    sigmoid,
+    unit_length,
+)
+from saywhere.errors import UserError
+
+ROWS = pytest.mark.parametrize("count", [0, 1, 7])
+
+
+def drawn(module: nn.Module, seed: int = 0) -> nn.Module:
+    """With random weights and statistics."""
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for value in module.state_dict().values():
+            if value.is_floating_point():
+                value.uniform_(0.2, 2) if value is getattr(module, "running_var", None) else value.normal_()
+    return module.eval()
+
+
+def weights(module: nn.Module) -> Weights:
+    return Weights.of({name: value.detach().numpy() for name, value in module.state_dict().items()})
+
+
+def inputs(*shape: int, seed: int = 1, scale: float = 2.0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=shape, scale=scale).astype(np.float32)
+
+
+def same(found: np.ndarray, expected: torch.Tensor, atol: float = 1e-5) -> None:
+    assert found.dtype == np.float32 and found.shape == tuple(expected.shape)
+    np.testing.assert_allclose(found, expected.detach().numpy(), atol=atol, rtol=1e-5)
+
+
+@ROWS
+@pytest.mark.parametrize("bias", [True, False])
+def test_linear(count: int, bias: bool):
+    layer, x = drawn(nn.Linear(5, 3, bias=bias)), inputs(count, 5)
+    same(Linear(weights(layer))(x), layer(torch.from_numpy(x)))
+    deep = inputs(2, count, 5)
+    same(Linear(weights(layer))(deep), layer(torch.from_numpy(deep)))
+
+
+@ROWS
+@pytest.mark.parametrize("affine", [True, False])
+def test_batch_norm_by_stored_statistics(count: int, affine: bool):
+    layer, x = drawn(nn.BatchNorm1d(5, affine=affine)), inputs(count, 5)
+    with torch.no_grad():
+        layer.get_buffer("running_var").abs_().add_(0.1)
+    same(BatchNorm(weights(layer))(x), layer(torch.from_numpy(x)))
+
+
+@ROWS
+@pytest.mark.parametrize("suffix", ["l0", "l0_reverse"])
+def test_gru(count: int, suffix: str):
+    layer = drawn(nn.GRU(4, 6, batch_first=True, bidirectional=True))
+    cell, x, h = Gru(weights(layer), suffix), inputs(count, 3, 4), inputs(count, 6)
+    order = range(3) if suffix == "l0" else range(2, -1, -1)
+    gates, state, states = cell.inputs(x), h, {}
+    for t in order:
+        states[t] = state = cell.step(gates[:, t], state)
+    start = torch.from_numpy(np.stack((h, h)))
+    expected, _ = layer(torch.from_numpy(x), start) if count else (torch.zeros(0, 3, 12), None)
+    half = expected[..., :6] if suffix == "l0" else expected[..., 6:]
+    same(np.stack([states[t] for t in range(3)], axis=1), half)
+
+
+@ROWS
+@pytest.mark.parametrize("suffix", ["l0", "l0_reverse"])
+def test_lstm(count: int, suffix: str):
+    layer = drawn(nn.LSTM(4, 6, batch_first=True, bidirectional=True))
+    cell, x, h, c = Lstm(weights(layer), suffix), inputs(count, 3, 4), inputs(count, 6), inputs(count, 6, seed=2)
+    order = range(3) if suffix == "l0" else range(2, -1, -1)
+    gates, state, memory, states = cell.inputs(x), h, c, {}
+    for t in order:
+        state, memory = cell.step(gates[:, t], state, memory)
+        states[t] = state
+    start = tuple(torch.from_numpy(np.stack((part, part))) for part in (h, c))
+    expected, _ = layer(torch.from_numpy(x), start) if count else (torch.zeros(0, 3, 12), None)
+    half = expected[..., :6] if suffix == "l0" else expected[..., 6:]
+    same(np.stack([states[t] for t in range(3)], axis=1), half)
+
+
+@given(scale=st.sampled_from([0.0, 0.1, 10.0, 1e4]), seed=st.integers(0, 99))
+def test_functions(scale: float, seed: int):
+    x = inputs(4, 9, seed=seed, scale=1) * np.float32(scale)
+    tensor = torch.from_numpy(x)
+    with np.errstate(all="raise", under="ignore"):
+        same(relu(x), tensor.relu())
+        same(sigmoid(x), tensor.sigmoid(), 1e-6)
+        same(log_softmax(x), tensor.log_softmax(dim=1), 1e-5 * max(1, scale))
+        same(layer_norm(x), functional.layer_norm(tensor, (9,)), 1e-4)
+        same(unit_length(x), functional.normalize(tensor, dim=1), 1e-6)
+    assert not unit_length(np.zeros((2, 3), np.float32)).any()
+
+
+def test_probabilities_of_nothing_have_the_logarithm_minus_infinity():
+    x = np.array([[0.0, -np.inf, 1.0]], np.float32)
+    same(log_softmax(x), torch.from_numpy(x).log_softmax(dim=1))
+
+
+# Weights
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "model.safetensors"
+    tensors = {
+        "a.half": torch.tensor([[0.5, 1.5]], dtype=torch.float16),
+        "a.b.double": torch.tensor([1 / 3], dtype=torch.float64),
+        "a.count": torch.tensor(7),
+        "ab.brain": torch.tensor([1.0, 2.0], dtype=torch.bfloat16),
+    }
+    save_file(tensors, path)
+    return path
+
+
+def test_arrays_are_read_in_single_precision(file: Path):
+    found = Weights.open(file).below("a")
+    assert found.names() == ["b.double", "count", "half"] and found.has("half") and not found.has("brain")
+    assert found["half"].dtype == found.below("b")["double"].dtype == np.float32 and found["half"].tolist() == [
+        [0.5, 1.5]
+    ]
+    assert found.stored("half").dtype == np.float16 and found["count"] == 7
+    assert found.shape("half") == (1, 2) and found.shape("count") == ()
+    assert Weights.open(file).below("ab").shape("brain") == (2,)
+
+
+@pytest.mark.parametrize("ask", [Weights.__getitem__, Weights.stored, Weights.shape])
+def test_what_is_missing_is_named(file: Path, ask):
+    with pytest.raises(UserError, match=r"^the model's weights lack a\.b\.nothing$"):
+        ask(Weights.open(file).below("a").below("b"), "nothing")
+
+
+def test_types_that_numpy_lacks_are_refused():
+    def read(_: str) -> np.ndarray:
+        raise TypeError("data type 'bfloat16'\nnot understood")
+
+    found = Weights(read, lambda _: (2,), frozenset({"a.brain"}))
+    expected = "a.brain of the model's weights cannot be read: data type 'bfloat16' not understood"
+    with pytest.raises(UserError) as caught:
+        assert found.below("a")["brain"]
+    assert str(caught.value) == expected and found.shape("a.brain") == (2,)
+
+
+def test_types_that_a_package_adds_to_numpy_are_read(file: Path):
+    pytest.importorskip("ml_dtypes")  # comes with the packages that write graphs
+    value = Weights.open(file)["ab.brain"]
+    assert value.dtype == np.float32 and value.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("content", [b"", b"no weights", b"\xff" * 100, None])
+def test_a_damaged_file_is_named(tmp_path: Path, file: Path, content: bytes | None):
+    path = tmp_path / "damaged.safetensors"
+    path.write_bytes(file.read_bytes()[:-3] if content is None else content)
+    with pytest.raises(UserError, match=r"damaged\.safetensors cannot be read: ") as caught:
+        Weights.open(path)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(UserError, match=r"nowhere\.safetensors cannot be read: "):
+        Weights.open(tmp_path / "nowhere.safetensors")

@@ -1,0 +1,261 @@
+"""What ``saywhere export`` writes, what it refuses, and that nothing is written where it fails."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+from timm.layers.conv2d_same import Conv2dSame
+from tiny_bundle import PARTS, exported_bundle, tiny_networks
+from tiny_captioner import VOCABULARY
+from tiny_densecap import PHRASES, tiny_config, tiny_model
+from torch import Tensor, nn
+
+import saywhere
+from saywhere import UserError
+from saywhere.box_coding import BoxCoder
+from saywhere.configs.densecap import DenseCapConfig
+from saywhere.configs.parts import ProposalConfig, TrunkConfig
+from saywhere.configs.region_rnn import RegionRnnConfig
+from saywhere.engines import export as exporting
+from saywhere.engines.export import export, require_exportable, write_graph
+from saywhere.engines.onnx import OnnxEngine
+from saywhere.images import Preprocess
+from saywhere.models.bundle import GRAPH, GRAPH_WEIGHTS, Bundle, GraphInfo
+from saywhere.networks import checkpoint
+from saywhere.networks.densecap.network import DenseCap
+from saywhere.networks.region_rnn import RegionRnn
+from saywhere.networks.vision.backbones import Backbone
+from saywhere.networks.vision.rpn import AnchorGenerator, LocalizationLayer, RpnHead
+from saywhere.networks.vision.trunk import Trunk
+from saywhere.text import Vocabulary
+
+FILES = ["README.md", "config.json", "model.safetensors", "trunk.json", "trunk.onnx", "vocabulary.json"]
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Three checkpoints on the trunk of the exported model."""
+    root = tmp_path_factory.mktemp("checkpoints")
+    parts = checkpoint.load_networks(exported_bundle())
+    return [checkpoint.save(network, root / part, description=f"the {part}") for part, network in parts.items()]
+
+
+@pytest.fixture
+def ready_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The graph of the exported model is taken again, for it takes seconds to write."""
+
+    def copied(_: Any, folder: Path) -> None:
+        for name in (GRAPH, GRAPH_WEIGHTS):
+            shutil.copy(exported_bundle() / name, folder / name)
+
+    monkeypatch.setattr(exporting, "write_graph", copied)
+
+
+# What is written
+
+
+def test_weights_are_there_once_in_half_precision():
+    folder = exported_bundle()
+    assert sorted(path.name for path in folder.iterdir()) == FILES
+    assert (folder / "README.md").read_text() == "# The card\n"
+    assert Bundle.read(folder).description == "a tiny model" and tuple(Bundle.read(folder).configs) == PARTS
+    weights = load_file(folder / "model.safetensors")
+    assert {value.dtype for value in weights.values() if value.dtype.kind == "f"} == {np.dtype(np.float16)}
+    expected = checkpoint.load_networks(folder)["densecap"].state_dict()
+    original = tiny_networks()["densecap"].state_dict()
+    for name, value in original.items():
+        assert torch.equal(expected[name], value.half().float() if value.is_floating_point() else value), name
+
+
+def test_the_graph_holds_no_weights_of_the_trunk():
+    folder = exported_bundle()
+    graph, info = (folder / GRAPH).read_bytes(), GraphInfo.read(folder)
+    kernels = [w for n, w in load_file(folder / "model.safetensors").items() if n.startswith("trunk.") and w.ndim == 4]
+    assert sum(w.size * 4 for w in kernels) > len(graph)
+    for kernel in kernels:
+        assert kernel.astype(np.float32).tobytes()[:64] not in graph
+    taken = {(w.layer, w.kind) for w in info.weights.values()}
+    assert {"pyramid.network.layer_blocks.0.0", "localization.head.score"} <= {layer for layer, _ in taken}
+    assert all(name.startswith("trunk.") for name in info.weights)
+
+
+def test_parts_of_several_checkpoints_become_one_model(
+    checkpoints: list[Path], tmp_path: Path, ready_graph: None, monkeypatch: pytest.MonkeyPatch
+):
+    compared: list[Any] = []
+    monkeypatch.setattr(exporting, "compare_engines", lambda *engines: compared.append(engines) or 0.0)
+    out = tmp_path / "new" / "model"
+    assert export(checkpoints, out, "all", "# Card\n") == out and sorted(p.name for p in out.iterdir()) == FILES
+    assert (out / "README.md").read_text() == "# Card\n" and Bundle.read(out).description == "all"
+    assert [type(engine).__name__ for engine in compared[0]] == ["TorchEngine", "OnnxEngine"]
+    image = np.full((60, 90, 3), 80, np.uint8)
+    found, expected = (saywhere.load(folder).describe(image) for folder in (out, exported_bundle()))
+    assert found.to_dict() == expected.to_dict()
+    again = export(checkpoints, out)  # in the same place
+    assert Bundle.read(again).description == "the densecap; the aligner; the captioner"
+    assert (again / "README.md").read_text() == "# model\n\nthe densecap; the aligner; the captioner\n"
+
+
+def test_nothing_is_written_where_the_engines_differ(
+    checkpoints: list[Path], tmp_path: Path, ready_graph: None, monkeypatch: pytest.MonkeyPatch
+):
+    def differ(*_: Any) -> float:
+        raise UserError("the engines differ in a stage by 1 of its largest value")
+
+    monkeypatch.setattr(exporting, "compare_engines", differ)
+    (tmp_path / "config.json").write_text("what was there")
+    with pytest.raises(UserError, match="differ in a stage"):
+        export(checkpoints, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+    assert (tmp_path / "config.json").read_text() == "what was there"
+
+
+def test_checkpoints_that_do_not_fit_are_refused(checkpoints: list[Path], tmp_path: Path):
+    other = checkpoint.save(tiny_model(seed=5), tmp_path / "other")
+    for folders, message in (
+        ([checkpoints[1], other], "have different trunks"),
+        ([checkpoints[0], other], "both have the part densecap"),
+        ([tmp_path / "nowhere"], "nowhere"),
+    ):
+        with pytest.raises(UserError, match=message):
+            export(folders, tmp_path / "out")
+        assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (ModuleNotFoundError(name="onnxscript"), r"writing a graph needs onnxscript: pip install 'saywhere\[torch\]'$"),
+        (
+            RuntimeError("an operator\nis unknown"),
+            "the backbone cannot be written as a graph, .* an operator is unknown$",
+        ),
+    ],
+)
+def test_a_graph_that_cannot_be_written_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception, message: str
+):
+    def fail(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr("torch.onnx.export", fail)
+    with pytest.raises(UserError, match=message):
+        write_graph(tiny_model().trunk, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+# What is refused
+
+
+def densecap(**options: Any) -> nn.Module:
+    return tiny_model(**options)
+
+
+def captioner(**options: Any) -> nn.Module:
+    return tiny_networks({"captioner": options})["captioner"]
+
+
+def original() -> nn.Module:
+    config = DenseCapConfig.original().merge(
+        {"trunk": {"long_side": 64, "vgg_channels": [8] * 5}, "embed_dim": 8, "word_size": 8, "hidden_size": 8}
+    )
+    return DenseCap(config, Vocabulary.build(PHRASES), pretrained_backbone=False)
+
+
+def baseline() -> nn.Module:
+    trunk = TrunkConfig(backbone="test_efficientnet", strides=(32,), long_side=64, multiple=64)
+    return RegionRnn(RegionRnnConfig(trunk=trunk), VOCABULARY, pretrained_backbone=False)
+
+
+@pytest.mark.parametrize(
+    ("network", "option"),
+    [
+        (original, "trunk.multiple=1, which is no multiple of 32 and conventions=original, the published program"),
+        (lambda: densecap(trunk={"multiple": 16}), "trunk.multiple=16, which is no multiple of 32"),
+        (lambda: densecap(trunk={"multiple": 48}), "trunk.multiple=48, which is no multiple of 32"),
+        (lambda: densecap(pooling="roi_align"), "pooling=roi_align"),
+        (lambda: captioner(attend_to="transformer"), "attend_to=transformer"),
+        (lambda: captioner(pooling="max"), "pooling=max"),
+        (lambda: captioner(attend_to="proposals", pooling="max"), "pooling=max"),
+        (baseline, "a region-rnn, a baseline of Table 1"),
+    ],
+)
+def test_what_only_torch_runs_is_refused_with_its_option(network: Any, option: str, tmp_path: Path):
+    folder = checkpoint.save(network(), tmp_path / "model")
+    for refuse in (require_exportable, lambda folders: export(folders, tmp_path / "out")):
+        with pytest.raises(UserError) as caught:
+            refuse([folder])
+        assert str(caught.value) == f"{folder}: only the engine torch runs {option}; it cannot be exported"
+    assert not (tmp_path / "out").exists()
+
+
+def test_others_may_be_exported(checkpoints: Sequence[Path]):
+    require_exportable(checkpoints)
+    require_exportable(["flickr-coco"])
+
+
+# The graph
+
+
+class Convolutions(nn.Module):
+    """What the larger backbones have: TensorFlow's paddings, layers with and without normalisation or a bias."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.stem_norm = Conv2dSame(3, 8, 3, stride=2, bias=False), nn.BatchNorm2d(8, eps=1e-3)
+        self.deep = Conv2dSame(8, 8, 5, stride=2, groups=8, bias=True)
+        self.wide, self.norm = nn.Conv2d(8, 16, 3, stride=2, padding=1), nn.BatchNorm2d(16)
+        self.last = Conv2dSame(16, 16, 3, stride=2, bias=False)
+        self.loose = nn.BatchNorm2d(16)
+        for layer in (self.stem_norm, self.norm, self.loose):
+            layer.get_buffer("running_mean").normal_(std=0.5)
+            layer.get_buffer("running_var").uniform_(0.5, 2)
+            nn.init.normal_(layer.weight, 1, 0.3)
+            nn.init.normal_(layer.bias)
+
+    def forward(self, x: Tensor) -> tuple[Tensor]:
+        x = torch.relu(self.stem_norm(self.stem(x)))
+        x = self.norm(self.wide(self.deep(x).clamp(0, 6)))
+        return (self.last(torch.relu(self.loose(torch.relu(x)))),)  # a normalisation that follows no convolution
+
+
+def test_a_graph_computes_what_its_trunk_computes_for_all_sizes(tmp_path: Path):
+    """One map of stride 16 without a pyramid, and two logits an anchor."""
+    torch.manual_seed(0)
+    settings = ProposalConfig(pyramid_channels=0, anchors=(((30, 40), (60, 20)),), hidden_size=8, two_way=True)
+    config = TrunkConfig(backbone="test_efficientnet", strides=(16,), long_side=96)
+    head = RpnHead(16, 8, 2, two_way=True)
+    nn.init.normal_(head.score.weight)
+    nn.init.normal_(head.offset.weight, std=0.1)
+    layer = LocalizationLayer(head, AnchorGenerator(settings.anchors, (16,)), BoxCoder())
+    backbone = Backbone(Convolutions(), (16,), (16,))
+    trunk = Trunk(backbone, Preprocess(96, 32, backbone.mean, backbone.std), None, None, layer).eval()
+    options = {"trunk": config.to_dict(), "proposals": settings.to_dict()}
+    checkpoint.save(DenseCap(tiny_config(**options), Vocabulary.build(PHRASES), trunk), tmp_path)
+    write_graph(trunk, tmp_path)
+    info = GraphInfo.read(tmp_path)
+    folds = {w.layer: (w.normalisation, w.eps) for w in info.weights.values() if w.normalisation}
+    assert folds == {
+        "backbone.body.stem": ("backbone.body.stem_norm", 1e-3),
+        "backbone.body.wide": ("backbone.body.norm", 1e-5),
+    }
+    engine = OnnxEngine(Bundle.read(tmp_path))
+    for height, width in ((32, 32), (32, 96), (288, 384), (96, 64), (224, 32)):
+        pixels = torch.randn(3, height, width)
+        (found,) = engine.trunk.encode([pixels.numpy()])
+        with torch.no_grad():
+            maps = trunk.backbone([pixels])
+            (rpn,) = trunk.rpn(trunk.neck(maps))
+        np.testing.assert_allclose(found.output("map16"), maps[0][0].numpy(), atol=1e-4)
+        np.testing.assert_allclose(found.output("region16"), maps[0][0].numpy(), atol=1e-4)
+        proposed = engine.trunk.propose(found)
+        for name in ("anchors", "logits", "offsets"):
+            np.testing.assert_allclose(getattr(proposed, name), getattr(rpn, name).numpy(), atol=1e-3)
+        assert proposed.logits.shape == (2 * height * width // 256,)

@@ -1,0 +1,351 @@
+"""The engine without torch answers as the torch engine does, and refuses files that do not belong together."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import types
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from photographs import noise, quarters
+from safetensors.numpy import load_file, save_file
+from tiny_aligner import SENTENCES, VOCABULARY, tiny_aligner_config
+from tiny_bundle import PARTS, exported_bundle, write_parts
+
+import saywhere
+from saywhere import Model, UserError
+from saywhere.configs.parts import TrunkConfig
+from saywhere.engines import onnx, session
+from saywhere.engines.arrays import image_maps
+from saywhere.engines.arrays.layers import Weights
+from saywhere.engines.compare import compare_engines, random_boxes
+from saywhere.engines.torch import TorchEngine
+from saywhere.models.bundle import Bundle
+from saywhere.networks.aligner.network import Aligner
+from saywhere.networks.vision.image_maps import ImageMaps
+from saywhere.networks.vision.trunk import build_trunk
+
+IMAGES = [noise(130, 90, 0), noise(33, 400, 1), quarters(97, 95), noise(20, 9, 4)]
+"""Of odd shapes; their inputs are 96 x 64, 32 x 96 (the least side), 96 x 96 and 96 x 32."""
+
+
+def both(folder: Path, **options: Any) -> tuple[Model, Model]:
+    one, other = (saywhere.load(folder, "cpu", engine=engine, options=options) for engine in ("torch", "onnx"))
+    return one, other
+
+
+def close(one: Any, other: Any, atol: float = 1e-4) -> None:
+    assert (one is None) == (other is None)
+    if one is not None:
+        np.testing.assert_allclose(one, other, atol=atol, rtol=1e-4)
+
+
+def same_answers(one: Model, other: Model, parts: Sequence[str] = PARTS, count: int = 4) -> None:
+    """All verbs that the models have with these parts, on images of several shapes."""
+    assert one.parts == other.parts and one.long_side == other.long_side
+    parts = [part for part in one.parts if part in parts]
+    for number, image in enumerate(IMAGES[:count]):
+        a, b = one.encode(image), other.encode(image)
+        assert a.input_size == b.input_size
+        if "densecap" in parts:
+            same_regions(one.describe(a), other.describe(b))
+            boxes = random_boxes(np.random.default_rng(number), 30, *image.size) if number else np.zeros((0, 4))
+            boxes = boxes[(boxes[:, 2:] - boxes[:, :2] > 0).all(axis=1)]
+            same_regions(one.describe(a, boxes), other.describe(b, boxes))
+            scores = [model.score(e, ["a red square", "a zebra"]) for model, e in ((one, a), (other, b))]
+            close(scores[0].log_probs, scores[1].log_probs, 1e-3)
+        if "aligner" in parts:
+            for beta in (0.0, 0.5):
+                same_regions(*(m.ground(e, SENTENCES[number], beta=beta) for m, e in ((one, a), (other, b))))
+            close(one.embed(a).vectors, other.embed(b).vectors)
+            close(one.embed_text(SENTENCES[number]).vectors, other.embed_text(SENTENCES[number]).vectors)
+        if "captioner" in parts:
+            for beam_size in (1, 3):
+                first, second = (m.caption(e, beam_size=beam_size) for m, e in ((one, a), (other, b)))
+                assert first.sentence == second.sentence
+                close(first.attention, second.attention)
+                close(first.boxes, second.boxes, 0.05)
+
+
+def same_regions(one: Any, other: Any) -> None:
+    assert one.captions == other.captions
+    close(one.boxes, other.boxes, 0.05)
+    close(one.scores, other.scores)
+    close(one.similarities, other.similarities)
+
+
+# The same answers
+
+
+def test_each_stage_computes_the_same():
+    one, other = both(exported_bundle())
+    assert compare_engines(one.engine, other.engine) < 1e-4
+
+
+def test_the_model_answers_the_same():
+    one, other = both(exported_bundle())
+    same_answers(one, other)
+    for model in (one, other):  # and that says something: no two images are answered alike
+        assert len({r.captions for r in model.describe(IMAGES)}) == 4
+        assert len({c.sentence for c in model.caption(IMAGES)}) > 2
+        assert any(len(model.align(i, s, beta=0).phrases) > 1 for i, s in zip(IMAGES, SENTENCES, strict=True))
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"densecap": {"fc_size": 20, "pool_size": 3, "max_log_scale": None, "proposals": {"pre_nms_top_n": None}}},
+        {"aligner": {"cell": "lstm", "encoders": 2, "residual": True, "normalize": "both"}},
+        {"aligner": {"cell": "relu", "rectified": True, "signed_sqrt": False, "sentence_token": False}},
+        {"aligner": {"cell": "none", "regions": "whole", "levels": [8], "mean_over_words": False, "size_bonus": 1.0}},
+        {"aligner": {"cell": "gru", "residual": True, "normalize": "regions", "encoders": 2, "score_bonus": 0.2}},
+        {"captioner": {"decoder": "rnn", "levels": [32]}},
+        {"captioner": {"decoder": "gru", "proposals": {"anchors": [[[9, 9]]] * 3}}, "aligner": {}},
+        {"captioner": {"decoder": "lstm"}},
+        {"captioner": {"attend_to": "proposals", "feedback": "conditional"}},
+        {"captioner": {"grid": 5, "feedback": "none", "terms": ["word-state", "word-region", "region"]}},
+    ],
+    ids=str,
+)
+def test_models_of_other_options_answer_the_same(parts: dict[str, Any], tmp_path: Path):
+    needed = {**parts, "densecap": parts.get("densecap", {})}  # the trunk has what proposals need
+    same_answers(*both(write_parts(exported_bundle(), tmp_path / "model", needed)), list(parts), 2)
+
+
+@pytest.mark.parametrize("context", [False, True])
+def test_captioners_of_boxes_answer_the_same(context: bool, tmp_path: Path):
+    options = {"decoder": "lstm", "describe_boxes": True, "context": context}
+    parts = {"captioner": options, "aligner": {}}
+    one, other = both(write_parts(exported_bundle(), tmp_path / "model", parts))
+    boxes = [[[0, 0, 130, 90], [5, 6, 70, 80], [100, 2, 130, 9]], [[0, 0, 33, 400]], [[3, 3, 9, 9]], np.zeros((0, 4))]
+    for first, second in zip(one.describe(IMAGES, boxes), other.describe(IMAGES, boxes), strict=True):
+        same_regions(first, second)
+    assert [str(c) for c in one.caption(IMAGES)] == [str(c) for c in other.caption(IMAGES)]
+
+
+def test_other_options_of_use_change_both_engines_alike():
+    options = {
+        "densecap.proposals.post_nms_top_n": 7, "densecap.proposals.nms_iou": 0.3, "final_nms": 0.9, "repeat_nms": None,
+        "densecap.decoding.beam_size": 3, "trunk.long_side": 160, "grid": 3, "captioner.decoding.max_words": 4,
+        "beta": 0.0, "mean_over_words": False,
+    }  # fmt: skip
+    one, other = both(exported_bundle(), **options)
+    same_answers(one, other)
+    assert other.long_side == 160 and len(other.caption(IMAGES[0]).boxes) == 9  # pyright: ignore[reportArgumentType]
+    plain = saywhere.load(exported_bundle())
+    assert plain.describe(IMAGES[0]).to_dict() != other.describe(IMAGES[0]).to_dict()
+
+
+@torch.no_grad()
+def test_the_last_layer_before_the_classifier_is_averaged_too():
+    """Its backbones are too large to be exported in a test: maps are drawn instead."""
+    torch.manual_seed(0)
+    settings = TrunkConfig(backbone="efficientnet_lite0", strides=(16, 32))
+    trunk = build_trunk(settings, None, head=True, pretrained=False).eval()
+    options = {"trunk": settings.to_dict(), "regions": "whole", "levels": [32], "head": True}
+    network = Aligner(tiny_aligner_config(**options), VOCABULARY, trunk).eval()
+    assert trunk.head is not None
+    maps = [torch.randn(c, 10 // s, 12 // s) for c, s in zip(trunk.backbone.channels, (1, 2), strict=True)]
+    outputs = {"map16": maps[0], "map32": maps[1], "head": trunk.head(maps[1])}
+    arrays = image_maps.ImageMaps({k: v[None].numpy() for k, v in outputs.items()}, (16, 32), (192, 160))
+    weights = Weights.of({name: value.numpy() for name, value in network.state_dict().items()})
+    aligner = onnx.OnnxAligner(network.config, VOCABULARY, weights)
+    boxes = random_boxes(np.random.default_rng(0), 20, 192, 160)
+    theirs = TorchEngine({"aligner": network}).aligner
+    assert theirs is not None
+    (expected,) = theirs.region_vectors([ImageMaps(trunk, maps, 192, 160)], [boxes])
+    (found,) = aligner.region_vectors([arrays], [boxes])
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_the_digest_follows_weights_and_options(folder: Path):
+    digest = saywhere.load(exported_bundle()).digest()
+    assert saywhere.load(folder).digest() == digest == saywhere.load(folder, threads=1).digest()
+    assert saywhere.load(folder, options={"beta": 3}).digest() != digest
+    change_weight(folder, "aligner.log_scale")
+    assert saywhere.load(folder).digest() != digest
+
+
+# Files that do not belong together
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(exported_bundle(), tmp_path / "model"))
+
+
+def change_weight(folder: Path, name: str) -> None:
+    path = folder / "model.safetensors"
+    weights = load_file(path)
+    weights[name] = np.asarray(weights[name] + np.ones((), weights[name].dtype))
+    save_file(weights, path)
+
+
+def rewrite(folder: Path, name: str, change: Callable[[Any], Any]) -> None:
+    content = json.loads((folder / name).read_text())
+    change(content)
+    (folder / name).write_text(json.dumps(content))
+
+
+def refused(folder: Path, **options: Any) -> str:
+    """The one line that is said instead of an answer, at loading or at the first image."""
+    with pytest.raises(UserError) as caught:
+        saywhere.load(folder, engine="onnx", options=options).describe(IMAGES[0])
+    assert str(caught.value).isprintable()
+    return str(caught.value)
+
+
+def test_a_model_without_a_graph_says_how_to_make_it(folder: Path):
+    (folder / "trunk.onnx").unlink()
+    expected = f"{folder} has no trunk.onnx: make it with saywhere export, or use the engine torch"
+    assert refused(folder) == expected
+
+
+def test_a_graph_without_its_list_of_weights_is_refused(folder: Path):
+    (folder / "trunk.json").unlink()
+    assert refused(folder).startswith(f"{folder / 'trunk.json'} cannot be read as JSON: ")
+
+
+@pytest.mark.parametrize("content", [b"", b"no graph", None])
+def test_a_graph_of_another_model_is_refused(folder: Path, content: bytes | None):
+    graph = folder / "trunk.onnx"
+    graph.write_bytes(graph.read_bytes() + b"\0" if content is None else content)
+    assert (
+        refused(folder)
+        == f"{graph} does not belong to model.safetensors or trunk.json beside it: export the model again"
+    )
+
+
+def test_weights_of_another_trunk_are_refused(folder: Path):
+    change_weight(folder, "trunk.localization.head.conv.bias")
+    assert "trunk.onnx does not belong to model.safetensors or trunk.json beside it" in refused(folder)
+
+
+def test_weights_of_a_part_may_be_others(folder: Path):
+    change_weight(folder, "densecap.region_head.score.bias")
+    same_answers(*both(folder), ["densecap"], 1)
+
+
+def test_a_list_of_weights_that_the_graph_does_not_take_is_refused(folder: Path):
+    def forget(content: Any) -> None:
+        content["weights"].popitem()
+
+    rewrite(folder, "trunk.json", forget)
+    assert refused(folder).startswith(f"{folder / 'trunk.onnx'} cannot be loaded: ")
+
+    def misname(content: Any) -> None:
+        next(iter(content["weights"].values()))["layer"] = "nothing"
+
+    rewrite(folder, "trunk.json", misname)
+    assert refused(folder).endswith("the model's weights lack trunk.nothing.weight")
+
+
+@pytest.mark.parametrize("content", [b"", b"no weights", None])
+def test_damaged_weights_are_refused(folder: Path, content: bytes | None):
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100] if content is None else content)
+    assert refused(folder).startswith(f"{path} cannot be read: ")
+
+
+def test_a_vocabulary_of_another_model_is_refused(folder: Path):
+    rewrite(folder, "vocabulary.json", lambda words: words["captioner"]["counts"].update(zebra=1))
+    assert refused(folder).startswith(f"{folder}: the weights of the part captioner do not fit its vocabulary: ")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"embed_dim": 48}, "embed_dim is an option of several parts"),
+        ({"densecap.embed_dim": 48}, "the weights of the part densecap do not fit its options: "),
+        ({"cell": "lstm"}, "the weights of the part aligner do not fit its options: "),
+        ({"feedback": "none"}, "the weights of the part captioner do not fit its options: "),
+        ({"captioner.pooling": "max"}, "only the engine torch runs pooling=max"),
+        ({"densecap.pooling": "roi_align"}, "only the engine torch runs pooling=roi_align"),
+        ({"attend_to": "transformer"}, "only the engine torch runs attend_to=transformer"),
+        ({"trunk.multiple": 16}, "only the engine torch runs trunk.multiple=16, which is no multiple of 32"),
+        ({"trunk.backbone": "test_resnet"}, "trunk.onnx is the graph of another trunk.backbone, which cannot be chang"),
+        ({"densecap.proposals.anchors": [[[9, 9]] * 6] * 3}, "share a trunk but differ in proposals.anchors"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused_when_it_is_loaded(options: dict[str, Any], message: str):
+    with pytest.raises(UserError) as caught:
+        saywhere.load(exported_bundle(), engine="onnx", options=options)
+    assert message in str(caught.value) and str(caught.value).isprintable()
+
+
+def test_anchors_may_be_others_for_all_parts_but_not_more():
+    parts = ("densecap", "aligner")
+    shapes = [[[20.0, 30.0]] * 6] * 3
+    same_answers(*both(exported_bundle(), **{f"{part}.proposals.anchors": shapes for part in parts}), parts, 1)
+    model = saywhere.load(exported_bundle(), options={f"{p}.proposals.anchors": [[[20, 30]]] * 3 for p in parts})
+    with pytest.raises(
+        UserError, match=r"proposals\.anchors has other numbers of shapes than when trunk\.onnx was made"
+    ):
+        model.describe(IMAGES[0])
+
+
+def test_features_of_other_levels_are_refused_when_they_are_made():
+    model = saywhere.load(exported_bundle(), engine="onnx", options={"aligner.levels": [8], "captioner.levels": [32]})
+    for call, size in ((model.embed, 37), (model.caption, 69)):
+        with pytest.raises(
+            UserError, match=f"^the weights take 117 features of a region, and the options give {size}: le"
+        ):
+            call(IMAGES[0])
+
+
+def test_what_a_graph_does_not_compute_is_named():
+    """A trunk without a localization layer, asked for proposals."""
+    maps = image_maps.ImageMaps({"map16": np.zeros((1, 4, 2, 2), np.float32)}, (16,), (32, 32))
+    with pytest.raises(UserError, match="^the model's graph has no logits: an option is not what it was when"):
+        maps.output("logits")
+    with pytest.raises(UserError, match="has no map32"):
+        maps.sources([32], False)
+    with pytest.raises(UserError, match="has no head"):
+        maps.sources([16], True)
+    with pytest.raises(UserError, match="has no region16"):
+        assert maps.regions
+
+
+# The runtime
+
+
+def test_a_missing_or_broken_runtime_is_one_line(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    assert refused(exported_bundle()).startswith("ONNX Runtime cannot be imported (import of onnxruntime halted; ")
+    assert refused(exported_bundle()).endswith("): pip install onnxruntime")
+    monkeypatch.setitem(sys.modules, "onnxruntime", types.ModuleType("onnxruntime"))
+    assert refused(exported_bundle()).startswith(
+        "ONNX Runtime is installed in part, as after removing one of onnxrunti"
+    )
+
+    class Broken:
+        def find_spec(self, name: str, *_: Any) -> None:
+            if name == "onnxruntime":
+                raise ImportError("DLL load failed\nwhile importing it")
+
+    monkeypatch.delitem(sys.modules, "onnxruntime")
+    monkeypatch.setattr(sys, "meta_path", [Broken(), *sys.meta_path])
+    assert refused(exported_bundle()).startswith(
+        "ONNX Runtime cannot be imported (DLL load failed while importing it): "
+    )
+
+
+def test_texts_are_embedded_without_the_runtime(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    assert len(saywhere.load(exported_bundle()).embed_text("a dog")) == 3
+
+
+def test_it_uses_the_processors_of_this_process(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 5}, raising=False)
+    assert session.available_threads() == 3
+    monkeypatch.delattr("os.sched_getaffinity")
+    monkeypatch.setattr("os.cpu_count", lambda: 7)
+    assert session.available_threads() == 7
+    engine = onnx.OnnxEngine(Bundle.read(exported_bundle()), threads=1)
+    assert Model(engine).describe(IMAGES[0]).captions == saywhere.load(exported_bundle()).describe(IMAGES[0]).captions

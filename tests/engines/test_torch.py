@@ -1,0 +1,222 @@
+"""The torch engine gives what the networks give: arrays in and out, on networks that share one trunk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from photographs import noise
+from tiny_aligner import VOCABULARY as ALIGNER_VOCABULARY
+from tiny_aligner import tiny_aligner_config, tiny_token_ids
+from tiny_captioner import DECODERS, VOCABULARY, tiny_captioner, tiny_config, tiny_maps
+from tiny_densecap import tiny_model
+from torch import nn
+
+from saywhere.box_coding import propose
+from saywhere.configs.parts import TrunkConfig
+from saywhere.configs.region_rnn import RegionRnnConfig
+from saywhere.engines.torch import TorchEngine, find_device, load
+from saywhere.errors import UserError
+from saywhere.images import open_image
+from saywhere.networks import checkpoint
+from saywhere.networks.aligner.network import Aligner
+from saywhere.networks.captioner.network import Captioner
+from saywhere.networks.region_rnn import RegionRnn
+from saywhere.networks.vision.image_maps import ImageMaps
+from saywhere.text import START, pad
+
+SIZES = ((96, 64), (64, 96), (96, 64))
+BOXES = [
+    np.array([[0, 0, 40, 30], [10, 20, 96, 64]], np.float32),
+    np.zeros((0, 4), np.float32),
+    np.array([[5, 5, 50, 60]], np.float32),
+]
+
+
+def networks(seed: int = 3) -> dict[str, nn.Module]:
+    """A tiny DenseCap, and an aligner and a captioner on its trunk."""
+    densecap = tiny_model(seed=seed)
+    torch.manual_seed(seed)
+    aligner = Aligner(tiny_aligner_config(), ALIGNER_VOCABULARY, trunk=densecap.trunk)
+    captioner = Captioner(tiny_config(attend_to="proposals"), VOCABULARY, trunk=densecap.trunk)
+    with torch.no_grad():
+        for parameter in captioner.decoder.parameters():
+            parameter.normal_(std=0.5)
+    return {"densecap": densecap, "aligner": aligner, "captioner": captioner}
+
+
+def encode(engine: TorchEngine) -> list[ImageMaps]:
+    pixels = [engine.trunk.preprocess(open_image(noise(*size, seed))) for seed, size in enumerate(SIZES)]
+    return engine.trunk.encode(pixels)
+
+
+def same(found: np.ndarray, expected: torch.Tensor, atol: float = 1e-5) -> None:
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, expected.detach().numpy(), atol=atol, rtol=1e-5)
+
+
+@torch.no_grad()
+def test_the_trunk_gives_the_maps_and_the_anchors_of_the_network():
+    parts = networks()
+    engine, densecap = TorchEngine(parts), parts["densecap"]
+    found = encode(engine)
+    assert [image.size for image in found] == list(SIZES)
+    for image, size in zip(found, SIZES, strict=True):
+        rpn = engine.trunk.propose(image)
+        (expected,) = densecap.rpn(densecap.neck([image.maps]))
+        for array, tensor in ((rpn.anchors, expected.anchors), (rpn.logits, expected.logits)):
+            same(array, tensor)
+        same(rpn.offsets, expected.offsets)
+        boxes, _ = propose(engine.detector.box_coder, rpn, size, 0.7, 1000, 20)
+        ((proposals, _),) = densecap.trunk.propose(densecap.neck([image.maps]), [size], densecap.config.proposals)
+        same(boxes, proposals, 1e-4)
+
+
+@torch.no_grad()
+def test_the_parts_give_what_their_networks_give():
+    parts = networks()
+    engine = TorchEngine(parts)
+    maps = encode(engine)
+    rows = [torch.from_numpy(boxes) for boxes in BOXES]
+    heads = parts["densecap"].apply_region_head(ImageMaps.pyramids(maps), rows, SIZES)
+    for found, expected in zip(engine.detector.region_head(maps, BOXES), heads, strict=True):
+        same(found.embeddings, expected.embeddings)
+        same(found.logits, expected.logits)
+        same(found.offsets, expected.offsets)
+    aligner = parts["aligner"]
+    vectors = engine.aligner.region_vectors(maps, BOXES)
+    assert [len(v) for v in vectors] == [2, 0, 1]
+    for image, boxes, found in zip(maps, rows, vectors, strict=True):
+        same(found, aligner.embed_regions([aligner.region_features(image, boxes)])[0][0])
+    token_ids = tiny_token_ids(aligner, ["a dog", "two dogs run on the grass"])
+    text, expected = engine.aligner.text_vectors(token_ids.numpy()), aligner.encode_text(token_ids)
+    same(text.vectors, expected.vectors)
+    assert text.mask.tolist() == expected.mask.tolist()
+
+
+@pytest.mark.parametrize("boxes", [[None] * 3, BOXES])
+@torch.no_grad()
+def test_bound_images_decode_and_attend_as_the_network(boxes):
+    parts = networks()
+    engine, captioner = TorchEngine(parts), parts["captioner"]
+    maps = encode(engine)
+    bound = engine.captioner.bind_images(maps, boxes)
+    given = [None if b is None else torch.from_numpy(b) for b in boxes]
+    expected = captioner.attend(maps, given)
+    same(bound.embeddings, expected.embeddings)
+    for found, regions in zip(bound.boxes, expected.regions, strict=True):
+        same(found, regions.boxes)
+    assert bound.corners == [None] * 3
+    token_ids = pad([VOCABULARY.encode(text) for text in ("a dog runs", "a man", "the sky")])
+    rows = torch.from_numpy(token_ids)
+    log_probs = captioner.decoder(expected.embeddings, expected.features, rows, expected.mask)
+    state, last = bound.decoder.start(bound.embeddings), np.full(3, START)
+    for t in range(token_ids.shape[1] + 1):
+        step, state = bound.decoder.step(last, state)
+        same(step, log_probs[:, t])
+        last = token_ids[:, min(t, token_ids.shape[1] - 1)]
+    weights = captioner.decoder.attention(expected.embeddings, expected.features, rows, expected.mask)
+    same(bound.attention(token_ids), weights)
+    assert not bound.decoder.independent and engine.detector.decoder.independent
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+@torch.no_grad()
+def test_decoders_of_all_kinds(decoder):
+    network = tiny_captioner(decoder=decoder)
+    engine = TorchEngine({"captioner": network})
+    bound = engine.captioner.bind_images(encode(engine), [None] * 3)
+    assert (bound.attention is None) == (decoder != "attention")
+    assert [len(boxes) for boxes in bound.boxes] == [4 if decoder == "attention" else 0] * 3
+    start = bound.decoder.start(bound.embeddings)
+    log_probs, state = bound.decoder.step(np.full(3, START), start)
+    assert log_probs.dtype == np.float32 and log_probs.shape == (3, len(VOCABULARY))
+    np.testing.assert_allclose(np.exp(log_probs).sum(axis=1), 1, rtol=1e-5)
+    joined = bound.decoder.join([bound.decoder.select(state, np.array([r, r])) for r in range(3)])
+    for part, rows in zip(joined, state, strict=True):
+        assert torch.equal(part, rows.repeat_interleave(2, dim=0))
+    assert not any(part.requires_grad for part in joined)
+
+
+@torch.no_grad()
+def test_boxes_have_embeddings_of_their_own():
+    network = tiny_captioner(decoder="lstm", describe_boxes=True, context=True)
+    engine = TorchEngine({"captioner": network})
+    maps = encode(engine)
+    decoder, embeddings = engine.captioner.box_embeddings(maps, BOXES)
+    assert embeddings.shape == (3, 2 * network.feature_size) and decoder.independent
+    same(embeddings[:2], network.embed(maps[0], torch.from_numpy(BOXES[0])))
+    same(embeddings[2:], network.embed(maps[2], torch.from_numpy(BOXES[2])))
+
+
+def test_transformers_have_corners():
+    engine = TorchEngine({"captioner": tiny_captioner(attend_to="transformer", zoom=1.0)})
+    bound = engine.captioner.bind_images(encode(engine), [None] * 3)
+    assert [corners.shape for corners in bound.corners] == [(len(boxes), 4, 2) for boxes in bound.boxes]
+
+
+def test_the_digest_tells_models_apart():
+    engine = TorchEngine(networks())
+    digest = engine.digest()
+    assert digest == TorchEngine(networks()).digest()
+    assert digest != TorchEngine({"densecap": networks()["densecap"]}).digest()
+    assert digest != TorchEngine(networks(seed=4)).digest()
+    with torch.no_grad():
+        engine.networks["aligner"].log_scale.add_(1)
+    assert digest != engine.digest()
+    other = tiny_captioner(decoding={"beam_size": 2})
+    assert TorchEngine({"captioner": other}).digest() != TorchEngine({"captioner": tiny_captioner()}).digest()
+
+
+def test_networks_that_do_not_belong_together_are_refused():
+    parts = networks()
+    with pytest.raises(ValueError, match="do not share one trunk"):
+        TorchEngine({**parts, "captioner": tiny_captioner()})
+    with pytest.raises(ValueError, match="0 networks"):
+        TorchEngine({})
+    with pytest.raises(ValueError, match="a DenseCap is no part 'aligner'"):
+        TorchEngine({"aligner": parts["densecap"]})
+
+
+def test_it_loads_a_folder_with_other_options(tmp_path: Path):
+    network = tiny_captioner()
+    folder = checkpoint.save(network, tmp_path / "model")
+    engine = load(folder, "cpu", {"decoding.beam_size": 2})
+    assert engine.captioner.config.decoding.beam_size == 2 and engine.detector is engine.aligner is None
+    assert load(folder, "cpu").digest() == TorchEngine({"captioner": network}).digest()
+    with pytest.raises(UserError, match="device abacus cannot be used"):
+        load(folder, "abacus")
+    assert find_device("cpu") == torch.device("cpu") and find_device() is not None
+
+
+def test_a_baseline_is_no_model(tmp_path: Path):
+    trunk = TrunkConfig(backbone="test_efficientnet", strides=(32,), long_side=64, multiple=64)
+    config = RegionRnnConfig(trunk=trunk)
+    folder = checkpoint.save(RegionRnn(config, VOCABULARY, pretrained_backbone=False), tmp_path / "model")
+    with pytest.raises(UserError, match="model is a region-rnn, a baseline that only table1 runs"):
+        load(folder, "cpu")
+
+
+def test_memory_that_runs_out_is_no_error_of_ours(monkeypatch):
+    network = tiny_captioner()
+    engine = TorchEngine({"captioner": network})
+
+    def full(pixels):
+        raise torch.OutOfMemoryError("no memory")
+
+    monkeypatch.setattr(network.trunk.backbone, "forward", full)
+    with pytest.raises(torch.OutOfMemoryError, match="^no memory$"):
+        encode(engine)
+
+
+def test_it_keeps_the_maps_and_puts_networks_into_eval_mode():
+    network = tiny_captioner().train()
+    engine = TorchEngine({"captioner": network})
+    assert not network.training and not network.trunk.training
+    for ours, plain in zip(
+        encode(engine), tiny_maps(network, *(noise(*s, i) for i, s in enumerate(SIZES))), strict=True
+    ):
+        torch.testing.assert_close(ours.maps, plain.maps)
+        assert all(level.is_inference() for level in ours.maps)

@@ -1,0 +1,126 @@
+"""Files of results: what any program may write, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from saywhere.errors import UserError
+from saywhere.evaluation.region_lines import Proposals, RegionLines, read_captions, read_references
+
+CAT, DOG = [0, 0, 10, 10], [20, 20, 40, 40]
+
+
+def put(path: Path, *rows: object) -> Path:
+    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
+    return path
+
+
+def test_regions_of_any_program(tmp_path):
+    """Scores of any range, boxes that leave the image, names with a dot; captions and sizes may be missing."""
+    rows = [
+        {"image": "./a.jpg", "width": 50, "height": 40.5, "boxes": [[-5, 0, 99.5, 10], CAT], "scores": [-3, 7]},
+        {"image": "b.jpg", "boxes": []},
+    ]
+    found = RegionLines(put(tmp_path / "p.jsonl", *rows), needs=("scores",))
+    assert found.names == ["a.jpg", "b.jpg"] and len(found) == 2 and "./b.jpg" in found and "c.jpg" not in found
+    one = found["a.jpg"]
+    assert one.boxes.dtype == np.float64 and one.boxes.tolist() == [[-5, 0, 99.5, 10], CAT]
+    assert one.scores is not None and one.scores.tolist() == [-3, 7]
+    assert (one.captions, one.size) == (None, (50, 40.5))
+    for name in ("b.jpg", "c.jpg"):
+        nothing = found[name]
+        assert nothing.boxes.shape == (0, 4) and nothing.scores is not None and nothing.scores.shape == (0,)
+        assert (nothing.captions, nothing.size) == ((), None)
+
+
+def test_several_lines_of_an_image_are_joined_if_that_is_allowed(tmp_path):
+    rows = [
+        {"image": "a.jpg", "boxes": [CAT], "captions": ["a cat"], "scores": [0.5]},
+        {"image": "b.jpg", "boxes": [DOG], "captions": ["a cow"]},
+        {"image": "a.jpg", "width": 60, "height": 50, "boxes": [DOG], "captions": ["a dog"]},
+    ]
+    path = put(tmp_path / "p.jsonl", *rows)
+    joined = RegionLines(path, several=True)["a.jpg"]
+    assert joined.boxes.tolist() == [CAT, DOG] and joined.captions == ("a cat", "a dog") and joined.size == (60, 50)
+    assert joined.scores is None, "one line has none"
+    with pytest.raises(UserError, match=r"p\.jsonl line 3: a\.jpg is already in line 1"):
+        RegionLines(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "f.jsonl: is empty"),
+        ('{"image": "a", "boxes"', "line 1: not JSON"),
+        ('{"boxes": []}', 'line 1: not {"image": NAME'),
+        ('\n{"image": "a", "boxes": [[1, 2, 3]]}', "line 2: [1, 2, 3] is not a box"),
+        ('{"image": "a", "boxes": [[1, 2, NaN, 4]]}', "line 1: [1, 2, NaN, 4] is not a box"),
+        (f'{{"image": "a", "boxes": [[1, 2, 1{"0" * 400}, 4]]}}', "is not a box"),
+        ('{"image": "a", "boxes": [[1, 2, 3, 4]], "captions": ["x"]}', "line 1: has boxes but no scores"),
+        ('{"image": "a", "boxes": [[1, 2, 3, 4]], "captions": [], "scores": [1]}', "captions are not a list of 1"),
+        ('{"image": "a", "boxes": [[1, 2, 3, 4]], "captions": [4], "scores": [1]}', "a caption is not a text"),
+        ('{"image": "a", "boxes": [[1, 2, 3, 4]], "captions": ["x"], "scores": ["1"]}', "a score is not a number"),
+        ('{"image": "a", "boxes": [], "width": 3}', "line 1: width and height [3] are not two positive numbers"),
+        ('{"image": "a", "boxes": []}\n{"image": "./a", "boxes": []}', "line 2: a is already in line 1"),
+    ],
+)
+def test_malformed_lines_are_named(tmp_path, text, message):
+    (tmp_path / "f.jsonl").write_text(text)
+    with pytest.raises(UserError, match=re.escape(message)):
+        RegionLines(tmp_path / "f.jsonl", ("scores", "captions"))
+
+
+def test_proposals_by_either_name(tmp_path):
+    rows = [{"image": "/data/x.jpg", "boxes": [CAT]}, {"image": "y.jpg", "boxes": [[0, 0, 10, 8], CAT, DOG]}]
+    names = {"x.jpg": ("x.jpg", "/data/x.jpg"), "y.jpg": ("y.jpg", "/data/y.jpg"), "z.jpg": ("z.jpg",)}
+    found = RegionLines(put(tmp_path / "f.jsonl", *rows), needs=())
+    boxes = Proposals(found, names)
+    assert dict(boxes) == {
+        "x.jpg": [(0, 0, 10, 10)],
+        "y.jpg": [(0, 0, 10, 8), (0, 0, 10, 10), (20, 20, 40, 40)],
+        "z.jpg": [],
+    }
+    with pytest.raises(UserError, match=r"no boxes for any of the 1 images; it names '/data/x.jpg', the data 'z.jpg'"):
+        Proposals(found, {"z.jpg": ("z.jpg",)})
+
+
+def test_captions_are_read_in_either_form(tmp_path):
+    described = {"image": "./b.jpg", "width": 4, "height": 3, "boxes": [[0, 0, 4, 3]], "captions": ["a dog"]}
+    path = put(tmp_path / "p.jsonl", {"image": "a.jpg", "caption": "a cat"}, "", described)
+    assert read_captions(path) == {"a.jpg": "a cat", "b.jpg": "a dog"}
+
+
+def test_references_may_stand_together_or_apart(tmp_path):
+    rows = [{"image": "a.jpg", "captions": ["x", "y"]}, {"image": "b.jpg", "caption": "z"}]
+    path = put(tmp_path / "t.jsonl", *rows, {"image": "p/../a.jpg", "caption": "w"})
+    assert read_references(path) == {"a.jpg": ["x", "y", "w"], "b.jpg": ["z"]}
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("{", "line 1: not JSON"),
+        ([1], 'line 1: neither {"image": NAME, "caption": TEXT} nor "captions": [TEXT, ...]'),
+        ({"image": "a.jpg"}, "line 1: neither"),
+        ({"caption": "a"}, "line 1: neither"),
+        ({"image": "a.jpg", "caption": 3}, "line 1: neither"),
+        ({"image": "a.jpg", "captions": ["a", "b"]}, "line 1: a.jpg has 2 captions; one sentence"),
+        ({"image": "a.jpg", "captions": []}, "line 1: a.jpg has 0 captions"),
+        ('{"image": "a.jpg", "caption": "x"}\n{"image": "a.jpg", "caption": "y"}', "line 2: a second line for a.jpg"),
+        ("", "p.jsonl: is empty"),
+    ],
+)
+def test_malformed_captions_are_named(tmp_path, row, message):
+    with pytest.raises(UserError) as error:
+        read_captions(put(tmp_path / "p.jsonl", row))
+    assert message in str(error.value)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(UserError, match=r"none\.jsonl: cannot be read \(No such file"):
+        read_references(tmp_path / "none.jsonl")

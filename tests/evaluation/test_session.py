@@ -1,0 +1,134 @@
+"""``saywhere.evaluate``, and what all tasks share."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from flickr_entities import write_flickr
+from photographs import quarters
+from tiny_aligner import aligner_model, tiny_aligner
+from tiny_captioner import captioner_model, tiny_captioner
+
+import saywhere
+from saywhere.errors import UserError
+from saywhere.evaluation.grounding.run import GroundingScores
+from saywhere.evaluation.ranking.metric import RankingResult
+from saywhere.evaluation.session import TASKS, Session
+from saywhere.inference import Source
+from saywhere.models.model import Model
+from saywhere.networks import checkpoint
+
+
+@pytest.fixture(scope="module")
+def aligner() -> Model:
+    return aligner_model(tiny_aligner())
+
+
+@pytest.fixture(scope="module")
+def flickr(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_flickr(tmp_path_factory.mktemp("data") / "flickr8k")
+
+
+def report(out: Path) -> dict:
+    return json.loads((out / "report.json").read_text())
+
+
+def test_a_task_is_done_in_python(aligner: Model, flickr: Path, tmp_path: Path) -> None:
+    steps: list[tuple[str, int, int]] = []
+
+    def progress(what: str, done: int, total: int) -> None:
+        steps.append((what, done, total))
+
+    result = saywhere.evaluate(aligner, flickr, task="rank", out=tmp_path, limit=3, batch=2, progress=progress)
+    assert isinstance(result, RankingResult) and result.text_to_image.queries == 6
+    assert steps == [("looking", number, 3) for number in range(4)]
+    row = report(tmp_path)
+    assert row["image_to_text"]["r1"] == result.image_to_text.r1
+    assert (row["model"], row["images"], row["data"], row["split"]) == ("tiny", 3, "flickr8k flickr8k", "dev")
+    assert row["command"] == f"saywhere.evaluate('tiny', {str(flickr)!r}, 'rank')"
+    steps.clear()
+    saywhere.evaluate(aligner, flickr, task="rank", out=tmp_path, limit=3, progress=progress)
+    assert steps == [("looking", 3, 3)], "the images of the first run are taken over"
+
+
+def test_options_are_those_of_the_command(aligner: Model, flickr: Path, tmp_path: Path) -> None:
+    result = saywhere.evaluate(aligner, str(flickr), "ground", out=tmp_path / "a", regions=2, split="dev")
+    assert isinstance(result, GroundingScores) and report(tmp_path / "a")["regions"] == 2
+    with pytest.raises(UserError, match="part is aligner or densecap, not 'captioner'"):
+        saywhere.evaluate(aligner, flickr, "ground", out=tmp_path / "b", part="captioner")
+    with pytest.raises(TypeError, match="beta"):
+        saywhere.evaluate(aligner, flickr, "ground", out=tmp_path / "b", beta=1)
+
+
+def test_a_model_may_be_named(flickr: Path, tmp_path: Path) -> None:
+    folder = checkpoint.save(tiny_captioner(), tmp_path / "m")
+    figures = saywhere.evaluate(folder, flickr, "attention", out=tmp_path / "out", generated=False, limit=1)
+    assert figures["images"] == 1 and report(tmp_path / "out")["model"] == str(folder)
+
+
+def test_an_unknown_task_is_named_with_those_there_are(aligner: Model, tmp_path: Path) -> None:
+    names = "dense, caption, region-captions, rank, retrieval, search, ground, nouns, attention"
+    with pytest.raises(UserError, match=f"no task 'ranking'; there are {names}"):
+        saywhere.evaluate(aligner, tmp_path, "ranking")
+    assert ", ".join(TASKS) == names
+
+
+@pytest.mark.parametrize("task", sorted(set(TASKS) - {"caption", "attention"}))
+def test_a_missing_part_is_reported_before_the_data_is_read(task: str, tmp_path: Path) -> None:
+    model = captioner_model(tiny_captioner())
+    with pytest.raises(UserError, match="tiny cannot .*: that needs a model with the part .*; this one has captioner"):
+        saywhere.evaluate(model, tmp_path / "nowhere", task, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def images(folder: Path, count: int) -> list[Source]:
+    names = [f"{number}.png" for number in range(count)]
+    for number, name in enumerate(names):
+        quarters(8 + number, 8).save(folder / name)
+    return [Source(folder / name, name, Path(name)) for name in names]
+
+
+def test_each_image_is_asked_about_once(tmp_path: Path) -> None:
+    sources, kept, asked = images(tmp_path, 5), {"1.png": 0}, []
+    sources[3].path.write_bytes(b"no image")
+
+    def ask(opened, boxes):
+        asked.append(len(opened))
+        return [image.width for image in opened]
+
+    session = Session(tmp_path, batch=2)
+    seen = session.each(ask, sources, set(kept), kept.__setitem__)
+    assert kept == {"1.png": 0, "0.png": 8, "2.png": 10, "4.png": 12} and asked == [2, 1]
+    assert [source.name for source in seen] == ["0.png", "1.png", "2.png", "4.png"]
+    assert list(session.skipped) == ["3.png"] and not session.complete
+    with pytest.raises(UserError, match=r"none of the 1 images could be read; 3\.png: "):
+        Session(tmp_path).each(ask, sources[3:4], (), kept.__setitem__)
+
+
+def test_a_run_that_is_stopped_says_how_far_it_came(tmp_path: Path) -> None:
+    kept: dict[str, int] = {}
+
+    def ask(opened, boxes):
+        if len(kept) == 2:
+            raise KeyboardInterrupt
+        return [image.width for image in opened]
+
+    session = Session(tmp_path, batch=1)
+    with pytest.raises(KeyboardInterrupt, match="interrupted after 2 of 4 images; the same command goes on from here"):
+        session.each(ask, images(tmp_path, 4), (), kept.__setitem__)
+    assert list(kept) == ["0.png", "1.png"]
+
+
+def test_the_facts_of_a_report(tmp_path: Path) -> None:
+    session = Session(tmp_path, model="m", options=["a=1"], command="saywhere evaluate")
+    session.skipped["x.jpg"] = "cut"
+    session.report.problem("missing image", "y.jpg")
+    known = session.known("flickr8k", images=3)
+    assert known.pop("seconds") >= 0
+    assert known == {
+        "data": "flickr8k", "split": None, "model": "m", "images": 3, "skipped": {"x.jpg": "cut"}, "set": ["a=1"],
+        "data_problems": {"missing image": 1}, "command": "saywhere evaluate",
+    }  # fmt: skip
+    assert "set" not in Session(tmp_path).known("flickr8k")

@@ -1,0 +1,126 @@
+"""Reading data and scoring files of predictions need no torch: all of it runs where torch cannot be imported."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from photographs import quarters
+
+import saywhere
+
+BLOCK = """
+import sys
+for name in ("torch", "torchvision", "timm", "lightning"):
+    sys.modules[name] = None
+"""
+PACKAGE = Path(saywhere.__file__).parent
+SHARED = ("region_lines", "report", "pages", "magnitudes", "meteor", "session")
+METRICS = ("metric", "metrics", "protocols", "original", "calibration", "report", "examples", "scoring")
+
+
+def python(code: str, *arguments: object) -> str:
+    """What the code prints, in a process without torch."""
+    command = [sys.executable, "-c", BLOCK + code, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def modules() -> list[str]:
+    files = [*(PACKAGE / "data").glob("*.py")]
+    files += [path for path in (PACKAGE / "evaluation").glob("*/*.py") if path.stem in METRICS]
+    files += [PACKAGE / "evaluation" / f"{name}.py" for name in SHARED]
+    names = [".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in files]
+    return sorted(name.removesuffix(".__init__") for name in names if ".table1." not in name)
+
+
+def test_torch_is_blocked() -> None:
+    code = "try:\n    import torch\nexcept ImportError:\n    print('blocked')"
+    assert python(code) == "blocked\n"
+
+
+def test_modules_are_imported_without_torch() -> None:
+    names = modules()
+    expected = {"saywhere.data.entities", "saywhere.evaluation.dense.metric", "saywhere.evaluation.retrieval.report"}
+    assert len(names) > 25 and expected < set(names)
+    code = "import importlib\nfor name in sys.argv[1:]:\n    importlib.import_module(name)\nprint(len(sys.argv) - 1)"
+    assert python(code, *names) == f"{len(names)}\n"
+
+
+def test_a_data_set_is_read_merged_and_drawn(tmp_path: Path) -> None:
+    quarters(64, 32).save(tmp_path / "a.png")
+    regions = [{"box": [0, 0, 32, y], "phrase": f"a cat of {y}"} for y in (20, 22)]
+    (tmp_path / "all.jsonl").write_text(json.dumps({"image": "a.png", "regions": regions}))
+    code = """
+from pathlib import Path
+from saywhere import data
+from saywhere.data import check
+samples = data.read(sys.argv[1], options=data.PhraseOptions(merge=0.7))
+print(samples[0].boxes.tolist(), samples[0].phrases, check.decode(samples))
+print([path.name for path in check.draw(samples, Path(sys.argv[1]) / "drawn", 1)])
+"""
+    assert python(code, tmp_path).splitlines() == [
+        "[[0.0, 0.0, 32.0, 21.0]] (('a cat of 20', 'a cat of 22'),) 0",
+        "['train-1-a.png']",
+    ]
+    assert (tmp_path / "drawn" / "train-1-a.png").is_file()
+
+
+STUB_METEOR = """
+from saywhere.evaluation import meteor
+
+class Words:
+    version = "equal words"
+    def __enter__(self): return self
+    def __exit__(self, *_): pass
+    def score(self, pairs): return [float(caption in references) for caption, references in pairs]
+
+meteor.Meteor = Words
+"""
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    """A folder with predictions and the truth: both boxes are found, one of two captions is right."""
+    pytest.importorskip("matplotlib", reason="needs the extra evaluate")
+    truth = {"image": "a.png", "boxes": [[0, 0, 10, 10], [20, 20, 40, 40]], "captions": ["a cat", "a dog"]}
+    predictions = {**truth, "scores": [0.75, 0.5], "captions": ["a cat", "a cow"]}
+    for name, row in {"truth": truth, "predictions": predictions}.items():
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps(row) + "\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(("protocol", "score"), [("clean", 51 / 101), ("original", 0.5)])
+def test_files_of_predictions_are_scored_and_reported(files: Path, protocol: str, score: float) -> None:
+    code = """
+from pathlib import Path
+from saywhere.evaluation.dense.scoring import score_files
+from saywhere.evaluation.session import Session
+folder = Path(sys.argv[1])
+result = score_files(folder / "predictions.jsonl", Session(folder / "truth.jsonl", folder / "out"), sys.argv[2])
+print(result.map, result.detection_map, result.language_meteor)
+"""
+    assert [float(word) for word in python(STUB_METEOR + code, files, protocol).split()] == pytest.approx(
+        [score, 1, 0.5]
+    )
+    report = json.loads((files / "out" / "report.json").read_text())
+    assert (report["protocol"], report["meteor_version"], report["detections"]) == (protocol, "equal words", 2)
+    drawings = sorted(path.name for path in (files / "out" / "examples").iterdir())
+    assert drawings == ["01-best-prediction.png", "01-best-truth.png"]
+
+
+def test_the_command_scores_files(files: Path) -> None:
+    code = """
+from saywhere.cli import main
+folder = sys.argv[1]
+sys.argv = ["saywhere", "evaluate", "dense", "--predictions", f"{folder}/predictions.jsonl"]
+sys.argv += ["--truth", f"{folder}/truth.jsonl", "--out", f"{folder}/out"]
+main()
+"""
+    printed = python(STUB_METEOR + code, files)
+    assert printed.startswith("1 images, protocol clean: mAP 0.5050, detection mAP 1.0000, language METEOR 0.5000\n")
+    assert (files / "out" / "report.md").is_file()

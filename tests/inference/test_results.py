@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import errno
+import json
+import os
+
+import pytest
+
+from saywhere.errors import UserError
+from saywhere.inference.results import ResultsFile
+from saywhere.regions import Regions
+
+
+def made(number: int) -> Regions:
+    return Regions(100, 50, [[0.0, 1.0, 10.0 + number, 20.25]], [0.5], (f"caption {number}",))
+
+
+def test_lines_have_the_documented_form(tmp_path):
+    with ResultsFile(tmp_path / "new" / "r.jsonl") as lines:
+        lines.append(made(0).to_dict(), "é a.jpg")
+        text = (tmp_path / "new" / "r.jsonl").read_text(encoding="utf-8")  # before it is closed
+    assert text.count("\n") == 1 and "é" in text
+    assert json.loads(text) == {
+        "image": "é a.jpg",
+        "width": 100,
+        "height": 50,
+        "boxes": [[0.0, 1.0, 10.0, 20.25]],
+        "scores": [0.5],
+        "captions": ["caption 0"],
+    }
+
+
+def test_a_file_is_resumed(tmp_path):
+    file = tmp_path / "r.jsonl"
+    with ResultsFile(file) as lines:
+        lines.append(made(0).to_dict(), "a")
+        lines.append(made(1).to_dict(), "b")
+    with ResultsFile(file) as lines:
+        assert lines.done == {"a", "b"}
+        lines.append(made(2).to_dict(), "c")
+        assert [row["captions"] for row in lines] == [["caption 0"], ["caption 1"], ["caption 2"]]
+        assert lines.regions("b").boxes.tolist() == made(1).boxes.tolist()
+        assert lines.regions("b").image == "b" and lines["b"] == made(1).to_dict() | {"image": "b"}
+    assert len(file.read_text().splitlines()) == 3
+
+
+@pytest.mark.parametrize("cut", range(1, 100, 7))
+def test_a_torn_last_line_is_cut_off(tmp_path, cut):
+    file = tmp_path / "r.jsonl"
+    with ResultsFile(file) as lines:
+        lines.append(made(0).to_dict(), "a")
+        whole = file.read_bytes()
+        lines.append(made(1).to_dict(), "b")
+    file.write_bytes(file.read_bytes()[: len(whole) + cut])
+    with ResultsFile(file) as lines:
+        assert lines.done == {"a"}
+        assert file.read_bytes() == whole
+        lines.append(made(1).to_dict(), "b")
+    with ResultsFile(file) as lines:
+        assert lines.done == {"a", "b"}
+
+
+def test_a_whole_last_line_without_its_end_is_kept(tmp_path):
+    file = tmp_path / "r.jsonl"
+    with ResultsFile(file) as lines:
+        lines.append(made(0).to_dict(), "a")
+    file.write_bytes(file.read_bytes().rstrip(b"\n"))
+    with ResultsFile(file) as lines:
+        lines.append(made(1).to_dict(), "b")
+    with ResultsFile(file) as lines:
+        assert lines.done == {"a", "b"}
+        assert lines.regions("b").captions == ("caption 1",)
+
+
+def test_another_file_is_not_written_to(tmp_path):
+    file = tmp_path / "mine.txt"
+    file.write_text("my diary\nday one\n")
+    with pytest.raises(UserError, match="line 1 is not a result with boxes"):
+        ResultsFile(file)
+    assert file.read_text() == "my diary\nday one\n"
+    file.write_text("one line without an end")
+    with pytest.raises(UserError, match="line 1 is not a result with boxes"):
+        ResultsFile(file)
+    assert file.read_text() == "one line without an end"
+    with pytest.raises(UserError, match="cannot be written"):
+        ResultsFile(tmp_path)
+    with pytest.raises(UserError, match="cannot be written"):
+        ResultsFile(file / "below.jsonl")
+
+
+def test_a_full_disk_leaves_whole_lines(tmp_path, monkeypatch):
+    file = tmp_path / "r.jsonl"
+    real = os.write
+    room = [300]
+
+    def write(handle: int, data: bytes) -> int:
+        if room[0] == 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        count = real(handle, data[: room[0]])
+        room[0] -= count
+        return count
+
+    monkeypatch.setattr(os, "write", write)
+    with ResultsFile(file) as lines:
+        with pytest.raises(OSError) as caught:
+            for number in range(9):
+                lines.append(made(number).to_dict(), f"{number}")
+        assert caught.value.errno == errno.ENOSPC and caught.value.filename == str(file)
+        kept = len(file.read_text().splitlines())
+        assert kept == len(lines) >= 2 and file.read_bytes().endswith(b"\n")
+        room[0] = 10_000
+        lines.append(made(kept).to_dict(), f"{kept}")
+    assert [json.loads(line)["image"] for line in file.read_text().splitlines()] == [str(i) for i in range(kept + 1)]
+
+
+def test_names_that_are_not_utf8(tmp_path):
+    name = os.fsdecode(b"caf\xe9.jpg")
+    with ResultsFile(tmp_path / "r.jsonl") as lines:
+        lines.append(made(0).to_dict(), name)
+    with ResultsFile(tmp_path / "r.jsonl") as lines:
+        assert lines.done == {name}
+
+
+def test_rows_of_any_kind(tmp_path):
+    """A row has the image's name and what the file is of; a file of another kind is not written to."""
+    file = tmp_path / "captions.jsonl"
+    with ResultsFile(file, "caption") as lines:
+        lines.append({"width": 3, "height": 2, "caption": "a dog"}, "a.jpg")
+        with pytest.raises(ValueError, match=r"b.jpg has no caption"):
+            lines.append({"width": 3}, "b.jpg")
+        with pytest.raises(UserError, match=r"the result for a.jpg cannot be used \(.*boxes"):
+            lines.regions("a.jpg")
+    assert file.read_text() == '{"image": "a.jpg", "width": 3, "height": 2, "caption": "a dog"}\n'
+    with ResultsFile(file, "caption") as lines:
+        assert lines.done == {"a.jpg"} and lines["a.jpg"]["caption"] == "a dog"
+    with pytest.raises(UserError, match="line 1 is not a result with boxes; give another file"):
+        ResultsFile(file)

@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from saywhere.errors import UserError
+from saywhere.inference import Source, find_images, out_path, read_boxes
+from saywhere.regions import check_boxes
+
+
+@pytest.fixture
+def album(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("p/b.jpg", "p/a.PNG", "p/sub/b.jpg", "p/notes.txt", "p/.hidden.jpg", "p/.cache/x.jpg", "q/b.jpg"):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_bytes(b"x")
+    return tmp_path
+
+
+def names(*paths, **options) -> list[str]:
+    return [source.name for source in find_images(paths, **options)]
+
+
+def test_folders_are_searched_to_the_bottom_in_order(album):
+    assert names("p") == ["p/a.PNG", "p/b.jpg", "p/sub/b.jpg"]
+    assert names("p/", "q") == ["p/a.PNG", "p/b.jpg", "p/sub/b.jpg", "q/b.jpg"]
+    assert names(album / "q") == [str(album / "q" / "b.jpg")]
+
+
+def test_files_and_patterns(album):
+    assert names("p/notes.txt", "./p/b.jpg") == ["p/notes.txt", "p/b.jpg"], "a file named by itself may have any ending"
+    assert names("p/*.jpg") == ["p/b.jpg"]
+    assert names("p/**/*.jpg") == ["p/b.jpg", "p/sub/b.jpg"]
+    assert names("*") == ["p/a.PNG", "p/b.jpg", "p/sub/b.jpg", "q/b.jpg"]
+    Path("p/odd[1].jpg").write_bytes(b"x")
+    assert names("p/odd[1].jpg") == ["p/odd[1].jpg"], "a file that is there is no pattern"
+
+
+def test_named_twice_counts_once(album):
+    assert names("p/b.jpg", "p", album / "p" / "b.jpg") == ["p/b.jpg", "p/a.PNG", "p/sub/b.jpg"]
+
+
+def test_results_are_not_images_to_describe(album):
+    assert names("p", leave_out=[Path("p/sub")]) == ["p/a.PNG", "p/b.jpg"]
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [("nowhere.jpg", "no such file"), ("empty", "no images in this folder"), ("p/*.tif", "no file fits")],
+)
+def test_what_is_not_there(album, path, reason):
+    Path("empty").mkdir()
+    with pytest.raises(UserError, match=reason) as caught:
+        find_images(["p", path])
+    assert str(caught.value).startswith(path)
+
+
+def test_drawn_images_keep_their_folders(album):
+    def outs(*paths) -> list[str]:
+        return [out_path(Path("out"), source).as_posix() for source in find_images(paths)]
+
+    assert outs("p") == ["out/a.PNG", "out/b.jpg", "out/sub/b.jpg"]
+    assert outs("p/sub/b.jpg") == ["out/b.jpg"]
+    assert outs("p/b.jpg", "q/b.jpg") == ["out/p/b.jpg", "out/q/b.jpg"]
+    assert outs("p/**/b.jpg") == ["out/b.jpg", "out/sub/b.jpg"]
+    Path("q/b.gif").write_bytes(b"x")
+    assert outs("q") == ["out/b.gif.jpg", "out/b.jpg"]
+
+
+def test_drawings_stay_in_their_folder(album, monkeypatch):
+    """A pattern may leave the folder that it begins in, by ``..`` and through links."""
+    for name in ("w/sub1/x.txt", "pics/a.jpg", "pics/deep/b.jpg", "other/place/x.txt", "other/a.jpg"):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_bytes(b"x")
+    monkeypatch.chdir("w")
+
+    def drawn(*paths) -> dict[str, str]:
+        return {source.name: out_path(Path("out"), source).as_posix() for source in find_images(paths)}
+
+    assert drawn("sub*/../../pics/*.jpg") == {"../pics/a.jpg": "out/pics/a.jpg"}
+    assert drawn("sub*/../../pics/**/*.jpg") == {
+        "../pics/a.jpg": "out/pics/a.jpg",
+        "../pics/deep/b.jpg": "out/pics/deep/b.jpg",
+    }
+    assert drawn("../pics") == {"../pics/a.jpg": "out/a.jpg", "../pics/deep/b.jpg": "out/deep/b.jpg"}
+    Path("link").symlink_to(album / "other" / "place")
+    (found,) = find_images(["l*/../a.jpg"])
+    assert found.path.samefile(album / "other" / "a.jpg"), "link/.. is not the folder that the link is in"
+    assert out_path(Path("out"), found) == Path("out/other/a.jpg")
+
+
+@pytest.mark.parametrize("relative", ["../a.jpg", "p/../../a.jpg", "/a.jpg"])
+def test_a_place_outside_the_folder_is_refused(relative):
+    with pytest.raises(ValueError, match="is not a place below out"):
+        out_path(Path("out"), Source(Path("a.jpg"), "a.jpg", Path(relative)))
+
+
+def test_no_two_drawings_meet(album):
+    names = ("a.gif", "a.gif.jpg", "a.gif.jpg.jpg", "b.bmp", "c.gif", "c.gif.jpg/d.png", "photo.2.jpg")
+    for name in names:
+        path = Path("r") / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x")
+    drawn = {source.name: out_path(Path("out"), source).as_posix() for source in find_images(["r"])}
+    assert drawn == {
+        "r/a.gif": "out/a.gif.jpg.jpg.jpg",
+        "r/a.gif.jpg": "out/a.gif.jpg",
+        "r/a.gif.jpg.jpg": "out/a.gif.jpg.jpg",
+        "r/b.bmp": "out/b.bmp.jpg",
+        "r/c.gif": "out/c.gif.jpg.jpg",
+        "r/c.gif.jpg/d.png": "out/c.gif.jpg/d.png",
+        "r/photo.2.jpg": "out/photo.2.jpg",
+    }
+
+
+def test_boxes_as_lines(album):
+    file = album / "boxes.jsonl"
+    rows = [{"image": "./p/b.jpg", "boxes": [[1, 2, 3, 4]]}, {"image": "sub/b.jpg", "boxes": []}]
+    file.write_text("\n".join(json.dumps(row) for row in rows) + "\n\n")
+    assert read_boxes(file, find_images(["p"])) == {"p/b.jpg": [[1, 2, 3, 4]], "p/sub/b.jpg": []}
+
+
+def test_boxes_as_one_list(album):
+    file = album / "boxes.json"
+    file.write_text("[[0, 0, 10, 10.5],\n [5, 5, 6, 6]]")
+    assert read_boxes(file, find_images(["q"])) == {"q/b.jpg": [[0, 0, 10, 10.5], [5, 5, 6, 6]]}
+    with pytest.raises(UserError, match="one list of boxes is for one image, not 3"):
+        read_boxes(file, find_images(["p"]))
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('{"image": "q/b.jpg", "boxes": 3}', "line 1: not "),
+        ('{"image": "q/b.jpg"}', "line 1: not "),
+        ('{"image": "q/b.jpg", "boxes": []}\nnonsense', "line 2: not JSON"),
+        ('{"image": "other.jpg", "boxes": []}', "no boxes for any of the 1 images; it names 'other.jpg'"),
+        ("", "no boxes for any"),
+        ("\udcff", "cannot be read"),
+    ],
+)
+def test_a_malformed_file_of_boxes(album, text, reason):
+    file = album / "boxes.json"
+    file.write_bytes(os.fsencode(text))
+    with pytest.raises(UserError, match=reason) as caught:
+        read_boxes(file, find_images(["q"]))
+    assert str(caught.value).startswith(str(file)) and "\n" not in str(caught.value)
+
+
+def test_no_boxes_file(album):
+    with pytest.raises(UserError, match="cannot be read"):
+        read_boxes(album / "nowhere.json", find_images(["q"]))
+
+
+@pytest.mark.parametrize(
+    "boxes", ["[[1, 2, 3]]", "[[5, 5, 5, 9]]", "[[1, 2, NaN, 9]]", '[["x", 2, 3, 4]]', "[[1, 2, 3], [1, 2, 3, 4]]"]
+)
+def test_bad_boxes_are_left_to_their_image(album, boxes):
+    """The file is sound JSON: whether its boxes fit is an error of their image and not of the run."""
+    file = album / "boxes.json"
+    file.write_text(boxes)
+    (read,) = read_boxes(file, find_images(["q"])).values()
+    with pytest.raises(UserError, match=r"q/b.jpg: box"):
+        check_boxes(read, 100, 100, "q/b.jpg")

@@ -1,0 +1,145 @@
+"""The bundled model as ``pip install saywhere`` brings it: photographs, no PyTorch, no network, kills and damage."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import photographs
+import pytest
+from PIL import Image
+
+import saywhere
+
+BLOCKED = """
+import socket, sys
+def refuse(*a, **k): raise AssertionError("a connection was opened")
+socket.socket.connect = socket.create_connection = socket.getaddrinfo = refuse
+for name in ("torch", "torchvision", "timm"): sys.modules[name] = None
+from saywhere.cli import main
+sys.argv[0] = "saywhere"
+try:
+    main()
+finally:
+    heavy = ("saywhere.networks", "saywhere.training", "saywhere.evaluation", "saywhere.original")
+    assert not [name for name in sys.modules if name.startswith(heavy)]
+"""
+"""The program in a process that can open no connection and has no PyTorch."""
+
+
+def photograph(name: str) -> Path:
+    """A photograph that comes with scikit-image, whose other parts need not be installed."""
+    spec = importlib.util.find_spec("skimage")
+    assert spec is not None and spec.submodule_search_locations
+    return Path(spec.submodule_search_locations[0]) / "data" / name
+
+
+def run(*words: object, check: bool = True) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", BLOCKED, *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert not check or done.returncode == 0, done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def model() -> saywhere.Model:
+    return saywhere.load(threads=1)
+
+
+def test_the_commands_need_neither_torch_nor_a_network(tmp_path):
+    photo = photograph("motorcycle_left.png")
+    described = run("describe", photo, "--top", 3, "--out", tmp_path / "drawn")
+    assert "a motorcycle" in described.stdout
+    assert Image.open(tmp_path / "drawn" / photo.name).size == (800, 539)
+    grounded = json.loads(run("ground", photo, "a red motorcycle", "--json").stdout)
+    assert grounded["phrases"][0]["box"][2] > 500
+    assert "motorcycle" in run("caption", photo).stdout
+    assert "flickr-coco" in run("models").stdout
+
+
+def test_what_needs_torch_names_the_extra():
+    done = run("describe", photograph("coffee.png"), "--engine", "torch", check=False)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert "engine torch" in done.stderr and "pip install 'saywhere[torch]'" in done.stderr
+
+
+def test_one_encoding_answers_all_questions(model):
+    seen = model.encode(photograph("motorcycle_left.png"))
+    regions = model.describe(seen, top=5)
+    assert regions.captions is not None and regions.captions[0] == "a motorcycle"
+    assert regions.scores is not None and regions.scores[0] > 0.8 and (np.diff(regions.scores) <= 0).all()
+    caption = model.caption(seen)
+    assert "motorcycle" in caption.words and caption.attention is not None
+    np.testing.assert_allclose(caption.attention.sum(axis=1), 1, atol=1e-4)
+    (box,) = model.ground(seen, ["a motorcycle"]).boxes
+    assert saywhere.boxes.iou(box[None], regions.boxes[:1])[0, 0] > 0.5
+    scores = model.score(seen, ["a motorcycle", "a cat in the snow"]).best().scores
+    assert scores is not None and scores[0] > 100 * scores[1]
+    images, texts = [model.embed(seen)], model.embed_text(["a man on a motorcycle", "a plate of food"])
+    similarity = model.similarity(images, texts)
+    assert similarity.shape == (1, 2) and similarity[0, 0] > similarity[0, 1]
+
+
+def test_given_boxes_are_described_in_their_order(model):
+    boxes = [[100, 100, 700, 460], [0, 0, 80, 80]]
+    regions = model.describe(photograph("motorcycle_left.png"), boxes)
+    assert regions.boxes.tolist() == boxes and regions.captions is not None and "motorcycle" in regions.captions[0]
+    assert len(model.describe(photograph("coffee.png"), np.zeros((0, 4)))) == 0
+
+
+@pytest.mark.parametrize("size", [(1, 1), (3, 500), (500, 3), (33, 31)])
+def test_odd_shapes(model, size):
+    image = photographs.noise(*size)
+    assert (model.describe(image).width, model.describe(image).height) == size
+    assert model.caption(image).sentence
+    found = model.ground(image, "a dog")
+    assert len(found) + len(found.not_found) == 1
+
+
+def folder(path: Path, count: int = 12) -> Path:
+    """Photographs in other sizes, and two files that are damaged."""
+    path.mkdir()
+    names = ("coffee.png", "astronaut.png", "motorcycle_left.png")
+    for number in range(count):
+        image = Image.open(photograph(names[number % len(names)])).convert("RGB")
+        image.resize((200 + 10 * number, 180)).save(path / f"{number:02}.jpg")
+    whole = (path / "03.jpg").read_bytes()
+    (path / "03.jpg").write_bytes(whole[: len(whole) // 3])
+    (path / "07.jpg").write_text("no image")
+    return path
+
+
+def rows(path: Path) -> dict[str, dict]:
+    return {row["image"]: row for row in map(json.loads, path.read_text().splitlines())}
+
+
+def test_a_killed_run_is_resumed_and_ends_as_an_undisturbed_one(tmp_path):
+    images = folder(tmp_path / "images")
+    options = ("--threads", 1, "--batch", 2, "--top", 4)
+    done = run("describe", images, "--json", tmp_path / "whole.jsonl", *options, check=False)
+    assert done.returncode == 1 and done.stderr.count("skipped:") == 2
+    expected = rows(tmp_path / "whole.jsonl")
+    assert len(expected) == 10
+    cut = tmp_path / "cut.jsonl"
+    command = [sys.executable, "-c", BLOCKED, "describe", images, "--json", cut, "--out", tmp_path / "drawn", *options]
+    process = subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while process.poll() is None and not (cut.exists() and cut.read_bytes().count(b"\n") >= 3):
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert 3 <= len(rows(cut)) < 10
+    again = run("describe", images, "--json", cut, "--out", tmp_path / "drawn", *options, check=False)
+    assert again.returncode == 1 and "already in" in again.stdout
+    resumed = rows(cut)
+    assert resumed.keys() == expected.keys()
+    for name, row in resumed.items():
+        assert row["captions"] == expected[name]["captions"]
+        np.testing.assert_allclose(row["boxes"], expected[name]["boxes"], atol=0.5)
+    assert len(list((tmp_path / "drawn").iterdir())) == 10

@@ -1,0 +1,149 @@
+"""Grounding by hand: weights of words, bonuses of regions, and what is made of products; no network."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from saywhere import Alignment, UserError
+from saywhere.configs.aligner import AlignerConfig
+from saywhere.engines.engine import Aligner, EncodedText
+from saywhere.models.grounding import (
+    ImageVectors,
+    align,
+    embed_texts,
+    region_bonus,
+    token_ids,
+    word_weights,
+)
+from saywhere.models.placing import word_fits
+from saywhere.text import END, PAD, UNKNOWN, Vocabulary
+
+WORDS = ("red", "dog", "grass", "the")
+SIZE = 8
+"""Tokens there are, and dimensions: the vector of a token has a one at its own number."""
+BOXES = np.array([[0, 0, 40, 20], [0, 0, 20, 20], [30, 10, 40, 20]], np.float32)
+
+
+def aligner(**options: Any) -> Aligner:
+    """Its words are the unit vectors of their numbers, twice as long."""
+
+    def text_vectors(tokens: np.ndarray) -> EncodedText:
+        return EncodedText(2 * np.eye(SIZE, dtype=np.float32)[tokens] * (tokens != PAD)[..., None], tokens != PAD)
+
+    config = AlignerConfig(**{"beta": 0.0, **options})
+    vocabulary = Vocabulary(dict.fromkeys(WORDS, 1))
+    return cast(Aligner, SimpleNamespace(config=config, vocabulary=vocabulary, text_vectors=text_vectors))
+
+
+def image(products: Sequence[Sequence[float]], logits: Sequence[float] = (0, 0, 0)) -> ImageVectors:
+    """Three regions with these products with ``red``, ``dog``, ``grass``, ``the``."""
+    vectors = np.zeros((3, SIZE), np.float32)
+    vectors[:, 4:] = np.array(products, np.float32).T / 2
+    return ImageVectors(40, 20, BOXES, vectors, "a.jpg", np.array(logits, np.float32))
+
+
+SEEN = image([[0, 5, 1], [0, 3, 4], [2, 0, 0], [1, 1, 1.5]])
+
+
+def test_words_count_alike_or_by_their_share_and_the_end_as_much_as_all():
+    mask = np.array([[1, 1, 1, 0], [1, 1, 1, 1], [1, 1, 0, 0]], bool)
+    plain = word_weights(mask, AlignerConfig(mean_over_words=False))
+    assert plain.tolist() == mask.astype(float).tolist() and plain.dtype == np.float32
+    shares = word_weights(mask, AlignerConfig(mean_over_words=True, sentence_token=False))
+    np.testing.assert_allclose(shares, [[1 / 3] * 3 + [0], [1 / 4] * 4, [1 / 2] * 2 + [0] * 2], rtol=1e-6)
+    ended = word_weights(mask, AlignerConfig(mean_over_words=True, sentence_token=True))
+    np.testing.assert_allclose(ended, [[1 / 2, 1 / 2, 1, 0], [1 / 3] * 3 + [1], [1, 1, 0, 0]], rtol=1e-6)
+
+
+def test_sentences_are_encoded_with_the_end_if_it_stands_for_them():
+    assert token_ids(aligner(), ["red dog", "zebra"]).tolist() == [[4, 5, END], [UNKNOWN, END, PAD]]
+    assert token_ids(aligner(sentence_token=False), ["red dog", "zebra"]).tolist() == [[4, 5], [UNKNOWN, PAD]]
+
+
+def test_texts_have_a_weighted_vector_for_each_word():
+    one, two = embed_texts(aligner(sentence_token=False), ["Red dog!", "the"])
+    assert one.words == ("red", "dog") and len(one) == 2 and len(two) == 1
+    assert one.vectors.tolist() == np.eye(SIZE)[[4, 5]].tolist()  # twice as long, and half of the words
+    assert two.vectors.tolist() == (2 * np.eye(SIZE)[[7]]).tolist()
+    (ended,) = embed_texts(aligner(), ["red dog"])
+    assert ended.words == ("red", "dog") and ended.vectors.tolist() == [
+        *one.vectors.tolist(),
+        (2 * np.eye(SIZE)[END]).tolist(),
+    ]
+    assert embed_texts(aligner(), []) == []
+
+
+def test_a_bonus_is_for_what_a_region_is():
+    seen = image([[0] * 3] * 4, (0, 2, -1))
+    assert region_bonus(AlignerConfig(), seen).tolist() == [0, 0, 0]
+    assert region_bonus(AlignerConfig(score_bonus=0.5), seen).tolist() == [0, 1, -0.5]
+    sized = region_bonus(AlignerConfig(size_bonus=2), seen)
+    np.testing.assert_allclose(sized, [0, 2 * math.log(1 / 2), 2 * math.log(1 / 8)], rtol=1e-6)
+    tiny = ImageVectors(4000, 2000, BOXES[[2]], seen.vectors[:1], "", np.zeros(1, np.float32))
+    assert region_bonus(AlignerConfig(size_bonus=1), tiny)[0] == pytest.approx(math.log(1e-3))
+
+
+def test_each_word_goes_to_its_best_region_and_neighbours_on_one_are_a_phrase():
+    alignment = align(aligner(), SEEN, "The red dog (grass)")
+    assert alignment.words == ("the", "red", "dog", "grass")
+    assert alignment.products.tolist() == [[1, 1, 1.5], [0, 5, 1], [0, 3, 4], [2, 0, 0]]
+    found = [(p.words, p.start, p.stop, p.region, p.similarity) for p in alignment.phrases]
+    assert found == [("the", 0, 1, 2, 1.5), ("red", 1, 2, 1, 5), ("dog", 2, 3, 2, 4), ("grass", 3, 4, 0, 2)]
+    closer = alignment.with_beta(1.0)
+    found = [(p.words, p.region, p.similarity, p.box) for p in closer.phrases]
+    assert found == [("the red dog", 1, 3, (0, 0, 20, 20)), ("grass", 0, 2, (0, 0, 40, 20))]
+    assert align(aligner(beta=1.0), SEEN, "the red dog grass").phrases == closer.phrases
+    assert align(aligner(beta=9.0), SEEN, "the red dog grass", beta=1.0).phrases == closer.phrases
+    assert [p.words for p in alignment.with_beta(100).phrases] == ["the red dog grass"]
+
+
+def test_what_is_made_of_an_alignment():
+    alignment = align(aligner(beta=1.0), SEEN, "the red dog grass")
+    assert alignment.snippets() == [((0, 0, 20, 20), "the red dog"), ((0, 0, 40, 20), "grass")]
+    regions = alignment.regions()
+    assert (regions.width, regions.height, regions.image, regions.scores) == (40, 20, "a.jpg", None)
+    assert regions.captions == ("the red dog", "grass") and regions.similarities is not None
+    assert regions.similarities.tolist() == [3, 2] and regions.boxes.tolist() == BOXES[[1, 0]].tolist()
+    assert alignment.to_dict() == {
+        "image": "a.jpg", "width": 40, "height": 20, "sentence": "the red dog grass",
+        "phrases": [
+            {"words": "the red dog", "start": 0, "stop": 3, "box": [0, 0, 20, 20], "similarity": 3},
+            {"words": "grass", "start": 3, "stop": 4, "box": [0, 0, 40, 20], "similarity": 2},
+        ],
+    }  # fmt: skip
+    assert [alignment.locate(0, 1), alignment.locate(1, 3), alignment.locate(0, 4)] == [2, 1, 1]
+
+
+def test_numbers_of_the_json_form_are_rounded():
+    box = np.array([[1.23456, 2, 3.98765, 4]], np.float32)
+    row = Alignment("a", 9, 9, ("dog",), box, np.array([[1 / 3]], np.float32), 0.0).to_dict()
+    assert row["phrases"][0]["box"] == [1.23, 2.0, 3.99, 4.0] and row["phrases"][0]["similarity"] == 0.33333
+
+
+def test_a_phrase_goes_to_the_region_of_its_largest_sum():
+    phrases = ["the red dog", "the", "grass", "zebra"]
+    for mean in (True, False):
+        reader = aligner(mean_over_words=mean)
+        fits = word_fits(reader, SEEN, embed_texts(reader, phrases))
+        assert fits.argmax(axis=0).tolist() == [1, 2, 0, 0]
+        assert fits.max(axis=0) == pytest.approx([3, 1.5, 2, 0])
+    assert word_fits(aligner(), SEEN, []).shape == (3, 0)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: align(aligner(), SEEN, "?"), r"the sentence '\?' has no word"),
+        (lambda: align(aligner(), SEEN, "dog", beta=-0.1), "beta is at least 0, not -0.1"),
+        (lambda: embed_texts(aligner(), ["dog", ""]), "the sentence '' has no word"),
+    ],
+)
+def test_texts_without_a_word_and_a_negative_beta_are_refused(call: Any, message: str):
+    with pytest.raises(UserError, match=f"^{message}$"):
+        call()

@@ -1,0 +1,373 @@
+"""Model folders: what is read, and one line of what is wrong with them, whatever it is."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import shutil
+import sys
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from photographs import noise
+from tiny_bundle import PARTS, exported_bundle
+from tiny_densecap import VOCABULARY, tiny_config
+from typer.testing import CliRunner
+
+from saywhere import UserError, cli
+from saywhere.engines.onnx import OnnxEngine
+from saywhere.models.bundle import CONFIG, FILES, Bundle, GraphInfo, find_folder, list_models
+from saywhere.models.bundle import VOCABULARY as WORDS
+
+Place = tuple[str | int, ...]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the tiny model and an image; what a test changes there, the next test must write again."""
+    root = tmp_path_factory.mktemp("bundle")
+    noise(96, 64).save(root / "a.png")
+    return Path(shutil.copytree(exported_bundle(), root / "model"))
+
+
+def stored(name: str = CONFIG) -> Any:
+    return json.loads((exported_bundle() / name).read_text())
+
+
+@pytest.fixture
+def write(folder: Path) -> Iterator[Callable[[str, Any], Path]]:
+    """Writes a file of the folder as JSON, or as it is if it is bytes."""
+
+    def writer(name: str, content: Any) -> Path:
+        (folder / name).write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
+        return folder
+
+    yield writer
+    for name in (CONFIG, WORDS):
+        shutil.copy(exported_bundle() / name, folder / name)
+
+
+# What is read
+
+
+def test_all_that_a_folder_says_is_read(folder: Path):
+    bundle, config = Bundle.read(folder), stored()
+    assert bundle.folder == folder and bundle.description == "a tiny model"
+    assert tuple(bundle.configs) == tuple(bundle.vocabularies) == PARTS
+    assert bundle.configs["densecap"] == tiny_config() and bundle.trunk == tiny_config().trunk
+    assert bundle.vocabularies["densecap"] == VOCABULARY
+    assert list(bundle.mean) == config["preprocess"]["mean"] and list(bundle.std) == config["preprocess"]["std"]
+
+
+def test_options_that_are_left_out_have_their_defaults(write: Callable[..., Path]):
+    config = stored()
+    config["parts"] = {"densecap": {"embed_dim": 32, "proposals": {"hidden_size": 16}}}
+    del config["description"], config["saywhere"]
+    read = Bundle.read(write(CONFIG, config)).configs["densecap"]
+    assert (read.embed_dim, read.hidden_size, read.proposals.hidden_size) == (32, 384, 16)
+    assert read.proposals.post_nms_top_n == 100 and read.trunk == tiny_config().trunk
+
+
+def test_options_may_be_changed(folder: Path):
+    bundle = Bundle.read(folder)
+    changed = bundle.with_options({"captioner.decoding.beam_size": 5, "final_nms": 0.25, "trunk.long_side": 128})
+    assert changed.configs["captioner"].decoding.beam_size == 5 and changed.configs["densecap"].final_nms == 0.25
+    assert changed.trunk.long_side == 128 and {c.trunk.long_side for c in changed.configs.values()} == {128}
+    assert bundle.trunk.long_side == 96 and bundle.with_options({}).configs == bundle.configs
+    for options, message in (
+        ({"decoding.beam_size": 3}, "decoding.beam_size is an option of several parts: set densecap.decoding.beam"),
+        ({"beem": 3}, "no part of the model has the option beem"),
+        ({"captioner.grit": 3}, "unknown key captioner.grit; did you mean captioner.grid?"),
+        ({"final_nms": 7}, "final_nms is 7.0, but must be between 0 and 1"),
+    ):
+        with pytest.raises(UserError, match=message) as caught:
+            bundle.with_options(options)
+        assert "\n" not in str(caught.value)
+
+
+# Where models are
+
+
+def test_the_bundled_models_have_names():
+    assert "flickr-coco" in list_models() and all(list_models().values())
+    assert find_folder("flickr-coco").name == "flickr-coco" and Bundle.read("flickr-coco").configs.keys() == {
+        *PARTS,
+        "classes",
+    }
+
+
+def test_a_folder_comes_before_a_bundled_model_of_its_name(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    assert find_folder(folder) == find_folder(str(folder)) == folder
+    shutil.copytree(folder, folder.parent / "flickr-coco", dirs_exist_ok=True)
+    monkeypatch.chdir(folder.parent)
+    assert find_folder("flickr-coco") == Path("flickr-coco")
+
+
+def test_names_of_nothing():
+    for name in ("nothing", "./no/thing", "/no/thing", "~/thing"):
+        with pytest.raises(
+            UserError, match=f"^no model '{name}': not a folder, and the bundled models are flickr-coco"
+        ):
+            find_folder(name)
+
+
+def test_a_hub_id_is_fetched(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    asked: list[Any] = []
+
+    def download(name: str, allow_patterns: list[str]) -> str:
+        asked.append((name, set(FILES) <= set(allow_patterns)))
+        return str(folder)
+
+    monkeypatch.setitem(sys.modules, "huggingface_hub", types.SimpleNamespace(snapshot_download=download))
+    assert find_folder("someone/model") == folder and asked == [("someone/model", True)]
+
+    def fail(*_: Any, **__: Any) -> str:
+        raise OSError("no connection\nat all")
+
+    monkeypatch.setitem(sys.modules, "huggingface_hub", types.SimpleNamespace(snapshot_download=fail))
+    with pytest.raises(UserError, match="^no folder 'someone/model', and the hub does not give it: no connection$"):
+        find_folder("someone/model")
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(UserError, match="^no folder 'someone/model'; to fetch it from the hub: pip install hug"):
+        find_folder("someone/model")
+
+
+# What is wrong
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_missing_file_is_named(tmp_path: Path, name: str):
+    for other in FILES:
+        if other != name:
+            shutil.copy(exported_bundle() / other, tmp_path / other)
+    for find in (Bundle.read, find_folder):
+        with pytest.raises(UserError, match=f"^{tmp_path} is not a saywhere model: {name} is missing$"):
+            find(tmp_path)
+
+
+@pytest.mark.parametrize("name", [CONFIG, WORDS])
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"\xff\xfe", b"[1,", b"\0", b"nonsense", b'"text', b"[" * 100_000, b'{"a":' * 100_000]
+)
+def test_what_is_no_json_is_one_line(write: Callable[..., Path], name: str, content: bytes):
+    with pytest.raises(UserError, match=rf"{name} cannot be read as JSON: ") as caught:
+        Bundle.read(write(name, content))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        ((), [1], r"config\.json is a mapping, not \[1\]"),
+        (("trunk",), None, r"config\.json: trunk is missing"),
+        (("trunk", "colour"), 1, r"config\.json: unknown key trunk\.colour"),
+        (("trunk", "long_side"), "96", r"config\.json: trunk\.long_side is a whole number, not '96'"),
+        (("trunk", "strides"), [16, 8], r"config\.json: trunk\.strides is \(16, 8\), but must be one or more, asc"),
+        (("parts",), {}, r"config\.json: parts is empty: the model can do nothing"),
+        (("parts", "poet"), {}, r"config\.json: unknown part 'poet'; known are densecap, aligner, captioner"),
+        (("parts", "aligner"), None, r"config\.json: parts\.aligner is missing"),
+        (("parts", "aligner", "trunk"), {}, r"parts\.aligner\.trunk: the trunk's options stand at the top"),
+        (("parts", "densecap", "final_nms"), math.nan, r"parts\.densecap\.final_nms is a number, not nan"),
+        (("parts", "densecap", "final_nms"), 1.5, r"parts\.densecap\.final_nms is 1\.5, but must be between 0 and 1"),
+        (("parts", "densecap", "decoding", "beam_size"), 0, r"parts\.densecap\.decoding\.beam_size is 0, but must be"),
+        (("parts", "densecap", "proposals"), 3, r"parts\.densecap\.proposals is a mapping, not 3"),
+        (("preprocess",), None, r"config\.json: preprocess is missing"),
+        (("preprocess", "mean"), [0.5, 0.5], r"preprocess\.mean is three numbers, not \[0\.5, 0\.5\]"),
+        (("preprocess", "mean"), [0.5, 0.5, True], r"preprocess\.mean is three numbers, not "),
+        (("preprocess", "mean"), [0.5, 0.5, math.inf], r"preprocess\.mean is three numbers, not "),
+        (("preprocess", "mean"), [0.5, 0.5, 10**400], r"preprocess\.mean is three numbers, not "),
+        (("preprocess", "mean"), "abc", r"preprocess\.mean is three numbers, not 'abc'"),
+        (("preprocess", "std"), [0.5, 0.0, 0.5], r"preprocess\.std is three numbers above 0, not "),
+        (("description",), 3, r"config\.json: description is a text, not 3"),
+    ],
+)
+def test_a_wrong_value_is_named(write: Callable[..., Path], place: Place, value: Any, message: str):
+    with pytest.raises(UserError, match=message) as caught:
+        Bundle.read(write(CONFIG, changed(stored(), place, value)))
+    assert "\n" not in str(caught.value) and str(caught.value).count("config.json") == 1
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        ((), [], r"vocabulary\.json is a mapping, not \[\]"),
+        (("aligner",), None, r"vocabulary\.json: aligner is not a vocabulary: no mapping with counts of words"),
+        (("aligner", "counts"), ["dog"], r"vocabulary\.json: aligner is not a vocabulary: no mapping with counts"),
+        (("aligner", "counts", "dog"), "2", r"vocabulary\.json: aligner is not .* the count of 'dog' is not a whole"),
+        (("aligner", "counts", "<end>"), 2, r"vocabulary\.json: aligner is .* reserved token '<end>' cannot be a word"),
+        (("aligner", "reserved"), ["<pad>"], r"vocabulary\.json: aligner is not .* unknown reserved tokens"),
+    ],
+)
+def test_a_wrong_vocabulary_is_named(write: Callable[..., Path], place: Place, value: Any, message: str):
+    with pytest.raises(UserError, match=message):
+        Bundle.read(write(WORDS, changed(stored(WORDS), place, value)))
+
+
+def test_a_part_without_a_vocabulary_is_named(write: Callable[..., Path]):
+    words = stored(WORDS)
+    del words["captioner"]
+    with pytest.raises(UserError, match=r"vocabulary\.json has no vocabulary of the part captioner$"):
+        Bundle.read(write(WORDS, words))
+
+
+def test_messages_show_no_line_breaks_or_escapes_of_the_file_and_are_not_long(write: Callable[..., Path]):
+    for key in ("a\nb", "a\x1b[31mb", "a\ud800b", "a\u2028b", "x" * 5000):
+        with pytest.raises(UserError, match=r"config\.json: unknown key trunk\.") as caught:
+            Bundle.read(write(CONFIG, changed(stored(), ("trunk", key), 1)))
+        assert str(caught.value).isprintable() and len(str(caught.value)) < 500
+
+
+# Any one change
+
+
+def changed(value: Any, place: Place, new: Any) -> Any:
+    """``value`` with something else at a place; ``...`` takes out what is there."""
+    if not place:
+        return new
+    value = copy.copy(value)
+    if len(place) == 1 and new is ...:
+        del value[place[0]]
+    elif isinstance(value, dict) and len(place) == 1:
+        value[place[0]] = new
+    else:
+        value[place[0]] = changed(value[place[0]], place[1:], new)
+    return value
+
+
+def places(value: Any, so_far: Place = ()) -> list[Place]:
+    """All places in nested mappings and lists."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [so_far, *(place for key, item in items for place in places(item, (*so_far, key)))]
+
+
+def at(value: Any, place: Place) -> Any:
+    for key in place:
+        value = value[key]
+    return value
+
+
+WRONG = st.sampled_from(
+    [None, math.nan, math.inf, -math.inf, "", "text", "nan", "1", 3.5, -1, 0, True, False, [], {}, [[]], [None], [1, 2],
+     {"a": 1}, [math.nan] * 3, [[[1, 2]]], 10**400, ...]
+)  # fmt: skip
+
+
+@st.composite
+def changes(draw: st.DrawFn, name: str) -> tuple[Place, Any, Any]:
+    """A place, what is put there, and the file's content with it: another value, none, or a key more."""
+    content = stored(name)
+    place = draw(st.sampled_from(places(content)))
+    if isinstance(at(content, place), dict) and draw(st.booleans()):
+        place = (*place, draw(st.text(max_size=4) | st.sampled_from(["trunk", "densecap", "decoding", "a\nb"])))
+        new = draw(WRONG.filter(lambda value: value is not ...))
+    else:
+        new = draw(WRONG if place else WRONG.filter(lambda value: value is not ...))
+    return place, new, changed(content, place, new)
+
+
+def read(folder: Path, name: str, content: Any) -> Bundle | UserError:
+    """The model of the folder with this file, or the one error there is."""
+    (folder / name).write_text(json.dumps(content), encoding="utf-8")
+    try:
+        return Bundle.read(folder)
+    except UserError as error:
+        assert str(error).isprintable() and name in str(error), error
+        return error
+    finally:
+        shutil.copy(exported_bundle() / name, folder / name)
+
+
+def plain(value: Any) -> Any:
+    """As JSON holds it, numbers in texts as numbers."""
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return value
+
+
+@settings(max_examples=200)
+@given(change=changes(CONFIG))
+def test_any_change_of_the_configuration_is_read_or_refused_in_a_line(folder: Path, change: Any):
+    place, new, content = change
+    bundle = read(folder, CONFIG, content)
+    if isinstance(bundle, UserError):
+        return
+    now = {
+        **content,
+        "trunk": bundle.trunk.to_dict(),
+        "description": bundle.description,
+        "preprocess": {**content["preprocess"], "mean": bundle.mean, "std": bundle.std},
+        "parts": {part: config.to_dict() for part, config in bundle.configs.items()},
+    }
+    if new is not ... and not isinstance(new, dict):  # a mapping leaves out what has a default
+        assert repr(plain(at(now, place))) == repr(plain(new))  # nan is no other nan's equal
+    try:  # options may be legal, and not those of the weights
+        engine = OnnxEngine(bundle)
+    except UserError as error:
+        assert str(error).isprintable() and str(folder) in str(error)
+    else:
+        assert {p for p in PARTS if p in bundle.configs} == set(bundle.configs) and engine.digest()
+
+
+@settings(max_examples=100)
+@given(change=changes(WORDS))
+def test_any_change_of_the_vocabulary_is_read_or_refused_in_a_line(folder: Path, change: Any):
+    place, new, content = change
+    bundle = read(folder, WORDS, content)
+    if isinstance(bundle, UserError):
+        return
+    if place[1:2] == ("counts",) and len(place) == 3:
+        assert bundle.vocabularies[str(place[0])].counts.get(str(place[2]), ...) == new
+    same = {part: len(words["counts"]) + 4 for part, words in stored(WORDS).items()}
+    try:
+        OnnxEngine(bundle)
+        assert {part: len(words) for part, words in bundle.vocabularies.items()} == same
+    except UserError as error:
+        assert "do not fit its vocabulary" in str(error) and str(error).isprintable()
+
+
+@settings(max_examples=30)
+@given(
+    data=st.data(), name=st.sampled_from([CONFIG, WORDS]), command=st.sampled_from(["describe", "caption", "ground"])
+)
+def test_commands_tell_what_is_wrong_in_one_line(folder: Path, data: st.DataObject, name: str, command: str):
+    _, _, content = data.draw(changes(name))
+    refused = read(folder, name, content)
+    assume(isinstance(refused, UserError))
+    (folder / name).write_text(json.dumps(content), encoding="utf-8")
+    sentence = ["a dog"] if command == "ground" else []
+    arguments = [command, str(folder.parent / "a.png"), *sentence, "--model", str(folder)]
+    result = CliRunner().invoke(cli.app, arguments)
+    shutil.copy(exported_bundle() / name, folder / name)
+    assert result.exit_code == 2 and result.stdout == "", (result.output, result.exception)
+    assert result.stderr == f"error: {' '.join(str(refused).split())}\n"
+
+
+def test_what_a_graph_takes_is_read(folder: Path):
+    info = GraphInfo.read(folder)
+    assert len(info.graph) == len(info.trunk) == 64
+    folded = [weight for weight in info.weights.values() if weight.normalisation]
+    assert folded and all(weight.eps > 0 and weight.kind in ("weight", "bias") for weight in folded)
+
+
+@settings(max_examples=60)
+@given(change=changes("trunk.json"))
+def test_any_change_of_what_a_graph_takes_is_read_or_refused_in_a_line(folder: Path, change: Any):
+    (folder / "trunk.json").write_text(json.dumps(change[2]), encoding="utf-8")
+    try:
+        info = GraphInfo.read(folder)
+        assert isinstance(info.graph, str)
+    except UserError as error:
+        assert str(error).isprintable() and "trunk.json" in str(error)
+    finally:
+        shutil.copy(exported_bundle() / "trunk.json", folder / "trunk.json")

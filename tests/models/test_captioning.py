@@ -1,0 +1,154 @@
+"""Sentences of images as a user gets them: the verbs caption, attend and describe of a captioner."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from photographs import noise
+from tiny_captioner import VOCABULARY, captioner_model, tiny_captioner, tiny_maps, tiny_target
+
+from saywhere.errors import UserError
+from saywhere.images import open_image
+from saywhere.models.model import Model
+
+BOXES = np.array([[0, 0, 40, 30], [10, 20, 96, 64], [50, 0, 96, 20]], np.float32)
+
+
+def tiny(seed: int = 0, **options) -> Model:
+    return captioner_model(tiny_captioner(seed, **options))
+
+
+def sentences(captions) -> list[str]:
+    return [caption.sentence for caption in captions]
+
+
+def test_images_are_paths_arrays_encodings_lists_and_generators(tmp_path: Path):
+    model, image = tiny(), noise(96, 64)
+    image.save(tmp_path / "a.png")
+    caption = model.caption(image)
+    assert str(caption) == caption.sentence == " ".join(caption.words)
+    many = [tmp_path / "a.png", np.asarray(image), model.encode(image), open_image(image), str(tmp_path / "a.png")]
+    assert sentences(model.caption(many)) == [caption.sentence] * 5
+    assert sentences(model.caption(iter(many[:2]))) == [caption.sentence] * 2
+    assert model.caption([]) == []
+
+
+@pytest.mark.parametrize("decoder", ["rnn", "lstm", "gru", "attention"])
+def test_several_images_are_as_one_at_a_time(decoder):
+    model, images = tiny(decoder=decoder), [noise(96, 64, 1), noise(64, 96, 2)]
+    alone = [model.caption(image, beam_size=2).sentence for image in images]
+    assert sentences(model.caption(images, beam_size=2)) == alone
+
+
+def test_more_hypotheses_are_never_less_likely_and_the_configuration_has_the_default():
+    network = tiny_captioner(decoder="gru", decoding={"beam_size": 5, "length_penalty": 0.0})
+    model, images = captioner_model(network), [noise(96, 64, seed) for seed in range(6)]
+
+    def likelihood(captions):
+        maps = [image.maps for image in tiny_maps(network, *images)]
+        with torch.no_grad():
+            out = network(maps, [tiny_target(caption.sentence) for caption in captions])
+        return float(out.log_probs.gather(1, out.token_ids[:, None]).sum())
+
+    greedy, wide = model.caption(images, beam_size=1), model.caption(images)
+    assert sentences(wide) == sentences(model.caption(images, beam_size=5)) != sentences(greedy)
+    assert likelihood(wide) >= likelihood(greedy)
+
+
+@pytest.mark.parametrize("feedback", ["none", "marginal", "conditional"])
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_attention_is_that_of_the_network_at_each_word(feedback, beam_size):
+    """The weights are p(r | h) (Eqs. 4 and 6)."""
+    network = tiny_captioner(feedback=feedback)
+    model, images = captioner_model(network), [noise(96, 64, 1), noise(192, 128, 2)]
+    found = model.caption(images, beam_size=beam_size)
+    assert sentences(found) == sentences(model.caption(images, beam_size=beam_size, attention=False))
+    for image, caption in zip(images, found, strict=True):
+        assert len(caption.words) > 1
+        with torch.no_grad():
+            regions = network.attend(tiny_maps(network, image))
+            words = torch.tensor([VOCABULARY.encode(caption.sentence)])
+            weights = network.decoder.attention(regions.embeddings, regions.features, words, regions.mask)
+        np.testing.assert_allclose(caption.attention, weights[0, :-1], atol=1e-6)
+        np.testing.assert_allclose(caption.attention.sum(axis=1), np.ones(len(caption.words)), rtol=1e-5)
+        assert np.log(caption.attention).std(axis=0).max() > 0.1  # not the same at every word
+
+
+def test_attention_comes_with_regions_in_pixels_of_the_image():
+    caption = tiny().caption(noise(192, 128))
+    assert (caption.width, caption.height, caption.corners) == (192, 128, None) and caption.outlines is caption.boxes
+    assert caption.boxes.tolist() == [[0, 0, 96, 64], [96, 0, 192, 64], [0, 64, 96, 128], [96, 64, 192, 128]]
+    row = caption.to_dict()
+    assert row["caption"] == caption.sentence and len(row["attention"]) == len(caption.words)
+    assert "attention" not in tiny().caption(noise(192, 128), attention=False).to_dict()
+
+
+def test_corners_are_in_pixels_of_the_image():
+    network, image = tiny_captioner(attend_to="transformer", zoom=1.0), noise(192, 192)
+    with torch.no_grad():
+        (regions,) = network.attend(tiny_maps(network, image)).regions
+    caption = captioner_model(network).caption(image)
+    assert caption.outlines is caption.corners and caption.corners is not None and regions.corners is not None
+    np.testing.assert_allclose(caption.corners, 2 * regions.corners, rtol=1e-5)  # the network saw 96 x 96
+    np.testing.assert_allclose(caption.boxes, (2 * regions.boxes).clamp(0, 192), rtol=1e-5)
+
+
+def test_given_sentences_are_attended_to_word_by_word():
+    model, image = tiny(), noise(96, 64)
+    caption = model.caption(image)
+    same, other, none = model.attend(image, [caption.sentence.upper() + ".", "A zebra, in red!", "..."])
+    assert same.words == caption.words
+    np.testing.assert_allclose(same.attention, caption.attention, atol=1e-6)
+    assert other.words == ("a", "zebra", "in", "red") and other.attention.shape == (4, 4)
+    assert (none.sentence, none.words, len(none.attention)) == ("", (), 0)
+    unicorn = model.attend(image, ["a unicorn, in red"])[0]
+    np.testing.assert_allclose(unicorn.attention, other.attention, atol=1e-6)  # both are the unknown word
+    assert model.attend(image, []) == []
+    with pytest.raises(UserError, match="decoder gru attends to no regions"):
+        tiny(decoder="gru").attend(image, ["a dog"])
+    assert tiny(decoder="gru").caption(image).attention is None
+
+
+def test_boxes_may_be_given_instead_of_proposals():
+    model, image = tiny(attend_to="proposals"), noise(192, 128)
+    caption = model.caption(image)
+    own = model.caption(image, boxes=caption.boxes)
+    assert own.sentence == caption.sentence
+    np.testing.assert_allclose(own.attention, caption.attention, atol=1e-4)
+    given = model.caption([image, image], boxes=[2 * BOXES, 2 * BOXES[:1]])
+    assert [one.boxes.tolist() for one in given] == [(2 * BOXES).tolist(), (2 * BOXES[:1]).tolist()]
+    assert model.caption(image, boxes=2 * BOXES).sentence == given[0].sentence
+    attended = model.attend(image, [given[0].sentence], 2 * BOXES)[0]
+    np.testing.assert_allclose(attended.attention, given[0].attention, atol=1e-6)
+    nothing = model.caption(image, boxes=BOXES[:0])
+    assert nothing.attention.shape == (len(nothing.words), 0)
+
+
+def test_a_box_is_described_by_what_is_in_it():
+    model, image = tiny(decoder="lstm", describe_boxes=True), noise(96, 64)
+    regions = model.describe([image, image], [BOXES[:2], BOXES[1:2]])
+    assert regions[0].boxes.tolist() == BOXES[:2].tolist() and len(regions[1]) == 1
+    assert regions[1].captions == regions[0].captions[1:] and regions[0].scores is None
+    whole = model.describe(image, [[0.0, 0, 96, 64]])
+    assert whole.captions == (model.caption(image).sentence,)
+
+
+def test_wrong_use_is_reported_in_a_line():
+    image = noise(96, 64)
+    with pytest.raises(UserError, match="beam_size is at least 1, not 0"):
+        tiny().caption(image, beam_size=0)
+    with pytest.raises(UserError, match="boxes need another model"):
+        tiny().describe([image], [np.zeros((0, 4))])
+    for model in (tiny(), tiny(decoder="gru")):
+        with pytest.raises(UserError, match="takes no boxes"):
+            model.caption(image, boxes=BOXES)
+    with pytest.raises(UserError, match="96 x 64"):
+        tiny(attend_to="proposals").caption(image, boxes=2 * BOXES)
+    with pytest.raises(UserError, match="1 .* for 2 images"):
+        tiny(attend_to="proposals").caption([image] * 2, boxes=[BOXES])
+    boxes = tiny(decoder="rnn", describe_boxes=True)
+    with pytest.raises(UserError, match="96 x 64"):
+        boxes.describe([image], [[[0.0, 0, 110, 10]]])

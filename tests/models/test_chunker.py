@@ -1,0 +1,79 @@
+"""Sentences cut into phrases, by the bundled weights and by weights made by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from saywhere.errors import UserError
+from saywhere.models.chunker import BEGIN, BEGIN_HIDDEN, INSIDE, INSIDE_HIDDEN, OUTSIDE, Chunker, hash_words, spans
+from saywhere.text import split_words, tokenize
+
+
+def cut(text: str) -> list[str]:
+    return [phrase.words for phrase in Chunker.load().chunk(text) if phrase.visible]
+
+
+@pytest.mark.parametrize(
+    ("text", "phrases"),
+    [
+        ("a man in a red shirt and a dog on the grass", ["a man", "a red shirt", "a dog", "the grass"]),
+        ("A woman in an orange suit in front of a flag.", ["A woman", "an orange suit", "a flag"]),
+        ("Two dogs, a cat and three horses run.", ["Two dogs", "a cat", "three horses"]),
+        ("a giraffe", ["a giraffe"]),
+        ("A boy throws a ball to him.", ["A boy", "a ball"]),
+        ("", []),
+    ],
+)
+def test_phrases_are_cut_as_people_cut_them(text, phrases):
+    assert cut(text) == [phrase.lower() for phrase in phrases]
+
+
+def test_a_phrase_says_where_its_words_are():
+    text = "A man, in a red shirt"
+    for phrase in Chunker.load().chunk(text):
+        assert phrase.words == " ".join(tokenize(text)[phrase.start : phrase.stop])
+
+
+def test_what_names_nothing_visible_is_said():
+    phrases = Chunker.load().chunk("Two dogs look at each other.")
+    assert [(phrase.words, phrase.visible) for phrase in phrases] == [("two dogs", True), ("each other", False)]
+
+
+def test_tags_and_phrases():
+    tags = [BEGIN, INSIDE, OUTSIDE, BEGIN_HIDDEN, INSIDE_HIDDEN, BEGIN, BEGIN]
+    assert spans(tags) == [(0, 2, True), (3, 5, False), (5, 6, True), (6, 7, True)]
+    assert spans([]) == []
+
+
+def test_a_later_word_follows_a_first_one():
+    weights = np.zeros((16, 5), np.float32)
+    weights[:, INSIDE] = 2
+    weights[:, BEGIN] = 1
+    assert [phrase.words for phrase in Chunker(weights).chunk("red shirt green")] == ["red shirt green"]
+
+
+def test_features_depend_on_the_words_and_the_punctuation_around():
+    rows = {text: hash_words(*split_words(text), 1 << 16) for text in ("a man a dog", "a man, a dog", "a man a cat")}
+    plain, comma, other = rows.values()
+    assert plain.shape == comma.shape == (4, plain.shape[1])
+    assert (plain[0] == comma[0]).all() and (plain[1] != comma[1]).any() and (plain[2] != comma[2]).any()
+    assert (plain[0] == other[0]).all() and (plain[2] != other[2]).any()
+
+
+def test_weights_are_kept(tmp_path):
+    weights = np.random.default_rng(0).integers(-9, 9, (64, 5)).astype(np.float32)
+    Chunker(weights).save(tmp_path / "a" / "chunker.npz")
+    assert (Chunker.load(tmp_path / "a" / "chunker.npz").weights == weights).all()
+
+
+def test_a_file_of_something_else_is_refused(tmp_path):
+    path = tmp_path / "c.npz"
+    with pytest.raises(UserError, match=r"c\.npz is not a chunker"):
+        Chunker.load(path)
+    path.write_bytes(b"no archive")
+    with pytest.raises(UserError, match=r"c\.npz is not a chunker"):
+        Chunker.load(path)
+    np.savez(path, weights=np.zeros((3, 5)))
+    with pytest.raises(UserError, match=r"its weights are \(3, 5\) of float64"):
+        Chunker.load(path)

@@ -1,0 +1,219 @@
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from saywhere.configs.parts import DecodingConfig
+from saywhere.errors import UserError
+from saywhere.models.decoding import Decoded, decode
+from saywhere.networks.language.decoders.adapter import TorchDecoder
+from saywhere.networks.language.decoders.lstm import LstmDecoder
+from saywhere.text import END, PAD, START, UNKNOWN
+
+
+class Chain:
+    """A decoder whose next word depends on the last one alone: ``table[last]`` are probabilities."""
+
+    never, unknown, independent = (PAD, START, UNKNOWN), "<unk>", True
+
+    def __init__(self, table):
+        with np.errstate(divide="ignore"):
+            self.table = np.log(np.array(table, np.float32))
+        self.steps = 0
+
+    def start(self, embeddings):
+        return (embeddings,)
+
+    def step(self, token_ids, state):
+        self.steps += 1
+        return self.table[token_ids], state
+
+    def select(self, state, rows):
+        return tuple(part[rows] for part in state)
+
+    def join(self, states):
+        return tuple(np.concatenate(parts) for parts in zip(*states, strict=True))
+
+
+class Bound(TorchDecoder):
+    """One whose rows may not be dropped."""
+
+    independent = False
+
+
+def lstm(seed: int, kind: type[TorchDecoder] = TorchDecoder) -> TorchDecoder:
+    torch.manual_seed(seed)
+    decoder = LstmDecoder(6, 12, 5, 7).eval()
+    with torch.no_grad():
+        for parameter in decoder.parameters():
+            parameter.normal_(std=0.8)
+    return kind(decoder, decoder.words.weight)
+
+
+def rows(count: int, seed: int = 1, scale: float = 3.0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(count, 6), scale=scale).astype(np.float32)
+
+
+def run(decoder, embeddings, max_words: int, beam_size: int = 1, length_penalty: float = 0.0) -> Decoded:
+    return decode(decoder, embeddings, DecodingConfig(max_words, beam_size, length_penalty))
+
+
+ONE = np.zeros((1, 1), np.float32)
+
+
+def test_greedy_takes_the_best_word_and_stops_at_END():
+    # tokens: 0 pad, 1 start, 2 end, 3 unknown, 4, 5
+    chain = Chain(
+        [[1.0, 1, 1, 1, 1, 1], [0.3, 0.2, 0, 0.1, 0.25, 0.15], [1.0] * 6, [1.0] * 6, [0, 0, 0.4, 0, 0, 0.6],
+         [0, 0.2, 0.7, 0, 0.1, 0]]
+    )  # fmt: skip
+    out = run(chain, np.zeros((2, 1), np.float32), 9)
+    assert out.token_ids.tolist() == [[4, 5, END]] * 2  # PAD, START and UNKNOWN are never chosen, however likely
+    assert np.exp(out.log_probs).tolist() == [pytest.approx([0.25, 0.6, 0.7], rel=1e-6)] * 2
+    assert np.exp(out.total[0]) == pytest.approx(0.25 * 0.6 * 0.7)
+    assert out.confidence[0] == pytest.approx(np.log(0.25 * 0.6 * 0.7) / 3)
+    assert chain.steps == 3
+
+
+@pytest.mark.parametrize("kind", [TorchDecoder, Bound])
+def test_sentences_that_ended_are_padded_and_long_ones_cut(kind):
+    out = run(lstm(0, kind), rows(30), 4)
+    for row, log_probs in zip(out.token_ids.tolist(), out.log_probs.tolist(), strict=True):
+        if END in row:
+            after = row.index(END) + 1
+            assert row[after:] == [PAD] * (4 - after) and log_probs[after:] == [0.0] * (4 - after)
+        else:
+            assert PAD not in row
+
+
+def test_dropping_rows_that_have_ended_changes_nothing():
+    free, bound = run(lstm(0), rows(30), 6), run(lstm(0, Bound), rows(30), 6)
+    assert free.token_ids.tolist() == bound.token_ids.tolist()
+    np.testing.assert_allclose(free.log_probs, bound.log_probs, atol=1e-6)
+
+
+def test_beam_search_finds_what_greedy_misses():
+    # greedy takes 4 (0.6) and then nothing is likely; 5 (0.4) ends for certain
+    chain = Chain(
+        [[1.0] * 6, [0, 0, 0, 0, 0.6, 0.4], [1.0] * 6, [1.0] * 6, [0, 0, 0.25, 0.25, 0.25, 0.25], [0, 0, 1.0, 0, 0, 0]]
+    )
+    assert run(chain, ONE, 3).token_ids[0, 0] == 4
+    best = run(chain, ONE, 3, 2)
+    assert best.token_ids[0, :2].tolist() == [5, END] and (best.token_ids[0, 2:] == PAD).all()
+    assert np.exp(best.total[0]) == pytest.approx(0.4)
+
+
+def test_length_normalisation_prefers_longer_sentences():
+    short = Chain(
+        [[1.0] * 6, [0, 0, 0.5, 0, 0.5, 0], [1.0] * 6, [1.0] * 6, [0, 0, 0, 0, 0, 1.0], [0, 0, 0.9, 0, 0.1, 0]]
+    )
+    assert run(short, ONE, 3, 4).token_ids[0, 0] == END
+    assert run(short, ONE, 3, 4, 1.0).token_ids[0].tolist() == [4, 5, END]
+
+
+WORDS = (END, 4, 5, 6)
+"""What :class:`Remembering` may choose."""
+
+
+class Remembering(Chain):
+    """A random decoder of three words whose probabilities depend on the item and on all words before."""
+
+    def __init__(self, seed: int):
+        self.table = np.random.default_rng(seed).normal(size=(3 * 7**4, 7), scale=2).astype(np.float32)
+        self.table -= np.logaddexp.reduce(self.table, axis=1, keepdims=True)
+
+    def start(self, embeddings):
+        return (np.arange(len(embeddings)),)
+
+    def step(self, token_ids, state):
+        following = (state[0] * 7 + token_ids) % len(self.table)
+        return self.table[following], (following,)
+
+    def after(self, item: int, words: tuple[int, ...]) -> np.ndarray:
+        """Log-probabilities of the word after these."""
+        place = item
+        for word in (START, *words):
+            place = (place * 7 + word) % len(self.table)
+        return self.table[place]
+
+    def total(self, item: int, words: tuple[int, ...]) -> float:
+        return sum(float(self.after(item, words[:t])[word]) for t, word in enumerate(words))
+
+
+ITEMS = np.zeros((3, 1), np.float32)
+
+
+def sentences(max_words: int) -> list[tuple[int, ...]]:
+    """All that end or have ``max_words`` words."""
+    whole = list(itertools.product(WORDS[1:], repeat=max_words))
+    return whole + [(*w, END) for n in range(max_words) for w in itertools.product(WORDS[1:], repeat=n)]
+
+
+def without_padding(out: Decoded) -> list[tuple[int, ...]]:
+    return [tuple(word for word in row if word != PAD) for row in out.token_ids.tolist()]
+
+
+@given(seed=st.integers(0, 1000))
+def test_greedy_takes_the_likeliest_word_after_all_before(seed):
+    decoder = Remembering(seed)
+    out = run(decoder, ITEMS, 3)
+    for item, words in enumerate(without_padding(out)):
+        for t, word in enumerate(words):
+            log_probs = decoder.after(item, words[:t])
+            assert word == WORDS[int(log_probs[list(WORDS)].argmax())]
+        assert len(words) == 3 or words[-1] == END
+        assert out.total[item] == pytest.approx(decoder.total(item, words), abs=1e-5)
+
+
+@given(seed=st.integers(0, 1000), length_penalty=st.sampled_from([0.0, 0.7, 1.0, 2.0]))
+def test_a_full_beam_is_exhaustive_search(seed, length_penalty):
+    decoder = Remembering(seed)
+    out = run(decoder, ITEMS, 3, 40, length_penalty)
+    for item, words in enumerate(without_padding(out)):
+        values = {w: decoder.total(item, w) / len(w) ** length_penalty for w in sentences(3)}
+        assert words == max(values, key=values.__getitem__)
+        assert out.total[item] == pytest.approx(decoder.total(item, words), abs=1e-5)
+
+
+def plain_beam(decoder: Remembering, item: int, max_words: int, size: int, length_penalty: float) -> tuple[int, ...]:
+    """Beam search as it is told: the best continuations of the kept ones; those that have ended stay as they are."""
+
+    def ranking(words: tuple[int, ...]) -> float:
+        return decoder.total(item, words) / len(words) ** length_penalty
+
+    kept: list[tuple[int, ...]] = [()]
+    for _ in range(max_words):
+        longer = [w for w in kept if w[-1:] == (END,)] + [(*w, n) for w in kept if w[-1:] != (END,) for n in WORDS]
+        kept = sorted(longer, key=ranking, reverse=True)[:size]
+    return max(kept, key=ranking)
+
+
+@given(seed=st.integers(0, 1000), size=st.integers(2, 5), length_penalty=st.sampled_from([0.0, 0.7, 2.0]))
+def test_a_narrow_beam_keeps_the_best_so_far(seed, size, length_penalty):
+    decoder = Remembering(seed)
+    out = run(decoder, ITEMS, 4, size, length_penalty)
+    assert without_padding(out) == [plain_beam(decoder, item, 4, size, length_penalty) for item in range(3)]
+    for row, log_probs in zip(out.token_ids, out.log_probs, strict=True):
+        assert not log_probs[row == PAD].any()
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_batched_equals_one_at_a_time(beam_size):
+    decoder, embeddings = lstm(3), rows(7, 0, 2.0)
+    together = run(decoder, embeddings, 5, beam_size)
+    for i in range(7):
+        alone = run(decoder, embeddings[i : i + 1], 5, beam_size)
+        length = alone.token_ids.shape[1]
+        assert together.token_ids[i, :length].tolist() == alone.token_ids[0].tolist()
+        assert together.total[i] == pytest.approx(alone.total[0], abs=1e-5)
+
+
+def test_no_items_and_bad_arguments():
+    assert run(lstm(0), rows(0), 5).token_ids.shape == (0, 0)
+    with pytest.raises(UserError, match="beam_size is at least 1, not 0"):
+        decode(lstm(0), rows(1), DecodingConfig(), beam_size=0)

@@ -1,0 +1,107 @@
+"""One image, a list, or a stream of them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from saywhere.errors import UserError
+from saywhere.images import open_image
+from saywhere.models.many import AT_ONCE, answer, is_one
+
+PATHS = [f"{number}.jpg" for number in range(40)]
+
+
+class Asked:
+    """Answers with what it was asked, and remembers how many images it saw and was asked about together."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+        self.asked: list[int] = []
+
+    def see(self, images: Sequence[Any]) -> list[Any]:
+        self.seen.append(len(images))
+        return [f"seen {image}" for image in images]
+
+    def ask(self, seen: Sequence[Any], *columns: Sequence[Any] | None) -> list[Any]:
+        self.asked.append(len(seen))
+        rows = zip(seen, *([None] * len(seen) if c is None else c for c in columns), strict=True)
+        return [row if columns else row[0] for row in rows]
+
+    def __call__(self, images: Any, *columns: Any) -> Any:
+        return answer(self.ask, self.see, images, *columns)
+
+
+@pytest.mark.parametrize(
+    "image",
+    ["a.jpg", Path("a.jpg"), Image.new("RGB", (3, 2)), np.zeros((2, 3)), open_image(np.zeros((2, 3, 3), np.uint8))],
+)
+def test_one_image_has_one_answer(image):
+    assert is_one(image) and Asked()(image) == f"seen {image}"
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_a_list_has_a_list_of_answers_in_its_order_a_few_at_a_time(kind):
+    asked = Asked()
+    assert asked(kind(PATHS)) == [f"seen {path}" for path in PATHS]
+    assert asked.seen == asked.asked == [16, 16, 8] and AT_ONCE == 16
+    assert asked([]) == [] and asked.seen == [16, 16, 8]
+
+
+def test_a_stream_is_read_as_it_is_needed():
+    asked, taken = Asked(), []
+    answers = asked(taken.append(path) or path for path in itertools.cycle(PATHS))
+    assert isinstance(answers, Iterator) and not taken and not asked.seen
+    assert next(answers) == "seen 0.jpg" and len(taken) == 16
+    assert list(itertools.islice(answers, 15)) == [f"seen {path}" for path in PATHS[1:16]] and len(taken) == 16
+    assert next(answers) == "seen 16.jpg" and len(taken) == 32
+
+
+def test_columns_go_with_their_images():
+    asked, boxes = Asked(), [[number] for number in range(40)]
+    assert asked("a.jpg", "a dog", None) == ("seen a.jpg", "a dog", None)
+    expected = [(f"seen {path}", own, None) for path, own in zip(PATHS, boxes, strict=True)]
+    assert asked(PATHS, boxes, None) == asked(PATHS, tuple(boxes), None) == asked(PATHS, iter(boxes), None) == expected
+    assert list(asked(iter(PATHS), iter(boxes), None)) == list(asked(iter(PATHS), boxes, None)) == expected
+    assert list(asked(iter(PATHS[:2]), itertools.repeat("a dog"))) == [(f"seen {p}", "a dog") for p in PATHS[:2]]
+
+
+def test_an_array_may_hold_the_boxes_of_several_images():
+    boxes = np.arange(24.0).reshape(2, 3, 4)
+    for _, own in Asked()(PATHS[:2], boxes), list(Asked()(iter(PATHS[:2]), boxes)):
+        assert own[1].tolist() == boxes[1].tolist()
+
+
+@pytest.mark.parametrize("many", [list, iter])
+@pytest.mark.parametrize("column", ["ab", Path("ab"), np.zeros((2, 4)), 3, {"a": 1, "b": 2}, b"ab"])
+def test_one_value_is_not_enough_for_several_images(many, column):
+    kind = type(column).__name__
+    with pytest.raises(UserError, match=rf"^one value \({kind}\) for several images: give one for each image$"):
+        Asked()(many(PATHS[:2]), column)
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_columns_of_another_length_are_refused(count):
+    with pytest.raises(UserError, match=rf"^{count} values for 2 images: give one for each image$"):
+        Asked()(PATHS[:2], ["a"] * count)
+
+
+def test_a_stream_whose_column_ends_early_is_refused_where_it_ends():
+    answers = Asked()(iter(PATHS), iter(["a"] * 20))
+    assert len(list(itertools.islice(answers, 16))) == 16
+    with pytest.raises(UserError, match="^4 values for the last 16 images: give one for each image$"):
+        next(answers)
+
+
+@pytest.mark.parametrize("images", [{"a.jpg": 1}, {}, None, b"a.jpg", 3, 2.5, True, object()])
+def test_what_is_no_image_is_refused_in_one_line(images):
+    asked = Asked()
+    with pytest.raises(UserError, match=rf"^an image is a path, PIL image or array, not {type(images).__name__}$"):
+        asked(images)
+    assert not asked.seen

@@ -1,0 +1,109 @@
+"""The decoder's noun and that of the classes compete."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from saywhere.configs.classes import ClassesConfig
+from saywhere.models.class_evidence import ClassEvidence
+from saywhere.models.naming import rename, trust_in_decoder, with_noun
+from saywhere.models.nouns import noun_tree
+from saywhere.text import Vocabulary, tokenize
+
+TREE = noun_tree()
+KINDS = ("person", "dog", "airplane", "cow", "grass", "ski")
+
+
+def evidence(**options: float) -> ClassEvidence:
+    config = ClassesConfig(**options)  # pyright: ignore[reportArgumentType]
+    stub = SimpleNamespace(config=config, vocabulary=Vocabulary(dict.fromkeys(KINDS, 9)))
+    return ClassEvidence(stub)  # pyright: ignore[reportArgumentType]
+
+
+def posterior(**probabilities: float) -> np.ndarray:
+    """One region's: the given kinds' probabilities, on the first leaf of each."""
+    row = np.zeros((1, TREE.leaves), np.float32)
+    for name, probability in probabilities.items():
+        noun = TREE.named(name)
+        assert noun is not None
+        row[0, noun.row if noun.row < TREE.leaves else noun.leaves[0]] = probability
+    return row
+
+
+def test_the_more_probable_noun_wins() -> None:
+    classes, calibration = evidence(), (1.0, 1.0, 0.0, 0.0)
+    sure = rename(classes, posterior(airplane=0.9, dog=0.05), ["a black dog"], np.array([-1.0]), calibration, 0.3)
+    assert sure == ["an airplane"]
+    unsure = rename(classes, posterior(airplane=0.4, dog=0.35), ["a black dog"], np.array([1.0]), calibration, 0.3)
+    assert unsure == ["a black dog"]
+    none = rename(classes, posterior(airplane=0.2), ["a black dog"], np.array([-9.0]), calibration, 0.3)
+    assert none == ["a black dog"]
+
+
+def test_a_more_special_or_a_more_general_word_stays() -> None:
+    classes = evidence()
+    for phrase in ("a skier", "a man in red", "a person"):
+        assert rename(classes, posterior(person=0.99), [phrase], np.array([-9.0]), (1, 0, 0, 0), 0.3) == [phrase]
+
+
+@pytest.mark.parametrize(
+    ("phrase", "noun", "wanted"),
+    [
+        ("a black dog on the grass", "cow", "a black cow on the grass"),
+        ("two brown dogs", "cow", "two brown cows"),
+        ("a black dog", "airplane", "an airplane"),
+        ("a black dog", "grass", "grass"),
+        ("dogs", "airplane", "airplanes"),
+        ("the xyzzy", "dog", "the dog"),
+        ("red", "dog", "a dog"),
+        ("", "dog", "a dog"),
+        ("a red shirt", "shorts", "red shorts"),
+    ],
+)
+def test_the_noun_of_a_phrase_is_replaced(phrase: str, noun: str, wanted: str) -> None:
+    node, words = TREE.named(noun), tokenize(phrase)
+    assert node is not None
+    assert with_noun(TREE.head(words), words, node) == wanted
+
+
+def test_trust_is_a_logistic_function() -> None:
+    arguments = np.array([-1.0, -1.0]), np.array([0.5, np.nan]), np.array([0.5, 0.5])
+    assert trust_in_decoder(*arguments, (2.0, 3.0, 4.0, 1.0)) == pytest.approx([1 / (1 + np.e)] * 2)
+    surer = trust_in_decoder(np.array([-1.0]), np.array([0.9]), np.array([0.5]), (2.0, 3.0, 4.0, 1.0))
+    assert surer[0] > 0.99
+
+
+def test_probabilities_of_a_kind_are_divided_among_its_classes() -> None:
+    classes = evidence(rest=0.1, trust=0.0)
+    logits = np.zeros((1, 1000), np.float32)
+    dog = TREE.named("dog")
+    assert dog is not None
+    logits[0, dog.leaves[0]] = 20.0
+    kinds = np.log(np.array([[0.1, 0.6, 0.1, 0.05, 0.05, 0.05, 0.04, 0.01]], np.float32))
+    found = classes.combine(logits, kinds)
+    assert classes.probability(found, dog)[0] == pytest.approx(0.6, abs=1e-4)
+    assert found[0, dog.leaves[0]] == pytest.approx(0.6 / 1.1, abs=1e-3)
+    assert found.sum() == pytest.approx(0.95, abs=1e-4)  # all but "none", and what no other class of ImageNet gets
+
+
+def test_the_most_specific_noun_above_a_threshold() -> None:
+    classes = evidence()
+    row = posterior(dog=0.25, cow=0.25, horse=0.25, airplane=0.1)
+    named = classes.name(row, 0.5)[0]
+    assert named is not None and named[0].name == "animal"
+    assert named[1] == pytest.approx(0.75)
+    assert classes.name(row, 0.9) == [None]
+    specific = classes.name(posterior(dog=0.8), 0.5)[0]
+    assert specific is not None and specific[0].name == "dog"
+
+
+def test_evidence_of_imagenet_joins_what_was_learnt() -> None:
+    classes = evidence(trust=1.0)
+    logits = np.zeros((1, 1000), np.float32)
+    airliner = TREE.named("airplane")
+    assert airliner is not None
+    logits[0, airliner.leaves[airliner.leaves < 1000]] = 12.0
+    found = classes.combine(logits, np.zeros((1, len(KINDS) + 2), np.float32))
+    flat = evidence(trust=0.0).combine(logits, np.zeros((1, len(KINDS) + 2), np.float32))
+    assert classes.probability(found, airliner)[0] > classes.probability(flat, airliner)[0] > 0.1

@@ -1,0 +1,110 @@
+"""The tree of nouns: phrases lead to nodes, nodes to what is below them."""
+
+import pytest
+
+from saywhere.models.nouns import NounTree, is_right, kind_of, noun_tree, plural
+from saywhere.text import tokenize
+
+TREE = noun_tree()
+
+
+@pytest.mark.parametrize(
+    ("phrase", "name"),
+    [
+        ("a dog", "dog"),
+        ("two puppies on the grass", "dog"),
+        ("a black and white dog", "dog"),
+        ("a man and a dog", "man"),
+        ("a glass of beer", "glass"),
+        ("a bunch of bananas", "banana"),
+        ("a group of people", "person"),
+        ("a man in a red shirt", "man"),
+        ("a woman holding an umbrella", "woman"),
+        ("a brick building", "building"),
+        ("hot dogs", "hot dog"),
+        ("a sofa", "couch"),
+        ("the tv monitor", "tv"),
+        ("a kite", "kite"),
+        ("men", "man"),
+        ("an animal", "animal"),
+        ("a vehicle", "vehicle"),
+        ("fruit", "fruit"),
+    ],
+)
+def test_a_phrase_leads_to_its_noun(phrase: str, name: str) -> None:
+    noun = TREE.find(phrase)
+    assert noun is not None
+    assert noun.name == name
+
+
+@pytest.mark.parametrize("phrase", ["", "of", "something else", "xyzzy"])
+def test_a_phrase_without_a_known_noun(phrase: str) -> None:
+    assert TREE.find(phrase) is None
+
+
+def test_the_head_says_where_the_noun_is_and_its_number() -> None:
+    words = tokenize("three big hot dogs on a plate")
+    head = TREE.head(words)
+    assert words[head.start : head.stop] == ["hot", "dogs"]
+    assert head.plural
+    assert TREE.head(["a", "xyzzy", "in", "red"]).start == 1
+
+
+def test_leaves_add_up_the_tree() -> None:
+    dog, animal, chair = (TREE.find(name) for name in ("dog", "animal", "chair"))
+    assert dog is not None and animal is not None and chair is not None
+    assert set(dog.leaves) < set(animal.leaves)
+    assert set(dog.leaves).isdisjoint(chair.leaves)
+    assert animal.row in dog.ancestors
+    poodle = TREE.find("a standard poodle")
+    assert poodle is not None and poodle.row in dog.leaves
+    entry = TREE.entry(poodle)
+    assert entry is not None and entry.name == "dog"
+
+
+def test_the_table_is_whole() -> None:
+    assert [noun.sort for noun in TREE.nouns[:1000]] == ["class"] * 1000
+    assert TREE.leaves == sum(noun.sort != "group" for noun in TREE.nouns)
+    assert all(len(noun.leaves) for noun in TREE.nouns)
+    names = [noun.name for noun in TREE.nouns if noun.sort == "kind"]
+    assert len(set(names)) == len(names)
+    assert [TREE.named(name).name for name in names] == names  # pyright: ignore[reportOptionalMemberAccess]
+
+
+def test_a_wrong_table_is_refused() -> None:
+    with pytest.raises(ValueError, match="a noun has a synset"):
+        NounTree(["n1\tclass\tdog"])
+
+
+@pytest.mark.parametrize(
+    ("one", "many"),
+    [("dog", "dogs"), ("hot dog", "hot dogs"), ("man", "men"), ("policeman", "policemen"), ("bus", "buses"),
+     ("berry", "berries"), ("toy", "toys"), ("person", "people"), ("scissors", "scissors"), ("knife", "knives")],
+)  # fmt: skip
+def test_plurals(one: str, many: str) -> None:
+    assert plural(one) == many
+
+
+@pytest.mark.parametrize(
+    ("said", "truth", "right"),
+    [
+        ("a dog", "a dog", True),
+        ("two puppies", "a dog", True),
+        ("a man", "a person", True),
+        ("a person", "a man", False),
+        ("a dog", "a standard poodle", True),
+        ("an animal", "a dog", False),
+        ("a sofa", "a couch", True),
+        ("a blue xyzzy", "the xyzzy", True),
+        ("a cat", "the xyzzy", False),
+        (None, "a dog", False),
+    ],
+)
+def test_when_a_noun_is_right(said: str | None, truth: str, right: bool) -> None:
+    assert is_right(TREE, said, (truth,)) is right
+
+
+def test_a_node_is_right_like_a_phrase() -> None:
+    assert is_right(TREE, TREE.find("dog"), ("a cat", "a big dog"))
+    assert kind_of(TREE, "two standard poodles in snow") == "dog"
+    assert kind_of(TREE, "a blue xyzzy") == "xyzzy"

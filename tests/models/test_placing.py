@@ -1,0 +1,102 @@
+"""Phrases placed and found by hand: made evidence, and a tiny model with made weights."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from photographs import noise
+from tiny_bundle import bundle_model
+
+import saywhere
+from saywhere import Regions, UserError
+from saywhere.configs.aligner import GroundingConfig
+from saywhere.models.placing import Evidence, cut_phrases, noun_words
+
+IMAGE = noise(130, 90, 0)
+PHRASES = ["a red shirt", "a dog"]
+BOXES = [[0.0, 0, 10, 10], [0, 0, 20, 20], [5, 5, 40, 40]]
+
+
+def evidence(fits: list[list[float]], kinds: list[list[float]], rare: list[bool], by: str = "densecap") -> Evidence:
+    count = len(rare)
+    return Evidence(
+        Regions(50, 50, BOXES), np.array(fits, np.float32).T, np.array(kinds, np.float32).T,
+        np.array([any(row) for row in kinds]), np.array(rare), np.arange(count, dtype=np.float32), by,  # pyright: ignore[reportArgumentType]
+    )  # fmt: skip
+
+
+def model(**options: object) -> saywhere.Model:
+    return bundle_model(densecap={}, aligner={"grounding": options})
+
+
+def test_the_classes_have_a_say_by_their_weight():
+    both = evidence([[0, 2, 1], [0, 2, 1]], [[-1, -5, -1], [-1, -5, -1]], [False, True])
+    assert both.rows(GroundingConfig()).tolist() == [1, 1]
+    assert both.rows(GroundingConfig(kind_weight=1.0)).tolist() == [2, 1]
+    assert both.rows(GroundingConfig(rare_kind_weight=1.0)).tolist() == [1, 2]
+    by_aligner = replace(both, by="aligner")
+    assert by_aligner.rows(GroundingConfig(kind_weight=1.0)).tolist() == [1, 1]
+
+
+def test_what_is_known_of_a_phrase_is_weighed():
+    both = evidence([[0, 0, 0], [0, 0, 0]], [[-3, -2, -1], [0, 0, 0]], [False, False])
+    assert both.inputs.tolist() == [[0, -1, 1, 1], [1, 0, 0, 1]]
+    assert both.presence(GroundingConfig()) is None
+    config = GroundingConfig(presence=(1.0, 2.0, 3.0, -1.0))
+    assert both.presence(config) == pytest.approx([1 / (1 + np.exp(-z)) for z in (-2 + 3 - 1, 1 - 1)])
+    rare = replace(both, rare=np.array([False, True]))
+    other = replace(config, rare_presence=(0.0, 0.0, 0.0, 2.0))
+    assert rare.presence(config).tolist() == both.presence(config).tolist()
+    assert rare.presence(other) == pytest.approx([0.5, 1 / (1 + np.exp(-2))])
+
+
+def test_a_phrase_below_the_threshold_is_not_found():
+    plain = model().ground(IMAGE, PHRASES)
+    assert plain.captions == tuple(PHRASES) and plain.not_found == ()
+    similarities = model().similarity([model().embed(IMAGE)], model().embed_text(PHRASES))[0]
+    middle = float(similarities.mean())
+    judge = model(presence=(1.0, 0.0, 0.0, -middle))
+    likely = 1 / (1 + np.exp(middle - similarities))
+    found = judge.ground(IMAGE, PHRASES)
+    assert found.captions == tuple(p for p, s in zip(PHRASES, likely, strict=True) if s >= 0.5)
+    assert found.not_found == tuple(p for p, s in zip(PHRASES, likely, strict=True) if s < 0.5) != ()
+    everything = judge.ground(IMAGE, PHRASES, threshold=0)
+    assert everything.scores == pytest.approx(likely, abs=1e-4) and everything.not_found == ()
+    assert everything.boxes.tolist() == plain.boxes.tolist()
+    assert len(judge.ground(IMAGE, PHRASES, threshold=1)) == 0
+    strict = model(presence=(1.0, 0.0, 0.0, -middle), threshold=1.0)
+    assert strict.ground(IMAGE, PHRASES).not_found == tuple(PHRASES)
+    by_aligner = judge.ground(IMAGE, PHRASES, part="aligner", threshold=0)
+    assert by_aligner.scores == pytest.approx(likely, abs=1e-4) and by_aligner.similarities is not None
+    row = found.to_dict()
+    assert row["not_found"] == list(found.not_found) and Regions.from_dict(row).not_found == found.not_found
+    assert found[:0].not_found == found.not_found
+
+
+def test_a_threshold_is_a_probability_and_needs_a_calibration():
+    for threshold, message in ((1.5, "threshold is a probability, not 1.5"), ("high", "threshold is a number")):
+        with pytest.raises(UserError, match=message):
+            model().ground(IMAGE, PHRASES, threshold=threshold)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(UserError, match="saywhere calibrate makes it so"):
+        model().ground(IMAGE, PHRASES, threshold=0.5)
+    assert len(model().ground(IMAGE, PHRASES, threshold=0)) == 2
+
+
+def test_rare_and_unknown_nouns():
+    placer = model(rare=1).placer()
+    assert placer.aligner is not None
+    known = placer.aligner.vocabulary.tokens[4]
+    assert not placer.is_rare(f"a {known}") and placer.is_rare("a xylophone")
+    assert model(rare=10**6).placer().is_rare(f"a {known}")
+    assert placer.detector is not None
+    vocabulary = placer.detector.vocabulary
+    unknown = [word for word in ("a", "xylophone") if word not in vocabulary]
+    assert placer.unknown(["a xylophone", vocabulary.tokens[4]]) == unknown
+    assert noun_words("two big dogs on the grass") == ("dogs",)
+
+
+def test_a_text_without_phrases_is_one():
+    assert cut_phrases("A man in a red shirt") == ["a man", "a red shirt"]
+    assert cut_phrases("running") == ["running"]

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from saywhere.networks.aligner.loss import AlignmentOutput, contrastive, max_margin, phrase_loss
+
+SCORES = torch.tensor([[3.0, 2.5, 0.0], [1.0, 4.0, 3.8], [0.0, 3.5, 2.0]])
+
+
+def output(scores: torch.Tensor = SCORES, owner: tuple[int, ...] = (0, 1, 2)) -> AlignmentOutput:
+    return AlignmentOutput(scores, torch.tensor(owner))
+
+
+def test_equation_9_by_hand():
+    losses = max_margin(output())
+    # columns: sentence 0: 1 - 3 + 1 < 0; sentence 1: image 2 has 3.5 - 4 + 1 = .5; sentence 2: 3.8 - 2 + 1 = 2.8
+    assert float(losses["images"]) == pytest.approx((0.5 + 2.8) / 3)
+    # rows: image 0: 2.5 - 3 + 1 = .5; image 1: 3.8 - 4 + 1 = .8; image 2: 3.5 - 2 + 1 = 2.5
+    assert float(losses["sentences"]) == pytest.approx((0.5 + 0.8 + 2.5) / 3)
+
+
+def test_a_hard_negative_is_the_largest_term():
+    scores = torch.tensor([[1.0, 0.5, 0.8], [0.9, 1.0, 0.2], [0.7, 0.1, 1.0]])
+    total, hard = max_margin(output(scores)), max_margin(output(scores), hard_negatives=True)
+    assert float(total["images"]) == pytest.approx((0.9 + 0.7 + 0.5 + 0.1 + 0.8 + 0.2) / 3)
+    assert float(hard["images"]) == pytest.approx((0.9 + 0.5 + 0.8) / 3)
+    assert float(hard["sentences"]) == pytest.approx((0.8 + 0.9 + 0.7) / 3)
+
+
+def test_the_margin_counts():
+    assert float(max_margin(output(), margin=0.0)["images"]) == pytest.approx(1.8 / 3)
+
+
+def test_another_sentence_of_the_same_image_is_no_negative():
+    scores = torch.tensor([[3.0, 2.9, 0.0], [1.0, 0.0, 4.0]])
+    losses = max_margin(output(scores, (0, 0, 1)))
+    assert float(losses["sentences"]) == 0 and float(losses["images"]) == 0
+    near = contrastive(output(scores, (0, 0, 1)))
+    # sentence 0 against sentence 2: 3 and 0; sentence 1: 2.9 and 0; sentence 2 against 0 and 1: 4, 1 and 0
+    expected = [math.log1p(math.exp(-3)), math.log1p(math.exp(-2.9)), math.log(math.exp(4) + math.e + 1) - 4]
+    assert float(near["sentences"]) == pytest.approx(sum(expected) / 3)
+
+
+def test_the_contrastive_loss_is_the_cross_entropy_of_both_directions():
+    losses = contrastive(output())
+    target = torch.arange(3)
+    assert float(losses["images"]) == pytest.approx(float(torch.nn.functional.cross_entropy(SCORES.T, target)))
+    assert float(losses["sentences"]) == pytest.approx(float(torch.nn.functional.cross_entropy(SCORES, target)))
+
+
+def test_smoothing_spreads_the_target():
+    losses = contrastive(output(), smoothing=0.3)
+    target = torch.arange(3)
+    for name, scores in (("images", SCORES.T), ("sentences", SCORES)):
+        expected = torch.nn.functional.cross_entropy(scores, target, label_smoothing=0.3)
+        assert float(losses[name]) == pytest.approx(float(expected))
+
+
+@pytest.mark.parametrize("loss", [max_margin, contrastive, lambda o: max_margin(o, hard_negatives=True)])
+def test_gradients_are_those_of_the_function(loss):
+    scores = torch.randn(3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1), requires_grad=True)
+
+    def total(s):
+        return torch.stack(list(loss(output(s, (0, 1, 1, 2))).values())).sum()
+
+    assert torch.autograd.gradcheck(total, (scores,))
+
+
+def test_a_phrase_is_to_fall_on_a_region_that_fits_its_box():
+    products = torch.tensor([[1.0, 2.0, 0.0], [0.5, 0.5, -torch.inf], [1.0, 1.0, 1.0]], requires_grad=True)
+    overlaps = torch.tensor([[0.5, 0.1, 0.9], [0.2, 0.7, 0.9], [0.4, 0.49, 0.0]])
+    loss = phrase_loss(AlignmentOutput(SCORES, torch.arange(3), products, overlaps))
+    # the first: regions 0 and 2 fit; the second: region 1 of two that are there; the third has none and is left out
+    total = math.exp(1) + math.exp(2) + 1
+    assert float(loss.detach()) == pytest.approx(-(math.log((math.exp(1) + 1) / total) + math.log(0.5)) / 2)
+    loss.backward()
+    assert products.grad is not None and torch.isfinite(products.grad).all()
+    nothing = phrase_loss(AlignmentOutput(SCORES, torch.arange(3), products, overlaps * 0))
+    assert float(nothing) == 0

@@ -1,0 +1,287 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from photographs import noise
+from tiny_aligner import SENTENCES, aligner_model, tiny_aligner, tiny_aligner_config, tiny_pixels, tiny_token_ids
+from tiny_densecap import tiny_model
+from torch.nn import functional
+from torch.nn.utils.rnn import pad_sequence
+
+from saywhere.configs.aligner import AlignerConfig
+from saywhere.errors import UserError
+from saywhere.networks.aligner.loss import AlignmentCriterion
+from saywhere.networks.aligner.network import Aligner
+from saywhere.networks.aligner.score import pair_scores
+from saywhere.networks.aligner.targets import SentenceTarget
+from saywhere.text import END, UNKNOWN
+
+IMAGES = [noise(96, 64, 0), noise(64, 96, 1), noise(96, 96, 2), noise(120, 64, 3)]
+
+
+@torch.no_grad()
+def features(network, images=IMAGES):
+    return network.extractor([tiny_pixels(network, image) for image in images])
+
+
+def targets(network, sentences=SENTENCES):
+    return [SentenceTarget(tiny_token_ids(network, [text])) for text in sentences]
+
+
+def losses(network):
+    output = network(features(network), targets(network), torch.Generator().manual_seed(0))
+    return {name: float(value.detach()) for name, value in AlignmentCriterion(network.config)(output).items()}
+
+
+def embedded(network, images=IMAGES):
+    """The vectors of each image's regions."""
+    vectors, mask = network.embed_regions([row[0][0] for row in features(network, images)])
+    return [rows[real] for rows, real in zip(vectors, mask, strict=True)]
+
+
+@pytest.mark.parametrize("options", [{}, {"score": "fragments"}, {"mean_over_words": False}, {"sentence_token": False}])
+@torch.no_grad()
+def test_training_scores_are_those_that_a_user_gets(options):
+    network = tiny_aligner(**options)
+    (output,) = network(features(network), targets(network))
+    model = aligner_model(network)
+    found = model.similarity(model.embed(IMAGES), model.embed_text(list(SENTENCES)))
+    assert output.owner.tolist() == [0, 1, 2, 3]
+    torch.testing.assert_close(output.scores * network.config.temperature, torch.from_numpy(found))
+
+
+@torch.no_grad()
+def test_a_word_counts_by_its_share_and_the_sentence_as_much_as_its_words():
+    for options, weights in (
+        ({}, [3.0, 3, 3, 1]),
+        ({"sentence_token": False}, [3.0, 3, 3]),
+        ({"mean_over_words": False}, [1.0, 1, 1, 1]),
+    ):
+        network = tiny_aligner(**options)
+        encoded = network.encode_text(tiny_token_ids(network, ["a dog runs"]))
+        expected = encoded.vectors[0] / torch.tensor(weights)[:, None]
+        torch.testing.assert_close(network.weighed(encoded)[0], expected)
+
+
+@torch.no_grad()
+def test_one_at_a_time_is_the_same_as_a_batch():
+    network = tiny_aligner()
+    for image, together in zip(IMAGES, embedded(network), strict=True):
+        torch.testing.assert_close(embedded(network, [image])[0], together)
+    encoded = network.encode_text(tiny_token_ids(network, SENTENCES))
+    for number, text in enumerate(SENTENCES):
+        alone = network.encode_text(tiny_token_ids(network, [text])).vectors[0]
+        torch.testing.assert_close(encoded.vectors[number][encoded.mask[number]], alone)
+
+
+def test_it_learns_a_few_images_by_heart():
+    network = tiny_aligner(signed_sqrt=False).train()
+    rows, sentences = features(network), targets(network)
+    optimizer = torch.optim.Adam([p for p in network.parameters() if p.requires_grad], lr=0.01)
+    criterion = AlignmentCriterion(network.config)
+    for _ in range(60):
+        loss = torch.stack(list(criterion(network(rows, sentences)).values())).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert float(loss.detach()) < 0.05
+    (output,) = network.eval()(rows, sentences)
+    assert output.scores.argmax(dim=1).tolist() == output.scores.argmax(dim=0).tolist() == [0, 1, 2, 3]
+
+
+@torch.no_grad()
+def test_it_shares_the_trunk_of_a_densecap():
+    densecap = tiny_model(seed=3)
+    network = Aligner(tiny_aligner_config(), tiny_aligner().vocabulary, trunk=densecap.trunk)
+    assert network.trunk is network.extractor.trunk is densecap.trunk
+    pixels = [tiny_pixels(network, IMAGES[0])]
+    settings = network.config.proposals
+    maps = densecap.neck(densecap.trunk.backbone(pixels))
+    ((expected, _),) = densecap.trunk.propose(maps, [(96, 64)], settings)
+    torch.testing.assert_close(network.extractor(pixels)[0][1][0, 1:], expected)
+    with pytest.raises(UserError, match="no localization layer"):
+        Aligner(tiny_aligner_config(), network.vocabulary, trunk=tiny_aligner(regions="whole").trunk)
+
+
+def test_weights_of_the_trunk_are_listed_once():
+    names = list(tiny_aligner(encoders=2).state_dict())
+    parts = ("trunk.", "projects.0.", "projects.1.", "encoders.0.", "encoders.1.", "standardise.", "log_scale")
+    assert all(name.startswith(parts) for name in names)
+    assert all(any(name.startswith(part) for name in names) for part in parts)
+
+
+def test_the_extractor_follows_the_mode_of_the_network():
+    network = tiny_aligner()
+    for mode in (True, False):
+        network.train(mode)
+        assert network.extractor.training == network.trunk.training == mode
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"score": "fragments"}, {"mean_over_words": False}, {"sentence_token": False}, {"loss": "margin"},
+        {"temperature": 0.5}, {"loss": "margin", "margin": 0.2}, {"loss": "margin", "hard_negatives": True},
+        {"signed_sqrt": False}, {"smoothing": 0.3}, {"normalize": "regions"}, {"normalize": "both"},
+        {"cell": "relu"}, {"cell": "none"}, {"rectified": True}, {"residual": True}, {"embed_dim": 8}, {"word_size": 4},
+        {"hidden_size": 6}, {"feature_dropout": 0.5}, {"dropout": 0.5}, {"word_dropout": 0.5}, {"regions": "whole"},
+        {"levels": (32,)}, {"proposals": {"post_nms_top_n": 2}}, {"proposals": {"nms_iou": 0.1}},
+        {"proposals": {"pre_nms_top_n": 3}}, {"proposals": {"hidden_size": 8}}, {"proposals": {"pyramid_channels": 8}},
+        {"trunk": {"long_side": 64}}, {"trunk": {"multiple": 16}},
+        {"trunk": {"strides": (16, 32)}, "proposals": {"anchors": (((40, 40),), ((90, 60),))}},
+    ],
+)  # fmt: skip
+def test_every_option_changes_the_losses(option):
+    base = tiny_aligner(**({"loss": "margin"} if option.get("loss") and len(option) > 1 else {})).train()
+    assert losses(base) != losses(tiny_aligner(**option).train())
+
+
+@torch.no_grad()
+def test_vectors_may_have_length_1():
+    both, regions, none = (tiny_aligner(normalize=kind, encoders=2) for kind in ("both", "regions", "none"))
+    for network, of_regions, of_words in ((both, True, True), (regions, True, False), (none, False, False)):
+        vectors = embedded(network, IMAGES[:1])[0]
+        words = network.encode_text(tiny_token_ids(network, SENTENCES[:2]))
+        lengths = words.vectors[words.mask].norm(dim=1)
+        assert torch.allclose(vectors.norm(dim=1), torch.ones(len(vectors)), atol=1e-5) == of_regions
+        assert torch.allclose(lengths, torch.ones(len(lengths)), atol=1e-5) == of_words
+        assert words.vectors[~words.mask].abs().max() == 0
+
+
+def test_word_vectors_may_stay_as_they_are():
+    for learnt in (False, True):
+        network = tiny_aligner(train_words=learnt, encoders=2)
+        assert [table.requires_grad for table in network.word_vectors] == [learnt, learnt]
+
+
+def test_words_are_dropped_only_in_training():
+    network = tiny_aligner(word_dropout=1.0)
+    token_ids = tiny_token_ids(network, ["a red shirt"])
+    assert torch.equal(network.drop_words(token_ids), token_ids)
+    dropped = network.train().drop_words(token_ids, torch.Generator())
+    assert dropped.tolist() == [[UNKNOWN, UNKNOWN, UNKNOWN, END]]
+
+
+def test_several_sentences_an_image_know_their_owner():
+    network = tiny_aligner()
+    rows = (SENTENCES[:2], SENTENCES[2:3])
+    (output,) = network(
+        features(network, IMAGES[:2]), [SentenceTarget(tiny_token_ids(network, texts)) for texts in rows]
+    )
+    assert output.scores.shape == (2, 3) and output.owner.tolist() == [0, 0, 1]
+
+
+def twins(**options):
+    """Two encoders that are the same, and each of them alone."""
+    one, two = tiny_aligner(embed_dim=8, **options), tiny_aligner(embed_dim=16, encoders=2, **options)
+    weights = one.state_dict()
+    for name in [name for name in weights if ".0." in name and name.startswith(("encoders", "projects"))]:
+        weights[name.replace(".0.", ".1.", 1)] = weights[name]
+    two.load_state_dict(weights)
+    return one, two
+
+
+def test_each_of_several_encoders_has_scores_and_a_loss_of_its_own():
+    network = tiny_aligner(encoders=2, temperature=2.0, signed_sqrt=False).train()
+    rows, sentences = features(network), targets(network)
+    outputs = network(rows, sentences)
+    outputs[1].scores.sum().backward()
+    first, second = (module.weight.grad for module in network.projects)
+    assert not first.any() and second.any()
+    assert not network.encoders[0].encode.weight.grad.any() and network.encoders[1].encode.weight.grad.any()
+    counts, token_ids = [row[0].shape[1] for row in rows], tiny_token_ids(network, SENTENCES)
+    mask = pad_sequence([torch.ones(n, dtype=torch.bool) for n in counts], batch_first=True)
+    flat = functional.batch_norm(torch.cat([row[0][0] for row in rows]), None, None, training=True)
+    for number in range(2):
+        regions = pad_sequence(network.projects[number](flat).split(counts), batch_first=True)
+        encoded = network.encoders[number](token_ids)
+        expected = pair_scores(regions, mask, network.weighed(encoded), encoded.mask) / 2  # the temperature
+        torch.testing.assert_close(outputs[number].scores, expected)
+    of_each = [AlignmentCriterion(network.config)([output])["images"].detach() for output in outputs]
+    of_all = AlignmentCriterion(network.config)(outputs)["images"].detach()
+    assert abs(float(of_each[0] - of_each[1])) > 1e-3
+    torch.testing.assert_close(of_all, (of_each[0] + of_each[1]) / 2)
+
+
+@torch.no_grad()
+def test_several_encoders_answer_together_by_the_mean_of_their_products():
+    network = tiny_aligner(encoders=2, signed_sqrt=False)
+    token_ids = tiny_token_ids(network, SENTENCES[1:2])
+    flat = network.standardise(features(network, IMAGES[2:3])[0][0][0])
+    products = [
+        project(flat) @ encoder(token_ids).vectors[0].T
+        for project, encoder in zip(network.projects, network.encoders, strict=True)
+    ]
+    found = embedded(network, IMAGES[2:3])[0] @ network.encode_text(token_ids).vectors[0].T
+    torch.testing.assert_close(found, (products[0] + products[1]) / 2)
+
+
+@pytest.mark.parametrize("options", [{}, {"normalize": "both"}, {"score": "fragments"}, {"loss": "margin"}])
+def test_two_equal_encoders_are_as_good_as_one_of_them(options):
+    one, two = twins(phrase_weight=1.0, temperature=2.0, **options)
+    rows = features(one)
+    sentences = [
+        SentenceTarget(t.token_ids, torch.tensor([[0, 0, 2]]), rows[k][1][0, 1:2]) for k, t in enumerate(targets(one))
+    ]
+    expected = AlignmentCriterion(one.config)(one(rows, sentences))
+    for training in (True, False):
+        two.train(training).standardise.eval()
+        found = AlignmentCriterion(two.config)(two(rows, sentences))
+        assert len(two(rows, sentences)) == (2 if training else 1)
+        assert set(found) == {"images", "sentences", "phrases"}
+        for name, value in expected.items():
+            torch.testing.assert_close(found[name], value)
+
+
+def test_dropout_takes_other_features_from_each_encoder():
+    _, network = twins(feature_dropout=0.5)
+    network.train().standardise.eval()
+    first, second = network.embed_regions([features(network)[0][0][0]])[0].chunk(2, dim=-1)
+    assert not torch.allclose(first, second)
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"cells": "gru"}, "cells"), ({"cell": "rnn"}, "cell is .* not 'rnn'"), ({"embed_dim": 0}, "embed_dim is 0"),
+        ({"dropout": 1.0}, "dropout is 1.0"), ({"levels": (4,)}, "levels"), ({"temperature": 0.0}, "temperature"),
+        ({"beta": -1.0}, "beta"), ({"head": True}, "head is True, but must be false for test_efficientnet"),
+        ({"proposals": {"anchors": ()}}, "anchors"), ({"proposals": {"post_nms_top_n": -1}}, "post_nms_top_n"),
+        ({"levels": ()}, "levels"), ({"encoders": 3}, "embed_dim is 16, .* the 3 encoders"),
+        ({"normalize": "areas"}, "normalize is .* not 'areas'"), ({"regions": "all"}, "regions is .* not 'all'"),
+    ],
+)  # fmt: skip
+def test_wrong_options_are_refused(option, message):
+    with pytest.raises(UserError, match=message):
+        tiny_aligner_config(**option)
+
+
+def test_phrases_with_boxes_are_compared_with_the_regions_of_their_own_image():
+    network = tiny_aligner(phrase_weight=1.0)
+    rows = features(network, IMAGES[:2])
+    spans = (torch.tensor([[1, 0, 2]]), torch.tensor([[0, 3, 6], [0, 0, 2]]))
+    boxes = (torch.tensor([[4.0, 4, 50, 60]]), rows[1][1][0, 2:4])
+    texts = (SENTENCES[:2], SENTENCES[2:3])
+    sentences = [SentenceTarget(tiny_token_ids(network, t), s, b) for t, s, b in zip(texts, spans, boxes, strict=True)]
+    (output,) = network(rows, sentences)
+    assert output.products is not None and output.overlaps is not None
+    regions = embedded(network, IMAGES[:2])
+    for row, (image, text, start, stop) in enumerate([(0, 1, 0, 2), (1, 2, 3, 6), (1, 2, 0, 2)]):
+        words = network.encode_text(tiny_token_ids(network, [SENTENCES[text]])).vectors[0, start:stop].sum(dim=0)
+        expected = regions[image] @ words
+        torch.testing.assert_close(output.products[row, : len(expected)], expected)
+        assert torch.isinf(output.products[row, len(expected) :]).all()
+    assert output.overlaps[1].argmax() == 2 and output.overlaps[2].argmax() == 3
+    assert float(output.overlaps.max()) == pytest.approx(1.0)
+    once = AlignmentCriterion(network.config)([output])["phrases"].detach()
+    twice = AlignmentCriterion(tiny_aligner_config(phrase_weight=2.0))([output])["phrases"].detach()
+    assert float(twice) == pytest.approx(2 * float(once)) and float(once) > 0
+    assert "phrases" not in AlignmentCriterion(tiny_aligner_config())([output])
+
+
+def test_the_original_is_the_paper_s():
+    config = AlignerConfig.original()
+    assert (config.cell, config.rectified, config.score, config.mean_over_words) == ("relu", True, "max", False)
+    assert (config.loss, config.margin, config.hard_negatives) == ("margin", 1.0, False)
+    assert config.proposals.post_nms_top_n == 19
+    assert 300 <= config.hidden_size <= 600 and 1000 <= config.embed_dim <= 1600

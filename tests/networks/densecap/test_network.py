@@ -1,0 +1,381 @@
+"""DenseCap's network: what each part computes, how it trains, and what each option changes."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from tiny_densecap import PHRASES, VOCABULARY, tiny_config, tiny_model, tiny_target
+from torch.testing import assert_close
+
+from saywhere import boxes as geometry
+from saywhere.box_coding import propose
+from saywhere.configs.densecap import DenseCapConfig
+from saywhere.engines.engine import RpnOutput
+from saywhere.errors import UserError
+from saywhere.networks.densecap.loss import DenseCapCriterion, caption_loss
+from saywhere.networks.densecap.network import DenseCap, DenseCapOutput, Target
+from saywhere.networks.vision.roi_pooling import pool_pyramid
+from saywhere.networks.vision.trunk import build_trunk
+from saywhere.ops.losses import balanced_score_loss, box_loss, score_loss
+from saywhere.text import END, PAD
+
+WIDTH, HEIGHT = 96, 64
+
+
+def random_pixels(width: int = WIDTH, height: int = HEIGHT) -> torch.Tensor:
+    return torch.randn(3, height, width, generator=torch.Generator().manual_seed(7))
+
+
+def step(model: DenseCap, targets: list[Target], seed: int = 0) -> DenseCapOutput:
+    pixels = [random_pixels(t.width, t.height) for t in targets]
+    return model(model.trunk.backbone(pixels), targets, torch.Generator().manual_seed(seed))
+
+
+@torch.no_grad()
+def see(model: DenseCap) -> tuple[tuple[torch.Tensor, ...], RpnOutput]:
+    """The neck's maps of one image, and what the localization layer makes of them."""
+    maps = model.neck(model.trunk.backbone([random_pixels()]))
+    return maps[0], model.rpn(maps)[0]
+
+
+def found(model: DenseCap) -> tuple[torch.Tensor, torch.Tensor]:
+    maps, _ = see(model)
+    return model.trunk.propose([maps], [(WIDTH, HEIGHT)], model.config.proposals)[0]
+
+
+# The functions of an engine
+
+
+def test_the_region_head_answers_for_each_image_in_its_order():
+    model = tiny_model()
+    images = [random_pixels(), random_pixels(64, 96)]
+    maps = model.neck(model.trunk.backbone(images))
+    boxes = [torch.tensor([[8.0, 8, 40, 40], [0, 0, 96, 24]]), torch.tensor([[2.0, 3, 60, 90]])]
+    sizes = [(96, 64), (64, 96)]
+    with torch.no_grad():
+        together = model.apply_region_head(maps, boxes, sizes)
+        alone = [model.apply_region_head([m], [b], [s])[0] for m, b, s in zip(maps, boxes, sizes, strict=True)]
+    for a, b, n in zip(together, alone, (2, 1), strict=True):
+        assert a.embeddings.shape == (n, 32) and a.logits.shape == (n,) and a.offsets.shape == (n, 4)
+        assert_close((a.embeddings, a.logits, a.offsets), (b.embeddings, b.logits, b.offsets))
+    pooled = pool_pyramid(maps[0], (8, 16, 32), boxes[0], 7, "bilinear")
+    assert_close(together[0].embeddings, model.region_head.layers(pooled))
+
+
+def test_a_trunk_may_be_shared_and_needs_a_localization_layer():
+    config = tiny_config()
+    trunk = build_trunk(config.trunk, config.proposals, pretrained=False)
+    first, second = (DenseCap(config, VOCABULARY, trunk) for _ in range(2))
+    assert first.trunk is second.trunk is trunk
+    with pytest.raises(UserError, match="the trunk has no localization layer"):
+        DenseCap(config, VOCABULARY, build_trunk(config.trunk, pretrained=False))
+
+
+# Training
+
+
+def test_training_output_holds_together():
+    model = tiny_model(batch=12)
+    targets = [tiny_target(), tiny_target(64, 96)]
+    targets[1] = Target(64, 96, targets[1].boxes[1:2].clamp(max=64), targets[1].token_ids[1:2])
+    output = step(model.train(), targets)
+    assert len(output.rpn_logits) == len(output.rpn_positive) == 2 * model.config.rpn_batch
+    assert len(output.logits) == len(output.positive) <= 24
+    positives = int(output.positive.sum())
+    assert positives > 0
+    assert output.offsets.shape == output.offset_targets.shape == (positives, 4)
+    assert output.word_logits.shape == (len(output.token_ids), len(VOCABULARY))
+    assert int((output.token_ids == END).sum()) == positives and PAD not in output.token_ids
+    texts = " ".join(VOCABULARY.tokens[token] for token in output.token_ids.tolist()).split(" <end>")
+    assert {phrase.strip() for phrase in texts[:-1]} <= set(PHRASES[:3])
+
+
+def test_the_truths_offsets_are_zero_where_the_truth_itself_is_sampled():
+    """Truths join the proposals; theirs is the last positive's target if nothing else overlaps."""
+    model = tiny_model(batch=64, fg_iou=0.99)
+    output = step(model.train(), [tiny_target()])
+    assert len(output.offset_targets) == 3
+    assert_close(output.offset_targets, torch.zeros(3, 4))
+
+
+@pytest.mark.parametrize("options", [{}, {"shared_batch": True, "match_proposals": True, "inside_only": True}])
+def test_an_image_without_regions_trains_only_the_scores(options: dict[str, Any]):
+    model = tiny_model(**options)
+    empty = Target(WIDTH, HEIGHT, torch.zeros(0, 4), torch.zeros(0, 0, dtype=torch.long))
+    losses = DenseCapCriterion(model.config)(step(model.train(), [empty]))
+    assert losses["caption"] == losses["box"] == losses["rpn_box"] == 0
+    sum(losses.values()).backward()
+    assert losses["rpn_score"] > 0 and losses["score"] > 0
+    assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
+
+
+def test_the_caption_loss_reaches_the_proposals_through_the_box_coordinates():
+    """Section 3.1.2: bilinear interpolation passes gradients to the coordinates of the proposals."""
+    for pooling, flows in (("bilinear", True), ("roi_align", False)):
+        model = tiny_model(pooling=pooling, fg_iou=0.2, bg_iou=0.2).train()
+        output = step(model, [tiny_target()])
+        DenseCapCriterion(model.config)(output)["caption"].backward()
+        grad = model.trunk.localization.head.offset.weight.grad
+        assert (grad is not None and bool(grad.abs().sum() > 0)) == flows
+
+
+def test_the_samplers_are_seeded():
+    model = tiny_model().train()
+    first, again, other = (step(model, [tiny_target()], seed).rpn_logits for seed in (1, 1, 2))
+    assert torch.equal(first, again) and not torch.equal(first, other)
+
+
+def test_losses_have_their_published_values():
+    logits, positive = torch.tensor([0.0, 2.0, -1.0]), torch.tensor([True, True, False])
+    log = torch.log
+    each = [log(torch.tensor(2.0)), log(1 + torch.exp(torch.tensor(-2.0))), log(1 + torch.exp(torch.tensor(-1.0)))]
+    assert_close(score_loss(logits, positive), sum(each) / 3)
+    assert_close(balanced_score_loss(logits, positive), (each[0] + each[1]) / 2 + each[2])
+    offsets, targets = torch.tensor([[0.5, 3, 0, 0], [0, 0, 0, 0]]), torch.tensor([[0.0, 0, 0, 0], [11, 0, 0, 0]])
+    assert_close(box_loss(offsets, targets, 1.0, 10.0), torch.tensor((0.125 + 2.5) / 8))
+    assert_close(box_loss(offsets, targets, 1.0, None), torch.tensor((0.125 + 2.5 + 10.5) / 8))
+    words = torch.tensor([5, END, 4, 5, END])
+    assert_close(caption_loss(torch.zeros(5, 6), words, 2), 5 * log(torch.tensor(6.0)) / 2)
+
+
+# What each option changes: sizes
+
+
+def test_the_backbone_and_its_strides():
+    assert tiny_model(trunk={"backbone": "test_resnet"}).trunk.backbone.channels == (48, 192, 96)
+    two = tiny_model(trunk={"strides": (8, 16)}, proposals={"anchors": DenseCapConfig().proposals.anchors[:2]})
+    assert [m.shape[1:] for m in see(two)[0]] == [(8, 12), (4, 6)]
+    assert [m.shape[1:] for m in see(tiny_model())[0]] == [(8, 12), (4, 6), (2, 3)]
+
+
+def test_the_size_of_the_input():
+    sizes = [
+        tiny_model(trunk=options).preprocess.size(120, 100) for options in ({}, {"long_side": 128}, {"multiple": 16})
+    ]
+    assert sizes == [(96, 64), (128, 96), (96, 80)]
+
+
+def test_the_pyramid():
+    assert [m.shape[0] for m in see(tiny_model())[0]] == [16] * 3
+    assert [m.shape[0] for m in see(tiny_model(proposals={"pyramid_channels": 8}))[0]] == [8] * 3
+    one = {"trunk": {"strides": (16,)}, "proposals": {"pyramid_channels": 0, "anchors": [[[20.0, 20.0]]]}}
+    bare = tiny_model(**one)
+    assert bare.trunk.pyramid is None and see(bare)[0][0].shape[0] == bare.trunk.backbone.channels[0]
+
+
+def test_the_anchors():
+    shapes = [[[20.0, 10.0]], [[30.0, 40.0]], [[50.0, 50.0]]]
+    _, rpn = see(tiny_model(proposals={"anchors": shapes}))
+    sides = (rpn.anchors[:, 2:] - rpn.anchors[:, :2]).tolist()
+    assert sides == [[20, 10]] * 96 + [[30, 40]] * 24 + [[50, 50]] * 6
+    assert len(see(tiny_model())[1].anchors) == 6 * (96 + 24 + 6)
+
+
+@pytest.mark.parametrize(
+    ("options", "name", "shape"),
+    [
+        ({"proposals": {"hidden_size": 8}}, "trunk.localization.head.conv.weight", (8, 16, 3, 3)),
+        ({"proposals": {"two_way": True}}, "trunk.localization.head.score.weight", (12, 16, 1, 1)),
+        ({"pool_size": 3}, "region_head.layers.1.weight", (32, 16 * 9)),
+        ({"embed_dim": 20}, "region_head.score.weight", (1, 20)),
+        ({"fc_size": 20}, "region_head.layers.1.weight", (20, 16 * 49)),
+        ({"word_size": 8}, "decoder.words.weight", (len(VOCABULARY), 8)),
+        ({"hidden_size": 12}, "decoder.lstm.weight_hh_l0", (48, 12)),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
+)
+def test_sizes_of_layers(options: dict[str, Any], name: str, shape: tuple[int, ...]):
+    assert tuple(tiny_model(**options).get_parameter(name).shape) == shape
+    assert tuple(tiny_model().get_parameter(name).shape) != shape
+
+
+def test_the_pooling():
+    boxes = torch.tensor([[8.0, 8, 40, 40], [0, 0, 96, 24]])
+    for how in ("bilinear", "roi_align"):
+        model = tiny_model(pooling=how)
+        maps, _ = see(model)
+        expected = pool_pyramid(maps, (8, 16, 32), boxes, 7, how)
+        assert_close(model.pool([maps], [boxes], [(WIDTH, HEIGHT)]), expected)
+
+
+# What each option changes: proposals
+
+
+def test_proposals_that_overlap_a_better_one_are_dropped():
+    for limit in (0.7, 0.3):
+        boxes, _ = found(tiny_model(proposals={"nms_iou": limit, "post_nms_top_n": 1000}))
+        overlap = geometry.iou(boxes, boxes).fill_diagonal_(0)
+        assert limit - 0.2 < overlap.max() <= limit + 1e-5
+
+
+def test_the_number_of_proposals():
+    assert len(found(tiny_model())[0]) == 20
+    boxes, logits = found(tiny_model(proposals={"post_nms_top_n": 5}))
+    assert_close((boxes, logits), tuple(part[:5] for part in found(tiny_model())))
+    few = tiny_model(proposals={"pre_nms_top_n": 5})
+    best = see(few)[1].logits.topk(5).values
+    assert set(found(few)[1].tolist()) <= set(best.tolist())
+
+
+def test_the_bound_on_growth():
+    model = tiny_model(max_log_scale=0.1)
+    with torch.no_grad():
+        model.trunk.localization.head.offset.bias.fill_(3.0)
+    _, rpn = see(model)
+    sides = (rpn.anchors[:, 2:] - rpn.anchors[:, :2]) * torch.tensor(0.1).exp()
+    boxes = model.box_coder.decode(rpn.offsets, rpn.anchors)
+    assert_close(boxes[:, 2:] - boxes[:, :2], sides, atol=1e-3, rtol=0)
+
+
+# What each option changes: the boxes that train
+
+
+def sample_anchors(**options: Any) -> tuple[Any, RpnOutput, torch.Tensor]:
+    """The anchors that are sampled, all of them, and their IoU with the truths."""
+    model, target = tiny_model(**options), tiny_target()
+    _, rpn = see(model)
+    return (
+        model.sample_anchors(rpn, target, torch.Generator().manual_seed(0)),
+        rpn,
+        geometry.iou(rpn.anchors, target.boxes),
+    )
+
+
+def test_anchors_are_sampled_by_their_iou():
+    for fg_iou, bg_iou in ((0.6, 0.3), (0.4, 0.01)):
+        sampled, _, ious = sample_anchors(rpn_fg_iou=fg_iou, rpn_bg_iou=bg_iou, rpn_batch=1000)
+        best = set(ious.argmax(dim=0).tolist())
+        above = set((ious.max(dim=1).values > fg_iou).nonzero().flatten().tolist())
+        below = set((ious.max(dim=1).values < bg_iou).nonzero().flatten().tolist())
+        assert set(sampled.positive.tolist()) == above | best
+        assert set(sampled.negative.tolist()) == below - best
+
+
+def test_the_number_of_sampled_anchors():
+    assert len(step(tiny_model(), [tiny_target()]).rpn_logits) == 32
+    assert len(step(tiny_model(rpn_batch=8), [tiny_target()]).rpn_logits) == 8
+
+
+def test_anchors_may_be_sampled_by_the_iou_of_their_proposals():
+    sampled, rpn, ious = sample_anchors(match_proposals=True, rpn_fg_iou=1.0)
+    boxes = geometry.decode(rpn.offsets, rpn.anchors)
+    assert set(sampled.positive.tolist()) == set(geometry.iou(boxes, tiny_target().boxes).argmax(dim=0).tolist())
+    assert set(sampled.positive.tolist()) != set(ious.argmax(dim=0).tolist())
+
+
+def test_anchors_that_leave_the_image_may_be_left_out():
+    def leaves(**options: Any) -> torch.Tensor:
+        sampled, rpn, _ = sample_anchors(rpn_batch=1000, **options)
+        boxes = rpn.anchors[sampled.negative]
+        return (boxes[:, :2] < 0).any(dim=1) | (boxes[:, 2:] > torch.tensor([WIDTH, HEIGHT])).any(dim=1)
+
+    assert leaves().any() and not leaves(inside_only=True).any()
+    assert len(leaves(inside_only=True)) > 0
+
+
+def test_the_rpns_batch_may_train_the_second_stage():
+    shared = step(tiny_model(shared_batch=True), [tiny_target()])
+    assert torch.equal(shared.positive, shared.rpn_positive) and len(shared.logits) == 32
+    apart = step(tiny_model(), [tiny_target()])
+    assert len(apart.logits) == 16
+
+
+@pytest.mark.parametrize(("fg_iou", "bg_iou"), [(0.5, 0.5), (0.3, 0.25)])
+def test_regions_are_sampled_by_their_iou(fg_iou: float, bg_iou: float):
+    def sampled(share: float) -> DenseCapOutput:
+        return step(tiny_model(fg_iou=fg_iou, bg_iou=bg_iou, batch=400, positive_share=share), [tiny_target()])
+
+    model, target = tiny_model(), tiny_target()
+    _, rpn = see(model)
+    proposals, _ = propose(model.box_coder, rpn, (WIDTH, HEIGHT), 0.7, 1000, 20)
+    best = geometry.iou(torch.cat((proposals, target.boxes)), target.boxes).max(dim=1).values
+    assert int(sampled(1.0).positive.sum()) == int((best > fg_iou).sum()) > 3
+    none = sampled(0.0)
+    assert not none.positive.any() and len(none.logits) == int((best < bg_iou).sum()) > 0
+
+
+def test_the_number_of_sampled_regions_and_the_share_of_positives():
+    assert len(step(tiny_model(batch=4), [tiny_target()]).logits) == 4
+    low = {"fg_iou": 0.2, "bg_iou": 0.2}
+    positives = [
+        int(step(tiny_model(positive_share=share, **low), [tiny_target()]).positive.sum()) for share in (0.5, 0.125)
+    ]
+    assert positives == [8, 2]
+
+
+@pytest.mark.parametrize(
+    ("option", "changed"), [("dropout", {"logits", "offsets", "word_logits"}), ("decoder_dropout", {"word_logits"})]
+)
+def test_dropout_changes_training_only(option: str, changed: set[str]):
+    model = tiny_model(**{option: 0.5})
+    with torch.no_grad():
+        model.region_head.offset.weight.normal_()
+    for training in (False, True):
+        torch.manual_seed(0)
+        first, second = (step(model.train(training), [tiny_target()]) for _ in range(2))
+        differ = {
+            f.name
+            for f in dataclasses.fields(DenseCapOutput)
+            if not torch.equal(getattr(first, f.name), getattr(second, f.name))
+        }
+        assert differ == (changed if training else set())
+
+
+# What each option changes: the losses
+
+
+@pytest.fixture(scope="module")
+def output() -> DenseCapOutput:
+    model = tiny_model(batch=32)
+    with torch.no_grad():
+        model.region_head.offset.weight.normal_(std=1.0)
+        return step(model, [tiny_target()])
+
+
+def losses(output: DenseCapOutput, **options: Any) -> dict[str, float]:
+    return {name: float(loss.detach()) for name, loss in DenseCapCriterion(tiny_config(**options))(output).items()}
+
+
+@pytest.mark.parametrize("term", ["rpn_score", "rpn_box", "score", "box", "caption"])
+def test_each_loss_has_its_weight(term: str, output: DenseCapOutput):
+    plain, weighted = losses(output), losses(output, **{f"{term}_weight": 2 * getattr(tiny_config(), f"{term}_weight")})
+    assert weighted == pytest.approx({**plain, term: 2 * plain[term]}) and plain[term] > 0
+
+
+def test_the_losses_of_scores_and_boxes(output: DenseCapOutput):
+    plain = losses(output)
+    assert plain["rpn_score"] == pytest.approx(float(score_loss(output.rpn_logits, output.rpn_positive)))
+    balanced = float(balanced_score_loss(output.rpn_logits, output.rpn_positive))
+    assert losses(output, balanced=True) == pytest.approx({**plain, "rpn_score": balanced})
+    assert plain["box"] == pytest.approx(float(box_loss(output.offsets, output.offset_targets, 0.11, None)))
+    for option, beta, limit in (("box_beta", 2.0, None), ("box_limit", 0.11, 0.05)):
+        changed = losses(output, **{option: beta if limit is None else limit})
+        wanted = float(box_loss(output.offsets, output.offset_targets, beta, limit))
+        assert changed["box"] == pytest.approx(wanted) and changed["box"] != pytest.approx(plain["box"])
+        assert changed["rpn_box"] != pytest.approx(plain["rpn_box"])
+
+
+def test_the_decay_of_offsets(output: DenseCapOutput):
+    assert "decay" not in losses(output)
+    assert losses(output, box_decay=0.5)["decay"] == pytest.approx(float(output.rpn_all_offsets.square().sum()) / 4)
+
+
+# Configurations
+
+
+def test_the_original_configuration_builds_the_published_network():
+    small = {"embed_dim": 64, "trunk": {"long_side": 96}, "proposals": {"post_nms_top_n": 20}}
+    torch.manual_seed(0)
+    model = DenseCap(DenseCapConfig.original().merge(small), VOCABULARY, pretrained_backbone=False)
+    head = model.trunk.localization.head
+    assert head.conv.weight.shape == (256, 512, 3, 3)
+    assert head.score.weight.shape == (24, 256, 1, 1) and head.offset.weight.shape == (48, 256, 1, 1)
+    assert model.decoder.lstm.hidden_size == 512 and model.decoder.words.embedding_dim == 512
+    model.trunk.backbone.set_trainable(True)
+    frozen = [p.shape[0] for p in model.trunk.backbone.parameters() if not p.requires_grad]
+    assert frozen == [64, 64, 64, 64, 128, 128, 128, 128]  # weights and biases of the first four convolutions
+    losses = DenseCapCriterion(model.config)(step(model.train(), [tiny_target()]))
+    assert set(losses) == {"rpn_score", "rpn_box", "score", "box", "caption", "decay"}

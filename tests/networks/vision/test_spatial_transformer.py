@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.autograd import gradcheck
+
+from saywhere.networks.vision.backbones import by_shape
+from saywhere.networks.vision.grid import Grid, pick
+from saywhere.networks.vision.spatial_transformer import SpatialTransformer, around, corners, patches, transform
+
+ONES = torch.tensor([[1.0, 0, 0], [0, 1, 0]])
+
+
+def test_an_affine_map_by_hand():
+    positions = torch.tensor([[2, 5]])  # row 2, column 5
+    affine = torch.tensor([[[2.0, 0, 1], [0, 3, -1]]])
+    points = torch.tensor([[0.0, 0], [1, 0], [0, 1]])
+    assert transform(positions, affine, points)[0].tolist() == [[6, 1], [8, 1], [6, 4]]
+    turned = torch.tensor([[[0.0, -1, 0], [1, 0, 0]]])
+    assert transform(positions, turned, points)[0].tolist() == [[5, 2], [5, 3], [4, 2]]
+
+
+def test_corners_and_boxes_in_pixels():
+    positions = torch.tensor([[2, 5]])
+    quad = corners(positions, ONES[None], 10)
+    assert quad[0].tolist() == [[40, 10], [70, 10], [70, 40], [40, 40]]
+    assert corners(positions, 2 * ONES[None], 10)[0].tolist() == [[25, -5], [85, -5], [85, 55], [25, 55]]
+    assert around(corners(positions, 2 * ONES[None], 10), 80, 60)[0].tolist() == [25, 0, 80, 55]
+    half = torch.tensor([[[1.0, 1, 0], [-1, 1, 0]]])  # turned by an eighth and larger by the root of 2
+    assert corners(positions, half, 10)[0].tolist() == [[25, 25], [55, -5], [85, 25], [55, 55]]
+
+
+def test_patches_of_boxes_that_stay_are_the_cells_around():
+    maps = torch.randn(2, 3, 4, 5)
+    positions = pick(4, 5, None, False)
+    cells = patches(maps, positions, ONES.expand(2, 20, 2, 3))
+    torch.testing.assert_close(cells[1, 7], maps[1, :, 0:3, 1:4], atol=1e-6, rtol=0)
+    padded = torch.nn.functional.pad(maps, (1, 1, 1, 1))
+    torch.testing.assert_close(cells[0, 0], padded[0, :, :3, :3], atol=1e-6, rtol=0)
+
+
+def test_a_patch_between_cells_by_hand():
+    maps = torch.arange(20.0).reshape(1, 1, 4, 5)  # value 5 row + column
+    affine = torch.tensor([[[[0.5, 0, 0.25], [0, 0.5, 0.5]]]])
+    patch = patches(maps, torch.tensor([[1, 2]]), affine)[0, 0, 0]
+    rows, columns = torch.tensor([1.0, 1.5, 2.0]), torch.tensor([1.75, 2.25, 2.75])
+    torch.testing.assert_close(patch, 5 * rows[:, None] + columns)
+
+
+def test_numeric_gradients_in_the_map_and_the_coordinates():
+    rng = torch.Generator().manual_seed(0)
+    maps = torch.randn(2, 2, 5, 6, generator=rng, dtype=torch.float64, requires_grad=True)
+    positions = pick(5, 6, 2, False)
+    affine = ONES.double() * 1.3 + 0.2 * torch.randn(2, 4, 2, 3, generator=rng, dtype=torch.float64)
+    assert gradcheck(lambda m, a: patches(m, positions, a), (maps, affine.requires_grad_()))
+
+
+def test_captions_can_move_the_boxes():
+    """Numeric gradients of the features in the layers that regress the affine maps."""
+    transformer = SpatialTransformer(2, 8, cells=2, hidden=3, zoom=1.4, filters=3).double().eval()
+    with torch.no_grad():
+        for parameter in transformer.localization.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
+    maps = torch.randn(1, 2, 5, 5, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    names, values = zip(*transformer.localization.named_parameters(prefix="localization"), strict=True)
+
+    def features(*parameters):
+        return torch.func.functional_call(transformer, dict(zip(names, parameters, strict=True)), (maps,))[0]
+
+    assert gradcheck(features, [value.detach().clone().requires_grad_() for value in values])
+    gradients = torch.autograd.grad(transformer(maps)[0].sum(), list(transformer.localization.parameters()))
+    assert all(gradient.abs().max() > 0 for gradient in gradients)
+
+
+@pytest.mark.parametrize("filters", [0, 6])
+@pytest.mark.parametrize("cells", [None, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_identity_is_exactly_the_grid(filters, cells, dtype):
+    torch.manual_seed(0)
+    grid = Grid(4, 16, cells, filters=filters, span=3).to(dtype).eval()
+    transformer = SpatialTransformer.from_grid(grid, hidden=5, zoom=1).to(dtype).eval()
+    maps = torch.randn(2, 4, 7, 9, dtype=dtype)
+    expected, boxes = grid(maps)
+    found, around_regions, quads = transformer(maps)
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(around_regions, boxes)
+    assert quads.shape == (*boxes.shape[:2], 4, 2)
+    assert transformer.size == grid.size
+
+
+def test_it_samples_the_positions_of_the_grid_in_training():
+    grid = Grid(4, 16, 2, filters=3)
+    transformer = SpatialTransformer.from_grid(grid, zoom=1)
+    maps = torch.randn(1, 4, 6, 8)
+    expected = grid(maps, torch.Generator().manual_seed(5))[0]
+    torch.testing.assert_close(transformer(maps, torch.Generator().manual_seed(5))[0], expected, atol=1e-6, rtol=1e-6)
+    transformer.cells = 3
+    assert transformer(maps)[0].shape == (1, 9, 3)
+
+
+def test_it_begins_with_boxes_of_twice_the_size():
+    grid = Grid(4, 16, None, filters=4)
+    transformer = SpatialTransformer.from_grid(grid).eval()
+    maps = torch.randn(1, 4, 9, 9)
+    _, boxes, quads = transformer(maps)
+    middle = 4 * 9 + 4
+    assert (boxes[0, middle, 2:] - boxes[0, middle, :2]).tolist() == [96, 96]  # twice 3 cells of 16 pixels
+    assert quads[0, middle].tolist() == [[24, 24], [120, 24], [120, 120], [24, 120]]
+    twice = patches(maps, torch.tensor([[4, 4]]), 2 * ONES[None, None])[0, 0]
+    torch.testing.assert_close(twice, maps[0, :, 2:7:2, 2:7:2], atol=1e-6, rtol=0)
+    assert grid.filter is not None
+    expected = torch.relu(torch.einsum("fcij,cij->f", grid.filter.weight, twice) + grid.filter.bias)
+    torch.testing.assert_close(transformer(maps)[0][0, middle], expected, atol=1e-5, rtol=1e-5)
+
+
+def test_images_of_different_sizes_and_half_precision():
+    transformer = SpatialTransformer(3, 8, 4, hidden=5).eval()
+    maps = [(torch.randn(3, 4, 6),), (torch.randn(3, 5, 3),)]
+    found = by_shape(transformer, maps)
+    assert [features.shape for features, _, _ in found] == [(16, 3), (12, 3)]
+    half = SpatialTransformer(3, 8, 4, hidden=5).eval().bfloat16()
+    features, boxes, quads = half(maps[0][0][None].bfloat16())
+    assert features.dtype == torch.bfloat16 and boxes.dtype == quads.dtype == torch.float32
+
+
+def test_only_a_grid_that_picks_can_be_continued():
+    with pytest.raises(ValueError, match="not from one of average"):
+        SpatialTransformer.from_grid(Grid(3, 8, 2, "average"))

@@ -1,0 +1,190 @@
+"""An index of photographs in Python: what is added, found and refused."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from photographs import noise
+from tiny_aligner import SENTENCES, aligner_model, tiny_aligner
+
+import saywhere
+from saywhere import UserError
+from saywhere.images import open_image
+from saywhere.models.model import Model
+from saywhere.search import Query
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return aligner_model(tiny_aligner())
+
+
+@pytest.fixture
+def album(tmp_path) -> Path:
+    folder = tmp_path / "album"
+    for number in range(6):
+        path = folder / f"{number % 2}" / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        noise(96, 64, number).save(path)
+    return folder
+
+
+def counts(changes: saywhere.search.Changes) -> tuple[int, ...]:
+    return changes.added, changes.updated, changes.unchanged, changes.removed, len(changes.skipped)
+
+
+def test_an_index_follows_its_folder(model, album, tmp_path) -> None:
+    with saywhere.Index(tmp_path / "i", model) as index:
+        assert len(index) == 0
+        assert counts(index.add(album, batch=4)) == (6, 0, 0, 0, 0) and len(index) == 6
+        assert counts(index.add([album])) == (0, 0, 6, 0, 0)
+        os.utime(album / "0/0.png")  # another time, the same content
+        noise(96, 64, 77).save(album / "0/2.png")
+        (album / "1/1.png").unlink()
+        noise(80, 64, 9).save(album / "new.png")
+        (album / "bad.jpg").write_bytes(b"not an image")
+        changes = index.add(album)
+        assert str(changes) == "1 added, 1 updated, 4 unchanged, 1 removed, 1 skipped"
+        assert list(changes.skipped) == [str(album / "bad.jpg")] and len(index) == 6
+        assert counts(index.add(album)) == (0, 0, 6, 0, 1)
+        expected = model.embed(str(album / "0/2.png"))
+        entry = index.store.find(str(album / "0/2.png"))
+        assert entry is not None
+        stored = index.store.snapshot().load(entry, "")
+        np.testing.assert_allclose(stored.vectors, expected.vectors, rtol=1e-3, atol=1e-3)
+        np.testing.assert_array_equal(stored.boxes, expected.boxes)
+        assert index.remove(album / "new.png") == 1 and len(index) == 5
+
+
+def test_what_becomes_unreadable_is_no_longer_found(model, album, tmp_path) -> None:
+    with saywhere.Index(tmp_path / "i", model) as index:
+        index.add(album)
+        (album / "0/0.png").write_bytes(b"damaged")
+        assert counts(index.add(album)) == (0, 0, 5, 0, 1)
+        assert len(index) == 5 and index.store.find(str(album / "0/0.png")) is None
+
+
+def test_only_what_is_gone_from_the_given_folders_is_forgotten(model, album, tmp_path) -> None:
+    with saywhere.Index(tmp_path / "i", model) as index:
+        index.add(album)
+        shutil.rmtree(album / "1")
+        assert counts(index.add(album / "0")) == (0, 0, 3, 0, 0)
+        assert counts(index.add(str(album / "0" / "*.png"))) == (0, 0, 3, 0, 0)
+        assert counts(index.add(album)) == (0, 0, 3, 3, 0)
+
+
+def test_an_image_replaced_while_it_is_embedded_is_embedded_again(model, album, tmp_path, monkeypatch) -> None:
+    path = album / "0/4.png"
+    real = model.embed
+
+    def embed(images, **options):
+        found = real(images, **options)
+        if any(image.name == str(path) for image in images):
+            noise(96, 64, 99).save(path)
+        return found
+
+    with saywhere.Index(tmp_path / "i", model) as index:
+        monkeypatch.setattr(model, "embed", embed)
+        assert counts(index.add(album)) == (6, 0, 0, 0, 0)
+        monkeypatch.undo()
+        assert counts(index.add(album)) == (0, 1, 5, 0, 0)
+        assert counts(index.add(album)) == (0, 0, 6, 0, 0)
+
+
+@pytest.mark.parametrize("components", [None, 8])
+def test_a_search_ranks_as_the_model_does(model, album, tmp_path, components) -> None:
+    paths = sorted(str(path) for path in album.rglob("*.png"))
+    images = model.embed(paths)
+    with saywhere.Index(tmp_path / "i", model) as index:
+        index.add(album, components=components)
+        for sentence in SENTENCES:
+            scores = model.similarity(images, [model.embed_text(sentence)])[:, 0]
+            hits = index.search(sentence, top=4)
+            assert [hit.image for hit in hits] == [paths[i] for i in np.argsort(-scores)[:4]]
+            np.testing.assert_allclose([hit.similarity for hit in hits], np.sort(scores)[::-1][:4], rtol=2e-3)
+            grounded = model.ground(hits[0].image, sentence, part="aligner")
+            assert hits[0].regions.captions == grounded.captions and len(grounded) > 0
+            np.testing.assert_allclose(hits[0].regions.boxes, grounded.boxes)
+
+
+def test_phrases_are_added_and_subtracted(model, album, tmp_path) -> None:
+    paths = sorted(str(path) for path in album.rglob("*.png"))
+    images = model.embed(paths)
+    with saywhere.Index(tmp_path / "i", model) as index:
+        index.add(album)
+        hits = index.search("two dogs + green grass - a man", top=6)
+        one, two, three = (model.similarity(images, [model.embed_text(t)])[:, 0] for t in
+                           ("two dogs", "green grass", "a man"))  # fmt: skip
+        assert [hit.image for hit in hits] == [paths[i] for i in np.argsort(-(one + two - three))]
+        assert hits[0].regions.captions == ("two dogs", "green grass")
+        row = hits[0].to_dict()
+        assert [phrase["words"] for phrase in row["phrases"]] == ["two dogs", "green grass"]
+        assert (row["image"], row["width"], row["height"]) == (hits[0].image, 96, 64)
+        assert index.search(Query(("two dogs", "green grass"), ("a man",)), top=1)[0].image == hits[0].image
+
+
+def test_an_image_finds_itself_first(model, album, tmp_path) -> None:
+    with saywhere.Index(tmp_path / "i", model) as index:
+        index.add(album)
+        for path in sorted(album.rglob("*.png")):
+            hits = index.search(image=open_image(path), top=2)
+            assert hits[0].image == str(path) and len(hits) == 2 and len(hits[0].regions) == 0
+
+
+def test_the_regions_of_one_image_are_ranked(model, album, tmp_path) -> None:
+    with saywhere.Index(tmp_path / "i", model) as index:
+        index.add(album)
+        path = album / "0/2.png"
+        found = index.regions("a red shirt", path, top=3)
+        best = model.ground(path, ["a red shirt"], part="aligner")
+        np.testing.assert_allclose(found.similarities[0], best.similarities[0], rtol=2e-3)
+        assert found.boxes[0].tolist() == best.boxes[0].tolist() and len(found) == 3
+        assert (np.diff(found.similarities) <= 0).all()
+        elsewhere = tmp_path / "elsewhere.png"
+        noise(96, 64, 55).save(elsewhere)
+        assert len(index.regions("a red shirt - green", elsewhere)) > 1
+
+
+def test_the_number_of_regions_can_be_chosen(model, album, tmp_path) -> None:
+    with saywhere.Index(tmp_path / "i", model) as index:
+        index.add(album, regions=2)
+        assert index.store.snapshot().extent.regions == 18
+
+
+def test_an_index_knows_its_model(model, album, tmp_path) -> None:
+    loaded: list[str] = []
+
+    def load(name: str) -> Model:
+        loaded.append(name)
+        return model
+
+    with saywhere.Index(tmp_path / "i", "mine", load=load) as index:
+        index.add(album)
+    with saywhere.Index(tmp_path / "i", load=load) as index:
+        index.search("a dog")
+    assert loaded == ["mine", "mine"]
+    with saywhere.Index(tmp_path / "i", aligner_model(tiny_aligner(seed=1))) as other:
+        for use in (lambda: other.search("a dog"), lambda: other.add(album)):
+            with pytest.raises(UserError, match=r"was made by another model \(then named mine\)"):
+                use()
+
+
+def test_wrong_use_is_one_line(model, album, tmp_path) -> None:
+    index = saywhere.Index(tmp_path / "i", model)
+    with pytest.raises(UserError, match="no index is here"):
+        index.search("a dog")
+    index.add(album)
+    for use, message in (
+        (lambda: index.search(), "a text or an image"),
+        (lambda: index.search("a dog", image=album / "0/0.png"), "and not both"),
+        (lambda: index.search("..."), "has no word"),
+        (lambda: index.search("a dog", top=0), "top is at least 1"),
+        (lambda: index.search(image="no.png"), "no.png: no such file"),
+        (lambda: index.add(tmp_path / "nothing"), "no such file or folder"),
+    ):
+        with pytest.raises(UserError, match=message):
+            use()

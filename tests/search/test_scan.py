@@ -1,0 +1,95 @@
+"""Similarities on vectors in half precision, and on codes, against the plain double loop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from saywhere.models.grounding import ImageVectors
+from saywhere.models.similarity import similarity_matrix
+from saywhere.search.scan import Question, best, estimates, nearest, similarities, unpack
+from saywhere.search.store import Stamp, Store
+from saywhere.search.vectors import Snapshot
+
+
+def fill(folder: Path, images: list[ImageVectors]) -> Store:
+    store = Store(folder, {"size": str(images[0].vectors.shape[1])})
+    store.put([(image.name, Stamp(1, 1), image) for image in images])
+    return store
+
+
+def question(queries: int, score: str = "max", seed: int = 9) -> tuple[Question, list[np.ndarray]]:
+    """Queries of one to four words, and the words of each."""
+    generator = np.random.default_rng(seed)
+    words = [generator.standard_normal((int(n), 24), np.float32) for n in generator.integers(1, 5, queries)]
+    weights = np.zeros((sum(map(len, words)), queries), np.float32)
+    start = 0
+    for number, own in enumerate(words):
+        weights[start : start + len(own), number] = 1
+        start += len(own)
+    return Question(np.concatenate(words), weights, score), words
+
+
+def test_all_numbers_in_half_precision_are_unpacked() -> None:
+    half = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    half = half[np.isfinite(half)].reshape(-1, 16)
+    np.testing.assert_array_equal(unpack(half), half.astype(np.float32))
+
+
+@pytest.mark.parametrize("score", ["max", "fragments"])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_similarities_are_those_of_the_model(tmp_path, random_images, score, threads, monkeypatch) -> None:
+    monkeypatch.setattr("saywhere.search.scan.NUMBERS", 24 * 10)  # several blocks
+    images = random_images(40)
+    with fill(tmp_path, images) as store:
+        store.remove([images[3].name, images[39].name])
+        asked, words = question(6, score)
+        found = similarities(store.snapshot(), asked, threads)
+    expected = similarity_matrix([image.vectors for image in images], words, score)
+    expected[[3, 39]] = -np.inf
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_an_unwanted_word_counts_against_an_image(tmp_path, random_images) -> None:
+    images = random_images(5)
+    with fill(tmp_path, images) as store:
+        snapshot = store.snapshot()
+        words = images[2].vectors[:1], images[4].vectors[:1]
+        signs = np.array([[1], [-1]], np.float32)
+        found = similarities(snapshot, Question(np.concatenate(words), signs))[:, 0]
+    one, other = (similarity_matrix([image.vectors for image in images], [word])[:, 0] for word in words)
+    np.testing.assert_allclose(found, one - other, rtol=1e-5)
+
+
+def test_codes_of_all_components_estimate_closely_and_the_answer_is_exact(tmp_path, random_images, monkeypatch) -> None:
+    monkeypatch.setattr("saywhere.search.scan.CANDIDATES", 20)
+    monkeypatch.setattr("saywhere.search.scan.EACH", 1)
+    images = random_images(60)
+    with fill(tmp_path, images) as store:
+        store.encode(24)
+        store.put([(image.name, Stamp(1, 1), image) for image in random_images(7, seed=1)])  # without codes
+        snapshot = store.snapshot()
+        asked, _ = question(1)
+        assert (snapshot.extent.coded, snapshot.extent.entries) == (60, 67)
+        exact, near = similarities(snapshot, asked)[:, 0], estimates(snapshot, asked)[:, 0]
+        assert 0 < np.abs(near[:60] - exact[:60]).max() < 0.05 * np.abs(exact).max()
+        np.testing.assert_allclose(near[60:], exact[60:], rtol=1e-5)
+        for way in (True, False):
+            entries, values = nearest(snapshot, asked, 5, exact=way)
+            assert entries.tolist() == best(exact, 5).tolist()
+            np.testing.assert_allclose(values, exact[entries], rtol=1e-5)
+
+
+def test_the_best_are_in_order_and_those_without_a_value_are_left_out() -> None:
+    assert best(np.array([1, 3, -np.inf, 3, 2]), 3).tolist() == [1, 3, 4]
+    assert best(np.array([1, -np.inf]), 5).tolist() == [0]
+    assert best(np.full(2, -np.inf), 5).tolist() == []
+
+
+def test_an_empty_index_has_no_answer(tmp_path) -> None:
+    with Store(tmp_path / "empty", {"size": "24"}) as store:
+        assert isinstance(store.snapshot(), Snapshot) and len(store.snapshot()) == 0
+        entries, values = nearest(store.snapshot(), question(1)[0], 5)
+        assert (len(entries), len(values)) == (0, 0)

@@ -1,0 +1,230 @@
+"""What an index holds on disk: after updates, kills, damage, a full disk, and beside another process."""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+import random
+import signal
+import sqlite3
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from saywhere import UserError
+from saywhere.models.grounding import ImageVectors
+from saywhere.search import store as stores
+from saywhere.search.store import Stamp, Store
+
+FACTS = {"size": "24", "digest": "d", "model": "m"}
+
+
+def rows(images: list[ImageVectors]) -> list[tuple[str, Stamp, ImageVectors]]:
+    return [(image.name, Stamp(7, 8, b"hash"), image) for image in images]
+
+
+def content(store: Store) -> dict[str, tuple]:
+    """All that an index says, by path."""
+    snapshot = store.snapshot()
+    entries = np.flatnonzero(snapshot.alive).tolist()
+    names = store.look_up(snapshot, entries)
+    assert names is not None and len(names) == len(store)
+    found = {name: snapshot.load(entry, name) for entry, name in zip(entries, names, strict=True)}
+    return {name: plain(image) for name, image in found.items()}
+
+
+def plain(image: ImageVectors) -> tuple:
+    return image.width, image.height, image.boxes.tolist(), image.vectors.tolist(), image.logits.tolist()
+
+
+def test_images_are_given_back_updated_and_forgotten(tmp_path, random_images) -> None:
+    images = random_images(10)
+    with Store(tmp_path / "i", FACTS) as store:
+        store.put(rows(images[:6]))
+        store.put(rows(images[6:]))
+        expected = {image.name: plain(image) for image in images}
+        assert content(store) == expected and len(store) == 10
+        changed = random_images(1, seed=5)[0]
+        store.put([(images[2].name, Stamp(1, 2), changed)])
+        assert store.remove([images[0].name, "/not/there.jpg"]) == 1
+        del expected[images[0].name]
+        expected[images[2].name] = plain(changed)
+        assert content(store) == expected
+        assert store.find(images[0].name) is None and store.stamps()[images[2].name] == Stamp(1, 2)
+    with Store(tmp_path / "i") as again:
+        assert content(again) == expected and again.facts["model"] == "m"
+
+
+def test_a_snapshot_stays_as_it_was_and_readers_see_what_is_committed(tmp_path, random_images) -> None:
+    images = random_images(8)
+    with Store(tmp_path, FACTS) as writer, Store(tmp_path) as reader:
+        writer.put(rows(images[:4]))
+        before = reader.snapshot()
+        assert reader.snapshot() is before
+        writer.put(rows(images[4:]))
+        writer.remove([images[0].name])
+        assert len(before) == 4 and len(reader.snapshot()) == 7
+        assert writer.compact() and not writer.compact()
+        np.testing.assert_array_equal(before.load(0, "").vectors, images[0].vectors)
+        assert reader.look_up(before, [0]) is None  # its numbers are others by now
+        assert reader.look_up(reader.snapshot(), [0]) == [images[1].name]
+        assert sorted(p.name for p in tmp_path.glob("*.bin")) == ["images-1.bin", "regions-1.bin", "vectors-1.bin"]
+        assert set(content(reader)) == {image.name for image in images[1:]}
+
+
+def test_files_are_written_anew_when_much_is_forgotten(tmp_path, random_images) -> None:
+    images = random_images(10)
+    with Store(tmp_path, FACTS) as store:
+        store.put(rows(images))
+        store.encode(8)
+        store.remove([image.name for image in images[:2]])
+        assert not store.compact(0.9)
+        size = (tmp_path / "vectors-0.bin").stat().st_size
+        assert store.compact(0.01) and (tmp_path / "vectors-1.bin").stat().st_size < size
+        store.encode()
+        assert store.snapshot().extent.components == 8 and store.snapshot().extent.coded == 8
+
+
+def test_codes_follow_the_images(tmp_path, random_images) -> None:
+    with Store(tmp_path, FACTS) as store:
+        store.encode(8)  # nothing to code yet
+        store.put(rows(random_images(10)))
+        store.encode(8)
+        first = store.snapshot()
+        store.put(rows(random_images(5, seed=1)))
+        store.encode()
+        more = store.snapshot()
+        assert (more.extent.coded, more.extent.coding) == (15, first.extent.coding)
+        np.testing.assert_array_equal(more.codes[: len(first.codes)], first.codes)
+        store.put(rows(random_images(60, seed=2)))
+        store.encode()  # the basis was found on a few of the images only
+        assert store.snapshot().extent.coding > first.extent.coding
+        assert len(store.snapshot().codes) == store.snapshot().extent.regions
+        store.encode(0)
+        assert store.snapshot().codes.shape[1] == 0 and not list(tmp_path.glob("codes-*"))
+
+
+def test_two_writers_exclude_each_other_and_readers_do_not(tmp_path, random_images) -> None:
+    with Store(tmp_path, FACTS) as first, Store(tmp_path) as second:
+        first.put(rows(random_images(2)))
+        with pytest.raises(UserError, match="another run is writing to this index"):
+            second.put(rows(random_images(1, seed=1)))
+        assert len(second) == 2
+    with Store(tmp_path) as third:
+        third.put(rows(random_images(1, seed=1)))
+        assert len(third) == 3
+
+
+def write_all(folder: Path, images: list[ImageVectors]) -> None:
+    """What a run does: forget, add what is missing in batches, write anew, code."""
+    with Store(folder, FACTS) as store:
+        store.tidy()
+        known = store.stamps()
+        todo = [row for row in rows(images) if row[0] not in known]
+        store.remove([name for name in known if name.startswith("/photos/9")])
+        for start in range(0, len(todo), 4):
+            store.put(todo[start : start + 4])
+        store.compact(0.02)
+        store.encode(8)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked here")
+def test_a_run_killed_twenty_times_gives_what_an_undisturbed_one_gives(tmp_path, random_images) -> None:
+    images, chance = random_images(120), random.Random(3)
+    write_all(tmp_path / "undisturbed", images)
+    torn = tmp_path / "torn"
+    with Store(torn, FACTS) as store:
+        store.put(rows(random_images(6, seed=9)))  # to be forgotten
+    fork, sizes = multiprocessing.get_context("fork"), []
+    for _ in range(20):
+        process = fork.Process(target=write_all, args=(torn, images))
+        process.start()
+        time.sleep(chance.uniform(0.005, 0.06))
+        if process.is_alive() and process.pid:
+            os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        with Store(torn) as store:
+            sizes.append(len(content(store)))
+    write_all(torn, images)
+    with Store(torn) as one, Store(tmp_path / "undisturbed") as other:
+        assert content(one) == content(other)
+        assert one.snapshot().extent.coded == len(images)
+
+
+def test_a_full_disk_leaves_the_index_as_it_was(tmp_path, random_images, monkeypatch) -> None:
+    images = random_images(6)
+    with Store(tmp_path, FACTS) as store:
+        store.put(rows(images[:3]))
+        before = content(store)
+        real = os.fsync
+
+        def full(descriptor: int) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space left") as error:
+            store.put(rows(images[3:]))
+        assert error.value.filename == str(tmp_path / "images-0.bin")
+        monkeypatch.setattr(os, "fsync", real)
+        assert content(store) == before
+        store.put(rows(images[3:]))
+        assert len(content(store)) == 6
+
+
+def test_a_full_disk_is_reported_as_one_where_sqlite_meets_it(tmp_path) -> None:
+    with Store(tmp_path, FACTS) as store, pytest.raises(OSError, match="No space") as error, store._explained():
+        raise sqlite3.OperationalError("database or disk is full")
+    assert error.value.errno == errno.ENOSPC
+
+
+@pytest.mark.parametrize("file", ["vectors-0.bin", "regions-0.bin", "images-0.bin"])
+@pytest.mark.parametrize("way", ["cut", "changed", "removed"])
+def test_damage_is_named_with_its_repair(tmp_path, random_images, file, way) -> None:
+    images = random_images(8)
+    with Store(tmp_path, FACTS) as store:
+        store.put(rows(images))
+        store.encode(8)
+        whole = content(store)
+    path = tmp_path / file
+    data = bytearray(path.read_bytes())
+    if way == "cut":
+        path.write_bytes(data[: len(data) // 2])
+    elif way == "removed":
+        path.unlink()
+    else:
+        data[len(data) // 2] ^= 0x55
+        path.write_bytes(data)
+    with Store(tmp_path) as store:
+        with pytest.raises(UserError, match=r"\.bin: is damaged .* --index .* --repair"):
+            content(store)
+        lost = store.repair()
+        kept = content(store)
+        assert 0 < lost <= 8 and len(kept) == 8 - lost and kept.items() <= whole.items()
+        if way == "changed" and file == "vectors-0.bin":
+            assert lost == 1
+        store.put([row for row in rows(images) if row[0] not in kept])
+        store.encode()
+        assert content(store) == whole
+
+
+def test_a_damaged_database_and_another_version_are_named(tmp_path, random_images, monkeypatch) -> None:
+    with Store(tmp_path, FACTS) as store:
+        store.put(rows(random_images(3)))
+    monkeypatch.setattr(stores, "VERSION", "2")
+    with pytest.raises(UserError, match="has format 1, and this program reads 2"):
+        Store(tmp_path)
+    (tmp_path / stores.DATABASE).write_bytes(b"no database" * 1000)
+    with pytest.raises(UserError, match="is damaged .*index the images again"):
+        Store(tmp_path)
+    with pytest.raises(UserError, match="no index is here"):
+        Store(tmp_path / "nowhere")
+
+
+def test_names_that_are_no_text_are_kept(tmp_path, random_images) -> None:
+    name = os.fsdecode(b"/photos/\xff.jpg")
+    with Store(tmp_path, FACTS) as store:
+        store.put([(name, Stamp(1, 1), random_images(1)[0])])
+        assert list(content(store)) == [name] and store.find(name) == 0

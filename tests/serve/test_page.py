@@ -1,0 +1,334 @@
+"""The page in a real Chromium, as a user has it: no request leaves the server, and the console stays silent."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from server_process import Process
+
+import saywhere
+from saywhere.images import read_image
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium: apt-get install chromium")
+
+PATIENCE = 60_000
+"""Milliseconds that an answer may take on a machine with other work."""
+FILES = """async files => {
+    const transfer = new DataTransfer();
+    for (const [name, data] of files) {
+        const bytes = Uint8Array.from(atob(data), letter => letter.charCodeAt(0));
+        transfer.items.add(new File([bytes], name, {type: name.endsWith('.txt') ? 'text/plain' : 'image/jpeg'}));
+    }
+    return transfer;
+}"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    expect.set_options(timeout=PATIENCE)
+    options = ["--no-sandbox", "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=options, timeout=2 * PATIENCE)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def visit(browser: Browser, server: Process) -> Iterator[Callable[..., Page]]:
+    """Open the page in a window of its own; in the end nothing was fetched from elsewhere and nothing complained."""
+    said: list[str] = []
+    contexts: list[BrowserContext] = []
+
+    def request(address: str, url: str) -> None:
+        if not address.startswith((f"{url}/", "blob:", "data:")):
+            said.append(f"request of {address}")
+
+    def visit(url: str = server.url, **options: Any) -> Page:
+        context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(PATIENCE)
+        page.on("console", lambda message: said.append(message.text) if message.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.on("request", lambda sent: request(sent.url, url.partition("/#")[0]))
+        page.goto(url)
+        page.wait_for_selector("body[data-ready]")
+        return page
+
+    yield visit
+    for context in contexts:
+        context.close()
+    assert said == []
+
+
+def transfer(page: Page, files: dict[str, bytes]) -> Any:
+    return page.evaluate_handle(FILES, [[name, base64.b64encode(data).decode()] for name, data in files.items()])
+
+
+def drop(page: Page, **files: bytes) -> None:
+    given = transfer(page, {name.replace("_", "."): data for name, data in files.items()})
+    page.dispatch_event("body", "drop", {"dataTransfer": given})
+
+
+def phrases(page: Page, name: str = "region-list") -> list[str]:
+    return page.locator(f"#{name} button > span").all_inner_texts()
+
+
+def boxes(page: Page, size: int = 400) -> dict[int, list[float]]:
+    """The boxes shown, by number, in pixels of an image of ``size`` x ``size``."""
+    stage = page.locator("#stage").bounding_box()
+    assert stage
+    found: dict[int, list[float]] = {}
+    for frame in page.locator("#boxes .box").all():
+        area = frame.bounding_box()
+        assert area
+        left, top = area["x"] - stage["x"], area["y"] - stage["y"]
+        corners = [left, top, left + area["width"], top + area["height"]]
+        found[int(frame.get_attribute("data-number") or 0)] = [v * size / stage["width"] for v in corners]
+    return found
+
+
+@pytest.fixture(scope="module")
+def seen(model: saywhere.Model, photo: bytes) -> saywhere.Encoding:
+    return model.encode(read_image(photo, "image", model.long_side))
+
+
+def test_a_dropped_image_has_boxes_and_phrases(
+    visit: Callable[..., Page], photo: bytes, model: saywhere.Model, seen: saywhere.Encoding
+) -> None:
+    page = visit()
+    drop(page, photo_jpg=photo)
+    page.wait_for_selector("#region-list button")
+    regions = model.describe(seen, threshold=0.3)
+    assert phrases(page) == list(regions.captions or ())
+    shown = boxes(page)
+    np.testing.assert_allclose([shown[i] for i in range(len(regions))], regions.boxes, atol=1)
+    second = page.locator("#region-list button").nth(1)
+    second.hover()
+    expect(page.locator("#boxes .box.on")).to_have_attribute("data-number", "1")
+    x1, y1, _, _ = shown[0]
+    stage = page.locator("#stage").bounding_box()
+    assert stage
+    scale = stage["width"] / 400
+    page.mouse.move(stage["x"] + (x1 + 4) * scale, stage["y"] + (y1 + 30) * scale, steps=3)
+    expect(page.locator("#region-list button.on > span")).to_have_text((regions.captions or ("",))[0])
+    page.locator("#score").fill("0.7")
+    expect(page.locator("#region-list button")).to_have_count(len(model.describe(seen, threshold=0.7)))
+    expect(page.locator("#score-value")).to_have_text("0.70")
+    page.locator("#score").fill("1")
+    expect(page.locator("#no-regions")).to_be_visible()
+
+
+def test_a_text_is_grounded_as_it_is_typed(
+    visit: Callable[..., Page], photo: bytes, model: saywhere.Model, seen: saywhere.Encoding
+) -> None:
+    page = visit()
+    drop(page, photo_jpg=photo)
+    page.click("#tab-find")
+    text = "a woman in a suit and a zebra in a lake"
+    page.locator("#text").press_sequentially(text, delay=20)
+    found = model.ground(seen, text)
+    assert len(found) and found.captions
+    expect(page.locator("#found-list button > span")).to_have_text(list(found.captions))
+    expect(page.locator("#found-list .absent")).to_have_text([f"{phrase}not found" for phrase in found.not_found])
+    shown = boxes(page)
+    np.testing.assert_allclose([shown[i] for i in range(len(found))], found.boxes, atol=1)
+    page.locator("#text").fill("")
+    expect(page.locator("#found-list li")).to_have_count(0)
+
+
+def test_a_drawn_box_is_described(
+    visit: Callable[..., Page], photo: bytes, model: saywhere.Model, seen: saywhere.Encoding
+) -> None:
+    page = visit()
+    drop(page, photo_jpg=photo)
+    page.wait_for_selector("#stage.ready")
+    stage = page.locator("#stage").bounding_box()
+    assert stage
+    for (x, y), act in {(0.55, 0.6): page.mouse.down, (0.95, 0.98): page.mouse.up}.items():
+        page.mouse.move(stage["x"] + stage["width"] * x, stage["y"] + stage["height"] * y, steps=4)
+        act()
+    expect(page.locator("#region-list button[aria-pressed=true]")).to_have_count(1)
+    box = boxes(page)[-1]
+    np.testing.assert_allclose(box, [220, 240, 380, 392], atol=1.5)
+    with page.expect_download() as download:
+        page.click("#save-json")
+    saved = json.loads(Path(download.value.path()).read_text())
+    assert saved["image"] == "photo.jpg" and download.value.suggested_filename == "photo-regions.json"
+    assert model.describe(seen, saved["boxes"][:1]).captions == (saved["captions"][0],)
+    assert phrases(page) == [f"your box: {saved['captions'][0]}", *saved["captions"][1:]]
+
+
+def test_a_caption_is_shown_word_by_word(
+    visit: Callable[..., Page], photo: bytes, model: saywhere.Model, seen: saywhere.Encoding
+) -> None:
+    page = visit()
+    drop(page, photo_jpg=photo)
+    page.click("#tab-sentence")
+    words = model.caption(seen).words
+    expect(page.locator("#words button")).to_have_text(list(words))
+    expect(page.locator("#heat")).to_be_hidden()
+    page.locator("#words button").nth(1).hover()
+    expect(page.locator("#heat")).to_be_visible()
+    dark = page.evaluate("Math.max(...heat.getContext('2d').getImageData(0, 0, heat.width, heat.height).data)")
+    assert dark > 100
+    page.mouse.move(5, 5)
+    expect(page.locator("#heat")).to_be_hidden()
+    page.click("#play")
+    for number in (0, 1, 2):
+        expect(page.locator("#words button").nth(number)).to_have_class("on")
+
+
+def test_several_images_and_downloads(visit: Callable[..., Page], photo: bytes) -> None:
+    page = visit()
+    image = Image.open(io.BytesIO(photo)).rotate(90)
+    stream = io.BytesIO()
+    image.resize((300, 200)).save(stream, "JPEG")
+    drop(page, first_jpg=photo, second_jpg=stream.getvalue())
+    page.wait_for_selector("#region-list button")
+    assert page.locator("#photos button").count() == 2
+    page.locator("#photos button").nth(1).click()
+    expect(page.locator("#status")).to_contain_text("second.jpg: ")
+    with page.expect_download() as download:
+        page.click("#save-image")
+    assert Image.open(download.value.path()).size == (300, 200)
+    pasted = transfer(page, {"third.jpg": photo})
+    page.evaluate("data => document.dispatchEvent(new ClipboardEvent('paste', {clipboardData: data}))", pasted)
+    expect(page.locator("#status")).to_contain_text("third.jpg: ")
+    assert page.locator("#photos button").count() == 3
+
+
+def test_a_search_shows_a_gallery(visit: Callable[..., Page], model: saywhere.Model, indexed: Path) -> None:
+    page = visit()
+    page.locator("#query").press_sequentially("a man on a motorcycle", delay=20)
+    expect(page.locator("#hits li")).to_have_count(3)
+    with saywhere.Index(indexed, model) as index:
+        hits = index.search("a man on a motorcycle")
+    assert page.locator("#hits .caption").all_inner_texts() == [Path(hit.image).name for hit in hits]
+    expect(page.locator("#hits li:first-child .box")).to_have_count(len(hits[0].regions))
+    page.wait_for_function("[...document.querySelectorAll('#hits img')].every(i => i.naturalWidth === 400)")
+    page.locator("#hits button").first.click()
+    expect(page.locator("#tab-find")).to_have_attribute("aria-selected", "true")
+    page.wait_for_selector("#found-list li")
+    assert page.locator("#photo").get_attribute("alt") == Path(hits[0].image).name
+
+
+def test_what_is_no_image_is_named(visit: Callable[..., Page], photo: bytes) -> None:
+    page = visit()
+    drop(page, notes_txt=b"not an image")
+    expect(page.locator("#alert")).to_have_text("notes.txt is not an image")
+
+
+def test_the_webcam_is_described_live(visit: Callable[..., Page]) -> None:
+    page = visit()
+    page.click("#webcam")
+    expect(page.locator("#status")).to_contain_text("Live")
+    expect(page.locator("#video")).to_be_visible()
+    page.locator("#score").fill("0")
+    page.wait_for_selector("#region-list button")
+    page.click("#webcam")
+    expect(page.locator("#status")).to_contain_text("webcam-1.jpg: ")
+    expect(page.locator("#video")).to_be_hidden()
+
+
+def test_the_keyboard_suffices(visit: Callable[..., Page], photo_path: Path) -> None:
+    page = visit()
+    page.keyboard.press("Tab")
+    with page.expect_file_chooser() as chooser:
+        page.keyboard.press("Space")
+    chooser.value.set_files(photo_path)
+    page.wait_for_selector("#region-list button")
+
+    def focus(selector: str) -> None:
+        for _ in range(60):
+            page.keyboard.press("Tab")
+            if page.evaluate("selector => document.activeElement.matches(selector)", selector):
+                return
+        raise AssertionError(f"{selector} is not reached")
+
+    focus("#region-list button")
+    expect(page.locator("#boxes .box.on")).to_have_count(1)
+    page.keyboard.press("Enter")
+    expect(page.locator("#region-list button[aria-pressed=true]")).to_have_count(1)
+    focus("#draw")
+    page.keyboard.press("Enter")
+    expect(page.locator("#pen")).to_be_focused()
+    for key in ("ArrowLeft", "Shift+ArrowDown", "Enter"):
+        page.keyboard.press(key)
+    expect(page.locator("#region-list button > span").first).to_contain_text("your box: ")
+    expect(page.locator("#draw")).to_be_focused()
+    focus("[role=tab]")
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#tab-find")).to_be_focused()
+    focus("#text")
+    page.keyboard.type("a woman")
+    expect(page.locator("#found-list li")).to_have_count(1)
+
+
+def test_a_phone_in_the_dark(visit: Callable[..., Page], photo: bytes) -> None:
+    page = visit(viewport={"width": 390, "height": 844}, color_scheme="dark", has_touch=True, is_mobile=True)
+    drop(page, photo_jpg=photo)
+    page.wait_for_selector("#region-list button")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert max(int(part) for part in background[4:-1].split(",")) < 40
+    page.locator("#region-list button").first.tap()
+    expect(page.locator("#boxes .box.on")).to_have_count(1)
+    for control in page.locator("button:visible, input:visible:not(.unseen), label.button").all():
+        area = control.bounding_box()
+        assert area and (area["height"] >= 24 or control.get_attribute("type") == "range")
+
+
+CONTRAST = """() => {
+    const light = colour => {
+        const parts = colour.match(/[0-9.]+/g).slice(0, 3).map(v => v / 255);
+        const [r, g, b] = parts.map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+    };
+    const ground = node => {
+        const colour = getComputedStyle(node).backgroundColor;
+        return colour !== 'rgba(0, 0, 0, 0)' || !node.parentElement ? colour : ground(node.parentElement);
+    };
+    const texts = [...document.querySelectorAll('h1, p, label, button, output, small, span')];
+    return texts.filter(node => node.offsetParent && node.textContent.trim() && !node.closest('#boxes')).map(node => {
+        const [a, b] = [light(getComputedStyle(node).color), light(ground(node))].sort((x, y) => y - x);
+        return [node.textContent.trim().slice(0, 20), (a + 0.05) / (b + 0.05)];
+    });
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_everything_has_a_name_and_can_be_read(visit: Callable[..., Page], photo: bytes, scheme: str) -> None:
+    page = visit(color_scheme=scheme)
+    drop(page, photo_jpg=photo)
+    page.wait_for_selector("#region-list button")
+    for tab in ("regions", "find", "sentence"):
+        page.click(f"#tab-{tab}")
+        weak = [(text, round(ratio, 2)) for text, ratio in page.evaluate(CONTRAST) if ratio < 4.5]
+        assert weak == []
+        tree = page.locator("main").aria_snapshot()
+        assert 'tab "Regions"' in tree and f'tabpanel "{tab.capitalize()}"' in tree
+        nameless = ("- button", "- textbox", "- searchbox", "- slider", "- img")
+        assert not [line for line in tree.splitlines() if line.strip() in nameless]
+
+
+def test_a_token_is_asked_for_once(visit: Callable[..., Page], photo: bytes) -> None:
+    server = Process("--token", "s3cret")
+    try:
+        page = visit(f"{server.url}/#token=s3cret")
+        drop(page, photo_jpg=photo)
+        page.wait_for_selector("#region-list button")
+        assert "s3cret" not in page.url
+    finally:
+        assert server.stop() == (0, "")

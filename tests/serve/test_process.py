@@ -1,0 +1,144 @@
+"""``saywhere serve`` as a process: strange clients, the end at SIGTERM, and the command line. PyTorch is not there."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection, HTTPException
+from typing import Any
+
+import pytest
+import uvicorn
+from server_process import Process
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+from saywhere.serve.limits import Limits
+from saywhere.serve.server import bind, run
+
+
+def ask(port: int, path: str, body: bytes | None = None, **headers: str) -> tuple[int, dict[str, Any]]:
+    connection = HTTPConnection("127.0.0.1", port, timeout=120)
+    try:
+        connection.request("GET" if body is None else "POST", path, body, headers)
+        response = connection.getresponse()
+        return response.status, json.loads(response.read())
+    finally:
+        connection.close()
+
+
+def send_raw(port: int, data: bytes) -> bytes:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+        connection.sendall(data)
+        received = b""
+        while chunk := connection.recv(65536):
+            received += chunk
+        return received
+
+
+def test_it_answers(server: Process, photo: bytes) -> None:
+    status, found = ask(server.port, "/v1/describe?top=2", photo)
+    assert status == 200 and len(found["captions"]) == 2
+
+
+def test_what_is_not_http_gets_an_error_in_json(server: Process) -> None:
+    head, _, body = send_raw(server.port, b"GARBAGE\r\n\r\n").partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ") and list(json.loads(body)) == ["error"]
+
+
+def test_dropped_connections_and_early_refusals_harm_nobody(server: Process, photo: bytes) -> None:
+    for cut in (10, 80, 5000):
+        head = b"POST /v1/describe HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(photo)
+        with socket.create_connection(("127.0.0.1", server.port)) as connection:
+            connection.sendall((head + photo)[:cut])
+    assert ask(server.port, "/v1/describe", b"0" * (33 << 20))[0] == 413
+    assert ask(server.port, "/v1/describe?top=x", photo)[0] == 422
+    assert ask(server.port, "/v1/describe?top=0", photo)[0] == 200
+
+
+def test_sigterm_loses_no_request_that_has_begun(photo: bytes) -> None:
+    server = Process("--workers", "2")
+    begun, stopped, answers, lost = threading.Barrier(9), threading.Event(), [], []
+
+    def client(number: int) -> None:
+        """Ask again and again on one connection, as long as the server takes requests."""
+        connection = HTTPConnection("127.0.0.1", server.port, timeout=120)
+        begun.wait()
+        while True:
+            try:
+                connection.request("POST", f"/v1/embed?regions={number}", photo, {"Cache-Control": "no-store"})
+            except OSError:  # no connection is accepted any more
+                return
+            try:
+                response = connection.getresponse()
+                answers.append((response.status, len(json.loads(response.read())["boxes"]) - 1, number))
+            except (OSError, HTTPException) as error:
+                lost.append(f"{type(error).__name__} {stopped.is_set()}")
+                return
+            if response.getheader("Connection") == "close":
+                return
+
+    with ThreadPoolExecutor(8) as pool:
+        running = [pool.submit(client, number) for number in range(8)]
+        begun.wait()
+        time.sleep(1)
+        stopped.set()
+        code, errors = server.stop()
+        for future in running:
+            future.result()
+    assert (code, errors) == (0, "")
+    assert lost == []
+    assert len(answers) >= 8 and all(status == 200 and found == wanted for status, found, wanted in answers)
+
+
+@pytest.fixture
+def quick() -> Any:
+    """A server with short limits in a thread: its port."""
+    app = Starlette(routes=[Route("/", lambda request: PlainTextResponse("here"))])
+    listening, started = bind("127.0.0.1", 0), threading.Event()
+    servers: list[uvicorn.Server] = []
+    keep = uvicorn.Server.startup
+
+    async def startup(self: uvicorn.Server, sockets: Any = None) -> None:
+        servers.append(self)
+        await keep(self, sockets)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(uvicorn.Server, "startup", startup)
+        thread = threading.Thread(target=run, args=(app, listening, Limits(idle_seconds=1), started.set))
+        thread.start()
+        assert started.wait(60)
+        yield listening.getsockname()[1]
+        servers[0].should_exit = True
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+REQUEST = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+
+
+@pytest.mark.parametrize("sent", [b"", REQUEST[:8], REQUEST], ids=["nothing", "half", "one"])
+def test_idle_connections_are_closed(quick: int, sent: bytes) -> None:
+    assert (b"here" in send_raw(quick, sent)) == (sent == REQUEST)
+
+
+def test_a_port_in_use_is_one_line(server: Process) -> None:
+    command = [sys.executable, "-c", "from saywhere.cli import main; main()", "serve", "--port", str(server.port)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2 and done.stdout == ""
+    assert re.fullmatch(rf"error: --host 127.0.0.1 --port {server.port}: cannot listen there \(.*\); .*\n", done.stderr)
+
+
+def test_the_extra_is_named_where_it_is_not_installed() -> None:
+    code = "import sys; sys.modules['starlette'] = None; from saywhere.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", code, "serve"], capture_output=True, text=True)
+    assert done.returncode == 2
+    wanted = "error: this command needs starlette, which is not installed: pip install 'saywhere[serve]'\n"
+    assert done.stderr == wanted

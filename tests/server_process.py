@@ -1,0 +1,38 @@
+"""``saywhere serve`` in a process of its own, where PyTorch cannot be imported."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+START = "import sys; sys.modules['torch'] = None; from saywhere.cli import main; main()"
+
+
+class Process:
+    """A running ``saywhere serve``."""
+
+    def __init__(self, *options: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", START, "serve", "--port", "0", *options],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+        assert self.process.stdout
+        line = self.process.stdout.readline()
+        assert line.startswith("serving "), self.process.communicate()
+        self.url = next(word for word in line.split() if word.startswith("http")).rstrip("/")
+        self.port = int(self.url.rpartition(":")[2])
+
+    def stop(self) -> tuple[int, str]:
+        """Send SIGTERM; the exit code and what stands on stderr."""
+        self.process.send_signal(signal.SIGTERM)
+        _, errors = self.process.communicate(timeout=120)
+        return self.process.returncode, errors
+
+    @property
+    def memory(self) -> int:
+        """Resident bytes."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(status.split("VmRSS:")[1].split()[0]) * 1024

@@ -1,0 +1,44 @@
+"""The benchmark of search: its indexes, and a whole run, whose times are not judged."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import numpy as np
+from photographs import noise
+from tiny_aligner import tiny_aligner
+
+import saywhere
+from saywhere.networks import checkpoint
+from saywhere.search.store import Store
+
+SCRIPT = Path(__file__).parents[1] / "benchmarks" / "search.py"
+
+
+def test_a_whole_run_on_an_enlarged_index(tmp_path) -> None:
+    spec = importlib.util.spec_from_file_location("benchmark_search", SCRIPT)
+    assert spec and spec.loader
+    benchmark = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(benchmark)
+    for number in range(3):
+        noise(96, 64, number).save(tmp_path / f"{number}.png")
+    model = checkpoint.save(tiny_aligner(), tmp_path / "model")
+    with saywhere.Index(tmp_path / "real", str(model)) as index:
+        index.add(sorted(tmp_path.glob("*.png")))
+        real = index.store.snapshot()
+        out, folder = tmp_path / "out.json", tmp_path / "made"
+        sizes = ["--sizes", "3", "7", "--components", "8", "--queries", "3", "--rounds", "1", "--threads", "1"]
+        where = ["--index", str(tmp_path / "real"), "--folder", str(folder), "--model", str(model), "--out", str(out)]
+        benchmark.main([*sizes, *where])
+    rows = json.loads(out.read_text())["rows"]
+    assert [row["images"] for row in rows] == [3, 7] and [row["overlap"] for row in rows] == [1.0, 1.0]
+    assert all(row[way]["wall"]["median"] > 0 for row in rows for way in ("exact", "codes"))
+    with Store(folder / "7-8") as made:
+        snapshot = made.snapshot()
+        assert len(made) == 7
+        np.testing.assert_array_equal(snapshot.vectors[: len(real.vectors)], real.vectors)
+        copied = snapshot.vectors[snapshot.rows(3)].astype(np.float32)
+        original = real.vectors[real.rows(0)].astype(np.float32)
+        assert 0 < np.abs(copied - original).max() < np.abs(original).max()

@@ -1,0 +1,92 @@
+"""Which engine runs a model, and one line where that cannot be."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_bundle import PARTS, exported_bundle
+
+import saywhere
+from saywhere import UserError
+from saywhere.engines.onnx import OnnxEngine
+from saywhere.engines.torch import TorchEngine
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny model without its graph, as training leaves it."""
+    folder = tmp_path_factory.mktemp("trained") / "model"
+    return Path(shutil.copytree(exported_bundle(), folder, ignore=shutil.ignore_patterns("trunk.*")))
+
+
+@pytest.mark.parametrize(
+    ("options", "kind"),
+    [
+        ({}, OnnxEngine),
+        ({"device": "cpu"}, OnnxEngine),
+        ({"engine": "onnx"}, OnnxEngine),
+        ({"engine": "torch", "device": "cpu"}, TorchEngine),
+        ({"options": {"final_nms": 0.3}, "threads": 1}, OnnxEngine),
+    ],
+)
+def test_a_model_with_a_graph_runs_without_torch_unless_told(options: dict[str, Any], kind: type):
+    model = saywhere.load(exported_bundle(), **options)
+    assert type(model.engine) is kind and model.parts == PARTS and model.name == "tiny"
+    assert model.require("densecap", "test").config.final_nms == (0.3 if "options" in options else 0.5)
+
+
+def test_a_model_without_a_graph_runs_on_torch(trained: Path):
+    assert isinstance(saywhere.load(trained, "cpu").engine, TorchEngine)
+    with pytest.raises(UserError, match=r"model has no trunk\.onnx: make it with saywhere export, or use the engine t"):
+        saywhere.load(trained, engine="onnx")
+
+
+def test_another_device_than_the_cpu_is_for_torch():
+    with pytest.raises(UserError, match="device abacus cannot be used"):
+        saywhere.load(exported_bundle(), "abacus")
+    with pytest.raises(UserError, match="the engine onnx runs on the CPU, not on cuda: choose the engine torch"):
+        saywhere.load(exported_bundle(), "cuda", engine="onnx")
+
+
+def failing(error: Exception) -> Any:
+    """Stands in for ``importlib``: no module can be imported."""
+
+    def import_module(_: str) -> Any:
+        raise error
+
+    return types.SimpleNamespace(import_module=import_module)
+
+
+def test_unknown_engines_and_models_are_refused_before_anything_is_imported(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("saywhere.loading.importlib", failing(AssertionError("it was imported")))
+    with pytest.raises(UserError, match="^no engine 'abacus'; there are onnx, torch$"):
+        saywhere.load("flickr-coco", engine="abacus")
+    with pytest.raises(UserError, match="^no model 'nothing': not a folder, and the bundled models are flickr-coco"):
+        saywhere.load("nothing")
+
+
+@pytest.mark.parametrize(
+    ("package", "wanted"),
+    [
+        ("torch", r"torch: pip install 'saywhere\[torch\]'"),
+        ("torchvision.ops", r"torchvision: pip install 'saywhere\[torch\]'"),
+        ("onnxruntime", "onnxruntime: pip install onnxruntime"),
+    ],
+)
+def test_a_package_that_is_missing_is_named_with_the_way_to_it(
+    monkeypatch: pytest.MonkeyPatch, trained: Path, package: str, wanted: str
+):
+    monkeypatch.setattr("saywhere.loading.importlib", failing(ModuleNotFoundError(name=package)))
+    with pytest.raises(UserError, match=f"^{trained} needs the engine torch, .* {wanted}$"):
+        saywhere.load(trained)
+
+
+def test_what_is_missing_inside_is_no_package_to_install(monkeypatch: pytest.MonkeyPatch, trained: Path):
+    monkeypatch.setitem(sys.modules, "saywhere.engines.torch", None)
+    with pytest.raises(ImportError, match=r"saywhere\.engines\.torch"):
+        saywhere.load(trained)

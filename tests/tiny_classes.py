@@ -1,0 +1,35 @@
+"""A dense captioner and a classifier of regions on one small trunk that has the backbone's last layer."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from tiny_densecap import VOCABULARY, tiny_config
+
+from saywhere.configs.classes import ClassesConfig
+from saywhere.engines.torch import TorchEngine
+from saywhere.models.model import Model
+from saywhere.networks.classes import RegionClassifier
+from saywhere.networks.densecap.network import DenseCap
+from saywhere.networks.vision.trunk import build_trunk
+from saywhere.text import Vocabulary
+
+KINDS = Vocabulary({"person": 20, "dog": 30, "grass": 12, "airplane": 9})
+TRUNK = {"backbone": "efficientnet_lite0", "long_side": 96}
+
+
+@functools.cache
+def tiny_networks() -> dict[str, Any]:
+    """Untrained, in eval mode."""
+    torch.manual_seed(0)
+    config = tiny_config(trunk=TRUNK, noun_calibration=(0.0, 0.0, 0.0, 0.0), noun_threshold=0.3)
+    trunk = build_trunk(config.trunk, config.proposals, head=True, pretrained=False)
+    classes = RegionClassifier(ClassesConfig(trunk=config.trunk), KINDS, trunk)
+    return {"densecap": DenseCap(config, VOCABULARY, trunk).eval(), "classes": classes.eval()}
+
+
+def tiny_model() -> Model:
+    """The model on the torch engine."""
+    return Model(TorchEngine(tiny_networks()), "tiny")

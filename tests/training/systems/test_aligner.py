@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from photographs import noise
+from tiny_aligner import SENTENCES, VOCABULARY, tiny_aligner, tiny_aligner_config
+from tiny_densecap import tiny_model
+from tiny_training import plain
+
+from saywhere import options
+from saywhere.configs.aligner import AlignerConfig
+from saywhere.data.sample import Sample
+from saywhere.errors import UserError
+from saywhere.loading import load
+from saywhere.networks import checkpoint
+from saywhere.networks.vision.trunk import Trunk
+from saywhere.text import END, PAD, UNKNOWN
+from saywhere.training.recipe import Recipe
+from saywhere.training.run import train
+from saywhere.training.systems.aligner import AlignerSystem, SentenceTargets
+from saywhere.training.systems.registry import find_system
+
+
+def sample(*sentences: str) -> Sample:
+    return Sample(Path("a.jpg"), 96, 64, np.zeros((0, 4)), (), sentences)
+
+
+def choose(maker: SentenceTargets, one: Sample, seed: int = 0, flipped: bool = False) -> list[str]:
+    token_ids = maker(one, (96, 64), flipped, np.random.default_rng(seed)).token_ids
+    assert all((row != PAD).any() for row in token_ids)
+    assert all((END in row.tolist()) == maker.end for row in token_ids)
+    return [VOCABULARY.decode(row) for row in token_ids.tolist()]
+
+
+def test_sentences_are_chosen_anew_without_one_twice():
+    maker, one = SentenceTargets(VOCABULARY, 2, end=True), sample("a man", "a dog", "the beach", "white house")
+    pairs = [choose(maker, one, seed) for seed in range(30)]
+    assert all(len(set(pair)) == 2 for pair in pairs)
+    assert len({text for pair in pairs for text in pair}) == 4
+    assert choose(maker, one, 3) == choose(maker, one, 3)
+    assert sorted(choose(maker, sample("a man"))) == ["a man"]
+
+
+def test_mirrored_images_have_left_and_right_exchanged():
+    maker = SentenceTargets(VOCABULARY, 1, end=False)
+    assert choose(maker, sample("on the left")) == ["on the left"]
+    assert choose(maker, sample("on the right"), flipped=True) == ["on the left"]
+
+
+def test_sentences_without_words_are_not_learnt():
+    system = AlignerSystem()
+    kept = system.usable([sample("a man", "..."), sample("!"), sample()], AlignerConfig())
+    assert [s.sentences for s in kept] == [("a man",)]
+    assert list(system.texts(kept[0])) == ["a man"] and system.count(kept[0]) == 1
+
+
+XML = """<annotation><size><width>192</width><height>128</height><depth>3</depth></size>
+<object><name>7</name><bndbox><xmin>1</xmin><ymin>1</ymin><xmax>40</xmax><ymax>64</ymax></bndbox></object></annotation>"""
+
+
+def marked(root: Path) -> Sample:
+    for folder in ("Images", "Entities/Annotations", "Entities/Sentences"):
+        (root / folder).mkdir(parents=True)
+    noise(96, 64, 0).save(root / "Images/5_x.png")
+    (root / "Entities/Annotations/5.xml").write_text(XML)
+    (root / "Entities/Sentences/5.txt").write_text("[/EN#7/people A man] on the left of [/EN#0/scene the beach] .\n")
+    return Sample(root / "Images/5_x.png", 96, 64, np.zeros((0, 4)), (), ("unmarked",))
+
+
+def test_phrases_with_boxes_come_from_entities(tmp_path):
+    one, maker = marked(tmp_path), SentenceTargets(VOCABULARY, 3, end=True, phrases=True)
+    target = maker(one, (192, 128), False, np.random.default_rng(0))
+    assert [VOCABULARY.decode(row) for row in target.token_ids.tolist()] == ["a man on the left of the beach"]
+    assert target.spans.tolist() == [[0, 0, 2]] and target.boxes.tolist() == [[0, 0, 40, 64]]
+    flipped = maker(one, (192, 128), True, np.random.default_rng(0))
+    assert flipped.boxes.tolist() == [[152, 0, 192, 64]] and flipped.spans.tolist() == [[0, 0, 2]]
+    assert "right" not in VOCABULARY and UNKNOWN in flipped.token_ids[0].tolist()
+
+
+def test_images_without_marks_are_left_out_where_boxes_are_learnt(tmp_path):
+    one = marked(tmp_path)
+    other = replace(one, image=one.image.with_name("6_x.png"))
+    system = AlignerSystem()
+    assert len(system.usable([one, other], AlignerConfig())) == 2
+    assert [s.image for s in system.usable([one, other], AlignerConfig(phrase_weight=1.0))] == [one.image]
+
+
+def recipe(root: Path, **model) -> Recipe:
+    """Four images, each with its sentence, learnt from cached regions; an epoch has each ten times."""
+    lines = []
+    for number, sentence in enumerate(SENTENCES):
+        noise(96, 64, number).save(root / f"{number}.png")
+        regions = [{"box": [0, 0, 9, 9], "phrases": ["a"]}]
+        lines.append({"image": f"{number}.png", "regions": regions, "sentences": [sentence]})
+    rows = [{**line, "split": split} for split in ["val", *["train"] * 10] for line in lines]
+    (root / "images.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = plain(tiny_aligner_config(**{"signed_sqrt": False, **model}).to_dict())
+    settings = {
+        "epochs": 8, "batch_size": 4, "shuffle": False, "rest": {"kind": "adamw", "lr": 0.01}, "pretrained": False,
+        "accelerator": "cpu", "flip": False, "samples": 1, "cache": str(root / "cache"),
+    }  # fmt: skip
+    data = {"format": "jsonl", "root": str(root), "train": "train", "validation": "val"}
+    tree = {"name": "tiny", "system": "aligner", "data": data, "model": config, "training": settings}
+    return options.from_dict(Recipe, tree)
+
+
+@pytest.mark.parametrize("encoders", [1, 2])
+def test_a_recipe_trains_an_aligner_that_finds_each_image_s_sentence(tmp_path, encoders):
+    result = train(recipe(tmp_path, encoders=encoders), tmp_path / "run")
+    model = load(result.model, "cpu")
+    images = [tmp_path / f"{number}.png" for number in range(4)]
+    similarity = model.similarity(model.embed(images), model.embed_text(SENTENCES))
+    assert similarity.argmax(axis=1).tolist() == [0, 1, 2, 3]
+    card = (result.model / "README.md").read_text()
+    assert "which words of a sentence belong to which region" in card and "4 sentences" in card
+
+
+def test_published_weights_are_those_of_the_localizer(tmp_path):
+    folder = checkpoint.save(tiny_model(seed=5), tmp_path / "densecap")
+    config, theirs = tiny_aligner_config(localizer=str(folder)), tiny_model(seed=5).trunk
+    trunk = AlignerSystem().build(config, VOCABULARY, pretrained=True).trunk
+    assert torch.equal(score_weight(trunk), score_weight(theirs))
+    for name, value in theirs.state_dict().items():
+        assert torch.equal(trunk.state_dict()[name], value), name
+    fresh = AlignerSystem().build(config, VOCABULARY, pretrained=False).trunk
+    assert not torch.equal(score_weight(fresh), score_weight(theirs))
+
+
+def test_a_localizer_is_a_model_with_a_dense_captioner(tmp_path):
+    folder = checkpoint.save(tiny_aligner(), tmp_path / "aligner")
+    with pytest.raises(UserError, match="has no densecap; its parts are aligner"):
+        AlignerSystem().build(tiny_aligner_config(localizer=str(folder)), VOCABULARY, pretrained=True)
+
+
+def score_weight(trunk: Trunk) -> torch.Tensor:
+    assert trunk.localization is not None
+    return trunk.localization.head.score.weight
+
+
+def test_word_vectors_are_loaded_when_training_begins(tmp_path):
+    (tmp_path / "glove.txt").write_text("horse " + " ".join(["0.25"] * 8) + "\n")
+    config = tiny_aligner_config(word_vectors=str(tmp_path / "glove.txt"), encoders=2)
+    model = AlignerSystem().build(config, VOCABULARY, pretrained=False)
+    for table in model.word_vectors:
+        assert table[VOCABULARY.encode("horse")[0]].tolist() == [0.25] * 8
+    with pytest.raises(UserError, match="word_size"):
+        AlignerSystem().build(replace(config, word_size=4), VOCABULARY, False)
+
+
+def test_the_system_has_the_paper_s_preset():
+    system = find_system("aligner")
+    assert system.presets["original"]() == AlignerConfig.original()
+    assert system.presets["default"]() == AlignerConfig()

@@ -1,0 +1,86 @@
+"""The chunker's training on a handful of sentences, and the readers of its data."""
+
+from __future__ import annotations
+
+import gzip
+
+import pytest
+from typer.testing import CliRunner
+
+from saywhere import cli
+from saywhere.errors import UserError
+from saywhere.evaluation.chunks import measure
+from saywhere.models.chunker import BEGIN, BEGIN_HIDDEN, INSIDE, INSIDE_HIDDEN, OUTSIDE, Chunker
+from saywhere.training.chunker import read_split, read_tagged, read_text, train
+
+LINES = (
+    "[/EN#1/people A man] in [/EN#2/clothing a red shirt] throws [/EN#3/other a ball] to [/EN#0/notvisual him] .",
+    "[/EN#1/people Two men] , [/EN#2/people a boy] and [/EN#3/animals a dog] run .",
+    "[/EN#1/animals Dogs] look at [/EN#0/notvisual each other] .",
+)
+
+
+def write_split(root, lines=LINES):
+    (root / "Entities" / "Sentences").mkdir(parents=True)
+    (root / "Flickr8k.token.txt").write_text("1_a.jpg#0\tA man .\n")
+    (root / "Flickr_8k.trainImages.txt").write_text("1_a.jpg\n2_b.jpg\n")
+    (root / "Entities" / "Sentences" / "1.txt").write_text("\n".join(lines) + "\n")
+    return root
+
+
+def test_markup_becomes_tags():
+    sentence = read_tagged(LINES[2])
+    assert sentence.text == "Dogs look at each other ."
+    assert sentence.tags == (BEGIN, OUTSIDE, OUTSIDE, BEGIN_HIDDEN, INSIDE_HIDDEN)
+    assert read_tagged(LINES[0]).tags[:5] == (BEGIN, INSIDE, OUTSIDE, BEGIN, INSIDE)
+    cut = read_tagged("at [/EN#1/scene the water] 's edge")
+    assert (cut.text, cut.tags) == ("at the water s edge", (OUTSIDE, BEGIN, INSIDE, OUTSIDE, OUTSIDE))
+
+
+def test_a_handful_of_sentences_is_learnt_by_heart():
+    sentences = [read_tagged(line) for line in LINES]
+    chunker = train(sentences, epochs=20, buckets=1 << 12)
+    scores = measure(chunker, sentences)
+    assert (scores.f1, scores.visible_f1, scores.phrases, scores.sentences) == (1.0, 1.0, 9, 3)
+    again = train(sentences, epochs=20, buckets=1 << 12)
+    assert (again.weights == chunker.weights).all()
+    assert (train(sentences, epochs=20, seed=1, buckets=1 << 12).weights != chunker.weights).any()
+
+
+def test_what_is_cut_wrongly_counts():
+    class Whole(Chunker):
+        def tag(self, rows, words):
+            return [BEGIN, *[INSIDE] * (len(words) - 1)], []
+
+    scores = measure(Whole(train([], buckets=4).weights), [read_tagged(LINES[1]), read_tagged("[/EN#1/animals A dog]")])
+    assert (scores.precision, scores.recall) == (1 / 2, 1 / 4)
+    assert scores.f1 == pytest.approx(1 / 3)
+
+
+def test_data_are_read_from_entities_and_from_text(tmp_path):
+    root = write_split(tmp_path / "flickr8k")
+    assert [s.text for s in read_split(root, "train")][1] == "Two men , a boy and a dog run ."
+    with pytest.raises(UserError, match="no split 'dev'"):
+        read_split(root, "dev")
+    text = tmp_path / "text.txt.gz"
+    text.write_bytes(gzip.compress("".join(f"7\t{line}\n" for line in LINES).encode()))
+    assert [s.tags for s in read_text(text)] == [s.tags for s in read_split(root, "train")]
+    text.write_bytes(b"no archive")
+    with pytest.raises(UserError, match=r"text\.txt\.gz cannot be read as text"):
+        read_text(text)
+    plain = tmp_path / "plain.txt"
+    plain.write_text("7\tA dog runs .\n")
+    with pytest.raises(UserError, match=r"plain\.txt has no line with a marked phrase"):
+        read_text(plain)
+
+
+def test_both_commands(tmp_path):
+    root, out = write_split(tmp_path / "flickr8k"), tmp_path / "chunker.npz"
+    made = CliRunner().invoke(cli.app, ["train-chunker", "--data", str(root), "--epochs", "20", "--out", str(out)])
+    assert made.exit_code == 0 and f"written: {out}, from 3 sentences" in made.output
+    measured = CliRunner().invoke(
+        cli.app, ["evaluate", "chunks", "--data", str(root), "--split", "train", "--chunker", str(out)]
+    )
+    assert measured.exit_code == 0 and "F1 1.000" in measured.output and "(9 phrases)" in measured.output
+    wrong = CliRunner().invoke(cli.app, ["train-chunker", "--data", str(root), "--out", str(tmp_path / "a.json")])
+    assert wrong.exit_code == 2 and "a.json: the weights are written as .npz" in wrong.output

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_aligner import tiny_aligner
+from tiny_captioner import VOCABULARY, tiny_captioner
+from tiny_captioner import tiny_config as tiny_captioner_config
+from tiny_densecap import tiny_config, tiny_model
+from tiny_training import tiny_recipe, write_data
+
+from saywhere import data
+from saywhere.errors import UserError
+from saywhere.networks import checkpoint
+from saywhere.networks.captioner.network import Captioner
+from saywhere.networks.densecap.network import DenseCap
+from saywhere.options import from_dict
+from saywhere.text import RESERVED, Vocabulary
+from saywhere.training import run
+from saywhere.training.finetuning import common_rows, start_from
+from saywhere.training.recipe import Recipe
+
+
+def test_common_words_and_reserved_tokens_are_paired() -> None:
+    rows = common_rows(Vocabulary({"dog": 2, "cat": 1}), Vocabulary({"cat": 9, "sky": 5, "dog": 1}))
+    assert rows.tolist() == [[0, 1, 2, 3, 5, 4], [0, 1, 2, 3, 4, 6]]
+
+
+def test_weights_that_fit_are_taken_over_and_word_rows_follow_the_words(tmp_path: Path) -> None:
+    old = tiny_model(seed=1)
+    checkpoint.save(old, tmp_path)
+    vocabulary = Vocabulary({"sky": 3, "zebra": 2, "dog": 1})
+    config = tiny_config(embed_dim=32, proposals={"hidden_size": 8}, fc_size=12)
+    new = DenseCap(config, vocabulary, pretrained_backbone=False)
+    made = {name: value.clone() for name, value in new.state_dict().items()}
+    start = start_from(new, str(tmp_path))
+    now, before = new.state_dict(), old.state_dict()
+    assert start.words == (2, 3)
+    assert torch.equal(now["region_head.score.weight"], before["region_head.score.weight"])
+    tokens = old.vocabulary.tokens
+    for name in ("decoder.words.weight", "decoder.output.weight", "decoder.output.bias"):
+        for number in (*range(len(RESERVED)), 4, 6):
+            assert torch.equal(now[name][number], before[name][tokens.index(vocabulary.tokens[number])]), name
+        assert torch.equal(now[name][5], made[name][5]), name  # nobody knows the zebra
+    assert {"region_head.layers.1.weight", "trunk.localization.head.score.weight"} <= set(start.new)
+    assert all(torch.equal(now[name], made[name]) for name in start.new)
+    assert "2 of 3 words known; new: " in str(start)
+
+
+def test_a_model_of_several_parts_gives_the_part_of_the_same_kind(tmp_path: Path) -> None:
+    old = tiny_model(seed=1)
+    captioner = Captioner(tiny_captioner_config(), VOCABULARY, trunk=old.trunk)
+    checkpoint.save({"densecap": old, "captioner": captioner}, tmp_path / "both")
+    new = tiny_model(seed=2)
+    assert start_from(new, str(tmp_path / "both")).new == ()
+    assert all(torch.equal(value, old.state_dict()[name]) for name, value in new.state_dict().items())
+    other = tiny_captioner(seed=3)
+    start_from(other, str(tmp_path / "both"))
+    assert torch.equal(other.decoder.words.weight, captioner.decoder.words.weight)
+    with pytest.raises(UserError, match="has no aligner; its parts are densecap, captioner"):
+        start_from(tiny_aligner(), str(tmp_path / "both"))
+
+
+def test_a_recipe_begins_with_another_model(tmp_path: Path) -> None:
+    sizes = {"pyramid_channels": 8, "hidden_size": 8}
+    checkpoint.save(tiny_model(seed=1, embed_dim=16, proposals=sizes), tmp_path / "model")
+    samples = list(data.read(write_data(tmp_path / "data"), "jsonl", "train"))
+    recipe = from_dict(Recipe, tiny_recipe(tmp_path / "data", start=str(tmp_path / "model")))
+    weights = [run.build_network(r, samples).region_head.score.weight for r in (recipe, recipe)]
+    assert torch.equal(weights[0], checkpoint.load_network(tmp_path / "model").region_head.score.weight)
+    other = from_dict(Recipe, tiny_recipe(tmp_path / "data"))
+    assert not torch.equal(weights[0], run.build_network(other, samples).region_head.score.weight)
+    nothing = from_dict(Recipe, tiny_recipe(tmp_path / "data", start=str(tmp_path / "nothing")))
+    with pytest.raises(UserError, match="nothing"):
+        run.build_network(nothing, samples)

@@ -110,6 +110,20 @@ def test_the_backbone_moves_only_when_it_is_unfrozen(
     assert not [key for key in moved if "running" in key]
 
 
+def test_frozen_modules_stay_and_all_else_moves(root: Path, tmp_path: Path) -> None:
+    frozen = ("trunk.pyramid", "trunk.localization")
+    recipe = make(root, epochs=1, warmup=0, samples=0, freeze=frozen)
+    run.train(recipe, tmp_path / "run")
+    samples, _ = run.read_split(recipe.data, DenseCapSystem(), DenseCapConfig(), "train", None)
+    before = run.build_network(recipe, samples).state_dict()
+    after = {key.removeprefix("network."): value for key, value in last_weights(tmp_path / "run").items()}
+    stayed = {key for key, value in before.items() if torch.equal(value, after[key])}
+    assert {key for key in before if key.startswith(frozen)} <= stayed
+    assert not [key for key in stayed if key.startswith("decoder") and key.endswith("weight")]
+    with pytest.raises(UserError, match=r"training\.freeze: .*no module 'trunk\.pyramids', but trunk, .*decoder"):
+        run.train(make(root, freeze=["trunk.pyramids"]), tmp_path / "other")
+
+
 def test_best_weights_are_those_of_the_best_epoch_and_patience_stops(root: Path, tmp_path: Path) -> None:
     recipe = make(root, epochs=20, patience=2, samples=0, rest={"lr": 0.1}, schedule="constant")
     result = run.train(recipe, tmp_path / "run")

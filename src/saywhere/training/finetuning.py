@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from saywhere.errors import UserError
 from saywhere.networks import checkpoint
@@ -54,6 +54,20 @@ def start_from(network: Any, name: str) -> Start:
     if not start.tensors:
         raise UserError(f"training.start: {name} has no weights that fit this model")
     return start
+
+
+def freeze(network: nn.Module, modules: Sequence[str]) -> None:
+    """Keep the weights of ``modules``, such as ``trunk.pyramid``, as they are: the optimiser does not get them.
+
+    Raises:
+        UserError: the network has no such module.
+    """
+    for name in modules:
+        try:
+            network.get_submodule(name).requires_grad_(False)
+        except AttributeError as error:
+            there = ", ".join(key for key, _ in network.named_modules() if key and key.count(".") < 2)
+            raise UserError(f"training.freeze: the network has no module {name!r}, but {there}") from error
 
 
 def common_rows(old: Vocabulary, new: Vocabulary) -> Tensor:

@@ -104,6 +104,7 @@ class TrainingConfig:
         start: a model (name or folder) whose part of the same kind gives its weights, wherever they fit; see
             :mod:`saywhere.training.finetuning`.
         unfreeze_after: epochs after which the backbone is trained too; None never, 0 from the start.
+        freeze: modules of the network whose weights stay as they are, such as ``trunk.localization``.
         cache: folder for the features of the frozen network, or None to compute them again in each epoch.
         flip: mirror half of the images, and swap the words left and right in their texts.
         shuffle: another order of the images in each epoch; false keeps that of the data set.
@@ -132,6 +133,7 @@ class TrainingConfig:
     pretrained: bool = True
     start: str | None = None
     unfreeze_after: int | None = None
+    freeze: tuple[str, ...] = ()
     cache: str | None = None
     flip: bool = True
     shuffle: bool = True

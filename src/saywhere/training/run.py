@@ -23,7 +23,7 @@ from saywhere.training import recipe as recipes
 from saywhere.training.callbacks import Best, Examples, InterruptedRun, LossLog, RunState, ShowProgress
 from saywhere.training.card import DataFacts, write_card
 from saywhere.training.dataset import ImageDataset, evenly
-from saywhere.training.finetuning import start_from
+from saywhere.training.finetuning import freeze, start_from
 from saywhere.training.loop import Position, TrainingModule, build_trainer
 from saywhere.training.precision import explain_precision
 from saywhere.training.recipe import DataConfig, Recipe, SourceConfig
@@ -102,7 +102,7 @@ def build_network(recipe: Recipe, samples: Sequence[Sample]) -> Any:
     """Return the network that a recipe starts with, its vocabulary from the training texts.
 
     Raises:
-        UserError: no word is frequent enough, or weights cannot be had or do not fit.
+        UserError: no word is frequent enough, weights cannot be had or do not fit, or a module to freeze is not there.
     """
     system, training = find_system(recipe.system), recipe.training
     vocabulary = build_vocabulary(system, samples, recipe.data.min_count)
@@ -112,6 +112,7 @@ def build_network(recipe: Recipe, samples: Sequence[Sample]) -> Any:
         start = start_from(network, training.start)
         if first_process():
             print(f"{training.start}: {start}", file=sys.stderr)
+    freeze(network, training.freeze)
     return network
 
 

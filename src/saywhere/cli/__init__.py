@@ -37,6 +37,7 @@ COMMANDS = (
     "calibrate-nouns",
     "export",
     "convert",
+    "convert-results",
     "pseudo-label",
     "table1",
     "evaluate",
@@ -56,6 +57,7 @@ EXTRAS = {
     "starlette": "serve",
     "uvicorn": "serve",
     "python_multipart": "serve",
+    "av": "video",
 }
 """For each optional module the extra that installs it."""
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from saywhere.data import coco, flickr, jsonl, visual_genome
+from saywhere.data import coco, corrected, flickr, jsonl, visual_genome
 from saywhere.data.assembly import Annotation, assemble
 from saywhere.data.phrases import PhraseOptions
 from saywhere.data.sample import Report, Sample, Samples
@@ -30,6 +30,8 @@ _READERS = {
     "flickr8k": _Format(flickr.recognises, flickr.splits, flickr.read_split),
     "visual-genome": _Format(visual_genome.recognises, visual_genome.splits, visual_genome.read_split),
     "coco": _Format(coco.recognises, coco.splits, coco.read_split),
+    "label-studio": _Format(corrected.is_label_studio, corrected.splits, corrected.read_label_studio),
+    "cvat": _Format(corrected.is_cvat, corrected.splits, corrected.read_cvat),
     "jsonl": _Format(jsonl.recognises, jsonl.splits, jsonl.read_split),
 }
 FORMATS = tuple(_READERS)

@@ -1,0 +1,73 @@
+"""Exports of annotation programs, where regions were drawn or corrected: Label Studio's JSON and CVAT's XML."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as xml
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from saywhere.data.assembly import Annotation
+from saywhere.data.phrases import unique
+from saywhere.data.sample import Report
+from saywhere.formats import cvat, label_studio
+from saywhere.regions import Regions
+
+SPLIT = "train"
+"""An export is one split."""
+
+
+def is_label_studio(root: Path) -> bool:
+    """Return whether ``root`` is a JSON file with a list of tasks."""
+    if root.suffix.lower() != ".json" or not root.is_file():
+        return False
+    try:
+        tasks = json.loads(root.read_bytes())
+    except ValueError:
+        return False
+    return isinstance(tasks, list) and bool(tasks) and isinstance(tasks[0], dict) and "data" in tasks[0]
+
+
+def is_cvat(root: Path) -> bool:
+    """Return whether ``root`` is an XML file of annotations."""
+    if root.suffix.lower() != ".xml" or not root.is_file():
+        return False
+    try:
+        return xml.parse(root).getroot().tag == "annotations"
+    except (OSError, xml.ParseError):
+        return False
+
+
+def splits(root: Path) -> list[str]:
+    """Return the one split."""
+    return [SPLIT]
+
+
+def read_label_studio(root: Path, split: str, report: Report) -> list[Annotation]:
+    """Return every task; its image is looked for beside the export, and in ``images`` there."""
+    return _annotations(root, label_studio.read)
+
+
+def read_cvat(root: Path, split: str, report: Report) -> list[Annotation]:
+    """Return every image; it is looked for beside the export, and in ``images`` there."""
+    return _annotations(root, cvat.read)
+
+
+def _annotations(root: Path, read: Callable[[Path], Iterator[Regions]]) -> list[Annotation]:
+    found: list[Annotation] = []
+    for regions in read(root):
+        name = regions.image or ""
+        texts = zip(regions.boxes.tolist(), regions.captions or (), strict=True)
+        labelled = unique([(tuple(box), caption) for box, caption in texts])
+        found.append(Annotation(name, _image(root.parent, name), labelled, size=(regions.width, regions.height)))
+    return found
+
+
+def _image(folder: Path, name: str) -> Path:
+    """The first that exists of the places where the image of an export may be, else the plainest one.
+
+    A file uploaded to Label Studio has eight digits and a dash before its name.
+    """
+    base = Path(name).name
+    names = [name, f"images/{base}", base, f"images/{base[9:]}", base[9:]]
+    return next((folder / one for one in names if (folder / one).is_file()), folder / name)

@@ -1,0 +1,69 @@
+"""Pascal VOC: an XML file for each image, in 1-based pixels, with phrase and score beside the class of each object."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as xml
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from saywhere.files import write_atomically
+from saywhere.formats.labels import labels
+from saywhere.formats.reading import Row, explain, to_regions
+from saywhere.regions import Regions
+
+CORNERS = ("xmin", "ymin", "xmax", "ymax")
+FIRST = (1, 1, 0, 0)
+"""A box from 0 to 10 covers VOC's pixels 1 to 10."""
+
+
+def write(path: Path, images: Iterable[Regions]) -> None:
+    """Write a file for each image into the folder ``path``, under the image's name and folders."""
+    for regions in images:
+        _write_one((path / (regions.image or "image").lstrip("/")).with_suffix(".xml"), regions)
+
+
+def _write_one(path: Path, regions: Regions) -> None:
+    root = xml.Element("annotation")
+    xml.SubElement(root, "filename").text = regions.image
+    size = xml.SubElement(root, "size")
+    for tag, value in (("width", regions.width), ("height", regions.height), ("depth", 3)):
+        xml.SubElement(size, tag).text = str(value)
+    for region, name in zip(regions, labels(regions), strict=True):
+        entry = xml.SubElement(root, "object")
+        score = None if region.score is None else f"{region.score:.5f}"
+        texts = {"name": name, "phrase": region.caption, "score": score, "truncated": "0", "difficult": "0"}
+        for tag, text in texts.items():
+            if text is not None:
+                xml.SubElement(entry, tag).text = text
+        box = xml.SubElement(entry, "bndbox")
+        for corner, value, first in zip(CORNERS, region.box, FIRST, strict=True):
+            xml.SubElement(box, corner).text = f"{value + first:.2f}"
+    tree = xml.ElementTree(root)
+    xml.indent(tree)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, lambda file: tree.write(file, encoding="utf-8"))
+
+
+def read(path: Path, images: Path | None = None) -> Iterator[Regions]:
+    """Yield the regions of each ``.xml`` file in a folder; the text is the phrase if there is one, else the class."""
+    with explain(path, "voc"):
+        for file in sorted(path.rglob("*.xml")):
+            with explain(file, "voc"):
+                root = xml.parse(file).getroot()
+                width, height = (int(_text(root, f"size/{side}")) for side in ("width", "height"))
+                rows = [_row(entry) for entry in root.iter("object")]
+                yield to_regions(_text(root, "filename"), width, height, rows)
+
+
+def _row(entry: xml.Element) -> Row:
+    corners = zip(CORNERS, FIRST, strict=True)
+    x1, y1, x2, y2 = (float(_text(entry, f"bndbox/{corner}")) - first for corner, first in corners)
+    score = entry.findtext("score")
+    return Row((x1, y1, x2, y2), entry.findtext("phrase") or _text(entry, "name"), float(score) if score else None)
+
+
+def _text(entry: xml.Element, tag: str) -> str:
+    found = entry.findtext(tag)
+    if found is None:
+        raise KeyError(tag)
+    return found

@@ -1,0 +1,201 @@
+"""Every format: what is written is read back, and other programs' readers take it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import xml.etree.ElementTree as xml
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from typer.testing import CliRunner
+
+from saywhere import data
+from saywhere.cli import app
+from saywhere.errors import UserError
+from saywhere.formats import coco, cvat, label_studio
+from saywhere.formats.labels import label
+from saywhere.formats.registry import FORMATS
+from saywhere.regions import Regions
+
+CLASSES_ONLY = ("yolo",)
+READABLE = tuple(name for name, format in FORMATS.items() if format.read is not None)
+
+
+def make(boxes: list[list[float]], scores: list[float], texts: tuple[str, ...], name: str) -> Regions:
+    return Regions(160, 120, np.array(boxes), np.array(scores), texts, image=name)
+
+
+def photos() -> list[Regions]:
+    """Three images: several regions, none, and texts that formats must escape."""
+    boxes = [[0.0, 0.0, 40.0, 30.0], [10.5, 20.25, 160, 119.75]]
+    odd = ('"a man", said <b> & co.', "ein Hund\nim Café; 犬")
+    return [
+        make(boxes, [0.25, 0.875], ("a brown dog", "a man in a red shirt"), "one/a.jpg"),
+        Regions.empty(33, 44, "b.png"),
+        make(boxes[::-1], [1.0, 0.0], odd, "c d.jpg"),
+    ]
+
+
+def write_images(folder: Path, images: Sequence[Regions]) -> Path:
+    for regions in images:
+        path = folder / (regions.image or "")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (regions.width, regions.height)).save(path)
+    return folder
+
+
+def read_back(name: str, path: Path, folder: Path) -> list[Regions]:
+    read = FORMATS[name].read
+    assert read is not None
+    found = list(read(path, folder))
+    for regions in found:  # formats that name images by their files give whole paths
+        if regions.image and (place := Path(regions.image)).is_absolute():
+            object.__setattr__(regions, "image", place.relative_to(folder).as_posix())
+    return sorted(found, key=lambda regions: regions.image or "")
+
+
+@pytest.mark.parametrize("name", READABLE)
+def test_what_is_written_is_read_back(name: str, tmp_path: Path) -> None:
+    images = photos()
+    folder = write_images(tmp_path / "images", images)
+    out = tmp_path / "out"
+    FORMATS[name].write(out, images)
+    found = read_back(name, out, folder)
+    assert [one.image for one in found] == sorted(str(one.image) for one in images)
+    for one, two in zip(sorted(images, key=lambda regions: regions.image or ""), found, strict=True):
+        assert (one.width, one.height) == (two.width, two.height)
+        np.testing.assert_allclose(one.boxes, two.boxes, atol=0.02)
+        if len(one):
+            assert one.scores is not None
+            assert two.scores is not None
+            np.testing.assert_allclose(one.scores, two.scores, atol=1e-5)
+        expected = tuple(label(text) for text in one.captions or ()) if name in CLASSES_ONLY else one.captions
+        assert two.captions == expected
+
+
+@pytest.mark.parametrize("name", READABLE)
+def test_no_images_at_all(name: str, tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    FORMATS[name].write(tmp_path / "out", [])
+    (tmp_path / "out").mkdir(exist_ok=True) if FORMATS[name].folder else None
+    assert read_back(name, tmp_path / "out", tmp_path / "images") == []
+
+
+@pytest.mark.parametrize("name", [name for name in READABLE if not FORMATS[name].folder])
+@pytest.mark.parametrize("content", [b"", b"[1]", b"{}", b"\xff\xfe", b"<a/>x", b'{"images": [{}]}'])
+def test_a_file_in_no_format_is_one_line(name: str, content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(content)
+    try:
+        assert read_back(name, tmp_path / "x", tmp_path) == []
+    except UserError as error:
+        assert "\n" not in str(error)
+        assert "x" in str(error)
+
+
+@given(st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=30).filter(str.strip))
+def test_any_text_survives_xml_and_json(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    out = tmp_path_factory.mktemp("texts") / "x"
+    regions = make([[0, 0, 5, 5]], [0.5], (text,), "a.jpg")
+    for write, read in ((cvat.write, cvat.read), (label_studio.write, label_studio.read)):
+        write(out, [regions])
+        assert next(iter(read(out))).captions == (text,)
+
+
+def test_the_class_is_the_noun_of_the_phrase() -> None:
+    texts = ("a brown dog on the grass", "two young men", "a flibbertigibbet", "", None)
+    assert [label(text) for text in texts] == ["dog", "man", "flibbertigibbet", "object", "object"]
+
+
+def test_pycocotools_loads_the_annotations_and_scores_the_results(tmp_path: Path) -> None:
+    api = pytest.importorskip("pycocotools.coco")
+    images = [make([[0, 0, 40, 30]], [0.5], ("a dog",), f"images/{n:012d}.jpg") for n in (1, 2)]
+    coco.write_annotations(tmp_path / "truth.json", images)
+    coco.write_results(tmp_path / "results.json", images)
+    truth = api.COCO(str(tmp_path / "truth.json"))
+    assert [row["name"] for row in truth.loadCats(truth.getCatIds())] == ["dog"]
+    rows = [{**row, "category_id": 1} for row in json.loads((tmp_path / "results.json").read_text())]
+    assert [row["image_id"] for row in rows] == [1, 2]
+    assert truth.loadRes(rows).loadAnns([1])[0]["bbox"] == [0, 0, 40, 30]
+
+
+def test_voc_counts_pixels_from_one(tmp_path: Path) -> None:
+    FORMATS["voc"].write(tmp_path / "voc", photos()[:1])
+    box = xml.parse(tmp_path / "voc/one/a.xml").getroot().find("object/bndbox")
+    assert box is not None
+    assert [float(corner.text or "") for corner in box] == [1, 1, 40, 30]
+
+
+def test_the_last_annotation_that_was_not_skipped_counts(tmp_path: Path) -> None:
+    out = tmp_path / "tasks.json"
+    label_studio.write(out, photos()[:1])
+    task = json.loads(out.read_text())[0]
+    corrected = json.loads(json.dumps(task["predictions"][0]["result"][:2]))
+    corrected[1]["value"]["text"] = ["a black dog"]
+    skipped = {"was_cancelled": True, "result": []}
+    task["annotations"] = [{"result": task["predictions"][0]["result"]}, {"result": corrected}, skipped]
+    out.write_text(json.dumps([task]))
+    (found,) = label_studio.read(out)
+    assert found.captions == ("a black dog",)
+
+
+@pytest.mark.parametrize(
+    ("address", "name"),
+    [
+        ("/data/local-files/?d=a%20b/c.jpg", "a b/c.jpg"),
+        ("/data/upload/3/01234567-c.jpg", "01234567-c.jpg"),
+        ("https://example.org/x/c%20d.jpg", "c d.jpg"),
+        ("folder/c.jpg", "folder/c.jpg"),
+    ],
+)
+def test_names_of_images_in_label_studio(address: str, name: str) -> None:
+    assert label_studio.image_name(address) == name
+
+
+@pytest.mark.parametrize(("format", "suffix"), [("label-studio", ".json"), ("cvat", ".xml")])
+def test_an_export_is_a_data_set(format: str, suffix: str, tmp_path: Path) -> None:
+    images = photos()[:1]
+    write_images(tmp_path, images)
+    out = tmp_path / f"export{suffix}"
+    FORMATS[format].write(out, images)
+    assert data.guess_format(out) == format
+    (sample,) = data.read(out)
+    assert sample.phrases == (("a brown dog",), ("a man in a red shirt",))
+    np.testing.assert_allclose(sample.boxes, images[0].boxes, atol=0.02)
+
+
+def test_an_uploaded_image_is_found_without_its_prefix(tmp_path: Path) -> None:
+    write_images(tmp_path / "images", [Regions.empty(160, 120, "a.jpg")])
+    out = tmp_path / "export.json"
+    label_studio.write(out, photos()[:1])
+    tasks = json.loads(out.read_text())
+    tasks[0]["data"]["image"] = "/data/upload/3/01234567-a.jpg"
+    out.write_text(json.dumps(tasks))
+    (sample,) = data.read(out)
+    assert sample.image == tmp_path / "images" / "a.jpg"
+
+
+def run(*words: str | Path) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["convert-results", *map(str, words)])
+    return result.exit_code, result.output
+
+
+def test_the_command(tmp_path: Path) -> None:
+    FORMATS["saywhere"].write(tmp_path / "r.jsonl", photos())
+    code, said = run(tmp_path / "r.jsonl", "--to", "csv", "--out", tmp_path / "r.csv", "--threshold", "0.5")
+    assert (code, "3 images" in said) == (0, True)
+    with (tmp_path / "r.csv").open(newline="", encoding="utf-8") as file:
+        assert [row["score"] for row in csv.DictReader(file)] == ["0.875", "", "1.0"]
+    for words, wrong in (
+        ((tmp_path / "r.jsonl", "--to", "csv", "--out", tmp_path / "r.csv"), "is there already"),
+        ((tmp_path / "none", "--out", tmp_path / "x"), "no such file"),
+        ((tmp_path / "r.csv", "--from", "yolo", "--out", tmp_path / "x"), "is a folder"),
+        ((tmp_path / "r.csv", "--from", "coco-results", "--out", tmp_path / "x"), "cannot be read"),
+    ):
+        code, said = run(*words)
+        assert (code, wrong in " ".join(said.split())) == (2, True), said

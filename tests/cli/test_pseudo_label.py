@@ -11,6 +11,8 @@ from typer.testing import CliRunner, Result
 import saywhere
 import saywhere.data
 from saywhere.cli import app
+from saywhere.models.naming import fuller_phrase
+from saywhere.models.nouns import noun_tree
 from saywhere.networks import checkpoint
 
 
@@ -58,3 +60,21 @@ def test_a_model_without_an_aligner_is_refused(tmp_path: Path):
     result = run(root, "--model", model, "--out", tmp_path / "new")
     assert result.exit_code == 2 and "needs a model with the part aligner" in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+def test_boxes_with_classes_get_fuller_phrases(tmp_path: Path):
+    noise(96, 64, 0).save(tmp_path / "0.png")
+    regions = [{"box": [8, 8, 60, 40], "phrase": "a chair"}, {"box": [0, 0, 96, 64], "phrase": "a zyzzyva"}]
+    line = json.dumps({"image": "0.png", "regions": regions, "split": "train"})
+    (tmp_path / "data.jsonl").write_text(line + "\n")
+    model = checkpoint.save(tiny_model(), tmp_path / "densecap")
+    result = run(tmp_path / "data.jsonl", "--model", model, "--boxes", "--out", tmp_path / "new")
+    assert result.exit_code == 0, result.output
+    (sample,) = saywhere.data.read(tmp_path / "new")
+    assert sample.boxes.tolist() == [[8, 8, 60, 40], [0, 0, 96, 64]]
+    said = saywhere.load(model).describe(tmp_path / "0.png", sample.boxes).captions
+    assert said is not None
+    assert sample.phrases == ((fuller_phrase(noun_tree(), said[0], "a chair"),), ("a zyzzyva",))
+    assert noun_tree().find(sample.phrases[0][0]) == noun_tree().find("a chair")
+    again = run(tmp_path / "data.jsonl", "--model", model, "--out", tmp_path / "new")
+    assert again.exit_code == 2

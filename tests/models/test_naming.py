@@ -7,7 +7,7 @@ import pytest
 
 from saywhere.configs.classes import ClassesConfig
 from saywhere.models.class_evidence import ClassEvidence
-from saywhere.models.naming import rename, trust_in_decoder, with_noun
+from saywhere.models.naming import fuller_phrase, rename, trust_in_decoder, with_noun
 from saywhere.models.nouns import noun_tree
 from saywhere.text import Vocabulary, tokenize
 
@@ -107,3 +107,17 @@ def test_evidence_of_imagenet_joins_what_was_learnt() -> None:
     found = classes.combine(logits, np.zeros((1, len(KINDS) + 2), np.float32))
     flat = evidence(trust=0.0).combine(logits, np.zeros((1, len(KINDS) + 2), np.float32))
     assert classes.probability(found, airliner)[0] > classes.probability(flat, airliner)[0] > 0.1
+
+
+@pytest.mark.parametrize(
+    ("said", "label", "fuller"),
+    [
+        ("a man in a red shirt", "a person", "a man in a red shirt"),
+        ("a wooden bench", "a chair", "a wooden chair"),
+        ("a red ball", "a frisbee", "a frisbee"),
+        ("two brown dogs", "a cow", "two brown cows"),
+        ("a brown dog", "a zyzzyva", "a zyzzyva"),
+    ],
+)
+def test_a_known_class_takes_what_the_decoder_says_of_it(said: str, label: str, fuller: str) -> None:
+    assert fuller_phrase(TREE, said, label) == fuller

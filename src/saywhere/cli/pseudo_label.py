@@ -1,7 +1,9 @@
-"""``saywhere pseudo-label``: a data set of regions from one that has only sentences, made by an aligner."""
+"""``saywhere pseudo-label``: a data set of regions with phrases from one that has only sentences, or only classes."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +26,7 @@ from saywhere.cli.options import (
 from saywhere.cli.progress import keep_each, skip_notes
 
 if TYPE_CHECKING:
-    import saywhere
+    from saywhere.images import LoadedImage
     from saywhere.inference import ImageResult, ResultsFile
     from saywhere.regions import Regions
 
@@ -35,6 +37,9 @@ def pseudo_label(
     split: Splits = None,
     format: DataFormat = None,
     beta: Beta = None,
+    boxes: bool = typer.Option(
+        False, "--boxes", help="Keep the data set's boxes and nouns; the dense captioner adds what else it sees."
+    ),
     limit: Limit = None,
     model: Model = None,
     device: Device = None,
@@ -46,23 +51,35 @@ def pseudo_label(
 ) -> None:
     """Cut the sentences of a data set into snippets, and put each on the box that it is about.
 
+    With --boxes, give boxes that have only the names of classes fuller phrases: "a wooden chair" for "a chair".
+
     An interrupted run is resumed by the same command. Exit code 0 if all went well, 1 if images are broken, 2 if the
     command is wrong.
     """
     from saywhere import data as data_sets
     from saywhere.evaluation.resume import ensure_same_run
     from saywhere.inference import ResultsFile
-    from saywhere.inference.snippets import write_snippets
+    from saywhere.inference.snippets import find_phrases, find_snippets, write_snippets
 
     names = split or data_sets.splits(data, format) or ["train"]
     read = {name: data_sets.read(data, format, name) for name in names}
-    found = {name: [sample for sample in samples[:limit] if sample.sentences] for name, samples in read.items()}
-    sentences = {str(sample.image): sample.sentences for samples in found.values() for sample in samples}
-    loaded = load_model(model, Runtime(device, engine, threads, precision), change, "aligner")
-    loaded.require("aligner", "align words with regions")
-    ensure_same_run(out, {"model": loaded.digest(), "data": str(data), "beta": beta}, "aligned")
+    found = {
+        name: [sample for sample in samples[:limit] if (len(sample.boxes) if boxes else sample.sentences)]
+        for name, samples in read.items()
+    }
+    samples = [sample for samples in found.values() for sample in samples]
+    part, use = ("densecap", "describe boxes") if boxes else ("aligner", "align words with regions")
+    loaded = load_model(model, Runtime(device, engine, threads, precision), change, part)
+    loaded.require(part, use)
+    done = {"model": loaded.digest(), "data": str(data), "beta": beta, "boxes": boxes}
+    ensure_same_run(out, done, "aligned")
+    if boxes:
+        regions = {str(one.image): (one.boxes, [references[0] for references in one.phrases]) for one in samples}
+        label = partial(find_phrases, loaded, regions=regions)
+    else:
+        label = partial(find_snippets, loaded, sentences={str(one.image): one.sentences for one in samples}, beta=beta)
     with ResultsFile(out / "aligned" / "regions.json-lines") as lines:
-        skipped = _align(loaded, sentences, beta, batch, lines)
+        skipped = _label(label, [str(one.image) for one in samples], loaded.long_side, batch, lines)
         rows = [
             (sample.image, name, lines.regions(str(sample.image)))
             for name, samples in found.items()
@@ -79,23 +96,21 @@ def pseudo_label(
         raise typer.Exit(1)
 
 
-def _align(
-    model: saywhere.Model, sentences: dict[str, tuple[str, ...]], beta: float | None, batch: int, lines: ResultsFile
+def _label(
+    label: Callable[[list[LoadedImage]], list[Regions]],
+    names: list[str],
+    long_side: int,
+    batch: int,
+    lines: ResultsFile,
 ) -> dict[str, str]:
-    """Add the snippets of the images that are not in the file; the images that were skipped, with the reasons."""
+    """Add the regions of the images that are not in the file; the images that were skipped, with the reasons."""
     from saywhere.inference import Source, run_images
-    from saywhere.inference.snippets import find_snippets
 
     def keep(one: ImageResult[Regions]) -> None:
         if one.result is not None:
             lines.append(one.result.to_dict(), one.source.name)
 
-    todo = [Source(Path(name), name, Path(name)) for name in sentences if name not in lines.done]
+    todo = [Source(Path(name), name, Path(name)) for name in names if name not in lines.done]
     with explain_oom(batch):
-        results = run_images(
-            lambda images, _: find_snippets(model, images, sentences, beta),
-            todo,
-            batch=batch,
-            long_side=model.long_side,
-        )
-        return keep_each(results, keep, len(sentences), len(sentences) - len(todo), "aligning")
+        results = run_images(lambda images, _: label(images), todo, batch=batch, long_side=long_side)
+        return keep_each(results, keep, len(names), len(names) - len(todo), "labelling")

@@ -1,4 +1,8 @@
-"""A data set of regions from one that has only sentences, made by an aligner (Alignments, sections 3.1.4 and 3.2)."""
+"""A data set of regions, made by a model.
+
+Of one that has only sentences an aligner makes it (Alignments, sections 3.1.4 and 3.2); of one whose boxes have only
+names of classes a dense captioner does.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +15,11 @@ import numpy as np
 
 from saywhere.files import write_text
 from saywhere.images import LoadedImage
+from saywhere.models.detection import describe
 from saywhere.models.grounding import align
 from saywhere.models.model import Model
+from saywhere.models.naming import fuller_phrase
+from saywhere.models.nouns import noun_tree
 from saywhere.regions import Regions
 
 
@@ -38,6 +45,30 @@ def find_snippets(
         boxes = np.array([box for box, _ in pairs], np.float32).reshape(-1, 4)
         captions = tuple(text for _, text in pairs)
         found.append(Regions(image.width, image.height, boxes, captions=captions, image=image.name))
+    return found
+
+
+def find_phrases(
+    model: Model, images: Sequence[LoadedImage], regions: Mapping[str, tuple[np.ndarray, Sequence[str]]]
+) -> list[Regions]:
+    """Return each image's boxes with the dense captioner's phrases, in which the nouns are those of the given labels.
+
+    Args:
+        model: one that has a dense captioner.
+        images: opened.
+        regions: of each image, by its name: boxes ``(N, 4)`` and N labels, such as "a chair".
+
+    Raises:
+        UserError: the model has no dense captioner.
+    """
+    detector, tree = model.require("densecap", "describe boxes"), noun_tree()
+    found: list[Regions] = []
+    given = [regions[image.name] for image in images]
+    described = describe(detector, model.encode(list(images)), [boxes for boxes, _ in given], None, None, None)
+    for image, said, (_, names) in zip(images, described, given, strict=True):
+        pairs = zip(said.captions or (), names, strict=True)
+        captions = tuple(fuller_phrase(tree, phrase, name) for phrase, name in pairs)
+        found.append(Regions(image.width, image.height, said.boxes, captions=captions, image=image.name))
     return found
 
 

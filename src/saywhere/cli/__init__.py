@@ -58,6 +58,7 @@ EXTRAS = {
     "uvicorn": "serve",
     "python_multipart": "serve",
     "av": "video",
+    "ray": "scale",
 }
 """For each optional module the extra that installs it."""
 
@@ -160,7 +161,6 @@ app = typer.Typer(
     cls=OneLineErrors,
     help="Say what is where in an image.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

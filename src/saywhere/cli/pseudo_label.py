@@ -26,9 +26,13 @@ from saywhere.cli.options import (
 from saywhere.cli.progress import keep_each, skip_notes
 
 if TYPE_CHECKING:
+    import saywhere
+    from saywhere.data import Sample
     from saywhere.images import LoadedImage
     from saywhere.inference import ImageResult, ResultsFile
     from saywhere.regions import Regions
+
+    Label = Callable[[list[LoadedImage]], list[Regions]]
 
 
 def pseudo_label(
@@ -59,7 +63,7 @@ def pseudo_label(
     from saywhere import data as data_sets
     from saywhere.evaluation.resume import ensure_same_run
     from saywhere.inference import ResultsFile
-    from saywhere.inference.snippets import find_phrases, find_snippets, write_snippets
+    from saywhere.inference.snippets import write_snippets
 
     names = split or data_sets.splits(data, format) or ["train"]
     read = {name: data_sets.read(data, format, name) for name in names}
@@ -73,12 +77,8 @@ def pseudo_label(
     loaded.require(part, use)
     done = {"model": loaded.digest(), "data": str(data), "beta": beta, "boxes": boxes}
     ensure_same_run(out, done, "aligned")
-    if boxes:
-        regions = {str(one.image): (one.boxes, [references[0] for references in one.phrases]) for one in samples}
-        label = partial(find_phrases, loaded, regions=regions)
-    else:
-        label = partial(find_snippets, loaded, sentences={str(one.image): one.sentences for one in samples}, beta=beta)
     with ResultsFile(out / "aligned" / "regions.json-lines") as lines:
+        label = _from_boxes(loaded, samples) if boxes else _from_sentences(loaded, samples, beta)
         skipped = _label(label, [str(one.image) for one in samples], loaded.long_side, batch, lines)
         rows = [
             (sample.image, name, lines.regions(str(sample.image)))
@@ -96,8 +96,21 @@ def pseudo_label(
         raise typer.Exit(1)
 
 
+def _from_sentences(model: saywhere.Model, samples: list[Sample], beta: float | None) -> Label:
+    from saywhere.inference.snippets import find_snippets
+
+    return partial(find_snippets, model, sentences={str(one.image): one.sentences for one in samples}, beta=beta)
+
+
+def _from_boxes(model: saywhere.Model, samples: list[Sample]) -> Label:
+    from saywhere.inference.snippets import find_phrases
+
+    labelled = {str(one.image): (one.boxes, [references[0] for references in one.phrases]) for one in samples}
+    return partial(find_phrases, model, regions=labelled)
+
+
 def _label(
-    label: Callable[[list[LoadedImage]], list[Regions]],
+    label: Label,
     names: list[str],
     long_side: int,
     batch: int,

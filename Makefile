@@ -1,6 +1,6 @@
 # Everything a fresh machine needs besides make and Python 3.11 is installed by the first target that wants it: the small
 # core into .venv-core for the demo, everything into .venv for the rest.
-.PHONY: help demo test test-core check format lock clean
+.PHONY: help demo test test-core web-runtime check format lock clean
 .DEFAULT_GOAL := help
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -30,9 +30,14 @@ demo: .venv-core/ready
 	done
 	@echo "The photographs with boxes and captions drawn: $(PHOTOGRAPHS:%=demo/%)"
 
-test: check
+test: check web-runtime
 	$(TEST_ENV) $(BIN)/python -m pytest -n 2
 	$(MAKE) test-core
+
+# ONNX Runtime for the page without a server, fetched once by npm; without it the tests of that page are skipped.
+web-runtime: $(READY)
+	@$(BIN)/python -c "import pathlib, saywhere.web.runtime as r; r.fetch(pathlib.Path('.venv'))" 2>/dev/null \
+		|| echo "npm gave no onnxruntime-web: the tests of the page without a server are skipped"
 
 # The wheel in an environment without PyTorch: the tests that need none of it, with no network.
 test-core: $(READY)

@@ -21,7 +21,7 @@ CORE_ONLY = importlib.util.find_spec("torch") is None
 """Only what ``pip install saywhere`` brings is installed, as in ``make test-core``."""
 EXTRAS = (
     "torch", "torchvision", "timm", "lightning", "yaml", "matplotlib", "pycocoevalcap", "cv2", "torchfile", "onnx",
-    "skimage", "starlette", "uvicorn", "playwright", "saywhere.serve",
+    "skimage", "starlette", "uvicorn", "playwright", "saywhere.serve", "av",
     "saywhere.ops", "saywhere.original", "saywhere.networks", "saywhere.training", "saywhere.evaluation",
     "saywhere.engines.torch", "saywhere.engines.export", "saywhere.engines.compare",
 )  # fmt: skip

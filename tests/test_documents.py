@@ -244,7 +244,7 @@ def test_wrong_commands_are_seen(program: Any) -> None:
             "--version",
             "describe photo.jpg --best 5",
             "describe photo.jpg --top",
-            "describe --top 5",
+            "ground --regions 5",
             "models extra",
             "paint photo.jpg",
             "data look my-images",

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
+from saywhere import archives
 from saywhere.errors import UserError
 
 ImageLike = str | Path | Image.Image | np.ndarray
@@ -87,6 +88,8 @@ class LoadedImage:
 def open_image(source: ImageLike | LoadedImage, long_side: int | None = None) -> LoadedImage:
     """Open a path, a PIL image or an ``(H, W)`` / ``(H, W, 3 or 4)`` uint8 or float [0, 1] array.
 
+    A path may lead into a tar archive: ``shard.tar/a.jpg``.
+
     EXIF rotation is applied; grey, palette, CMYK, 16-bit and transparent images become RGB (transparency on white);
     of an animation the first frame counts. With ``long_side``, a large image from a file is made smaller by a whole
     number that leaves at least that many pixels on its long side (a JPEG is decoded at that fraction, which is much
@@ -140,8 +143,21 @@ def measure(path: str | Path) -> DiskSize:
 
 
 def _open_file(path: Path, name: str, long_side: int | None) -> LoadedImage:
+    if archives.SUFFIX in name and (data := _read_member(path, name)) is not None:
+        return read_image(data, name, long_side)
     with _opened(path, name) as image:
         return _decode(image, name, long_side)
+
+
+def _read_member(path: Path, name: str) -> bytes | None:
+    """The bytes of an image in an archive; None if the path is that of a file."""
+    try:
+        if not archives.is_archive(path):
+            return archives.read_member(path)
+        damage = archives.list_archive(path).damage
+    except OSError as error:
+        raise ImageError(f"{name}: cannot be read ({error.strerror})") from None
+    raise ImageError(f"{name}: {damage or 'is an archive, not an image'}")
 
 
 @contextlib.contextmanager

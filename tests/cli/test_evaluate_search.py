@@ -15,6 +15,32 @@ from saywhere import cli
 from saywhere.networks import checkpoint
 
 
+def test_what_is_there_is_measured_and_its_probability_calibrated(tmp_path) -> None:
+    grounding = {"presence": (0.02, 0.0, 0.0, 0.0)}
+    model = checkpoint.save(tiny_aligner(grounding=grounding), tmp_path / "model")
+    flickr = write_flickr(tmp_path / "flickr8k")
+    command = ["evaluate", "search", "--data", str(flickr), "--out", str(tmp_path / "out"), "--device", "cpu"]
+    nameless = CliRunner().invoke(cli.app, [*command, "--calibrate"])
+    assert nameless.exit_code == 2 and "name its folder with --model" in nameless.stderr
+    command += ["--model", str(model), "--calibrate"]
+    first = CliRunner().invoke(cli.app, command, catch_exceptions=False)
+    assert first.exit_code == 0 and "is it there: AUC" in first.stdout
+    there = report(tmp_path / "out")["presence"]
+    assert there["own_error"] is None and there["queries"] > 20 and 0 < there["outside_limit"] <= 1
+    config = json.loads((model / "config.json").read_text())
+    assert there["weights"] == config["parts"]["aligner"]["grounding"]["hit"]
+    CliRunner().invoke(cli.app, command, catch_exceptions=False)  # the vectors are taken over: they are the same
+    again = report(tmp_path / "out")["presence"]
+    assert again["own_error"] is not None and {**again, "own_error": None} == there
+
+
+def test_a_model_that_is_not_calibrated_for_phrases_cannot_be_for_hits(tmp_path) -> None:
+    model = checkpoint.save(tiny_aligner(), tmp_path / "model")
+    command = ["evaluate", "search", "--data", str(write_flickr(tmp_path / "flickr8k")), "--out", str(tmp_path / "out")]
+    result = CliRunner().invoke(cli.app, [*command, "--model", str(model), "--device", "cpu", "--calibrate"])
+    assert result.exit_code == 2 and "saywhere calibrate --part aligner" in result.stderr
+
+
 def report(folder: Path) -> dict:
     return json.loads((folder / "report.json").read_text())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,21 @@ def test_search_prints_a_table_or_json_and_draws(aligner, album, index, tmp_path
         assert image.width == 800 and image.height > 533
     table = run("search", "a man + a horse - the beach", "--index", index)
     assert table.exit_code == 0 and "similarity" in table.stdout and "a man [" in table.stdout
+
+
+@pytest.mark.parametrize(("constant", "line"), [(3.0, ""), (-3.0, "probably not found: ")])
+def test_search_says_how_probable_it_is_and_what_is_not_there(album, tmp_path, constant, line) -> None:
+    grounding = {"presence": (0.0, 0.0, 0.0, 0.0), "hit": (0.0, 0.0, constant)}
+    model = checkpoint.save(tiny_aligner(grounding=grounding), tmp_path / "model")
+    run("index", album, "--index", tmp_path / "i", "--model", model)
+    likely = 1 / (1 + math.exp(-constant))
+    result = run("search", "two dogs", "--index", tmp_path / "i")
+    assert result.exit_code == 0 and "probability" in result.stdout and f" {likely:.2f} " in result.stdout
+    assert result.stderr.startswith(line) and (f"more than {likely:.2f}" in result.stderr) == bool(line)
+    rows = run("search", "two dogs", "--index", tmp_path / "i", "--json").stdout.splitlines()
+    assert [json.loads(row)["probability"] for row in rows] == [pytest.approx(likely, abs=1e-4)] * 4
+    by_image = run("search", "--image", album / "2.png", "--index", tmp_path / "i")
+    assert "probability" not in by_image.stdout and by_image.stderr == ""
 
 
 def test_search_by_an_image_and_within_one(album, index) -> None:

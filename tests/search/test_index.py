@@ -77,6 +77,15 @@ def test_only_what_is_gone_from_the_given_folders_is_forgotten(model, album, tmp
         assert counts(index.add(album)) == (0, 0, 3, 3, 0)
 
 
+def test_an_image_is_known_by_every_name_of_its_folder(model, album, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(album)
+    with saywhere.Index(tmp_path / "i", model) as index:
+        assert counts(index.add(".")) == (6, 0, 0, 0, 0)
+        assert counts(index.add([album, "../album/0", "1/../0"])) == (0, 0, 6, 0, 0)
+        shutil.rmtree(album / "1")
+        assert counts(index.add("../album")) == (0, 0, 3, 3, 0)
+
+
 def test_an_image_replaced_while_it_is_embedded_is_embedded_again(model, album, tmp_path, monkeypatch) -> None:
     path = album / "0/4.png"
     real = model.embed

@@ -65,8 +65,9 @@ def visit(browser: Browser, server: Process) -> Iterator[Callable[..., Page]]:
         page.on("request", lambda sent: request(sent.url, url.partition("/#")[0]))
         page.goto(url)
         page.wait_for_selector("body[data-ready]")
-        # Chromium drops keys and clicks that come before the first paint.
-        page.wait_for_function("performance.getEntriesByName('first-contentful-paint').length > 0")
+        # Chromium drops keys and clicks that come before the first paint. (A function: the page's policy forbids to
+        # evaluate a text, which the first look is exempt from and the next is not.)
+        page.wait_for_function("() => performance.getEntriesByName('first-contentful-paint').length > 0")
         return page
 
     yield visit
@@ -220,7 +221,7 @@ def test_a_search_shows_a_gallery(visit: Callable[..., Page], model: saywhere.Mo
         hits = index.search("a man on a motorcycle")
     assert page.locator("#hits .caption").all_inner_texts() == [Path(hit.image).name for hit in hits]
     expect(page.locator("#hits li:first-child .box")).to_have_count(len(hits[0].regions))
-    page.wait_for_function("[...document.querySelectorAll('#hits img')].every(i => i.naturalWidth === 400)")
+    page.wait_for_function("() => [...document.querySelectorAll('#hits img')].every(i => i.naturalWidth === 400)")
     page.locator("#hits button").first.click()
     expect(page.locator("#tab-find")).to_have_attribute("aria-selected", "true")
     page.wait_for_selector("#found-list li")

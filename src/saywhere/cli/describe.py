@@ -7,13 +7,26 @@ import itertools
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from saywhere.cli.loading import DeferredModel, Runtime, explain_oom
-from saywhere.cli.options import Batch, Device, Engine, Images, Model, Precision, Set, Threads
-from saywhere.cli.progress import keep_each, printable, skip_notes
+from saywhere.cli.options import (
+    PATHS,
+    Batch,
+    Device,
+    Engine,
+    Model,
+    Precision,
+    RetryFailed,
+    Set,
+    ShardCount,
+    ShardNumber,
+    Threads,
+)
+from saywhere.cli.progress import keep_each, printable, report_skipped
+from saywhere.cli.sharding import Sharding, work_on
 from saywhere.cli.table import print_table
 
 if TYPE_CHECKING:
@@ -21,6 +34,8 @@ if TYPE_CHECKING:
 
     from saywhere.images import LoadedImage
     from saywhere.inference import ImageResult, Outputs, Source
+    from saywhere.inference.claims import Claim
+    from saywhere.inference.shards import Shard
     from saywhere.regions import Regions
 
 TOP = 10
@@ -35,7 +50,7 @@ class Format(StrEnum):
 
 
 def describe(
-    paths: Images,
+    paths: Annotated[list[str] | None, typer.Argument(metavar="PATH...", help=PATHS)] = None,
     out: Path | None = typer.Option(None, metavar="DIR", help="Write the images with boxes and captions drawn here."),
     json: Path | None = typer.Option(
         None, metavar="FILE", help="Append results as JSON lines; images already in FILE are not described again."
@@ -55,79 +70,169 @@ def describe(
     batch: Batch = 8,
     change: Set = None,
     format: Format = typer.Option(Format.saywhere, help="densecap: the original program's results.json, in --out."),
+    shards: ShardCount = None,
+    shard: ShardNumber = None,
+    retry_failed: RetryFailed = False,
+    every: str | None = typer.Option(
+        None, metavar="TIME", show_default="0.5s", help="Look at videos every TIME; also at those in folders."
+    ),
+    camera: str | None = typer.Option(None, metavar="N", help="Describe what a camera sees, until Ctrl-C."),
 ) -> None:
-    """Say what is where in images: boxes with scores and captions.
+    """Say what is where in images and videos: boxes with scores and captions.
 
     Exit code 0 if all went well, 1 if images were skipped because they cannot be read, 2 if the command is wrong.
     """
-    from saywhere import DEFAULT_MODEL
+    from saywhere.cli.videos import Following, Videos
     from saywhere.errors import UserError
-    from saywhere.formats.densecap import LONG_SIDE, write_results
-    from saywhere.inference import Outputs, ResultsFile, find_images, out_path, read_boxes
 
-    if format is Format.densecap:
-        if out is None:
-            raise UserError("--format densecap needs --out DIR, for results.json and the resized images beside it")
-        json = json or out / "regions.jsonl"
     if boxes is not None and (top is not None or threshold is not None):
         raise UserError("--boxes describes every box in the file: --top and --threshold cannot choose among them")
     most = None if boxes is not None else (TOP if top is None else top) or None
-    found = find_images(paths, [out] if out else [])
-    given = None if boxes is None else read_boxes(boxes, found)
+    deferred = DeferredModel(model, Runtime(device, engine, threads, precision), change, "densecap")
+    facts = {"model": str(model), "set": change, "precision": precision}
+    sharding = Sharding.of(shards, shard, retry_failed, paths or [])
+    options = {"--boxes": boxes, "--shards": sharding, "--format": format is not Format.saywhere}
+    videos = Videos(Following(deferred, every, most, threshold, facts), out, json, options)
+    if camera is not None:
+        videos.film(camera, paths or [])
+        return
+    images, failed = videos.take(paths or []), 0
+    if images:
+        original = format is not Format.saywhere
+        wanted = _Wanted(out, json, boxes, most, threshold, batch, original, sharding, facts)
+        try:
+            _describe_images(images, wanted, deferred)
+        except typer.Exit as end:  # some were skipped, which does not cost the videos
+            failed = end.exit_code
+    if videos.describe() or failed:
+        raise typer.Exit(failed or 1)
+
+
+class _Wanted(NamedTuple):
+    """What the command line says of images."""
+
+    out: Path | None
+    json: Path | None
+    boxes: Path | None
+    top: int | None
+    threshold: float | None
+    batch: int
+    original: bool
+    sharding: Sharding | None
+    facts: dict[str, Any]
+
+
+def _describe_images(found: list[Source], wanted: _Wanted, model: DeferredModel) -> None:
+    from saywhere.errors import UserError
+    from saywhere.formats.densecap import LONG_SIDE
+    from saywhere.inference import Outputs, read_boxes
+
+    out, json, top, threshold = wanted.out, wanted.json, wanted.top, wanted.threshold
+    if wanted.original:
+        if out is None:
+            raise UserError("--format densecap needs --out DIR, for results.json and the resized images beside it")
+        json = json or out / "regions.jsonl"
+    if wanted.sharding is not None and (json is None or wanted.original):
+        raise UserError("--shards needs --json FILE, where all shards come together, and no --format")
+    given = None if wanted.boxes is None else read_boxes(wanted.boxes, found)
     sources = found if given is None else [source for source in found if source.name in given]
     Outputs(None, out).check(sources)
+    task = _Task(model, given, top, threshold, wanted.batch, len(found) - len(sources))
+    if wanted.sharding is not None and json is not None:
+        facts = {**wanted.facts, "boxes": str(wanted.boxes), "top": top, "threshold": threshold}
+        _describe_shards(sources, task, wanted.sharding, json, out, facts)
+        return
+    _describe(sources, task, json, out, LONG_SIDE if wanted.original else None, model.name)
+
+
+class _Task(NamedTuple):
+    """What is asked of each image."""
+
+    model: DeferredModel
+    boxes: dict[str, Any] | None
+    top: int | None
+    threshold: float | None
+    batch: int
+    left_out: int
+
+
+def _describe(
+    sources: list[Source], task: _Task, json: Path | None, out: Path | None, bare: int | None, model: str
+) -> None:
+    """Describe images in this process, and report; with ``bare`` for the original program's viewer."""
+    from saywhere.formats.densecap import LONG_SIDE, write_results
+    from saywhere.inference import Outputs, ResultsFile, out_path
+
     with contextlib.ExitStack() as stack:
         lines = stack.enter_context(ResultsFile(json)) if json else None
-        outputs = Outputs(lines, out, bare=LONG_SIDE if format is Format.densecap else None)
-        run = _Run(
-            outputs,
-            DeferredModel(model, Runtime(device, engine, threads, precision), change, "densecap"),
-            len(found) - len(sources),
-        )
-        run.describe(sources, given, most, threshold, batch)
-        if format is Format.densecap and out is not None:
-            options = {"model": model or DEFAULT_MODEL, "image_size": LONG_SIDE, "top": most, "threshold": threshold}
+        outputs = Outputs(lines, out, bare)
+        run = _Run(outputs, task)
+        run.describe(sources)
+        if bare is not None and out is not None:
+            options = {"model": model, "image_size": LONG_SIDE, "top": task.top, "threshold": task.threshold}
             kept = [source for source in sources if outputs.is_described(source)]
             named = ((out_path(Path(), source).as_posix(), outputs.regions(source)) for source in kept)
             write_results(out / "results.json", named, options)
     run.report()
 
 
+def _describe_shards(
+    sources: list[Source], task: _Task, sharding: Sharding, json: Path, out: Path | None, facts: dict[str, Any]
+) -> None:
+    """Describe shards beside other processes, and merge them into ``json`` if this is the last one."""
+    from saywhere.inference import Outputs, ResultsFile
+    from saywhere.inference.results import read_names
+    from saywhere.inference.shards import Shards
+
+    shards = Shards(json.with_name(f"{json.name}.shards"), sharding.shards, sources, facts)
+    earlier = read_names(json)
+
+    def describe_one(shard: Shard) -> dict[str, str]:
+        with ResultsFile(shard.part) as lines:
+            run = _Run(Outputs(lines, out), task, shard.claim)
+            run.describe([source for source in shard.sources if source.name not in earlier])
+        return run.skipped
+
+    skipped = work_on(shards, sharding, describe_one, "described")
+    for results in shards.merging():
+        skipped = {name: reason for number in range(shards.count) for name, reason in shards.skipped(number).items()}
+        with ResultsFile(json) as lines:
+            merged = sum(lines.merge(result) for result in results)
+        typer.echo(f"all {shards.count} shards are done: {merged} described; {len(skipped)} skipped; written: {json}")
+    report_skipped(skipped)
+
+
 class _Run:
     """What is shown of a run while it goes on and at its end."""
 
-    def __init__(self, outputs: Outputs, model: DeferredModel, left_out: int) -> None:
-        self.outputs, self.model, self.left_out = outputs, model, left_out
+    def __init__(self, outputs: Outputs, task: _Task, claim: Claim | None = None) -> None:
+        self.outputs, self.task, self.claim = outputs, task, claim
         self.described = self.regions = self.already = self.count = 0
         self.skipped: dict[str, str] = {}
 
-    def describe(
-        self,
-        sources: list[Source],
-        boxes: dict[str, Any] | None,
-        top: int | None,
-        threshold: float | None,
-        batch: int,
-    ) -> None:
+    def describe(self, sources: list[Source]) -> None:
         """Describe what is not yet in the file, and write the images that are missing in the folder."""
         from saywhere.inference import run_images
 
+        task = self.task
         todo = [source for source in sources if not self.outputs.is_described(source)]
         images = [source for source in sources if self.outputs.lacks_image(source)]
         self.count, self.already = len(sources), len(sources) - len(todo)
 
         def fresh() -> Iterator[ImageResult[Regions]]:
             if todo:  # or the model would be looked for
-                long_side = max(self.model.long_side, self.outputs.long_side)
-                workers = self.model.workers
-                yield from run_images(ask, todo, boxes, batch=batch, long_side=long_side, workers=workers)
+                long_side = max(task.model.long_side, self.outputs.long_side)
+                workers = task.model.workers
+                yield from run_images(ask, todo, task.boxes, batch=task.batch, long_side=long_side, workers=workers)
 
         def ask(images: list[LoadedImage], given: list[np.ndarray] | None) -> list[Regions]:
-            return self.model().describe(images, given, top=top, threshold=threshold)
+            return task.model().describe(images, given, top=task.top, threshold=task.threshold)
 
         results = itertools.chain(self.outputs.read_back(images), fresh())
+        if self.claim is not None:
+            results = self.claim.check(results)
         resumes = self.outputs.lines is not None
-        with explain_oom(batch):
+        with explain_oom(task.batch):
             self.skipped = keep_each(results, self._keep, self.count, self.already - len(images), resumes=resumes)
 
     def _keep(self, one: ImageResult[Regions]) -> None:
@@ -136,7 +241,7 @@ class _Run:
         if new and one.result is not None:
             self.described += 1
             self.regions += len(one.result)
-            if self.count == 1 or (self.outputs.lines is None and self.outputs.folder is None):
+            if self.claim is None and (self.count == 1 or (self.outputs.lines is None and self.outputs.folder is None)):
                 _print_table(one.result, "" if self.count == 1 else printable(one.source.name))
 
     def report(self) -> None:
@@ -144,16 +249,13 @@ class _Run:
         lines, out = self.outputs.lines, self.outputs.folder
         parts = [f"{self.described} described, {self.regions} regions"]
         parts += [f"{self.already} already in {lines.path}"] if lines and self.already else []
-        parts += [f"{self.left_out} without boxes left out"] if self.left_out else []
+        parts += [f"{self.task.left_out} without boxes left out"] if self.task.left_out else []
         parts += [f"{len(self.skipped)} skipped"] if self.skipped else []
-        if self.count > 1 or self.already or self.left_out:
+        if self.count > 1 or self.already or self.task.left_out:
             typer.echo("; ".join(parts))
         if self.described and (lines or out):
             typer.echo(f"written: {', '.join(str(path) for path in (lines and lines.path, out) if path)}")
-        for note in skip_notes(self.skipped):
-            typer.echo(note, err=True)
-        if self.skipped:
-            raise typer.Exit(1)
+        report_skipped(self.skipped)
 
 
 def _print_table(regions: Regions, title: str) -> None:

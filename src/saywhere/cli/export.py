@@ -1,4 +1,4 @@
-"""``saywhere export``: one model of several training checkpoints."""
+"""``saywhere export``: one model of several training checkpoints, or the page without a server."""
 
 from __future__ import annotations
 
@@ -6,26 +6,57 @@ from pathlib import Path
 
 import typer
 
+from saywhere import DEFAULT_MODEL
+from saywhere.errors import UserError
+
 
 def export(
-    checkpoints: list[Path] = typer.Argument(
-        metavar="CHECKPOINT...", help="Folders of trained models, such as runs/NAME/model, with different parts."
+    checkpoints: list[str] = typer.Argument(
+        None,
+        metavar="CHECKPOINT...",
+        help="Folders of trained models, such as runs/NAME/model, with different parts; with --web one model.",
+        show_default="with --web the bundled model",
     ),
-    out: Path = typer.Option(..., metavar="FOLDER", help="Folder of the new model."),
+    out: Path | None = typer.Option(None, metavar="FOLDER", help="Folder of the new model."),
     int8: Path | None = typer.Option(
         None, metavar="ROOT", help="Data set whose training images calibrate a trunk for --precision int8."
+    ),
+    web: Path | None = typer.Option(
+        None, metavar="FOLDER", help="Write a page instead, of static files, that answers without a server."
+    ),
+    runtime: Path | None = typer.Option(
+        None,
+        metavar="FILE",
+        help="With --web: the package of onnxruntime-web, such as npm pack writes.",
+        show_default="fetched by npm, once",
     ),
 ) -> None:
     """Make one model of training checkpoints: their parts on one trunk, whose weights are stored once.
 
-    Refused if the trunks of the checkpoints differ.
+    Refused if the trunks of the checkpoints differ. With --web, make a page of a model that runs in the browser.
     """
+    if web is not None:
+        if out is not None or int8 is not None or len(checkpoints or ()) > 1:
+            raise UserError("--web takes one model, and neither --out nor --int8")
+        return _export_page(checkpoints[0] if checkpoints else DEFAULT_MODEL, web, runtime)
+    if out is None or not checkpoints:
+        raise UserError("name the checkpoints and the folder of the new model, --out; or the folder of a page, --web")
+    if runtime is not None:
+        raise UserError("--runtime goes with --web")
     from saywhere.engines.export import export as export_model
 
     images = None if int8 is None else _training_images(int8)
     export_model(checkpoints, out, int8=images)
     typer.echo(f"written: {out}")
     typer.echo(f"next: saywhere describe IMAGE --model {out}")
+
+
+def _export_page(model: str, folder: Path, runtime: Path | None) -> None:
+    from saywhere.web.site import write_site
+
+    sizes = write_site(model, folder, runtime)
+    typer.echo(f"written: {folder}, {sum(sizes.values()) / 1e6:.1f} MB in {len(sizes)} files")
+    typer.echo(f"next: python -m http.server --bind 127.0.0.1 --directory {folder}")
 
 
 def _training_images(root: Path) -> list[Path]:

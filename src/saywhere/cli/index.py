@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+from enum import StrEnum
+
 import typer
 
+import saywhere
 from saywhere.cli.loading import Runtime, explain_oom, load_model
 from saywhere.cli.options import (
     Batch,
@@ -14,13 +18,24 @@ from saywhere.cli.options import (
     Model,
     Precision,
     Regions,
+    RetryFailed,
     Set,
+    ShardCount,
+    ShardNumber,
     Threads,
 )
-from saywhere.cli.progress import keep_each, skip_notes
+from saywhere.cli.progress import keep_each, report_skipped
+from saywhere.cli.sharding import Sharding, work_on
+from saywhere.errors import UserError
 
 LARGE = 20_000
 """Images from which on codes are proposed."""
+
+
+class Launcher(StrEnum):
+    """What starts the processes that work on shards."""
+
+    ray = "ray"
 
 
 def index(
@@ -41,28 +56,76 @@ def index(
     precision: Precision = None,
     batch: Batch = 8,
     change: Set = None,
+    shards: ShardCount = None,
+    shard: ShardNumber = None,
+    retry_failed: RetryFailed = False,
+    launcher: Launcher | None = typer.Option(None, help="Work on the shards with all machines of a Ray cluster."),
+    workers: int | None = typer.Option(
+        None, min=1, metavar="N", show_default="as many as there is room for", help="Processes of --launcher."
+    ),
 ) -> None:
     """Bring an index for search up to date: embed new and changed images, forget those that are gone.
 
     Each batch is kept as soon as it is done; after a kill the same command goes on. Exit code 0 if all went well, 1 if
     images were skipped because they cannot be read, 2 if the command is wrong.
     """
-    import saywhere
+    sharding = Sharding.of(shards, shard, retry_failed, paths)
+    _check(sharding, repair, launcher, workers)
+    if launcher is not None:
+        from saywhere.cli.launching import launch
+
+        raise typer.Exit(launch(sys.argv[1:], workers, threads or 1))
 
     def load(name: str) -> saywhere.Model:
         return load_model(name, Runtime(device, engine, threads, precision), change, "aligner")
 
     with saywhere.Index(folder, model, load=load) as made, explain_oom(batch):
+        if sharding is not None:
+            _index_shards(made, paths, sharding, batch, regions, components)
+            return
         run = made.begin(paths, regions=regions, components=components, repair=repair)
         done = run.changes.unchanged
         keep_each(run.results(batch), lambda _: None, done + len(run.todo), done, "indexing")
-        count, coded = len(made), bool(made.store.snapshot().extent.components)
-    typer.echo(str(run.changes))
-    if count >= LARGE and not coded:
-        typer.echo(
-            f"note: a search of {count:,} images takes a tenth of the time with codes: --components 64", err=True
-        )
-    for note in skip_notes(run.changes.skipped):
+        _report(made, run.changes)
+
+
+def _check(sharding: Sharding | None, repair: bool, launcher: Launcher | None, workers: int | None) -> None:
+    """Refuse options that do not fit each other."""
+    if sharding is not None and repair:
+        raise UserError("--repair is for one process: give it without --shards")
+    if launcher is not None and (sharding is None or sharding.only is not None):
+        raise UserError("--launcher needs --shards N, and no --shard: it works on all of them")
+    if launcher is None and workers is not None:
+        raise UserError("--workers is for --launcher")
+
+
+def _index_shards(
+    made: saywhere.Index, paths: list[str], sharding: Sharding, batch: int, regions: int | None, components: int | None
+) -> None:
+    """Index shards beside other processes, and merge them if this is the last one."""
+    from saywhere.inference.shards import Shard
+    from saywhere.search.shards import begin_shards, embed_shard, merge_shards
+
+    shards = begin_shards(made, paths, sharding.shards, regions)
+
+    def embed(shard: Shard) -> dict[str, str]:
+        results = embed_shard(made, shard, batch, regions)
+        return keep_each(results, lambda _: None, len(shard.sources), 0, "indexing")
+
+    skipped = work_on(shards, sharding, embed, "indexed")
+    changes: saywhere.search.Changes | None = None
+    for results in shards.merging():
+        changes = merge_shards(made, paths, shards, results, components)
+    if changes is None:
+        report_skipped(skipped)
+    else:
+        typer.echo(f"all {shards.count} shards are done")
+        _report(made, changes)
+
+
+def _report(made: saywhere.Index, changes: saywhere.search.Changes) -> None:
+    typer.echo(str(changes))
+    if len(made) >= LARGE and not made.store.snapshot().extent.components:
+        note = f"note: a search of {len(made):,} images takes a tenth of the time with codes: --components 64"
         typer.echo(note, err=True)
-    if run.changes.skipped:
-        raise typer.Exit(1)
+    report_skipped(changes.skipped)

@@ -62,6 +62,11 @@ class DeferredModel:
 
         return saywhere.load(self._name or DEFAULT_MODEL, **self._runtime._asdict(), options=self._options)
 
+    @property
+    def name(self) -> str:
+        """The name or folder."""
+        return self._name or DEFAULT_MODEL
+
     @cached_property
     def _stored(self) -> Bundle:
         from saywhere.models.bundle import Bundle

@@ -78,7 +78,23 @@ Beta = Annotated[
     float | None,
     typer.Option("--beta", min=0, metavar="B", help="How much neighbouring words want the same box (0: word by word)."),
 ]
-Images = Annotated[list[str], typer.Argument(metavar="PATH...", help="Images, folders, or quoted patterns: 'a/*.jpg'.")]
+PATHS = "Images, folders, tar archives, or quoted patterns: 'a/*.jpg'; @FILE has a path on each line (@-: stdin)."
+Images = Annotated[list[str], typer.Argument(metavar="PATH...", help=PATHS)]
+ShardCount = Annotated[
+    int | None,
+    typer.Option(
+        "--shards", min=1, max=99_999, metavar="N", help="Divide the images into N shards, for many processes."
+    ),
+]
+ShardNumber = Annotated[
+    int | None,
+    typer.Option(
+        "--shard", min=0, metavar="K", show_default="any that is free", help="Work on this shard only, counted from 0."
+    ),
+]
+RetryFailed = Annotated[
+    bool, typer.Option("--retry-failed", help="Also take up finished shards again that had images skipped.")
+]
 IndexFolder = Annotated[Path, typer.Option("--index", metavar="DIR", help="Folder of the index.")]
 DataRoot = Annotated[
     Path | None, typer.Option("--data", metavar="ROOT", help="Folder of the data set, or a .jsonl file.")

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
+import typer
+
 if TYPE_CHECKING:
     from saywhere.inference import ImageResult
 
@@ -72,6 +74,14 @@ def keep_each(
 def skip_notes(skipped: Mapping[str, str]) -> list[str]:
     """Return a line for each image that was skipped."""
     return [f"skipped: {printable(name)}: {printable(reason)}" for name, reason in skipped.items()]
+
+
+def report_skipped(skipped: Mapping[str, str]) -> None:
+    """Print the images that were skipped, which gives exit code 1."""
+    for note in skip_notes(skipped):
+        typer.echo(note, err=True)
+    if skipped:
+        raise typer.Exit(1)
 
 
 def printable(name: str) -> str:

@@ -16,6 +16,9 @@ from saywhere.cli.progress import printable
 if TYPE_CHECKING:
     import saywhere
 
+NUMBERS = ("", "similarity", "probability")
+"""Columns that are aligned on the right."""
+
 
 def search(
     folder: IndexFolder,
@@ -40,7 +43,8 @@ def search(
 ) -> None:
     """Find the images of an index that fit a text or are like an image, and the region of each phrase.
 
-    Exit code 0, also if nothing is found; 1 if an image that was found could not be drawn, 2 if the command is wrong.
+    A probability says how likely an image shows all of the query; if none is high, a line says so. Exit code 0, also if
+    nothing is found; 1 if an image that was found could not be drawn, 2 if the command is wrong.
     """
     import saywhere
     from saywhere.errors import UserError
@@ -65,6 +69,7 @@ def search(
             typer.echo(json_format.dumps(hit.to_dict()))
     else:
         _print_hits(hits)
+    _say_if_improbable(hits)
     if out is not None:
         _draw(hits, out)
         typer.echo(f"written: {out}", err=json)
@@ -78,11 +83,25 @@ def _warn_of_unknown_words(model: saywhere.Model, query: str) -> None:
 
 
 def _print_hits(hits: Sequence[saywhere.Hit]) -> None:
-    rows = []
+    head, rows = ["", "similarity", "image", "phrases"], []
     for number, hit in enumerate(hits, 1):
         phrases = [f"{region.caption} [{_place(region.box)}]" for region in hit.regions]
-        rows.append((str(number), f"{hit.similarity:.2f}", _short(hit.image), ", ".join(phrases)))
-    _print_table(("", "similarity", "image", "phrases"), rows, "nothing found: the index is empty")
+        rows.append([str(number), f"{hit.similarity:.2f}", _short(hit.image), ", ".join(phrases)])
+        if hit.probability is not None:
+            rows[-1].insert(2, f"{hit.probability:.2f}")
+    if hits and hits[0].probability is not None:
+        head.insert(2, "probability")
+    _print_table(head, rows, "nothing found: the index is empty")
+
+
+def _say_if_improbable(hits: Sequence[saywhere.Hit]) -> None:
+    from saywhere.search.phrases import LIKELY
+
+    best = max((hit.probability for hit in hits if hit.probability is not None), default=None)
+    if best is not None and best < LIKELY:
+        typer.echo(
+            f"probably not found: no image shows all of this with a probability of more than {best:.2f}", err=True
+        )
 
 
 def _show_regions(found: saywhere.Regions, json: bool) -> None:
@@ -105,7 +124,7 @@ def _print_table(head: Sequence[str], rows: Sequence[Sequence[str]], nothing: st
         return
     table = Table(box=box.SIMPLE_HEAD)
     for title in head:
-        table.add_column(title, overflow="fold", justify="right" if title in ("", "similarity") else "left")
+        table.add_column(title, overflow="fold", justify="right" if title in NUMBERS else "left")
     for row in rows:
         table.add_row(*map(Text, row))
     Console(highlight=False).print(table)

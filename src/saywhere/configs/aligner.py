@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from saywhere.configs.base import Config
 from saywhere.configs.parts import ProposalConfig, SystemConfig
@@ -17,6 +17,12 @@ PROPOSALS = ProposalConfig(nms_iou=0.5, post_nms_top_n=19)
 Presence = tuple[float, float, float, float]
 """Weights of a phrase's similarity with the image, of the log-probability of the kind it names, of naming one; and a
 constant."""
+VECTOR_OPTIONS = frozenset(
+    ("trunk", "proposals", "levels", "head", "regions", "signed_sqrt", "embed_dim", "encoders", "normalize")
+)
+"""Options on which the vectors of regions depend; the others are those of texts, of scores and of training."""
+HitWeights = tuple[float, float, float]
+"""Weights of an image's similarity with a query, of the log-probability that all phrases are there; and a constant."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,8 @@ class GroundingConfig(Config):
             nothing of it, and every phrase is found.
         rare_presence: takes the place of ``presence`` for phrases with a rare noun; None leaves it.
         threshold: a phrase is found from this probability on.
+        hit: weights of the evidence that an image that a search found shows all of the query, see
+            :mod:`saywhere.search.phrases`; ``saywhere evaluate search --calibrate`` chooses them. None says nothing.
     """
 
     kind_weight: float = 0.0
@@ -40,6 +48,7 @@ class GroundingConfig(Config):
     presence: Presence | None = None
     rare_presence: Presence | None = None
     threshold: float = 0.5
+    hit: HitWeights | None = None
 
     def __post_init__(self) -> None:
         self.require_at_least(0, "kind_weight", "rare", "rare_kind_weight")
@@ -130,6 +139,10 @@ class AlignerConfig(SystemConfig):
         self.require_levels(self.levels, self.head)
         if self.uses_proposals:
             self.require_proposals()
+
+    def vector_options(self) -> dict[str, Any]:
+        """Return the options on which the vectors of regions depend, beside the weights."""
+        return {name: value for name, value in self.to_dict().items() if name in VECTOR_OPTIONS}
 
     @property
     def uses_proposals(self) -> bool:

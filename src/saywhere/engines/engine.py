@@ -279,3 +279,7 @@ class Engine(Protocol):
     def digest(self) -> str:
         """Return a hash of the weights and the configurations: two engines of one digest give the same answers."""
         ...
+
+    def vectors_digest(self) -> str:
+        """Return a hash of what the aligner's vectors depend on: trunk, aligner, and the options of both for them."""
+        ...

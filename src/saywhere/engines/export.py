@@ -22,7 +22,7 @@ from saywhere.engines.arrays.requirements import MULTIPLE, refused_options
 from saywhere.engines.compare import compare_engines
 from saywhere.engines.onnx import OnnxEngine
 from saywhere.engines.quantize import quantize
-from saywhere.engines.session import trunk_digest
+from saywhere.engines.session import weights_digest
 from saywhere.engines.torch import TorchEngine
 from saywhere.errors import UserError
 from saywhere.models.bundle import (
@@ -158,7 +158,7 @@ def write_graph(trunk: nn.Module, folder: Path) -> None:
     del model.graph.value_info[:]
     data = model.SerializeToString()
     (folder / GRAPH).write_bytes(data)
-    digest = trunk_digest(Weights.open(folder / WEIGHTS).below("trunk"))
+    digest = weights_digest(Weights.open(folder / WEIGHTS).below("trunk"))
     info = GraphInfo(hashlib.sha256(data).hexdigest(), digest, taken)
     (folder / GRAPH_WEIGHTS).write_text(json.dumps(asdict(info), indent=1) + "\n", encoding="utf-8")
 

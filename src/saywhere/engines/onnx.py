@@ -30,7 +30,7 @@ from saywhere.engines.arrays.pooling import PLACE
 from saywhere.engines.arrays.requirements import refused_options, require_shapes
 from saywhere.engines.arrays.text_encoder import TextEncoder
 from saywhere.engines.engine import BoundImages, Decoder, EncodedText, RegionHeadOutput, RpnOutput
-from saywhere.engines.session import PRECISIONS, open_session
+from saywhere.engines.session import PRECISIONS, open_session, weights_digest
 from saywhere.errors import UserError
 from saywhere.images import Preprocess
 from saywhere.models.bundle import GRAPH, GRAPH_INT8, WEIGHTS, Bundle
@@ -111,16 +111,30 @@ class OnnxEngine:
 
     def digest(self) -> str:
         """Return a hash of the weights, the configurations and the precision."""
-        digest = hashlib.blake2b(b"onnx", digest_size=16)
-        if self._precision == "int8":
-            digest.update((self._bundle.folder / GRAPH_INT8).read_bytes())
         configs = {part: config.to_dict() for part, config in self._bundle.configs.items()}
         words = {part: vocabulary.tokens for part, vocabulary in self._bundle.vocabularies.items()}
-        pixels = [self._bundle.mean, self._bundle.std]
-        digest.update(json.dumps([configs, words, pixels], sort_keys=True).encode())
+        digest = self._hash([configs, words])
         with open(self._bundle.folder / WEIGHTS, "rb") as file:
             digest.update(hashlib.file_digest(file, "blake2b").digest())
         return digest.hexdigest()
+
+    def vectors_digest(self) -> str:
+        """Return a hash of the weights and options on which the aligner's vectors depend, and of the precision."""
+        config, words = self._bundle.configs["aligner"], self._bundle.vocabularies["aligner"].tokens
+        assert isinstance(config, AlignerConfig)
+        digest = self._hash([config.vector_options(), words])
+        for part in ("trunk", "aligner"):
+            digest.update(weights_digest(self._weights.below(part)).encode())
+        return digest.hexdigest()
+
+    def _hash(self, facts: list[Any]) -> hashlib.blake2b:
+        """A hash that knows facts, the precision, and how pixels are scaled."""
+        digest = hashlib.blake2b(b"onnx", digest_size=16)
+        if self._precision == "int8":
+            digest.update((self._bundle.folder / GRAPH_INT8).read_bytes())
+        pixels = [self._bundle.mean, self._bundle.std]
+        digest.update(json.dumps([*facts, pixels], sort_keys=True).encode())
+        return digest
 
 
 class OnnxTrunk:

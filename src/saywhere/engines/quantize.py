@@ -12,7 +12,7 @@ import numpy as np
 
 from saywhere.engines.arrays.layers import Weights
 from saywhere.engines.onnx import OnnxEngine
-from saywhere.engines.session import TRUNK_DIGEST, folded, import_runtime, trunk_digest
+from saywhere.engines.session import TRUNK_DIGEST, folded, import_runtime, weights_digest
 from saywhere.errors import UserError
 from saywhere.images import open_image
 from saywhere.models.bundle import GRAPH, GRAPH_INT8, WEIGHTS, Bundle, GraphInfo
@@ -73,7 +73,7 @@ def quantize(folder: str | Path, images: Sequence[Path]) -> float:
         finally:
             logging.getLogger().removeFilter(_no_hints)
         model = onnx.load(written)
-        onnx.helper.set_model_props(model, {TRUNK_DIGEST: trunk_digest(weights)})
+        onnx.helper.set_model_props(model, {TRUNK_DIGEST: weights_digest(weights)})
         onnx.save(model, written)
         written.replace(folder / GRAPH_INT8)
     kept = _agreement(engine, OnnxEngine(bundle, precision="int8"), checked)

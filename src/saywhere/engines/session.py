@@ -34,7 +34,7 @@ def open_session(bundle: Bundle, weights: Weights, threads: int | None = None, p
     """
     path = bundle.folder / (GRAPH_INT8 if precision == "int8" else GRAPH)
     weights = weights.in_memory()
-    digest, graph = trunk_digest(weights), path.read_bytes()
+    digest, graph = weights_digest(weights), path.read_bytes()
     runtime = import_runtime()
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads or available_threads()
@@ -57,8 +57,8 @@ def open_session(bundle: Bundle, weights: Weights, threads: int | None = None, p
     return session
 
 
-def trunk_digest(weights: Weights) -> str:
-    """Return the SHA-256 of a trunk's weights as they are stored."""
+def weights_digest(weights: Weights) -> str:
+    """Return the SHA-256 of weights as they are stored."""
     digest = hashlib.sha256()
     for name in weights.names():
         value = weights.stored(name)

@@ -78,6 +78,15 @@ class TorchEngine:
             _add_weights(digest, part, weights)
         return digest.hexdigest()
 
+    def vectors_digest(self) -> str:
+        """Return a hash of the weights and options on which the aligner's vectors depend."""
+        network = self.networks["aligner"]
+        assert isinstance(network, Aligner)
+        facts = [asdict(self.trunk.preprocess), network.config.vector_options(), network.vocabulary.tokens]
+        digest = hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=16)
+        _add_weights(digest, "aligner", network.state_dict())
+        return digest.hexdigest()
+
 
 def _add_weights(digest: Any, part: str, weights: Mapping[str, Tensor]) -> None:
     for name, value in sorted(weights.items()):

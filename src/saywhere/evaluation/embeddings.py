@@ -45,7 +45,7 @@ def embed_images(
     Raises:
         UserError: no image can be read, or ``out`` has the vectors of another run.
     """
-    session.resume({"model": model.digest(), **facts, "regions": regions}, REGIONS)
+    session.resume({"model": model.engine.vectors_digest(), **facts, "regions": regions}, REGIONS)
     store = VectorStore(session.out / REGIONS)
 
     def ask(images: list[LoadedImage], _: list[np.ndarray] | None) -> list[ImageVectors]:

@@ -108,6 +108,14 @@ class ResultsFile:
             lines.seek(self._starts[name])
             return json.loads(lines.readline())
 
+    def merge(self, other: Path) -> int:
+        """Append what another file has and this one has not; return how many images those are."""
+        with ResultsFile(other, self.key) as lines:
+            new = [row for row in lines if row["image"] not in self._starts]
+            for row in new:
+                self.append(row, row["image"])
+        return len(new)
+
     def regions(self, name: str) -> Regions:
         """Return the regions of an image; ``UserError`` if its row does not hold them."""
         try:
@@ -146,3 +154,16 @@ class ResultsFile:
         except (ValueError, RecursionError):
             return None
         return row if isinstance(row, dict) and isinstance(row.get("image"), str) and self.key in row else None
+
+
+def read_names(path: Path) -> frozenset[str]:
+    """Return the names of the images in a file of results that another process may be writing; none if it is not there.
+
+    What is no whole line of results is passed over; :class:`ResultsFile` tells of it.
+    """
+    names: set[str] = set()
+    with contextlib.suppress(FileNotFoundError), open(path, "rb") as lines:
+        for line in lines:
+            with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
+                names.add(json.loads(line)["image"])
+    return frozenset(names)

@@ -5,12 +5,17 @@ from __future__ import annotations
 import glob
 import json
 import os
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from saywhere import archives
 from saywhere.errors import UserError
+
+LIST = "@"
+"""Before the name of a file with a path on each line; ``@-`` is standard input."""
 
 SUFFIXES = frozenset(
     (
@@ -36,12 +41,12 @@ DRAWN_SUFFIXES = frozenset((".jpg", ".jpeg", ".png"))
 """Drawings of images with these endings keep their names; to the names of others ``.jpg`` is appended."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Source:
     """An image to describe.
 
     Attributes:
-        path: where it is.
+        path: where it is; ``shard.tar/a.jpg`` is in an archive.
         name: the path as the user gave it (a file in a folder: the folder as given, and on); ``image`` in the results.
         relative: its place below the folder that all paths share.
         ending: what is appended to ``relative`` to give the place of its drawing below an output folder.
@@ -53,28 +58,55 @@ class Source:
     ending: str = ""
 
 
-def find_images(paths: Sequence[str | Path], leave_out: Iterable[Path] = ()) -> list[Source]:
-    """Return the images that ``paths`` mean: files, folders (all below them, sorted), and patterns such as ``a/*.jpg``.
+def find_images(
+    paths: Sequence[str | Path], leave_out: Iterable[Path] = (), suffixes: frozenset[str] = SUFFIXES
+) -> list[Source]:
+    """Return the images that ``paths`` mean.
 
-    Hidden files and folders, links to folders, and folders in ``leave_out`` (where results go) are passed over; a
-    image named twice counts once.
+    A path is a file, a folder (all below it, sorted), a pattern such as ``a/*.jpg``, a tar archive (all in it, in its
+    order; also where a pattern fits it, but not in a folder), or ``@list.txt``, a file with the path of an image or an
+    archive on each line. Hidden files and folders, links to folders, and folders in ``leave_out`` (where results go)
+    are passed over; an image named twice counts once. An archive that is damaged is an image that cannot be read,
+    beside those that are found in it; what a list names is not looked for here. Of a folder the files with an ending in
+    ``suffixes`` count.
 
     Raises:
-        UserError: a path is not there, or has no images, or a folder cannot be read.
+        UserError: a path is not there, or has no images, or a folder or a list cannot be read.
     """
-    hidden = {_absolute(folder) for folder in leave_out}
-    found: dict[str, str] = {}
-    roots: set[str] = set()
-    for path in paths:
-        names, root = _expand(str(path), hidden)
-        roots.add(_absolute(root))
-        for name in names:
-            found.setdefault(os.path.join(_absolute(os.path.dirname(name)), os.path.basename(name)), name)
+    found, roots = name_images(paths, leave_out, suffixes)
     roots |= {os.path.dirname(full) for full in found}  # a pattern with .. finds images outside its root
     common = os.path.commonpath(roots) if roots else ""
     places = [Path(os.path.relpath(full, common)) for full in found]
     named = zip(found.values(), places, _endings(places), strict=True)
     return [Source(Path(name), name, place, ending) for name, place, ending in named]
+
+
+def name_images(
+    paths: Sequence[str | Path], leave_out: Iterable[Path] = (), suffixes: frozenset[str] = SUFFIXES
+) -> tuple[dict[str, str], set[str]]:
+    """Return the names of images by their paths from the root on, and the folders that they are below.
+
+    Arguments and errors are those of :func:`find_images`. A hundred thousand images take about a second.
+    """
+    hidden = {_absolute(folder) for folder in leave_out}
+    found: dict[str, str] = {}
+    roots: set[str] = set()
+    folders: dict[str, str] = {}
+    for path in paths:
+        names, root = _expand(str(path), hidden, suffixes)
+        if root is not None:
+            roots.add(_absolute(root))
+        for name in names:
+            folder, base = os.path.split(name)
+            if folder not in folders:
+                folders[folder] = os.path.join(_absolute(folder), "")
+            found.setdefault(folders[folder] + base, name)
+    return found, roots
+
+
+def named_source(name: str) -> Source:
+    """Return the image of this name, alone."""
+    return Source(Path(name), name, Path(os.path.basename(name)))
 
 
 def _absolute(folder: str | Path) -> str:
@@ -89,7 +121,9 @@ def _tidy(name: str) -> str:
 
 def _is_plain(name: str) -> bool:
     """Whether ``x/..`` may be taken out of ``name``: there is none, or none where ``x`` is a link to elsewhere."""
-    return ".." not in Path(name).parts or os.path.realpath(os.path.normpath(name)) == os.path.realpath(name)
+    if ".." not in name or ".." not in Path(name).parts:
+        return True
+    return os.path.realpath(os.path.normpath(name)) == os.path.realpath(name)
 
 
 def _endings(places: Sequence[Path]) -> list[str]:
@@ -108,22 +142,26 @@ def _endings(places: Sequence[Path]) -> list[str]:
     return endings
 
 
-def _expand(path: str, hidden: set[str]) -> tuple[list[str], str]:
-    """Names of the images that one argument means, and the folder below which they are."""
+def _expand(path: str, hidden: set[str], suffixes: frozenset[str]) -> tuple[list[str], str | None]:
+    """Names of the images that one argument means, and the folder below which they are, if there is such a one."""
     if os.path.isdir(path):
-        if names := _walk(path, hidden):
+        if names := _walk(path, hidden, suffixes):
             return names, path
-        raise UserError(f"{path}: no images in this folder ({', '.join(sorted(SUFFIXES))})")
-    if os.path.lexists(path):
-        return [_tidy(path)], os.path.dirname(path) or "."
+        raise UserError(f"{path}: no images in this folder ({', '.join(sorted(suffixes))}){_archives_in(path)}")
+    if os.path.lexists(path) or archives.has_member(path):
+        if names := _members(path):
+            return names, os.path.dirname(path) or "."
+        raise UserError(f"{path}: no images in this archive ({', '.join(sorted(SUFFIXES))})")
+    if path.startswith(LIST):
+        return [name for line in _lines(path[len(LIST) :]) for name in _members(line)], None
     if not glob.has_magic(path):
         raise UserError(f"{path}: no such file or folder")
     names = []
     for match in sorted(glob.glob(path, recursive=True)):
         if not os.path.isdir(match):
-            names.append(_tidy(match))
+            names.extend(_members(match))
         elif not path.endswith("**"):  # ** gives what is below each folder anyway
-            names.extend(_walk(match, hidden))
+            names.extend(_walk(match, hidden, suffixes))
     if not names:
         raise UserError(f"{path}: no file fits this pattern")
     parts = Path(path).parts
@@ -131,7 +169,35 @@ def _expand(path: str, hidden: set[str]) -> tuple[list[str], str]:
     return names, str(Path(*fixed))
 
 
-def _walk(folder: str, hidden: set[str]) -> list[str]:
+def _members(path: str) -> list[str]:
+    """The images in an archive, and the archive itself if it is damaged; of what is none, the path."""
+    name = _tidy(path)
+    if not archives.is_archive(path):
+        return [name]
+    try:
+        listing = archives.list_archive(path)
+    except OSError:
+        return [name]  # whoever opens it says what is wrong
+    images = [member for member in listing.members if os.path.splitext(member)[1].lower() in SUFFIXES]
+    return [os.path.join(name, member) for member in images] + ([name] if listing.damage else [])
+
+
+def _archives_in(folder: str) -> str:
+    """What a user may have meant who named a folder of archives."""
+    pattern = os.path.join(folder, f"*{archives.SUFFIX}")
+    return f"; for the archives in it give the pattern {pattern!r}" if glob.glob(pattern) else ""
+
+
+def _lines(file: str) -> list[str]:
+    """The lines of a list that are not empty."""
+    try:
+        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    except OSError as error:
+        raise UserError(f"{LIST}{file}: this list cannot be read ({error.strerror})") from error
+    return [os.fsdecode(line.rstrip(b"\r")) for line in data.split(b"\n") if line.strip()]
+
+
+def _walk(folder: str, hidden: set[str], suffixes: frozenset[str]) -> list[str]:
     def stop(error: OSError) -> None:
         raise UserError(f"{error.filename}: this folder cannot be read ({error.strerror})")
 
@@ -139,7 +205,7 @@ def _walk(folder: str, hidden: set[str]) -> list[str]:
     for place, folders, files in os.walk(folder, onerror=stop):
         kept = [name for name in folders if not name.startswith(".")]
         folders[:] = sorted(name for name in kept if _absolute(os.path.join(place, name)) not in hidden)
-        images = [name for name in files if os.path.splitext(name)[1].lower() in SUFFIXES and name[0] != "."]
+        images = [name for name in files if os.path.splitext(name)[1].lower() in suffixes and name[0] != "."]
         names.extend(_tidy(os.path.join(place, name)) for name in images)
     return sorted(names)
 

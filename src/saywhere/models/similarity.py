@@ -58,7 +58,7 @@ def _parts(lengths: Sequence[int], most: int) -> list[slice]:
     return [*parts, slice(start, len(lengths))] if lengths else []
 
 
-def over_regions(products: np.ndarray, counts: Sequence[int], score: Score) -> np.ndarray:
+def over_regions(products: np.ndarray, counts: Sequence[int] | np.ndarray, score: Score) -> np.ndarray:
     """Reduce products ``(sum of R, W)`` to ``(K, W)``: the best region of each image, or the sum of all positive."""
     if score == "fragments":
         return _sums(np.maximum(products, 0), counts)
@@ -69,7 +69,7 @@ def over_regions(products: np.ndarray, counts: Sequence[int], score: Score) -> n
     return best
 
 
-def _sums(values: np.ndarray, counts: Sequence[int]) -> np.ndarray:
+def _sums(values: np.ndarray, counts: Sequence[int] | np.ndarray) -> np.ndarray:
     """Sum runs of rows ``(sum of counts, X)`` to ``(K, X)``; a run of none is 0."""
     full = np.flatnonzero(counts)
     sums = np.zeros((len(counts), values.shape[1]), values.dtype)
@@ -78,5 +78,5 @@ def _sums(values: np.ndarray, counts: Sequence[int]) -> np.ndarray:
     return sums
 
 
-def _starts(counts: Sequence[int]) -> np.ndarray:
-    return np.cumsum([0, *counts[:-1]])
+def _starts(counts: Sequence[int] | np.ndarray) -> np.ndarray:
+    return np.cumsum(counts) - counts

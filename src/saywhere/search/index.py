@@ -14,6 +14,7 @@ from saywhere import DEFAULT_MODEL, loading
 from saywhere.configs.aligner import Score
 from saywhere.errors import UserError
 from saywhere.images import ImageLike, LoadedImage
+from saywhere.inference import Source
 from saywhere.models.grounding import ImageVectors
 from saywhere.models.model import Model
 from saywhere.models.placing import word_fits
@@ -40,14 +41,17 @@ class Hit:
         regions: where each wanted phrase is in the image, with similarities and, if the model is calibrated for it,
             the probabilities that it is there at all; none if an image was the query. ``not_found`` has those that are
             probably not there.
+        probability: that the image shows all of the query; None if an image was the query, or the model is not
+            calibrated for that.
     """
 
     image: str
     similarity: float
     regions: Regions
+    probability: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form: ``image, similarity, width, height``, of each of ``phrases`` words and place."""
+        """Return the JSON form: ``image, similarity, probability, width, height``, of each of ``phrases`` its place."""
         found, phrases = self.regions, []
         values = [] if found.similarities is None else found.similarities.tolist()
         for region, value in zip(found, values, strict=True):
@@ -55,7 +59,9 @@ class Hit:
             phrases.append(row if region.score is None else {**row, "score": round(region.score, 5)})
         missing = {"not_found": list(found.not_found)} if found.not_found else {}
         size = {"width": found.width, "height": found.height}
-        return {"image": self.image, "similarity": round(self.similarity, 5), **size, "phrases": phrases, **missing}
+        likely = {} if self.probability is None else {"probability": round(self.probability, 5)}
+        similarity = round(self.similarity, 5)
+        return {"image": self.image, "similarity": similarity, **likely, **size, "phrases": phrases, **missing}
 
 
 class Index:
@@ -114,7 +120,7 @@ class Index:
             self._model = self._load(self._name)
         if not self._checked:
             self._model.require("aligner", "search")
-            if self._store is not None and self._model.digest() != self._store.facts["digest"]:
+            if self._store is not None and self._model.engine.vectors_digest() != self._store.facts["digest"]:
                 made = self._store.facts["model"]
                 raise UserError(
                     f"{self.folder}: was made by another model (then named {made}) than {self._model.name}; give the "
@@ -138,20 +144,21 @@ class Index:
     # Writing
 
     def begin(
-        self, paths: Sequence[str | Path], *, regions: int | None = None, components: int | None = None,
-        repair: bool = False,
+        self, paths: Sequence[str | Path] | Sequence[Source], *, regions: int | None = None,
+        components: int | None = None, repair: bool = False,
     ) -> Indexing:  # fmt: skip
         """Return a run that brings the index up to date, to be watched image by image; :meth:`add` is all of it.
 
         Args:
-            paths, regions, components: see :meth:`add`.
+            paths: see :meth:`add`; or sources of :func:`saywhere.inference.find_images`, which only adds and updates.
+            regions, components: see :meth:`add`.
             repair: look for damaged vectors first, and forget their images, so that the run embeds them anew.
         """
         model = self.model
         if self._store is None:
             name = str(self._name if not isinstance(self._given, Model) else model.name)
             facts = {
-                "digest": model.digest(),
+                "digest": model.engine.vectors_digest(),
                 "model": os.path.abspath(name) if os.path.isdir(name) else name,
                 "size": str(model.require("aligner", "search").config.embed_dim),
             }
@@ -172,8 +179,8 @@ class Index:
         """Bring the index up to date with images: new and changed ones are embedded, vanished ones forgotten.
 
         Args:
-            paths: images, folders (all below them) or patterns. Images of these folders that are in the index, but not
-                on the disk any more, are forgotten.
+            paths: images, folders (all below them), patterns, tar archives, or lists of paths (``@list.txt``). Images
+                of these folders and archives that are in the index, but not on the disk any more, are forgotten.
             regions: of an image at most so many beside the whole of it, instead of the model's own number.
             components: make codes of so many principal components, a byte each, for all vectors: a search of a large
                 index finds its candidates on them, and compares only these by their whole vectors. 0 for none; if None,
@@ -223,7 +230,9 @@ class Index:
         if parsed is None:
             return [Hit(v.name, value, Regions.empty(v.width, v.height, v.name)) for value, v in found]
         phrases = PhrasesInImages(self.model, parsed)
-        return [Hit(vectors.name, value, phrases.find(vectors)) for value, vectors in found]
+        placed = [phrases.find(vectors) for _, vectors in found]
+        rows = zip(found, placed, strict=True)
+        return [Hit(vectors.name, value, there.regions, there.probability) for (value, vectors), there in rows]
 
     def _nearest(self, question: Question, top: int, exact: bool) -> list[tuple[float, ImageVectors]]:
         for _ in range(ATTEMPTS):

@@ -5,14 +5,16 @@ from __future__ import annotations
 import glob
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
+from saywhere import archives
 from saywhere.images import LoadedImage
-from saywhere.inference import ImageResult, Source, find_images, run_images
+from saywhere.inference import ImageResult, Source, run_images
+from saywhere.inference.sources import name_images, named_source
 from saywhere.models.grounding import ImageVectors
 from saywhere.models.model import Model
 from saywhere.search.store import WASTE, Stamp, Store
@@ -45,7 +47,8 @@ class Indexing:
     Args:
         store: of the index.
         model: that embeds.
-        paths: images, folders or patterns, see :func:`saywhere.inference.find_images`.
+        paths: images, folders, patterns, archives or lists, see :func:`saywhere.inference.find_images`. If they are
+            sources, which that function has found, no image is forgotten.
         regions: of an image beside the whole of it, instead of the model's own number.
         components: of the vectors' codes, see :meth:`saywhere.search.store.Store.encode`.
 
@@ -58,7 +61,7 @@ class Indexing:
     """
 
     def __init__(
-        self, store: Store, model: Model, paths: Sequence[str | Path], regions: int | None = None,
+        self, store: Store, model: Model, paths: Sequence[str | Path] | Sequence[Source], regions: int | None = None,
         components: int | None = None,
     ) -> None:  # fmt: skip
         self._store, self._model, self._regions, self._components = store, model, regions, components
@@ -66,19 +69,23 @@ class Indexing:
         self._stamps: dict[str, Stamp] = {}
         self._touched: dict[str, Stamp] = {}
         self.changes = Changes()
-        found = {absolute(source.path): source for source in find_images(paths, [store.folder])}
-        self.todo = [source for path, source in found.items() if not self._is_unchanged(path)]
+        given = [path for path in paths if not isinstance(path, Source)]
+        sources = {absolute(path.path): path for path in paths if isinstance(path, Source)}
+        names = name_images(given, [store.folder])[0].values() if given or not sources else ()
+        found = {**{path: source.name for path, source in sources.items()}, **{absolute(name): name for name in names}}
+        changed = [path for path in found if not self._is_unchanged(path)]
+        self.todo = [sources.get(path) or named_source(found[path]) for path in changed]
         self.changes.unchanged = len(found) - len(self.todo)
-        folders = tuple(os.path.join(folder, "") for folder in _folders(paths))
+        folders = tuple(os.path.join(folder, "") for folder in _folders(given))
         missing = (path for path in self._known.keys() - found.keys() if path.startswith(folders))
-        self._gone = sorted(path for path in missing if not os.path.lexists(path))
+        listed = {absolute(parts[0]) for name in found.values() if (parts := archives.split(name))}
+        self._gone = sorted(path for path in missing if not _is_there(path, listed))
 
     def _is_unchanged(self, path: str) -> bool:
         try:
-            status = os.stat(path)
+            now = self._stamps[path] = _stamp(path)
         except OSError:
             return False  # whoever opens it says what is wrong
-        now = self._stamps[path] = Stamp(status.st_size, status.st_mtime_ns)
         before = self._known.get(path)
         if before is None or not before.hash:
             return False
@@ -94,14 +101,11 @@ class Indexing:
 
         After each batch the index is committed: a run that is killed loses no more.
         """
-        self._store.tidy()
-        if self._touched:
-            self._store.restamp(self._touched)
-        self.changes.removed = self._store.remove(self._gone) if self._gone else 0
+        self._forget_gone()
         waiting: list[tuple[Source, Stamp, ImageVectors]] = []
         for one in run_images(self._embed, self.todo, batch=batch, long_side=self._model.long_side):
             if one.result is None:
-                self._skip(one)
+                self._skip(one.source.name, absolute(one.source.path), one.error)
                 yield ImageResult(one.source, error=one.error)
                 continue
             waiting.append((one.source, self._stamp(absolute(one.source.path)), one.result))
@@ -109,6 +113,43 @@ class Indexing:
                 yield from self._keep(waiting)
                 waiting = []
         yield from self._keep(waiting)
+        self._tidy_up()
+
+    def merge(self, stores: Iterable[Store], skipped: Mapping[str, str], batch: int = 500) -> None:
+        """Do it with the vectors of other stores instead of the model; what they have not stays to be done.
+
+        Args:
+            stores: of parts of the same images, in the order that the index is to have.
+            skipped: images that could not be read when those were made, with the reasons.
+            batch: images that are written together; if the run is killed, the rest is still in the stores.
+        """
+        self._forget_gone()
+        todo = {absolute(source.path): source for source in self.todo}
+        for store in stores:
+            snapshot, stamps = store.snapshot(), store.stamps()
+            entries = np.flatnonzero(snapshot.alive).tolist()
+            for start in range(0, len(entries), batch):
+                some = entries[start : start + batch]
+                paths = store.look_up(snapshot, some) or ()  # which also compares the checksums
+                rows = [
+                    (todo.pop(path), stamps[path], snapshot.load(entry, path))
+                    for path, entry in zip(paths, some, strict=True) if path in todo
+                ]  # fmt: skip
+                for _ in self._keep(rows):
+                    pass
+        names = {source.name: path for path, source in todo.items()}
+        for name, reason in skipped.items():
+            if name in names:
+                self._skip(name, names[name], reason)
+        self._tidy_up()
+
+    def _forget_gone(self) -> None:
+        self._store.tidy()
+        if self._touched:
+            self._store.restamp(self._touched)
+        self.changes.removed = self._store.remove(self._gone) if self._gone else 0
+
+    def _tidy_up(self) -> None:
         self._store.compact(WASTE)
         self._store.encode(self._components)
 
@@ -119,11 +160,10 @@ class Indexing:
         """What the file was before it was read; with the hash of its content if it is so still."""
         before = self._stamps.get(path, Stamp(0, 0))
         try:
-            digest, status = _hash(path), os.stat(path)
+            digest, now = _hash(path), _stamp(path)
         except OSError:
             return before
-        same = (before.size, before.time) == (status.st_size, status.st_mtime_ns)
-        return Stamp(before.size, before.time, digest) if same else before
+        return replace(before, hash=digest) if before == now else before
 
     def _keep(self, waiting: Sequence[tuple[Source, Stamp, ImageVectors]]) -> Iterator[ImageResult[bool]]:
         self._store.put([(absolute(source.path), stamp, vectors) for source, stamp, vectors in waiting])
@@ -133,9 +173,9 @@ class Indexing:
             self.changes.updated += not new
             yield ImageResult(source, new)
 
-    def _skip(self, one: ImageResult[ImageVectors]) -> None:
-        self.changes.skipped[one.source.name] = one.error or "cannot be read"
-        if (path := absolute(one.source.path)) in self._known:
+    def _skip(self, name: str, path: str, reason: str | None) -> None:
+        self.changes.skipped[name] = reason or "cannot be read"
+        if path in self._known:
             self._store.remove([path])
 
 
@@ -145,10 +185,10 @@ def absolute(path: str | Path) -> str:
 
 
 def _folders(paths: Sequence[str | Path]) -> list[str]:
-    """The folders below which all images are meant: as given, or those that a pattern begins with."""
+    """The folders and archives in which all images are meant: as given, or those that a pattern begins with."""
     found = []
     for path in map(str, paths):
-        if os.path.isdir(path):
+        if os.path.isdir(path) or archives.is_archive(path):
             found.append(absolute(path))
         elif glob.has_magic(path) and not os.path.lexists(path):
             parts = Path(path).parts
@@ -157,6 +197,27 @@ def _folders(paths: Sequence[str | Path]) -> list[str]:
     return found
 
 
+def _stamp(path: str) -> Stamp:
+    """What a file, or an image in an archive, is now, without the hash of its content."""
+    try:
+        status = os.stat(path)
+        return Stamp(status.st_size, status.st_mtime_ns)
+    except NotADirectoryError:
+        parts = archives.split(path)
+        if parts is None or parts[1] not in (members := archives.list_archive(parts[0]).members):
+            raise
+        return Stamp(members[parts[1]][1], os.stat(parts[0]).st_mtime_ns)
+
+
 def _hash(path: str) -> bytes:
+    data = archives.read_member(path)
+    if data is not None:
+        return hashlib.blake2b(data, digest_size=16).digest()
     with open(path, "rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).digest()
+
+
+def _is_there(path: str, listed: set[str]) -> bool:
+    """Whether a file is there, or the archive that an image is in; the archives that were listed have it not."""
+    parts = archives.split(path)
+    return os.path.lexists(path) or (parts is not None and parts[0] not in listed)

@@ -1,20 +1,47 @@
-"""The phrases of a query placed in images by the vectors of an index."""
+"""The phrases of a query placed in images by the vectors of an index, and how probable it is that all are there.
+
+An index has no pixels, so that the aligner alone says where a phrase is and how probable it is. That a found image
+shows all of a query is a logistic regression of its own: what a search finds was chosen by the very similarity that the
+phrases are judged by, so that the product of their probabilities promises too much.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from saywhere.models.grounding import ImageVectors
+from saywhere.configs.aligner import HitWeights
+from saywhere.models.grounding import ImageVectors, TextVectors
 from saywhere.models.model import Model
 from saywhere.models.placing import Evidence, cut_phrases, word_fits
 from saywhere.regions import Regions
 from saywhere.search.query import Query
 
+LIKELY = 0.15
+"""What is looked for is probably in none of the images if each shows it with a lower probability (docs/search.md)."""
+LEAST = 1e-6
+"""No phrase is taken to be less probable than this, nor more probable than the rest of 1."""
+
+
+@dataclass(frozen=True, eq=False)
+class Placed:
+    """Hold where a query is in an image.
+
+    Attributes:
+        regions: of the wanted phrases that are probably there, with similarities; the others as ``not_found``.
+        evidence: ``(2,)`` the mean similarity of the wanted phrases with the image, and the log-probability that they
+            are all there and the unwanted ones are not; None if the model is not calibrated for phrases.
+        probability: that the image shows all of the query; None if the model is not calibrated for that.
+    """
+
+    regions: Regions
+    evidence: np.ndarray | None
+    probability: float | None
+
 
 class PhrasesInImages:
     """Find the region of each wanted phrase of a query; a sentence alone is cut into phrases as people cut it.
-
-    The aligner says where. An index has no pixels, so that the other parts of a model have no say.
 
     Args:
         model: that embedded the images.
@@ -23,31 +50,47 @@ class PhrasesInImages:
 
     def __init__(self, model: Model, query: Query) -> None:
         self._model, self._aligner = model, model.require("aligner", "search")
-        alone = len(query.phrases) == 1
-        self.phrases = tuple(cut_phrases(query.wanted[0])) if alone else query.wanted
-        self._texts = model.embed_text(list(self.phrases))
+        self.phrases = tuple(cut_phrases(query.wanted[0])) if len(query.wanted) == 1 else query.wanted
+        texts = model.embed_text([*self.phrases, *query.unwanted, *query.wanted])
+        self._texts, rest = texts[: len(self.phrases)], texts[len(self.phrases) :]
+        self._unwanted, self._wanted = rest[: len(query.unwanted)], rest[len(query.unwanted) :]
         placer = model.placer("aligner")
         self._least = placer.least()
-        self._rare = np.array([placer.is_rare(phrase) for phrase in self.phrases], bool)
+        self._rare = np.array([placer.is_rare(phrase) for phrase in (*self.phrases, *query.unwanted)], bool)
 
-    def evidence(self, image: ImageVectors) -> Evidence:
-        """Return what the vectors say of the phrases in an image."""
-        fits = word_fits(self._aligner, image, self._texts)
-        regions = Regions(image.width, image.height, image.boxes, image=image.name)
-        return Evidence(
-            regions=regions, fits=fits, kinds=np.zeros_like(fits), named=np.zeros(len(self.phrases), bool),
-            rare=self._rare, similarity=self._model.similarity([image], self._texts)[0], by="aligner",
-        )  # fmt: skip
-
-    def find(self, image: ImageVectors) -> Regions:
-        """Return the regions of the phrases that are probably there, with similarities; the others as ``not_found``."""
-        evidence, config = self.evidence(image), self._aligner.config.grounding
-        rows, columns = evidence.rows(config), np.arange(len(self.phrases))
+    def find(self, image: ImageVectors) -> Placed:
+        """Return where the query is in an image."""
+        config, several = self._aligner.config.grounding, len(self._texts)
+        evidence = self._evidence(image, self._texts, self._rare[:several])
+        rows, columns = evidence.rows(config), np.arange(several)
         scores = evidence.presence(config)
-        there = np.ones(len(rows), bool) if scores is None else scores >= self._least
-        return Regions(
+        there = np.ones(several, bool) if scores is None else scores >= self._least
+        regions = Regions(
             image.width, image.height, image.boxes[rows[there]], None if scores is None else scores[there],
             tuple(phrase for phrase, seen in zip(self.phrases, there, strict=True) if seen), image=image.name,
             similarities=evidence.fits[rows, columns][there],
             not_found=tuple(phrase for phrase, seen in zip(self.phrases, there, strict=True) if not seen),
         )  # fmt: skip
+        if scores is None:
+            return Placed(regions, None, None)
+        unwanted = self._evidence(image, self._unwanted, self._rare[several:]).presence(config)
+        assert unwanted is not None
+        found = np.log(np.clip((*scores, *(1 - unwanted)), LEAST, 1 - LEAST)).sum()
+        similarity = self._model.similarity([image], self._wanted).mean()
+        joint = np.array([similarity, found], np.float64)
+        return Placed(regions, joint, None if config.hit is None else float(probabilities(joint, config.hit)))
+
+    def _evidence(self, image: ImageVectors, texts: list[TextVectors], rare: np.ndarray) -> Evidence:
+        """What the vectors say of phrases in an image."""
+        fits = word_fits(self._aligner, image, texts)
+        regions = Regions(image.width, image.height, image.boxes, image=image.name)
+        return Evidence(
+            regions=regions, fits=fits, kinds=np.zeros_like(fits), named=np.zeros(len(texts), bool),
+            rare=rare, similarity=self._model.similarity([image], texts)[0], by="aligner",
+        )  # fmt: skip
+
+
+def probabilities(evidence: np.ndarray, weights: HitWeights) -> np.ndarray:
+    """Return the probabilities ``(...)`` of the evidence ``(..., 2)`` of :class:`Placed`."""
+    logits = evidence @ np.array(weights[:2]) + weights[2]
+    return 1 / (1 + np.exp(-np.clip(logits, -80, 80)))

@@ -18,9 +18,13 @@ EXPONENTS = np.float32(2.0**112)
 """Between numbers in half precision whose bits stand where single precision has them, and what they mean."""
 BITS = np.int32(-0x70000001)
 """All but the three bits of the exponent that half precision does not have; they hold copies of the sign."""
+ALONE = 1 << 18
+"""Multiplications up to which OpenBLAS, which NumPy brings, uses one thread."""
+FEW = 8
+"""Rows that are worth a multiplication of their own; large questions are not searches, but evaluations."""
 TOGETHER = 16
 """Candidates that are compared together, for the same reason."""
-CANDIDATES = 1000
+CANDIDATES = 2000
 """Images, at least, that the codes put first and that are compared by their whole vectors."""
 EACH = 50
 """Such images for each hit that is asked for, where that is more."""
@@ -81,7 +85,8 @@ def nearest(
         return chosen, values[chosen]
     candidates = np.sort(best(estimates(snapshot, question, threads)[:, 0], wanted))
     parts = np.array_split(candidates, -(-len(candidates) // TOGETHER))
-    values = np.concatenate([_compare(snapshot, question, part.tolist()) for part in parts])
+    with ThreadPoolExecutor(threads) as pool:
+        values = np.concatenate(list(pool.map(lambda part: _compare(snapshot, question, part.tolist()), parts)))
     chosen = best(values, top)
     return candidates[chosen], values[chosen]
 
@@ -89,8 +94,8 @@ def nearest(
 def _compare(snapshot: Snapshot, question: Question, entries: list[int]) -> np.ndarray:
     """The similarities of some images with one query, by their whole vectors."""
     vectors = np.concatenate([snapshot.vectors[snapshot.rows(entry)] for entry in entries])
-    products = unpack(vectors) @ question.words.T
-    return over_regions(products, snapshot.entries["count"][entries].tolist(), question.score) @ question.weights[:, 0]
+    products = multiply(unpack(vectors), np.ascontiguousarray(question.words.T))
+    return over_regions(products, snapshot.entries["count"][entries], question.score) @ question.weights[:, 0]
 
 
 def _scan(
@@ -103,21 +108,38 @@ def _scan(
     threads: int,
 ) -> None:
     """Fill ``found`` from one entry to another: ``load`` gives the vectors of some regions, ``words`` are like them."""
-    starts, counts, columns = snapshot.starts, snapshot.entries["count"], np.ascontiguousarray(words.T, np.float32)
+    starts, columns = snapshot.starts, np.ascontiguousarray(words.T, np.float32)
+    counts = snapshot.entries["count"].astype(np.int64)
     step = max(1, NUMBERS // max(columns.shape))
     edges = np.searchsorted(starts, np.arange(starts[entries[0]], starts[entries[1]] + step, step)).clip(*entries)
     pairs = [(a, b) for a, b in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True) if a < b]
 
     def compare(part: Sequence[tuple[int, int]]) -> None:
         for first, last in part:
-            products = load(slice(int(starts[first]), int(starts[last]))) @ columns
-            found[first:last] = over_regions(products, counts[first:last].tolist(), question.score) @ question.weights
+            products = multiply(load(slice(int(starts[first]), int(starts[last]))), columns)
+            found[first:last] = over_regions(products, counts[first:last], question.score) @ question.weights
 
     if threads == 1 or len(pairs) < 2 * threads:
         compare(pairs)
     else:
         with ThreadPoolExecutor(threads) as pool:
             list(pool.map(compare, [pairs[number::threads] for number in range(threads)]))
+
+
+def multiply(vectors: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """Return the product of ``(N, D)`` and ``(D, T)``, in parts that BLAS computes without threads of its own.
+
+    A search shares the images among its threads; threads below those make it ten times slower where other programs run.
+    """
+    rows = ALONE // max(1, columns.size)
+    if rows < FEW:
+        return vectors @ columns
+    products = np.empty((len(vectors), columns.shape[1]), np.float32)
+    whole = len(vectors) // rows * rows
+    stacked = vectors[:whole].reshape(-1, rows, len(columns))
+    np.matmul(stacked, columns, out=products[:whole].reshape(-1, rows, columns.shape[1]))
+    np.matmul(vectors[whole:], columns, out=products[whole:])
+    return products
 
 
 def unpack(half: np.ndarray) -> np.ndarray:

@@ -34,7 +34,8 @@ _REGIONS = {
 _PHRASE = {"type": "object", "properties": {"words": _TEXT, "box": _NUMBERS, "similarity": _NUMBER}}
 _HIT = {
     "type": "object",
-    "properties": _IMAGE | {"similarity": _NUMBER, "phrases": {"type": "array", "items": _PHRASE}},
+    "properties": _IMAGE
+    | {"similarity": _NUMBER, "probability": _NUMBER, "phrases": {"type": "array", "items": _PHRASE}},
 }
 _JPEG = {"type": "string", "format": "binary"}
 SCHEMAS = {

@@ -20,6 +20,9 @@ def search(
     regions: options.Regions = None,
     components: int = typer.Option(64, min=1, metavar="P", help="Principal components of the codes."),
     queries: int = typer.Option(1000, min=1, metavar="N", help="Sentences by codes and phrases, at most so many each."),
+    calibrate: bool = typer.Option(
+        False, "--calibrate", help="Write the weights of the probability of a hit, fitted here, into --model's options."
+    ),
     change: options.Set = None,
     limit: options.Limit = None,
     out: options.Out = Path("evaluation"),
@@ -28,17 +31,20 @@ def search(
     engine: options.Engine = None,
     threads: options.Threads = None,
 ) -> None:
-    """Search in an index: sentences by whole vectors and by codes, and phrases with their regions.
+    """Search in an index: sentences by whole vectors and by codes, phrases with their regions, and what is not there.
 
     Needs a model with an aligner. Exit code 0 if all went well, 1 if images were skipped or the data set is not whole,
     2 if the command is wrong.
     """
+    from saywhere.errors import UserError
     from saywhere.evaluation.search.run import run
 
+    if calibrate and model is None:
+        raise UserError("--calibrate changes a model's options: name its folder with --model")
     name, loaded = model or DEFAULT_MODEL, load_model(model, Runtime(device, engine, threads), change, "aligner")
     about = {"format": format, "split": split, "limit": limit, "batch": batch}
     with session(data, out, model=name, change=change, **about) as now:
-        result = run(loaded, now, regions, components, queries)
+        result = run(loaded, now, regions, components, queries, model if calibrate else None)
         found = result.recall
         typer.echo(
             f"R@1 {found.r1:.3f}, R@5 {found.r5:.3f}, R@10 {found.r10:.3f}, median rank {found.median_rank:g} "
@@ -46,3 +52,10 @@ def search(
         )
         if result.hit is not None:
             typer.echo(f"phrases: {result.hit:.3f} right in the first image ({result.phrases} phrases)")
+        if (there := result.presence) is not None:
+            typer.echo(
+                f"is it there: AUC {there.auc:.3f} of hits, calibration error {there.calibration_error:.3f}; of the "
+                f"best hits of queries {there.query_auc:.3f}, with all queries about other images as not there "
+                f"{there.outside_auc:.3f} of at most {there.outside_limit:.3f}"
+            )
+            typer.echo(f"weights of the probability: {', '.join(map(str, there.weights))}")

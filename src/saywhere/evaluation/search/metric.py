@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,24 +18,6 @@ TOGETHER = 64
 DEPTH = 10
 RIGHT = 0.5
 """IoU from which on a box is right."""
-
-
-@dataclass(frozen=True)
-class SearchResult:
-    """Hold how well an index answers.
-
-    Attributes:
-        recall: of the image of each sentence, by whole vectors.
-        overlap: mean share of the ten best images by whole vectors that are in the first tenth (ten at least) by codes.
-        hit: share of the phrases whose first image shows them, at a place that overlaps with theirs; None without
-            phrases that have boxes.
-        phrases: number of them.
-    """
-
-    recall: Recall
-    overlap: float
-    hit: float | None
-    phrases: int
 
 
 def ask(texts: Sequence[TextVectors], score: Score) -> Question:

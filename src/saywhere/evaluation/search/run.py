@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,12 +13,15 @@ import numpy as np
 from saywhere.data.entities import read_entities
 from saywhere.errors import UserError
 from saywhere.evaluation.embeddings import embed_images
+from saywhere.evaluation.ranking.metric import Recall
 from saywhere.evaluation.report import facts, table, write_report
-from saywhere.evaluation.search.metric import SearchResult, is_right, overlap, recall, score_texts
+from saywhere.evaluation.search.metric import is_right, overlap, recall, score_texts
+from saywhere.evaluation.search.presence import PresenceInIndex, answer, measure, said
 from saywhere.evaluation.session import Session, image_name
 from saywhere.models.grounding import ImageVectors
 from saywhere.models.model import Model
-from saywhere.models.placing import word_fits
+from saywhere.models.placing import cut_phrases, word_fits
+from saywhere.networks.checkpoint import change_options
 from saywhere.search.store import Stamp, Store
 from saywhere.search.vectors import Snapshot
 
@@ -27,9 +32,31 @@ Truth = dict[str, dict[int, list[np.ndarray]]]
 """By phrase, and by entry of the image, the true boxes."""
 
 
+@dataclass(frozen=True)
+class SearchResult:
+    """Hold how well an index answers.
+
+    Attributes:
+        recall: of the image of each sentence, by whole vectors.
+        overlap: mean share of the ten best images by whole vectors that are in the first tenth (ten at least) by codes.
+        hit: share of the phrases whose first image shows them, at a place that overlaps with theirs; None without
+            phrases that have boxes.
+        phrases: number of them.
+        presence: whether it knows what is there; None if the model is not calibrated for phrases, or there is nothing
+            to tell.
+    """
+
+    recall: Recall
+    overlap: float
+    hit: float | None
+    phrases: int
+    presence: PresenceInIndex | None
+
+
 def run(
-    model: Model, session: Session, regions: int | None = None, components: int = 64, queries: int = 1000
-) -> SearchResult:
+    model: Model, session: Session, regions: int | None = None, components: int = 64, queries: int = 1000,
+    calibrate: str | Path | None = None,
+) -> SearchResult:  # fmt: skip
     """Index the images of a data set, and look for its sentences and, with Flickr30k Entities, for its phrases.
 
     Args:
@@ -37,10 +64,13 @@ def run(
         session: the data and the results.
         regions: of an image at most so many beside the whole of it, instead of the model's own number.
         components: of the codes, whose answers are compared with those of whole vectors.
-        queries: at most so many sentences for that, and at most so many different phrases, spread over all.
+        queries: at most so many sentences for that, and at most so many different phrases, spread over all; and as many
+            sentences and phrases together to see whether the index knows what is there.
+        calibrate: folder of the model, whose options get the weights of the probability that a hit shows its query.
 
     Raises:
-        UserError: the model has no aligner, no image can be read, or none has a sentence.
+        UserError: the model has no aligner, no image can be read, or none has a sentence; or there is nothing to
+            calibrate by.
     """
     aligner = model.require("aligner", "search")
     samples = session.read()
@@ -61,13 +91,43 @@ def run(
         truth = _phrases(session, {image.name: entry for entry, image in enumerate(images)})
         asked = _spread(sorted(truth), queries)
         hit = _hit(model, snapshot, {phrase: truth[phrase] for phrase in asked}) if asked else None
-        result = SearchResult(found, shared, hit, len(asked))
+        presence = _presence(model, snapshot, [sentences[image.name] for image in images], queries)
+        result = SearchResult(found, shared, hit, len(asked), presence)
         size = (snapshot.vectors.nbytes + snapshot.regions.nbytes) / len(images)
         known = session.known(samples.name, images=len(images), sentences=len(texts), regions=regions,
                               components=components, bytes_per_image=round(size),
                               code_bytes_per_image=round(snapshot.codes.nbytes / len(images)))  # fmt: skip
     _write(session, result, known)
+    if calibrate is not None:
+        if presence is None:
+            raise UserError(
+                f"{calibrate}: these images do not tell when a hit shows what was looked for; and the model must be "
+                "calibrated for phrases first: saywhere calibrate --part aligner"
+            )
+        change_options(Path(calibrate), {"aligner.grounding.hit": presence.weights})
     return result
+
+
+def _presence(
+    model: Model, snapshot: Snapshot, sentences: Sequence[Sequence[str]], queries: int
+) -> PresenceInIndex | None:
+    """Whether the index knows what is there: half of the images are searched, then the others."""
+    grounding = model.require("aligner", "search").config.grounding
+    if grounding.presence is None or len(sentences) < 2:
+        return None
+    owners: dict[str, set[int]] = {}
+    pairs = [(entry, text) for entry, texts in enumerate(sentences) for text in texts]
+    phrases = sorted({phrase for _, text in pairs for phrase in cut_phrases(text)})
+    asked = [*_spread(pairs, queries // 2), *((None, phrase) for phrase in _spread(phrases, queries - queries // 2))]
+    wanted = {text for _, text in asked}
+    for entry, text in pairs:
+        for query in wanted.intersection((text, *cut_phrases(text))):
+            owners.setdefault(query, set()).add(entry)
+    words = [said(each) for each in sentences]
+    first = np.random.default_rng(0).permutation(len(sentences)) < len(sentences) // 2
+    about = {query: frozenset(entries) for query, entries in sorted(owners.items())}
+    one, other = (answer(model, snapshot, about, words, inside) for inside in (first, ~first))
+    return measure((one, other), grounding.hit)
 
 
 def _index(session: Session, model: Model, images: Sequence[ImageVectors]) -> Store:
@@ -75,7 +135,7 @@ def _index(session: Session, model: Model, images: Sequence[ImageVectors]) -> St
     folder = session.out / INDEX
     shutil.rmtree(folder, ignore_errors=True)
     size = model.require("aligner", "search").config.embed_dim
-    store = Store(folder, {"digest": model.digest(), "model": model.name, "size": str(size)})
+    store = Store(folder, {"digest": model.engine.vectors_digest(), "model": model.name, "size": str(size)})
     for start in range(0, len(images), 100):
         store.put([(image.name, Stamp(0, 0), image) for image in images[start : start + 100]])
     return store
@@ -128,7 +188,25 @@ def _write(session: Session, result: SearchResult, known: Mapping[str, Any]) -> 
     if result.hit is not None:
         rows.append((f"phrase first in an image that shows it, IoU at least 0.5 ({result.phrases:,} phrases)",
                      f"{result.hit:.3f}"))  # fmt: skip
+    lines: list[str] = []
+    if (there := result.presence) is not None:
+        rows += [
+            ("a hit that shows its query is more probable than one that does not: AUC", f"{there.auc:.3f}"),
+            ("calibration error of that probability", f"{there.calibration_error:.3f}"),
+            ("the same of the model's own weights", "" if there.own_error is None else f"{there.own_error:.3f}"),
+            (
+                "best hit, queries about images of the index and those that none of them shows: AUC",
+                f"{there.query_auc:.3f}",
+            ),
+            ("of these said to be probably not found", f"{there.doubted:.3f}, {there.refused:.3f}"),
+            ("best hit, all queries about other images: AUC", f"{there.outside_auc:.3f}"),
+            ("the same of a perfect answer", f"{there.outside_limit:.3f}"),
+            ("weights of similarity and log-probability of all phrases, constant", ", ".join(map(str, there.weights))),
+        ]
+        bins = [(f"{mean:.3f}", f"{share:.3f}", count) for mean, share, count in there.reliability]
+        lines = ["", *table(("probability", "share of hits that show the query", "hits"), bins)]
     recalled = {name: value for name, value in vars(figures).items() if name != "queries"}
     measured = {"recall": recalled, "overlap": result.overlap, "hit": result.hit, "phrases": result.phrases}
-    lines = ["# Search", "", *table(("", ""), rows), "", *facts(known)]
-    write_report(session.out, {"task": "search", **measured, **known}, lines)
+    measured["presence"] = None if there is None else asdict(there)
+    text = ["# Search", "", *table(("", ""), rows), *lines, "", *facts(known)]
+    write_report(session.out, {"task": "search", **measured, **known}, text)

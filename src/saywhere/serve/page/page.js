@@ -498,10 +498,16 @@ document.querySelector("[role=tablist]").addEventListener("keydown", (event) => 
   $(`tab-${next}`).focus();
 });
 
-const {models: [model], indexed} = await trying(async () => (await server.get("v1/models")).json()) ?? {models: []};
+const {models: [model], indexed, local, bytes} = await trying(async () => (await server.get("v1/models")).json()) ?? {models: []};
 if (model) {
   parts = model.parts;
-  $("model").textContent = `Model ${model.name}. Images go only to the server that this page comes from.`;
+  const where = local ? "Images stay in this browser." : "Images go only to the server that this page comes from.";
+  $("model").textContent = `Model ${model.name}. ${where}`;
+  if (local) $("find-note").textContent = "A text is cut into phrases, and each gets the box that fits it best, there or not.";
+  const megabytes = (count) => Math.round(count / 1e6);
+  server.onBytes = (arrived) => {
+    if (current && !current.regions) say(`Loading the model: ${megabytes(arrived)} of ${megabytes(bytes)} MB …`);
+  };
   $("tab-regions").hidden = $("draw").hidden = !parts.includes("densecap");
   $("tab-find").hidden = !parts.includes("aligner") && !parts.includes("densecap");
   $("tab-sentence").hidden = !parts.includes("captioner");

@@ -1,0 +1,69 @@
+"""A command in many processes of a Ray cluster, which share their work by its shards."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+
+START = "from saywhere.cli import main; main()"
+OWN = ("--launcher", "--workers")
+"""Options of this program that are not passed on."""
+
+
+def launch(arguments: Sequence[str], workers: int | None, threads: int) -> int:
+    """Run a command in many processes, and print what each says.
+
+    The cluster is that of ``RAY_ADDRESS``, or one of this machine that lasts as long as the command. All machines must
+    see the same files by the same names, and have saywhere in the same place.
+
+    Args:
+        arguments: of the command line; those of this function's own options are taken out.
+        workers: how many processes; as many as the cluster has room for if None.
+        threads: of each process, for which so many processors are kept free.
+
+    Returns:
+        the exit code: the largest of those of the processes.
+    """
+    for name in ("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "RAY_USAGE_STATS_ENABLED"):  # no warnings, no reports to others
+        os.environ.setdefault(name, "0")
+    ray: Any = importlib.import_module("ray")
+    ray.init(log_to_driver=False, include_dashboard=False, logging_level="error")
+    try:
+        room = int(ray.cluster_resources().get("CPU", 1)) // threads
+        command = [sys.executable, "-c", START, *_passed_on(arguments), "--threads", str(threads)]
+        run = ray.remote(num_cpus=threads, max_retries=3)(_run)
+        waiting = [run.remote(command, os.getcwd()) for _ in range(workers or max(1, room))]
+        code = 0
+        while waiting:
+            done, waiting = ray.wait(waiting)
+            for ended, output, errors in ray.get(done):
+                typer.echo(output, nl=False)
+                typer.echo(errors, nl=False, err=True)
+                code = max(code, ended if ended >= 0 else 1)
+        return code
+    finally:
+        ray.shutdown()
+
+
+def _passed_on(arguments: Sequence[str]) -> list[str]:
+    """The arguments without the launcher's options and without threads, each with its value."""
+    kept: list[str] = []
+    rest = iter(arguments)
+    for argument in rest:
+        name, equals, _ = argument.partition("=")
+        if name not in (*OWN, "--threads"):
+            kept.append(argument)
+        elif not equals:
+            next(rest, None)
+    return kept
+
+
+def _run(command: Sequence[str], folder: str) -> tuple[int, str, str]:
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    return done.returncode, done.stdout, done.stderr

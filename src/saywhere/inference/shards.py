@@ -1,0 +1,221 @@
+"""Many images in shards: any number of processes work on one folder, and what they have is merged without loss."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import hashlib
+import json
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from saywhere.errors import UserError
+from saywhere.files import write_text
+from saywhere.inference.claims import Claim, Claims
+from saywhere.inference.sources import Source
+
+PLAN, MERGE = "shards.json", "merge"
+PAUSE = 0.5
+"""Seconds between two looks at shards that others work on."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One part of the images, claimed by this process.
+
+    Attributes:
+        number: from 0.
+        sources: its images.
+        part: where its results are written; those of an earlier run that did not come to its end are there.
+        claim: see :meth:`saywhere.inference.claims.Claim.check`.
+    """
+
+    number: int
+    sources: Sequence[Source]
+    part: Path
+    claim: Claim
+    _result: Path = field(repr=False)
+
+    def finish(self, skipped: Mapping[str, str]) -> bool:
+        """Put the results where those of finished shards are, beside the names of the images that were skipped.
+
+        Returns:
+            whether it was so; not if another process has taken over.
+        """
+        if not self.claim.held():
+            return False
+        errors = _errors(self._result.parent, self.number)
+        if skipped:
+            rows = [json.dumps({"image": name, "error": reason}) + "\n" for name, reason in skipped.items()]
+            write_text(errors, "".join(rows))
+        else:
+            errors.unlink(missing_ok=True)
+        if self._result.is_dir():  # of a process that seemed dead
+            shutil.rmtree(self.part)
+        else:
+            self.part.replace(self._result)
+        return True
+
+
+class Shards:
+    """The images of a work in so many parts, and a folder for what becomes of each.
+
+    The folder has for a shard ``NNNNN.jsonl`` (or another ``suffix``) when it is done, ``NNNNN.errors`` with the images
+    that were skipped, ``NNNNN.G.part`` while it is worked on, and ``NNNNN.G.lock``, the claim.
+
+    Args:
+        folder: of the shards; it is made.
+        count: of the shards.
+        sources: all images; each shard has neighbours of this order.
+        options: what else the results follow from, such as the model.
+        suffix: of a finished shard's name.
+
+    Raises:
+        UserError: the folder was begun with other images, options or another count.
+    """
+
+    def __init__(
+        self, folder: Path, count: int, sources: Sequence[Source], options: Mapping[str, Any], suffix: str = ".jsonl"
+    ) -> None:
+        self.folder, self.count, self.sources, self.suffix = folder, count, sources, suffix
+        self._claims = Claims(folder)
+        names = hashlib.blake2b(digest_size=16)
+        for source in sources:
+            names.update(os.fsencode(source.name) + b"\0")
+        images = f"{len(sources)} images ({names.hexdigest()})"
+        self._begin({"shards": count, "images": images, **options})
+        self._failed = {number for number in range(count) if self.is_done(number) and self.skipped(number)}
+
+    def _begin(self, plan: Mapping[str, Any]) -> None:
+        """Write down what the shards are, or compare it with what is written there."""
+        file = self.folder / PLAN
+        self._clear()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if not file.exists():
+            part = self.folder / f".{PLAN}.{uuid.uuid4().hex}"
+            part.write_text(json.dumps(plan) + "\n", encoding="utf-8")
+            part.replace(file)
+        known = _read_json(file)
+        if other := [name for name in sorted({*plan, *known}) if plan.get(name) != known.get(name)]:
+            told = "; ".join(f"{name}: {known.get(name)}, now {plan.get(name)}" for name in other)
+            way_out = "give the same command, or remove the folder to begin anew"
+            raise UserError(f"{self.folder}: was begun otherwise ({told}); {way_out}")
+
+    def result(self, number: int) -> Path:
+        """Return where the results of a shard are when it is done."""
+        return self.folder / f"{number:05}{self.suffix}"
+
+    def is_done(self, number: int) -> bool:
+        """Return whether a shard is done."""
+        return self.result(number).exists()
+
+    def done(self) -> int:
+        """Return how many shards are done."""
+        return sum(self.is_done(number) for number in range(self.count))
+
+    def skipped(self, number: int) -> dict[str, str]:
+        """Return the images of a finished shard that were skipped, with the reasons."""
+        try:
+            lines = _errors(self.folder, number).read_text(encoding="utf-8").splitlines()
+        except FileNotFoundError:
+            return {}
+        return {row["image"]: row["error"] for row in map(json.loads, lines)}
+
+    def block(self, number: int) -> Sequence[Source]:
+        """Return the images of a shard."""
+        total = len(self.sources)
+        return self.sources[total * number // self.count : total * (number + 1) // self.count]
+
+    def work(
+        self, only: int | None = None, retry_failed: bool = False, waiting: Callable[[int], object] = lambda _: None
+    ) -> Generator[Shard, None, None]:
+        """Yield shards to work on, each claimed until the next one is asked for, until all are done by somebody.
+
+        What others work on is waited for, and taken over if they die.
+
+        Args:
+            only: nothing but this shard.
+            retry_failed: also finished shards that had images skipped when this process began; once each.
+            waiting: called with the number of shards when others are waited for, the first time.
+        """
+        told, again = False, set(self._failed) if retry_failed else set()
+        numbers = range(self.count) if only is None else (only,)
+        while left := [number for number in numbers if self._is_open(number, again)]:
+            worked = False
+            for number in left:
+                with contextlib.ExitStack() as stack:
+                    claim = self._claims.make(f"{number:05}") if self._is_open(number, again) else None
+                    if claim is None:
+                        continue
+                    stack.enter_context(claim)
+                    if self._is_open(number, again):  # or it was done since we looked
+                        yield Shard(number, self.block(number), self._part(claim, number), claim, self.result(number))
+                        worked = True
+                    again.discard(number)
+            if not worked:
+                if not told:
+                    waiting(len(left))
+                told = True
+                time.sleep(PAUSE)
+
+    def _is_open(self, number: int, again: set[int]) -> bool:
+        if self.is_done(number):
+            return number in again and bool(self.skipped(number))
+        return not self.is_merged()
+
+    def _part(self, claim: Claim, number: int) -> Path:
+        """The place of a claimed shard's results, to which those of an earlier claim are moved."""
+        part = self.folder / f"{number:05}.{claim.generation}.part"
+        earlier = [self.result(number)] if self.is_done(number) else [*self.folder.glob(f"{number:05}.*.part")]
+        for before in earlier:
+            if before != part:
+                with contextlib.suppress(FileNotFoundError):  # it seemed dead, and was just done
+                    before.replace(part)
+        return part
+
+    def is_merged(self) -> bool:
+        """Return whether the results were merged, and the folder removed."""
+        return not (self.folder / PLAN).exists()
+
+    def merging(self) -> Iterator[list[Path]]:
+        """Yield once, to merge them, the results of all shards, if all are done and no other process does it.
+
+        Afterwards the folder is removed. If another process merges, it is waited for.
+        """
+        while not self.is_merged() and self.done() == self.count:
+            claim = self._claims.make(MERGE)
+            if claim is None:
+                time.sleep(PAUSE)
+                continue
+            with claim:
+                yield [self.result(number) for number in range(self.count)]
+                if claim.held():
+                    self._remove()
+                return
+
+    def _remove(self) -> None:
+        """Remove the folder, of which nobody may see a half."""
+        self.folder.replace(self.folder.with_name(f".{self.folder.name}.{uuid.uuid4().hex}.merged"))
+        self._clear()
+
+    def _clear(self) -> None:
+        """Remove what was to be removed, also by a run that was killed while it did."""
+        for away in self.folder.parent.glob(f".{glob.escape(self.folder.name)}.*.merged"):
+            shutil.rmtree(away, ignore_errors=True)
+
+
+def _errors(folder: Path, number: int) -> Path:
+    return folder / f"{number:05}.errors"
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{file}: cannot be read ({error}); remove {file.parent} to begin anew") from error

@@ -1,0 +1,189 @@
+"""A video from its first frame to its last: look at some frames, follow regions, write what has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
+
+from saywhere.images import LoadedImage
+from saywhere.video.captions import write_captions
+from saywhere.video.drawing import Mark
+from saywhere.video.reading import Damage, Frame, VideoError, VideoReader
+from saywhere.video.results import TracksFile
+from saywhere.video.times import TICKS
+from saywhere.video.tracking import Tracker
+from saywhere.video.watching import Look
+from saywhere.video.writing import DrawnVideo
+
+LOOKS_A_PART = 20
+"""Looks from one state on the disk to the next: what is done again after a kill."""
+
+
+class Watch(Protocol):
+    """Look at a frame, such as :class:`saywhere.video.watching.Watcher`."""
+
+    @property
+    def long_side(self) -> int:
+        """Pixels that the frame needs on its long side."""
+        ...
+
+    def __call__(self, image: LoadedImage) -> Look:
+        """Return what is seen."""
+        ...
+
+
+class Follower:
+    """Follow the regions of one video.
+
+    Memory does not grow with its length: what has ended is passed on at once.
+
+    Args:
+        reader: of the video.
+        watch: called with the frames that are looked at.
+        every: ticks from one look to the next: the first frame at or after each multiple of them is looked at.
+        keep: called with the rows of what has ended.
+        drawing: the annotated video, or None.
+        state: of an earlier run, from :meth:`state`; the reader begins at its ``ticks``.
+        stop: asked before each frame whether to stop there, as if it were the last one.
+
+    Attributes:
+        looks, tracks, scenes: how many there were.
+        ticks: of the last look.
+    """
+
+    def __init__(
+        self,
+        reader: VideoReader,
+        watch: Watch,
+        every: int,
+        keep: Callable[[list[dict[str, Any]]], object],
+        drawing: DrawnVideo | None = None,
+        state: Mapping[str, Any] | None = None,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._reader, self._watch, self._every, self._keep, self._drawing = reader, watch, every, keep, drawing
+        self._stop = stop
+        self._tracker = Tracker()
+        self.looks = self.tracks = self.ticks = 0
+        self._due = 0
+        self._end = 0
+        if state is not None:
+            self._tracker = Tracker.from_dict(state["tracker"])
+            self.looks, self.tracks, self.ticks = state["looks"], state["tracks"], state["ticks"]
+            self._due = self.ticks // every * every + every
+            reader.damage = Damage(state["damage"]["count"], state["damage"]["spans"])
+            if drawing is not None:
+                drawing.look(self.ticks, self._marks())
+
+    @property
+    def scenes(self) -> int:
+        """How many scenes there were."""
+        return self._tracker.scene
+
+    def state(self) -> dict[str, Any]:
+        """Return what is needed to go on from the last look."""
+        damage = {"count": self._reader.damage.count, "spans": self._reader.damage.spans}
+        numbers = {"looks": self.looks, "tracks": self.tracks, "ticks": self.ticks, "damage": damage}
+        parts = None if self._drawing is None else self._drawing.parts
+        return {**numbers, "parts": parts, "tracker": self._tracker.to_dict()}
+
+    def run(self) -> Iterator[int]:
+        """Go through the video; yields the number of looks after each."""
+        for frame in self._reader:
+            if self._stop():
+                return
+            if frame.ticks >= self._due:
+                self._look(frame)
+                yield self.looks
+            if self._drawing is not None:
+                self._drawing.add(frame)
+            self._end = frame.ticks + (frame.duration or TICKS // 25)
+
+    def _look(self, frame: Frame) -> None:
+        seen = self._watch(frame.image(self._watch.long_side, self._reader.name))
+        self._pass_on(self._tracker.update(frame.ticks, seen))
+        self.ticks = frame.ticks
+        self._due = frame.ticks // self._every * self._every + self._every
+        self.looks += 1
+        if self._drawing is not None:
+            self._drawing.look(frame.ticks, self._marks())
+
+    def finish(self) -> None:
+        """End the tracks that go on, and the last part of the annotated video."""
+        self._pass_on(self._tracker.finish(max(self._end, self.ticks)))
+        if self._drawing is not None:
+            self._drawing.end_part()
+
+    def _pass_on(self, rows: list[dict[str, Any]]) -> None:
+        if rows:
+            self.tracks += sum("track" in row for row in rows)
+            self._keep(rows)
+
+    def _marks(self) -> list[Mark]:
+        return [Mark(t.number, tuple(t.box.tolist()), t.phrase) for t in self._tracker.visible()]
+
+
+class Recording:
+    """One video with its files: followed from where an earlier run was stopped, and finished.
+
+    Args:
+        reader: of the video, beginning at its first frame.
+        watch: see :class:`Follower`.
+        every: see :class:`Follower`.
+        file: of the tracks, with the state of an earlier run.
+        stop: see :class:`Follower`.
+    """
+
+    def __init__(
+        self,
+        reader: VideoReader,
+        watch: Watch,
+        every: int,
+        file: TracksFile,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._file, self._name = file, reader.name
+        self._drawing = None
+        state = file.state
+        if file.places.drawing is not None:
+            parts = 0 if state is None else state["parts"]
+            self._drawing = DrawnVideo(file.places.unfinished, parts)
+        reader.start = 0 if state is None else state["ticks"]
+        self.follower = Follower(reader, watch, every, file.append, self._drawing, state, stop)
+
+    def run(self) -> Iterator[int]:
+        """Go through the video, and keep the state now and then; yields the number of looks after each."""
+        for looks in self.follower.run():
+            if looks % LOOKS_A_PART == 0:
+                if self._drawing is not None:
+                    self._drawing.end_part()
+                self._file.keep(self.follower.state())
+            yield looks
+
+    def abandon(self) -> None:
+        """Drop the part of the annotated video that is being written; the state on the disk is before it."""
+        if self._drawing is not None:
+            self._drawing.abandon()
+
+    def finish(self) -> None:
+        """Write what is left: the last tracks, the annotated video and the captions.
+
+        Raises:
+            VideoError: there was no frame to look at; no file is left.
+        """
+        places = self._file.places
+        if not self.follower.looks:
+            self.abandon()
+            self._file.discard()
+            raise VideoError(f"{self._name}: not one frame could be read")
+        self.follower.finish()
+        if self._drawing is not None and places.drawing is not None:
+            self._drawing.join(places.drawing)
+        if places.captions is not None:
+            write_captions(places.captions, places.tracks)
+        self._file.finish()
+
+
+def looks_in(duration: float | None, every: int) -> int:
+    """Return about how many looks a video of ``duration`` seconds takes; 1 if the duration is not known."""
+    return 1 if duration is None else max(1, -(-round(duration * TICKS) // every))

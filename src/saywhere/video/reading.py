@@ -1,0 +1,273 @@
+"""Frames of a video file or a camera, one after another: upright, with their times, past damaged places."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import av
+from av.error import FFmpegError
+from PIL import Image
+
+from saywhere.errors import UserError
+from saywhere.images import LoadedImage
+from saywhere.video.times import TICKS, to_seconds
+
+_TURNS = {90: Image.Transpose.ROTATE_90, 180: Image.Transpose.ROTATE_180, 270: Image.Transpose.ROTATE_270}
+"""What shows a frame upright, by the degrees that its file says (counterclockwise)."""
+
+FAILURES = 20
+"""A file that cannot be read so many times in a row is given up."""
+MARGIN = 2.0
+"""Seconds before the wanted place that a file is entered at."""
+
+
+class VideoError(UserError):
+    """A video that cannot be read; the message is one line that names it."""
+
+
+@dataclass
+class Damage:
+    """Places of a video that could not be read: how many packets or frames, and when; at most ``LIMIT`` spans."""
+
+    LIMIT = 8
+    count: int = 0
+    spans: list[list[float]] = field(default_factory=list[list[float]])
+
+    def note(self, time: float) -> None:
+        """Add a place at ``time`` seconds; places less than a second apart are one span."""
+        self.count += 1
+        if self.spans and (time - self.spans[-1][1] < 1 or len(self.spans) == self.LIMIT):
+            self.spans[-1][1] = max(time, self.spans[-1][1])
+        else:
+            self.spans.append([time, time])
+
+    def __str__(self) -> str:
+        spans = ", ".join(f"{a:.1f}" if b - a < 0.05 else f"{a:.1f} to {b:.1f}" for a, b in self.spans)
+        return f"damaged: {self.count} frame{'s' if self.count > 1 else ''} could not be read (second {spans})"
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """A decoded frame.
+
+    Attributes:
+        ticks: when it is shown, from the start of the video.
+        duration: ticks for which it is shown, as far as the file says; 0 if it does not.
+        size: width and height as a viewer shows them, in pixels.
+    """
+
+    ticks: int
+    duration: int
+    size: tuple[int, int]
+    _decoded: Any
+    _turn: int
+
+    @property
+    def time(self) -> float:
+        """Seconds from the start of the video."""
+        return to_seconds(self.ticks)
+
+    def pixels(self, size: tuple[int, int]) -> Image.Image:
+        """Return the upright RGB image in this width and height."""
+        stored = size[::-1] if self._turn in (90, 270) else size
+        kind = "AREA" if stored[0] < self._decoded.width else "BILINEAR"  # the mean is slow where nothing is averaged
+        image = self._decoded.to_image(width=stored[0], height=stored[1], interpolation=kind)
+        return image.transpose(_TURNS[self._turn]) if self._turn else image
+
+    def image(self, long_side: int, name: str) -> LoadedImage:
+        """Return the image for a model that needs ``long_side`` pixels."""
+        return LoadedImage(self.pixels(fit(self.size, long_side)), *self.size, name=name)
+
+
+def fit(size: tuple[int, int], long_side: int, multiple: int = 1) -> tuple[int, int]:
+    """Return width and height with at most ``long_side`` pixels on the long side, both multiples of ``multiple``."""
+    factor = min(1.0, long_side / max(size))
+    width, height = (max(multiple, round(side * factor / multiple) * multiple) for side in size)
+    return width, height
+
+
+class VideoReader:
+    """Yield the frames of a video file in the order in which they are shown.
+
+    Rotation and pixels that are not square are applied. Frames without a time, or not later than the one before, are
+    given the next time or left out. What cannot be decoded is noted in :attr:`damage`, and reading goes on.
+
+    Args:
+        path: the file, or the device of a camera.
+        name: for messages.
+        format: of the input, where it cannot be found out: that of cameras.
+        start: yield the frames from this tick on.
+
+    Attributes:
+        damage: what could not be read so far.
+        duration: seconds, or None if the file does not say.
+
+    Raises:
+        VideoError: it cannot be read.
+    """
+
+    def __init__(self, path: str | Path, name: str, *, format: str | None = None, start: int = 0) -> None:
+        self.path, self.name, self.format, self.start = str(path), name, format, start
+        self.damage = Damage()
+        self._size: tuple[int, int] | None = None
+        self._last = 0
+        self._noted: list[int] = []
+        self._open()
+        duration = self._container.duration
+        self.duration = None if duration is None or format is not None else duration / av.time_base
+
+    def _open(self) -> None:
+        try:
+            self._container = av.open(self.path, format=self.format, metadata_errors="replace")
+        except (FFmpegError, OSError, ValueError) as error:
+            raise VideoError(f"{self.name}: {_reason(error)}") from error
+        if not self._container.streams.video:
+            self._container.close()
+            raise VideoError(f"{self.name}: no video in this file")
+        self._stream = self._container.streams.video[0]
+        self._stream.thread_type = "AUTO"
+        begin = self._container.start_time
+        live = self.format is not None
+        self._zero = None if live else Fraction(begin or 0, av.time_base)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._container.close()
+
+    def __enter__(self) -> VideoReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[Frame]:
+        if self.start and self._enter():
+            frames = self._frames()
+            first = next(frames, None)
+            if first is not None and first.ticks <= self.start:
+                yield from self._from_start(first, frames)
+                return
+            self.close()
+            self._open()  # it was entered too late: read it from its beginning
+        frames = self._frames()
+        if (first := next(frames, None)) is not None:
+            yield from self._from_start(first, frames)
+
+    def _from_start(self, first: Frame, frames: Iterator[Frame]) -> Iterator[Frame]:
+        for frame in itertools.chain((first,), frames):
+            if frame.ticks >= self.start:
+                self._settle(frame.ticks)
+                yield frame
+        self._settle(None)
+
+    def _enter(self) -> bool:
+        """Go to a key frame a little before the start; whether the file could be entered there."""
+        seconds = float(self._zero or 0) + self.start / TICKS - MARGIN
+        try:
+            self._container.seek(int(seconds * av.time_base), backward=True)
+        except FFmpegError:
+            return False
+        return True
+
+    def _settle(self, ticks: int | None) -> None:
+        """Take over what was noted up to a tick, or all of it; an earlier run has what lies before the start.
+
+        A decoder is ahead of the frames that it gives, so that its errors are known too early.
+        """
+        ripe = [when for when in self._noted if ticks is None or when <= ticks]
+        self._noted = [when for when in self._noted if when not in ripe]
+        for when in ripe:
+            if when > self.start or not self.start:
+                self.damage.note(max(0.0, to_seconds(when)))
+
+    def _frames(self) -> Iterator[Frame]:
+        self._last, self._noted = 0, []
+        last, step = -1, TICKS // 25
+        for decoded in self._decoded():
+            ticks = self._ticks(decoded.pts, decoded.time_base)
+            ticks = last + step if ticks is None else ticks
+            if decoded.is_corrupt:
+                self._noted.append(ticks)
+            elif ticks > last:
+                step = ticks - last if last >= 0 else step
+                self._last = last = ticks
+                yield self._frame(decoded, ticks)
+
+    def _ticks(self, pts: int | None, base: Fraction | None) -> int | None:
+        """The time of a frame on our clock; a camera's clock begins with its first frame."""
+        if pts is None or base is None:
+            return None
+        time = pts * base
+        if self._zero is None:
+            self._zero = time
+        return round((time - self._zero) * TICKS)
+
+    def _decoded(self) -> Iterator[Any]:
+        """The decoder's frames; after an error it goes on with the next packet."""
+        failures = 0
+        packets = self._container.demux(self._stream)
+        while failures < FAILURES:
+            try:
+                packet = next(packets, None)
+            except FFmpegError:
+                failures += 1
+                self._noted.append(self._last + 1)
+                packets = self._container.demux(self._stream)
+                continue
+            if packet is None:
+                return
+            try:
+                frames = packet.decode()
+            except FFmpegError:
+                ticks = self._ticks(packet.pts, packet.time_base)
+                self._noted.append(self._last + 1 if ticks is None else ticks)
+                continue
+            failures = 0
+            yield from frames
+
+    def _frame(self, decoded: Any, ticks: int) -> Frame:
+        turn = decoded.rotation % 360 if decoded.rotation % 90 == 0 else 0
+        if self._size is None:
+            ratio = self._stream.sample_aspect_ratio or 1
+            width, height = max(1, round(decoded.width * ratio)), int(decoded.height)
+            self._size = (height, width) if turn in (90, 270) else (width, height)
+        length = decoded.duration * decoded.time_base if decoded.duration and decoded.time_base else 0
+        return Frame(ticks, round(length * TICKS), self._size, decoded, turn)
+
+
+def open_camera(device: str) -> VideoReader:
+    """Open a camera.
+
+    Args:
+        device: its number, as in ``/dev/video0``, or the path of its device. A file takes the place of a camera that
+            plays it, for trying out.
+
+    Raises:
+        VideoError: there is none, or cameras are not known on this system.
+    """
+    path = f"/dev/video{device}" if device.isdecimal() else device
+    name = f"camera {device}"
+    if os.path.isfile(path):
+        return VideoReader(path, name)
+    if not sys.platform.startswith("linux"):
+        raise VideoError(f"{name}: cameras are read through Video4Linux, which only Linux has")
+    if not os.path.exists(path):
+        raise VideoError(f"{name}: there is no {path}")
+    return VideoReader(path, name, format="video4linux2")
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "no such file"
+    if isinstance(error, PermissionError):
+        return "no permission to read it"
+    if isinstance(error, IsADirectoryError):
+        return "is a folder"
+    return f"not a video that can be read ({getattr(error, 'strerror', None) or error})"

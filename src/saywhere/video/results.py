@@ -1,0 +1,169 @@
+"""Where the tracks of a video go, and how far it has come: files that survive a kill."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from saywhere.errors import UserError
+from saywhere.files import write_text
+
+
+@dataclass(frozen=True)
+class Places:
+    """The files of one video.
+
+    Attributes:
+        tracks: JSON lines.
+        captions: WebVTT, or None.
+        drawing: the annotated video, or None.
+    """
+
+    tracks: Path
+    captions: Path | None = None
+    drawing: Path | None = None
+
+    @classmethod
+    def below(cls, folder: Path, relative: Path) -> Places:
+        """Return the files in ``folder`` of the video at ``relative`` below what was given."""
+        stem = relative.name[:-4] if relative.suffix.lower() == ".mp4" else relative.name
+        place = folder / relative.parent
+        return cls(place / f"{stem}.tracks.jsonl", place / f"{stem}.vtt", place / f"{stem}.mp4")
+
+    @property
+    def unfinished(self) -> Path:
+        """The folder of what is needed to go on; it is gone when the video is done."""
+        return self.tracks.with_name(f".{self.tracks.name}.unfinished")
+
+    def check(self, video: Path | None) -> None:
+        """Make the folder, and refuse to write over the video itself.
+
+        Raises:
+            UserError: that, or the folder cannot be made.
+        """
+        with _refused(self.tracks.parent, "cannot be made a folder"):
+            self.tracks.parent.mkdir(parents=True, exist_ok=True)
+        if video is not None and self.drawing is not None and self.drawing.resolve() == video.resolve():
+            raise UserError(f"{self.drawing}: is the video itself and would be written over; give another --out")
+
+
+class TracksFile:
+    """JSON lines of what has ended in a video, written at once, with the state from which an unfinished one goes on.
+
+    Args:
+        places: of the video's files.
+        video: its name, in each line.
+        settings: what the results depend on; an unfinished file is not continued with others.
+
+    Attributes:
+        done: whether an earlier run has finished.
+        state: of an earlier run, or None.
+
+    Raises:
+        UserError: the file is another one, another run is writing it, or it was begun with other settings.
+    """
+
+    def __init__(self, places: Places, video: str, settings: Mapping[str, Any]) -> None:
+        self.places, self._video, self._settings = places, video, dict(settings)
+        with _refused(places.tracks, "cannot be written"):
+            self._file = os.open(places.tracks, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+        try:
+            self._claim()
+            self._resume()
+        except BaseException:
+            self.close()
+            raise
+
+    def _claim(self) -> None:
+        with contextlib.suppress(ImportError):  # not on Windows
+            import fcntl
+
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UserError(f"{self.places.tracks}: another run is writing to it; wait for it") from None
+
+    def _resume(self) -> None:
+        path, size = self.places.tracks, os.fstat(self._file).st_size
+        self._check_owner()
+        self.state: dict[str, Any] | None = None
+        try:
+            stored = json.loads((self.places.unfinished / "state.json").read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            stored = None
+        except (OSError, ValueError) as error:
+            raise UserError(f"{self.places.unfinished}: is damaged; remove it and {path} to begin anew") from error
+        self.done = stored is None and size > 0
+        if stored is not None:
+            if stored["settings"] != self._settings or stored["size"] > size:
+                changed = [k for k, v in self._settings.items() if stored["settings"].get(k) != v]
+                why = f"with another {' and '.join(changed)}" if changed else "and has been changed since"
+                raise UserError(f"{path}: was begun {why}; remove it and {self.places.unfinished} to begin anew")
+            os.ftruncate(self._file, stored["size"])
+            self.state = stored["state"]
+        elif not self.done:
+            shutil.rmtree(self.places.unfinished, ignore_errors=True)
+            self.keep(None)
+
+    def _check_owner(self) -> None:
+        """Refuse a file that holds anything but this video's lines."""
+        with open(self.places.tracks, "rb") as lines:
+            first = lines.readline()
+        beginning = json.dumps({"video": self._video})[:-1].encode()
+        if first and first[: len(beginning)] != beginning[: len(first)]:
+            raise UserError(f"{self.places.tracks}: is not a file of tracks of {self._video}; give another file")
+
+    def append(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Add rows, all of them or, on a full disk, none."""
+        lines = (json.dumps({"video": self._video, **row}) + "\n" for row in rows)
+        data, end, written = "".join(lines).encode(), os.fstat(self._file).st_size, 0
+        try:
+            while written < len(data):
+                written += os.write(self._file, data[written:])
+        except BaseException as error:
+            os.ftruncate(self._file, end)
+            if isinstance(error, OSError):
+                error.filename = str(self.places.tracks)
+            raise
+
+    def keep(self, state: Mapping[str, Any] | None) -> None:
+        """Keep the state that belongs to the file as it is now."""
+        size = os.fstat(self._file).st_size
+        stored = {"settings": self._settings, "size": size, "state": state}
+        write_text(self.places.unfinished / "state.json", json.dumps(stored))
+
+    def finish(self) -> None:
+        """Say that the video is done: forget how to go on."""
+        (self.places.unfinished / "state.json").unlink(missing_ok=True)
+        shutil.rmtree(self.places.unfinished, ignore_errors=True)
+
+    def discard(self) -> None:
+        """Remove the file, and what was kept to go on."""
+        self.places.tracks.unlink(missing_ok=True)
+        self.finish()
+
+    def close(self) -> None:
+        """Close the file; nothing is lost if it is not called."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def __enter__(self) -> TracksFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@contextlib.contextmanager
+def _refused(path: Path, what: str) -> Any:
+    try:
+        yield
+    except (FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError) as error:
+        raise UserError(f"{path}: {what} ({error.strerror})") from error

@@ -1,0 +1,232 @@
+"""Regions followed from look to look by overlap and looks, until they are gone or the scene changes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from saywhere import boxes as geometry
+from saywhere.video.times import to_seconds
+from saywhere.video.watching import Look
+
+LEAST_IOU, LEAST_COSINE = 0.1, 0.6
+"""A region may be the same only from this overlap with where it is expected and this cosine of the features on ..."""
+LEAST_SUM = 1.0
+"""... and from this sum of both on."""
+PATIENCE = 2
+"""A track that was not seen in so many looks in a row has ended when it was first missed."""
+SAME_SCENE = 0.72
+"""Least mean cosine of the cells of two looks at one scene: a moving camera gives 0.88 and more, a cut 0.6 and less."""
+MOST_BOXES = 256
+"""Of a track with more boxes every other one is forgotten, again and again: hours of one track need no memory."""
+MOST_PHRASES = 32
+"""So many phrases of a track are counted; of more, those with the fewest votes are forgotten."""
+
+
+@dataclass
+class Track:
+    """A region over time.
+
+    Attributes:
+        number: of the track, from 1.
+        scene: number of the scene that it is in, from 1.
+        start: tick of the look at which it was first seen.
+        votes: for each phrase the sum of its scores.
+        looks: at how many it was seen, and ``total``, the sum of the scores.
+        ticks, boxes: when it was where; every look, or every second, fourth, ... (``stride``).
+        box, velocity: at the last look, and pixels a tick.
+        seen: tick of the last look that saw it.
+        missed: looks since then, the first of them at tick ``end``.
+        vector: ``(D,)``, a running mean of its features.
+    """
+
+    number: int
+    scene: int
+    start: int
+    seen: int
+    box: np.ndarray
+    vector: np.ndarray
+    votes: dict[str, float] = field(default_factory=dict[str, float])
+    looks: int = 0
+    total: float = 0.0
+    ticks: list[int] = field(default_factory=list[int])
+    boxes: list[list[float]] = field(default_factory=list[list[float]])
+    stride: int = 1
+    velocity: np.ndarray = field(default_factory=lambda: np.zeros(4, np.float32))
+    missed: int = 0
+    end: int = 0
+
+    @property
+    def phrase(self) -> str:
+        """The phrase with the most votes."""
+        return max(self.votes, key=lambda phrase: self.votes[phrase])
+
+    @property
+    def score(self) -> float:
+        """The mean score."""
+        return self.total / self.looks
+
+    def expected(self, ticks: int) -> np.ndarray:
+        """Return where it should be at a tick, if it goes on as it did."""
+        return self.box + self.velocity * np.float32(ticks - self.seen)
+
+    def see(self, ticks: int, box: np.ndarray, vector: np.ndarray, phrase: str, score: float) -> None:
+        """Add a look."""
+        if ticks > self.seen:
+            self.velocity = (0.5 * (self.velocity + (box - self.box) / (ticks - self.seen))).astype(np.float32)
+        self.vector = (0.5 * (self.vector + vector)).astype(np.float32)
+        self.box, self.seen, self.missed = box, ticks, 0
+        if self.looks % self.stride == 0:
+            self.ticks.append(ticks)
+            self.boxes.append([round(value, 1) for value in box.tolist()])
+            if len(self.boxes) > MOST_BOXES:
+                self.ticks, self.boxes, self.stride = self.ticks[::2], self.boxes[::2], 2 * self.stride
+        self.looks += 1
+        self.total += score
+        self.votes[phrase] = self.votes.get(phrase, 0.0) + score
+        if len(self.votes) > MOST_PHRASES:
+            others = [p for p in self.votes if p != phrase]
+            del self.votes[min(others, key=lambda p: self.votes[p])]
+
+    def miss(self, ticks: int) -> None:
+        """Note a look that did not see it."""
+        if not self.missed:
+            self.end = ticks
+        self.missed += 1
+
+    def row(self) -> dict[str, Any]:
+        """Return the JSON form; times in seconds."""
+        return {
+            "track": self.number,
+            "scene": self.scene,
+            "start": to_seconds(self.start),
+            "end": to_seconds(self.end),
+            "phrase": self.phrase,
+            "score": round(self.score, 4),
+            "looks": self.looks,
+            "times": [to_seconds(ticks) for ticks in self.ticks],
+            "boxes": self.boxes,
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything, for :meth:`from_dict`."""
+        arrays = {name: getattr(self, name).tolist() for name in ("box", "vector", "velocity")}
+        return {**self.__dict__, **arrays}
+
+    @classmethod
+    def from_dict(cls, row: dict[str, Any]) -> Track:
+        """Return the track that :meth:`to_dict` gave, to the last bit."""
+        arrays = {name: np.array(row[name], np.float32) for name in ("box", "vector", "velocity")}
+        return cls(**{**row, **arrays})
+
+
+@dataclass
+class Tracker:
+    """Follow regions; what has ended is handed out and forgotten.
+
+    Attributes:
+        tracks: those that go on.
+        number: of the last track, and ``scene`` of this scene.
+        begun: tick at which this scene began, and ``looks`` at it.
+        before: the last look's scene.
+    """
+
+    tracks: list[Track] = field(default_factory=list[Track])
+    number: int = 0
+    scene: int = 0
+    begun: int = 0
+    looks: int = 0
+    before: np.ndarray | None = None
+
+    def update(self, ticks: int, look: Look) -> list[dict[str, Any]]:
+        """Add a look.
+
+        Returns:
+            the rows of what has ended: tracks, and after them their scene if it is over.
+        """
+        ended: list[dict[str, Any]] = []
+        if self.before is None or _cosines(self.before, look.scene).diagonal().mean() < SAME_SCENE:
+            ended = self.finish(ticks)
+            self.scene, self.begun, self.looks = self.scene + 1, ticks, 0
+        self.before = look.scene
+        self.looks += 1
+        self._follow(ticks, look)
+        lost = [track for track in self.tracks if track.missed >= PATIENCE]
+        self.tracks = [track for track in self.tracks if track.missed < PATIENCE]
+        return ended + [track.row() for track in lost if track.looks > 1]
+
+    def _follow(self, ticks: int, look: Look) -> None:
+        regions = look.regions
+        captions, scores, features = regions.captions, regions.scores, regions.features
+        assert captions is not None and scores is not None and features is not None
+        pairs = self._pairs(ticks, regions.boxes, features)
+        missed = set(range(len(self.tracks))) - pairs.keys()
+        new = set(range(len(regions))) - set(pairs.values())
+        for row, column in pairs.items():
+            seen = regions.boxes[column], features[column], captions[column], float(scores[column])
+            self.tracks[row].see(ticks, *seen)
+        for row in missed:
+            self.tracks[row].miss(ticks)
+        for column in sorted(new):
+            self.number += 1
+            box, vector = regions.boxes[column], features[column]
+            track = Track(self.number, self.scene, ticks, ticks, box, vector)
+            track.see(ticks, box, vector, captions[column], float(scores[column]))
+            self.tracks.append(track)
+
+    def _pairs(self, ticks: int, boxes: np.ndarray, features: np.ndarray) -> dict[int, int]:
+        """The region of each track that has one: the pair that fits best first, each track and region once."""
+        if not self.tracks or not len(boxes):
+            return {}
+        expected = np.stack([track.expected(ticks) for track in self.tracks])
+        overlaps = np.maximum(
+            geometry.iou(expected, boxes), geometry.iou(np.stack([track.box for track in self.tracks]), boxes)
+        )
+        cosines = _cosines(np.stack([track.vector for track in self.tracks]), features)
+        fit = np.where((overlaps >= LEAST_IOU) & (cosines >= LEAST_COSINE), overlaps + cosines, 0)
+        pairs: dict[int, int] = {}
+        taken: set[int] = set()
+        for place in np.argsort(-fit, axis=None, kind="stable").tolist():
+            row, column = divmod(place, len(boxes))
+            if fit[row, column] < LEAST_SUM:
+                break
+            if row not in pairs and column not in taken:
+                pairs[row] = column
+                taken.add(column)
+        return pairs
+
+    def finish(self, ticks: int) -> list[dict[str, Any]]:
+        """End all tracks and the scene at a tick; returns their rows.
+
+        Tracks that only one of several looks at the scene saw are left out.
+        """
+        if not self.scene or not self.looks:
+            return []
+        for track in self.tracks:
+            track.miss(ticks)
+        rows = [track.row() for track in self.tracks if track.looks > 1 or self.looks == 1]
+        self.tracks, self.looks = [], 0
+        return [*rows, {"scene": self.scene, "start": to_seconds(self.begun), "end": to_seconds(ticks)}]
+
+    def visible(self) -> list[Track]:
+        """Return the tracks that the last look saw, the first seen first."""
+        return [track for track in self.tracks if not track.missed]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything, for :meth:`from_dict`."""
+        before = None if self.before is None else self.before.tolist()
+        return {**self.__dict__, "before": before, "tracks": [track.to_dict() for track in self.tracks]}
+
+    @classmethod
+    def from_dict(cls, row: dict[str, Any]) -> Tracker:
+        """Return the tracker that :meth:`to_dict` gave, to the last bit."""
+        before = None if row["before"] is None else np.array(row["before"], np.float32)
+        return cls(**{**row, "before": before, "tracks": [Track.from_dict(track) for track in row["tracks"]]})
+
+
+def _cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Cosines ``(N, M)`` of the rows of both."""
+    lengths = np.linalg.norm(a, axis=1)[:, None] * np.linalg.norm(b, axis=1)[None]
+    return a @ b.T / np.maximum(lengths, 1e-9)

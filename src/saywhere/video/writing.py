@@ -1,0 +1,146 @@
+"""The annotated video, written in parts that a kill leaves whole and joined at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import av
+from PIL import Image
+
+from saywhere.files import atomic_path
+from saywhere.video.drawing import Mark, between, draw_marks
+from saywhere.video.reading import Frame, fit
+from saywhere.video.times import TICKS
+
+LONG_SIDE = 1280
+"""Pixels of the long side of an annotated video; smaller videos keep their size."""
+WAITING = 32
+"""Frames that wait for the next look, so that boxes move towards where it finds them; with more, boxes stay put."""
+BASE = Fraction(1, TICKS)
+
+
+class DrawnVideo:
+    """Draw tracks on frames, and write them to numbered parts in a folder.
+
+    Args:
+        folder: of the parts.
+        parts: how many are there; writing goes on with the next one.
+    """
+
+    def __init__(self, folder: Path, parts: int = 0) -> None:
+        self._folder, self.parts = folder, parts
+        self._waiting: list[tuple[int, Image.Image, tuple[int, int]]] = []
+        self._marks: list[Mark] = []
+        self._since, self._still = 0, False
+        self._part: _Part | None = None
+
+    def add(self, frame: Frame) -> None:
+        """Add a frame."""
+        if len(self._waiting) == WAITING:
+            self._write(self._marks, None)
+            self._still = True
+        self._waiting.append((frame.ticks, frame.pixels(fit(frame.size, LONG_SIDE, 2)), frame.size))
+
+    def look(self, ticks: int, marks: list[Mark]) -> None:
+        """Draw the frames that wait, with boxes on their way to ``marks`` at tick ``ticks``; new frames begin there."""
+        self._write(marks, None if self._still else ticks)
+        self._marks, self._since, self._still = marks, ticks, False
+
+    def _write(self, marks: list[Mark], ticks: int | None) -> None:
+        for when, image, size in self._waiting:
+            share = 0.0 if ticks is None else (when - self._since) / max(1, ticks - self._since)
+            draw_marks(image, between(self._marks, marks, share), size)
+            if self._part is None:
+                self._part = _Part(self._folder / f"{self.parts:05}.nut", image.size)
+            self._part.write(when, image)
+        self._waiting.clear()
+
+    def end_part(self) -> None:
+        """Finish the part that is being written: it is whole on the disk after that."""
+        self._write(self._marks, None)
+        if self._part is not None:
+            self._part.finish()
+            self._part = None
+            self.parts += 1
+
+    def abandon(self) -> None:
+        """Drop the part that is being written."""
+        if self._part is not None:
+            self._part.drop()
+            self._part = None
+
+    def join(self, path: Path) -> None:
+        """Write all parts as one MP4 file, whole or not at all; without a frame there is none."""
+        if not self.parts:
+            return
+        with atomic_path(path) as whole, _named(path):
+            self._join(whole)
+
+    def _join(self, path: Path) -> None:
+        with av.open(str(path), "w", "mp4", options={"movflags": "faststart"}) as file:
+            stream: Any = None
+            for number in range(self.parts):
+                with av.open(str(self._folder / f"{number:05}.nut"), format="nut") as part:
+                    if stream is None:
+                        stream = file.add_stream_from_template(part.streams.video[0])
+                        stream.time_base = BASE
+                    for packet in part.demux(part.streams.video[0]):
+                        if packet.dts is not None:
+                            packet.stream = stream
+                            file.mux(packet)
+
+
+@contextlib.contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Let an error of the disk, such as a full one, name ``path``: PyAV's own errors cannot be given a name."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+class _Part:
+    """A piece of the video in a file of its own, which has its name when it is whole.
+
+    Each piece is encoded by itself, so that a piece that is written again after a kill is the same to the last byte.
+    """
+
+    def __init__(self, path: Path, size: tuple[int, int]) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._path, self._unfinished = path, path.with_name(f".{path.name}.part")
+        with _named(self._path):
+            self._file = av.open(str(self._unfinished), "w", "nut")
+            codec = "libx264" if "libx264" in av.codecs_available else "mpeg4"
+            self._stream: Any = self._file.add_stream(codec, rate=30, options=_OPTIONS.get(codec, {}))
+            self._stream.width, self._stream.height = size
+            self._stream.pix_fmt = "yuv420p"
+            self._stream.time_base = self._stream.codec_context.time_base = BASE
+            self._stream.codec_context.max_b_frames = 0
+
+    def write(self, ticks: int, image: Image.Image) -> None:
+        """Encode a frame."""
+        frame = av.VideoFrame.from_image(image)
+        frame.pts, frame.time_base = ticks, BASE
+        with _named(self._path):
+            self._file.mux(self._stream.encode(frame))
+
+    def finish(self) -> None:
+        """Write what the encoder holds, and give the file its name."""
+        with _named(self._path):
+            self._file.mux(self._stream.encode())
+            self._file.close()
+            os.replace(self._unfinished, self._path)
+
+    def drop(self) -> None:
+        """Remove the file."""
+        with contextlib.suppress(OSError):  # a full disk does not take the last bytes either
+            self._file.close()
+        self._unfinished.unlink(missing_ok=True)
+
+
+_OPTIONS = {"libx264": {"preset": "veryfast", "crf": "23"}, "mpeg4": {"qscale": "4"}}

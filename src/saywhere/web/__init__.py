@@ -1,0 +1,1 @@
+"""The page without a server: a folder of static files whose questions the browser answers itself."""

@@ -1,0 +1,94 @@
+// What kinds of things regions show (models/class_evidence.py), and the nouns of phrases by it (models/naming.py).
+
+import {Matrix, layer, linear, sideBySide, softmax} from "./matrix.js";
+import {boxFeatures, wholeMean} from "./maps.js";
+import {nearest, related} from "./nouns.js";
+import {tokenize} from "./text.js";
+
+const LEAST = 1e-4, PLACE = 5;
+
+export class ClassEvidence {
+  constructor(weights, config, kinds, tree) {
+    [this.config, this.tree] = [config, tree];
+    this.imagenet = layer(weights, "classes.imagenet");
+    this.taught = layer(weights, "classes.kinds");
+    this.kinds = kinds.map((name) => tree.named(name));
+    const numbers = new Map(this.kinds.map((kind, number) => [kind.row, number]));
+    this.groups = tree.nouns.filter((noun) => noun.sort === "class").map((noun) => {
+      const near = [...noun.ancestors].filter(([row]) => numbers.has(row)).map(([row, steps]) => [steps, numbers.get(row)]);
+      return near.length ? nearest(near)[1] : this.kinds.length;
+    });
+    this.known = Array(this.kinds.length + 1).fill(false);
+    for (const group of this.groups) this.known[group] = true;
+    const leaves = tree.nouns.slice(0, tree.leaves).map((noun) => tree.entry(noun));
+    this.said = [...new Map(leaves.filter((noun) => noun && noun.sort !== "group").map((noun) => [noun.row, noun])).values()];
+    const columns = new Map(this.said.map((noun, column) => [noun.row, column]));
+    this.columns = leaves.map((noun) => (noun ? columns.get(noun.row) : undefined));
+    const groups = tree.nouns.filter((noun) => noun.sort === "group" && noun.use);
+    this.bySize = groups.sort((a, b) => a.leaves.length - b.leaves.length);
+  }
+
+  // The probabilities (K) of the leaves of the tree for each box, in pixels of the network's input.
+  posteriors(image, boxes) {
+    const features = boxFeatures(image, boxes, this.config.levels, true), {channels} = image.head;
+    const last = new Matrix(boxes.length, channels), end = features.columns - PLACE;
+    for (let i = 0; i < boxes.length; i++) last.row(i).set(features.row(i).subarray(end - channels, end));
+    const parts = [features];
+    if (this.config.context) {
+      const whole = wholeMean(image.head);
+      parts.push(new Matrix(boxes.length, channels));
+      for (let i = 0; i < boxes.length; i++) parts[1].row(i).set(whole);
+    }
+    return this.combine(linear(last, this.imagenet), linear(sideBySide(parts), this.taught));
+  }
+
+  combine(classes, kinds) {
+    const {temperature, trust, sharpness, rest} = this.config, count = this.kinds.length;
+    const ofClass = softmax(classes.map((value) => value / temperature));
+    return Array.from({length: classes.rows}, (_, i) => {
+      const row = ofClass.row(i), ofGroup = new Float64Array(count + 1);
+      row.forEach((value, k) => (ofGroup[this.groups[k]] += value));
+      const logits = kinds.row(i).map((value, k) => {
+        const evidence = this.known[k] ? Math.log(Math.max(ofGroup[k], LEAST)) : 0;
+        return (value + trust * evidence) * sharpness;
+      });
+      const ofKind = softmax(new Matrix(1, logits.length, logits)).data;
+      const scale = ofGroup.map((value, k) => ofKind[k] / (value + rest));
+      const posterior = new Float64Array(this.tree.leaves);
+      row.forEach((value, k) => (posterior[k] = value * scale[this.groups[k]]));
+      this.kinds.forEach((kind, k) => (posterior[kind.row] += scale[k] * rest));
+      return posterior;
+    });
+  }
+
+  probability(posterior, noun) {
+    return noun.leaves.reduce((sum, leaf) => sum + posterior[leaf], 0);
+  }
+
+  // The most specific noun whose probability is above a threshold, [noun, probability]; null if there is none.
+  name(posterior, threshold) {
+    const sums = new Float64Array(this.said.length);
+    posterior.forEach((value, leaf) => this.columns[leaf] !== undefined && (sums[this.columns[leaf]] += value));
+    const most = this.said[sums.indexOf(Math.max(...sums))];
+    for (const noun of [most, ...this.bySize]) {
+      const probability = this.probability(posterior, noun);
+      if (probability > threshold) return [noun, probability];
+    }
+    return null;
+  }
+
+  // The phrase of a region, with the noun of the classes where that is more probably right.
+  rename(posterior, phrase, sure, [a, b, c, constant], threshold) {
+    const words = tokenize(phrase), head = this.tree.head(words), found = this.name(posterior, threshold);
+    if (!found) return phrase;
+    const own = head.noun ? logOdds(this.probability(posterior, head.noun)) : 0;
+    const trust = 1 / (1 + Math.exp(-(a * sure + b * own + c * logOdds(found[1]) + constant)));
+    if (found[1] <= trust || (head.noun && related(head.noun, found[0]))) return phrase;
+    return this.tree.withNoun(head, words, found[0]);
+  }
+}
+
+function logOdds(probability) {
+  const p = Math.min(1 - LEAST, Math.max(LEAST, probability));
+  return Math.log(p / (1 - p));
+}

@@ -1,0 +1,71 @@
+// Which regions are found, described and shown: models/detection.py in the browser.
+
+import {anchorsOf, best, clip, decodeBox, iou, scale, suppress} from "./boxes.js";
+import {LstmDecoder, confidence, decode} from "./decoding.js";
+import {pool} from "./maps.js";
+import {layer, linear, relu, sigmoid} from "./matrix.js";
+
+export class Detector {
+  constructor(weights, config, vocabulary) {
+    [this.config, this.vocabulary] = [config, vocabulary];
+    this.decoder = new LstmDecoder(weights, "densecap.decoder");
+    const head = (name) => layer(weights, `densecap.region_head.${name}`);
+    [this.first, this.second, this.score, this.offset] = ["layers.1", "layers.4", "score", "offset"].map(head);
+  }
+
+  // The regions of an image, or these boxes in its pixels: [{box, logit, caption, sure}], and their embeddings.
+  detect(image, given = null) {
+    const toInput = (box) => scale(box, image.inputWidth / image.width, image.inputHeight / image.height);
+    const proposals = given ? given.map(toInput) : this.propose(image);
+    const pooled = pool(image.regions, image.strides, proposals, this.config.pool_size);
+    const embeddings = relu(linear(relu(linear(pooled, this.first)), this.second));
+    const logits = linear(embeddings, this.score).data;
+    const {boxes, rows} = given ? {boxes: given, rows: given.map((_, i) => i)} : this.select(image, proposals, embeddings, logits);
+    const chosen = embeddings.pick(rows);
+    const sentences = decode(this.decoder, chosen, this.config.decoding);
+    const regions = rows.map((row, i) => ({
+      box: boxes[i], logit: logits[row], caption: this.vocabulary.decode(sentences[i].tokens), sure: confidence(sentences[i]),
+    }));
+    const [ofLogit, ofSure, constant] = this.config.calibration;
+    for (const region of regions) region.score = sigmoid(ofLogit * region.logit + ofSure * region.sure + constant);
+    return {regions, embeddings: chosen};
+  }
+
+  // The best proposals in pixels of the network's input (section 3.1.2).
+  propose(image) {
+    const {proposals, max_log_scale: most} = this.config;
+    const sizes = image.regions.map(({rows, columns}) => [rows, columns]);
+    const anchor = anchorsOf(proposals.anchors, sizes, image.strides);
+    const found = best(image.logits, proposals.pre_nms_top_n ?? undefined).map((number) => {
+      const box = decodeBox(anchor(number), image.offsets.subarray(4 * number, 4 * number + 4), most);
+      return {box: clip(box, image.inputWidth, image.inputHeight), logit: image.logits[number]};
+    }).filter(({box: [x1, y1, x2, y2]}) => x2 - x1 >= 1 && y2 - y1 >= 1);
+    const boxes = found.map(({box}) => box);
+    const kept = suppress(boxes, found.map(({logit}) => logit), proposals.nms_iou, proposals.post_nms_top_n);
+    return kept.map((number) => boxes[number]);
+  }
+
+  // The final boxes in pixels of the image, and the numbers of their proposals.
+  select(image, proposals, embeddings, logits) {
+    const offsets = linear(embeddings, this.offset);
+    const boxes = proposals.map((proposal, i) => {
+      const box = decodeBox(proposal, offsets.row(i), this.config.max_log_scale);
+      return clip(scale(box, image.width / image.inputWidth, image.height / image.inputHeight), image.width, image.height);
+    });
+    const rows = suppress(boxes, logits, this.config.final_nms).filter((row) => {
+      const [x1, y1, x2, y2] = boxes[row];
+      return x2 > x1 && y2 > y1;
+    });
+    return {boxes: rows.map((row) => boxes[row]), rows};
+  }
+
+  // The numbers of the regions to keep, best first; of those that overlap and are called alike the best.
+  rank(regions, captions) {
+    const most = this.config.repeat_nms ?? 1, kept = [];
+    for (const number of best(regions.map(({score}) => score))) {
+      const repeats = (other) => captions[other] === captions[number] && iou(regions[number].box, regions[other].box) > most;
+      if (!kept.some(repeats)) kept.push(number);
+    }
+    return kept;
+  }
+}

@@ -1,0 +1,125 @@
+// Features of regions from the maps of an image.
+
+import {Matrix, sideBySide} from "./matrix.js";
+
+// A map of the graph: {data (C, H, W), channels, rows, columns}.
+export function mapOf({dims, data}) {
+  return {data, channels: dims[1], rows: dims[2], columns: dims[3]};
+}
+
+// Sample a grid of size x size points in each box, at the level that suits the box (DenseCap, Eq. 3): (N, size^2 C).
+export function pool(levels, strides, boxes, size) {
+  const channels = levels[0].channels, points = size * size;
+  const tables = levels.map(cellsFirst);
+  const pooled = new Matrix(boxes.length, points * channels);
+  boxes.forEach((box, number) => {
+    const side = Math.sqrt(Math.max(box[2] - box[0], 0) * Math.max(box[3] - box[1], 0));
+    const level = strides.slice(1).filter((stride) => side >= 8 * stride).length;
+    const {rows, columns} = levels[level], cells = tables[level];
+    const [x1, y1, x2, y2] = box.map((value) => value / strides[level] - 0.5);
+    const across = neighbours(x1, x2, size, columns), down = neighbours(y1, y2, size, rows);
+    const out = pooled.row(number);
+    for (let v = 0; v < size; v++) {
+      for (let u = 0; u < size; u++) {
+        const place = (v * size + u) * channels;
+        for (const [row, high] of down[v]) {
+          for (const [column, wide] of across[u]) {
+            const weight = high * wide, cell = (row * columns + column) * channels;
+            for (let c = 0; c < channels; c++) out[place + c] += weight * cells[cell + c];
+          }
+        }
+      }
+    }
+  });
+  return pooled;
+}
+
+// A map (C, H, W) as (H W, C).
+function cellsFirst({data, channels, rows, columns}) {
+  const area = rows * columns, cells = new Float32Array(data.length);
+  for (let c = 0; c < channels; c++) for (let i = 0; i < area; i++) cells[i * channels + c] = data[c * area + i];
+  return cells;
+}
+
+// For each of the points from low to high the cells beside it that exist, with their weights.
+function neighbours(low, high, size, length) {
+  return Array.from({length: size}, (_, i) => {
+    const place = low + (high - low) * (size > 1 ? i / (size - 1) : 0), left = Math.floor(place), share = place - left;
+    return [[left, 1 - share], [left + 1, share]].filter(([cell, weight]) => cell >= 0 && cell < length && weight);
+  });
+}
+
+// Where boxes are in their image: corners and area as shares of it, (N, 5).
+function place(boxes, width, height) {
+  const rows = new Matrix(boxes.length, 5);
+  boxes.forEach(([x1, y1, x2, y2], i) => {
+    const [a, b, c, d] = [x1 / width, y1 / height, x2 / width, y2 / height];
+    rows.row(i).set([a, b, c, d, Math.max(c - a, 0) * Math.max(d - b, 0)]);
+  });
+  return rows;
+}
+
+// The mean of a map by shares of its rows and columns, for each of several regions: (N, C).
+function means({data, channels, rows, columns}, regions) {
+  const found = new Matrix(regions.length, channels), area = rows * columns;
+  regions.forEach(({down, across}, number) => {
+    const out = found.row(number);
+    for (let c = 0; c < channels; c++) {
+      let sum = 0;
+      for (const [y, high] of down) for (const [x, wide] of across) sum += high * wide * data[c * area + y * columns + x];
+      out[c] = sum;
+    }
+  });
+  return found;
+}
+
+// The share of an interval that lies in each cell.
+function shares(low, high, cells) {
+  const found = [];
+  for (let i = Math.max(0, Math.floor(low)); i < Math.min(cells, Math.ceil(high)); i++) {
+    const length = Math.min(high, i + 1) - Math.max(low, i);
+    if (length > 0) found.push([i, length]);
+  }
+  const total = found.reduce((sum, [, length]) => sum + length, 0);
+  return found.map(([i, length]) => [i, length / total]);
+}
+
+const sources = ({maps, head, strides}, levels, withHead) => {
+  const found = levels.map((stride) => [maps[strides.indexOf(stride)], stride]);
+  return withHead ? [...found, [head, strides[strides.length - 1]]] : found;
+};
+
+// The means of an image's maps over boxes, and where the boxes are: (N, D).
+export function boxFeatures(image, boxes, levels, withHead) {
+  const parts = sources(image, levels, withHead).map(([map, stride]) => means(map, boxes.map((box) => {
+    const [x1, y1, x2, y2] = box.map((value) => value / stride);
+    return {across: shares(x1, x2, map.columns), down: shares(y1, y2, map.rows)};
+  })));
+  return sideBySide([...parts, place(boxes, image.inputWidth, image.inputHeight)]);
+}
+
+// The mean of a map over all of it, (C).
+export const wholeMean = (map) => means(map, [{down: shares(0, map.rows, map.rows), across: shares(0, map.columns, map.columns)}]).data;
+
+// The cells of a map that each cell of a grid touches, as adaptive average pooling takes them.
+function windows(length, cells) {
+  return Array.from({length: cells}, (_, i) => {
+    const start = Math.floor((i * length) / cells), stop = Math.ceil(((i + 1) * length) / cells);
+    return Array.from({length: stop - start}, (_, k) => [start + k, 1 / (stop - start)]);
+  });
+}
+
+// The means of an image's maps over the cells of a grid, row by row, and the boxes of the cells.
+export function gridFeatures(image, cells, levels, withHead) {
+  const {inputWidth: width, inputHeight: height} = image, boxes = [];
+  for (let v = 0; v < cells; v++) {
+    for (let u = 0; u < cells; u++) {
+      boxes.push([(u / cells) * width, (v / cells) * height, ((u + 1) / cells) * width, ((v + 1) / cells) * height]);
+    }
+  }
+  const parts = sources(image, levels, withHead).map(([map]) => {
+    const down = windows(map.rows, cells), across = windows(map.columns, cells);
+    return means(map, boxes.map((_, i) => ({down: down[Math.floor(i / cells)], across: across[i % cells]})));
+  });
+  return {features: sideBySide([...parts, place(boxes, width, height)]), boxes};
+}

@@ -1,0 +1,186 @@
+// The model: one network and its questions, answered in the browser as saywhere answers them in Python.
+
+import {InferenceSession, Tensor, env} from "./ort.mjs";
+import {AttentionDecoder} from "./attention.js";
+import {scale as scaleBox, clip} from "./boxes.js";
+import {ClassEvidence} from "./classes.js";
+import {END, PhraseScorer, decode} from "./decoding.js";
+import {Detector} from "./detection.js";
+import {Weights, readFile} from "./files.js";
+import {gridFeatures, mapOf} from "./maps.js";
+import {layer, layerNorm, linear, relu} from "./matrix.js";
+import {NounTree} from "./nouns.js";
+import {decodeImage, prepare} from "./pixels.js";
+import {Chunker, Vocabulary, tokenize} from "./text.js";
+
+const LEAST = 1e-4; // no kind is taken to be less probable than this
+const EXTERNAL = "trunk.bin"; // what the graph calls the file of its weights
+const LONGEST = 200; // words of a phrase
+
+const here = (name) => new URL(`../model/${name}`, import.meta.url);
+const text = (buffer) => new TextDecoder().decode(buffer);
+const round = (value, digits) => Math.round(value * 10 ** digits) / 10 ** digits;
+const rounded = (boxes) => boxes.map((box) => box.map((value) => round(value, 2)));
+
+export class Model {
+  // Read what there is to say of a model; its files follow when they are needed. onBytes(bytes of a file) may count them.
+  static async open(onBytes = () => {}) {
+    return new Model(JSON.parse(text(await readFile(here("model.json.gz"), onBytes))), onBytes);
+  }
+
+  constructor(info, onBytes) {
+    [this.info, this.onBytes, this.parts] = [info, onBytes, info.parts];
+    this.files = new Map();
+  }
+
+  // Make something of files once.
+  once(name, make) {
+    if (!this.files.has(name)) {
+      const made = make();
+      made.catch(() => this.files.delete(name)); // a lost connection may come back
+      this.files.set(name, made);
+    }
+    return this.files.get(name);
+  }
+
+  read(name) {
+    return readFile(here(name), this.onBytes);
+  }
+
+  weights(part) {
+    return this.once(part, async () => new Weights(this.info.arrays[part], await this.read(`${part}.bin.gz`)));
+  }
+
+  session() {
+    return this.once("session", async () => {
+      const [runtime, graph, weights] = await Promise.all([
+        readFile(new URL("ort.wasm.gz", import.meta.url), this.onBytes), this.read("trunk.onnx.gz"), this.weights("trunk"),
+      ]);
+      env.wasm.wasmBinary = runtime;
+      env.wasm.numThreads = 1; // several need headers that a folder of files cannot send
+      env.logLevel = "error";
+      const size = this.info.arrays.trunk.reduce((sum, {values}) => sum + values.length, 0), data = new Float32Array(size);
+      let place = 0;
+      for (const {values} of this.info.arrays.trunk) {
+        data.set(values, place);
+        place += values.length;
+      }
+      for (const array of this.info.arrays.trunk) delete array.values; // ONNX Runtime has its own
+      const external = [{path: EXTERNAL, data: new Uint8Array(data.buffer)}];
+      return InferenceSession.create(new Uint8Array(graph), {externalData: external, executionProviders: ["wasm"]});
+    });
+  }
+
+  detector() {
+    return this.once("detector", async () => {
+      const {config, vocabulary} = this.info.densecap;
+      return new Detector(await this.weights("densecap"), config, new Vocabulary(vocabulary));
+    });
+  }
+
+  tree() {
+    return this.once("tree", async () => new NounTree(text(await this.read("nouns.tsv.gz")), this.info.nouns));
+  }
+
+  // What kinds of things regions show; null if the model has no classes.
+  classes() {
+    return this.once("class evidence", async () => {
+      if (!this.info.classes) return null;
+      const [weights, tree] = await Promise.all([this.weights("classes"), this.tree()]);
+      return new ClassEvidence(weights, this.info.classes.config, this.info.classes.kinds, tree);
+    });
+  }
+
+  chunker() {
+    return this.once("chunker", async () => {
+      const weights = new Weights(this.info.arrays.chunker, await this.read("chunker.bin.gz"));
+      return new Chunker(weights.get("weights"));
+    });
+  }
+
+  // Pass an image through the network once.
+  async encode(blob) {
+    const [decoded, session] = await Promise.all([decodeImage(blob), this.session()]);
+    const {width, height, pixels} = prepare(decoded, this.info.preprocess);
+    const found = await session.run({pixels: new Tensor("float32", pixels, [1, 3, height, width])});
+    const {strides} = this.info.preprocess;
+    const maps = (name) => strides.map((stride) => mapOf(found[`${name}${stride}`]));
+    return {
+      width: decoded.width, height: decoded.height, inputWidth: width, inputHeight: height, strides,
+      maps: maps("map"), regions: maps("region"), head: found.head ? mapOf(found.head) : null,
+      logits: found.logits.data, offsets: found.offsets.data,
+    };
+  }
+
+  async describe(image, {box, top = Infinity} = {}) {
+    const [detector, classes] = await Promise.all([this.detector(), this.classes()]);
+    const {regions} = box ? detector.detect(image, [inside(box, image)]) : (image.found ??= detector.detect(image));
+    let captions = regions.map(({caption}) => caption);
+    if (classes && detector.config.nouns && regions.length) {
+      const {noun_calibration: calibration, noun_threshold: least} = detector.config;
+      const posteriors = classes.posteriors(image, regions.map((region) => toInput(region.box, image)));
+      captions = regions.map(({caption, sure}, i) => classes.rename(posteriors[i], caption, sure, calibration, least));
+    }
+    const kept = box ? [0] : detector.rank(regions, captions).slice(0, top);
+    return {
+      width: image.width, height: image.height,
+      boxes: rounded(kept.map((row) => regions[row].box)),
+      scores: kept.map((row) => round(regions[row].score, 5)),
+      captions: kept.map((row) => captions[row]),
+    };
+  }
+
+  // The region of each phrase of a text: the likeliest to be there, to be called so, and to be of that kind.
+  async ground(image, {text: sentence}) {
+    const [detector, classes, chunker, tree] = await Promise.all([this.detector(), this.classes(), this.chunker(), this.tree()]);
+    const {regions, embeddings} = (image.found ??= detector.detect(image));
+    const rows = detector.rank(regions, regions.map(({caption}) => caption));
+    if (!rows.length) throw new Error("the model finds no region in it");
+    image.scorer ??= new PhraseScorer(detector.decoder, embeddings.pick(rows));
+    const phrases = chunker.cut(sentence), boxes = rows.map((row) => regions[row].box);
+    const nouns = phrases.map((phrase) => (classes ? tree.find(phrase) : null));
+    if (nouns.some(Boolean)) image.posteriors ??= classes.posteriors(image, boxes.map((box) => toInput(box, image)));
+    const chosen = phrases.map((phrase, p) => {
+      const tokens = detector.vocabulary.encode(phrase);
+      if (tokens.length > LONGEST) throw new Error(`a phrase has ${tokens.length} words; ${LONGEST} are the most`);
+      const logs = image.scorer.score(tokens), weight = this.kindWeight(tree, phrase);
+      const fits = rows.map((row, i) => {
+        const kind = nouns[p] ? Math.log(Math.max(classes.probability(image.posteriors[i], nouns[p]), LEAST)) : 0;
+        return logs[i] + Math.log(regions[row].score) + weight * kind;
+      });
+      return fits.indexOf(Math.max(...fits));
+    });
+    return {width: image.width, height: image.height, boxes: rounded(chosen.map((i) => boxes[i])), captions: phrases};
+  }
+
+  // The weight of the classes, larger for nouns that were rare in training.
+  kindWeight(tree, phrase) {
+    const {common, kind_weight: weight, rare_kind_weight: rare} = this.info.grounding;
+    const words = tokenize(phrase), {start, stop} = tree.head(words);
+    this.common ??= new Set(common);
+    return words.slice(start, stop).some((word) => !this.common.has(word)) ? rare : weight;
+  }
+
+  // A sentence, and where the model looked at each word.
+  async caption(image) {
+    const weights = await this.weights("captioner"), {config, vocabulary} = this.info.captioner;
+    const tell = (image.tell ??= (() => {
+      const decoder = new AttentionDecoder(weights, "captioner.decoder", config);
+      const whole = layerNorm(gridFeatures(image, 1, config.levels, config.head).features);
+      const {features, boxes} = gridFeatures(image, config.grid, config.levels, config.head);
+      const regions = relu(linear(layerNorm(features), layer(weights, "captioner.narrow")));
+      const bound = decoder.bind(regions), words = new Vocabulary(vocabulary);
+      const tokens = decode(bound, whole, config.decoding)[0].tokens.filter((token) => token !== END);
+      return {words: tokens.map((token) => words.tokens[token]), attention: bound.attention(whole, tokens), boxes};
+    })());
+    const boxes = tell.boxes.map((box) => clip(scaleBox(box, image.width / image.inputWidth, image.height / image.inputHeight), image.width, image.height));
+    return {
+      width: image.width, height: image.height, caption: tell.words.join(" "), words: tell.words, boxes: rounded(boxes),
+      attention: tell.attention.map((row) => row.map((value) => round(value, 5))),
+    };
+  }
+}
+
+const toInput = (box, image) => scaleBox(box, image.inputWidth / image.width, image.inputHeight / image.height);
+
+const inside = (box, {width, height}) => clip(box.split(",").map(Number), width, height);

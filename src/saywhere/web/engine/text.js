@@ -1,0 +1,89 @@
+// Words, vocabularies, and the phrases of a text.
+
+import {UNKNOWN} from "./decoding.js";
+
+const WORD = /[\p{L}\p{N}]+(?:'[\p{L}\p{N}]+)*/gu;
+const normal = (text) => text.normalize("NFKC").replaceAll("’", "'").toLowerCase();
+
+export const tokenize = (text) => normal(text).match(WORD) ?? [];
+
+export class Vocabulary {
+  constructor(tokens) {
+    this.tokens = tokens;
+    this.numbers = new Map(tokens.map((token, i) => [token, i]));
+  }
+
+  encode(text) {
+    return tokenize(text).map((word) => this.numbers.get(word) ?? UNKNOWN);
+  }
+
+  // The text of token ids up to END, which are words.
+  decode(ids) {
+    return ids.filter((id) => id > UNKNOWN).map((id) => this.tokens[id]).join(" ");
+  }
+}
+
+const [BEGIN, INSIDE, BEGIN_HIDDEN, INSIDE_HIDDEN, NONE, TAGS] = [1, 2, 3, 4, 9, 5];
+const BEFORE = {[INSIDE]: [BEGIN, INSIDE], [INSIDE_HIDDEN]: [BEGIN_HIDDEN, INSIDE_HIDDEN]};
+
+const CRC = Uint32Array.from({length: 256}, (_, n) => {
+  for (let bit = 0; bit < 8; bit++) n = n & 1 ? (n >>> 1) ^ 0xedb88320 : n >>> 1;
+  return n;
+});
+
+function crc32(text) {
+  let crc = ~0;
+  for (const byte of new TextEncoder().encode(text)) crc = (crc >>> 8) ^ CRC[(crc ^ byte) & 255];
+  return ~crc >>> 0;
+}
+
+// The tagger of models/chunker.py: an averaged perceptron over hashed features.
+export class Chunker {
+  constructor(weights) {
+    [this.weights, this.buckets] = [weights, weights.length / TAGS];
+  }
+
+  // The phrases of a text that name something visible; the text itself if there is none.
+  cut(text) {
+    const words = tokenize(text), gaps = normal(text).split(WORD);
+    const found = [];
+    this.tag(words, gaps).forEach((tag, i) => {
+      if (tag === BEGIN || tag === BEGIN_HIDDEN) found.push({words: [words[i]], visible: tag === BEGIN});
+      else if (BEFORE[tag] && found.length) found.at(-1).words.push(words[i]);
+    });
+    const visible = found.filter((phrase) => phrase.visible).map((phrase) => phrase.words.join(" "));
+    return visible.length ? visible : [text];
+  }
+
+  tag(words, gaps) {
+    const padded = ["<", "<", ...words, ">", ">"], marks = gaps.map(mark);
+    const tags = [NONE, NONE];
+    words.forEach((word, i) => {
+      const features = [...around(padded.slice(i, i + 5), marks[i], marks[i + 1]), ...history(tags.slice(-2), word, padded[i + 3])];
+      const sums = new Float64Array(TAGS);
+      for (const feature of features) {
+        const row = TAGS * (crc32(feature) & (this.buckets - 1));
+        for (let tag = 0; tag < TAGS; tag++) sums[tag] += this.weights[row + tag];
+      }
+      for (const [inside, before] of Object.entries(BEFORE)) if (!before.includes(tags.at(-1))) sums[inside] = -Infinity;
+      tags.push(sums.indexOf(Math.max(...sums)));
+    });
+    return tags.slice(2);
+  }
+}
+
+const mark = (gap) => (/[,;:.!?()]/.test(gap) ? "," : gap.includes("-") ? "-" : "");
+
+function around([second, left, word, right, fourth], before, after) {
+  const last = (text, count) => [...text].slice(-count).join("");
+  return [
+    "bias", `w ${word}`, `l ${left}`, `r ${right}`, `k ${second}`, `q ${fourth}`,
+    `w3 ${last(word, 3)}`, `w2 ${last(word, 2)}`, `l3 ${last(left, 3)}`, `r3 ${last(right, 3)}`,
+    `lw ${left} ${word}`, `wr ${word} ${right}`, `lr ${left} ${right}`, `kl ${second} ${left}`, `rq ${right} ${fourth}`,
+    `lwr ${left} ${word} ${right}`, `m ${before}${after}`, `mw ${before}|${after} ${word}`,
+  ];
+}
+
+const history = ([second, last], word, right) => [
+  `t ${last}`, `tt ${second}${last}`, `tw ${last} ${word}`, `tr ${last} ${right}`, `ttw ${second}${last} ${word}`,
+];

@@ -1,0 +1,222 @@
+"""Write the page without a server: the page of ``saywhere serve``, the model, and what answers in the browser."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from saywhere.engines.arrays.layers import Weights
+from saywhere.engines.arrays.requirements import refused_options
+from saywhere.engines.onnx import OnnxEngine
+from saywhere.errors import UserError
+from saywhere.files import write_atomically
+from saywhere.models import naming, nouns
+from saywhere.models.bundle import GRAPH, WEIGHTS, Bundle, GraphInfo
+from saywhere.models.chunker import Chunker
+from saywhere.text import RESERVED
+from saywhere.web.graph import place_weights
+from saywhere.web.runtime import NAME, VERSION, WebRuntime
+from saywhere.web.weights import Packed, compress, describe, half, pack, rounded, single
+
+INDEX, MANIFEST, BINARY = "index.html", "model/model.json.gz", "engine/ort.wasm.gz"
+"""The page, what the model is, and ONNX Runtime."""
+EXTERNAL = "trunk.bin"
+"""What the graph calls the file of its weights."""
+LATER = ("model/captioner", "model/chunker")
+"""Files that are not fetched before a tab asks for them."""
+SMALL = 1 << 14
+"""Numbers of a matrix that is not rounded: scores and offsets are such matrices."""
+POLICY = (
+    "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; worker-src 'self'; style-src 'self'; "
+    "connect-src 'self'; img-src 'self' blob: data:; media-src 'self' blob:; base-uri 'none'; form-action 'none'"
+)
+"""The page loads nothing but its own files."""
+NOTICES = (
+    (f"{NAME} {VERSION}: engine/ort.mjs and engine/ort.wasm.gz", "saywhere.web", "onnxruntime.LICENSE"),
+    ("WordNet, of which model/nouns.tsv.gz is made", "saywhere.models", "nouns.LICENSE"),
+)
+"""What others wrote, and the package and file of its notice."""
+
+
+def write_site(model: str | Path, folder: Path, runtime: Path | None = None) -> dict[str, int]:
+    """Write the page of a model into a folder, whole files only, the page itself last.
+
+    Args:
+        model: name or folder of a model with a graph and the part ``densecap``.
+        folder: that is made, or holds an earlier page.
+        runtime: package of ``onnxruntime-web``; see :class:`saywhere.web.runtime.WebRuntime`.
+
+    Returns:
+        the bytes of each file, by its path in the folder.
+
+    Raises:
+        UserError: the model cannot run in a browser, the folder holds another page, or there is no runtime.
+    """
+    bundle = Bundle.read(model)
+    require_browser(bundle)
+    if (folder / INDEX).exists() and not (folder / MANIFEST).exists():
+        raise UserError(f"{folder / INDEX} is not a page that saywhere export wrote: name another folder")
+    ours = page_files() | runtime_files(WebRuntime.open(runtime))
+    files = ours | model_files(bundle, len(ours[BINARY]))
+    for name in sorted(files, key=lambda name: name == INDEX):
+        write_atomically(folder / name, lambda stream, data=files[name]: stream.write(data))
+    return {name: len(data) for name, data in files.items()}
+
+
+def require_browser(bundle: Bundle) -> None:
+    """Refuse a model that the browser cannot run; ``UserError`` says why."""
+    if "densecap" not in bundle.configs:
+        raise UserError(f"{bundle.folder} has no part densecap, which finds the regions of the page")
+    if refused := refused_options(bundle.trunk, bundle.configs):
+        raise UserError(f"{bundle.folder}: only the engine torch runs {' and '.join(refused)}")
+    OnnxEngine(bundle)  # checks the graph and all shapes
+
+
+def page_files() -> dict[str, bytes]:
+    """Return the page's files, with answers from the browser in place of those of a server."""
+    page = resources.files("saywhere.serve").joinpath("page")
+    engine = resources.files("saywhere.web").joinpath("engine")
+    files = {f"page/{file.name}": file.read_bytes() for file in page.iterdir()}
+    files |= {f"engine/{file.name}": file.read_bytes() for file in engine.iterdir()}
+    files["page/server.js"] = files.pop("engine/server.js")
+    head = f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n<title>'
+    files[INDEX] = files.pop(f"page/{INDEX}").decode().replace("<title>", head, 1).encode()
+    return files
+
+
+def runtime_files(runtime: WebRuntime) -> dict[str, bytes]:
+    """Return ONNX Runtime's files, and the notices of what others wrote."""
+    texts = [f"{what}\n\n{resources.files(place).joinpath(file).read_text('utf-8')}" for what, place, file in NOTICES]
+    return {
+        "engine/ort.mjs": _without_map(runtime.script),
+        BINARY: compress(runtime.binary),
+        "NOTICES.txt": "\n\n".join(texts).encode(),
+    }
+
+
+def _without_map(script: bytes) -> bytes:
+    """A script without the name of a file for debuggers, which is not there."""
+    return script[: script.rfind(b"//# sourceMappingURL=")] if b"//# sourceMappingURL=" in script else script
+
+
+def model_files(bundle: Bundle, runtime_bytes: int = 0) -> dict[str, bytes]:
+    """Return the files of the model, of its parts those that the browser runs.
+
+    Args:
+        bundle: the model.
+        runtime_bytes: of the file that is fetched beside them before the first answer.
+    """
+    weights = Weights.open(bundle.folder / WEIGHTS)
+    densecap = _densecap(weights, bundle.configs["densecap"].pool_size ** 2)
+    parts = {"trunk": trunk_weights(bundle, weights.below("trunk")), "densecap": densecap}
+    parts |= {part: _part(weights, part) for part in ("classes", "captioner") if _runs(bundle, part)}
+    table = Chunker.load().weights.astype(np.float16)
+    parts["chunker"] = {"weights": half(table.reshape(1, -1))}
+    files = {f"model/{part}.bin.gz": pack(arrays) for part, arrays in parts.items()}
+    files["model/trunk.onnx.gz"] = compress(_graph(bundle, parts["trunk"]))
+    files["model/nouns.tsv.gz"] = compress(nouns.TABLE.read_bytes())
+    info = _facts(bundle, [part for part in ("densecap", "captioner") if part in parts])
+    info["arrays"] = {part: describe(arrays) for part, arrays in parts.items()}
+    first = [name for name in files if not name.startswith(LATER)]
+    info["bytes"] = runtime_bytes + sum(len(files[name]) for name in first)
+    files[MANIFEST] = compress(json.dumps(info, ensure_ascii=False, separators=(",", ":")).encode())
+    return files
+
+
+def _runs(bundle: Bundle, part: str) -> bool:
+    """Whether the browser runs a part: of captioners those that attend to a grid."""
+    config = bundle.configs.get(part)
+    return config is not None and (part != "captioner" or (config.decoder, config.attend_to) == ("attention", "grid"))
+
+
+def trunk_weights(bundle: Bundle, weights: Weights) -> dict[str, Packed]:
+    """Return the trunk's weights by the graph's names: in half precision, with normalisation in the factors of rows."""
+    arrays: dict[str, Packed] = {}
+    for name, source in GraphInfo.read(bundle.folder).weights.items():
+        layer = weights.below(source.layer)
+        scale = shift = None
+        if source.normalisation is not None:
+            norm = weights.below(source.normalisation)
+            scale = norm["weight"] / np.sqrt(norm["running_var"] + np.float32(source.eps))
+            shift = norm["bias"] - norm["running_mean"] * scale
+        stored = layer.stored(source.kind) if layer.has(source.kind) else np.zeros(0, np.float16)
+        if source.kind == "weight" and stored.ndim > 1:
+            arrays[name] = half(stored, scale)
+        elif scale is not None and shift is not None:
+            arrays[name] = single(stored.astype(np.float32) * scale + shift if len(stored) else shift)
+        else:
+            arrays[name] = single(stored)
+    return arrays
+
+
+def _graph(bundle: Bundle, arrays: Mapping[str, Packed]) -> bytes:
+    places: dict[str, tuple[int, int]] = {}
+    start = 0
+    for name, array in arrays.items():
+        length = 4 * int(np.prod(array.shape))
+        places[name] = (start, length)
+        start += length
+    return place_weights((bundle.folder / GRAPH).read_bytes(), EXTERNAL, places)
+
+
+def _densecap(weights: Weights, points: int) -> dict[str, Packed]:
+    """The dense captioner's weights: its first layer in the order of the points, and its normalisation folded in."""
+    arrays = _part(weights, "densecap")
+    head, decoder = "densecap.region_head.layers.1.weight", "densecap.decoder.encode"
+    first = weights[head]
+    by_point = first.reshape(len(first), -1, points).transpose(0, 2, 1)
+    arrays[head] = rounded(np.ascontiguousarray(by_point).reshape(len(first), -1))
+    norm = weights.below(f"{decoder}.1")
+    scale = norm["weight"] / np.sqrt(norm["running_var"] + np.float32(1e-5))
+    shift = norm["bias"] - norm["running_mean"] * scale
+    for name in [name for name in arrays if name.startswith(f"{decoder}.")]:
+        del arrays[name]
+    arrays[f"{decoder}.weight"] = rounded(weights[f"{decoder}.0.weight"] * scale[:, None])
+    arrays[f"{decoder}.bias"] = single(weights[f"{decoder}.0.bias"] * scale + shift)
+    return arrays
+
+
+def _part(weights: Weights, part: str) -> dict[str, Packed]:
+    """The weights of a part, by their whole names."""
+    below = weights.below(part)
+    stored = {
+        f"{part}.{name}": below.stored(name) for name in below.names() if not name.endswith("num_batches_tracked")
+    }
+    return {name: single(a) if a.ndim < 2 else half(a) if a.size <= SMALL else rounded(a) for name, a in stored.items()}
+
+
+def _facts(bundle: Bundle, parts: list[str]) -> dict[str, Any]:
+    """What the browser must know of the model beside its weights."""
+    configs, vocabularies, trunk = bundle.configs, bundle.vocabularies, bundle.trunk
+    facts: dict[str, Any] = {"name": bundle.folder.name, "parts": parts}
+    facts["preprocess"] = {
+        "long_side": trunk.long_side, "multiple": trunk.multiple, "mean": bundle.mean, "std": bundle.std,
+        "strides": trunk.strides,
+    }  # fmt: skip
+    for part in parts:
+        facts[part] = {"config": configs[part].to_dict(), "vocabulary": vocabularies[part].tokens}
+    if "classes" in configs:
+        kinds = vocabularies["classes"].tokens[len(RESERVED) :]
+        facts["classes"] = {"config": configs["classes"].to_dict(), "kinds": kinds}
+    facts["grounding"] = _grounding(bundle)
+    facts["nouns"] = {
+        "irregular": nouns.IRREGULAR, "after": sorted(nouns.AFTER), "articles": sorted(nouns.ARTICLES),
+        "amounts": sorted(nouns.AMOUNTS), "determiners": sorted(naming.DETERMINERS),
+    }  # fmt: skip
+    return facts
+
+
+def _grounding(bundle: Bundle) -> dict[str, Any]:
+    """How much the classes count where a phrase is placed, and the words that are not rare."""
+    from saywhere.configs.aligner import GroundingConfig
+
+    aligner = bundle.configs.get("aligner")
+    config = GroundingConfig() if aligner is None else aligner.grounding
+    words = bundle.vocabularies["densecap" if aligner is None else "aligner"].counts
+    common = [word for word, count in words.items() if count >= config.rare]
+    return {"kind_weight": config.kind_weight, "rare_kind_weight": config.rare_kind_weight, "common": common}

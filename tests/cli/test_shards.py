@@ -1,0 +1,143 @@
+"""``saywhere describe`` and ``index`` with shards, as they are typed, in several processes that are killed."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+from photographs import noise
+from shard_process import run_processes
+from typer.testing import CliRunner, Result
+
+from saywhere import cli
+from saywhere.search.store import Stamp, Store
+
+QUICK = ("--threads", "1", "--batch", "1")
+
+
+@pytest.fixture
+def album(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Twelve images, four of them in an archive."""
+    monkeypatch.chdir(tmp_path)
+    Path("album").mkdir()
+    for number in range(12):
+        noise(64, 48, number).save(f"album/{number:02}.png")
+    with tarfile.open("shard.tar", "w") as archive:
+        for number in range(4):
+            archive.add(f"album/{number:02}.png", f"{number:02}.png")
+            Path(f"album/{number:02}.png").unlink()
+    return tmp_path
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(cli.app, [*map(str, arguments)], catch_exceptions=False)
+
+
+def test_three_processes_of_which_three_are_killed_describe_what_one_does(album: Path) -> None:
+    images = ("describe", "shard.tar", "album", *QUICK)
+    assert run(*images, "--json", "one.jsonl").exit_code == 0
+    describe = "saywhere.models.model:Model.describe"
+    kills = (f"{describe} 2", f"{describe} 3", "saywhere.inference.results:ResultsFile.merge 2")
+    assert run_processes((*images, "--json", "many.jsonl", "--shards", 4), 3, kills, album / "kills") == 3
+    assert Path("many.jsonl").read_bytes() == Path("one.jsonl").read_bytes()
+    assert sorted(path.name for path in album.iterdir() if "many" in path.name) == ["many.jsonl"]
+
+
+def test_shards_one_by_one_and_those_that_failed_again(album: Path) -> None:
+    good = Path("album/05.png").read_bytes()
+    Path("album/05.png").write_bytes(b"away")
+    command = ("describe", "shard.tar", "album", "--json", "r.jsonl", "--shards", 3, *QUICK)
+    first = run(*command, "--shard", 1)
+    assert first.exit_code == 1 and "shard 1 of 3: 3 described, 1 skipped\n2 of 3 shards are" in first.stdout
+    assert first.stderr == "skipped: album/05.png: not an image in a known format\n"
+    rows = [json.loads(line) for line in Path("r.jsonl.shards/00001.jsonl").read_text().splitlines()]
+    assert [row["image"] for row in rows] == ["album/04.png", "album/06.png", "album/07.png"]
+    assert run(*command, "--shard", 1).stdout == "2 of 3 shards are not done yet\n"
+    Path("album/05.png").write_bytes(good)
+    again = run(*command, "--shard", 1, "--retry-failed")
+    assert again.exit_code == 0 and "shard 1 of 3: 4 described\n" in again.stdout
+    assert run(*command, "--shard", 2).exit_code == 0 and not Path("r.jsonl").exists()
+    last = run(*command)
+    assert last.exit_code == 0, last.output
+    assert last.stdout.endswith("all 3 shards are done: 12 described; 0 skipped; written: r.jsonl\n")
+    assert len(Path("r.jsonl").read_text().splitlines()) == 12
+    noise(64, 48, 99).save("album/new.png")
+    assert run(*command).stdout.endswith("all 3 shards are done: 1 described; 0 skipped; written: r.jsonl\n")
+
+
+def test_three_processes_of_which_three_are_killed_make_the_index_of_one(album: Path) -> None:
+    images = ("index", "shard.tar", "album", *QUICK)
+    assert run(*images, "--index", "one").exit_code == 0
+    embed = "saywhere.models.model:Model.embed"
+    kills = (f"{embed} 2", f"{embed} 3", "saywhere.search.store:Store.look_up 2")
+    assert run_processes((*images, "--index", "many", "--shards", 4), 3, kills, album / "kills") == 3
+    assert contents(Path("many")) == contents(Path("one"))
+    assert not Path("many/shards").exists()
+
+
+def contents(folder: Path) -> tuple[dict[str, bytes], dict[str, Stamp]]:
+    """The vectors of an index, and what it knows of the files."""
+    with Store(folder) as store:
+        return {path.name: path.read_bytes() for path in folder.glob("*.bin")}, store.stamps()
+
+
+def test_an_index_is_kept_up_to_date_in_shards(album: Path) -> None:
+    """New, changed, damaged and vanished images, in folders and in archives, as without shards."""
+    command = ("index", "shard.tar", "album", *QUICK)
+    for name in ("one", "many"):
+        assert run(*command, "--index", name).stdout == "12 added, 0 updated, 0 unchanged, 0 removed, 0 skipped\n"
+    assert run(*command, "--index", "one").stdout == "0 added, 0 updated, 12 unchanged, 0 removed, 0 skipped\n"
+    with tarfile.open("shard.tar", "w") as archive:
+        for number in (2, 1):  # two are gone, and two as they were, but elsewhere in a new file
+            noise(64, 48, number).save(f"{number:02}.png")
+            archive.add(f"{number:02}.png")
+    Path("album/05.png").unlink()
+    noise(64, 48, 99).save("album/06.png")
+    noise(64, 48, 98).save("album/12.png")
+    Path("album/07.png").write_bytes(b"damaged")
+    result = run(*command, "--index", "one")
+    assert result.stdout == "1 added, 1 updated, 7 unchanged, 3 removed, 1 skipped\n"
+    sharded = run(*command, "--index", "many", "--shards", 3)
+    assert sharded.exit_code == 1 and sharded.stdout.endswith(f"all 3 shards are done\n{result.stdout}")
+    assert sharded.stderr == result.stderr == "skipped: album/07.png: not an image in a known format\n"
+    assert contents(Path("many")) == contents(Path("one"))
+    assert run("index", "album/08.png", "--index", "one").stdout.startswith(
+        "0 added, 0 updated, 1 unchanged, 0 removed"
+    )
+    hits = run("search", "a dog", "--index", "one", "--json", "--out", "drawn", "--threads", "1")
+    found = [json.loads(line)["image"] for line in hits.stdout.splitlines() if line.startswith("{")]
+    assert {str(album / "shard.tar" / "01.png"), str(album / "shard.tar" / "02.png")} < set(found)
+    assert hits.exit_code == 0 and len(list(Path("drawn").iterdir())) == len(found) == 9
+
+
+def test_a_ray_cluster_of_two_makes_the_index_of_one(album: Path) -> None:
+    pytest.importorskip("ray")
+    images = ("index", "shard.tar", "album", *QUICK)
+    assert run(*images, "--index", "one").exit_code == 0
+    ray = (*images, "--index", "many", "--shards", 4, "--launcher", "ray", "--workers", 2)
+    assert run_processes(ray, 1, (), album / "kills") == 0
+    assert contents(Path("many")) == contents(Path("one"))
+
+
+def test_options_that_do_not_fit_are_one_line(album: Path) -> None:
+    for arguments, message in (
+        (("describe", "album", "--shards", 2), "--shards needs --json FILE"),
+        (("describe", "album", "--shards", 2, "--out", "o", "--format", "densecap"), "and no --format"),
+        (("describe", "album", "--json", "r.jsonl", "--shard", 0), "--shard is for images in shards: give --shards N"),
+        (("describe", "album", "--json", "r.jsonl", "--retry-failed"), "--retry-failed is for images in shards"),
+        (("describe", "album", "--json", "r.jsonl", "--shards", 2, "--shard", 2), "counted from 0 to 1"),
+        (("index", "album", "--index", "i", "--shards", 2, "--repair"), "--repair is for one process"),
+        (("index", "@-", "--index", "i", "--shards", 2), "give @FILE instead of @-"),
+        (("index", "album", "--index", "i", "--launcher", "ray"), "--launcher needs --shards N"),
+        (("index", "album", "--index", "i", "--workers", 2), "--workers is for --launcher"),
+    ):
+        result = run(*arguments)
+        assert result.exit_code == 2 and message in result.stderr, result.output
+        assert result.stderr.startswith("error: ") and result.stderr.count("\n") == 1
+    assert not Path("i").exists() and not Path("r.jsonl").exists()
+    command = ("describe", "album", "--json", "r.jsonl", "--shards", 2, "--shard", 0, *QUICK)
+    assert run(*command).exit_code == 0
+    changed = run(*command, "--top", 3)
+    assert changed.exit_code == 2 and "was begun otherwise (top: 10, now 3)" in changed.stderr

@@ -1,0 +1,162 @@
+"""Images in tar archives: sound, damaged and strange ones."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from photographs import noise, png, quarters
+
+from saywhere.archives import list_archive, read_member
+from saywhere.errors import UserError
+from saywhere.images import ImageError, open_image
+from saywhere.inference import describe_images, find_images, out_path
+from tests.stubs import StubModel
+
+
+def png_of(seed: int) -> bytes:
+    stream = io.BytesIO()
+    noise(20, 10, seed).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def write_tar(path: Path, files: dict[str, bytes], format: int = tarfile.PAX_FORMAT, **options: object) -> Path:
+    with tarfile.open(path, "w", format=format, **options) as archive:
+        for name, data in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    return path
+
+
+@pytest.fixture
+def shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Three images as webdataset lays them out, with their captions."""
+    monkeypatch.chdir(tmp_path)
+    files: dict[str, bytes] = {}
+    for number in range(3):
+        files |= {f"{number:03}.png": png_of(number), f"{number:03}.txt": b"a caption", f"{number:03}.json": b"{}"}
+    return write_tar(Path("shard.tar"), files)
+
+
+def names(*paths: str | Path) -> list[str]:
+    return [source.name for source in find_images(paths)]
+
+
+def test_images_of_an_archive_are_those_that_were_put_in(shard: Path) -> None:
+    assert names(shard) == ["shard.tar/000.png", "shard.tar/001.png", "shard.tar/002.png"]
+    for number, source in enumerate(find_images([shard])):
+        np.testing.assert_array_equal(open_image(source.path).pixels, noise(20, 10, number))
+    assert out_path(Path("out"), find_images([shard])[1]).as_posix() == "out/shard.tar/001.png"
+    assert names("shard.tar/001.png") == ["shard.tar/001.png"], "one of them can be named"
+    with pytest.raises(UserError, match=r"^shard\.tar/003\.png: no such file or folder$"):
+        find_images(["shard.tar/003.png"])
+    done = list(describe_images(StubModel(), find_images([shard]), batch=2))
+    assert [len(one.result or ()) for one in done] == [2, 2, 2]
+
+
+def test_archives_are_found_by_patterns_and_not_in_folders(shard: Path) -> None:
+    Path("shards/sub.tar").mkdir(parents=True)
+    (Path("shards/sub.tar") / "a.png").write_bytes(png_of(5))
+    for number in range(2):
+        write_tar(Path(f"shards/{number}.tar"), {"x.png": png_of(number)})
+    assert names("shards/*.tar") == ["shards/0.tar/x.png", "shards/1.tar/x.png", "shards/sub.tar/a.png"]
+    assert names("shards") == ["shards/sub.tar/a.png"], "a folder may be called so"
+    Path("shards/sub.tar/a.png").unlink()
+    with pytest.raises(UserError, match=r"no images in this folder .* give the pattern 'shards/\*\.tar'"):
+        find_images(["shards"])
+
+
+@pytest.mark.parametrize("format", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT])
+def test_every_kind_of_archive_is_whole(tmp_path: Path, format: int) -> None:
+    long = "/".join(["folder"] * 12) + "/image.png"
+    shard = write_tar(tmp_path / "a.tar", {"./b/1.png": b"one", long: b"two", "/3.png": b"three"}, format)
+    listing = list_archive(shard)
+    assert (list(listing.members), listing.damage) == (["b/1.png", long, "3.png"], "")
+    assert read_member(f"{shard}/{long}") == b"two"
+
+
+def test_headers_for_all_files_and_archives_behind_archives_are_no_damage(tmp_path: Path) -> None:
+    first = write_tar(tmp_path / "a.tar", {"1.png": b"one"}, pax_headers={"comment": "made by a test"})
+    second = write_tar(tmp_path / "b.tar", {"2.png": b"two"}, pax_headers={"comment": "another"})
+    both = tmp_path / "both.tar"
+    both.write_bytes(first.read_bytes() + second.read_bytes())
+    assert (list(list_archive(both).members), list_archive(both).damage) == (["1.png", "2.png"], "")
+
+
+def test_what_is_hidden_or_outside_is_left_out(tmp_path: Path) -> None:
+    files = {"._a.png": b"", ".git/b.png": b"", "../c.png": b"", "d/../../e.png": b"", "f.png": b""}
+    assert list(list_archive(write_tar(tmp_path / "a.tar", files)).members) == ["f.png"]
+
+
+def test_a_damaged_header_costs_its_file_and_is_reported(shard: Path) -> None:
+    data = bytearray(shard.read_bytes())
+    place = list_archive(shard).members["001.png"][0]
+    data[place - 512 : place - 400] = b"\xff" * 112
+    shard.write_bytes(data)
+    assert names(shard) == ["shard.tar/000.png", "shard.tar/002.png", "shard.tar"]
+    done = list(describe_images(StubModel(), find_images([shard])))
+    assert [one.error and one.error.split(":")[0] for one in done] == [None, None, "damaged archive"]
+    assert "are no files" in (done[2].error or "")
+
+
+@pytest.mark.parametrize("kept", [0.5, 0.9])
+def test_an_archive_that_was_cut_gives_what_is_left(shard: Path, kept: float) -> None:
+    listing = list_archive(shard)
+    start, size = listing.members["002.png"]
+    data = shard.read_bytes()
+    shard.write_bytes(data[: start + int(kept * size)])
+    done = {one.source.name: one.error for one in describe_images(StubModel(), find_images([shard]))}
+    assert [done["shard.tar/000.png"], done["shard.tar/001.png"]] == [None, None]
+    assert "ends within a file" in str(done["shard.tar"]) and len(done) in (3, 4)
+    assert all(error for name, error in done.items() if name.endswith("002.png"))
+
+
+def test_a_damaged_image_costs_only_itself(shard: Path) -> None:
+    write_tar(shard, {"a.png": png_of(1), "b.png": b"no image", "c.png": b"", "d.png": png(9, 9, 8, 2, b"")})
+    done = {one.source.name: one.error for one in describe_images(StubModel(), find_images([shard]))}
+    assert done["shard.tar/a.png"] is None
+    assert done["shard.tar/b.png"] == "not an image in a known format"
+    assert done["shard.tar/c.png"] == "empty file" and "damaged" in str(done["shard.tar/d.png"])
+
+
+def test_what_is_no_archive_is_skipped_beside_others(shard: Path) -> None:
+    Path("bad.tar").write_bytes(b"no archive" * 300)
+    Path("short.tar").write_bytes(b"x")
+    done = {one.source.name: one.error for one in describe_images(StubModel(), find_images(["*.tar"]))}
+    assert done["bad.tar"] == done["short.tar"] == "not a tar archive (compressed ones are not read)"
+    assert sum(error is None for error in done.values()) == 3
+
+
+def test_an_archive_without_images_is_a_wrong_path(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no images in this archive"):
+        find_images([write_tar(tmp_path / "a.tar", {"readme.txt": b"hello"})])
+    with pytest.raises(UserError, match="no images in this archive"):
+        find_images([write_tar(tmp_path / "empty.tar", {})])
+
+
+def test_an_archive_that_changes_is_read_anew(shard: Path) -> None:
+    assert names(shard)[0] == "shard.tar/000.png"
+    write_tar(shard, {"new.png": png_of(9)})
+    os.utime(shard, ns=(1, 1))
+    assert names(shard) == ["shard.tar/new.png"]
+    with pytest.raises(ImageError, match=r"shard\.tar/000\.png: no such file"):
+        open_image("shard.tar/000.png")
+
+
+def test_a_list_names_images_and_archives(shard: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quarters().save("a.png")
+    Path("list.txt").write_bytes(b"a.png\n\r\nshard.tar\r\ngone.png\n")
+    assert names("@list.txt") == ["a.png", *names(shard), "gone.png"]
+    done = {one.source.name: one.error for one in describe_images(StubModel(), find_images(["@list.txt"]))}
+    assert [name for name, error in done.items() if error] == ["gone.png"] and done["gone.png"] == "no such file"
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a.png\nshard.tar/001.png\n")))
+    assert names("@-") == ["a.png", "shard.tar/001.png"]
+    with pytest.raises(UserError, match="@none: this list cannot be read"):
+        find_images(["@none"])
+    Path("@a.png").write_bytes(b"")
+    assert names("@a.png") == ["@a.png"], "a file that is there is no list"

@@ -1,0 +1,54 @@
+"""WebVTT captions: what is shown when."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+
+from saywhere.video.captions import Cue, cues, write_captions
+
+
+def test_a_caption_changes_when_a_phrase_begins_or_ends():
+    spans = [(0.0, (4.0, 0.5, "a dog")), (1.0, (3.0, 0.9, "a cat"))]
+    assert list(cues(spans)) == [
+        Cue(0.0, 1.0, ("a dog",)),
+        Cue(1.0, 3.0, ("a cat", "a dog")),
+        Cue(3.0, 4.0, ("a dog",)),
+    ]
+
+
+def test_the_best_phrases_are_shown_each_once_and_gaps_are_empty():
+    spans = [
+        (0.0, (1.0, score, phrase)) for score, phrase in [(0.1, "e"), (0.9, "a"), (0.8, "a"), (0.7, "b"), (0.6, "c")]
+    ]
+    assert list(cues([*spans, (5.0, (6.0, 0.5, "d")), (6.0, (7.0, 0.5, "d"))])) == [
+        Cue(0.0, 1.0, ("a", "b", "c")),
+        Cue(5.0, 7.0, ("d",)),
+    ]
+
+
+def test_captions_agree_with_a_slow_count():
+    rng = random.Random(0)
+    spans = sorted((float(s := rng.randrange(50)), (float(s + rng.randrange(1, 9)), rng.random(), rng.choice("abcdef")))
+                   for _ in range(60))  # fmt: skip
+    found = list(cues(spans))
+    assert all(a.end <= b.start for a, b in itertools.pairwise(found))
+    for second in range(60):
+        active = sorted((-score, phrase) for start, (end, score, phrase) in spans if start <= second < end)
+        phrases = tuple(dict.fromkeys(phrase for _, phrase in active))[:3]
+        assert [cue.phrases for cue in found if cue.start <= second < cue.end] == ([phrases] if phrases else [])
+
+
+def test_the_file(tmp_path):
+    rows = [
+        {"video": "v", "track": 2, "start": 1.0, "end": 2.5, "phrase": "R&D <b>\nnow", "score": 0.5},
+        {"video": "v", "track": 1, "start": 0.0, "end": 3600.25, "phrase": "a dög", "score": 0.9},
+        {"video": "v", "scene": 1, "start": 0.0, "end": 3600.25},
+    ]
+    (tmp_path / "tracks").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_captions(tmp_path / "a.vtt", tmp_path / "tracks")
+    assert (tmp_path / "a.vtt").read_text(encoding="utf-8") == (
+        "WEBVTT\n\n00:00:00.000 --> 00:00:01.000\na dög\n\n00:00:01.000 --> 00:00:02.500\na dög\n"
+        "R&amp;D &lt;b&gt; now\n\n00:00:02.500 --> 01:00:00.250\na dög\n"
+    )

@@ -1,0 +1,336 @@
+"""``saywhere describe`` on videos: tracks and times, the files, kills, damage, folders and cameras."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner, Result
+from video_clips import SquareModel, Timed, damage, moving, plate, write_clip
+
+import saywhere
+from saywhere import cli
+from saywhere.video.following import LOOKS_A_PART
+
+FILES = ("clip.mp4", "clip.tracks.jsonl", "clip.vtt")
+
+
+@pytest.fixture
+def model(monkeypatch, tmp_path) -> SquareModel:
+    stub = SquareModel()
+    monkeypatch.setattr(saywhere, "load", lambda *_, **__: stub, raising=False)
+    monkeypatch.chdir(tmp_path)
+    return stub
+
+
+def describe(*arguments: object) -> Result:
+    return CliRunner().invoke(cli.app, ["describe", *map(str, arguments)], catch_exceptions=False)
+
+
+def two_scenes() -> list[Timed]:
+    """Two seconds by day with a red and a blue square, and one by night with a green one."""
+    night = (Timed(2 + n / 10, plate(20, {"green": (20 + 4 * n, 40)})) for n in range(10))
+    return [*moving(2), *night]
+
+
+def rows(path: str) -> list[dict]:
+    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+
+
+def spans(path: str) -> list[tuple]:
+    return [(row["phrase"], row["start"], row["end"]) for row in rows(path) if "track" in row]
+
+
+def frames(path: str) -> dict[float, np.ndarray]:
+    with av.open(path) as file:
+        return {round(frame.time, 3): frame.to_ndarray(format="rgb24") for frame in file.decode(video=0)}
+
+
+def test_tracks_are_printed_if_no_file_is_given(model):
+    write_clip(Path("clip.mp4"), two_scenes())
+    result = describe("clip.mp4", "--every", "0.2s")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.splitlines() == [
+        "00:00:00.000  00:00:02.000  0.90  a red square",
+        "00:00:00.000  00:00:02.000  0.50  a blue square",
+        "00:00:02.000  00:00:03.000  0.90  a green square",
+        "clip.mp4: 3 tracks in 2 scenes, 15 looks",
+    ]
+    assert sorted(os.listdir()) == ["clip.mp4"]
+
+
+def test_tracks_captions_and_the_annotated_video_are_written(model):
+    write_clip(Path("clip.mp4"), two_scenes())
+    result = describe("clip.mp4", "--every", "200ms", "--out", "drawn")
+    assert result.exit_code == 0 and "written: drawn/clip.mp4, drawn/clip.vtt, drawn/clip.tracks.jsonl" in result.stdout
+    assert sorted(os.listdir("drawn")) == sorted(FILES)
+    red, blue, day, green, night = rows("drawn/clip.tracks.jsonl")
+    assert red["times"] == [round(n / 5, 3) for n in range(10)]
+    np.testing.assert_allclose(red["boxes"], [[10 + 4 * n, 10, 50 + 4 * n, 50] for n in range(10)], atol=3)
+    assert (blue["phrase"], blue["looks"]) == ("a blue square", 10)
+    assert day == {"video": "clip.mp4", "scene": 1, "start": 0.0, "end": 2.0}
+    assert (green["track"], green["start"], green["end"]) == (3, 2.0, 3.0)
+    assert night == {"video": "clip.mp4", "scene": 2, "start": 2.0, "end": 3.0}
+    assert Path("drawn/clip.vtt").read_text() == (
+        "WEBVTT\n\n00:00:00.000 --> 00:00:02.000\na red square\na blue square\n"
+        "\n00:00:02.000 --> 00:00:03.000\na green square\n"
+    )
+
+
+def test_the_annotated_video_has_the_frames_with_boxes_that_move_along(model):
+    write_clip(Path("clip.mp4"), moving(2))
+    assert describe("clip.mp4", "--every", "0.5s", "--out", "drawn").exit_code == 0
+    plain, drawn = frames("clip.mp4"), frames("drawn/clip.mp4")
+    assert list(drawn) == list(plain)
+    for time in (0.0, 0.3, 0.7, 1.2):
+        changed = np.abs(drawn[time].astype(int) - plain[time]).max(axis=2) > 80
+        left = round(10 + 20 * time)
+        assert changed[20:50, left : left + 2].mean() > 0.7  # the left edge of the red square's box
+        assert changed[90:120, 10:90].mean() < 0.01
+
+
+def test_boxes_stay_put_if_the_looks_are_too_far_apart(model):
+    write_clip(Path("clip.mp4"), moving(4))
+    assert describe("clip.mp4", "--every", "3.5s", "--out", "drawn").exit_code == 0
+    plain, drawn = frames("clip.mp4"), frames("drawn/clip.mp4")
+    for time, left in ((3.0, 10), (3.4, 10), (3.5, 80)):
+        changed = np.abs(drawn[time].astype(int) - plain[time]).max(axis=2) > 80
+        assert changed[20:50, left : left + 2].mean() > 0.7
+
+
+def test_a_variable_rate_and_a_turned_camera(model):
+    times = [0, 0.03, 0.9, 1.0, 1.04, 2.6, 2.7, 2.8, 4.0]
+    upright = [plate(230, {"red": (20, 10), "blue": (140, 80)}) for _ in times]
+    stored = [Timed(t, image.rotate(90, expand=True)) for t, image in zip(times, upright, strict=True)]
+    write_clip(Path("clip.mp4"), stored, rotation=-90)
+    assert describe("clip.mp4", "--every", "0.5s", "--json", "tracks.jsonl").exit_code == 0
+    red, blue, _ = rows("tracks.jsonl")
+    assert red["times"] == blue["times"] == [0, 0.9, 1.0, 2.6, 4.0]
+    assert (red["start"], red["phrase"], blue["phrase"]) == (0, "a red square", "a blue square")
+    assert red["end"] >= 4.0
+    np.testing.assert_allclose(red["boxes"], [[20, 10, 60, 50]] * 5, atol=3)
+    np.testing.assert_allclose(blue["boxes"], [[140, 80, 180, 120]] * 5, atol=3)
+
+
+SECONDS = LOOKS_A_PART / 10 * 2.5
+"""Of a clip that is looked at ten times a second: two parts are whole, and half of a third."""
+
+
+def disturbed(stop: int, clip: str = "clip.mp4") -> list[str]:
+    """The words of ``describe`` in a process that is killed at a look."""
+    script = "\n".join((
+        "import os, signal, sys",
+        f"sys.path.insert(0, {str(Path(__file__).parents[1])!r})",
+        "import saywhere",
+        "from saywhere import cli",
+        "from video_clips import SquareModel",
+        "model = SquareModel()",
+        f"model.before = lambda look: look == {stop} and os.kill(os.getpid(), signal.SIGKILL)",
+        "saywhere.load = lambda *_, **__: model",
+        "cli.main()",
+    ))  # fmt: skip
+    return [sys.executable, "-c", script, "describe", clip, "--every", "100ms", "--out", "drawn"]
+
+
+def whole_run(clip: str = "clip.mp4") -> dict[str, bytes]:
+    """What an undisturbed run writes."""
+    describe(clip, "--every", "100ms", "--out", "undisturbed")
+    return {name: Path("undisturbed", name).read_bytes() for name in sorted(os.listdir("undisturbed"))}
+
+
+@pytest.mark.parametrize("stops", [(3,), (2 * LOOKS_A_PART + 5, 4)])
+def test_a_killed_run_is_resumed_and_ends_as_an_undisturbed_one(model, stops):
+    write_clip(Path("clip.mp4"), moving(SECONDS), every_key=25)
+    expected = whole_run()
+    for stop in stops:
+        done = subprocess.run(disturbed(stop), capture_output=True, text=True, timeout=300)
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        assert not Path("drawn/clip.mp4").exists() and not Path("drawn/clip.vtt").exists()
+    before = model.looks
+    result = describe("clip.mp4", "--every", "100ms", "--out", "drawn")
+    assert result.exit_code == 0
+    assert model.looks - before == round(10 * SECONDS) - stops[0] // LOOKS_A_PART * LOOKS_A_PART
+    assert {name: Path("drawn", name).read_bytes() for name in sorted(os.listdir("drawn"))} == expected
+
+
+def test_ctrl_c_keeps_what_is_done(model):
+    write_clip(Path("clip.mp4"), moving(SECONDS))
+    expected, first = whole_run(), model.looks
+
+    def stop(look):
+        if look == first + LOOKS_A_PART + 3:
+            raise KeyboardInterrupt
+
+    model.before = stop
+    result = describe("clip.mp4", "--every", "100ms", "--out", "drawn")
+    assert result.exit_code == 130
+    assert result.stderr == (
+        "interrupted after 00:00:02.100 of 00:00:05.000 of clip.mp4; the same command goes on from here\n"
+    )
+    assert describe("clip.mp4", "--every", "100ms", "--out", "drawn").exit_code == 0
+    assert model.looks == first + LOOKS_A_PART + 3 + round(10 * SECONDS) - LOOKS_A_PART
+    assert {name: Path("drawn", name).read_bytes() for name in sorted(os.listdir("drawn"))} == expected
+
+
+def test_a_full_disk_is_named_and_the_same_command_goes_on(model, monkeypatch):
+    write_clip(Path("clip.mp4"), two_scenes())
+    expected = whole_run()
+    write = os.write
+
+    def full(file, data):
+        write(file, data[:30])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("saywhere.video.results.os.write", full)
+        result = describe("clip.mp4", "--every", "100ms", "--out", "drawn")
+    assert result.exit_code == 2 and result.stderr.startswith("error: drawn/clip.tracks.jsonl: the disk is full")
+    assert Path("drawn/clip.tracks.jsonl").read_bytes() == b""
+    assert describe("clip.mp4", "--every", "100ms", "--out", "drawn").exit_code == 0
+    assert {name: Path("drawn", name).read_bytes() for name in sorted(os.listdir("drawn"))} == expected
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is always full")
+@pytest.mark.parametrize("name", [".clip.tracks.jsonl.unfinished/.00000.nut.part", ".clip.mp4.part"])
+def test_a_disk_that_is_full_for_the_annotated_video_is_named(model, name):
+    write_clip(Path("clip.mp4"), moving(1))
+    expected, first = whole_run(), model.looks
+
+    def stop(look):
+        if look == first + 1:
+            raise KeyboardInterrupt
+
+    model.before = stop
+    assert describe("clip.mp4", "--every", "100ms", "--out", "drawn").exit_code == 130
+    Path("drawn", name).unlink(missing_ok=True)
+    Path("drawn", name).symlink_to("/dev/full")
+    result = describe("clip.mp4", "--every", "100ms", "--out", "drawn")
+    assert result.exit_code == 2 and result.stderr.count("\n") == 1
+    assert result.stderr.startswith("error: drawn/") and "the disk is full" in result.stderr
+    assert describe("clip.mp4", "--every", "100ms", "--out", "drawn").exit_code == 0
+    assert {name: Path("drawn", name).read_bytes() for name in sorted(os.listdir("drawn"))} == expected
+
+
+def test_what_is_done_is_not_done_again_and_other_options_need_another_place(model):
+    write_clip(Path("clip.mp4"), moving(1))
+    assert describe("clip.mp4", "--json", "tracks.jsonl").exit_code == 0
+    looks, text = model.looks, Path("tracks.jsonl").read_text()
+    again = describe("clip.mp4", "--json", "tracks.jsonl")
+    assert again.exit_code == 0 and "already in tracks.jsonl" in again.stdout
+    assert (model.looks, Path("tracks.jsonl").read_text()) == (looks, text)
+    model.before = lambda look: (_ for _ in ()).throw(KeyboardInterrupt)
+    assert describe("clip.mp4", "--json", "other.jsonl").exit_code == 130
+    refused = describe("clip.mp4", "--json", "other.jsonl", "--every", "0.1s", "--top", 3)
+    assert refused.exit_code == 2
+    assert "other.jsonl: was begun with another --every and --top; remove it and " in refused.stderr
+
+
+def test_a_damaged_place_is_reported_and_the_rest_described(model):
+    damage(write_clip(Path("clip.mp4"), moving(10)), 0.4, 0.5)
+    result = describe("clip.mp4", "--every", "0.2s", "--out", "drawn")
+    assert result.exit_code == 1
+    assert re.fullmatch(
+        r"clip\.mp4: damaged: \d+ frames? could not be read \(second [\d.]+( to [\d.]+)?\)\n", result.stderr
+    )
+    found = spans("drawn/clip.tracks.jsonl")
+    assert {phrase for phrase, _, _ in found} == {"a red square", "a blue square"}
+    assert min(start for _, start, _ in found) == 0 and max(end for _, _, end in found) == 10.0
+    assert max(frames("drawn/clip.mp4")) == pytest.approx(9.9)
+
+
+def test_damage_is_counted_once_in_a_run_that_was_interrupted(model):
+    damage(write_clip(Path("clip.mp4"), moving(SECONDS)), 0.36, 0.44)
+    expected = describe("clip.mp4", "--every", "100ms", "--json", "whole.jsonl").stderr
+    first = model.looks
+
+    def stop(look):
+        if look == first + LOOKS_A_PART + 1:
+            raise KeyboardInterrupt
+
+    model.before = stop
+    assert describe("clip.mp4", "--every", "100ms", "--json", "tracks.jsonl").exit_code == 130
+    result = describe("clip.mp4", "--every", "100ms", "--json", "tracks.jsonl")
+    assert (result.exit_code, result.stderr) == (1, expected)
+    assert expected.startswith("clip.mp4: damaged: ")
+
+
+def test_a_file_that_is_no_video_does_not_cost_the_others(model):
+    write_clip(Path("b.mp4"), moving(1))
+    Path("a.mp4").write_text("no video")
+    result = describe("a.mp4", "b.mp4", "--out", "drawn")
+    assert result.exit_code == 1 and result.stderr.startswith("skipped: a.mp4: not a video that can be read")
+    assert result.stderr.count("\n") == 1
+    assert sorted(os.listdir("drawn")) == ["b.mp4", "b.tracks.jsonl", "b.vtt"]
+
+
+def test_videos_in_a_folder_are_described_if_every_is_given(model):
+    write_clip(Path("album/sub/clip.mov"), moving(1))
+    write_clip(Path("album/clip.mp4"), moving(1))
+    Image.new("RGB", (64, 32)).save("album/a.jpg")
+    plain = describe("album", "--json", "a.jsonl")
+    assert plain.exit_code == 0 and [row["image"] for row in rows("a.jsonl")] == ["album/a.jpg"]
+    assert model.looks == 0
+    both = describe("album", "--out", "drawn", "--every", "0.5s")
+    assert both.exit_code == 0
+    assert sorted(p.relative_to("drawn").as_posix() for p in Path("drawn").rglob("*.*")) == [
+        "a.jpg",
+        "clip.mp4",
+        "clip.tracks.jsonl",
+        "clip.vtt",
+        "sub/clip.mov.mp4",
+        "sub/clip.mov.tracks.jsonl",
+        "sub/clip.mov.vtt",
+    ]
+
+
+def test_what_does_not_go_together_is_refused(model):
+    for name in ("clip.mp4", "other.mp4"):
+        write_clip(Path(name), moving(0.5))
+    Path("boxes.json").write_text("[[0, 0, 5, 5]]")
+    Path("notes.jsonl").write_text('{"image": "a.jpg", "boxes": []}\n')
+    for words, message in (
+        (["clip.mp4", "--boxes", "boxes.json"], "--boxes is for images, and clip.mp4 is a video"),
+        (["clip.mp4", "other.mp4", "--json", "a.jsonl"], "--json a.jsonl: holds the tracks of one video alone"),
+        (["clip.mp4", "--json", "notes.jsonl"], "notes.jsonl: is not a file of tracks of clip.mp4"),
+        (["clip.mp4", "--out", "."], "clip.mp4: is the video itself and would be written over"),
+        (["clip.mp4", "--every", "soon"], "--every soon: give a time"),
+        (["clip.mp4", "--camera", "0"], "--camera 0 describes what the camera sees, and not clip.mp4 beside it"),
+        (["--camera", "98"], "camera 98: "),
+        ([], "missing argument 'PATH...'"),
+    ):
+        result = describe(*words)
+        assert result.exit_code == 2 and result.stderr.startswith(f"error: {message}"), (words, result.stderr)
+        assert result.stderr.count("\n") == 1
+    assert model.looks == 0
+    assert sorted(os.listdir()) == ["boxes.json", "clip.mp4", "notes.jsonl", "other.mp4"]
+
+
+def test_a_camera_is_described_until_ctrl_c(model):
+    write_clip(Path("device.mp4"), moving(6))
+    model.before = lambda look: look == 31 and signal.raise_signal(signal.SIGINT)
+    result = describe("--camera", "device.mp4", "--every", "0.1s", "--out", "drawn")
+    assert result.exit_code == 0 and result.stderr == "camera device.mp4: Ctrl-C ends the recording\n"
+    assert "camera device.mp4: 2 tracks in 1 scene, 31 looks" in result.stdout
+    assert spans("drawn/camera-device.tracks.jsonl") == [("a red square", 0, 3.1), ("a blue square", 0, 3.1)]
+    assert list(frames("drawn/camera-device.mp4")) == pytest.approx([n / 10 for n in range(31)], abs=0.001)
+    assert Path("drawn/camera-device.vtt").read_text().startswith("WEBVTT\n\n00:00:00.000 --> 00:00:03.1")
+    again = describe("--camera", "device.mp4", "--out", "drawn")
+    assert again.exit_code == 2 and "is an earlier recording" in again.stderr
+
+
+def test_tracks_are_on_the_disk_as_soon_as_they_have_ended(model):
+    write_clip(Path("clip.mp4"), [*two_scenes(), *moving(1, start=3)])
+    seen: list[int] = []
+    model.before = lambda look: seen.append(Path("tracks.jsonl").read_text().count('"phrase"'))
+    assert describe("clip.mp4", "--every", "0.1s", "--json", "tracks.jsonl").exit_code == 0
+    assert seen == [0] * 21 + [2] * 10 + [3] * 9

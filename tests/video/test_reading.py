@@ -1,0 +1,137 @@
+"""Frames of videos: their times, upright, past damaged places, and from any place on."""
+
+from __future__ import annotations
+
+import wave
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+import photographs
+import pytest
+from PIL import Image
+from video_clips import Timed, damage, moving, write_clip
+
+from saywhere.video.reading import Damage, Frame, VideoError, VideoReader, fit, open_camera
+from saywhere.video.times import TICKS
+
+
+def read(path: Path, start: int = 0) -> tuple[list[Frame], Damage]:
+    with VideoReader(path, path.name, start=start) as reader:
+        return list(reader), reader.damage
+
+
+def grey(level: int) -> Image.Image:
+    return Image.new("RGB", (64, 32), (level,) * 3)
+
+
+def test_times_are_those_of_the_file_also_of_a_variable_rate(tmp_path):
+    times = [0, 0.04, 0.08, 0.5, 0.501, 3.25, 3.3, 7.0]
+    frames, damage = read(write_clip(tmp_path / "a.mp4", (Timed(t, grey(30 * n)) for n, t in enumerate(times))))
+    assert [frame.time for frame in frames] == pytest.approx(times, abs=0.001)
+    levels = [np.asarray(frame.pixels((64, 32))).mean() for frame in frames]
+    assert levels == pytest.approx([30 * n for n in range(8)], abs=4)
+    assert damage.count == 0
+
+
+@pytest.mark.parametrize("name", ["a.mkv", "a.ts", "a.mov"])
+def test_other_containers_begin_at_zero(tmp_path, name):
+    frames, _ = read(write_clip(tmp_path / name, moving(2)))
+    assert [frame.time for frame in frames] == pytest.approx([n / 10 for n in range(20)], abs=0.04)
+
+
+@pytest.mark.parametrize("degrees", [0, 90, 180, -90])
+def test_frames_are_upright(tmp_path, degrees):
+    upright = photographs.quarters(96, 64)
+    stored = upright.rotate(-degrees, expand=True)
+    frames, _ = read(write_clip(tmp_path / "a.mp4", [Timed(n / 10, stored) for n in range(3)], rotation=degrees))
+    assert frames[0].size == (96, 64)
+    image = frames[0].image(48, "a frame")
+    assert (image.width, image.height, image.pixels.size, image.name) == (96, 64, (48, 32), "a frame")
+    for x, y in ((8, 8), (40, 8), (8, 24), (40, 24)):
+        expected = upright.getpixel((2 * x, 2 * y))
+        assert image.pixels.getpixel((x, y)) == pytest.approx(expected, abs=25)
+
+
+def test_pixels_that_are_not_square_are_stretched(tmp_path):
+    frames = [Timed(n / 10, photographs.quarters(64, 64)) for n in range(3)]
+    (first, *_), _ = read(write_clip(tmp_path / "a.mp4", frames, aspect=Fraction(2)))
+    assert first.size == (128, 64)
+    assert first.image(64, "a").pixels.size == (64, 32)
+
+
+def test_sizes_are_even_where_they_must_be():
+    assert fit((1921, 1081), 1280, 2) == (1280, 720)
+    assert fit((5, 3), 1280, 2) == (4, 4)
+    assert fit((10_000, 1), 512) == (512, 1)
+
+
+@pytest.mark.parametrize("start", [0.05, 0.9, 2.0, 3.9])
+def test_reading_from_a_place_on_gives_what_comes_after_it(tmp_path, start):
+    path = write_clip(tmp_path / "a.mp4", moving(4), every_key=15)
+    everything, _ = read(path)
+    rest, _ = read(path, round(start * TICKS))
+    expected = [frame for frame in everything if frame.time >= start]
+    assert [frame.ticks for frame in rest] == [frame.ticks for frame in expected]
+    for one, other in zip(rest, expected, strict=True):
+        assert one.pixels((96, 64)).tobytes() == other.pixels((96, 64)).tobytes()
+
+
+def test_a_file_without_an_index_is_read_from_its_beginning(tmp_path):
+    with av.open(str(tmp_path / "a.m4v"), "w", "mjpeg") as file:
+        stream = file.add_stream("mjpeg", rate=25)
+        stream.width, stream.height, stream.pix_fmt = 64, 32, "yuvj420p"
+        for level in range(0, 250, 5):
+            file.mux(stream.encode(av.VideoFrame.from_image(grey(level))))
+        file.mux(stream.encode())
+    everything, _ = read(tmp_path / "a.m4v")
+    rest, _ = read(tmp_path / "a.m4v", everything[40].ticks)
+    assert [frame.ticks for frame in rest] == [frame.ticks for frame in everything[40:]]
+    assert rest[0].pixels((64, 32)).tobytes() == everything[40].pixels((64, 32)).tobytes()
+
+
+def test_reading_goes_on_behind_a_damaged_place(tmp_path):
+    path = write_clip(tmp_path / "a.mp4", moving(10))
+    whole, _ = read(path)
+    frames, noted = read(damage(path, 0.4, 0.5))
+    times = [frame.time for frame in frames]
+    assert 0 < len(whole) - len(frames) < 30
+    assert times[0] == 0 and times[-1] == pytest.approx(9.9) and times == sorted(times)
+    assert {frame.time for frame in whole if frame.time < 3 or frame.time > 6} <= set(times)
+    assert noted.count > 0 and all(3 < a <= b < 6 for a, b in noted.spans)
+    assert str(noted).startswith("damaged: ") and "could not be read (second " in str(noted)
+
+
+def test_damage_is_noted_in_a_few_spans():
+    damage = Damage()
+    for second in (1.0, 1.5, 2.0, 7.0, *range(10, 60, 5)):
+        damage.note(second)
+    assert damage.count == 14 and damage.spans[:2] == [[1.0, 2.0], [7.0, 7.0]]
+    assert len(damage.spans) == Damage.LIMIT and damage.spans[-1][1] == 55
+    assert str(damage).startswith("damaged: 14 frames could not be read (second 1.0 to 2.0, 7.0, 10.0, ")
+
+
+def write_sound(path: Path) -> None:
+    with wave.open(str(path), "wb") as sound:
+        sound.setnchannels(1)
+        sound.setsampwidth(2)
+        sound.setframerate(8000)
+        sound.writeframes(b"\0\0" * 800)
+
+
+def test_what_is_no_video_is_one_line(tmp_path):
+    (tmp_path / "text.mp4").write_text("no video")
+    (tmp_path / "empty.mp4").write_bytes(b"")
+    (tmp_path / "folder.mp4").mkdir()
+    write_sound(tmp_path / "sound.wav")
+    reasons = {"sound.wav": "no video in this file", "none.mp4": "no such file"}
+    for name in ("text.mp4", "empty.mp4", "folder.mp4", "sound.wav", "none.mp4"):
+        with pytest.raises(VideoError) as refused:
+            read(tmp_path / name)
+        assert str(refused.value).startswith(f"{name}: {reasons.get(name, '')}") and "\n" not in str(refused.value)
+
+
+def test_a_camera_that_is_not_there_is_named():
+    with pytest.raises(VideoError, match=r"camera 98: (there is no /dev/video98|cameras are read)"):
+        open_camera("98")

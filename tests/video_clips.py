@@ -1,0 +1,129 @@
+"""Videos for the tests, made on the spot, and a model that finds coloured squares in them."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import av
+import numpy as np
+from PIL import Image
+
+from saywhere.images import LoadedImage
+from saywhere.regions import Regions
+
+COLOURS = {"red": (220, 30, 30), "green": (30, 200, 40), "blue": (30, 50, 220)}
+SIZE = (192, 128)
+
+
+def plate(grey: int, squares: dict[str, tuple[float, float]], size: tuple[int, int] = SIZE) -> Image.Image:
+    """A grey image with squares of 40 pixels in the colours, their top left corners as given."""
+    image = Image.new("RGB", size, (grey,) * 3)
+    for colour, (x, y) in squares.items():
+        image.paste(COLOURS[colour], (round(x), round(y), round(x) + 40, round(y) + 40))
+    return image
+
+
+class Timed(NamedTuple):
+    """A frame and the second at which it is shown."""
+
+    time: float
+    image: Image.Image
+
+
+def moving(seconds: float, rate: int = 10, start: float = 0.0, grey: int = 230) -> Iterator[Timed]:
+    """A red square that goes to the right, 20 pixels a second and around, and a blue one that stands still."""
+    for number in range(round(seconds * rate)):
+        time = number / rate
+        yield Timed(start + time, plate(grey, {"red": (10 + 20 * time % 80, 10), "blue": (140, 80)}))
+
+
+def write_clip(
+    path: Path, frames: Iterable[Timed], *, rotation: int = 0, every_key: int = 5, aspect: Fraction | None = None
+) -> Path:
+    """Write a video with frames at their times; of ``every_key`` frames one is whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with av.open(str(path), "w") as file:
+        stream: Any = None
+        for time, image in frames:
+            if stream is None:
+                options = {"g": str(every_key), "crf": "10", "preset": "ultrafast", "threads": "1"}
+                stream = file.add_stream("libx264", rate=10, options=options)
+                stream.width, stream.height, stream.pix_fmt = *image.size, "yuv420p"
+                stream.time_base = stream.codec_context.time_base = Fraction(1, 1000)
+                if aspect is not None:
+                    stream.codec_context.sample_aspect_ratio = aspect
+                if rotation:
+                    stream.set_display_rotation(rotation)
+            frame = av.VideoFrame.from_image(image)
+            frame.pts, frame.time_base = round(time * 1000), Fraction(1, 1000)
+            file.mux(stream.encode(frame))
+        file.mux(stream.encode())
+    return path
+
+
+def damage(path: Path, first: float, last: float) -> Path:
+    """Overwrite a part of the pictures of an MP4 file, from one share of them to another."""
+    data = bytearray(path.read_bytes())
+    place = 0
+    while data[place + 4 : place + 8] != b"mdat":
+        place += struct.unpack(">I", data[place : place + 4])[0]
+    length = struct.unpack(">I", data[place : place + 4])[0] - 8
+    begin, end = (place + 8 + round(share * length) for share in (first, last))
+    data[begin:end] = b"\xff" * (end - begin)
+    path.write_bytes(data)
+    return path
+
+
+class Vectors(NamedTuple):
+    """What the fake model embeds: vectors ``(R, D)``, the whole image first."""
+
+    vectors: np.ndarray
+
+
+class SquareModel:
+    """Finds the squares of :func:`plate` by their colours; ``before`` is called with the number of each look."""
+
+    long_side = 96
+
+    def __init__(self) -> None:
+        self.aligner = self
+        self.looks = 0
+        self.before = lambda number: None
+
+    def require(self, part: str, what: str) -> SquareModel:
+        return self
+
+    def encode(self, image: LoadedImage) -> LoadedImage:
+        self.looks += 1
+        self.before(self.looks)
+        assert max(image.pixels.size) <= self.long_side
+        return image
+
+    def describe(self, seen: Any, boxes: None = None, *, top: int | None = None, threshold: float | None = None) -> Any:
+        return [self.find(image) for image in seen] if isinstance(seen, list) else self.find(seen)
+
+    def find(self, seen: LoadedImage) -> Regions:
+        """Return the squares in an image."""
+        pixels = np.asarray(seen.pixels).astype(int)
+        scale = seen.width / pixels.shape[1]
+        boxes, phrases, features = [], [], []
+        for number, (name, colour) in enumerate(COLOURS.items()):
+            rows, columns = np.nonzero(np.abs(pixels - colour).max(axis=2) < 60)
+            if len(rows):
+                box = np.array([columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]) * scale
+                boxes.append(np.minimum(box, [seen.width, seen.height] * 2))
+                phrases.append(f"a {name} square")
+                features.append(np.eye(len(COLOURS))[number])
+        size = seen.width, seen.height
+        if not boxes:
+            return Regions(*size, np.zeros((0, 4)), [], (), np.zeros((0, 3)))
+        return Regions(*size, np.array(boxes), np.linspace(0.9, 0.5, len(boxes)), tuple(phrases), np.array(features))
+
+    def embed(self, seen: LoadedImage, boxes: np.ndarray) -> Vectors:
+        shown = seen.pixels.resize((3, 3), Image.Resampling.NEAREST)
+        cells = np.asarray(shown, np.float32).reshape(9, 3) - 128
+        return Vectors(np.concatenate((cells[:1], cells)))

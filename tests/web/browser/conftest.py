@@ -1,0 +1,126 @@
+"""The page without a server, as files and in a real Chromium."""
+
+from __future__ import annotations
+
+import functools
+import io
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import skimage
+from PIL import Image
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+import saywhere
+from saywhere.web.runtime import PACKAGE, cache_folder
+from saywhere.web.site import write_site
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+PATIENCE = 240_000
+"""Milliseconds that an answer may take on a machine with other work."""
+PHOTOGRAPHS = {
+    "astronaut": (400, 400), "chelsea": (451, 300), "coffee": (600, 400), "motorcycle_left": (900, 600),
+    "rocket": (640, 427),
+}  # fmt: skip
+"""Photographs of scikit-image, and the sizes that they have here; one is more than twice as large as the network's."""
+
+
+@pytest.fixture(scope="session")
+def runtime() -> Path:
+    """The package of ONNX Runtime that ``make test`` fetched."""
+    folders = (Path(__file__).parents[3] / ".venv", cache_folder())
+    found = next((folder / PACKAGE for folder in folders if (folder / PACKAGE).is_file()), None)
+    if found is None:
+        pytest.skip(f"{PACKAGE} was not fetched: make test does that if npm is installed")
+    return found
+
+
+@pytest.fixture(scope="session")
+def site(runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of the bundled model."""
+    folder = tmp_path_factory.mktemp("site")
+    write_site(saywhere.DEFAULT_MODEL, folder, runtime)
+    return folder
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    """Serve files, and write no log."""
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture(scope="session")
+def address(site: Path) -> Iterator[str]:
+    """Where the page's files are served, as any server of files does it."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(site)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A browser for one file of tests: a process can run one playwright at a time, and other files have their own."""
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium: apt-get install chromium")
+    expect.set_options(timeout=PATIENCE)
+    with sync_playwright() as playwright:
+        options = ["--no-sandbox", "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=options, timeout=PATIENCE)
+        yield chromium
+        chromium.close()
+
+
+@contextmanager
+def opened(browser: Browser, address: str, path: str) -> Iterator[Page]:
+    """A file of the site in a window of its own; in the end nothing came from elsewhere, and nothing complained."""
+    said: list[str] = []
+    context = browser.new_context(viewport={"width": 1280, "height": 800})
+    page = context.new_page()
+    page.set_default_timeout(PATIENCE)
+    own = (address, "blob:", "data:")
+    context.route("**/favicon.ico", lambda route: route.fulfill(status=204))  # a text has none
+    page.on("console", lambda message: said.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: said.append(str(error)))
+    context.on("request", lambda sent: None if sent.url.startswith(own) else said.append(sent.url))
+    page.goto(address + path)
+    yield page
+    context.close()
+    assert said == []
+
+
+@pytest.fixture
+def page(browser: Browser, address: str) -> Iterator[Page]:
+    """The page as a visitor has it."""
+    with opened(browser, address, "") as page:
+        page.wait_for_selector("body[data-ready]")
+        # Chromium drops keys and clicks that come before the first paint. (A function: the page's policy forbids to
+        # evaluate a text, which the first look is exempt from and the next is not.)
+        page.wait_for_function("() => performance.getEntriesByName('first-contentful-paint').length > 0")
+        yield page
+
+
+@pytest.fixture(scope="module")
+def engine(browser: Browser, address: str) -> Iterator[Page]:
+    """A window of the same origin that runs what a test asks for, and no page."""
+    with opened(browser, address, "NOTICES.txt") as page:
+        yield page
+
+
+@pytest.fixture(scope="session")
+def photographs() -> dict[str, bytes]:
+    """PNG files, which all programs decode to the same pixels."""
+    files: dict[str, bytes] = {}
+    for name, size in PHOTOGRAPHS.items():
+        path = next(Path(skimage.data_dir).glob(f"{name}.*"))
+        stream = io.BytesIO()
+        Image.open(path).convert("RGB").resize(size).save(stream, "PNG")
+        files[name] = stream.getvalue()
+    return files

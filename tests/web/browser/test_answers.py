@@ -1,0 +1,233 @@
+"""Answers of the page without a server beside those of Python, in a real Chromium."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from photographs import jpeg, noise, quarters
+from playwright.sync_api import Page
+from safetensors.numpy import load_file, save_file
+
+import saywhere
+from saywhere.images import ORIENTATION, LoadedImage, read_image
+from saywhere.models.bundle import CONFIG, GRAPH, GRAPH_WEIGHTS, VOCABULARY, WEIGHTS, find_folder
+from saywhere.models.naming import with_noun
+from saywhere.models.nouns import noun_tree
+from saywhere.models.placing import cut_phrases
+from saywhere.text import tokenize
+from saywhere.web.site import SMALL
+from saywhere.web.weights import rounded
+
+TEXT = "a woman in an orange suit, a cat with whiskers and two cups on the wooden table"
+ASK = """async ([file, verb, parameters]) => {
+    const {Server} = await import("./page/server.js");
+    window.asked ??= {server: new Server(), photos: new Map()};
+    if (!asked.photos.has(file)) {
+        const bytes = Uint8Array.from(atob(file), letter => letter.charCodeAt(0));
+        asked.photos.set(file, {blob: new Blob([bytes], {type: "image/png"}), tag: null});
+    }
+    return asked.server.ask(verb, asked.photos.get(file), parameters);
+}"""
+
+
+def ask(engine: Page, photo: bytes, verb: str, **parameters: object) -> dict[str, Any]:
+    return engine.evaluate(ASK, [base64.b64encode(photo).decode(), verb, parameters])
+
+
+@pytest.fixture(scope="module")
+def model() -> saywhere.Model:
+    return saywhere.load(threads=1)
+
+
+@pytest.fixture(scope="module")
+def as_rounded(tmp_path_factory: pytest.TempPathFactory) -> saywhere.Model:
+    """The bundled model with the weights that the browser gets."""
+    source, folder = find_folder(saywhere.DEFAULT_MODEL), tmp_path_factory.mktemp("rounded")
+    for name in (CONFIG, VOCABULARY, GRAPH, GRAPH_WEIGHTS):
+        (folder / name).symlink_to(source / name)
+    arrays = load_file(source / WEIGHTS)
+    for name, values in arrays.items():
+        if values.ndim > 1 and values.size > SMALL and not name.startswith(("trunk.", "aligner.")):
+            arrays[name] = rounded(values).unpacked()
+    save_file(arrays, folder / WEIGHTS)
+    return saywhere.load(folder, threads=1)
+
+
+def seen_by(model: saywhere.Model, photo: bytes) -> saywhere.Encoding:
+    return model.encode(read_image(photo, "image", model.long_side))
+
+
+@pytest.mark.parametrize("name", ["astronaut", "chelsea", "coffee", "motorcycle_left", "rocket"])
+def test_answers_are_those_of_python(
+    engine: Page, photographs: dict[str, bytes], model: saywhere.Model, name: str
+) -> None:
+    seen = seen_by(model, photographs[name])
+    regions, found = model.describe(seen, threshold=0.3), ask(engine, photographs[name], "describe")
+    shown = [i for i, score in enumerate(found["scores"]) if score >= 0.3]
+    assert [found["captions"][i] for i in shown] == list(regions.captions or ())
+    np.testing.assert_allclose([found["boxes"][i] for i in shown], regions.boxes, atol=1)
+    assert (found["width"], found["height"]) == (seen.width, seen.height)
+    caption, sentence = model.caption(seen), ask(engine, photographs[name], "caption")
+    assert tuple(sentence["words"]) == caption.words
+    phrases, placed = model.ground(seen, TEXT, threshold=0), ask(engine, photographs[name], "ground", text=TEXT)
+    assert tuple(placed["captions"]) == phrases.captions
+    np.testing.assert_allclose(placed["boxes"], phrases.boxes, atol=1)
+
+
+def test_the_arithmetic_is_that_of_python(
+    engine: Page, photographs: dict[str, bytes], as_rounded: saywhere.Model
+) -> None:
+    photo = photographs["astronaut"]
+    seen = seen_by(as_rounded, photo)
+    regions, found = as_rounded.describe(seen), ask(engine, photo, "describe")
+    assert tuple(found["captions"]) == regions.captions
+    np.testing.assert_allclose(found["boxes"], regions.boxes, atol=0.02)
+    np.testing.assert_allclose(found["scores"], regions.scores, atol=1e-4)
+    caption, sentence = as_rounded.caption(seen), ask(engine, photo, "caption")
+    assert sentence["caption"] == caption.sentence
+    np.testing.assert_allclose(sentence["attention"], caption.attention, atol=1e-4)
+    np.testing.assert_allclose(sentence["boxes"], caption.boxes, atol=0.02)
+    box = [30, 50, 240, 390]
+    own, drawn = as_rounded.describe(seen, [box]), ask(engine, photo, "describe", box=",".join(map(str, box)))
+    assert tuple(drawn["captions"]) == own.captions and drawn["boxes"] == [box]
+    np.testing.assert_allclose(drawn["scores"], own.scores, atol=1e-4)
+
+
+def test_what_is_no_image_is_named(engine: Page) -> None:
+    with pytest.raises(Exception, match="not an image that this browser can read"):
+        ask(engine, b"no image at all", "describe")
+
+
+PREPARE = """async ([width, height, data, how]) => {
+    const {prepare} = await import("./engine/pixels.js");
+    const bytes = Uint8Array.from(atob(data), letter => letter.charCodeAt(0));
+    const {width: w, height: h, pixels} = prepare({width, height, data: bytes}, how);
+    const reader = new FileReader();
+    reader.readAsDataURL(new Blob([pixels]));
+    await new Promise(done => (reader.onload = done));
+    return {size: [w, h], pixels: reader.result.split(",")[1]};
+}"""
+
+
+@pytest.mark.parametrize("size", [(400, 300), (33, 50), (801, 517), (1200, 90), (384, 384)])
+def test_pixels_are_resized_as_pillow_does_it(engine: Page, model: saywhere.Model, size: tuple[int, int]) -> None:
+    image = noise(*size)
+    preprocess = model.engine.trunk.preprocess
+    how = {"long_side": 384, "multiple": 32, "mean": preprocess.mean, "std": preprocess.std}
+    shrink = min(max(size) // 384, *size)
+    opened = LoadedImage(image.reduce(shrink) if shrink > 1 else image, *size)
+    expected = preprocess(opened)
+    data = base64.b64encode(image.tobytes()).decode()
+    found = engine.evaluate(PREPARE, [*size, data, how])
+    assert found["size"] == [expected.shape[2], expected.shape[1]]
+    pixels = np.frombuffer(base64.b64decode(found["pixels"]), np.float32)
+    np.testing.assert_allclose(pixels.reshape(expected.shape), expected, atol=1e-6)
+
+
+DECODE = """async data => {
+    const {decodeImage} = await import("./engine/pixels.js");
+    const bytes = Uint8Array.from(atob(data), letter => letter.charCodeAt(0));
+    const {width, height, data: pixels} = await decodeImage(new Blob([bytes]));
+    return {size: [width, height], pixels: Array.from(pixels)};
+}"""
+
+
+def test_images_are_upright_and_on_white(engine: Page) -> None:
+    upside = quarters(48, 32)
+    notes = upside.getexif()
+    notes[ORIENTATION] = 6
+    clear = quarters(48, 32).convert("RGBA")
+    clear.paste((0, 0, 0, 0), (8, 8, 16, 16))
+    stream = io.BytesIO()
+    clear.save(stream, "PNG")
+    for file in (jpeg(upside, exif=notes, quality=95, subsampling=0), stream.getvalue()):
+        found = engine.evaluate(DECODE, base64.b64encode(file).decode())
+        expected = read_image(file, "image").pixels
+        assert tuple(found["size"]) == expected.size
+        pixels = np.reshape(found["pixels"], (expected.height, expected.width, 3))
+        np.testing.assert_allclose(pixels, np.asarray(expected), atol=4)
+
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+
+
+def golden(name: str) -> list[dict[str, Any]]:
+    return json.loads((GOLDEN / f"{name}.json").read_text())["cases"]
+
+
+def rows(value: dict[str, Any]) -> np.ndarray:
+    return np.reshape(value["data"], value["shape"])
+
+
+def edges(boxes: np.ndarray) -> list[list[float]]:
+    """Boxes of the original program, whose last pixel is inside, as ours."""
+    return [[x1 - 1, y1 - 1, x2, y2] for x1, y1, x2, y2 in boxes.tolist()]
+
+
+def test_suppression_has_the_golden_values(engine: Page) -> None:
+    for case in golden("nms"):
+        boxes = rows(case["boxes"]).reshape(-1, 5)
+        if len(set(boxes[:, 4].astype(np.float32).tolist())) < len(boxes):
+            continue  # the program has an order of its own for equal scores
+        limit = case["max_boxes"] or len(boxes) or 1
+        given = [edges(boxes[:, :4]), boxes[:, 4].tolist(), case["overlap"], limit]
+        suppress = "async given => (await import('./engine/boxes.js')).suppress(...given)"
+        found = engine.evaluate(suppress, given)
+        assert [row + 1 for row in found] == rows(case["pick_1based"]).tolist(), case["name"]
+
+
+def test_offsets_have_the_golden_values(engine: Page) -> None:
+    case = next(case for case in golden("apply_box_transform") if case["name"] == "apply_2d")
+    boxes, offsets, expected = (rows(case[name]).reshape(-1, 4) for name in ("boxes", "trans", "output"))
+    decode = """async ([boxes, offsets]) => {
+        const {decodeBox} = await import("./engine/boxes.js");
+        return boxes.map((box, i) => decodeBox(box, offsets[i], null));
+    }"""
+    found = np.array(engine.evaluate(decode, [from_center(boxes).tolist(), offsets.tolist()]))
+    np.testing.assert_allclose(found, from_center(expected), rtol=1e-9)
+
+
+def from_center(boxes: np.ndarray) -> np.ndarray:
+    return np.concatenate((boxes[:, :2] - boxes[:, 2:] / 2, boxes[:, :2] + boxes[:, 2:] / 2), axis=1)
+
+
+WORDS = """async ([texts, phrases, changes]) => {
+    const [{tokenize}, {Model}] = await Promise.all([import("./engine/text.js"), import("./engine/model.js")]);
+    const model = await Model.open(), chunker = await model.chunker(), tree = await model.tree();
+    const nouns = phrases.map(phrase => tree.head(tokenize(phrase)));
+    return {
+        tokens: texts.map(tokenize), cut: texts.map(text => chunker.cut(text)),
+        heads: nouns.map(({start, stop, noun, plural}) => [start, stop, noun?.name ?? null, plural]),
+        changed: changes.map(([phrase, noun]) => {
+            const words = tokenize(phrase);
+            return tree.withNoun(tree.head(words), words, tree.named(noun));
+        }),
+    };
+}"""
+
+
+def test_words_phrases_and_nouns_are_those_of_python(engine: Page) -> None:
+    texts = [
+        "A man's T-shirt, ½ of it ﬁne.", "Two brown dogs run through the snow behind a group of children", "him",
+        "the café’s owner and her sister; a boy on a skate-board (blue)", "naïve Straße 東京 a_b",
+    ]  # fmt: skip
+    phrases = [
+        "two puppies on the grass", "a group of people", "a hot dog", "policemen", "a man in a red shirt",
+        "a pair of skis", "cat and dog", "black and white", "a running horse", "something", "a woman with sunglasses",
+        "the wheels of a car",
+    ]  # fmt: skip
+    changes = [["a brown dog on the grass", "cow"], ["two dogs", "sheep"], ["the tree", "grass"], ["man", "apple"]]
+    found, tree = engine.evaluate(WORDS, [texts, phrases, changes]), noun_tree()
+    assert found["tokens"] == [tokenize(text) for text in texts]
+    assert found["cut"] == [cut_phrases(text) for text in texts]
+    heads = [tree.head(tokenize(phrase)) for phrase in phrases]
+    assert found["heads"] == [[h.start, h.stop, h.noun and h.noun.name, h.plural] for h in heads]
+    named = [(tokenize(phrase), tree.named(noun)) for phrase, noun in changes]
+    assert all(noun is not None for _, noun in named)
+    assert found["changed"] == [with_noun(tree.head(words), words, noun) for words, noun in named if noun]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+import tiny_classes
 import torch
 from photographs import noise
 from tiny_densecap import VOCABULARY, tiny_detector, tiny_model
@@ -119,3 +121,24 @@ def test_the_best_region_of_each_phrase():
 def test_what_cannot_be_scored_is_reported(image, phrases, message):
     with pytest.raises(UserError, match=message):
         tiny_detector().score(image, phrases)
+
+
+def test_classes_say_which_region_is_of_the_kind_of_a_phrase():
+    """The decoder likes the first region for both phrases; "a thing" names no kind that the classes know."""
+    found = scores([[0.4, 0.4], [0.1, 0.1]], ("a cat", "a thing"))
+    with_kinds = replace(found, kinds=np.log(np.array([[0.01, 1], [0.9, 1]], np.float32)))
+    assert widths(with_kinds.find("a cat")) == [2, 1]
+    assert with_kinds.find("a cat").scores.tolist() == pytest.approx([0.09, 0.004])
+    assert with_kinds.find("a thing").scores.tolist() == found.find("a thing").scores.tolist()
+
+
+def test_a_model_with_classes_asks_them():
+    model = tiny_classes.tiny_model()
+    found = model.score(IMAGE, ["a dog", "a zyzzyva"])
+    assert found.kinds is not None and model.classes is not None
+    (posterior,) = model.classes.posteriors([model.encode(IMAGE)], [found.regions.boxes])
+    dog = model.classes.lookup("a dog")
+    assert dog is not None
+    np.testing.assert_allclose(np.exp(found.kinds[:, 0]), model.classes.probability(posterior, dog), rtol=1e-4)
+    assert (found.kinds[:, 1] == 0).all()
+    assert tiny_detector().score(IMAGE, ["a dog"]).kinds is None

@@ -15,7 +15,7 @@ from saywhere.models.nouns import Noun, NounTree, noun_tree
 from saywhere.text import RESERVED
 
 LEAST = 1e-4
-"""ImageNet's classifier gives a kind at least this probability."""
+"""ImageNet's classifier gives a kind at least this probability, and a region is of a kind with at least this one."""
 
 
 class ClassEvidence:
@@ -119,6 +119,26 @@ class ClassEvidence:
     def probability(self, posterior: np.ndarray, noun: Noun) -> np.ndarray:
         """Return the probability ``(N,)`` that regions show what a node names, of posteriors ``(N, K)``."""
         return posterior[:, noun.leaves].sum(axis=1)
+
+    def log_kinds(self, encoding: Encoding, boxes: np.ndarray, phrases: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Return how probable it is that regions show the kinds of things that phrases name.
+
+        Args:
+            encoding: of the image.
+            boxes: ``(R, 4)`` in its pixels.
+            phrases: P texts.
+
+        Returns:
+            natural logarithms ``(R, P)``, 0 where a phrase names no kind of the tree, and ``(P,)`` whether it does.
+        """
+        nouns = [self.lookup(phrase) for phrase in phrases]
+        kinds = np.zeros((len(boxes), len(phrases)), np.float32)
+        if any(nouns) and len(boxes):
+            (posterior,) = self.posteriors([encoding], [boxes])
+            for column, noun in enumerate(nouns):
+                if noun is not None:
+                    kinds[:, column] = np.log(np.maximum(self.probability(posterior, noun), LEAST))
+        return kinds, np.array([noun is not None for noun in nouns], bool)
 
     @cached_property
     def _said(self) -> tuple[tuple[Noun, ...], np.ndarray]:

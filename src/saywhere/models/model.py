@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Literal, TypeVar, get_args, overload
 
 import numpy as np
@@ -177,6 +178,8 @@ class Model:
     def score(self, image: One, phrases: Sequence[str], boxes: ArrayLike | None = None) -> PhraseScores:
         """Return how likely each region is to be called each phrase: open-world detection (DenseCap, section 4.2).
 
+        Where the model has classes and ``densecap.nouns`` is set, they say how likely the phrase's kind of thing is.
+
         Args:
             image: one image.
             phrases: texts of a word or more.
@@ -186,8 +189,12 @@ class Model:
             UserError: a phrase has no word; and what :meth:`describe` raises.
         """
         detector = self.require("densecap", "score phrases of regions")
-        regions = self.describe(self._encode([image])[0], boxes)
-        return score_regions(detector.decoder, detector.vocabulary, regions, phrases)
+        encoding = self._encode([image])[0]
+        regions = self.describe(encoding, boxes)
+        scores = score_regions(detector.decoder, detector.vocabulary, regions, phrases)
+        if self.classes is None or not detector.config.nouns:
+            return scores
+        return replace(scores, kinds=self.classes.log_kinds(encoding, regions.boxes, phrases)[0])
 
     # Words and regions (Deep Visual-Semantic Alignments)
 

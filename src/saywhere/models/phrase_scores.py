@@ -30,24 +30,29 @@ class PhraseScores:
         log_probs: ``(R, P)`` natural ``log P(phrase | region)``, END included: the probability that the decoder
             produces exactly this. Long phrases have low ones; compare regions, not phrases of different length.
         unknown: for each phrase its words that the model does not know. They count as the unknown word of training;
-            the scores of a phrase of none but unknown words mean little.
+            the scores of a phrase of none but unknown words mean little, unless the classes know its noun.
+        kinds: ``(R, P)`` natural log-probability that a region is of the kind of thing that a phrase names, by the
+            classes (docs/nouns.md), 0 where it names none; None in a model without classes.
     """
 
     regions: Regions
     phrases: tuple[str, ...]
     log_probs: np.ndarray
     unknown: tuple[tuple[str, ...], ...]
+    kinds: np.ndarray | None = None
 
     @property
     def joint(self) -> np.ndarray:
-        """``(R, P)`` natural ``log P(region) P(phrase | region)``: how likely the region is there and called so.
+        """``(R, P)`` natural ``log P(region) P(phrase | region) P(kind | region)``: region and phrase belong together.
 
-        P(region) is its score; without it the decoder often prefers a poor box. Regions without scores count alike.
+        P(region) is its score; without it the decoder often prefers a poor box. Regions without scores count alike, and
+        so do kinds without classes.
         """
+        joint = self.log_probs if self.kinds is None else self.log_probs + self.kinds
         if self.regions.scores is None:
-            return self.log_probs
+            return joint
         with np.errstate(divide="ignore"):
-            return self.log_probs + np.log(self.regions.scores)[:, None]
+            return joint + np.log(self.regions.scores)[:, None]
 
     def find(self, phrase: str, top: int | None = None) -> Regions:
         """Return the regions by :attr:`joint` with ``phrase``, best first; the joint probability is their score.

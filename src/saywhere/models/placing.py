@@ -21,7 +21,7 @@ from saywhere.engines.engine import Aligner, Detector
 from saywhere.errors import UserError
 from saywhere.models import detection
 from saywhere.models.chunker import Chunker
-from saywhere.models.class_evidence import ClassEvidence
+from saywhere.models.class_evidence import LEAST, ClassEvidence
 from saywhere.models.encoding import Encoding
 from saywhere.models.grounding import ImageVectors, TextVectors, embed_images, embed_texts, region_bonus
 from saywhere.models.nouns import noun_tree
@@ -30,9 +30,6 @@ from saywhere.models.similarity import similarity_matrix
 from saywhere.options import require_numbers
 from saywhere.regions import Regions
 from saywhere.text import tokenize
-
-LEAST = 1e-4
-"""No kind is taken to be less probable than this."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,7 +166,9 @@ class Placer:
             image = embed_images(self.aligner, [encoding], None if boxes is None else [boxes], limit)[0]
             regions = Regions(image.width, image.height, image.boxes, image=image.name)
             fits = word_fits(self.aligner, image, texts)
-        kinds, named = self._kinds(encoding, regions.boxes, phrases)
+        kinds, named = np.zeros((len(regions), len(phrases)), np.float32), np.zeros(len(phrases), bool)
+        if self.classes is not None:
+            kinds, named = self.classes.log_kinds(encoding, regions.boxes, phrases)
         similarity = np.zeros(len(phrases), np.float32)
         if self.aligner is not None and image is not None:
             vectors = [text.vectors for text in texts]
@@ -185,17 +184,6 @@ class Placer:
         if not len(regions):
             raise UserError(f"{encoding.name}: the model finds no region in it")
         return regions, score_regions(self.detector.decoder, self.detector.vocabulary, regions, phrases).joint
-
-    def _kinds(self, encoding: Encoding, boxes: np.ndarray, phrases: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        nouns = [None if self.classes is None else self.classes.lookup(phrase) for phrase in phrases]
-        named = np.array([noun is not None for noun in nouns], bool)
-        kinds = np.zeros((len(boxes), len(phrases)), np.float32)
-        if self.classes is not None and named.any():
-            posterior = self.classes.posteriors([encoding], [boxes])[0]
-            for column, noun in enumerate(nouns):
-                if noun is not None:
-                    kinds[:, column] = np.log(np.maximum(self.classes.probability(posterior, noun), LEAST))
-        return kinds, named
 
     def is_rare(self, phrase: str) -> bool:
         """Return whether the text encoder hardly saw the noun of a phrase in training."""

@@ -36,8 +36,8 @@ test: check web-runtime
 
 # ONNX Runtime for the page without a server, fetched once by npm; without it the tests of that page are skipped.
 web-runtime: $(READY)
-	@$(BIN)/python -c "import pathlib, saywhere.web.runtime as r; r.fetch(pathlib.Path('.venv'))" 2>/dev/null \
-		|| echo "npm gave no onnxruntime-web: the tests of the page without a server are skipped"
+	@$(BIN)/python -c "import pathlib, saywhere.web.runtime as r; r.fetch(pathlib.Path('.venv'))" 2>&1 | tail -n 1; \
+	test -f .venv/onnxruntime-web-*.tgz || echo "without onnxruntime-web the tests of the page without a server are skipped"
 
 # The wheel in an environment without PyTorch: the tests that need none of it, with no network.
 test-core: $(READY)

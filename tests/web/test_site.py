@@ -168,7 +168,8 @@ def test_the_package_is_fetched_once(package: Path, tmp_path: Path, monkeypatch:
     npm.write_text(f'#!/bin/sh\n/bin/cp "{package}" "$4"\n')  # npm pack NAME --pack-destination FOLDER
     npm.chmod(0o755)
     monkeypatch.setenv("PATH", str(programs))
-    assert fetch(folder).read_bytes() == package.read_bytes()
+    monkeypatch.chdir(tmp_path)  # npm itself runs in another folder
+    assert fetch(Path("cache")).read_bytes() == package.read_bytes()
     npm.unlink()
     assert fetch(folder) == folder / PACKAGE
     with pytest.raises(UserError, match="npm, which is not installed"):

@@ -119,6 +119,8 @@ class Videos:
 
     def describe(self) -> bool:
         """Follow the regions of the videos, one after the other; whether some could not be read, or not all of them."""
+        if not self._found:
+            return False  # without asking for the extra
         from saywhere.video.reading import VideoError, VideoReader
 
         notes: list[str] = []

@@ -62,6 +62,7 @@ def fetch(folder: Path) -> Path:
     npm = shutil.which("npm")
     if npm is None:
         raise UserError(f"{NAME} is fetched by npm, which is not installed: name its package, {PACKAGE}, by --runtime")
+    folder = folder.resolve()  # npm runs in another one
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".npm-") as temporary:
         command = [npm, "pack", f"{NAME}@{VERSION}", "--pack-destination", temporary, "--ignore-scripts", "--silent"]
@@ -75,7 +76,7 @@ def fetch(folder: Path) -> Path:
             raise UserError(f"npm cannot fetch {PACKAGE} ({reason}): name a copy by --runtime")
         _checked(fetched)
         os.replace(fetched, path)
-    return path
+    return path.resolve()
 
 
 def integrity(data: bytes) -> str:

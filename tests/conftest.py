@@ -13,7 +13,7 @@ import pytest
 from hypothesis import settings
 
 # A first call may import torch's parts for seconds, so an example's time says nothing.
-settings.register_profile("saywhere", deadline=None, max_examples=60)
+settings.register_profile("saywhere", deadline=None, max_examples=60, derandomize="CI" in os.environ)
 settings.load_profile("saywhere")
 
 FOLDER = Path(__file__).parent

@@ -199,3 +199,97 @@ def test_the_command(tmp_path: Path) -> None:
     ):
         code, said = run(*words)
         assert (code, wrong in " ".join(said.split())) == (2, True), said
+
+
+def written(name: str, folder: Path, *images: Regions) -> list[Path]:
+    FORMATS[name].write(folder / "out", images)
+    return sorted(path.relative_to(folder) for path in folder.rglob("*.xml"))
+
+
+def test_voc_stays_in_its_folder_and_gives_each_image_a_file(tmp_path: Path) -> None:
+    one, two = (make([[0, 0, 9, 9]], [0.5], ("a dog",), name) for name in ("../../a.jpg", "b/a.png"))
+    assert written("voc", tmp_path, one, two) == [Path("out/a.xml"), Path("out/b/a.xml")]
+    with pytest.raises(UserError, match="both would be"):
+        written("voc", tmp_path, two, make([[0, 0, 9, 9]], [0.5], ("a dog",), "b/a.jpg"))
+
+
+@pytest.mark.parametrize("name", ["dogs & cats.jpg", "a+b.jpg", "100%41.jpg", "a#b?.jpg", "\udce9.jpg"])
+def test_any_name_comes_back_from_label_studio(name: str, tmp_path: Path) -> None:
+    label_studio.write(tmp_path / "tasks.json", [make([[0, 0, 9, 9]], [0.5], ("a dog",), name)])
+    assert [regions.image for regions in label_studio.read(tmp_path / "tasks.json")] == [name]
+    with pytest.raises(UserError, match=r"tasks\.xml: is where the labeling interface"):
+        label_studio.write(tmp_path / "tasks.json", photos())
+
+
+def test_an_export_with_other_things_than_boxes(tmp_path: Path) -> None:
+    out = tmp_path / "tasks.json"
+    label_studio.write(out, photos()[:1])
+    tasks = json.loads(out.read_text())
+    tasks[0]["predictions"][0]["result"] += [{"type": "relation", "from_id": "region0", "to_id": "region1"}]
+    tasks += [{"data": {"image": "empty.jpg"}, "annotations": [{"result": []}]}]
+    out.write_text(json.dumps(tasks))
+    (found,) = label_studio.read(out)
+    assert found.captions == photos()[0].captions
+    tasks[0]["predictions"][0]["result"][0]["value"]["rotation"] = 45
+    out.write_text(json.dumps(tasks))
+    with pytest.raises(UserError, match="rotated by 45 degrees"):
+        list(label_studio.read(out))
+
+
+NAMES = (
+    "names: [dog, man]",
+    "names: {0: dog, 1: man}  # two",
+    "names:  # two\n- dog\n- man",
+    "names:\n  # 2\n  0: dog\n  1: 'man'",
+)
+
+
+@pytest.mark.parametrize("names", NAMES)
+def test_the_ways_of_naming_classes_in_yolo(names: str, tmp_path: Path) -> None:
+    read = FORMATS["yolo"].read
+    assert read is not None
+    folder = write_images(tmp_path / "images", [Regions.empty(160, 120, "a.jpg")])
+    (tmp_path / "labels").mkdir()
+    (tmp_path / "labels" / "a.txt").write_text("1 0.5 0.5 0.5 0.5\n0 0.25 0.25 0.5 0.5\n")
+    (tmp_path / "data.yaml").write_text(f"path: .\n{names}\nnc: 2\n")
+    (found,) = read(tmp_path, folder)
+    assert found.captions == ("man", "dog")
+    np.testing.assert_allclose(found.boxes, [[40, 30, 120, 90], [0, 0, 80, 60]])
+    (tmp_path / "labels" / "a.txt").write_text("0 0.1 0.1 0.2 0.1 0.2 0.2\n")
+    with pytest.raises(UserError, match="7 numbers in a line"):
+        list(read(tmp_path, folder))
+    write_images(tmp_path / "images", [Regions.empty(160, 120, "sub/a.jpg")])
+    with pytest.raises(UserError, match="2 images in"):
+        list(read(tmp_path, folder))
+
+
+def test_a_box_without_an_area_and_characters_without_xml_come_back(tmp_path: Path) -> None:
+    regions = make([[5, 5, 5, 9]], [0.5], ("a dog\x01",), "a\x02.jpg")
+    for name in ("cvat", "voc"):
+        out = tmp_path / name
+        FORMATS[name].write(out, [regions])
+        (found,) = read_back(name, out, tmp_path)
+        assert found.boxes.tolist() == [[5, 5, 5, 9]]
+        assert found.captions == ("a dog\N{REPLACEMENT CHARACTER}",)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"image": "a", "width": 0, "height": 5, "boxes": []},
+        {"image": 5, "width": 5, "height": 5, "boxes": []},
+        {"image": "a\0", "width": 5, "height": 5, "boxes": []},
+        {"image": "a", "width": 5, "height": 5, "boxes": [[0, 0, 1, 1]], "captions": [None]},
+    ],
+)
+def test_results_that_no_format_can_hold_are_one_line(row: dict[str, object], tmp_path: Path) -> None:
+    (tmp_path / "r.jsonl").write_text(json.dumps(row) + "\n")
+    code, said = run(tmp_path / "r.jsonl", "--to", "yolo", "--out", tmp_path / "out")
+    assert (code, "not in the format saywhere" in " ".join(said.split())) == (2, True)
+
+
+@pytest.mark.parametrize("content", ["image,width,height,x1,y1,x2,y2,score,phrase\na.jpg,10,10\n", '"a"b,c\n"'])
+def test_a_torn_table_is_one_line(content: str, tmp_path: Path) -> None:
+    (tmp_path / "r.csv").write_text(content)
+    code, said = run(tmp_path / "r.csv", "--from", "csv", "--to", "coco", "--out", tmp_path / "out")
+    assert (code, "not in the format csv" in " ".join(said.split())) == (2, True)

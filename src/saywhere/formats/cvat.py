@@ -6,9 +6,9 @@ import xml.etree.ElementTree as xml
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from saywhere.files import write_atomically
 from saywhere.formats.labels import classes, labels
-from saywhere.formats.reading import Row, explain, to_regions
+from saywhere.formats.reading import Row, explain, to_regions, upright
+from saywhere.formats.xml_files import legal, write_xml
 from saywhere.regions import Regions
 
 CORNERS = ("xtl", "ytl", "xbr", "ybr")
@@ -30,7 +30,7 @@ def write(path: Path, images: Iterable[Regions]) -> None:
                 xml.SubElement(one, tag).text = text
     for number, regions in enumerate(found):
         size = {"width": str(regions.width), "height": str(regions.height)}
-        image = xml.SubElement(root, "image", {"id": str(number), "name": regions.image or "", **size})
+        image = xml.SubElement(root, "image", {"id": str(number), "name": legal(regions.image), **size})
         for region, name in zip(regions, labels(regions), strict=True):
             corners = {corner: f"{value:.2f}" for corner, value in zip(CORNERS, region.box, strict=True)}
             kind = {"label": name, "source": "auto", "occluded": "0"}
@@ -38,21 +38,23 @@ def write(path: Path, images: Iterable[Regions]) -> None:
             score = None if region.score is None else f"{region.score:.5f}"
             for attribute, text in (("phrase", region.caption), ("score", score)):
                 if text is not None:
-                    xml.SubElement(box, "attribute", name=attribute).text = text
-    tree = xml.ElementTree(root)
-    xml.indent(tree)
-    write_atomically(path, lambda file: tree.write(file, encoding="utf-8", xml_declaration=True))
+                    xml.SubElement(box, "attribute", name=attribute).text = legal(text)
+    write_xml(path, root)
 
 
 def read(path: Path, images: Path | None = None) -> Iterator[Regions]:
     """Yield the regions of each image; the text is the phrase if there is one, and the class otherwise."""
     with explain(path, "cvat"):
-        for image in xml.parse(path).getroot().iter("image"):
+        root = xml.parse(path).getroot()
+        if root.find("track") is not None:
+            raise ValueError('it has the tracks of a video; export it as "CVAT for images"')
+        for image in root.iter("image"):
             width, height = int(image.attrib["width"]), int(image.attrib["height"])
             yield to_regions(image.attrib["name"], width, height, [_row(box) for box in image.iter("box")])
 
 
 def _row(box: xml.Element) -> Row:
+    upright(box.get("rotation"))
     more = {one.attrib["name"]: one.text or "" for one in box.iter("attribute")}
     x1, y1, x2, y2 = (float(box.attrib[corner]) for corner in CORNERS)
     score = more.get("score")

@@ -11,7 +11,7 @@ from saywhere import boxes as geometry
 from saywhere.errors import UserError
 from saywhere.files import write_text
 from saywhere.formats.labels import classes, labels
-from saywhere.formats.reading import Row, explain, images_by_stem, in_pixels, to_regions
+from saywhere.formats.reading import ImagesByStem, Row, explain, in_pixels, to_regions
 from saywhere.regions import Regions
 
 
@@ -39,15 +39,13 @@ def write(path: Path, images: Iterable[Regions]) -> None:
 
 def read(path: Path, images: Path | None = None) -> Iterator[Regions]:
     """Yield the regions of each image; the text is the phrase if there is one, and the class otherwise."""
-    found = images_by_stem(images, "fiftyone")
+    found = ImagesByStem(images, "fiftyone")
     with explain(path, "fiftyone"):
         content = json.loads(path.read_bytes())
         for stem, entries in content["labels"].items():
-            if stem not in found:
-                raise UserError(f"{path}: no image of the name {stem!r} is in {images}")
             place, width, height = found[stem]
             names = content.get("classes")
-            yield to_regions(str(place), width, height, [_row(entry, names, width, height) for entry in entries or ()])
+            yield to_regions(place, width, height, [_row(entry, names, width, height) for entry in entries or ()])
 
 
 def _row(entry: dict[str, Any], names: list[str] | None, width: int, height: int) -> Row:

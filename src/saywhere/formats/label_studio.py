@@ -9,13 +9,14 @@ import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 from xml.sax.saxutils import quoteattr
 
 from saywhere import boxes as geometry
+from saywhere.errors import UserError
 from saywhere.files import write_text
 from saywhere.formats.labels import classes, labels
-from saywhere.formats.reading import Row, explain, in_pixels, to_regions
+from saywhere.formats.reading import Row, explain, in_pixels, to_regions, upright
 from saywhere.regions import Regions
 
 LOCAL = "/data/local-files/?d="
@@ -23,10 +24,17 @@ LOCAL = "/data/local-files/?d="
 
 
 def write(path: Path, images: Iterable[Regions]) -> None:
-    """Write a task for each image, and beside them, in ``.xml``, the labeling interface that shows them."""
+    """Write a task for each image, and beside them, in ``.xml``, the labeling interface that shows them.
+
+    Raises:
+        UserError: the file is to end with ``.xml`` itself, or there is one beside it.
+    """
+    beside = path.with_suffix(".xml")
+    if beside == path or beside.exists():
+        raise UserError(f"{beside}: is where the labeling interface is written; name another --out, such as tasks.json")
     found = list(images)
-    write_text(path, json.dumps([_task(regions) for regions in found], ensure_ascii=False, indent=1))
-    write_text(path.with_suffix(".xml"), interface(classes(found)))
+    write_text(path, json.dumps([_task(regions) for regions in found], indent=1))
+    write_text(beside, interface(classes(found)))
 
 
 def interface(names: Iterable[str]) -> str:
@@ -57,28 +65,35 @@ def _task(regions: Regions) -> dict[str, Any]:
             result.append({**both, **said})
     size = {"width": regions.width, "height": regions.height}
     return {
-        "data": {"image": f"{LOCAL}{regions.image}", **size},
+        "data": {"image": f"{LOCAL}{quote(regions.image or '', errors='surrogateescape')}", **size},
         "predictions": [{"model_version": "saywhere", "result": result}],
     }
 
 
 def read(path: Path, images: Path | None = None) -> Iterator[Regions]:
-    """Yield the regions of each task: of its last annotation that was not skipped, else of its last prediction."""
+    """Yield the regions of each task: of its last annotation that was not skipped, else of its last prediction.
+
+    A task without regions that does not say the size of its image is left out.
+    """
     with explain(path, "label-studio"):
         for task in json.loads(path.read_bytes()):
             made = [entry for entry in task.get("annotations", []) if not entry.get("was_cancelled")]
             result = [*task.get("predictions", []), *made][-1]["result"] if task.get("predictions") or made else []
-            sizes = {(entry["original_width"], entry["original_height"]) for entry in result}
+            sized = next((entry for entry in result if "original_width" in entry), {})
             data = task["data"]
-            width, height = sizes.pop() if sizes else (data["width"], data["height"])
+            width = sized.get("original_width", data.get("width"))
+            height = sized.get("original_height", data.get("height"))
+            if width is None or height is None:
+                continue
             yield to_regions(image_name(data["image"]), width, height, _rows(result, width, height))
 
 
 def _rows(result: list[dict[str, Any]], width: int, height: int) -> Iterator[Row]:
-    said = {entry["id"]: entry["value"]["text"] for entry in result if entry["type"] == "textarea"}
+    said = {entry["id"]: entry["value"]["text"] for entry in result if entry.get("type") == "textarea"}
     for entry in result:
-        if entry["type"] == "rectanglelabels":
+        if entry.get("type") == "rectanglelabels":
             value = entry["value"]
+            upright(value.get("rotation"))
             box = in_pixels((value[side] / 100 for side in ("x", "y", "width", "height")), width, height)
             texts = said.get(entry["id"]) or value["rectanglelabels"]
             yield Row(box, texts if isinstance(texts, str) else texts[0], entry.get("score"))
@@ -87,6 +102,6 @@ def _rows(result: list[dict[str, Any]], width: int, height: int) -> Iterator[Row
 def image_name(address: str) -> str:
     """Return the path of an image in Label Studio's storage, or, for an uploaded one, its name."""
     parts = urlsplit(address)
-    if local := parse_qs(parts.query).get("d"):
+    if local := parse_qs(parts.query, errors="surrogateescape").get("d"):
         return local[0]
     return unquote(parts.path.rpartition("/")[2]) if parts.path.startswith("/data/") or parts.scheme else address

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import xml.etree.ElementTree as xml
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -10,10 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from saywhere import boxes as geometry
 from saywhere.errors import UserError
 from saywhere.images import ImageError, measure
 from saywhere.inference.sources import SUFFIXES
-from saywhere.regions import Regions, check_boxes
+from saywhere.regions import Regions
 
 
 class Row(NamedTuple):
@@ -36,20 +38,55 @@ def explain(path: Path, format: str) -> Iterator[None]:
     except UserError:
         raise
     except KeyError as error:
-        raise UserError(f"{path}: not in the format {format}: {error} is missing") from error
-    except (UnicodeDecodeError, ValueError, TypeError, AttributeError, IndexError, xml.ParseError) as error:
+        raise UserError(f"{path}: not in the format {format}: {error} is missing (--from names another one)") from error
+    except (TypeError, AttributeError, IndexError) as error:
+        raise UserError(f"{path}: not in the format {format}: a part of it is of another kind ({error})") from error
+    except (ValueError, OverflowError, RecursionError, csv.Error, xml.ParseError) as error:
         raise UserError(f"{path}: not in the format {format}: {error}") from error
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror})") from error
 
 
-def to_regions(name: str, width: int, height: int, rows: Iterable[Row]) -> Regions:
-    """Return the regions of an image; they have scores if all rows have."""
-    found = list(rows)
-    boxes = check_boxes([row.box for row in found], width, height, name)
+def to_regions(name: str, width: float, height: float, rows: Iterable[Row]) -> Regions:
+    """Return the regions of an image; they have scores if all rows have.
+
+    Raises:
+        ValueError: a box is outside the image by more than rounding leaves it, or see :func:`checked`.
+    """
+    found, width, height = list(rows), int(width), int(height)
+    boxes = np.array([row.box for row in found], np.float64).reshape(-1, 4)
+    cut = geometry.clip(boxes, width, height)
+    near = np.isfinite(boxes).all(axis=1) & (np.abs(cut - boxes) <= 1).all(axis=1)
+    bad = np.flatnonzero(~near | (cut[:, 2:] < cut[:, :2]).any(axis=1))
+    if len(bad):
+        raise ValueError(f"the box {boxes[bad[0]].tolist()} is not inside {name}, {width} x {height}")
     scores = [row.score for row in found if row.score is not None]
     texts = tuple(row.caption for row in found)
-    return Regions(width, height, boxes, np.array(scores) if len(scores) == len(found) else None, texts, image=name)
+    given = np.array(scores) if len(scores) == len(found) else None
+    return checked(Regions(width, height, cut, given, texts, image=name))
+
+
+def checked(regions: Regions) -> Regions:
+    """Return regions that every format can hold.
+
+    Raises:
+        ValueError: the image has no name or no pixels, or a caption is no text.
+    """
+    name: object = regions.image
+    if name is not None and (not isinstance(name, str) or "\0" in name):
+        raise ValueError(f"{name!r} is not the name of an image")
+    if min(regions.width, regions.height) < 1:
+        raise ValueError(f"{name}: {regions.width} x {regions.height} is not the size of an image")
+    texts: tuple[object, ...] = regions.captions or ()
+    if wrong := [text for text in texts if not isinstance(text, str)]:
+        raise ValueError(f"{name}: the caption {wrong[0]!r} is not a text")
+    return regions
+
+
+def upright(rotation: str | float | None) -> None:
+    """Refuse a rotated box: ``ValueError``."""
+    if rotation and float(rotation) % 360:
+        raise ValueError(f"a box is rotated by {rotation} degrees, and only upright ones can be read")
 
 
 def in_pixels(values: Iterable[float], width: int, height: int) -> tuple[float, float, float, float]:
@@ -58,20 +95,33 @@ def in_pixels(values: Iterable[float], width: int, height: int) -> tuple[float, 
     return x * width, y * height, (x + w) * width, (y + h) * height
 
 
-def images_by_stem(folder: Path | None, format: str) -> dict[str, tuple[Path, int, int]]:
-    """Return path, width and height of each image under a folder by its name without the suffix.
+class ImagesByStem:
+    """Find images by their names without folder and suffix, as some formats know them.
+
+    Args:
+        folder: of the images, with the folders in it.
+        format: that does not say the sizes of images.
 
     Raises:
-        UserError: no folder is given, though the format does not say the sizes of images.
+        UserError: no folder is given.
     """
-    if folder is None:
-        raise UserError(f"the format {format} has no sizes of images: name the folder of the images with --images DIR")
-    found: dict[str, tuple[Path, int, int]] = {}
-    for path in sorted(folder.rglob("*")):
-        if path.suffix.lower() in SUFFIXES:
-            try:
-                size = measure(path)
-            except ImageError as error:
-                raise UserError(str(error)) from error
-            found[path.stem] = (path, size.width, size.height)
-    return found
+
+    def __init__(self, folder: Path | None, format: str) -> None:
+        if folder is None:
+            raise UserError(f"the format {format} has no sizes of images: name their folder with --images DIR")
+        self.folder = folder
+        self._found: dict[str, list[Path]] = {}
+        for path in sorted(folder.rglob("*")):
+            if path.suffix.lower() in SUFFIXES:
+                self._found.setdefault(path.stem, []).append(path)
+
+    def __getitem__(self, stem: str) -> tuple[str, int, int]:
+        """Return path, width and height of an image; ``UserError`` if there is none, or several of this name."""
+        paths = self._found.get(stem, [])
+        if len(paths) != 1:
+            raise UserError(f"{stem}: {len(paths)} images in {self.folder} have this name, and it must be one")
+        try:
+            size = measure(paths[0])
+        except ImageError as error:
+            raise UserError(str(error)) from error
+        return str(paths[0]), size.width, size.height

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from saywhere.files import write_text
 from saywhere.formats import coco, cvat, fiftyone, label_studio, table, voc, yolo
-from saywhere.formats.reading import explain
+from saywhere.formats.reading import checked, explain
 from saywhere.regions import Regions
 
 
@@ -31,14 +31,14 @@ class Format:
 
 
 def _write_lines(path: Path, images: Iterable[Regions]) -> None:
-    write_text(path, "".join(json.dumps(regions.to_dict(), ensure_ascii=False) + "\n" for regions in images))
+    write_text(path, "".join(json.dumps(regions.to_dict()) + "\n" for regions in images))
 
 
 def _read_lines(path: Path, images: Path | None = None) -> Iterator[Regions]:
     with explain(path, "saywhere"), path.open(encoding="utf-8") as lines:
         for line in lines:
             if line.strip():
-                yield Regions.from_dict(json.loads(line))
+                yield checked(Regions.from_dict(json.loads(line)))
 
 
 FORMATS: dict[str, Format] = {

@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from saywhere.files import write_text
+from saywhere.files import write_atomically
 from saywhere.formats.reading import Row, explain, to_regions
 from saywhere.regions import Regions
 
@@ -26,15 +26,18 @@ def write(path: Path, images: Iterable[Regions]) -> None:
             lines.writerow((*image, *(round(value, 2) for value in region.box), score, region.caption or ""))
         if not len(regions):
             lines.writerow((*image, *[""] * 6))
-    write_text(path, text.getvalue())
+    data = text.getvalue().encode("utf-8", "surrogateescape")  # names that are not UTF-8 stay as they are
+    write_atomically(path, lambda file: file.write(data))
 
 
 def read(path: Path, images: Path | None = None) -> Iterator[Regions]:
     """Yield the regions of each image, in the order of their first lines."""
     with explain(path, "csv"):
         found: dict[tuple[str, int, int], list[Row]] = {}
-        with path.open(encoding="utf-8-sig", newline="") as file:
+        with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
             for row in csv.DictReader(file, strict=True):
+                if None in row.values():
+                    raise ValueError(f"a line of {row['image']} has too few columns")
                 rows = found.setdefault((row["image"], int(row["width"]), int(row["height"])), [])
                 if row["x1"]:
                     x1, y1, x2, y2 = (float(row[corner]) for corner in ("x1", "y1", "x2", "y2"))

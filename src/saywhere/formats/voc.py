@@ -6,9 +6,10 @@ import xml.etree.ElementTree as xml
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from saywhere.files import write_atomically
+from saywhere.errors import UserError
 from saywhere.formats.labels import labels
 from saywhere.formats.reading import Row, explain, to_regions
+from saywhere.formats.xml_files import legal, write_xml
 from saywhere.regions import Regions
 
 CORNERS = ("xmin", "ymin", "xmax", "ymax")
@@ -17,14 +18,25 @@ FIRST = (1, 1, 0, 0)
 
 
 def write(path: Path, images: Iterable[Regions]) -> None:
-    """Write a file for each image into the folder ``path``, under the image's name and folders."""
+    """Write a file for each image into the folder ``path``, under the image's name and folders.
+
+    Raises:
+        UserError: two images would have one file.
+    """
+    found: dict[Path, Regions] = {}
     for regions in images:
-        _write_one((path / (regions.image or "image").lstrip("/")).with_suffix(".xml"), regions)
+        parts = [part for part in Path(legal(regions.image)).parts if part not in ("..", "/")]
+        place = path.joinpath(*parts or ["image"]).with_suffix(".xml")
+        if place in found:
+            raise UserError(f"{regions.image} and {found[place].image}: both would be {place}")
+        found[place] = regions
+    for place, regions in found.items():
+        _write_one(place, regions)
 
 
 def _write_one(path: Path, regions: Regions) -> None:
     root = xml.Element("annotation")
-    xml.SubElement(root, "filename").text = regions.image
+    xml.SubElement(root, "filename").text = legal(regions.image)
     size = xml.SubElement(root, "size")
     for tag, value in (("width", regions.width), ("height", regions.height), ("depth", 3)):
         xml.SubElement(size, tag).text = str(value)
@@ -34,14 +46,11 @@ def _write_one(path: Path, regions: Regions) -> None:
         texts = {"name": name, "phrase": region.caption, "score": score, "truncated": "0", "difficult": "0"}
         for tag, text in texts.items():
             if text is not None:
-                xml.SubElement(entry, tag).text = text
+                xml.SubElement(entry, tag).text = legal(text)
         box = xml.SubElement(entry, "bndbox")
         for corner, value, first in zip(CORNERS, region.box, FIRST, strict=True):
             xml.SubElement(box, corner).text = f"{value + first:.2f}"
-    tree = xml.ElementTree(root)
-    xml.indent(tree)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, lambda file: tree.write(file, encoding="utf-8"))
+    write_xml(path, root)
 
 
 def read(path: Path, images: Path | None = None) -> Iterator[Regions]:

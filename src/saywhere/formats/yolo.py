@@ -10,7 +10,7 @@ from saywhere import boxes as geometry
 from saywhere.errors import UserError
 from saywhere.files import write_text
 from saywhere.formats.labels import classes, labels
-from saywhere.formats.reading import Row, explain, images_by_stem, in_pixels, to_regions
+from saywhere.formats.reading import ImagesByStem, Row, explain, in_pixels, to_regions
 from saywhere.regions import Regions
 
 
@@ -23,15 +23,14 @@ def write(path: Path, images: Iterable[Regions]) -> None:
     found = list(images)
     names = classes(found)
     numbers = {name: number for number, name in enumerate(names)}
-    written: dict[str, str] = {}
+    by_stem: dict[str, Regions] = {}
     for regions in found:
-        image = regions.image or "image"
-        stem = Path(image).stem
-        if stem in written:
-            raise UserError(
-                f"{image} and {written[stem]}: YOLO's files are named after their images, which must differ"
-            )
-        written[stem] = image
+        stem = Path(regions.image or "image").stem
+        if stem in by_stem:
+            other = by_stem[stem].image
+            raise UserError(f"{regions.image} and {other}: YOLO's files have the names of images, which must differ")
+        by_stem[stem] = regions
+    for stem, regions in by_stem.items():
         shares = geometry.to_center(geometry.scale(regions.boxes, 1 / regions.width, 1 / regions.height)).tolist()
         lines: list[str] = []
         for region, name, box in zip(regions, labels(regions), shares, strict=True):
@@ -44,38 +43,41 @@ def write(path: Path, images: Iterable[Regions]) -> None:
 
 def read(path: Path, images: Path | None = None) -> Iterator[Regions]:
     """Yield the regions of each image under ``images`` that has a text file; the texts are the classes."""
-    found = images_by_stem(images, "yolo")
+    found = ImagesByStem(images, "yolo")
     with explain(path / "data.yaml", "yolo"):
         names = _names((path / "data.yaml").read_text(encoding="utf-8"))
     for file in sorted((path / "labels").rglob("*.txt")):
-        if file.stem not in found:
-            raise UserError(f"{file}: no image of this name is in {images}")
         place, width, height = found[file.stem]
         with explain(file, "yolo"):
             rows = [_row(line.split(), names, width, height) for line in file.read_text().splitlines() if line.strip()]
-            yield to_regions(str(place), width, height, rows)
+            yield to_regions(place, width, height, rows)
 
 
 def _row(parts: list[str], names: dict[int, str], width: int, height: int) -> Row:
-    number, score = int(parts[0]), float(parts[5]) if len(parts) > 5 else None
+    if len(parts) not in (5, 6):
+        raise ValueError(f"{len(parts)} numbers in a line; a box has 5, or 6 with its score")
+    number, score = int(parts[0]), float(parts[5]) if len(parts) == 6 else None
     x, y, w, h = (float(part) for part in parts[1:5])
     return Row(in_pixels((x - w / 2, y - h / 2, w, h), width, height), names[number], score)
 
 
 def _names(text: str) -> dict[int, str]:
-    """The classes in ``data.yaml``: lines ``NUMBER: name`` below ``names:``, or a list in brackets behind it."""
-    _, _, rest = text.partition("names:")
-    if not rest:
+    """The classes in ``data.yaml`` by number: behind ``names:`` in brackets or braces, or in the lines below it."""
+    lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    first = next((number for number, line in enumerate(lines) if line.startswith("names:")), None)
+    if first is None:
         raise KeyError("names")
-    first, _, below = rest.partition("\n")
-    if first.strip():
-        return {number: part.strip().strip("'\"") for number, part in enumerate(first.strip().strip("[]").split(","))}
-    found: dict[int, str] = {}
-    for line in below.splitlines():
-        number, colon, name = line.strip().partition(":")
-        if not (line[:1].isspace() and colon and number.isdigit()):
+    inline = lines[first].removeprefix("names:").partition("#")[0].strip()
+    entries = inline.strip("[]{}").split(",") if inline else []
+    for line in lines[first + 1 :] if not inline else ():
+        if not line.startswith((" ", "\t", "-")):
             break
-        found[int(number)] = _name(name.strip())
+        entries.append(line.strip().removeprefix("-"))
+    found: dict[int, str] = {}
+    for entry in (entry.strip() for entry in entries if entry.strip()):
+        number, colon, name = entry.partition(":")
+        numbered = colon and number.isdigit()
+        found[int(number) if numbered else len(found)] = _name((name if numbered else entry).strip())
     return found
 
 

@@ -111,8 +111,11 @@ class Claims:
         return claim
 
     def _generations(self, name: str) -> list[int]:
-        found = (path.name.split(".") for path in self.folder.glob(f"{name}.*.lock"))
-        return sorted(int(parts[1]) for parts in found)
+        try:
+            found = [file.split(".") for file in os.listdir(self.folder)]
+        except FileNotFoundError:  # merged by another process
+            return []
+        return sorted(int(parts[1]) for parts in found if len(parts) == 3 and (parts[0], parts[2]) == (name, "lock"))
 
     def _is_dead(self, lock: Path) -> bool:
         """Whether a claim's process is gone.

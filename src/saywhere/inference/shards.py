@@ -94,18 +94,25 @@ class Shards:
 
     def _begin(self, plan: Mapping[str, Any]) -> None:
         """Write down what the shards are, or compare it with what is written there."""
-        file = self.folder / PLAN
         self._clear()
+        known = None
+        while known is None:  # again, if another process merges just now
+            with contextlib.suppress(FileNotFoundError):
+                known = self._agree(plan)
+        if other := [name for name in sorted({*plan, *known}) if plan.get(name) != known.get(name)]:
+            told = "; ".join(f"{name}: {known.get(name)}, now {plan.get(name)}" for name in other)
+            way_out = "give the same command, or remove the folder to begin anew"
+            raise UserError(f"{self.folder}: was begun otherwise ({told}); {way_out}")
+
+    def _agree(self, plan: Mapping[str, Any]) -> dict[str, Any]:
+        """The plan that is in the folder, ours if there was none."""
+        file = self.folder / PLAN
         self.folder.mkdir(parents=True, exist_ok=True)
         if not file.exists():
             part = self.folder / f".{PLAN}.{uuid.uuid4().hex}"
             part.write_text(json.dumps(plan) + "\n", encoding="utf-8")
             part.replace(file)
-        known = _read_json(file)
-        if other := [name for name in sorted({*plan, *known}) if plan.get(name) != known.get(name)]:
-            told = "; ".join(f"{name}: {known.get(name)}, now {plan.get(name)}" for name in other)
-            way_out = "give the same command, or remove the folder to begin anew"
-            raise UserError(f"{self.folder}: was begun otherwise ({told}); {way_out}")
+        return _read_json(file)
 
     def result(self, number: int) -> Path:
         """Return where the results of a shard are when it is done."""
@@ -194,6 +201,8 @@ class Shards:
                 time.sleep(PAUSE)
                 continue
             with claim:
+                if self.is_merged() or self.done() != self.count:  # by another process, since we looked
+                    continue
                 yield [self.result(number) for number in range(self.count)]
                 if claim.held():
                     self._remove()
@@ -217,5 +226,7 @@ def _errors(folder: Path, number: int) -> Path:
 def _read_json(file: Path) -> dict[str, Any]:
     try:
         return json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise
     except (OSError, ValueError) as error:
         raise UserError(f"{file}: cannot be read ({error}); remove {file.parent} to begin anew") from error

@@ -132,7 +132,7 @@ class VideoReader:
             self._container.close()
             raise VideoError(f"{self.name}: no video in this file")
         self._stream = self._container.streams.video[0]
-        self._stream.thread_type = "AUTO"
+        self._stream.thread_type = "SLICE"  # threads of whole frames tell of damage late, by as many frames
         begin = self._container.start_time
         live = self.format is not None
         self._zero = None if live else Fraction(begin or 0, av.time_base)

@@ -75,6 +75,14 @@ def test_a_phrase_below_the_threshold_is_not_found():
     assert found[:0].not_found == found.not_found
 
 
+def test_a_phrase_of_unknown_words_is_not_found():
+    judge = model(presence=(0.0, 0.0, 0.0, 2.0))
+    found = judge.ground(IMAGE, ["a dog", "the blorb", "a blorb dog"])
+    assert (found.captions, found.not_found) == (("a dog", "a blorb dog"), ("the blorb",))
+    everything = judge.ground(IMAGE, ["a dog", "the blorb"], threshold=0)
+    assert everything.scores == pytest.approx([1 / (1 + np.exp(-2)), 0])
+
+
 def test_a_threshold_is_a_probability_and_needs_a_calibration():
     for threshold, message in ((1.5, "threshold is a probability, not 1.5"), ("high", "threshold is a number")):
         with pytest.raises(UserError, match=message):

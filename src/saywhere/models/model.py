@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any, Literal, TypeVar, get_args, overload
 
 import numpy as np
@@ -18,7 +17,7 @@ from saywhere.models.class_evidence import ClassEvidence
 from saywhere.models.encoding import Encoding
 from saywhere.models.grounding import Alignment, ImageVectors, TextVectors
 from saywhere.models.many import answer, is_one
-from saywhere.models.phrase_scores import PhraseScores, score_regions
+from saywhere.models.phrase_scores import PhraseScores, score_image
 from saywhere.models.placing import Placer, cut_phrases
 from saywhere.models.similarity import similarity_matrix
 from saywhere.models.support import NounSupport
@@ -190,11 +189,7 @@ class Model:
         """
         detector = self.require("densecap", "score phrases of regions")
         encoding = self._encode([image])[0]
-        regions = self.describe(encoding, boxes)
-        scores = score_regions(detector.decoder, detector.vocabulary, regions, phrases)
-        if self.classes is None or not detector.config.nouns:
-            return scores
-        return replace(scores, kinds=self.classes.log_kinds(encoding, regions.boxes, phrases)[0])
+        return score_image(detector, self.classes, encoding, self.describe(encoding, boxes), phrases)
 
     # Words and regions (Deep Visual-Semantic Alignments)
 

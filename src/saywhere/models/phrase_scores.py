@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from saywhere.engines.engine import Decoder, State
+from saywhere.engines.engine import Decoder, Detector, State
 from saywhere.errors import UserError
+from saywhere.models.class_evidence import ClassEvidence
+from saywhere.models.encoding import Encoding
 from saywhere.regions import Regions
 from saywhere.text import END, START, Vocabulary, tokenize
 
@@ -88,6 +90,16 @@ def score_regions(decoder: Decoder, vocabulary: Vocabulary, regions: Regions, ph
     log_probs = phrase_log_probs(decoder, regions.features, token_ids)
     unknown = tuple(unknown_words(vocabulary, phrase) for phrase in phrases)
     return PhraseScores(regions, tuple(phrases), log_probs, unknown)
+
+
+def score_image(
+    detector: Detector, classes: ClassEvidence | None, encoding: Encoding, regions: Regions, phrases: Sequence[str]
+) -> PhraseScores:
+    """Return the scores of phrases on an image's regions, by the decoder and, unless ``nouns`` is off, the classes."""
+    scores = score_regions(detector.decoder, detector.vocabulary, regions, phrases)
+    if classes is None or not detector.config.nouns:
+        return scores
+    return replace(scores, kinds=classes.log_kinds(encoding, regions.boxes, phrases)[0])
 
 
 def unknown_words(vocabulary: Vocabulary, text: str) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ from saywhere.models.chunker import Chunker
 from saywhere.models.class_evidence import LEAST, ClassEvidence
 from saywhere.models.encoding import Encoding
 from saywhere.models.grounding import ImageVectors, TextVectors, embed_images, embed_texts, region_bonus
+from saywhere.models.naming import DETERMINERS
 from saywhere.models.nouns import noun_tree
 from saywhere.models.phrase_scores import score_regions, unknown_words
 from saywhere.models.similarity import similarity_matrix
@@ -111,7 +112,8 @@ class Placer:
             threshold: least probability of a phrase that is found, instead of the configuration's.
 
         Returns:
-            the regions, whose captions are the phrases. Scores are the probabilities that the phrases are in the image;
+            the regions, whose captions are the phrases. Scores are the probabilities that the phrases are in the image,
+            0 for a phrase of none but unknown words;
             if the model is not calibrated for that, all are found, and the dense captioner's score is the joint
             probability, the aligner has none.
 
@@ -122,6 +124,8 @@ class Placer:
         found = self.evidence(encoding, phrases, boxes, limit)
         rows, columns = found.rows(self.config), np.arange(len(phrases))
         fits, scores = found.fits[rows, columns], found.presence(self.config)
+        if scores is not None:
+            scores = np.where([self.is_unknown(phrase) for phrase in phrases], np.float32(0), scores)
         regions = replace(
             found.regions[rows],
             captions=tuple(phrases), similarities=fits if found.by == "aligner" else None,
@@ -189,6 +193,13 @@ class Placer:
         """Return whether the text encoder hardly saw the noun of a phrase in training."""
         vocabulary = (self.aligner or self.detector).vocabulary  # pyright: ignore[reportOptionalMemberAccess]
         return any(vocabulary.counts.get(word, 0) < self.config.rare for word in noun_words(phrase))
+
+    def is_unknown(self, phrase: str) -> bool:
+        """Return whether no part knows any word of a phrase, articles and the like aside."""
+        words = [word for word in tokenize(phrase) if word not in DETERMINERS]
+        parts = [part for part in (self.detector, self.aligner) if part is not None]
+        heard = any(word in part.vocabulary for word in words for part in parts)
+        return bool(words) and not heard and (self.classes is None or self.classes.lookup(phrase) is None)
 
     def unknown(self, phrases: Sequence[str]) -> list[str]:
         """Return the words that no part knows that was asked: neither the vocabulary nor, as a noun, the classes."""

@@ -55,12 +55,12 @@ def write_site(model: str | Path, folder: Path, runtime: Path | None = None) -> 
         the bytes of each file, by its path in the folder.
 
     Raises:
-        UserError: the model cannot run in a browser, the folder holds another page, or there is no runtime.
+        UserError: the model cannot run in a browser, the folder holds something else, or there is no runtime.
     """
     bundle = Bundle.read(model)
     require_browser(bundle)
-    if (folder / INDEX).exists() and not (folder / MANIFEST).exists():
-        raise UserError(f"{folder / INDEX} is not a page that saywhere export wrote: name another folder")
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / MANIFEST).exists():
+        raise UserError(f"{folder}: holds other files than a page that saywhere export wrote: name another folder")
     ours = page_files() | runtime_files(WebRuntime.open(runtime))
     files = ours | model_files(bundle, len(ours[BINARY]))
     for name in sorted(files, key=lambda name: name == INDEX):

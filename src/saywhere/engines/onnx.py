@@ -199,7 +199,7 @@ class OnnxDetector:
         weight, bias = head.stored("layers.1.weight"), head.stored("layers.1.bias")
         rows, points = len(weight), self.config.pool_size**2
         by_channel = weight.reshape(rows, -1, points)
-        by_point = np.ascontiguousarray(by_channel.transpose(0, 2, 1)).reshape(rows, -1)  # as the pooling gives them
+        by_point = by_channel.transpose(0, 2, 1).reshape(rows, -1)  # as the pooling gives them
         first = Linear(Weights.of({"weight": by_point, "bias": bias}))
         second, score, offset = (Linear(head.below(name)) for name in ("layers.4", "score", "offset"))
         return first, second, score, offset
@@ -207,12 +207,12 @@ class OnnxDetector:
     def region_head(self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray]) -> list[RegionHeadOutput]:
         """Return embeddings, logits and offsets of each image's boxes."""
         first, second, score, offset = self._head
-        outputs: list[RegionHeadOutput] = []
-        for image, rows in zip(maps, boxes, strict=True):
-            pooled = image.regions.pool(rows, self.config.pool_size)
-            embeddings = relu(second(relu(first(pooled.reshape(len(rows), first.weight.shape[0])))))
-            outputs.append(RegionHeadOutput(embeddings, score(embeddings)[:, 0], offset(embeddings)))
-        return outputs
+        pooled = [image.regions.pool(rows, self.config.pool_size) for image, rows in zip(maps, boxes, strict=True)]
+        inputs = np.concatenate(pooled).reshape(-1, first.weight.shape[0])  # of all images: weights are read once
+        embeddings = relu(second(relu(first(inputs))))
+        ends = np.cumsum([len(rows) for rows in boxes])[:-1]
+        parts = (np.split(part, ends) for part in (embeddings, score(embeddings)[:, 0], offset(embeddings)))
+        return [RegionHeadOutput(*output) for output in zip(*parts, strict=True)]
 
 
 class OnnxAligner:

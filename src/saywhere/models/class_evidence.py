@@ -153,10 +153,13 @@ class ClassEvidence:
         return tuple(nouns.values()), table
 
     @cached_property
-    def _groups_by_size(self) -> tuple[Noun, ...]:
-        """The groups whose names people use, those with the fewest leaves first."""
-        groups = [noun for noun in self.tree.nouns if noun.sort == "group" and noun.use]
-        return tuple(sorted(groups, key=lambda noun: len(noun.leaves)))
+    def _groups_by_size(self) -> tuple[tuple[Noun, ...], np.ndarray]:
+        """The groups whose names people use, those with the fewest leaves first, and ``(K, S)`` 1 for their leaves."""
+        groups = sorted((noun for noun in self.tree.nouns if noun.sort == "group" and noun.use), key=_count_leaves)
+        table = np.zeros((self.tree.leaves, len(groups)), np.float32)
+        for column, noun in enumerate(groups):
+            table[noun.leaves, column] = 1
+        return tuple(groups), table
 
     def name(self, posterior: np.ndarray, threshold: float) -> list[tuple[Noun, float] | None]:
         """Return for each region the most specific noun whose probability is above a threshold, and that probability.
@@ -166,13 +169,23 @@ class ClassEvidence:
         one is a kind of the other, such as a glass and a wine glass, a leaf counts for the nearest.
         """
         nouns, table = self._said
-        best = (posterior @ table).argmax(axis=1)
+        groups, leaves = self._groups_by_size
         found: list[tuple[Noun, float] | None] = []
-        for row, column in zip(posterior, best.tolist(), strict=True):
-            candidates = (nouns[column], *self._groups_by_size)
-            each = ((noun, float(row[noun.leaves].sum())) for noun in candidates)
-            found.append(next((pair for pair in each if pair[1] > threshold), None))
+        best, of_groups = (posterior @ table).argmax(axis=1), posterior @ leaves
+        for row, column, sums in zip(posterior, best.tolist(), of_groups, strict=True):
+            sure = float(row[nouns[column].leaves].sum())
+            group = int((sums > threshold).argmax()) if len(sums) else 0
+            if sure > threshold:
+                found.append((nouns[column], sure))
+            elif len(sums) and sums[group] > threshold:
+                found.append((groups[group], float(sums[group])))
+            else:
+                found.append(None)
         return found
+
+
+def _count_leaves(noun: Noun) -> int:
+    return len(noun.leaves)
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:

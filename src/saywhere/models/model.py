@@ -76,17 +76,16 @@ class Model:
         """Return a hash of weights and configurations: models of one digest give the same answers."""
         return self.engine.digest()
 
-    def require(self, part: Part, what: str) -> Any:
-        """Return a part.
-
-        Raises:
-            UserError: this model lacks it and so cannot do ``what``.
-        """
-        found = self.detector if part == "densecap" else getattr(self, part)
-        if found is None:
+    def check(self, part: Part, what: str) -> None:
+        """Raise a ``UserError`` if this model lacks a part and so cannot do ``what``."""
+        if part not in self.parts:
             have = ", ".join(self.parts)
             raise UserError(f"{self.name} cannot {what}: that needs a model with the part {part}; this one has {have}")
-        return found
+
+    def require(self, part: Part, what: str) -> Any:
+        """Return a part; raises as :meth:`check`."""
+        self.check(part, what)
+        return self.detector if part == "densecap" else getattr(self, part)
 
     # Seeing
 

@@ -62,6 +62,13 @@ class Weights:
         value = self.stored(name)
         return value if value.dtype.kind in "iub" else value.astype(np.float32)
 
+    def transposed(self, name: str) -> np.ndarray:
+        """Return a matrix ``(n, m)`` in single precision as ``(m, n)``, its rows beside each other in memory.
+
+        Products of few rows with it are twice as fast so.
+        """
+        return np.ascontiguousarray(self.stored(name).T, np.float32)
+
     def stored(self, name: str) -> np.ndarray:
         """Return an array as it is stored; ``UserError`` if it is missing or damaged."""
         return self._asked(self._read, name)
@@ -93,7 +100,7 @@ class Linear:
     """Compute ``x W' + b``; ``b`` may be missing."""
 
     def __init__(self, weights: Weights) -> None:
-        self.weight = weights["weight"].T
+        self.weight = weights.transposed("weight")
         self.bias = weights["bias"] if weights.has("bias") else None
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
@@ -122,8 +129,8 @@ class Gru:
     """One direction of a gated recurrent unit, with torch's order of gates: reset, update, new."""
 
     def __init__(self, weights: Weights, suffix: str = "l0") -> None:
-        self.w_in, self.b_in = weights[f"weight_ih_{suffix}"].T, weights[f"bias_ih_{suffix}"]
-        self.w_state, self.b_state = weights[f"weight_hh_{suffix}"].T, weights[f"bias_hh_{suffix}"]
+        self.w_in, self.b_in = weights.transposed(f"weight_ih_{suffix}"), weights[f"bias_ih_{suffix}"]
+        self.w_state, self.b_state = weights.transposed(f"weight_hh_{suffix}"), weights[f"bias_hh_{suffix}"]
 
     def inputs(self, x: np.ndarray) -> np.ndarray:
         """Return what the inputs ``(..., I)`` add to the gates ``(..., 3 H)``; once for all steps."""
@@ -143,8 +150,8 @@ class Lstm:
     """One direction of a long short-term memory, with torch's order of gates: input, forget, cell, output."""
 
     def __init__(self, weights: Weights, suffix: str = "l0") -> None:
-        self.w_in = weights[f"weight_ih_{suffix}"].T
-        self.w_state = weights[f"weight_hh_{suffix}"].T
+        self.w_in = weights.transposed(f"weight_ih_{suffix}")
+        self.w_state = weights.transposed(f"weight_hh_{suffix}")
         self.bias = weights[f"bias_ih_{suffix}"] + weights[f"bias_hh_{suffix}"]
 
     @property

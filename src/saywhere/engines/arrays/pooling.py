@@ -48,9 +48,11 @@ class Pyramid:
         rows, down = _neighbours(y, self.heights[level])
         starts, widths = self.starts[level, None, None], self.widths[level, None, None]
         pooled = np.zeros((len(boxes), size, size, self.cells.shape[1]), np.float32)
+        values = np.empty_like(pooled)
         for row, high in zip(rows, down, strict=True):
             for column, wide in zip(columns, across, strict=True):
-                values = self.cells[starts + row[:, :, None] * widths + column[:, None]]
+                cells = starts + row[:, :, None] * widths + column[:, None]
+                np.take(self.cells, cells, axis=0, out=values, mode="clip")  # another mode would copy values
                 values *= (high[:, :, None] * wide[:, None])[..., None]
                 pooled += values
         return pooled.reshape(len(boxes), size * size, self.cells.shape[1])

@@ -146,7 +146,8 @@ class NounTree:
 
     def __init__(self, lines: Sequence[str]) -> None:
         rows = [line.split("\t") for line in lines]
-        if any(len(row) != 6 or row[1] not in get_args(Sort) or row[3] not in get_args(Use) for row in rows):
+        sorts, uses = get_args(Sort), get_args(Use)
+        if any(len(row) != 6 or row[1] not in sorts or row[3] not in uses for row in rows):
             raise ValueError("a noun has a synset, a sort, a name, a use, words and the synsets above it")
         numbers = {row[0]: number for number, row in enumerate(rows)}
         above = [tuple(numbers[synset] for synset in row[5].split()) for row in rows]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from saywhere import DEFAULT_MODEL
+from saywhere.adapters.sources import find_adapted
 from saywhere.errors import UserError
 from saywhere.models.bundle import GRAPH, find_folder, list_models
 from saywhere.models.model import Model
@@ -17,7 +18,15 @@ __all__ = ["ENGINES", "list_models", "load"]
 
 ENGINES = {"onnx": "saywhere.engines.onnx", "torch": "saywhere.engines.torch"}
 """The module of each engine; it has ``load(name_or_folder, device, options, threads, precision)``."""
-EXTRAS = {"onnxruntime": "", "torch": "torch", "torchvision": "torch", "timm": "torch"}
+TRANSFORMERS = "transformers"
+"""What runs the models of other people; it is not chosen."""
+EXTRAS = {
+    "onnxruntime": "",
+    "torch": "torch",
+    "torchvision": "torch",
+    "timm": "torch",
+    "transformers": "transformers",
+}
 """The extra that installs what an engine needs; the core has what is marked by an empty text."""
 
 
@@ -33,7 +42,8 @@ def load(
     """Return a model that is ready to use.
 
     Args:
-        name_or_folder: name of a bundled model (:func:`list_models`), a model folder, or a hub id ``owner/name``.
+        name_or_folder: name of a bundled model (:func:`list_models`), a model folder, or a hub id ``owner/name``; a
+            model of transformers by its folder or by ``hub:owner/name`` (see docs/models.md).
         device: where it runs, such as ``cpu`` or ``cuda``. If None, the CPU with the engine ``onnx``, and the first GPU
             there is with the engine ``torch``.
         engine: ``onnx`` (CPU, no PyTorch) or ``torch``. If None, ``onnx`` for a model that has a graph, as the bundled
@@ -55,16 +65,19 @@ def load(
     require_ints(1, threads=threads)
     folder, engine = choose_engine(name_or_folder, device, engine)
     runtime = _import_engine(engine, folder)
-    return Model(
-        runtime.load(folder, device, dict(options or {}), threads, precision or "float32"),
-        Path(str(name_or_folder)).name,
-    )
+    kind: type[Model] = getattr(runtime, "AdaptedModel", Model)  # whose engine answers whole questions
+    made = runtime.load(folder, device, dict(options or {}), threads, precision or "float32")
+    return kind(made, Path(str(name_or_folder)).name)
 
 
 def choose_engine(name_or_folder: str | Path, device: str | None, engine: str | None) -> tuple[Path, str]:
     """Return the folder of a model and the name of the engine that runs it; arguments and errors as :func:`load`."""
     if engine is not None and engine not in ENGINES:
         raise UserError(f"no engine {engine!r}; there are {', '.join(ENGINES)}")
+    if (adapted := find_adapted(name_or_folder)) is not None:
+        if engine is not None:
+            raise UserError(f"{name_or_folder}: transformers runs it, not the engine {engine}: name no engine")
+        return adapted.folder, TRANSFORMERS
     folder = find_folder(name_or_folder)
     runs_anywhere = (folder / GRAPH).is_file() and device in (None, "cpu")
     return folder, engine or ("onnx" if runs_anywhere else "torch")
@@ -72,7 +85,7 @@ def choose_engine(name_or_folder: str | Path, device: str | None, engine: str | 
 
 def _import_engine(engine: str, folder: Path) -> Any:
     try:
-        return importlib.import_module(ENGINES[engine])
+        return importlib.import_module({**ENGINES, TRANSFORMERS: "saywhere.adapters.model"}[engine])
     except ImportError as error:
         package = (error.name or "").partition(".")[0]
         if package not in EXTRAS:

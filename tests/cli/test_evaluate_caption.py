@@ -33,7 +33,7 @@ class Describer:
     def __init__(self) -> None:
         self.batches: list[tuple[int, int | None]] = []
 
-    def require(self, part: str, what: str) -> None:
+    def check(self, part: str, what: str) -> None:
         assert part == "captioner"
 
     def digest(self) -> str:
@@ -171,7 +171,8 @@ def test_mistakes_are_one_line(model, arguments, message):
 
 def test_several_models_caption_together(stubs, tmp_path):
     names = [str(checkpoint.save(tiny_captioner(seed), tmp_path / f"m{seed}")) for seed in (0, 1)]
-    done = caption("--model", names[0], "--model", names[1], "--data", album(), "--out", "out", "--device", "cpu")
+    both = ("--ensemble", "--model", names[0], "--model", names[1])
+    done = caption(*both, "--data", album(), "--out", "out", "--device", "cpu")
     assert (done.exit_code, done.stderr) == (0, "") and report()["model"] == ", ".join(names)
     together = saywhere.CaptionEnsemble([saywhere.load(name) for name in names])
     (expected,) = together.caption([Path("album/p/1.png")])
@@ -198,7 +199,8 @@ def test_the_nearest_training_image_answers(stubs, tmp_path):
     assert (done.exit_code, done.stderr) == (0, "") and report()["model"] == f"nearest:{name}"
     assert report()["cider"] == 1, "each image is the nearest to itself, and its first sentence is true"
     assert len(list(Path("out/neighbours").rglob("*.safetensors"))) == 4
-    together = caption("--model", f"nearest:{name}", "--model", name, "--data", root, "--out", "two", "--device", "cpu")
+    both = ("--ensemble", "--model", f"nearest:{name}", "--model", name)
+    together = caption(*both, "--data", root, "--out", "two", "--device", "cpu")
     assert together.exit_code == 2 and "one model finds the most similar image" in together.stderr
 
 

@@ -44,7 +44,7 @@ class Weighted(StubModel):
         self.weights = 0
         self.changes: list[str] = []
 
-    def require(self, part: str, what: str) -> None:
+    def check(self, part: str, what: str) -> None:
         assert part == "densecap"
 
     def digest(self) -> str:

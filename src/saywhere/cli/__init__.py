@@ -48,6 +48,7 @@ EXTRAS = {
     "torch": "torch",
     "torchvision": "torch",
     "timm": "torch",
+    "transformers": "transformers",
     "lightning": "train",
     "tensorboard": "train",
     "matplotlib": "evaluate",
@@ -138,6 +139,8 @@ def _fail_usage(error: Any) -> None:
     if type(error).__name__ == "NoArgsIsHelpError":
         raise error
     message, command = error.format_message().rstrip("."), error.ctx.command_path if error.ctx else "saywhere"
+    if not getattr(error, "option_name", "option").strip("- "):  # "- people" is no option, but looks like one
+        message = f"what begins with - is taken for an option; put it last, after --: {command} [OPTIONS] -- '- ...'"
     _fail(f"error: {message[:1].lower()}{message[1:]}; see {command} --help", 2)
 
 

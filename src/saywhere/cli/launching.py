@@ -11,9 +11,10 @@ from typing import Any
 
 import typer
 
-START = "from saywhere.cli import main; main()"
-OWN = ("--launcher", "--workers")
-"""Options of this program that are not passed on."""
+from saywhere.cli.arguments import START, without_options
+
+OWN = ("--launcher", "--workers", "--threads")
+"""Options that are not passed on as they are."""
 
 
 def launch(arguments: Sequence[str], workers: int | None, threads: int) -> int:
@@ -36,7 +37,7 @@ def launch(arguments: Sequence[str], workers: int | None, threads: int) -> int:
     ray.init(log_to_driver=False, include_dashboard=False, logging_level="error")
     try:
         room = int(ray.cluster_resources().get("CPU", 1)) // threads
-        command = [sys.executable, "-c", START, *_passed_on(arguments), "--threads", str(threads)]
+        command = [sys.executable, "-c", START, *without_options(arguments, OWN), "--threads", str(threads)]
         run = ray.remote(num_cpus=threads, max_retries=3)(_run)
         waiting = [run.remote(command, os.getcwd()) for _ in range(workers or max(1, room))]
         code = 0
@@ -49,19 +50,6 @@ def launch(arguments: Sequence[str], workers: int | None, threads: int) -> int:
         return code
     finally:
         ray.shutdown()
-
-
-def _passed_on(arguments: Sequence[str]) -> list[str]:
-    """The arguments without the launcher's options and without threads, each with its value."""
-    kept: list[str] = []
-    rest = iter(arguments)
-    for argument in rest:
-        name, equals, _ = argument.partition("=")
-        if name not in (*OWN, "--threads"):
-            kept.append(argument)
-        elif not equals:
-            next(rest, None)
-    return kept
 
 
 def _run(command: Sequence[str], folder: str) -> tuple[int, str, str]:

@@ -12,6 +12,7 @@ from saywhere.errors import UserError
 
 if TYPE_CHECKING:
     from saywhere import Model
+    from saywhere.adapters.sources import Adapted
     from saywhere.models.bundle import Bundle
 
 
@@ -74,12 +75,19 @@ class DeferredModel:
         return Bundle.read(self._name or DEFAULT_MODEL)
 
     @cached_property
+    def _adapted(self) -> Adapted | None:
+        """A model of transformers, which has no parts and no options."""
+        from saywhere.adapters.sources import find_adapted
+
+        return find_adapted(self._name or DEFAULT_MODEL)
+
+    @cached_property
     def _options(self) -> dict[str, Any]:
         if not self._changes:
             return {}
         from saywhere.options import assignments
 
-        values, parts = assignments(self._changes), self._stored.configs
+        values, parts = assignments(self._changes), {} if self._adapted else self._stored.configs
         if self._part not in parts:
             return values
         named = {*parts, "trunk"}
@@ -98,6 +106,8 @@ class DeferredModel:
     @property
     def long_side(self) -> int:
         """Pixels of the long side that images are decoded at; the weights need not be loaded for it."""
+        if self._adapted:
+            return self._adapted.family.long_side
         return self._stored.with_options(self._options).trunk.long_side
 
 

@@ -12,7 +12,12 @@ from saywhere.errors import UserError
 
 Model = Annotated[
     str | None,
-    typer.Option("--model", metavar="NAME|DIR", help="Name or folder of the model.", show_default="the bundled model"),
+    typer.Option(
+        "--model",
+        metavar="NAME|DIR",
+        help="Name or folder of the model, or hub:OWNER/NAME.",
+        show_default="the bundled model",
+    ),
 ]
 Models = Annotated[
     list[str] | None,
@@ -20,6 +25,15 @@ Models = Annotated[
         "--model",
         metavar="NAME|DIR",
         help="Name or folder of a model; repeat to ensemble captioners.",
+        show_default="the bundled model",
+    ),
+]
+ComparedModels = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--model",
+        metavar="NAME|DIR",
+        help="Name or folder of a model; repeat to compare models.",
         show_default="the bundled model",
     ),
 ]
@@ -114,11 +128,43 @@ Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the r
 DRAWINGS = (".jpg", ".jpeg", ".png")
 
 
+class ResultFormat(StrEnum):
+    """Names of :data:`saywhere.formats.registry.FORMATS`, which is imported only when a command runs."""
+
+    saywhere = "saywhere"
+    densecap = "densecap"
+    coco = "coco"
+    coco_results = "coco-results"
+    label_studio = "label-studio"
+    cvat = "cvat"
+    fiftyone = "fiftyone"
+    yolo = "yolo"
+    voc = "voc"
+    csv = "csv"
+
+
+OutputFormat = Annotated[
+    ResultFormat,
+    typer.Option(
+        "--output-format",
+        metavar="F",
+        help="Write the results for another program into --out, in place of drawings; F as convert-results --to.",
+    ),
+]
+
+
 class Protocol(StrEnum):
     """The rules: the paper's definition, or as the original was evaluated."""
 
     clean = "clean"
     original = "original"
+
+
+def check_file(path: Path | None) -> Path | None:
+    """Refuse ``-`` in place of a file of results, which a stopped run goes on with; for an option's callback."""
+    if path == Path("-"):
+        raise UserError("--json -: give the name of a file; results are not written to the standard output")
+    return path
 
 
 def check_drawing(option: str, path: Path, source: Path) -> None:

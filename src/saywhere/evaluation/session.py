@@ -17,6 +17,7 @@ from saywhere import data as datasets
 from saywhere.data import PhraseOptions, Report, Samples
 from saywhere.data.entities import MarkedImage, count_phrases, read_entities
 from saywhere.errors import UserError
+from saywhere.evaluation.memory import peak_memory
 from saywhere.evaluation.resume import ensure_same_run
 from saywhere.images import LoadedImage
 from saywhere.inference import Source, run_images
@@ -197,7 +198,7 @@ class Session:
             raise KeyboardInterrupt(f"{so_far}; the same command goes on from here") from None
 
     def known(self, data: str, **facts: Any) -> dict[str, Any]:
-        """Return how the figures of a report came about: the data, the model, ``facts``, what was skipped, the time.
+        """Return how the figures of a report came about: data, model, ``facts``, what was skipped, time and memory.
 
         Args:
             data: name of the data set.
@@ -206,7 +207,8 @@ class Session:
         known: dict[str, Any] = {"data": data, "split": self.split, "model": self.model, **facts}
         known |= {"skipped": self.skipped} | ({"set": list(self.options)} if self.options else {})
         known |= {"data_problems": {kind: len(found) for kind, found in self.report.problems.items()}}
-        return known | {"seconds": round(time.monotonic() - self._started, 3), "command": self.command}
+        known |= {"seconds": round(time.monotonic() - self._started, 3), **peak_memory()}
+        return known | {"command": self.command}
 
 
 def image_sources(samples: Samples, root: Path) -> list[Source]:

@@ -9,6 +9,7 @@ import typer
 
 from saywhere import DEFAULT_MODEL
 from saywhere.cli import options
+from saywhere.cli.evaluate.comparing import one_or_compare
 from saywhere.cli.evaluate.running import session
 from saywhere.cli.loading import Runtime, load_model
 from saywhere.errors import UserError
@@ -21,13 +22,14 @@ NEAREST = "nearest:"
 
 
 def caption(
-    model: options.Models = None,
+    model: options.ComparedModels = None,
     data: options.DataRoot = None,
     format: options.DataFormat = None,
     split: options.Split = None,
     beam_size: options.BeamSize = None,
     predictions: Path | None = typer.Option(None, metavar="FILE", help="Score these captions instead (JSON lines)."),
     truth: Path | None = typer.Option(None, metavar="FILE", help="The truth for --predictions (JSON lines)."),
+    ensemble: bool = typer.Option(False, "--ensemble", help="Caption with all models together instead."),
     change: options.Set = None,
     limit: options.Limit = None,
     out: options.Out = Path("evaluation"),
@@ -47,6 +49,8 @@ def caption(
     from saywhere.evaluation.captions.run import run
     from saywhere.evaluation.captions.scoring import score_files
 
+    if not ensemble:
+        one_or_compare("caption", model, out)
     written = "report.json, examples.html"
     if data and not (predictions or truth):
         names = model or [DEFAULT_MODEL]
@@ -58,7 +62,11 @@ def caption(
         with session(data, out, model=names, change=change, **about) as now:
             together = loaded[0] if len(loaded) == 1 else CaptionEnsemble(loaded)
             _print(run(together, now, beam_size, nearest=any(name.startswith(NEAREST) for name in names)))
-    elif predictions and truth and not (data or model or format or beam_size or device or engine or threads or change):
+    elif (
+        predictions
+        and truth
+        and not (data or model or ensemble or format or beam_size or device or engine or threads or change)
+    ):
         with session(truth, out, split=split, limit=limit, written=written) as now:
             _print(score_files(predictions, now))
     else:

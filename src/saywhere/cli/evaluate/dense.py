@@ -9,6 +9,7 @@ import typer
 
 from saywhere import DEFAULT_MODEL
 from saywhere.cli import options
+from saywhere.cli.evaluate.comparing import one_or_compare
 from saywhere.cli.evaluate.running import session
 from saywhere.cli.loading import Runtime, load_model
 from saywhere.errors import UserError
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def dense(
-    model: options.Model = None,
+    models: options.ComparedModels = None,
     data: options.DataRoot = None,
     format: options.DataFormat = None,
     split: options.Split = None,
@@ -50,6 +51,7 @@ def dense(
     from saywhere.evaluation.dense.run import run
     from saywhere.evaluation.dense.scoring import score_files
 
+    model = one_or_compare("dense", models, out)
     written = "report.json, ap.png, examples.html"
     if data and not (predictions or truth):
         loaded = load_model(model, Runtime(device, engine, threads, precision), change, "densecap")

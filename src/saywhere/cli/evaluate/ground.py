@@ -9,6 +9,7 @@ import typer
 
 from saywhere import DEFAULT_MODEL
 from saywhere.cli import options
+from saywhere.cli.evaluate.comparing import one_or_compare
 from saywhere.cli.evaluate.running import Data, session
 from saywhere.cli.loading import Runtime, load_model
 
@@ -22,7 +23,7 @@ class Part(StrEnum):
 
 def ground(
     data: Data,
-    model: options.Model = None,
+    models: options.ComparedModels = None,
     part: Part | None = typer.Option(
         None,
         show_default="all parts, as saywhere ground",
@@ -49,6 +50,7 @@ def ground(
     from saywhere.evaluation.grounding.placed import RARE
     from saywhere.evaluation.grounding.run import run
 
+    model = one_or_compare("ground", models, out)
     chosen = None if part is None else part.value
     name, loaded = (
         model or DEFAULT_MODEL,

@@ -8,13 +8,14 @@ import typer
 
 from saywhere import DEFAULT_MODEL
 from saywhere.cli import options
+from saywhere.cli.evaluate.comparing import one_or_compare
 from saywhere.cli.evaluate.running import Data, session
 from saywhere.cli.loading import Runtime, load_model
 
 
 def rank(
     data: Data,
-    model: options.Model = None,
+    models: options.ComparedModels = None,
     format: options.DataFormat = None,
     split: options.Split = None,
     regions: options.Regions = None,
@@ -34,6 +35,7 @@ def rank(
     """
     from saywhere.evaluation.ranking.run import run
 
+    model = one_or_compare("rank", models, out)
     name, loaded = (
         model or DEFAULT_MODEL,
         load_model(model, Runtime(device, engine, threads, precision), change, "aligner"),

@@ -45,7 +45,7 @@ def run(
     """
     members = model.models if isinstance(model, CaptionEnsemble) else (model,)
     for member in members:
-        member.require("captioner", "caption images")
+        member.check("captioner", "caption images")
     if nearest and isinstance(model, CaptionEnsemble):
         raise UserError("nearest: one model finds the most similar image, not several together")
     with meteor.Meteor() as scorer:  # before the work: it reports at once if Java is missing

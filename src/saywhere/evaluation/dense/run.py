@@ -27,7 +27,7 @@ def run(model: Model, session: Session, proposals: str = "rpn", protocol: str = 
     Raises:
         UserError: the model has no dense captioner, no image can be read, or what measures is not installed.
     """
-    model.require("densecap", "find regions")
+    model.check("densecap", "find regions")
     check_plots()
     with meteor.Meteor() as scorer:  # before the work: it reports at once if Java is missing
         samples = session.read()

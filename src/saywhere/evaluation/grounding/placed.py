@@ -134,7 +134,7 @@ def _measure(answers: Sequence[tuple[Asked, dict[str, np.ndarray]]], placer: Pla
         boxes = np.concatenate([np.tile(_control(name, arrays), (len(asked.phrases), 1)) for asked, arrays in answers])
         controls[name] = measure(boxes, _nearest(boxes, answers), types)
     presence = None
-    if placer.config.presence is not None:
+    if "presence" in answers[0][1]:
         own = np.concatenate([arrays["presence"][: len(asked.phrases)] for asked, arrays in answers])
         others = np.concatenate([arrays["presence"][len(asked.phrases) :] for asked, arrays in answers])
         presence = measure_presence(own, others, judge(found, truth)[0], placer.least())

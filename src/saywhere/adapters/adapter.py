@@ -1,0 +1,150 @@
+"""A model of transformers as an engine: no parts of saywhere's, but answers to whole questions."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from PIL import Image
+
+from saywhere import boxes as geometry
+from saywhere.adapters.sources import Family
+from saywhere.engines.engine import Aligner, Captioner, Classifier, Detector, RpnOutput
+from saywhere.errors import UserError
+from saywhere.images import LoadedImage
+from saywhere.models.encoding import Encoding
+
+Located = tuple[np.ndarray, np.ndarray]
+"""Boxes ``(P, 4)`` of an image's P phrases in its pixels, and scores ``(P,)``."""
+READ = (".json", ".txt", ".model", ".safetensors")
+"""Files on which answers depend."""
+
+
+class Pixels:
+    """Hand the image on as it is: the family's own processor resizes and normalises."""
+
+    def __init__(self, long_side: int) -> None:
+        self.long_side = long_side
+
+    def __call__(self, image: LoadedImage) -> np.ndarray:
+        """Return the RGB pixels ``(3, h, w)``, uint8."""
+        return np.asarray(image.pixels).transpose(2, 0, 1)
+
+
+class Images:
+    """Encode an image as itself: these networks read image and question together."""
+
+    def __init__(self, long_side: int) -> None:
+        self.preprocess = Pixels(long_side)
+
+    def encode(self, pixels: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Return the pixels."""
+        return list(pixels)
+
+    def propose(self, maps: np.ndarray) -> RpnOutput:
+        """Refuse: there is no localization layer; ``UserError``."""
+        raise UserError("a model of transformers has no localization layer")
+
+
+class Adapter(ABC):
+    """A network of transformers and its processor; each subclass is a family.
+
+    Args:
+        folder: of the model.
+        family: that it is of.
+        device: of torch.
+
+    Attributes:
+        threshold: a phrase is found from this score on, unless the user says otherwise.
+        lock: held while the network or the processor works: neither is made for several threads.
+
+    Raises:
+        UserError: a file is missing or damaged, or the weights are not those of the family's native class.
+    """
+
+    network_class: ClassVar[str]
+    processor_class: ClassVar[str]
+    threshold: ClassVar[float]
+    detector: Detector | None = None
+    aligner: Aligner | None = None
+    captioner: Captioner | None = None
+    classifier: Classifier | None = None
+
+    def __init__(self, folder: Path, family: Family, device: Any) -> None:
+        self.folder, self.family, self.device = folder, family, device
+        self.trunk = Images(family.long_side)
+        self.lock = threading.Lock()
+        self.processor, network = load_pretrained(folder, family.name, self.processor_class, self.network_class)
+        self.network = network.to(device).eval()
+
+    @abstractmethod
+    def locate(self, encodings: Sequence[Encoding], phrases: Sequence[Sequence[str]]) -> list[Located]:
+        """Return for each image the box and the score of each of its phrases.
+
+        A phrase without a box has the score 0 and the whole image.
+        """
+
+    @functools.cached_property
+    def _digest(self) -> str:
+        digest = hashlib.blake2b(digest_size=16)
+        for path in sorted(path for path in self.folder.iterdir() if path.suffix in READ):
+            with path.open("rb") as file:
+                digest.update(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+        return digest.hexdigest()
+
+    def digest(self) -> str:
+        """Return a hash of the weights and the configurations."""
+        return self._digest
+
+    def vectors_digest(self) -> str:
+        """Refuse: there are no vectors of regions; ``UserError``."""
+        raise UserError(f"{self.folder}: {self.family.name} has no vectors for search")
+
+
+def load_pretrained(folder: Path, family: str, processor: str, network: str) -> tuple[Any, Any]:
+    """Return a processor and a network of these classes, from files of the folder alone.
+
+    Weights are read from safetensors only, and no code of the model's is run.
+
+    Raises:
+        UserError: a file is missing or damaged, or weights are missing.
+        ImportError: transformers is not installed.
+    """
+    transformers: Any = importlib.import_module("transformers")
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    if not any(folder.glob("*.safetensors")):
+        raise UserError(f"{folder}: there are no weights in safetensors, and others are not read")
+    local = {"local_files_only": True, "trust_remote_code": False}
+    try:
+        prepare = getattr(transformers, processor).from_pretrained(folder, **local)
+        made, found = getattr(transformers, network).from_pretrained(
+            folder, dtype="float32", use_safetensors=True, output_loading_info=True, **local
+        )
+    except Exception as error:  # whatever a damaged file leads to in there
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise UserError(f"{folder}: cannot be read as a model of {family}: {reason}") from error
+    if missing := sorted(found["missing_keys"]):
+        raise UserError(
+            f"{folder}: {len(missing)} weights are missing, such as {missing[0]}: these are not weights of the class "
+            f"{network} of transformers"
+        )
+    return prepare, made
+
+
+def image_of(encoding: Encoding) -> Image.Image:
+    """Return the image that an encoding of these models is."""
+    return Image.fromarray(np.ascontiguousarray(encoding.maps.transpose(1, 2, 0)))
+
+
+def to_pixels(encoding: Encoding, boxes: np.ndarray) -> np.ndarray:
+    """Return boxes ``(N, 4)`` given as shares of width and height in pixels of the image, clipped to it."""
+    scaled = geometry.scale(np.asarray(boxes, np.float32).reshape(-1, 4), encoding.width, encoding.height)
+    return geometry.clip(scaled, encoding.width, encoding.height)

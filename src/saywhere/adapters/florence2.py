@@ -1,0 +1,60 @@
+"""Florence-2: dense region captions, captions, and the boxes of phrases."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import ClassVar
+
+from saywhere.adapters.writing import Place, Writer
+
+BINS = 1000
+"""Positions that a coordinate has, across and down."""
+_LOCATION = re.compile(r"<loc_(\d+)>")
+
+
+class Florence2(Writer):
+    """Write a phrase and after it boxes of four location tokens each, such as ``a cat<loc_1><loc_2><loc_8><loc_9>``."""
+
+    network_class: ClassVar[str] = "Florence2ForConditionalGeneration"
+    processor_class: ClassVar[str] = "Florence2Processor"
+    describe_prompt: ClassVar[str] = "<DENSE_REGION_CAPTION>"
+    caption_prompt: ClassVar[str] = "<CAPTION>"
+    most_tokens: ClassVar[int] = 1024
+
+    def phrase_prompt(self, phrase: str) -> str:
+        """Return the task of grounding, with the phrase as its caption."""
+        return f"<CAPTION_TO_PHRASE_GROUNDING>{phrase}"
+
+    def box_prompt(self, box: Sequence[float]) -> str:
+        """Return the task of describing a region, given by location tokens."""
+        places = (min(BINS - 1, max(0, int(share * BINS))) for share in box)
+        return "<REGION_TO_DESCRIPTION>" + "".join(f"<loc_{place}>" for place in places)
+
+    def read_places(self, tokens: Sequence[str]) -> list[Place]:
+        """Return the boxes: every four location tokens after a phrase; a coordinate is the middle of its bin."""
+        found: list[Place] = []
+        start = 0
+        while start < len(tokens):
+            words = _run(tokens, start, marks=False)
+            end = _run(tokens, words, marks=True)
+            for first in range(words, end - 3, 4):
+                x1, y1, x2, y2 = ((int(token[5:-1]) + 0.5) / BINS for token in tokens[first : first + 4])
+                found.append(Place((x1, y1, x2, y2), (start, words), (start, first + 4)))
+            start = end
+        return found
+
+    def is_mark(self, token: str) -> bool:
+        """Return whether a token is a location."""
+        return _LOCATION.fullmatch(token) is not None
+
+
+def _run(tokens: Sequence[str], start: int, marks: bool) -> int:
+    """Where the run of location tokens, or of others, ends that begins at ``start``."""
+    stop = start
+    while stop < len(tokens) and (_LOCATION.fullmatch(tokens[stop]) is not None) == marks:
+        stop += 1
+    return stop
+
+
+ADAPTER = Florence2

@@ -1,0 +1,77 @@
+"""Grounding DINO: boxes for phrases that are joined into one text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+
+from saywhere import boxes as geometry
+from saywhere.adapters.adapter import Located, image_of
+from saywhere.adapters.detecting import PhraseDetector
+from saywhere.models.encoding import Encoding
+
+
+class GroundingDino(PhraseDetector):
+    """Score each token of ``a cat. a dog.`` for each box; a phrase's score is the mean of those of its tokens."""
+
+    network_class: ClassVar[str] = "GroundingDinoForObjectDetection"
+    processor_class: ClassVar[str] = "GroundingDinoProcessor"
+    threshold: ClassVar[float] = 0.25
+    pads: ClassVar[bool] = False  # its backbone sees the padding, and answers differ by it
+
+    def groups(self, phrases: Sequence[str]) -> list[list[str]]:
+        """Return the phrases in groups whose tokens the network can read together."""
+        found: list[list[str]] = []
+        left = 0
+        for phrase in phrases:
+            need = len(self.processor.tokenizer(_plain(phrase), add_special_tokens=False)["input_ids"]) + 1
+            if need > left:
+                found.append([])
+                left = self.network.config.max_text_len - 2  # for what the text begins and ends with
+            found[-1].append(phrase)
+            left -= need
+        return found
+
+    def detect(self, encodings: Sequence[Encoding], phrases: list[list[str]]) -> list[Located]:
+        """Return the boxes of each image as shares of it, and the mean scores of each phrase's tokens."""
+        texts = [" ".join(f"{_plain(phrase)}." for phrase in own) for own in phrases]
+        images = [image_of(encoding) for encoding in encodings]
+        inputs = self.processor(
+            images=images, text=texts, padding=True, truncation=True, max_length=self.network.config.max_text_len,
+            return_tensors="pt",
+        )  # fmt: skip
+        out = self.network(**inputs.to(self.device))
+        scores, boxes = out.logits.sigmoid().cpu().numpy(), out.pred_boxes.cpu().numpy()
+        tokens = [self.processor.tokenizer.convert_ids_to_tokens(row) for row in inputs["input_ids"].tolist()]
+        found: list[Located] = []
+        for own, names, of_tokens, where in zip(phrases, tokens, scores, boxes, strict=True):
+            spans = token_spans(names[: of_tokens.shape[1]], len(own))
+            columns = [of_tokens[:, start:stop].mean(axis=1) for start, stop in spans]
+            found.append((geometry.from_center(where), np.stack(columns, axis=1)))
+        return found
+
+
+def token_spans(tokens: Sequence[str], count: int) -> list[tuple[int, int]]:
+    """Return the tokens, from and to, of each of ``count`` phrases, after each of which a full stop stands.
+
+    A phrase whose tokens are cut off has the last token that is there.
+    """
+    found: list[tuple[int, int]] = []
+    start = 1  # after the token that a text begins with
+    for number in range(start, len(tokens)):
+        if tokens[number] == ".":
+            found.append((start, number))
+            start = number + 1
+    found += [(start, len(tokens))] * (count - len(found))
+    return [(min(a, len(tokens) - 1), max(b, min(a, len(tokens) - 1) + 1)) for a, b in found[:count]]
+
+
+def _plain(phrase: str) -> str:
+    """A phrase in small letters and without the marks that would end it."""
+    return " ".join(re.sub(r"[.?]", " ", phrase).lower().split())
+
+
+ADAPTER = GroundingDino

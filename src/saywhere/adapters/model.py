@@ -1,0 +1,231 @@
+"""saywhere's questions answered by a model of transformers."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+
+from saywhere.adapters.adapter import Adapter, Located
+from saywhere.adapters.sources import find_adapted
+from saywhere.adapters.writing import Writer
+from saywhere.configs.aligner import GroundingConfig
+from saywhere.engines.torch import find_device
+from saywhere.errors import UserError
+from saywhere.models import detection
+from saywhere.models.captioning import Caption
+from saywhere.models.encoding import Encoding
+from saywhere.models.many import answer
+from saywhere.models.model import Model, Part
+from saywhere.models.placing import Evidence, Placer, cut_phrases
+from saywhere.options import require_ints, require_numbers
+from saywhere.regions import Regions
+from saywhere.text import tokenize
+
+
+def load(
+    folder: Path,
+    device: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    threads: int | None = None,
+    precision: str = "float32",
+) -> Adapter:
+    """Return the engine of a model of transformers; arguments as :func:`saywhere.engines.torch.load`.
+
+    Raises:
+        UserError: a file is missing or damaged, there is no such device, or an option or another precision is wanted.
+    """
+    found = find_adapted(folder)
+    assert found is not None, "not a model of transformers"
+    if options:
+        raise UserError(f"{folder}: {found.family.name} has no option {next(iter(options))!r}, nor others to set")
+    if precision != "float32":
+        raise UserError(f"{folder}: {found.family.name} computes in float32, not in {precision}")
+    if threads is not None:
+        torch.set_num_threads(threads)
+    where = find_device(device)
+    return importlib.import_module(found.family.module).ADAPTER(folder, found.family, where)
+
+
+class AdaptedModel(Model):
+    """Answer what the family of a model of transformers can answer; the other questions raise a ``UserError``.
+
+    Scores are the model's own; they are not calibrated.
+
+    Args:
+        engine: the model.
+        name: of the model, for messages.
+    """
+
+    def __init__(self, engine: Adapter, name: str = "model") -> None:
+        super().__init__(engine, name)
+        self.adapter = engine
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The parts for whose verbs it answers: ``describe``, ``ground``, ``caption``."""
+        return ("densecap", "aligner", "captioner") if isinstance(self.adapter, Writer) else ("aligner",)
+
+    def __repr__(self) -> str:
+        return f"Model({self.name!r}: {self.adapter.family.name})"
+
+    def check(self, part: Part, what: str) -> None:
+        """Raise a ``UserError`` if it cannot do ``what``, for which a model of saywhere's own has a part."""
+        if part == "aligner" or part not in self.parts:
+            verbs = "describe, ground and caption" if isinstance(self.adapter, Writer) else "ground phrases"
+            family = self.adapter.family.name
+            raise UserError(f"{self.name} cannot {what}: that needs a model with the part {part}; {family} can {verbs}")
+
+    def require(self, part: Part, what: str) -> Any:
+        """Raise a ``UserError``: there are no parts."""
+        verbs = "describe, ground and caption" if isinstance(self.adapter, Writer) else "ground phrases"
+        family = self.adapter.family.name
+        raise UserError(f"{self.name} cannot {what}: that needs a model with the part {part}; {family} can {verbs}")
+
+    def _writer(self, part: Part, what: str) -> Writer:
+        self.check(part, what)
+        assert isinstance(self.adapter, Writer)
+        return self.adapter
+
+    def describe(
+        self, images: Any, boxes: Any = None, *, top: int | None = None, threshold: float | None = None
+    ) -> Any:
+        """Find the regions of an image and describe each with a phrase; see :meth:`saywhere.Model.describe`."""
+        require_ints(0, top=top)
+        require_numbers(threshold=threshold)
+        writer = self._writer("densecap", "find regions")
+        if boxes is not None and (top is not None or threshold is not None):
+            raise UserError("given boxes are all described: top and threshold cannot choose among them")
+
+        def ask(encodings: list[Encoding], given: list[ArrayLike] | None) -> list[Regions]:
+            found = writer.describe(encodings, given)
+            return found if given is not None else [r[detection.rank(r, None, threshold, top)] for r in found]
+
+        return answer(ask, self._encode, images, boxes)
+
+    def caption(self, images: Any, *, beam_size: int | None = None, boxes: Any = None, attention: bool = True) -> Any:
+        """Return a sentence of an image, without attention; see :meth:`saywhere.Model.caption`."""
+        require_ints(1, beam_size=beam_size)
+        writer = self._writer("captioner", "caption images")
+        if boxes is not None:
+            raise UserError(f"{self.name} captions whole images: it attends to no boxes that are given")
+
+        def ask(encodings: list[Encoding]) -> list[Caption]:
+            sentences = writer.caption(encodings, beam_size)
+            return [
+                Caption(sentence, tuple(sentence.split()), e.width, e.height, e.name)
+                for e, sentence in zip(encodings, sentences, strict=True)
+            ]
+
+        return answer(ask, self._encode, images)
+
+    def placer(self, part: Part | None = None) -> AdaptedPlacer:
+        """Return what places phrases; ``UserError`` if a part is named, for there is none."""
+        if part is not None:
+            self.require(part, f"ground phrases by the part {part}")
+        return AdaptedPlacer(None, None, None, "densecap", self.adapter, self.name)
+
+    def _ground(
+        self, encodings: list[Encoding], texts: list[Any], boxes: list[Any] | None, part: Part | None,
+        beta: float | None, limit: int | None, threshold: float | None,
+    ) -> list[Regions]:  # fmt: skip
+        placer = self.placer("aligner" if part is None and beta is not None else part)
+        least = placer.least(threshold)
+        phrases = [[*text] if not isinstance(text, str) else cut_phrases(text) for text in texts]
+        found = placer.place(encodings, phrases, boxes is not None or limit is not None)
+        return [_there(evidence, own, least) for evidence, own in zip(found, phrases, strict=True)]
+
+
+@dataclass(frozen=True, eq=False)
+class Placed(Evidence):
+    """Hold one region for each phrase, and the model's scores ``(P,)`` of them."""
+
+    scores: np.ndarray
+
+    def presence(self, config: GroundingConfig) -> np.ndarray:
+        """Return the scores, which are not calibrated."""
+        return self.scores
+
+
+@dataclass(frozen=True, eq=False)
+class AdaptedPlacer(Placer):
+    """Place phrases in images by a model of transformers.
+
+    Attributes:
+        adapter: the model.
+        name: of the model, for messages.
+    """
+
+    adapter: Adapter
+    name: str
+
+    def least(self, threshold: float | None = None) -> float:
+        """Return the least score of a phrase that is found: the family's own if no threshold is given."""
+        require_numbers(threshold=threshold)
+        if threshold is not None and not 0 <= threshold <= 1:
+            raise UserError(f"threshold is a probability, not {threshold:g}")
+        return self.adapter.threshold if threshold is None else threshold
+
+    def ground(
+        self, encoding: Encoding, phrases: Sequence[str], boxes: ArrayLike | None = None, limit: int | None = None,
+        threshold: float | None = None,
+    ) -> Regions:  # fmt: skip
+        """Return the regions of the phrases that are found, and the others as ``not_found``."""
+        return _there(self.evidence(encoding, phrases, boxes, limit), phrases, self.least(threshold))
+
+    def evidence(
+        self, encoding: Encoding, phrases: Sequence[str], boxes: ArrayLike | None = None, limit: int | None = None
+    ) -> Evidence:
+        """Return what is known of phrases in an image: where each is, and its score."""
+        return self.place([encoding], [phrases], boxes is not None or limit is not None)[0]
+
+    def place(self, encodings: Sequence[Encoding], phrases: Sequence[Sequence[str]], chosen: bool) -> list[Placed]:
+        """Return where the phrases of images are.
+
+        Raises:
+            UserError: a phrase without a word, or the regions to choose among are ``chosen``.
+        """
+        if chosen:
+            raise UserError(f"{self.name} looks everywhere in an image: it cannot choose among given boxes or regions")
+        if wordless := [phrase for own in phrases for phrase in own if not tokenize(phrase)]:
+            raise UserError(f"the phrase {wordless[0]!r} has no word")
+        located = self.adapter.locate(encodings, phrases)
+        return [_placed(encoding, found) for encoding, found in zip(encodings, located, strict=True)]
+
+    def is_rare(self, phrase: str) -> bool:
+        """Return False: which nouns the model hardly saw in training is not known."""
+        return False
+
+    def unknown(self, phrases: Sequence[str]) -> list[str]:
+        """Return nothing: these models read parts of words."""
+        return []
+
+
+def _placed(encoding: Encoding, located: Located) -> Placed:
+    boxes, scores = located
+    none = np.zeros(len(boxes), np.float32)
+    regions = Regions(encoding.width, encoding.height, boxes, image=encoding.name)
+    kinds = np.zeros((len(boxes), len(boxes)), np.float32)
+    return Placed(
+        regions,
+        np.eye(len(boxes), dtype=np.float32),
+        kinds,
+        none > 0,
+        none > 0,
+        none,
+        "densecap",
+        np.clip(scores, 0, 1),
+    )
+
+
+def _there(found: Evidence, phrases: Sequence[str], least: float) -> Regions:
+    assert isinstance(found, Placed)
+    there = found.scores >= least
+    missing = tuple(phrase for phrase, seen in zip(phrases, there, strict=True) if not seen)
+    return replace(replace(found.regions, captions=tuple(phrases), scores=found.scores)[there], not_found=missing)

@@ -1,0 +1,48 @@
+"""OWLv2: boxes for phrases that are read one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+
+from saywhere import boxes as geometry
+from saywhere.adapters.adapter import Located, image_of
+from saywhere.adapters.detecting import PhraseDetector
+from saywhere.models.encoding import Encoding
+
+PHRASES = 100
+"""Read in one pass."""
+
+
+class Owlv2(PhraseDetector):
+    """Score each box by each phrase's vector; of a phrase the first 16 tokens count."""
+
+    network_class: ClassVar[str] = "Owlv2ForObjectDetection"
+    processor_class: ClassVar[str] = "Owlv2Processor"
+    threshold: ClassVar[float] = 0.1
+
+    def groups(self, phrases: Sequence[str]) -> list[list[str]]:
+        """Return the phrases in groups of ``PHRASES``."""
+        return [list(phrases[start : start + PHRASES]) for start in range(0, len(phrases), PHRASES)]
+
+    def detect(self, encodings: Sequence[Encoding], phrases: list[list[str]]) -> list[Located]:
+        """Return the boxes of each image as shares of it, and the scores of each phrase.
+
+        The network sees a square with the image in its upper left corner, and its boxes are shares of that.
+        """
+        images = [image_of(encoding) for encoding in encodings]
+        length = self.network.config.text_config.max_position_embeddings
+        inputs = self.processor(images=images, text=phrases, truncation=True, max_length=length, return_tensors="pt")
+        out = self.network(**inputs.to(self.device))
+        scores, boxes = out.logits.sigmoid().cpu().numpy(), out.pred_boxes.cpu().numpy()
+        found: list[Located] = []
+        for encoding, own, of_phrases, where in zip(encodings, phrases, scores, boxes, strict=True):
+            side = max(encoding.width, encoding.height)
+            shares = np.array([side / encoding.width, side / encoding.height] * 2, np.float32)
+            found.append((geometry.from_center(where) * shares, of_phrases[:, : len(own)]))
+        return found
+
+
+ADAPTER = Owlv2

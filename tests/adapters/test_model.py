@@ -1,0 +1,153 @@
+"""What models of transformers can do, what they refuse in one line, and what is never read or run."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from photographs import noise
+from tiny_adapters import WRITERS, tiny_adapted, tiny_folder
+
+import saywhere
+from saywhere import UserError
+
+IMAGE = noise(64, 64, 0)
+WRITE = ("florence2", "kosmos-2")
+EVERYTHING: dict[str, Callable[[Any], object]] = {
+    "describe": lambda model: model.describe([]),
+    "ground": lambda model: model.ground([], []),
+    "caption": lambda model: model.caption([]),
+    "score": lambda model: model.score(IMAGE, ["a dog"]),
+    "align": lambda model: model.align(IMAGE, "a dog"),
+    "embed": lambda model: model.embed(IMAGE),
+    "embed_text": lambda model: model.embed_text("a dog"),
+    "attend": lambda model: model.attend(IMAGE, ["a dog"]),
+    "ground by a part": lambda model: model.ground(IMAGE, "a dog", part="aligner"),
+    "ground by beta": lambda model: model.ground(IMAGE, "a dog", beta=0),
+    "an ensemble": lambda model: saywhere.CaptionEnsemble([model, model]),
+}
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+@pytest.mark.parametrize("question", EVERYTHING)
+def test_questions_are_answered_or_refused_in_one_line(kind: str, question: str):
+    model = tiny_adapted(kind)
+    able = {"describe", "ground", "caption"} if kind in WRITE else {"ground"}
+    if question in able:
+        assert EVERYTHING[question](model) == []
+        return
+    verbs = "describe, ground and caption" if kind in WRITE else "ground phrases"
+    with pytest.raises(UserError, match=rf"^{kind} cannot .*: that needs a model with the part \w+; .* can {verbs}$"):
+        EVERYTHING[question](model)
+
+
+def test_parts_are_those_for_whose_verbs_it_answers():
+    assert tiny_adapted("florence2").parts == ("densecap", "aligner", "captioner")
+    assert tiny_adapted("owlv2").parts == ("aligner",) and repr(tiny_adapted("owlv2")) == "Model('owlv2': OWLv2)"
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda m: m.ground(IMAGE, ["a dog", "..."]), r"the phrase '\.\.\.' has no word"),
+        (
+            lambda m: m.ground(IMAGE, "a dog", [[0, 0, 9, 9]]),
+            "florence2 looks everywhere in an image: it cannot choose",
+        ),
+        (lambda m: m.ground(IMAGE, "a dog", regions=3), "florence2 looks everywhere in an image: it cannot choose"),
+        (lambda m: m.ground(IMAGE, "a dog", threshold=2), "threshold is a probability, not 2"),
+        (lambda m: m.describe(IMAGE, [[0, 0, 9, 9]], top=1), "given boxes are all described: top and threshold"),
+        (lambda m: m.describe(IMAGE, top=-1), "top is a whole number of at least 0, not -1"),
+        (lambda m: m.caption(IMAGE, boxes=[[0, 0, 9, 9]]), "florence2 captions whole images"),
+        (lambda m: m.caption("nothing.jpg"), "nothing.jpg"),
+    ],
+)
+def test_what_does_not_fit_is_refused(ask: Callable[[Any], object], message: str):
+    with pytest.raises(UserError, match=message):
+        ask(tiny_adapted("florence2"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"options": {"decoding.beam_size": 3}}, "OWLv2 has no option 'decoding.beam_size', nor others to set$"),
+        ({"precision": "int8"}, "OWLv2 computes in float32, not in int8$"),
+        ({"device": "abacus"}, "^device abacus cannot be used: "),
+        ({"engine": "torch"}, "transformers runs it, not the engine torch: name no engine$"),
+    ],
+)
+def test_options_that_they_have_not(options: dict[str, Any], message: str):
+    with pytest.raises(UserError, match=message):
+        saywhere.load(tiny_folder("owlv2"), **options)
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(tiny_folder("owlv2"), tmp_path / "copy"))
+
+
+def test_pickled_weights_are_never_read(copy: Path):
+    weights = copy / "model.safetensors"
+    (copy / "pytorch_model.bin").write_bytes(weights.read_bytes())
+    weights.unlink()
+    with pytest.raises(UserError, match=f"^{copy}: there are no weights in safetensors, and others are not read$"):
+        saywhere.load(copy, "cpu")
+
+
+def test_code_beside_a_model_is_never_run(copy: Path):
+    ran = copy / "it-ran"
+    (copy / "evil.py").write_text(f"open({str(ran)!r}, 'w')\nclass Evil: ...\n")
+    named = {"AutoConfig": "evil.Evil", "AutoModel": "evil.Evil", "AutoProcessor": "evil.Evil"}
+    for name in ("config.json", "processor_config.json", "tokenizer_config.json"):
+        stored = json.loads((copy / name).read_text())
+        (copy / name).write_text(json.dumps({**stored, "auto_map": {**named, "AutoTokenizer": ["evil.Evil", None]}}))
+    try:
+        saywhere.load(copy, "cpu")
+    except UserError as error:
+        assert "\n" not in str(error)
+    assert not ran.exists()
+
+
+def test_weights_of_another_class_are_refused(copy: Path):
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(copy / "model.safetensors")
+    save_file({f"other.{name}": value for name, value in weights.items()}, copy / "model.safetensors", {"format": "pt"})
+    with pytest.raises(UserError, match="weights are missing, such as .*: these are not weights of the class Owlv2For"):
+        saywhere.load(copy, "cpu")
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "processor_config.json"])
+def test_damaged_files_are_one_line(copy: Path, name: str):
+    (copy / name).write_bytes(b'{"cut off')
+    with pytest.raises(UserError, match=f"^{copy}: cannot be read as a model of OWLv2: ") as caught:
+        saywhere.load(copy, "cpu")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_digest_is_of_weights_and_configurations(copy: Path):
+    made = tiny_adapted("owlv2").digest()
+    assert saywhere.load(copy, "cpu").digest() == made
+    (copy / "README.md").write_text("a card")
+    assert saywhere.load(copy, "cpu", threads=torch.get_num_threads()).digest() == made
+    stored = json.loads((copy / "processor_config.json").read_text())
+    (copy / "processor_config.json").write_text(json.dumps(stored, indent=1))
+    assert saywhere.load(copy, "cpu").digest() != made
+
+
+def test_a_placer_gives_evidence_of_one_region_a_phrase():
+    model = tiny_adapted("owlv2")
+    placer, seen = model.placer(), model.encode(IMAGE)
+    found = placer.evidence(seen, ["a cat", "a dog"])
+    np.testing.assert_array_equal(found.rows(placer.config), [0, 1])
+    np.testing.assert_array_equal(
+        found.presence(placer.config), model.ground(seen, ["a cat", "a dog"], threshold=0).scores
+    )
+    assert not placer.is_rare("a zyzzyva") and placer.unknown(["a zyzzyva"]) == []
+    assert placer.ground(seen, ["a cat"], threshold=0).to_dict() == model.ground(seen, ["a cat"], threshold=0).to_dict()

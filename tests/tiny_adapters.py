@@ -1,0 +1,151 @@
+"""Tiny models of transformers with random weights, written as their authors write theirs; nothing is fetched."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from saywhere.loading import load
+
+transformers: Any = pytest.importorskip("transformers", reason="needs the extra transformers")
+
+transformers.utils.logging.disable_progress_bar()
+SIDE = 64
+"""Pixels of a side of what the networks see."""
+CLIP_PIXELS = {"size": {"height": SIDE, "width": SIDE}, "do_center_crop": False}
+WORDS = ["a", "cat", "dog", "the", "sky", "of", "image", "an", "red", "describe", "this", "in", "detail", "it", "is"]
+
+
+def byte_words() -> dict[str, int]:
+    """The words of a tokenizer that reads bytes, as GPT-2 writes them: control characters and spaces are moved up."""
+    shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    hidden = [byte for byte in range(256) if byte not in shown]
+    letters = [chr(byte) for byte in shown] + [chr(256 + i) for i in range(len(hidden))]
+    return {word: i for i, word in enumerate(["<s>", "<pad>", "</s>", "<unk>", *letters])}
+
+
+def shaken(network: Any) -> Any:
+    """The network with weights large enough for images and words to matter."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, weight in sorted(network.named_parameters()):
+            if weight.dim() > 1:
+                weight.copy_(torch.randn(weight.shape, generator=generator) * (0.6 if "embed" in name else 0.3))
+    return network.eval()
+
+
+def write_florence2(folder: Path) -> Path:
+    tokenizer = transformers.BartTokenizer(
+        vocab=byte_words(), merges=[], extra_special_tokens={"image_token": "<image>"}
+    )
+    tokenizer.add_tokens([f"<loc_{number}>" for number in range(1000)])
+    pixels = transformers.CLIPImageProcessor(**CLIP_PIXELS, image_seq_length=5)
+    rules = {kind: {} for kind in ("pure_text", "description_with_bboxes", "phrase_grounding")}
+    processor = transformers.Florence2Processor(pixels, tokenizer, post_processor_config=rules)
+    text = {
+        "model_type": "bart", "vocab_size": len(tokenizer), "d_model": 16, "encoder_layers": 1, "decoder_layers": 1,
+        "encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16,
+        "max_position_embeddings": 512,
+    }  # fmt: skip
+    vision = {
+        "depths": [1, 1, 1, 1], "embed_dim": [8, 8, 8, 8], "num_heads": [1, 1, 1, 1], "num_groups": [1, 1, 1, 1],
+        "window_size": 2, "projection_dim": 16, "drop_path_rate": 0.0,
+    }  # fmt: skip
+    config = transformers.Florence2Config(
+        text_config=text, vision_config=vision, image_token_id=tokenizer.image_token_id
+    )
+    torch.manual_seed(0)
+    return save(folder, processor, transformers.Florence2ForConditionalGeneration(config))
+
+
+def word_pieces() -> dict[str, int]:
+    return {word: i for i, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", "?", *WORDS])}
+
+
+def write_grounding_dino(folder: Path) -> Path:
+    tokenizer = transformers.BertTokenizer(vocab=word_pieces(), do_lower_case=True)
+    pixels = transformers.GroundingDinoImageProcessor(size={"shortest_edge": SIDE, "longest_edge": 2 * SIDE})
+    backbone = {
+        "model_type": "swin", "image_size": SIDE, "embed_dim": 8, "depths": [1, 1, 1, 1], "num_heads": [1, 1, 1, 1],
+        "window_size": 2, "out_indices": [2, 3, 4],
+    }  # fmt: skip
+    text = {
+        "model_type": "bert", "vocab_size": len(tokenizer), "hidden_size": 16, "num_hidden_layers": 1,
+        "num_attention_heads": 2, "intermediate_size": 16, "max_position_embeddings": 64,
+    }  # fmt: skip
+    config = transformers.GroundingDinoConfig(
+        backbone_config=backbone, text_config=text, d_model=32, encoder_layers=1, decoder_layers=2, num_queries=20,
+        encoder_attention_heads=2, decoder_attention_heads=2, encoder_ffn_dim=16, decoder_ffn_dim=16, max_text_len=24,
+        disable_custom_kernels=True,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    network = transformers.GroundingDinoForObjectDetection(config)
+    return save(folder, transformers.GroundingDinoProcessor(pixels, tokenizer), network)
+
+
+def write_owlv2(folder: Path) -> Path:
+    letters = list(byte_words())[4:]
+    words = [*letters, *(f"{letter}</w>" for letter in letters), "<|startoftext|>", "<|endoftext|>"]
+    tokenizer = transformers.CLIPTokenizer(vocab={word: i for i, word in enumerate(words)}, merges=[])
+    pixels = transformers.Owlv2ImageProcessor(size={"height": SIDE, "width": SIDE})
+    layer = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    text = {**layer, "vocab_size": len(tokenizer), "max_position_embeddings": 16}
+    text |= {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
+    vision = {**layer, "image_size": SIDE, "patch_size": 16}
+    config = transformers.Owlv2Config(text_config=text, vision_config=vision, projection_dim=16)
+    torch.manual_seed(0)
+    return save(folder, transformers.Owlv2Processor(pixels, tokenizer), transformers.Owlv2ForObjectDetection(config))
+
+
+def write_kosmos2(folder: Path) -> Path:
+    pieces = ["<s>", "<pad>", "</s>", "<unk>", *(f"<image_{i}>" for i in range(4)), "\u2581", *map(chr, range(33, 127))]
+    vocabulary = [(piece, -float(i)) for i, piece in enumerate(pieces)]
+    tokenizer = transformers.XLMRobertaTokenizer(vocab=vocabulary)
+    processor = transformers.Kosmos2Processor(transformers.CLIPImageProcessor(**CLIP_PIXELS), tokenizer)
+    text = {"vocab_size": len(tokenizer), "embed_dim": 16, "layers": 1, "ffn_dim": 16, "attention_heads": 2}
+    vision = {
+        "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+        "image_size": SIDE, "patch_size": 16,
+    }  # fmt: skip
+    config = transformers.Kosmos2Config(
+        text_config={**text, "max_position_embeddings": 512}, vision_config=vision, latent_query_num=4
+    )
+    torch.manual_seed(0)
+    return save(folder, processor, transformers.Kosmos2ForConditionalGeneration(config))
+
+
+def save(folder: Path, processor: Any, network: Any) -> Path:
+    shaken(network).save_pretrained(folder)
+    processor.save_pretrained(folder)
+    return folder
+
+
+WRITERS: dict[str, Callable[[Path], Path]] = {
+    "florence2": write_florence2,
+    "grounding-dino": write_grounding_dino,
+    "kosmos-2": write_kosmos2,
+    "owlv2": write_owlv2,
+}
+"""By the type of model."""
+
+
+@functools.cache
+def tiny_folder(kind: str) -> Path:
+    """The folder of a tiny model, made once."""
+    root = Path(tempfile.mkdtemp(prefix="saywhere-tiny-"))
+    atexit.register(shutil.rmtree, root, ignore_errors=True)
+    return WRITERS[kind](root / kind)
+
+
+@functools.cache
+def tiny_adapted(kind: str) -> Any:
+    """The tiny model as saywhere loads it, once."""
+    return load(tiny_folder(kind), "cpu")

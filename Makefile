@@ -1,6 +1,6 @@
 # Everything a fresh machine needs besides make and Python 3.11 is installed by the first target that wants it: the small
 # core into .venv-core for the demo, everything into .venv for the rest.
-.PHONY: help demo test test-core web-runtime check format lock clean
+.PHONY: help demo docs test test-core web-runtime check format lock clean
 .DEFAULT_GOAL := help
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -16,10 +16,19 @@ TEST_ENV := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1
 help:
 	@echo "make demo       describe real photographs with the bundled model, drawn into demo/ (installs no PyTorch)"
 	@echo "make test       linter, formatter, type checker and all tests; then those of the wheel without PyTorch"
+	@echo "make docs       the documentation site, into build/site"
 	@echo "make check      linter, formatter and type checker"
 	@echo "make format     format the code and repair what the linter can"
 	@echo "make lock       write requirements.txt and requirements-core.txt (UPGRADE=1: with the newest versions)"
 	@echo "make clean      remove the environments and what the demo wrote"
+
+# The page without a server comes first, so that the front page shows it; without ONNX Runtime for it, the site has none.
+docs: web-runtime
+	rm -rf build/try build/site
+	@if test -f .venv/onnxruntime-web-*.tgz; then \
+		$(BIN)/saywhere export --web build/try --runtime .venv/onnxruntime-web-*.tgz; fi
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "next: python -m http.server --bind 127.0.0.1 --directory build/site"
 
 # One call a photograph, because a call for a single image prints its table.
 demo: .venv-core/ready
@@ -93,4 +102,4 @@ lock: $(READY)
 	$(COMPILE) --constraint requirements.txt $(if $(UPGRADE),--upgrade) --output-file requirements-core.txt
 
 clean:
-	rm -rf .venv .venv-core .venv-wheel dist demo
+	rm -rf .venv .venv-core .venv-wheel build dist demo

@@ -233,6 +233,13 @@ def test_marked_blocks_run_as_written(document: Path, folder: Path) -> None:
     execute(marked, folder)
 
 
+@pytest.mark.parametrize("notebook", sorted((ROOT / "docs").rglob("*.ipynb")), ids=name_of)
+def test_notebooks_run_from_top_to_bottom(notebook: Path, folder: Path) -> None:
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    execute([Block(notebook, number, "python", True, text) for number, text in enumerate(code)], folder)
+
+
 def test_wrong_commands_are_seen(program: Any) -> None:
     said = {
         line: complaint(program, line.split())

@@ -24,7 +24,7 @@ def test_a_checkpoint_is_converted_and_describes_for_the_programs_viewer(tmp_pat
     assert f"model: {count:,} weights, 5 words" in result.output.replace("\n", "")
     noise(360, 240).save(tmp_path / "image.png")
     where = ["--model", str(tmp_path / "model"), "--out", str(tmp_path / "out")]
-    arguments = [str(tmp_path / "image.png"), "--format", "densecap", "--top", "0", *where]
+    arguments = [str(tmp_path / "image.png"), "--output-format", "densecap", "--top", "0", *where]
     result = CliRunner().invoke(app, ["describe", *arguments])
     assert result.exit_code == 0, result.output
     written = json.loads((tmp_path / "out" / "results.json").read_text())

@@ -79,7 +79,7 @@ def test_ten_regions_unless_told_otherwise(model):
         describe(astronaut(), "--json", f"{top}.jsonl", *arguments)
         assert model.options == {(top, None)}
     model.options.clear()
-    describe("a.jpg", "--format", "densecap", "--out", "vis")
+    describe("a.jpg", "--output-format", "densecap", "--out", "vis")
     assert model.options == {(10, None)}
     assert json.loads(Path("vis/results.json").read_text())["opt"]["top"] == 10
     assert "at most k regions an image, the best (0: all)" in " ".join(describe("--help").stdout.lower().split())
@@ -123,7 +123,7 @@ def test_a_large_image_is_drawn_smaller_and_the_model_need_not_see_it_whole(mode
         assert drawn.size == (1600, 800)
 
 
-@pytest.mark.parametrize("extra", [[], ["--out", "out"], ["--format", "densecap", "--out", "out"]])
+@pytest.mark.parametrize("extra", [[], ["--out", "out"], ["--output-format", "densecap", "--out", "out"]])
 def test_an_image_is_opened_once(model, monkeypatch, extra):
     photographs.quarters(2000, 1000).save("a.jpg")
     photographs.quarters(300, 200).save("b.png")
@@ -314,7 +314,7 @@ def test_the_originals_format(model):
     photographs.quarters(1440, 960).save("a.jpg")
     Path("p").mkdir()
     photographs.quarters(100, 200).save("p/b.png")
-    result = describe("a.jpg", "p", "--format", "densecap", "--out", "vis")
+    result = describe("a.jpg", "p", "--output-format", "densecap", "--out", "vis")
     assert result.exit_code == 0
     written = json.loads(Path("vis/results.json").read_text())
     assert set(written) == {"opt", "results"} and written["opt"]["image_size"] == 720
@@ -329,7 +329,7 @@ def test_the_originals_format(model):
             assert np.abs(np.array(shown.getpixel((0, 0))) - photographs.CORNERS[0]).max() < 20, "nothing drawn on it"
     before = Path("vis/results.json").read_bytes()
     model.batches.clear()
-    assert describe("a.jpg", "p", "--format", "densecap", "--out", "vis").exit_code == 0
+    assert describe("a.jpg", "p", "--output-format", "densecap", "--out", "vis").exit_code == 0
     assert model.batches == [] and Path("vis/results.json").read_bytes() == before
 
 
@@ -337,7 +337,7 @@ def test_the_originals_format(model):
     ("arguments", "message"),
     [
         (["nowhere.jpg"], "nowhere.jpg: no such file or folder"),
-        (["a.jpg", "--format", "densecap"], "needs --out"),
+        (["a.jpg", "--output-format", "densecap"], "needs --out"),
         (["a.jpg", "--boxes", "nowhere.json"], "nowhere.json: cannot be read"),
         (["a.jpg", "--out", "a.jpg"], "a.jpg: cannot be made a folder"),
         (["a.jpg", "--json", "."], ".: cannot be written"),
@@ -345,7 +345,7 @@ def test_the_originals_format(model):
         (["a.jpg", "--top", "-1"], "--top"),
         (["a.jpg", "--threshold", "1.5"], "--threshold"),
         (["a.jpg", "--batch", "0"], "--batch"),
-        (["a.jpg", "--format", "xml"], "--format"),
+        (["a.jpg", "--output-format", "xml"], "--output-format"),
         ([], "PATH"),
     ],
 )

@@ -124,7 +124,7 @@ def test_a_ray_cluster_of_two_makes_the_index_of_one(album: Path) -> None:
 def test_options_that_do_not_fit_are_one_line(album: Path) -> None:
     for arguments, message in (
         (("describe", "album", "--shards", 2), "--shards needs --json FILE"),
-        (("describe", "album", "--shards", 2, "--out", "o", "--format", "densecap"), "and no --format"),
+        (("describe", "album", "--shards", 2, "--out", "o", "--output-format", "densecap"), "and no --output-format"),
         (("describe", "album", "--json", "r.jsonl", "--shard", 0), "--shard is for images in shards: give --shards N"),
         (("describe", "album", "--json", "r.jsonl", "--retry-failed"), "--retry-failed is for images in shards"),
         (("describe", "album", "--json", "r.jsonl", "--shards", 2, "--shard", 2), "counted from 0 to 1"),

@@ -23,6 +23,7 @@ from saywhere.cli.options import (
     Set,
     Threads,
     check_drawing,
+    check_file,
 )
 from saywhere.cli.progress import keep_each, printable, skip_notes
 
@@ -36,7 +37,10 @@ def caption(
     paths: Images,
     beam_size: BeamSize = None,
     json: Path | None = typer.Option(
-        None, metavar="FILE", help="Append captions as JSON lines; images already in FILE are not captioned again."
+        None,
+        metavar="FILE",
+        help="Append captions as JSON lines; images already in FILE are not captioned again.",
+        callback=check_file,
     ),
     limit: Limit = None,
     model: Models = None,

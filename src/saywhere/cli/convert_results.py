@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
+
+from saywhere.cli.options import ResultFormat
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,27 +16,13 @@ if TYPE_CHECKING:
     from saywhere.regions import Regions
 
 
-class Format(StrEnum):
-    """Names of :data:`saywhere.formats.registry.FORMATS`, which is imported only when the command runs."""
-
-    saywhere = "saywhere"
-    coco = "coco"
-    coco_results = "coco-results"
-    label_studio = "label-studio"
-    cvat = "cvat"
-    fiftyone = "fiftyone"
-    yolo = "yolo"
-    voc = "voc"
-    csv = "csv"
-
-
 def convert_results(
     path: Path = typer.Argument(
         metavar="IN", help="What describe --json wrote, or a file or folder of another program."
     ),
-    to: Format = typer.Option(Format.coco, "--to", help="The format to write."),
+    to: ResultFormat = typer.Option(ResultFormat.coco, "--to", help="The format to write."),
     out: Path = typer.Option(..., metavar="PATH", help="The new file; for yolo and voc the new folder."),
-    source: Format = typer.Option(Format.saywhere, "--from", help="The format of IN."),
+    source: ResultFormat = typer.Option(ResultFormat.saywhere, "--from", help="The format of IN."),
     images: Path | None = typer.Option(
         None, metavar="DIR", help="Folder of the images, for formats that do not say their sizes: yolo, fiftyone."
     ),
@@ -50,13 +37,12 @@ def convert_results(
 
     old, new = FORMATS[source.value], FORMATS[to.value]
     if old.read is None:
-        raise UserError(f"--from {source.value}: this format does not say the sizes of images and cannot be read")
+        raise UserError(f"--from {source.value}: this format does not say all that results have and cannot be read")
     if not path.exists():
         raise UserError(f"{path}: no such file or folder")
     if path.is_dir() != old.folder:
         raise UserError(f"{path}: the format {source.value} is a {'folder' if old.folder else 'file'}, and this is not")
-    if out.exists() and (not new.folder or any(out.iterdir() if out.is_dir() else [out])):
-        raise UserError(f"{out} is there already; name another --out, or remove it first")
+    new.require_new(out)
     count = 0
 
     def kept() -> Iterator[Regions]:
@@ -69,5 +55,5 @@ def convert_results(
             count += 1
             yield regions if regions.image is not None else replace(regions, image=f"image{count}")
 
-    new.write(out, kept())
+    new.write_whole(out, kept())
     typer.echo(f"written: {out}, {count} images")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterator
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -18,12 +17,15 @@ from saywhere.cli.options import (
     Device,
     Engine,
     Model,
+    OutputFormat,
     Precision,
+    ResultFormat,
     RetryFailed,
     Set,
     ShardCount,
     ShardNumber,
     Threads,
+    check_file,
 )
 from saywhere.cli.progress import keep_each, printable, report_skipped
 from saywhere.cli.sharding import Sharding, work_on
@@ -42,18 +44,14 @@ TOP = 10
 """Regions an image, unless the user says otherwise."""
 
 
-class Format(StrEnum):
-    """What is written: saywhere's JSON lines, or the original DenseCap program's ``results.json``."""
-
-    saywhere = "saywhere"
-    densecap = "densecap"
-
-
 def describe(
     paths: Annotated[list[str] | None, typer.Argument(metavar="PATH...", help=PATHS)] = None,
     out: Path | None = typer.Option(None, metavar="DIR", help="Write the images with boxes and captions drawn here."),
     json: Path | None = typer.Option(
-        None, metavar="FILE", help="Append results as JSON lines; images already in FILE are not described again."
+        None,
+        metavar="FILE",
+        help="Append results as JSON lines; images already in FILE are not described again.",
+        callback=check_file,
     ),
     top: int | None = typer.Option(
         None, min=0, metavar="K", show_default=str(TOP), help="At most K regions an image, the best (0: all)."
@@ -69,7 +67,7 @@ def describe(
     precision: Precision = None,
     batch: Batch = 8,
     change: Set = None,
-    format: Format = typer.Option(Format.saywhere, help="densecap: the original program's results.json, in --out."),
+    output_format: OutputFormat = ResultFormat.saywhere,
     shards: ShardCount = None,
     shard: ShardNumber = None,
     retry_failed: RetryFailed = False,
@@ -91,15 +89,14 @@ def describe(
     deferred = DeferredModel(model, Runtime(device, engine, threads, precision), change, "densecap")
     facts = {"model": str(model), "set": change, "precision": precision}
     sharding = Sharding.of(shards, shard, retry_failed, paths or [])
-    options = {"--boxes": boxes, "--shards": sharding, "--format": format is not Format.saywhere}
+    options = {"--boxes": boxes, "--shards": sharding, "--output-format": output_format is not ResultFormat.saywhere}
     videos = Videos(Following(deferred, every, most, threshold, facts), out, json, options)
     if camera is not None:
         videos.film(camera, paths or [])
         return
     images, failed = videos.take(paths or []), 0
     if images:
-        original = format is not Format.saywhere
-        wanted = _Wanted(out, json, boxes, most, threshold, batch, original, sharding, facts)
+        wanted = _Wanted(out, json, boxes, most, threshold, batch, output_format, sharding, facts)
         try:
             _describe_images(images, wanted, deferred)
         except typer.Exit as end:  # some were skipped, which does not cost the videos
@@ -117,32 +114,37 @@ class _Wanted(NamedTuple):
     top: int | None
     threshold: float | None
     batch: int
-    original: bool
+    format: ResultFormat
     sharding: Sharding | None
     facts: dict[str, Any]
 
 
 def _describe_images(found: list[Source], wanted: _Wanted, model: DeferredModel) -> None:
     from saywhere.errors import UserError
-    from saywhere.formats.densecap import LONG_SIDE
-    from saywhere.inference import Outputs, read_boxes
+    from saywhere.inference import Outputs, ResultsFile, read_boxes
 
     out, json, top, threshold = wanted.out, wanted.json, wanted.top, wanted.threshold
-    if wanted.original:
-        if out is None:
-            raise UserError("--format densecap needs --out DIR, for results.json and the resized images beside it")
-        json = json or out / "regions.jsonl"
-    if wanted.sharding is not None and (json is None or wanted.original):
-        raise UserError("--shards needs --json FILE, where all shards come together, and no --format")
+    other = None if wanted.format is ResultFormat.saywhere else wanted.format
+    if other is not None and out is None:
+        raise UserError(f"--output-format {other.value} needs --out DIR, the folder of what is written")
+    if wanted.sharding is not None and (json is None or other is not None):
+        raise UserError("--shards needs --json FILE, where all shards come together, and no --output-format")
     given = None if wanted.boxes is None else read_boxes(wanted.boxes, found)
     sources = found if given is None else [source for source in found if source.name in given]
-    Outputs(None, out).check(sources)
+    drawn = other in (None, ResultFormat.densecap)
+    Outputs(None, out).check(sources if drawn else [])
     task = _Task(model, given, top, threshold, wanted.batch, len(found) - len(sources))
     if wanted.sharding is not None and json is not None:
         facts = {**wanted.facts, "boxes": str(wanted.boxes), "top": top, "threshold": threshold}
         _describe_shards(sources, task, wanted.sharding, json, out, facts)
         return
-    _describe(sources, task, json, out, LONG_SIDE if wanted.original else None, model.name)
+    if other is not None and out is not None:
+        _describe_for(other, sources, task, json or out / "regions.jsonl", out)
+        return
+    with contextlib.ExitStack() as stack:
+        run = _Run(Outputs(stack.enter_context(ResultsFile(json)) if json else None, out), task)
+        run.describe(sources)
+    run.report()
 
 
 class _Task(NamedTuple):
@@ -156,24 +158,28 @@ class _Task(NamedTuple):
     left_out: int
 
 
-def _describe(
-    sources: list[Source], task: _Task, json: Path | None, out: Path | None, bare: int | None, model: str
-) -> None:
-    """Describe images in this process, and report; with ``bare`` for the original program's viewer."""
+def _describe_for(format: ResultFormat, sources: list[Source], task: _Task, json: Path, out: Path) -> None:
+    """Describe images, and write the results of all of them for another program into the folder ``out``."""
     from saywhere.formats.densecap import LONG_SIDE, write_results
+    from saywhere.formats.registry import FORMATS
     from saywhere.inference import Outputs, ResultsFile, out_path
 
-    with contextlib.ExitStack() as stack:
-        lines = stack.enter_context(ResultsFile(json)) if json else None
-        outputs = Outputs(lines, out, bare)
+    new, original = FORMATS[format.value], format is ResultFormat.densecap
+    place = out / new.name
+    if not original:
+        new.require_new(place)
+    with ResultsFile(json) as lines:
+        outputs = Outputs(lines, out, LONG_SIDE) if original else Outputs(lines)
         run = _Run(outputs, task)
         run.describe(sources)
-        if bare is not None and out is not None:
-            options = {"model": model, "image_size": LONG_SIDE, "top": task.top, "threshold": task.threshold}
-            kept = [source for source in sources if outputs.is_described(source)]
+        kept = [source for source in sources if outputs.is_described(source)]
+        if original:  # whose viewer needs the images beside it, under these names
+            options = {"model": task.model.name, "image_size": LONG_SIDE, "top": task.top, "threshold": task.threshold}
             named = ((out_path(Path(), source).as_posix(), outputs.regions(source)) for source in kept)
-            write_results(out / "results.json", named, options)
-    run.report()
+            write_results(place, named, options)
+        else:
+            new.write_whole(place, (outputs.regions(source) for source in kept))
+    run.report(place)
 
 
 def _describe_shards(
@@ -244,8 +250,8 @@ class _Run:
             if self.claim is None and (self.count == 1 or (self.outputs.lines is None and self.outputs.folder is None)):
                 _print_table(one.result, "" if self.count == 1 else printable(one.source.name))
 
-    def report(self) -> None:
-        """Print the summary and the names of what was skipped, which gives exit code 1."""
+    def report(self, results: Path | None = None) -> None:
+        """Print the summary, where ``results`` for another program are, and what was skipped: then exit code 1."""
         lines, out = self.outputs.lines, self.outputs.folder
         parts = [f"{self.described} described, {self.regions} regions"]
         parts += [f"{self.already} already in {lines.path}"] if lines and self.already else []
@@ -253,8 +259,9 @@ class _Run:
         parts += [f"{len(self.skipped)} skipped"] if self.skipped else []
         if self.count > 1 or self.already or self.task.left_out:
             typer.echo("; ".join(parts))
-        if self.described and (lines or out):
-            typer.echo(f"written: {', '.join(str(path) for path in (lines and lines.path, out) if path)}")
+        written = [str(path) for path in (lines and lines.path, out, results) if path]
+        if written and (self.described or results):
+            typer.echo(f"written: {', '.join(written)}")
         report_skipped(self.skipped)
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from saywhere.errors import UserError
 from saywhere.files import write_text
-from saywhere.formats import coco, cvat, fiftyone, label_studio, table, voc, yolo
+from saywhere.formats import coco, cvat, densecap, fiftyone, label_studio, table, voc, yolo
 from saywhere.formats.reading import checked, explain
 from saywhere.regions import Regions
 
@@ -21,17 +24,52 @@ class Format:
         about: one line for the help.
         write: regions of images to a file, or into a folder.
         read: a file or folder, and the folder of its images, to regions; None if sizes or classes cannot be had back.
+        name: of the file or folder among the results of a run.
         folder: whether it is a folder.
     """
 
     about: str
+    name: str
     write: Callable[[Path, Iterable[Regions]], None]
     read: Callable[[Path, Path | None], Iterator[Regions]] | None
     folder: bool = False
 
+    def require_new(self, path: Path) -> None:
+        """Refuse a path where something is that somebody may have corrected, but for an empty folder: ``UserError``."""
+        if path.exists() and (not self.folder or any(path.iterdir() if path.is_dir() else [path])):
+            raise UserError(f"{path} is there already; name another --out, or remove it first")
+
+    def write_whole(self, path: Path, images: Iterable[Regions]) -> None:
+        """Write regions of images; a folder, too, is whole or not there.
+
+        Raises:
+            UserError: the format has no place for the name of an image.
+            OSError: naming ``path``, such as a full disk.
+        """
+        if not self.folder:
+            self.write(path, images)
+            return
+        part = path.with_name(f".{path.name}.part")
+        shutil.rmtree(part, ignore_errors=True)  # of a run that was killed
+        try:
+            part.mkdir(parents=True)
+            self.write(part, images)
+            if path.exists():
+                path.rmdir()  # an empty one
+            os.replace(part, path)
+        except BaseException as error:
+            shutil.rmtree(part, ignore_errors=True)
+            if isinstance(error, OSError):
+                error.filename, error.filename2 = str(path), None
+            raise
+
 
 def _write_lines(path: Path, images: Iterable[Regions]) -> None:
     write_text(path, "".join(json.dumps(regions.to_dict()) + "\n" for regions in images))
+
+
+def _write_densecap(path: Path, images: Iterable[Regions]) -> None:
+    densecap.write_results(path, ((regions.image or "", regions) for regions in images), {})
 
 
 def _read_lines(path: Path, images: Path | None = None) -> Iterator[Regions]:
@@ -42,14 +80,15 @@ def _read_lines(path: Path, images: Path | None = None) -> Iterator[Regions]:
 
 
 FORMATS: dict[str, Format] = {
-    "saywhere": Format("JSON lines, as describe --json writes them", _write_lines, _read_lines),
-    "coco": Format("annotations with images and categories", coco.write_annotations, coco.read),
-    "coco-results": Format("a list of detections, for COCO's evaluator", coco.write_results, None),
-    "label-studio": Format("tasks with predictions, or an export", label_studio.write, label_studio.read),
-    "cvat": Format("annotations.xml of CVAT for images 1.1", cvat.write, cvat.read),
-    "fiftyone": Format("labels.json of FiftyOneImageDetectionDataset", fiftyone.write, fiftyone.read),
-    "yolo": Format("a folder with data.yaml and labels", yolo.write, yolo.read, folder=True),
-    "voc": Format("a folder with an XML file for each image", voc.write, voc.read, folder=True),
-    "csv": Format("a line for each region", table.write, table.read),
+    "saywhere": Format("JSON lines, as describe --json writes them", "regions.jsonl", _write_lines, _read_lines),
+    "densecap": Format("results of the DenseCap program of 2016", "results.json", _write_densecap, None),
+    "coco": Format("annotations with images and categories", "annotations.json", coco.write_annotations, coco.read),
+    "coco-results": Format("a list of detections, for COCO's evaluator", "results.json", coco.write_results, None),
+    "label-studio": Format("tasks with predictions", "tasks.json", label_studio.write, label_studio.read),
+    "cvat": Format("annotations of CVAT for images 1.1", "annotations.xml", cvat.write, cvat.read),
+    "fiftyone": Format("labels of FiftyOneImageDetectionDataset", "labels.json", fiftyone.write, fiftyone.read),
+    "yolo": Format("a folder with data.yaml and labels", "yolo", yolo.write, yolo.read, folder=True),
+    "voc": Format("a folder with an XML file for each image", "voc", voc.write, voc.read, folder=True),
+    "csv": Format("a line for each region", "regions.csv", table.write, table.read),
 }
 """What the nouns of phrases are classes in, wherever a format has classes."""

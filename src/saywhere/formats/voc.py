@@ -28,7 +28,7 @@ def write(path: Path, images: Iterable[Regions]) -> None:
         parts = [part for part in Path(legal(regions.image)).parts if part not in ("..", "/")]
         place = path.joinpath(*parts or ["image"]).with_suffix(".xml")
         if place in found:
-            raise UserError(f"{regions.image} and {found[place].image}: both would be {place}")
+            raise UserError(f"{regions.image} and {found[place].image}: both would be {place.relative_to(path)}")
         found[place] = regions
     for place, regions in found.items():
         _write_one(place, regions)

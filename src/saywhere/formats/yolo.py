@@ -15,7 +15,9 @@ from saywhere.regions import Regions
 
 
 def write(path: Path, images: Iterable[Regions]) -> None:
-    """Write class, centre, size and score of each region into the folder ``path``; phrases have no place there.
+    """Write class, centre and size of each region into the folder ``path``; phrases and scores have no place there.
+
+    (A sixth column with scores is what detectors write; programs that train refuse it.)
 
     Raises:
         UserError: two images have one name in different folders.
@@ -33,9 +35,8 @@ def write(path: Path, images: Iterable[Regions]) -> None:
     for stem, regions in by_stem.items():
         shares = geometry.to_center(geometry.scale(regions.boxes, 1 / regions.width, 1 / regions.height)).tolist()
         lines: list[str] = []
-        for region, name, box in zip(regions, labels(regions), shares, strict=True):
-            score = [] if region.score is None else [f"{region.score:.5f}"]
-            lines.append(" ".join([str(numbers[name]), *(f"{value:.6f}" for value in box), *score]) + "\n")
+        for name, box in zip(labels(regions), shares, strict=True):
+            lines.append(" ".join([str(numbers[name]), *(f"{value:.6f}" for value in box)]) + "\n")
         write_text(path / "labels" / f"{stem}.txt", "".join(lines))
     listed = "".join(f"  {number}: {json.dumps(name, ensure_ascii=False)}\n" for name, number in numbers.items())
     write_text(path / "data.yaml", f"path: .\ntrain: images\nval: images\nnames:\n{listed}")

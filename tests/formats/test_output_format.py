@@ -1,0 +1,143 @@
+"""``describe --output-format``: the results of a run, for another program, in one command."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import saywhere
+from saywhere.cli import app
+from saywhere.cli.options import ResultFormat
+from saywhere.formats.registry import FORMATS
+from tests import photographs
+from tests.stubs import StubModel
+
+OTHERS = [name for name in FORMATS if name not in ("saywhere", "densecap")]
+
+
+@pytest.fixture
+def model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> StubModel:
+    stub = StubModel()
+    monkeypatch.setattr(saywhere, "load", lambda *_, **__: stub, raising=False)
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.chdir(tmp_path)
+    for name, (width, height) in {"a.jpg": (300, 200), "sub/b.png": (100, 160)}.items():
+        path = Path("album", name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        photographs.quarters(width, height).save(path)
+    return stub
+
+
+def run(*words: object) -> Result:
+    return CliRunner().invoke(app, [*map(str, words)], catch_exceptions=False)
+
+
+def tree(path: Path) -> dict[str, bytes]:
+    """Every file at or below a path, by its place below it."""
+    files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
+    return {file.relative_to(path).as_posix(): file.read_bytes() for file in files}
+
+
+def test_the_options_name_every_format() -> None:
+    assert [one.value for one in ResultFormat] == list(FORMATS)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_it_writes_what_convert_results_writes(model: StubModel, name: str) -> None:
+    done = run("describe", "album", "--output-format", name, "--out", "out")
+    place = Path("out", FORMATS[name].name)
+    assert done.exit_code == 0, done.output
+    assert f"written: out/regions.jsonl, {place}" in done.stdout
+    assert run("convert-results", "out/regions.jsonl", "--to", name, "--out", "again").exit_code == 0
+    assert tree(place) == tree(Path("again"))
+    assert tree(place)
+    assert not [path for path in Path("out").rglob("*") if path.suffix in (".jpg", ".png") or ".part" in path.name]
+
+
+def test_the_original_programs_results_are_converted_too(model: StubModel) -> None:
+    assert run("describe", "album", "--json", "r.jsonl").exit_code == 0
+    assert run("convert-results", "r.jsonl", "--to", "densecap", "--out", "results.json").exit_code == 0
+    rows = json.loads(Path("results.json").read_text())["results"]
+    assert [row["img_name"] for row in rows] == ["album/a.jpg", "album/sub/b.png"]
+    assert rows[0]["boxes"] == [[1, 1, 720, 480], [1, 1, 360, 480]]
+
+
+def test_an_interrupted_run_is_resumed(model: StubModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = StubModel.describe
+
+    def stop(self: StubModel, *arguments: object, **options: object) -> object:
+        if self.batches:
+            raise KeyboardInterrupt
+        return real(self, *arguments, **options)  # pyright: ignore[reportArgumentType]
+
+    words = ("describe", "album", "--output-format", "voc", "--out", "out", "--batch", 1)
+    monkeypatch.setattr(StubModel, "describe", stop)
+    assert run(*words).exit_code == 130
+    assert not Path("out/voc").exists()
+    monkeypatch.setattr(StubModel, "describe", real)
+    model.batches.clear()
+    done = run(*words)
+    assert (done.exit_code, model.batches) == (0, [1])
+    assert "1 already in out/regions.jsonl" in done.stdout
+    assert [*tree(Path("out/voc"))] == ["album/a.xml", "album/sub/b.xml"]
+
+
+def test_what_somebody_may_have_corrected_is_not_written_over(model: StubModel) -> None:
+    for name in ("coco", "yolo"):
+        assert run("describe", "album", "--output-format", name, "--out", name).exit_code == 0
+        before, described = tree(Path(name)), len(model.batches)
+        again = run("describe", "album", "--output-format", name, "--out", name)
+        assert again.exit_code == 2
+        assert (
+            again.stderr
+            == f"error: {name}/{FORMATS[name].name} is there already; name another --out, or remove it first\n"
+        )
+        assert (tree(Path(name)), len(model.batches)) == (before, described)
+
+
+def test_a_folder_is_whole_or_not_there(model: StubModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.replace
+
+    def full(source: str | Path, target: str | Path) -> None:
+        if Path(target).name == "b.xml":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(source, target)
+
+    words = ("describe", "album", "--output-format", "voc", "--out", "out")
+    monkeypatch.setattr(os, "replace", full)
+    done = run(*words)
+    assert done.exit_code == 2
+    assert done.stderr.startswith("error: out/voc: ")
+    assert done.stderr.count("\n") == 1
+    assert [*tree(Path("out"))] == ["regions.jsonl"]
+    monkeypatch.setattr(os, "replace", real)
+    assert run(*words).exit_code == 0
+    assert len(tree(Path("out/voc"))) == 2
+
+
+def test_images_that_cannot_be_read_are_left_out_and_named(model: StubModel) -> None:
+    Path("album/c.jpg").write_bytes(b"\xff\xd8 broken")
+    done = run("describe", "album", "--output-format", "csv", "--out", "out", "--json", "lines.jsonl")
+    assert done.exit_code == 1
+    assert "skipped: album/c.jpg" in done.stderr
+    assert "written: lines.jsonl, out/regions.csv" in done.stdout
+    assert "c.jpg" not in Path("out/regions.csv").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "wrong"),
+    [
+        (("--output-format", "coco"), "--output-format coco needs --out DIR"),
+        (("--output-format", "coco", "--out", "album/a.jpg"), "album/a.jpg: cannot be made a folder"),
+        (("--output-format", "coco", "--out", "o", "--json", "j", "--shards", 2), "and no --output-format"),
+    ],
+)
+def test_user_errors(model: StubModel, words: tuple[object, ...], wrong: str) -> None:
+    done = run("describe", "album", *words)
+    assert (done.exit_code, done.stderr.count("\n"), model.batches) == (2, 1, [])
+    assert wrong in done.stderr

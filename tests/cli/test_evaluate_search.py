@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 from flickr_entities import write_flickr
+from PIL import Image
 from tiny_aligner import SENTENCES, aligner_model, tiny_aligner
 from typer.testing import CliRunner
 
@@ -25,6 +26,8 @@ def test_what_is_there_is_measured_and_its_probability_calibrated(tmp_path) -> N
     command += ["--model", str(model), "--calibrate"]
     first = CliRunner().invoke(cli.app, command, catch_exceptions=False)
     assert first.exit_code == 0 and "is it there: AUC" in first.stdout
+    with Image.open(tmp_path / "out" / "reliability.png") as plot:
+        assert plot.width > 400 and plot.height > 400
     there = report(tmp_path / "out")["presence"]
     assert there["own_error"] is None and there["queries"] > 20 and 0 < there["outside_limit"] <= 1
     config = json.loads((model / "config.json").read_text())
@@ -54,6 +57,7 @@ def test_recall_equals_that_of_rank_and_phrases_are_looked_for(tmp_path) -> None
         assert (result.exit_code, result.stderr) == (0, "")
     rank, search = report(tmp_path / "rank"), report(tmp_path / "search")
     assert search["recall"] == rank["text_to_image"]
+    assert search["code_recall"] == search["recall"] and "by codes alone R@1" in result.stdout
     assert (search["overlap"], search["images"], search["sentences"], search["phrases"]) == (1.0, 4, 8, 4)
     assert "4 phrases" in result.stdout and (tmp_path / "search" / "index" / "index.sqlite").is_file()
 

@@ -90,7 +90,7 @@ def test_search_prints_a_table_or_json_and_draws(aligner, album, index, tmp_path
 
 @pytest.mark.parametrize(("constant", "line"), [(3.0, ""), (-3.0, "probably not found: ")])
 def test_search_says_how_probable_it_is_and_what_is_not_there(album, tmp_path, constant, line) -> None:
-    grounding = {"presence": (0.0, 0.0, 0.0, 0.0), "hit": (0.0, 0.0, constant)}
+    grounding = {"presence": (0.0, 0.0, 0.0, 0.0), "hit": (0.0, 0.0, 0.0, constant)}
     model = checkpoint.save(tiny_aligner(grounding=grounding), tmp_path / "model")
     run("index", album, "--index", tmp_path / "i", "--model", model)
     likely = 1 / (1 + math.exp(-constant))
@@ -129,6 +129,7 @@ def test_user_fixable_errors_are_one_line(album, index, tmp_path) -> None:
         (("search", "a dog", "--image", album / "0.png", "--index", index), "and not both"),
         (("search", "--image", album / "0.png", "--within", album / "0.png", "--index", index), "--within needs"),
         (("search", "...", "--index", index), "has no word"),
+        (("search", "- people", "--index", index), "put it last, after --"),
         (("search", "a dog", "--index", index, "--model", captioner), "the part aligner"),
         (("index", album, "--index", tmp_path / "new", "--model", captioner), "the part aligner"),
         (("index", tmp_path / "gone", "--index", index), "no such file or folder"),

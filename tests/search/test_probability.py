@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +12,13 @@ from tiny_aligner import aligner_model, tiny_aligner
 
 import saywhere
 from saywhere.models.model import Model
+from saywhere.search.commonness import Commonness
 from saywhere.search.phrases import PhrasesInImages, probabilities
 from saywhere.search.query import Query
+from saywhere.text import Vocabulary
 
 PRESENCE = (0.05, 0.0, 0.0, 0.3)
-HIT = (0.02, 0.7, 0.4)
+HIT = (0.02, 0.7, 0.3, 0.4)
 
 
 def model(**grounding) -> Model:
@@ -35,7 +38,8 @@ def expected(made: Model, path: str, wanted: list[str], unwanted: list[str], phr
     there, others = (made.ground(path, each, part="aligner", threshold=0).scores for each in (phrases, unwanted))
     chances = np.log([*there, *(1 - others)])
     similarity = made.similarity([made.embed(path)], made.embed_text(wanted)).mean()
-    return float(1 / (1 + np.exp(-(HIT[0] * similarity + HIT[1] * chances.sum() + HIT[2]))))
+    rarest = Commonness(made.require("aligner", "search").vocabulary).rarest(phrases)
+    return float(1 / (1 + np.exp(-(np.dot(HIT[:3], (similarity, chances.sum(), rarest)) + HIT[3]))))
 
 
 @pytest.mark.parametrize(
@@ -65,6 +69,15 @@ def test_without_calibration_there_is_no_probability(album) -> None:
 
 
 def test_a_probability_is_logistic_and_never_overflows() -> None:
-    evidence = np.array([[[0.0, 0.0], [10.0, -2.0]], [[1e9, 0.0], [-1e9, 0.0]]])
-    found = probabilities(evidence, (0.5, 1.0, -3.0))
+    evidence = np.array([[[0.0, 0.0, 0.0], [10.0, -4.0, 1.0]], [[1e9, 0.0, 0.0], [-1e9, 0.0, 0.0]]])
+    found = probabilities(evidence, (0.5, 1.0, 2.0, -3.0))
     np.testing.assert_allclose(found, [[1 / (1 + np.exp(3)), 0.5], [1, 0]], atol=1e-12)
+
+
+def test_what_is_said_more_often_is_commoner_by_whatever_word() -> None:
+    counts = {"a": 900, "dog": 60, "dogs": 30, "puppy": 9, "man": 199, "frisbee": 3, "grass": 50, "runs": 400}
+    common = Commonness(Vocabulary(counts))
+    assert common.rarest(["a dog"]) == common.rarest(["two puppies"]) == pytest.approx(math.log(100 / 200))
+    assert common.rarest(["a man", "a dog", "a frisbee"]) == pytest.approx(math.log(4 / 200))
+    assert common.rarest(["a zebra"]) == pytest.approx(math.log(1 / 200)) and common.rarest(["a man"]) == 0
+    assert common.rarest([]) == Commonness(Vocabulary({})).rarest(["a dog"]) == 0

@@ -1,4 +1,4 @@
-"""``saywhere index``: images embedded for search, once."""
+"""``saywhere index``: images and videos embedded for search, once."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ from saywhere.cli.options import (
     ShardNumber,
     Threads,
 )
-from saywhere.cli.progress import keep_each, report_skipped
+from saywhere.cli.progress import keep_each, printable, report_skipped
 from saywhere.cli.sharding import Sharding, work_on
 from saywhere.errors import UserError
+from saywhere.video.times import parse_duration
 
 LARGE = 20_000
 """Images from which on codes are proposed."""
@@ -63,14 +64,18 @@ def index(
     workers: int | None = typer.Option(
         None, min=1, metavar="N", show_default="as many as there is room for", help="Processes of --launcher."
     ),
+    every: str | None = typer.Option(
+        None, metavar="TIME", show_default="as it was, 0.5s for new ones", help="Look at videos every TIME."
+    ),
 ) -> None:
-    """Bring an index for search up to date: embed new and changed images, forget those that are gone.
+    """Bring an index for search up to date: embed new and changed images and videos, forget those that are gone.
 
     Each batch is kept as soon as it is done; after a kill the same command goes on. Exit code 0 if all went well, 1 if
-    images were skipped because they cannot be read, 2 if the command is wrong.
+    some were skipped because they cannot be read, 2 if the command is wrong.
     """
     sharding = Sharding.of(shards, shard, retry_failed, paths)
-    _check(sharding, repair, launcher, workers)
+    _check(sharding, repair, launcher, workers, every)
+    seconds = None if every is None else parse_duration(every)
     if launcher is not None:
         from saywhere.cli.launching import launch
 
@@ -83,14 +88,19 @@ def index(
         if sharding is not None:
             _index_shards(made, paths, sharding, batch, regions, components)
             return
-        run = made.begin(paths, regions=regions, components=components, repair=repair)
+        run = made.begin(paths, regions=regions, components=components, repair=repair, every=seconds)
         done = run.changes.unchanged
-        keep_each(run.results(batch), lambda _: None, done + len(run.todo), done, "indexing")
+        total = done + len(run.todo) + len(run.videos)
+        keep_each(run.results(batch), lambda _: None, total, done, "indexing")
         _report(made, run.changes)
 
 
-def _check(sharding: Sharding | None, repair: bool, launcher: Launcher | None, workers: int | None) -> None:
+def _check(
+    sharding: Sharding | None, repair: bool, launcher: Launcher | None, workers: int | None, every: str | None
+) -> None:
     """Refuse options that do not fit each other."""
+    if sharding is not None and every is not None:
+        raise UserError("--every is for videos, which are indexed by one process: give it without --shards")
     if sharding is not None and repair:
         raise UserError("--repair is for one process: give it without --shards")
     if launcher is not None and (sharding is None or sharding.only is not None):
@@ -128,4 +138,8 @@ def _report(made: saywhere.Index, changes: saywhere.search.Changes) -> None:
     if len(made) >= LARGE and not made.store.snapshot().extent.components:
         note = f"note: a search of {len(made):,} images takes a tenth of the time with codes: --components 64"
         typer.echo(note, err=True)
+    for name, damage in changes.damaged.items():
+        typer.echo(f"{printable(name)}: {damage}", err=True)
     report_skipped(changes.skipped)
+    if changes.damaged:
+        raise typer.Exit(1)

@@ -86,7 +86,7 @@ def _print_hits(hits: Sequence[saywhere.Hit]) -> None:
     head, rows = ["", "similarity", "image", "phrases"], []
     for number, hit in enumerate(hits, 1):
         phrases = [f"{region.caption} [{_place(region.box)}]" for region in hit.regions]
-        rows.append([str(number), f"{hit.similarity:.2f}", _short(hit.image), ", ".join(phrases)])
+        rows.append([str(number), f"{hit.similarity:.2f}", _name(hit), ", ".join(phrases)])
         if hit.probability is not None:
             rows[-1].insert(2, f"{hit.probability:.2f}")
     if hits and hits[0].probability is not None:
@@ -134,6 +134,12 @@ def _place(box: Sequence[float]) -> str:
     return " ".join(f"{value:.0f}" for value in box)
 
 
+def _name(hit: saywhere.Hit) -> str:
+    from saywhere.video.times import moment
+
+    return _short(hit.image) if hit.time is None else f"{_short(hit.image)} at {moment(hit.time)}"
+
+
 def _short(path: str) -> str:
     """The path as it is typed from here, if that is shorter."""
     here = Path.cwd()
@@ -142,19 +148,21 @@ def _short(path: str) -> str:
 
 def _draw(hits: Sequence[saywhere.Hit], out: Path) -> None:
     from saywhere.drawing import draw_sentence
-    from saywhere.images import ImageError, open_image
+    from saywhere.errors import UserError
     from saywhere.inference.outputs import DRAWN_SIDES, resized, save_image
+    from saywhere.search.videos import open_found
 
     missing: list[Any] = []
     for number, hit in enumerate(hits, 1):
         try:
-            pixels = resized(open_image(hit.image, DRAWN_SIDES[1]), *DRAWN_SIDES)
-        except ImageError as error:
+            pixels = resized(open_found(hit.image, hit.time, DRAWN_SIDES[1]), *DRAWN_SIDES)
+        except UserError as error:
             missing.append(error)
             continue
         found = hit.regions
         drawn = draw_sentence(pixels, found.boxes, (found.width, found.height), found.captions or ())
-        save_image(out / f"{number:03}-{Path(hit.image).stem}.jpg", drawn)
+        moment = "" if hit.time is None else f"-{hit.time}s"
+        save_image(out / f"{number:03}-{Path(hit.image).stem}{moment}.jpg", drawn)
     for error in missing:
         typer.echo(f"not drawn: {printable(str(error))}", err=True)
     if missing:

@@ -88,7 +88,11 @@ class Videos:
         if not paths:
             raise UserError("missing argument 'PATH...'; see saywhere describe --help")
         wanted = IMAGES if self._following.every is None else IMAGES | SUFFIXES
-        found = find_images(paths, [self._out] if self._out else [], wanted)
+        left_out = [self._out] if self._out else []
+        try:
+            found = find_images(paths, left_out, wanted)
+        except UserError as error:
+            raise _explained(error, paths, left_out) from error
         videos = [source for source in found if source.path.suffix.lower() in SUFFIXES]
         images = [source for source in found if source.path.suffix.lower() not in SUFFIXES]
         if videos and self._of_images:
@@ -157,6 +161,20 @@ class Videos:
             _follow(reader, places, self._following, stopped)
             if reader.damage.count:
                 typer.echo(f"{reader.name}: {reader.damage}", err=True)
+
+
+def _explained(error: UserError, paths: Sequence[str], left_out: list[Path]) -> UserError:
+    """Why nothing was found: where that is for want of images, there may be videos."""
+    from saywhere.inference import find_images
+    from saywhere.inference.sources import SUFFIXES as IMAGES
+    from saywhere.video import SUFFIXES
+
+    try:
+        found = find_images(paths, left_out, IMAGES | SUFFIXES)
+    except UserError:
+        return error
+    video = next(source.name for source in found if source.path.suffix.lower() in SUFFIXES)
+    return UserError(f"{video}: give --every TIME, such as --every 0.5s, to describe videos in a folder")
 
 
 @contextlib.contextmanager

@@ -21,8 +21,9 @@ VECTOR_OPTIONS = frozenset(
     ("trunk", "proposals", "levels", "head", "regions", "signed_sqrt", "embed_dim", "encoders", "normalize")
 )
 """Options on which the vectors of regions depend; the others are those of texts, of scores and of training."""
-HitWeights = tuple[float, float, float]
-"""Weights of an image's similarity with a query, of the log-probability that all phrases are there; and a constant."""
+HitWeights = tuple[float, float, float, float]
+"""Weights of an image's similarity with a query, of the log-probability that all phrases are there, of the log of how
+often the rarest noun of the query is said; and a constant."""
 
 
 @dataclass(frozen=True)

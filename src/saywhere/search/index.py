@@ -23,6 +23,7 @@ from saywhere.search.indexing import Changes, Indexing, absolute
 from saywhere.search.phrases import PhrasesInImages
 from saywhere.search.query import Query
 from saywhere.search.scan import Question, nearest
+from saywhere.search.stamps import split_moment
 from saywhere.search.store import DATABASE, Store
 
 TOP = 10
@@ -36,22 +37,24 @@ class Hit:
     """An image that was found.
 
     Attributes:
-        image: its path, from the root on.
+        image: its path, from the root on; that of the video, if it is a moment of one.
         similarity: to the query; larger is better. It is no probability: compare hits of one search only.
         regions: where each wanted phrase is in the image, with similarities and, if the model is calibrated for it,
             the probabilities that it is there at all; none if an image was the query. ``not_found`` has those that are
             probably not there.
         probability: that the image shows all of the query; None if an image was the query, or the model is not
             calibrated for that.
+        time: of the moment in the video, in seconds; None for an image.
     """
 
     image: str
     similarity: float
     regions: Regions
     probability: float | None = None
+    time: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form: ``image, similarity, probability, width, height``, of each of ``phrases`` its place."""
+        """Return the JSON form: ``image, time, similarity, probability, width, height``, of each phrase its place."""
         found, phrases = self.regions, []
         values = [] if found.similarities is None else found.similarities.tolist()
         for region, value in zip(found, values, strict=True):
@@ -60,8 +63,9 @@ class Hit:
         missing = {"not_found": list(found.not_found)} if found.not_found else {}
         size = {"width": found.width, "height": found.height}
         likely = {} if self.probability is None else {"probability": round(self.probability, 5)}
+        place = {"image": self.image} if self.time is None else {"image": self.image, "time": self.time}
         similarity = round(self.similarity, 5)
-        return {"image": self.image, "similarity": similarity, **likely, **size, "phrases": phrases, **missing}
+        return {**place, "similarity": similarity, **likely, **size, "phrases": phrases, **missing}
 
 
 class Index:
@@ -145,13 +149,13 @@ class Index:
 
     def begin(
         self, paths: Sequence[str | Path] | Sequence[Source], *, regions: int | None = None,
-        components: int | None = None, repair: bool = False,
+        components: int | None = None, repair: bool = False, every: float | None = None,
     ) -> Indexing:  # fmt: skip
         """Return a run that brings the index up to date, to be watched image by image; :meth:`add` is all of it.
 
         Args:
             paths: see :meth:`add`; or sources of :func:`saywhere.inference.find_images`, which only adds and updates.
-            regions, components: see :meth:`add`.
+            regions, components, every: see :meth:`add`.
             repair: look for damaged vectors first, and forget their images, so that the run embeds them anew.
         """
         model = self.model
@@ -165,7 +169,7 @@ class Index:
             self._store = Store(self.folder, facts)
         if repair:
             self._store.repair()
-        return Indexing(self._store, self.model, paths, regions, components)
+        return Indexing(self._store, self.model, paths, regions, components, every)
 
     def add(
         self,
@@ -175,30 +179,32 @@ class Index:
         components: int | None = None,
         batch: int = 8,
         repair: bool = False,
+        every: float | None = None,
     ) -> Changes:
-        """Bring the index up to date with images: new and changed ones are embedded, vanished ones forgotten.
+        """Bring the index up to date: new and changed images and videos are embedded, vanished ones forgotten.
 
         Args:
-            paths: images, folders (all below them), patterns, tar archives, or lists of paths (``@list.txt``). Images
-                of these folders and archives that are in the index, but not on the disk any more, are forgotten.
+            paths: images, videos, folders (all below them), patterns, tar archives, or lists of paths (``@list.txt``).
+                What of these folders and archives is in the index, but not on the disk any more, is forgotten.
             regions: of an image at most so many beside the whole of it, instead of the model's own number.
             components: make codes of so many principal components, a byte each, for all vectors: a search of a large
                 index finds its candidates on them, and compares only these by their whole vectors. 0 for none; if None,
                 an index that has codes keeps them up to date.
             batch: images at a time; each batch is committed.
             repair: see :meth:`begin`.
+            every: seconds from one look at a video to the next; if None, those that the index has of it, or 0.5.
 
         Raises:
             UserError: a path is not there, or another run is writing to the index.
         """
         run = self.begin([paths] if isinstance(paths, str | Path) else paths, regions=regions, components=components,
-                         repair=repair)  # fmt: skip
+                         repair=repair, every=every)  # fmt: skip
         for _ in run.results(batch):
             pass
         return run.changes
 
     def remove(self, paths: str | Path | Iterable[str | Path]) -> int:
-        """Forget images; return how many of them were in the index. Their files are left alone."""
+        """Forget images and videos; return how many were in the index. Their files are left alone."""
         several = [paths] if isinstance(paths, str | Path) else paths
         return self.store.remove([absolute(path) for path in several])
 
@@ -228,20 +234,21 @@ class Index:
         question = self._image_question(image) if parsed is None else self._text_question(parsed)
         found = self._nearest(question, top, exact)
         if parsed is None:
-            return [Hit(v.name, value, Regions.empty(v.width, v.height, v.name)) for value, v in found]
+            return [Hit(v.name, value, Regions.empty(v.width, v.height, v.name), time=t) for value, v, t in found]
         phrases = PhrasesInImages(self.model, parsed)
-        placed = [phrases.find(vectors) for _, vectors in found]
+        placed = [phrases.find(vectors) for _, vectors, _ in found]
         rows = zip(found, placed, strict=True)
-        return [Hit(vectors.name, value, there.regions, there.probability) for (value, vectors), there in rows]
+        return [Hit(v.name, value, there.regions, there.probability, t) for (value, v, t), there in rows]
 
-    def _nearest(self, question: Question, top: int, exact: bool) -> list[tuple[float, ImageVectors]]:
+    def _nearest(self, question: Question, top: int, exact: bool) -> list[tuple[float, ImageVectors, float | None]]:
+        """Similarities and vectors of what was found, of moments with the time."""
         for _ in range(ATTEMPTS):
             snapshot = self.store.snapshot()
             entries, values = nearest(snapshot, question, top, exact=exact, threads=self._workers)
             names = self.store.look_up(snapshot, entries.tolist())
             if names is not None:
-                rows = zip(entries.tolist(), names, values.tolist(), strict=True)
-                return [(value, snapshot.load(entry, name)) for entry, name, value in rows]
+                rows = zip(entries.tolist(), map(split_moment, names), values.tolist(), strict=True)
+                return [(value, snapshot.load(entry, path), time) for entry, (path, time), value in rows]
         raise UserError(f"{self.folder}: the index changes faster than it can be searched; try again")
 
     def regions(self, query: str | Query, image: str | Path, *, top: int = TOP) -> Regions:

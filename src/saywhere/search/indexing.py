@@ -14,10 +14,15 @@ import numpy as np
 from saywhere import archives
 from saywhere.images import LoadedImage
 from saywhere.inference import ImageResult, Source, run_images
+from saywhere.inference.sources import SUFFIXES as IMAGES
 from saywhere.inference.sources import name_images, named_source
 from saywhere.models.grounding import ImageVectors
 from saywhere.models.model import Model
-from saywhere.search.store import WASTE, Stamp, Store
+from saywhere.search.stamps import Stamp, Video
+from saywhere.search.store import WASTE, Store
+from saywhere.search.videos import MISSING, VideoIndexing
+from saywhere.video import SUFFIXES as VIDEOS
+from saywhere.video.times import EVERY, check_duration, to_ticks
 
 
 @dataclass
@@ -25,9 +30,10 @@ class Changes:
     """Count what a run did to an index.
 
     Attributes:
-        added, updated, unchanged: images that were new, had changed, or were as before.
-        removed: images that were forgotten because their files are gone.
-        skipped: images that cannot be read, with the reasons; they are not in the index.
+        added, updated, unchanged: images and videos that were new, had changed, or were as before.
+        removed: those that were forgotten because their files are gone.
+        skipped: those that cannot be read, with the reasons; they are not in the index.
+        damaged: videos of which some frames could not be read, with how many and where.
     """
 
     added: int = 0
@@ -35,10 +41,11 @@ class Changes:
     unchanged: int = 0
     removed: int = 0
     skipped: dict[str, str] = field(default_factory=dict)
+    damaged: dict[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         counts = {name: value if isinstance(value, int) else len(value) for name, value in vars(self).items()}
-        return ", ".join(f"{count:,} {name}" for name, count in counts.items())
+        return ", ".join(f"{count:,} {name}" for name, count in counts.items() if count or name != "damaged")
 
 
 class Indexing:
@@ -47,13 +54,15 @@ class Indexing:
     Args:
         store: of the index.
         model: that embeds.
-        paths: images, folders, patterns, archives or lists, see :func:`saywhere.inference.find_images`. If they are
-            sources, which that function has found, no image is forgotten.
+        paths: images, videos, folders, patterns, archives or lists, see :func:`saywhere.inference.find_images`. If
+            they are sources, which that function has found, no image is forgotten.
         regions: of an image beside the whole of it, instead of the model's own number.
         components: of the vectors' codes, see :meth:`saywhere.search.store.Store.encode`.
+        every: seconds from one look at a video to the next, see :meth:`saywhere.Index.add`.
 
     Attributes:
         todo: images that have to be embedded.
+        videos: those that have to be looked through, or further.
         changes: so far.
 
     Raises:
@@ -62,24 +71,33 @@ class Indexing:
 
     def __init__(
         self, store: Store, model: Model, paths: Sequence[str | Path] | Sequence[Source], regions: int | None = None,
-        components: int | None = None,
+        components: int | None = None, every: float | None = None,
     ) -> None:  # fmt: skip
         self._store, self._model, self._regions, self._components = store, model, regions, components
-        self._known = store.stamps()
+        self._every = None if every is None else to_ticks(check_duration(every, "every"))
+        self._looked = store.videos()
+        self._known = store.stamps() | {path: self._stamp_of(video) for path, video in self._looked.items()}
         self._stamps: dict[str, Stamp] = {}
         self._touched: dict[str, Stamp] = {}
         self.changes = Changes()
         given = [path for path in paths if not isinstance(path, Source)]
         sources = {absolute(path.path): path for path in paths if isinstance(path, Source)}
-        names = name_images(given, [store.folder])[0].values() if given or not sources else ()
+        names = name_images(given, [store.folder], IMAGES | VIDEOS)[0].values() if given or not sources else ()
         found = {**{path: source.name for path, source in sources.items()}, **{absolute(name): name for name in names}}
         changed = [path for path in found if not self._is_unchanged(path)]
-        self.todo = [sources.get(path) or named_source(found[path]) for path in changed]
-        self.changes.unchanged = len(found) - len(self.todo)
+        todo = [sources.get(path) or named_source(found[path]) for path in changed]
+        self.todo = [source for source in todo if not is_video(source.path)]
+        self.videos = [source for source in todo if is_video(source.path)]
+        self.changes.unchanged = len(found) - len(todo)
         folders = tuple(os.path.join(folder, "") for folder in _folders(given))
         missing = (path for path in self._known.keys() - found.keys() if path.startswith(folders))
         listed = {absolute(parts[0]) for name in found.values() if (parts := archives.split(name))}
         self._gone = sorted(path for path in missing if not _is_there(path, listed))
+
+    def _stamp_of(self, video: Video) -> Stamp:
+        """What is known of a video; without a hash if it is to be looked at more or less often than it was."""
+        same = self._every in (None, video.every)
+        return video.stamp if same else replace(video.stamp, hash=b"")
 
     def _is_unchanged(self, path: str) -> bool:
         try:
@@ -97,9 +115,9 @@ class Indexing:
         return False
 
     def results(self, batch: int = 8) -> Iterator[ImageResult[bool]]:
-        """Do it; yield for each image of :attr:`todo` whether it is new, or why it cannot be read.
+        """Do it; yield for each image of :attr:`todo`, then each of :attr:`videos`, whether it is new, or an error.
 
-        After each batch the index is committed: a run that is killed loses no more.
+        After each batch, of videos of so many looks, the index is committed: a run that is killed loses no more.
         """
         self._forget_gone()
         waiting: list[tuple[Source, Stamp, ImageVectors]] = []
@@ -113,7 +131,28 @@ class Indexing:
                 yield from self._keep(waiting)
                 waiting = []
         yield from self._keep(waiting)
+        looking = VideoIndexing(self._store, lambda frames: self._embed(frames, None), self._model.long_side, batch)
+        for source in self.videos:
+            yield self._look_through(source, looking)
         self._tidy_up()
+
+    def _look_through(self, source: Source, looking: VideoIndexing) -> ImageResult[bool]:
+        path = absolute(source.path)
+        before, now = self._looked.get(path), self._stamps.get(path, Stamp(0, 0))
+        every = self._every or (before.every if before else to_ticks(EVERY))
+        video = Video(path, now, every)
+        if before is not None and replace(before, damage=video.damage, ticks=None, kept=None) == video:
+            video = before  # an earlier run was interrupted here
+        ended = looking.add(video, source.name, lambda: self._stamp(path))
+        if ended.error:
+            self._skip(source.name, path, ended.error)
+            return ImageResult(source, error=ended.error)
+        if ended.damage:
+            self.changes.damaged[source.name] = ended.damage
+        new = before is None or not before.stamp.hash
+        self.changes.added += new
+        self.changes.updated += not new
+        return ImageResult(source, new)
 
     def merge(self, stores: Iterable[Store], skipped: Mapping[str, str], batch: int = 500) -> None:
         """Do it with the vectors of other stores instead of the model; what they have not stays to be done.
@@ -175,13 +214,18 @@ class Indexing:
 
     def _skip(self, name: str, path: str, reason: str | None) -> None:
         self.changes.skipped[name] = reason or "cannot be read"
-        if path in self._known:
+        if path in self._known and reason != MISSING:
             self._store.remove([path])
 
 
 def absolute(path: str | Path) -> str:
     """Return the path by which an index knows an image."""
     return os.path.abspath(path)
+
+
+def is_video(path: Path) -> bool:
+    """Return whether a file is taken for a video, by its ending."""
+    return path.suffix.lower() in VIDEOS
 
 
 def _folders(paths: Sequence[str | Path]) -> list[str]:

@@ -2,7 +2,8 @@
 
 An index has no pixels, so that the aligner alone says where a phrase is and how probable it is. That a found image
 shows all of a query is a logistic regression of its own: what a search finds was chosen by the very similarity that the
-phrases are judged by, so that the product of their probabilities promises too much.
+phrases are judged by, so that the product of their probabilities promises too much. It also knows how often people say
+what is looked for: a search for something rare finds what is most like it.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from saywhere.models.grounding import ImageVectors, TextVectors
 from saywhere.models.model import Model
 from saywhere.models.placing import Evidence, cut_phrases, word_fits
 from saywhere.regions import Regions
+from saywhere.search.commonness import Commonness
 from saywhere.search.query import Query
 
-LIKELY = 0.15
+LIKELY = 0.05
 """What is looked for is probably in none of the images if each shows it with a lower probability (docs/search.md)."""
 LEAST = 1e-6
 """No phrase is taken to be less probable than this, nor more probable than the rest of 1."""
@@ -30,8 +32,9 @@ class Placed:
 
     Attributes:
         regions: of the wanted phrases that are probably there, with similarities; the others as ``not_found``.
-        evidence: ``(2,)`` the mean similarity of the wanted phrases with the image, and the log-probability that they
-            are all there and the unwanted ones are not; None if the model is not calibrated for phrases.
+        evidence: ``(3,)`` the mean similarity of the wanted phrases with the image, the log-probability that they are
+            all there and the unwanted ones are not, and how often the rarest noun of the wanted ones is said
+            (:class:`saywhere.search.commonness.Commonness`); None if the model is not calibrated for phrases.
         probability: that the image shows all of the query; None if the model is not calibrated for that.
     """
 
@@ -56,6 +59,7 @@ class PhrasesInImages:
         self._unwanted, self._wanted = rest[: len(query.unwanted)], rest[len(query.unwanted) :]
         placer = model.placer("aligner")
         self._least = placer.least()
+        self._rarest = Commonness(self._aligner.vocabulary).rarest(self.phrases)
         self._rare = np.array([placer.is_rare(phrase) for phrase in (*self.phrases, *query.unwanted)], bool)
 
     def find(self, image: ImageVectors) -> Placed:
@@ -77,7 +81,7 @@ class PhrasesInImages:
         assert unwanted is not None
         found = np.log(np.clip((*scores, *(1 - unwanted)), LEAST, 1 - LEAST)).sum()
         similarity = self._model.similarity([image], self._wanted).mean()
-        joint = np.array([similarity, found], np.float64)
+        joint = np.array([similarity, found, self._rarest], np.float64)
         return Placed(regions, joint, None if config.hit is None else float(probabilities(joint, config.hit)))
 
     def _evidence(self, image: ImageVectors, texts: list[TextVectors], rare: np.ndarray) -> Evidence:
@@ -91,6 +95,6 @@ class PhrasesInImages:
 
 
 def probabilities(evidence: np.ndarray, weights: HitWeights) -> np.ndarray:
-    """Return the probabilities ``(...)`` of the evidence ``(..., 2)`` of :class:`Placed`."""
-    logits = evidence @ np.array(weights[:2]) + weights[2]
+    """Return the probabilities ``(...)`` of the evidence ``(..., 3)`` of :class:`Placed`."""
+    logits = evidence @ np.array(weights[:-1]) + weights[-1]
     return 1 / (1 + np.exp(-np.clip(logits, -80, 80)))

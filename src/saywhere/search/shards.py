@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from saywhere.errors import UserError
 from saywhere.inference import ImageResult, find_images
 from saywhere.inference.shards import Shard, Shards
 from saywhere.search.index import Index
-from saywhere.search.indexing import Changes, Indexing
+from saywhere.search.indexing import Changes, Indexing, is_video
 from saywhere.search.store import Store
 
 FOLDER = "shards"
@@ -25,10 +26,13 @@ def begin_shards(index: Index, paths: Sequence[str | Path], count: int, regions:
         count: of the shards.
 
     Raises:
-        UserError: the shards were begun with other images or another model.
+        UserError: the shards were begun with other images or another model, or a path is that of a video.
     """
     options = {"model": index.model.engine.vectors_digest(), "regions": regions}
-    return Shards(index.folder / FOLDER, count, find_images(paths, [index.folder]), options, ".index")
+    found = find_images(paths, [index.folder])
+    if videos := [source.name for source in found if is_video(source.path)]:
+        raise UserError(f"--shards is for images, and {videos[0]} is a video: index it without --shards")
+    return Shards(index.folder / FOLDER, count, found, options, ".index")
 
 
 def embed_shard(index: Index, shard: Shard, batch: int = 8, regions: int | None = None) -> Iterator[ImageResult[bool]]:

@@ -9,13 +9,14 @@ import sqlite3
 import threading
 import urllib.parse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from saywhere.errors import UserError
 from saywhere.models.grounding import ImageVectors
 from saywhere.search.coding import encode, fit
+from saywhere.search.stamps import AFTER, MARK, VIDEOS, Stamp, Video, split_moment
 from saywhere.search.vectors import Extent, Snapshot, append, compact, damage, write_at
 
 VERSION = "1"
@@ -36,21 +37,6 @@ CREATE TABLE images (entry INTEGER PRIMARY KEY, path BLOB NOT NULL UNIQUE, size 
 CREATE TABLE dead (entry INTEGER PRIMARY KEY);
 """
 EXTENT = tuple(field.name for field in fields(Extent))
-
-
-@dataclass(frozen=True)
-class Stamp:
-    """Say what an image file was when it was embedded.
-
-    Attributes:
-        size: in bytes.
-        time: of its last change, in nanoseconds.
-        hash: of its content; empty if it was replaced while it was embedded, so that the next run embeds it anew.
-    """
-
-    size: int
-    time: int
-    hash: bytes = b""
 
 
 class Store:
@@ -197,10 +183,19 @@ class Store:
         return None if row is None else int(row[0])
 
     def stamps(self) -> dict[str, Stamp]:
-        """Return the stamp of every image, by its path."""
+        """Return the stamp of every image, by its path; moments of videos have none."""
+        query = "SELECT path, size, time, hash FROM images WHERE instr(path, ?) = 0"
         with self._transaction("DEFERRED") as db:
-            rows = db.execute("SELECT path, size, time, hash FROM images").fetchall()
+            rows = db.execute(query, (MARK.encode(),)).fetchall()
         return {os.fsdecode(path): Stamp(*stamp) for path, *stamp in rows}
+
+    def videos(self) -> dict[str, Video]:
+        """Return the videos, by their paths."""
+        with self._transaction("DEFERRED") as db:
+            there = db.execute("SELECT 1 FROM sqlite_master WHERE name = 'videos'").fetchone()
+            rows = db.execute("SELECT path, size, time, hash, state FROM videos").fetchall() if there else []
+        found = (Video.of(*row) for row in rows)
+        return {video.path: video for video in found}
 
     # Writing
 
@@ -223,47 +218,63 @@ class Store:
                 raise UserError(f"{self.folder}: another run is writing to this index; wait for its end") from None
         self._lock = lock
 
-    def _writing(self) -> contextlib.AbstractContextManager[sqlite3.Connection]:
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
         self._claim()
         self._snapshot = None
-        return self._transaction()
+        with self._transaction() as db:
+            db.execute(VIDEOS)
+            yield db
 
-    def put(self, images: Sequence[tuple[str, Stamp, ImageVectors]]) -> None:
+    def put(self, images: Sequence[tuple[str, Stamp, ImageVectors]], video: Video | None = None) -> None:
         """Add images, in place of those of the same path; all or, after an error, none of them.
+
+        Args:
+            images: with their paths, or :func:`saywhere.search.stamps.moment_name`.
+            video: that the images are of, as far as it was looked through.
 
         Raises:
             OSError: such as a full disk; the index is as it was.
         """
-        if not images:
+        if not images and video is None:
             return
         with self._writing() as db:
-            before = self._extent(db)
-            extent, sums = append(self.folder, before, [vectors for _, _, vectors in images])
-            self._forget(db, [path for path, _, _ in images])
-            rows = [
-                (before.entries + i, os.fsencode(path), stamp.size, stamp.time, stamp.hash, sums[i])
-                for i, (path, stamp, _) in enumerate(images)
-            ]
-            db.executemany("INSERT INTO images VALUES (?, ?, ?, ?, ?, ?)", rows)
-            self._set_extent(db, extent)
+            if images:
+                self._add(db, images)
+            if video is not None:
+                db.execute("INSERT OR REPLACE INTO videos VALUES (?, ?, ?, ?, ?)", video.row())
+
+    def _add(self, db: sqlite3.Connection, images: Sequence[tuple[str, Stamp, ImageVectors]]) -> None:
+        before = self._extent(db)
+        extent, sums = append(self.folder, before, [vectors for _, _, vectors in images])
+        self._forget(db, [path for path, _, _ in images])
+        rows = [
+            (before.entries + i, os.fsencode(path), stamp.size, stamp.time, stamp.hash, sums[i])
+            for i, (path, stamp, _) in enumerate(images)
+        ]
+        db.executemany("INSERT INTO images VALUES (?, ?, ?, ?, ?, ?)", rows)
+        self._set_extent(db, extent)
 
     def remove(self, paths: Iterable[str]) -> int:
-        """Forget images; return how many were there."""
+        """Forget images, and videos with all their moments; return how many of the paths were there."""
         with self._writing() as db:
             return self._forget(db, paths)
 
     def restamp(self, stamps: Mapping[str, Stamp]) -> None:
-        """Note the stamps of images whose content is as it was."""
+        """Note the stamps of images and videos whose content is as it was."""
         with self._writing() as db:
             rows = [(stamp.size, stamp.time, stamp.hash, os.fsencode(path)) for path, stamp in stamps.items()]
-            db.executemany("UPDATE images SET size = ?, time = ?, hash = ? WHERE path = ?", rows)
+            for table in ("images", "videos"):
+                db.executemany(f"UPDATE {table} SET size = ?, time = ?, hash = ? WHERE path = ?", rows)
 
     def _forget(self, db: sqlite3.Connection, paths: Iterable[str]) -> int:
         count = 0
-        for path in paths:
-            found = db.execute("DELETE FROM images WHERE path = ? RETURNING entry", (os.fsencode(path),)).fetchall()
+        for path in map(os.fsencode, paths):
+            query = "DELETE FROM images WHERE path >= ? AND path < ? RETURNING entry"
+            found = db.execute(query, (path, path + AFTER)).fetchall()
             db.executemany("INSERT INTO dead VALUES (?)", found)
-            count += len(found)
+            video = db.execute("DELETE FROM videos WHERE path = ?", (path,)).rowcount
+            count += bool(found or video)
         return count
 
     def _set_extent(self, db: sqlite3.Connection, extent: Extent) -> None:
@@ -292,7 +303,7 @@ class Store:
             self.tidy()
 
     def repair(self) -> int:
-        """Forget the images whose vectors are damaged; return how many. They are new to the next run."""
+        """Forget the images and videos whose vectors are damaged; return how many. They are new to the next run."""
         with self._writing() as db:
             extent = self._extent(db)
             self._set_extent(db, replace(extent, coded=0, fitted=0))  # the codes are made anew
@@ -306,7 +317,8 @@ class Store:
             return self._reset()
         with self._writing() as db:
             known = db.execute("SELECT entry, path, checksum FROM images").fetchall()
-            lost = [os.fsdecode(path) for entry, path, total in known if snapshot.checksum(entry) != total]
+            names = (os.fsdecode(path) for entry, path, total in known if snapshot.checksum(entry) != total)
+            lost = {split_moment(name)[0] for name in names}
             self._forget(db, lost)
         self.compact()
         return len(lost)
@@ -316,6 +328,7 @@ class Store:
             extent = self._extent(db)
             self._set_extent(db, replace(extent, generation=extent.generation + 1, entries=0, regions=0))
             db.execute("DELETE FROM dead")
+            db.execute("DELETE FROM videos")
             count = db.execute("DELETE FROM images").rowcount
         self.tidy()
         return count

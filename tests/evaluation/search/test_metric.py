@@ -48,6 +48,20 @@ def test_recall_is_that_of_ranking(tmp_path, images, texts, score) -> None:
     assert found == rank_matrix(matrix, owner).text_to_image and 0 < found.r5 < 1
 
 
+def test_recall_by_codes_alone_falls_with_their_components(tmp_path, images, texts) -> None:
+    owner = [
+        int(np.argmax(row)) for row in similarity_matrix([i.vectors for i in images], [t.vectors for t in texts]).T
+    ]
+    found = {}
+    for components in (1, 8):
+        with store_of(tmp_path / str(components), images, components) as store:
+            snapshot = store.snapshot()
+            found[components] = recall(snapshot, texts, owner, "max", estimates)
+            scores = estimates(snapshot, ask(texts, "max"))
+            assert found[components] == rank_matrix(scores, owner).text_to_image
+    assert found[1].r1 < 0.5 < 0.9 < found[8].r1
+
+
 def test_overlap_counts_what_codes_put_first_of_the_best(tmp_path, images, texts) -> None:
     with store_of(tmp_path / "good", images, 8) as store:
         assert overlap(store.snapshot(), texts[:20], "max") == 1.0

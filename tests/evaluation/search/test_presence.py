@@ -10,7 +10,7 @@ from photographs import noise
 from tiny_aligner import aligner_model, tiny_aligner
 
 from saywhere.evaluation.search.presence import Answers, answer, measure, nouns, said
-from saywhere.search.phrases import PhrasesInImages, probabilities
+from saywhere.search.phrases import LIKELY, PhrasesInImages, probabilities
 from saywhere.search.query import Query
 from saywhere.search.store import Stamp, Store
 
@@ -19,7 +19,7 @@ def answers(seed: int) -> Answers:
     """Hits whose evidence tells, in part, whether they show the query."""
     generator = np.random.default_rng(seed)
     shown = generator.random((60, 4)) < 0.3
-    evidence = np.stack((shown + generator.standard_normal((60, 4)), -generator.random((60, 4))), axis=-1)
+    evidence = np.stack((shown + generator.standard_normal((60, 4)), *-generator.random((2, 60, 4))), axis=-1)
     inside = generator.random(60) < 0.5
     return Answers(evidence, shown, inside, inside | (generator.random(60) < 0.4))
 
@@ -36,7 +36,7 @@ def test_nouns_and_words_meet_in_the_singular() -> None:
 
 def test_each_half_is_judged_by_the_weights_of_the_other() -> None:
     one, other = answers(0), answers(1)
-    found = measure((one, other), (1.0, 0.0, -1.0))
+    found = measure((one, other), (1.0, 0.0, 0.0, -1.0))
     assert found is not None
     swapped = measure((one, one), None), measure((other, other), None)
     assert swapped[0] is not None and swapped[1] is not None and swapped[0].own_error is None
@@ -48,7 +48,10 @@ def test_each_half_is_judged_by_the_weights_of_the_other() -> None:
     best = scores.max(axis=1)
     assert found.outside_auc == pytest.approx(area(best[inside].tolist(), best[~inside].tolist()))
     assert found.query_auc == pytest.approx(area(best[inside].tolist(), best[~inside & ~anywhere].tolist()))
-    assert found.doubted == np.mean(best[inside] < 0.15) and found.refused == np.mean(best[~inside & ~anywhere] < 0.15)
+    assert found.anywhere_auc == pytest.approx(area(best[anywhere].tolist(), best[~anywhere].tolist()))
+    assert found.doubted == np.mean(best[inside] < LIKELY) and found.refused == np.mean(
+        best[~inside & ~anywhere] < LIKELY
+    )
     assert found.outside_limit == pytest.approx(area([1.0] * inside.sum(), anywhere[~inside].astype(float).tolist()))
     bins = [np.floor(scores * 10) == place for place in range(10)]
     table = [(scores[b].mean(), shown[b].mean(), b.sum()) for b in bins if b.any()]
@@ -67,12 +70,12 @@ def test_the_answers_of_two_uneven_halves_have_as_many_hits(tmp_path) -> None:
     with Store(tmp_path, {"size": "16"}) as store:
         store.put([(str(number), Stamp(0, 0), image) for number, image in enumerate(images)])
         one, other = (answer(model, store.snapshot(), queries, words, inside) for inside in (first, ~first))
-    assert one.evidence.shape == other.evidence.shape == (2, 2, 2)
+    assert one.evidence.shape == other.evidence.shape == (2, 2, 3)
     assert one.inside.tolist() == [True, False] and other.inside.tolist() == [True, True]
     assert one.anywhere.tolist() == [True, True] and other.anywhere.tolist() == [True, False]
     assert one.shown.sum(axis=1).tolist() == [1, 1] and other.shown[1].tolist() == [False, False]
     dogs = [PhrasesInImages(model, Query(("two dogs",))).find(images[entry]).evidence for entry in (0, 3)]
-    best_first = sorted(np.array(dogs).tolist(), reverse=True)  # by similarity, which is what they are searched by
+    best_first = sorted(np.array(dogs).tolist(), reverse=True)  # by similarity, which they are searched by
     np.testing.assert_allclose(one.evidence[0], best_first, rtol=2e-2)
 
 

@@ -48,14 +48,16 @@ def search(
         found = result.recall
         typer.echo(
             f"R@1 {found.r1:.3f}, R@5 {found.r5:.3f}, R@10 {found.r10:.3f}, median rank {found.median_rank:g} "
-            f"({found.queries} queries); codes put {result.overlap:.4f} of the ten best into their first tenth"
+            f"({found.queries} queries); by codes alone R@1 {result.code_recall.r1:.3f}, and they put "
+            f"{result.overlap:.4f} of the ten best into their first tenth"
         )
         if result.hit is not None:
             typer.echo(f"phrases: {result.hit:.3f} right in the first image ({result.phrases} phrases)")
         if (there := result.presence) is not None:
             typer.echo(
                 f"is it there: AUC {there.auc:.3f} of hits, calibration error {there.calibration_error:.3f}; of the "
-                f"best hits of queries {there.query_auc:.3f}, with all queries about other images as not there "
-                f"{there.outside_auc:.3f} of at most {there.outside_limit:.3f}"
+                f"best hits of queries {there.anywhere_auc:.3f}, of those about images of the index "
+                f"{there.query_auc:.3f}, with all queries about other images as not there {there.outside_auc:.3f} "
+                f"of at most {there.outside_limit:.3f}"
             )
             typer.echo(f"weights of the probability: {', '.join(map(str, there.weights))}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -13,6 +13,8 @@ from saywhere.models.grounding import TextVectors
 from saywhere.search.scan import Question, best, estimates, similarities
 from saywhere.search.vectors import Snapshot
 
+Compare = Callable[[Snapshot, Question], np.ndarray]
+"""Gives the similarities of all images with each query ``(E, Q)``: by whole vectors or by codes."""
 TOGETHER = 64
 """Queries that are compared with all images together."""
 DEPTH = 10
@@ -29,15 +31,20 @@ def ask(texts: Sequence[TextVectors], score: Score) -> Question:
     return Question(np.concatenate([text.vectors for text in texts]), weights, score)
 
 
-def score_texts(snapshot: Snapshot, texts: Sequence[TextVectors], score: Score) -> Iterator[np.ndarray]:
-    """Yield the similarities of each text with all images of an index ``(E,)``, by whole vectors."""
+def score_texts(
+    snapshot: Snapshot, texts: Sequence[TextVectors], score: Score, compare: Compare = similarities
+) -> Iterator[np.ndarray]:
+    """Yield the similarities of each text with all images of an index ``(E,)``."""
     for start in range(0, len(texts), TOGETHER):
-        yield from similarities(snapshot, ask(texts[start : start + TOGETHER], score)).T
+        yield from compare(snapshot, ask(texts[start : start + TOGETHER], score)).T
 
 
-def recall(snapshot: Snapshot, texts: Sequence[TextVectors], owner: Sequence[int], score: Score) -> Recall:
+def recall(
+    snapshot: Snapshot, texts: Sequence[TextVectors], owner: Sequence[int], score: Score,
+    compare: Compare = similarities,
+) -> Recall:  # fmt: skip
     """Return how often the image of a text, given by its entry, is found; ranks are those of the task ``rank``."""
-    scores = np.stack(list(score_texts(snapshot, texts, score)), axis=1)
+    scores = np.stack(list(score_texts(snapshot, texts, score, compare)), axis=1)
     return rank_matrix(scores, owner).text_to_image
 
 

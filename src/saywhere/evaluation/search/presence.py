@@ -11,8 +11,8 @@ from saywhere.configs.aligner import HitWeights
 from saywhere.evaluation.grounding.presence import BINS, area_under_curve, calibration_error
 from saywhere.evaluation.search.metric import DEPTH, TOGETHER, ask
 from saywhere.models.model import Model
-from saywhere.models.nouns import noun_tree
 from saywhere.models.placing import cut_phrases, noun_words
+from saywhere.search.commonness import base_words
 from saywhere.search.phrases import LIKELY, PhrasesInImages, probabilities
 from saywhere.search.query import Query
 from saywhere.search.scan import best, similarities
@@ -26,7 +26,7 @@ class Answers:
     """Hold what an index of some of the images answers to Q queries, K hits each.
 
     Attributes:
-        evidence: ``(Q, K, 2)`` of each hit, see :class:`saywhere.search.phrases.Placed`.
+        evidence: ``(Q, K, 3)`` of each hit, see :class:`saywhere.search.phrases.Placed`.
         shown: ``(Q, K)`` whether people say each noun of the query of the image.
         inside: ``(Q,)`` whether the query is about an image of the index.
         anywhere: ``(Q,)`` whether people say each noun of the query of some image of the index.
@@ -50,6 +50,8 @@ class PresenceInIndex:
         query_auc: probability that, of a query about an image of the index, the best hit has a higher probability than
             the best hit of a query that no image of the index is said to show.
         doubted, refused: share of both that are said to be probably not found.
+        anywhere_auc: probability that, of a query that some image of the index shows, the best hit has a higher one
+            than the best hit of a query that none shows.
         outside_auc: the same against all queries about images outside the index.
         outside_limit: this of a perfect answer, for images of the index show some of these queries too.
         reliability: of each used bin mean probability, share of hits that show the query, and number of hits.
@@ -63,6 +65,7 @@ class PresenceInIndex:
     query_auc: float
     doubted: float
     refused: float
+    anywhere_auc: float
     outside_auc: float
     outside_limit: float
     reliability: tuple[tuple[float, float, int], ...]
@@ -71,21 +74,14 @@ class PresenceInIndex:
     queries: int
 
 
-def base_words(text: Sequence[str]) -> frozenset[str]:
-    """Return words in the singular, where the tree of nouns or a final ``s`` tells, and by the name people use."""
-    tree = noun_tree()
-    named = [(word, tree.named(word)) for word in text]
-    return frozenset(word.removesuffix("s") if noun is None else noun.name for word, noun in named)
-
-
 def said(sentences: Sequence[str]) -> frozenset[str]:
     """Return all words that are said of an image."""
-    return base_words([word for sentence in sentences for word in tokenize(sentence)])
+    return frozenset(base_words(word for sentence in sentences for word in tokenize(sentence)))
 
 
 def nouns(query: str) -> frozenset[str]:
     """Return the nouns of the phrases of a query."""
-    return base_words([word for phrase in cut_phrases(query) for word in noun_words(phrase)])
+    return frozenset(base_words(word for phrase in cut_phrases(query) for word in noun_words(phrase)))
 
 
 def answer(
@@ -140,7 +136,7 @@ def measure(halves: tuple[Answers, Answers], own: HitWeights | None) -> Presence
     return PresenceInIndex(
         area_under_curve(found[shown], found[~shown]), calibration_error(found.ravel(), shown.ravel()),
         area_under_curve(tops[inside], tops[none]), _doubted(tops[inside]), _doubted(tops[none]),
-        area_under_curve(tops[inside], tops[outside]),
+        area_under_curve(tops[anywhere], tops[~anywhere]), area_under_curve(tops[inside], tops[outside]),
         1 - float(anywhere[outside].mean()) / 2 if outside.any() else 0.0,
         _reliability(found.ravel(), shown.ravel()), error, _fit(halves), len(inside),
     )  # fmt: skip
@@ -151,10 +147,9 @@ def _doubted(tops: np.ndarray) -> float:
 
 
 def _fit(halves: Sequence[Answers]) -> HitWeights:
-    rows = np.concatenate([half.evidence.reshape(-1, 2) for half in halves])
+    rows = np.concatenate([half.evidence.reshape(-1, half.evidence.shape[-1]) for half in halves])
     columns = np.concatenate((rows, np.ones((len(rows), 1))), axis=1)
-    first, second, constant = map(float, fit(columns, np.concatenate([half.shown.ravel() for half in halves])))
-    return first, second, constant
+    return fit(columns, np.concatenate([half.shown.ravel() for half in halves]))
 
 
 def _reliability(found: np.ndarray, shown: np.ndarray) -> tuple[tuple[float, float, int], ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +11,17 @@ import numpy as np
 
 from saywhere.data.entities import read_entities
 from saywhere.errors import UserError
+from saywhere.evaluation.dense.scoring import check_plots
 from saywhere.evaluation.embeddings import embed_images
-from saywhere.evaluation.ranking.metric import Recall
-from saywhere.evaluation.report import facts, table, write_report
 from saywhere.evaluation.search.metric import is_right, overlap, recall, score_texts
 from saywhere.evaluation.search.presence import PresenceInIndex, answer, measure, said
+from saywhere.evaluation.search.report import SearchResult, write_search_report
 from saywhere.evaluation.session import Session, image_name
 from saywhere.models.grounding import ImageVectors
 from saywhere.models.model import Model
 from saywhere.models.placing import cut_phrases, word_fits
 from saywhere.networks.checkpoint import change_options
+from saywhere.search.scan import estimates
 from saywhere.search.store import Stamp, Store
 from saywhere.search.vectors import Snapshot
 
@@ -30,27 +30,6 @@ INDEX = "index"
 
 Truth = dict[str, dict[int, list[np.ndarray]]]
 """By phrase, and by entry of the image, the true boxes."""
-
-
-@dataclass(frozen=True)
-class SearchResult:
-    """Hold how well an index answers.
-
-    Attributes:
-        recall: of the image of each sentence, by whole vectors.
-        overlap: mean share of the ten best images by whole vectors that are in the first tenth (ten at least) by codes.
-        hit: share of the phrases whose first image shows them, at a place that overlaps with theirs; None without
-            phrases that have boxes.
-        phrases: number of them.
-        presence: whether it knows what is there; None if the model is not calibrated for phrases, or there is nothing
-            to tell.
-    """
-
-    recall: Recall
-    overlap: float
-    hit: float | None
-    phrases: int
-    presence: PresenceInIndex | None
 
 
 def run(
@@ -73,6 +52,7 @@ def run(
             calibrate by.
     """
     aligner = model.require("aligner", "search")
+    check_plots()
     samples = session.read()
     sources = session.sources(samples)
     sentences: dict[str, list[str]] = {}
@@ -86,18 +66,20 @@ def run(
         snapshot = store.snapshot()
         pairs = [(entry, text) for entry, image in enumerate(images) for text in sentences[image.name]]
         texts = model.embed_text([text for _, text in pairs])
-        found = recall(snapshot, texts, [entry for entry, _ in pairs], aligner.config.score)
+        owner = [entry for entry, _ in pairs]
+        found = recall(snapshot, texts, owner, aligner.config.score)
+        coded = recall(snapshot, texts, owner, aligner.config.score, estimates)
         shared = overlap(snapshot, _spread(texts, queries), aligner.config.score)
         truth = _phrases(session, {image.name: entry for entry, image in enumerate(images)})
         asked = _spread(sorted(truth), queries)
         hit = _hit(model, snapshot, {phrase: truth[phrase] for phrase in asked}) if asked else None
         presence = _presence(model, snapshot, [sentences[image.name] for image in images], queries)
-        result = SearchResult(found, shared, hit, len(asked), presence)
+        result = SearchResult(found, coded, shared, hit, len(asked), presence)
         size = (snapshot.vectors.nbytes + snapshot.regions.nbytes) / len(images)
         known = session.known(samples.name, images=len(images), sentences=len(texts), regions=regions,
                               components=components, bytes_per_image=round(size),
                               code_bytes_per_image=round(snapshot.codes.nbytes / len(images)))  # fmt: skip
-    _write(session, result, known)
+    write_search_report(session, result, known)
     if calibrate is not None:
         if presence is None:
             raise UserError(
@@ -174,39 +156,3 @@ def _hit(model: Model, snapshot: Snapshot, truth: Truth) -> float:
         region = int(word_fits(aligner, image, [text])[:, 0].argmax())
         right += is_right(entry, image.boxes[region], truth[phrase])
     return right / len(phrases)
-
-
-def _write(session: Session, result: SearchResult, known: Mapping[str, Any]) -> None:
-    figures = result.recall
-    rows = [
-        ("R@1", f"{figures.r1:.3f}"),
-        ("R@5", f"{figures.r5:.3f}"),
-        ("R@10", f"{figures.r10:.3f}"),
-        ("median rank", f"{figures.median_rank:g}"),
-        ("ten best that are in the first tenth by codes", f"{result.overlap:.4f}"),
-    ]
-    if result.hit is not None:
-        rows.append((f"phrase first in an image that shows it, IoU at least 0.5 ({result.phrases:,} phrases)",
-                     f"{result.hit:.3f}"))  # fmt: skip
-    lines: list[str] = []
-    if (there := result.presence) is not None:
-        rows += [
-            ("a hit that shows its query is more probable than one that does not: AUC", f"{there.auc:.3f}"),
-            ("calibration error of that probability", f"{there.calibration_error:.3f}"),
-            ("the same of the model's own weights", "" if there.own_error is None else f"{there.own_error:.3f}"),
-            (
-                "best hit, queries about images of the index and those that none of them shows: AUC",
-                f"{there.query_auc:.3f}",
-            ),
-            ("of these said to be probably not found", f"{there.doubted:.3f}, {there.refused:.3f}"),
-            ("best hit, all queries about other images: AUC", f"{there.outside_auc:.3f}"),
-            ("the same of a perfect answer", f"{there.outside_limit:.3f}"),
-            ("weights of similarity and log-probability of all phrases, constant", ", ".join(map(str, there.weights))),
-        ]
-        bins = [(f"{mean:.3f}", f"{share:.3f}", count) for mean, share, count in there.reliability]
-        lines = ["", *table(("probability", "share of hits that show the query", "hits"), bins)]
-    recalled = {name: value for name, value in vars(figures).items() if name != "queries"}
-    measured = {"recall": recalled, "overlap": result.overlap, "hit": result.hit, "phrases": result.phrases}
-    measured["presence"] = None if there is None else asdict(there)
-    text = ["# Search", "", *table(("", ""), rows), *lines, "", *facts(known)]
-    write_report(session.out, {"task": "search", **measured, **known}, text)

@@ -27,6 +27,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as the program does; read when NumPy is imported
+
 PHOTOGRAPHS = ("astronaut.png", "chelsea.png", "coffee.png", "rocket.jpg", "motorcycle_left.png", "camera.png")
 LONG_SIDE = 500
 

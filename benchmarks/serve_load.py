@@ -1,10 +1,11 @@
 """Load ``saywhere serve`` with sound and unsound requests, flood it, and see whether an answer is lost or memory grows.
 
     python benchmarks/serve_load.py [--requests 10000] [--clients 16] [--garbage 0.01] [--images 400] [--flood 300]
+                                    [--under-way 32]
 
 One request in a hundred is garbage: truncated images, texts, bombs, wrong parameters, bodies that stop half way, and
-connections that are dropped. Ends with code 1 if a request had another answer than it should have. See README.md
-beside this file.
+connections that are dropped. In the end SIGTERM comes while requests are under way that the server has accepted. Ends
+with code 1 if a request had another answer than it should have. See README.md beside this file.
 """
 
 from __future__ import annotations
@@ -41,6 +42,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--garbage", type=float, default=0.01, help="share of unsound requests")
     parser.add_argument("--images", type=int, default=400, help="different images that are asked about")
     parser.add_argument("--flood", type=int, default=300, help="clients that ask at the same time in the end")
+    parser.add_argument(
+        "--under-way", type=int, default=32, help="requests that have begun when SIGTERM comes, at most 64"
+    )
     return parser.parse_args(arguments)
 
 
@@ -162,6 +166,38 @@ def flood(load: Load, clients: int) -> tuple[Counter[int], float]:
     return statuses, time.perf_counter() - began
 
 
+def stop_under_load(load: Load, count: int) -> tuple[Counter[int], int]:
+    """Send SIGTERM while requests are under way: their statuses, -1 for a lost one, and the server's exit code.
+
+    Each has sent half of its image, and the server has said that it reads it.
+    """
+    begun, stopped = threading.Barrier(count + 1), threading.Event()
+
+    def one(number: int) -> int:
+        body = load.image(2 * 10**6 + number)
+        head = "POST /v1/describe HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n"
+        with socket.create_connection(("127.0.0.1", load.server.port), timeout=300) as connection:
+            connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode())
+            accepted = b" 100 " in connection.recv(1000)
+            connection.sendall(body[: len(body) // 2])
+            begun.wait(300)
+            stopped.wait(300)
+            try:
+                connection.sendall(body[len(body) // 2 :])
+                status = int(connection.recv(65536).split()[1])
+            except (OSError, IndexError):
+                status = -1
+            return status if accepted else -1
+
+    with ThreadPoolExecutor(count) as pool:
+        running = [pool.submit(one, number) for number in range(count)]
+        begun.wait(300)
+        load.server.process.terminate()
+        stopped.set()
+        code = load.server.process.wait(300)
+        return Counter(future.result() for future in running), code
+
+
 def main() -> None:
     options = parse()
     with running("--model", options.model) as server:
@@ -184,9 +220,9 @@ def main() -> None:
         print(f"memory: {first / 1e6:.0f} MB in the second tenth of the requests, {last / 1e6:.0f} MB in the last")
         statuses, again = flood(load, options.flood)
         print(f"flood of {options.flood}: {dict(statuses)}; answered again after {again:.2f} s")
-        code = server.stop()
-        print(f"exit code after SIGTERM: {code}")
-    sys.exit(1 if load.wrong or code or set(statuses) - {200, 429} else 0)
+        finished, code = stop_under_load(load, options.under_way)
+        print(f"SIGTERM with {options.under_way} requests under way: {dict(finished)}; exit code {code}")
+    sys.exit(1 if load.wrong or code or set(statuses) - {200, 429} or set(finished) != {200} else 0)
 
 
 if __name__ == "__main__":

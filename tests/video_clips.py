@@ -6,6 +6,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import av
@@ -13,6 +14,7 @@ import numpy as np
 from PIL import Image
 
 from saywhere.images import LoadedImage
+from saywhere.models.grounding import ImageVectors
 from saywhere.regions import Regions
 
 COLOURS = {"red": (220, 30, 30), "green": (30, 200, 40), "blue": (30, 50, 220)}
@@ -127,3 +129,36 @@ class SquareModel:
         shown = seen.pixels.resize((3, 3), Image.Resampling.NEAREST)
         cells = np.asarray(shown, np.float32).reshape(9, 3) - 128
         return Vectors(np.concatenate((cells[:1], cells)))
+
+
+class SquareEmbedder:
+    """Embeds the squares of :func:`plate`, each colour with a direction of its own, and the brightness as the whole."""
+
+    name, long_side = "squares", 96
+
+    def __init__(self) -> None:
+        self.config = SimpleNamespace(embed_dim=5, score="max")
+        self.engine = SimpleNamespace(vectors_digest=lambda: "squares")
+        self.finder = SquareModel()
+
+    def require(self, part: str, what: str) -> SquareEmbedder:
+        return self
+
+    @property
+    def looks(self) -> int:
+        """How many frames and images were embedded."""
+        return self.finder.looks
+
+    def embed(self, images: list[LoadedImage], regions: int | None = None) -> list[ImageVectors]:
+        """Return the whole image, whose vector turns with its brightness, and the squares."""
+        return [self.one(image) for image in images]
+
+    def one(self, image: LoadedImage) -> ImageVectors:
+        """Embed an image."""
+        found = self.finder.find(self.finder.encode(image))
+        angle = np.asarray(image.pixels)[-1, -1].mean() / 255 * np.pi / 2
+        whole = np.array([[np.cos(angle), np.sin(angle), 0, 0, 0]], np.float32)
+        squares = np.pad(found.features, ((0, 0), (2, 0))).astype(np.float32)
+        boxes = np.concatenate((np.array([[0, 0, image.width, image.height]]), found.boxes)).astype(np.float32)
+        vectors = np.concatenate((whole, squares))
+        return ImageVectors(image.width, image.height, boxes, vectors, image.name, np.zeros(len(boxes), np.float32))

@@ -10,6 +10,7 @@ import skimage
 from photographs import jpeg
 from PIL import Image
 from server_process import Process
+from video_clips import Timed, write_clip
 
 import saywhere
 
@@ -32,13 +33,16 @@ def photo(photo_path: Path) -> bytes:
 
 @pytest.fixture(scope="session")
 def indexed(tmp_path_factory: pytest.TempPathFactory, model: saywhere.Model) -> Path:
-    """An index of three photographs."""
+    """An index of three photographs and two moments of a video."""
     folder = tmp_path_factory.mktemp("indexed")
     for name in ("astronaut.png", "chelsea.png", "motorcycle_left.png"):
         image = Image.open(Path(skimage.data_dir) / name).convert("RGB")
         image.resize((400, 300)).save(folder / name.replace(".png", ".jpg"))
+    shown = [Image.open(Path(skimage.data_dir) / name).convert("RGB") for name in ("coffee.png", "rocket.jpg")]
+    write_clip(folder / "clip.mp4", (Timed(time / 2, shown[time // 2].resize((400, 300))) for time in range(4)))
     with saywhere.Index(folder / "index", model) as index:
-        index.add([folder])
+        index.add([folder], every=0.5)
+        assert len(index) == 5
     return folder / "index"
 
 

@@ -11,7 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import skimage
 from photographs import huge_png_header, jpeg, noise
 from PIL import Image
 from starlette.testclient import TestClient
@@ -312,14 +314,29 @@ def test_a_search_answers_as_the_index_does(model: saywhere.Model, indexed: Path
         wanted = [as_json(hit.to_dict()) for hit in index.search("a dog - snow", top=2)]
         response = client.get("/v1/search", params={"q": "a dog - snow", "top": 2})
         assert response.json() == {"query": "a dog - snow", "hits": wanted}
-        assert client.get("/v1/models").json()["indexed"] == 3
-        copy = client.get("/v1/search/image", params={"path": wanted[0]["image"]})
+        assert client.get("/v1/models").json()["indexed"] == 5
+        copy = client.get("/v1/search/image", params={"path": str(indexed.parent / "chelsea.jpg")})
         assert copy.headers["content-type"] == "image/jpeg"
         assert Image.open(io.BytesIO(copy.content)).size == (400, 300)
         wrong = {"q=": "letters", "q=a&top=0": "from 1 to 100", "q=%2C": "no word", "": "parameter q is missing"}
         for params, message in wrong.items():
             response = client.get(f"/v1/search?{params}")
             assert response.status_code == 422 and message in error(response)
+
+
+def test_a_moment_of_a_video_is_found_and_shown(model: saywhere.Model, indexed: Path) -> None:
+    clip = str(indexed.parent / "clip.mp4")
+    with saywhere.Index(indexed, model) as index, TestClient(create_app(model, index=index)) as client:
+        hits = client.get("/v1/search", params={"q": "a rocket"}).json()["hits"]
+        assert sorted(hit["time"] for hit in hits if hit["image"] == clip) == [0.0, 1.0]
+        for time, name in ((0.0, "coffee.png"), (1.0, "rocket.jpg")):
+            copy = client.get("/v1/search/image", params={"path": clip, "time": time})
+            shown = np.asarray(Image.open(io.BytesIO(copy.content))).astype(int)
+            expected = np.asarray(Image.open(Path(skimage.data_dir) / name).convert("RGB").resize((400, 300)))
+            assert shown.shape == (300, 400, 3) and np.abs(shown - expected).mean() < 15
+        for params in ({"path": clip}, {"path": clip, "time": 0.5}, {"path": f"{clip}\0{1000:010}"}):
+            response = client.get("/v1/search/image", params=params)
+            assert response.status_code == 404 and "the index has no image" in error(response)
 
 
 def test_only_images_of_the_index_are_shown(model: saywhere.Model, indexed: Path, photo_path: Path) -> None:

@@ -17,9 +17,10 @@ def run(name: str, *options: str) -> str:
 
 
 def test_load() -> None:
-    said = run("serve_load.py", "--requests=24", "--clients=4", "--garbage=0.5", "--images=2", "--flood=4")
+    said = run("serve_load.py", "--requests=24", "--clients=4", "--garbage=0.5", "--images=2", "--flood=4",
+               "--under-way=6")  # fmt: skip
     assert "unlike expected: 0\n" in said
-    assert "exit code after SIGTERM: 0\n" in said
+    assert "SIGTERM with 6 requests under way: {200: 6}; exit code 0\n" in said
 
 
 def test_speed(tmp_path: Path) -> None:

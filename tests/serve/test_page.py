@@ -216,10 +216,13 @@ def test_several_images_and_downloads(visit: Callable[..., Page], photo: bytes) 
 def test_a_search_shows_a_gallery(visit: Callable[..., Page], model: saywhere.Model, indexed: Path) -> None:
     page = visit()
     page.locator("#query").press_sequentially("a man on a motorcycle", delay=20)
-    expect(page.locator("#hits li")).to_have_count(3)
+    expect(page.locator("#hits li")).to_have_count(5)
     with saywhere.Index(indexed, model) as index:
         hits = index.search("a man on a motorcycle")
-    assert page.locator("#hits .caption").all_inner_texts() == [Path(hit.image).name for hit in hits]
+    moments = {None: "", 0.0: " at 0:00", 1.0: " at 0:01"}
+    assert {hit.time for hit in hits} == moments.keys()
+    names = [f"{Path(hit.image).name}{moments[hit.time]}" for hit in hits]
+    assert page.locator("#hits .caption").all_inner_texts() == names
     expect(page.locator("#hits li:first-child .box")).to_have_count(len(hits[0].regions))
     page.wait_for_function("() => [...document.querySelectorAll('#hits img')].every(i => i.naturalWidth === 400)")
     page.locator("#hits button").first.click()

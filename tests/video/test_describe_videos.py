@@ -280,6 +280,10 @@ def test_videos_in_a_folder_are_described_if_every_is_given(model):
     plain = describe("album", "--json", "a.jsonl")
     assert plain.exit_code == 0 and [row["image"] for row in rows("a.jsonl")] == ["album/a.jpg"]
     assert model.looks == 0
+    Path("album/a.jpg").unlink()
+    hint = describe("album")
+    assert hint.exit_code == 2 and hint.stderr.startswith("error: album/clip.mp4: give --every TIME, such as ")
+    Image.new("RGB", (64, 32)).save("album/a.jpg")
     both = describe("album", "--out", "drawn", "--every", "0.5s")
     assert both.exit_code == 0
     assert sorted(p.relative_to("drawn").as_posix() for p in Path("drawn").rglob("*.*")) == [
@@ -304,6 +308,7 @@ def test_what_does_not_go_together_is_refused(model):
         (["clip.mp4", "--json", "notes.jsonl"], "notes.jsonl: is not a file of tracks of clip.mp4"),
         (["clip.mp4", "--out", "."], "clip.mp4: is the video itself and would be written over"),
         (["clip.mp4", "--every", "soon"], "--every soon: give a time"),
+        (["clip.mp4", "--json", "-"], "--json -: give the name of a file"),
         (["clip.mp4", "--camera", "0"], "--camera 0 describes what the camera sees, and not clip.mp4 beside it"),
         (["--camera", "98"], "camera 98: "),
         ([], "missing argument 'PATH...'"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from saywhere.errors import UserError
-from saywhere.video.times import clock, parse_duration, to_seconds, to_ticks
+from saywhere.video.times import clock, moment, parse_duration, to_seconds, to_ticks
 
 
 @pytest.mark.parametrize(
@@ -26,3 +26,10 @@ def test_ticks_and_clocks():
     assert clock(0) == "00:00:00.000"
     assert clock(3725.0406) == "01:02:05.041"
     assert clock(100 * 3600) == "100:00:00.000"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0:00"), (1.0, "0:01"), (12.5, "0:12.5"), (60.04, "1:00.04"), (3723.0336, "1:02:03.034")]
+)
+def test_moments_as_people_read_them(seconds, text):
+    assert moment(seconds) == text

@@ -90,9 +90,9 @@ class Service:
         return Response(body, headers={"Cache-Control": "no-store"}, media_type="application/json")
 
     async def search_image(self, request: Request) -> Response:
-        """Return a small copy of an image of the index."""
+        """Return a small copy of an image of the index, or of a frame of one of its videos."""
         index, values = self._index, read_query(SEARCH_IMAGE, request.query_params)
-        body = await self.workers.run(lambda: small_copy(index, values["path"]))
+        body = await self.workers.run(lambda: small_copy(index, values["path"], values.get("time")))
         return Response(body, headers={"Cache-Control": "private, max-age=600"}, media_type="image/jpeg")
 
     @property

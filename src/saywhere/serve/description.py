@@ -35,7 +35,7 @@ _PHRASE = {"type": "object", "properties": {"words": _TEXT, "box": _NUMBERS, "si
 _HIT = {
     "type": "object",
     "properties": _IMAGE
-    | {"similarity": _NUMBER, "probability": _NUMBER, "phrases": {"type": "array", "items": _PHRASE}},
+    | {"time": _NUMBER, "similarity": _NUMBER, "probability": _NUMBER, "phrases": {"type": "array", "items": _PHRASE}},
 }
 _JPEG = {"type": "string", "format": "binary"}
 SCHEMAS = {
@@ -60,7 +60,7 @@ def describe_api(needs_token: bool) -> dict[str, Any]:
     plain: tuple[tuple[str, str, tuple[Parameter, ...]], ...] = (
         ("/v1/embed_text", "Return the words of a sentence as vectors in the space of regions.", EMBED_TEXT),
         ("/v1/search", "Find the images of the index that fit a text.", SEARCH),
-        ("/v1/search/image", "Return a small copy of an image of the index, as a JPEG.", SEARCH_IMAGE),
+        ("/v1/search/image", "Return a small copy of an image or of a moment of the index, as a JPEG.", SEARCH_IMAGE),
         ("/v1/models", "Name the model and its parts.", ()),
         ("/healthz", "Say that the server answers.", ()),
     )

@@ -6,7 +6,8 @@ import io
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from saywhere.images import open_image
+from saywhere.search.stamps import MARK, moment_name
+from saywhere.search.videos import open_found
 from saywhere.serve.problems import Problem
 
 if TYPE_CHECKING:
@@ -22,16 +23,18 @@ def search(index: Index, values: Mapping[str, Any]) -> dict[str, Any]:
     return {"query": values["q"], "hits": [hit.to_dict() for hit in hits]}
 
 
-def small_copy(index: Index, path: str) -> bytes:
-    """Return an image of the index, made small, as a JPEG.
+def small_copy(index: Index, path: str, time: float | None = None) -> bytes:
+    """Return an image of the index, or the frame at a moment of a video that it has, made small, as a JPEG.
 
     Raises:
         Problem: 404 if the index does not have it: no other file is shown.
-        ImageError: its file cannot be read any more.
+        UserError: its file cannot be read any more.
     """
-    if index.store.find(path) is None:
-        raise Problem(404, f"the index has no image {path[:200]}")
-    pixels = open_image(path, SIDE).pixels
+    moment = "" if time is None else f" at {time} seconds"
+    name = path if time is None else moment_name(path, time)
+    if MARK in path or index.store.find(name) is None:
+        raise Problem(404, f"the index has no image {path[:200]}{moment}")
+    pixels = open_found(path, time, SIDE).pixels
     pixels.thumbnail((SIDE, SIDE))
     stream = io.BytesIO()
     pixels.save(stream, "JPEG", quality=85)

@@ -115,4 +115,7 @@ SEARCH = (
     Parameter("q", "text", "A sentence, or phrases with + and - between them.", 1, MAX_LETTERS, required=True),
     Parameter("top", "integer", "At most this many images, best first.", 1, MAX_HITS),
 )
-SEARCH_IMAGE = (Parameter("path", "text", "Of an image in the index.", 1, 4096, required=True),)
+SEARCH_IMAGE = (
+    Parameter("path", "text", "Of an image or a video in the index.", 1, 4096, required=True),
+    Parameter("time", "number", "Of a moment of the video, in seconds.", 0, 10**7),
+)

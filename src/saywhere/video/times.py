@@ -23,8 +23,17 @@ def parse_duration(text: str) -> float:
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)\s*", text.lower())
     seconds = float(match[1]) * _UNITS[match[2]] if match and match[2] in _UNITS else math.nan
+    return check_duration(seconds, f"--every {text}")
+
+
+def check_duration(seconds: float, what: str) -> float:
+    """Return the seconds from one look to the next; errors name ``what`` gave them.
+
+    Raises:
+        UserError: not from a millisecond to an hour.
+    """
     if not 0.001 <= seconds <= 3600:
-        raise UserError(f"--every {text}: give a time from 1ms to 60m, such as 0.5s, 500ms or 2m")
+        raise UserError(f"{what}: give a time from 1ms to 60m, such as 0.5s, 500ms or 2m")
     return seconds
 
 
@@ -36,6 +45,15 @@ def to_ticks(seconds: float) -> int:
 def to_seconds(ticks: int) -> float:
     """Return seconds, to the millisecond."""
     return round(ticks / TICKS, 3)
+
+
+def moment(seconds: float) -> str:
+    """Return ``m:ss.s`` or ``h:mm:ss.s``, as people read times, without zeros behind the last place that counts."""
+    minutes, rest = divmod(round(seconds * 1000), 60_000)
+    hours, minutes = divmod(minutes, 60)
+    whole, part = divmod(rest, 1000)
+    places = f"{whole:02}" + f".{part:03}".rstrip("0").rstrip(".")
+    return f"{hours}:{minutes:02}:{places}" if hours else f"{minutes}:{places}"
 
 
 def clock(seconds: float) -> str:

@@ -249,9 +249,16 @@ async function search() {
   say(empty ? "" : plural(answer.hits.length, "image"));
 }
 
-// An image that was found, with the boxes of its phrases; a click opens it.
+// Seconds as people read times: 1:02:03.5.
+function moment(seconds) {
+  const [hours, minutes] = [Math.floor(seconds / 3600), Math.floor(seconds / 60) % 60];
+  const rest = `${Math.round(seconds % 60 * 1000) / 1000}`.replace(/^\d(?!\d)/, "0$&");
+  return `${hours ? `${hours}:${`${minutes}`.padStart(2, "0")}` : minutes}:${rest}`;
+}
+
+// An image or a moment of a video that was found, with the boxes of its phrases; a click opens it.
 function showHit(hit) {
-  const name = hit.image.split(/[\\/]/).pop();
+  const name = hit.image.split(/[\\/]/).pop() + (hit.time === undefined ? "" : ` at ${moment(hit.time)}`);
   const button = document.createElement("button");
   button.type = "button";
   const shot = document.createElement("span");
@@ -265,7 +272,8 @@ function showHit(hit) {
   caption.className = "caption";
   caption.textContent = name;
   button.append(shot, caption);
-  const path = `v1/search/image?${new URLSearchParams({path: hit.image})}`;
+  const time = hit.time === undefined ? {} : {time: hit.time};
+  const path = `v1/search/image?${new URLSearchParams({path: hit.image, ...time})}`;
   const file = trying(async () => (await server.get(path)).blob());
   file.then((blob) => blob && (image.src = URL.createObjectURL(blob)));
   image.addEventListener("load", () => URL.revokeObjectURL(image.src));

@@ -1,0 +1,73 @@
+"""The container file without a container: what it copies is there, and its commands and options exist."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from saywhere import cli
+from saywhere.serve.description import describe_api
+
+ROOT = Path(__file__).parents[2]
+NEEDED = ("pyproject.toml", "README.md", "LICENSE", "requirements.txt", "src/saywhere/serve/page/index.html",
+          "src/saywhere/pretrained/flickr-coco/model.safetensors")  # fmt: skip
+"""What building the wheel and its environment reads."""
+
+
+@pytest.fixture(scope="module")
+def lines() -> list[tuple[str, str]]:
+    """Instructions and their arguments, continued lines joined."""
+    text = (ROOT / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ")
+    return [(found[1], found[2]) for found in re.finditer(r"^([A-Z]+) +(.+)$", text, re.MULTILINE)]
+
+
+def ignored(path: str) -> bool:
+    """Whether a pattern of ``.dockerignore`` fits a path or a folder that it is in."""
+    patterns = (ROOT / ".dockerignore").read_text(encoding="utf-8").split()
+    parents = [path, *map(str, Path(path).parents)]
+    return any(fnmatch.fnmatch(part, pattern.removeprefix("**/")) for part in parents for pattern in patterns)
+
+
+def test_what_is_copied_is_there(lines: list[tuple[str, str]]) -> None:
+    sources = [
+        source for name, rest in lines if name == "COPY" and "--from" not in rest for source in rest.split()[:-1]
+    ]
+    assert sources == ["."]
+    assert [path for path in NEEDED if not (ROOT / path).is_file() or ignored(path)] == []
+    assert ignored("tests/serve/test_container.py") and ignored(".git/config")
+
+
+def test_the_versions_are_those_of_the_lock(lines: list[tuple[str, str]], tmp_path: Path) -> None:
+    build = next(rest for name, rest in lines if name == "RUN")
+    commands = [command.strip() for command in build.split("&&")]
+    script = commands[0].replace("requirements.txt", shlex.quote(str(ROOT / "requirements.txt")))
+    subprocess.run(["bash", "-euc", script], cwd=tmp_path, check=True, timeout=60)
+    versions = (tmp_path / "versions.txt").read_text().split()
+    assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[\w.+!-]+", version) for version in versions)
+    assert {"starlette", "uvicorn", "onnxruntime", "numpy"} <= {version.partition("==")[0] for version in versions}
+    assert "--constraint versions.txt" in commands[2] and "'.[serve]'" in commands[2]
+    target = commands[1].split()[-1]
+    copied = [rest for name, rest in lines if name == "COPY" and "--from=build" in rest]
+    assert copied == [f"--from=build {target} {target}"]
+    assert f"{target}/bin" in next(rest for name, rest in lines if name == "ENV")
+
+
+def test_it_serves_without_rights(lines: list[tuple[str, str]]) -> None:
+    last = dict(lines)
+    program, command, *options = json.loads(last["ENTRYPOINT"])
+    known = get_command(cli.app).commands[command]
+    names = {option: parameter for parameter in known.params for option in parameter.opts}
+    assert program == "saywhere" and set(options[::2]) <= names.keys() and options == ["--host", "0.0.0.0"]
+    assert int(last["EXPOSE"]) == names["--port"].default
+    assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", last["USER"])
+    check = json.loads(last["HEALTHCHECK"].partition("CMD")[2])
+    compile(check[2], "HEALTHCHECK", "exec")
+    port, path = re.findall(r"http://127\.0\.0\.1:(\d+)(/\w+)", check[2])[0]
+    assert port == last["EXPOSE"] and path in describe_api(False)["paths"]

@@ -82,12 +82,13 @@ def folded(weights: Weights, weight: GraphWeight) -> np.ndarray:
 
 
 def import_runtime() -> Any:
-    """Return the module of ONNX Runtime.
+    """Return the module of ONNX Runtime, which is not to report home.
 
     Raises:
         UserError: it is not installed or does not work, for example because its CPU and GPU packages overwrote each
             other.
     """
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read once, when it is imported
     try:
         import onnxruntime
     except ImportError as error:

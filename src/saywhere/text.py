@@ -78,6 +78,9 @@ class Vocabulary:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Vocabulary) and self.tokens == other.tokens and self.counts == other.counts
 
+    def __hash__(self) -> int:
+        return hash(self.tokens)
+
     def __repr__(self) -> str:
         return f"Vocabulary({len(self.counts)} words)"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from functools import lru_cache
 from math import log
 
 from saywhere.models.nouns import noun_tree
@@ -37,3 +38,9 @@ class Commonness:
         """Return the log-frequency of the rarest noun of phrases, relative to the commonest noun; 0 without a noun."""
         nouns = (base for phrase in phrases for base in base_words(noun_words(phrase)))
         return min((log((1 + self._counts[base]) / (1 + self._most)) for base in nouns), default=0.0)
+
+
+@lru_cache(maxsize=4)
+def commonness_of(vocabulary: Vocabulary) -> Commonness:
+    """Return the commonness of nouns in a model's vocabulary: counted once, for all queries."""
+    return Commonness(vocabulary)

@@ -17,7 +17,7 @@ from saywhere.models.grounding import ImageVectors, TextVectors
 from saywhere.models.model import Model
 from saywhere.models.placing import Evidence, cut_phrases, word_fits
 from saywhere.regions import Regions
-from saywhere.search.commonness import Commonness
+from saywhere.search.commonness import commonness_of
 from saywhere.search.query import Query
 
 LIKELY = 0.05
@@ -59,7 +59,7 @@ class PhrasesInImages:
         self._unwanted, self._wanted = rest[: len(query.unwanted)], rest[len(query.unwanted) :]
         placer = model.placer("aligner")
         self._least = placer.least()
-        self._rarest = Commonness(self._aligner.vocabulary).rarest(self.phrases)
+        self._rarest = commonness_of(self._aligner.vocabulary).rarest(self.phrases)
         self._rare = np.array([placer.is_rare(phrase) for phrase in (*self.phrases, *query.unwanted)], bool)
 
     def find(self, image: ImageVectors) -> Placed:

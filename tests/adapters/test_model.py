@@ -66,6 +66,8 @@ def test_parts_are_those_for_whose_verbs_it_answers():
         (lambda m: m.describe(IMAGE, top=-1), "top is a whole number of at least 0, not -1"),
         (lambda m: m.caption(IMAGE, boxes=[[0, 0, 9, 9]]), "florence2 captions whole images"),
         (lambda m: m.caption("nothing.jpg"), "nothing.jpg"),
+        (lambda m: m.ground(IMAGE, ["x" * 20_000]), "florence2 cannot take this image or text: "),
+        (lambda m: m.ground(IMAGE, ["caf\udce9"]), "florence2 cannot take this image or text: "),
     ],
 )
 def test_what_does_not_fit_is_refused(ask: Callable[[Any], object], message: str):

@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 
 from saywhere import cli
 from saywhere.cli.arguments import without_options
+from saywhere.cli.evaluate import comparing
 from saywhere.cli.evaluate.comparing import folders
 from saywhere.evaluation.comparison import PROTOCOLS
 from saywhere.models.bundle import find_folder
@@ -65,6 +66,19 @@ def test_folders_have_the_names_of_models():
     names = ["flickr-coco", "runs/a/model", "hub:a/b", "runs/a-model", "/", "../runs/a/model"]
     found = ["flickr-coco", "runs-a-model", "hub-a-b", "runs-a-model--2", "model", "runs-a-model--3"]
     assert folders(names, Path("out")) == [Path("out", name) for name in found]
+    assert folders(["a--2", "a", "A"], Path()) == [Path("a--2"), Path("a"), Path("A--3")], "also where case is ignored"
+
+
+def test_a_model_that_crashes_costs_the_others_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    crashing = "import sys; from pathlib import Path; out = Path(sys.argv[-1]); out.mkdir(parents=True)\n"
+    crashing += "if 'bad' in sys.argv: raise IndexError('a crash')\n(out / 'report.json').write_text('{}')"
+    monkeypatch.setattr(comparing, "START", crashing)
+    done = evaluate(monkeypatch, "dense", "--model", "good", "--model", "bad", "--data", "d", "--out", tmp_path / "o")
+    compared = json.loads((tmp_path / "o" / "report.json").read_text())["models"]
+    assert (done.exit_code, [each["model"] for each in compared]) == (2, ["good"])
+    assert "IndexError: a crash" in capfd.readouterr().err
 
 
 def test_options_are_taken_out_with_their_values():

@@ -35,6 +35,7 @@ def modules() -> list[str]:
     files += [path for path in (PACKAGE / "evaluation").glob("*/*.py") if path.stem in METRICS]
     files += [PACKAGE / "evaluation" / f"{name}.py" for name in SHARED]
     names = [".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in files]
+    names += [f"saywhere.evaluation.{task}.run" for task in ("dense", "captions", "grounding", "ranking", "search")]
     return sorted(name.removesuffix(".__init__") for name in names if ".table1." not in name)
 
 

@@ -61,6 +61,14 @@ def test_a_hit_has_the_probability_of_all_that_is_asked_for(album, tmp_path, que
         assert image.probability is None and "probability" not in image.to_dict()
 
 
+def test_a_phrase_of_unknown_words_is_not_found(album, tmp_path) -> None:
+    with saywhere.Index(tmp_path / "i", model(presence=(0.0, 0.0, 0.0, 9.0), hit=HIT)) as index:
+        index.add(album)
+        for query, found, missing in (("xyzzy", [], ["xyzzy"]), ("a horse + xyzzy", ["a horse"], ["xyzzy"])):
+            for hit in index.search(query):
+                assert [[*(hit.regions.captions or ())], [*hit.regions.not_found]] == [found, missing]
+
+
 def test_without_calibration_there_is_no_probability(album) -> None:
     for grounding, judged in (({}, False), ({"presence": PRESENCE}, True), ({"hit": HIT}, False)):
         made = model(**grounding)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -104,7 +105,8 @@ class AdaptedModel(Model):
             raise UserError("given boxes are all described: top and threshold cannot choose among them")
 
         def ask(encodings: list[Encoding], given: list[ArrayLike] | None) -> list[Regions]:
-            found = writer.describe(encodings, given)
+            with answering(self.name):
+                found = writer.describe(encodings, given)
             return found if given is not None else [r[detection.rank(r, None, threshold, top)] for r in found]
 
         return answer(ask, self._encode, images, boxes)
@@ -117,7 +119,8 @@ class AdaptedModel(Model):
             raise UserError(f"{self.name} captions whole images: it attends to no boxes that are given")
 
         def ask(encodings: list[Encoding]) -> list[Caption]:
-            sentences = writer.caption(encodings, beam_size)
+            with answering(self.name):
+                sentences = writer.caption(encodings, beam_size)
             return [
                 Caption(sentence, tuple(sentence.split()), e.width, e.height, e.name)
                 for e, sentence in zip(encodings, sentences, strict=True)
@@ -195,7 +198,8 @@ class AdaptedPlacer(Placer):
             raise UserError(f"{self.name} looks everywhere in an image: it cannot choose among given boxes or regions")
         if wordless := [phrase for own in phrases for phrase in own if not tokenize(phrase)]:
             raise UserError(f"the phrase {wordless[0]!r} has no word")
-        located = self.adapter.locate(encodings, phrases)
+        with answering(self.name):
+            located = self.adapter.locate(encodings, phrases)
         return [_placed(encoding, found) for encoding, found in zip(encodings, located, strict=True)]
 
     def is_rare(self, phrase: str) -> bool:
@@ -205,6 +209,17 @@ class AdaptedPlacer(Placer):
     def unknown(self, phrases: Sequence[str]) -> list[str]:
         """Return nothing: these models read parts of words."""
         return []
+
+
+@contextlib.contextmanager
+def answering(name: str) -> Iterator[None]:
+    """Turn what a processor or a network of transformers cannot take into a ``UserError``."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (IndexError, TypeError, ValueError) as error:
+        raise UserError(f"{name} cannot take this image or text: {' '.join(str(error).split())[:200]}") from error
 
 
 def _placed(encoding: Encoding, located: Located) -> Placed:

@@ -50,6 +50,7 @@ EXTRAS = {
     "timm": "torch",
     "transformers": "transformers",
     "lightning": "train",
+    "yaml": "train",
     "tensorboard": "train",
     "matplotlib": "evaluate",
     "pycocoevalcap": "evaluate",

@@ -160,6 +160,7 @@ class _Task(NamedTuple):
 
 def _describe_for(format: ResultFormat, sources: list[Source], task: _Task, json: Path, out: Path) -> None:
     """Describe images, and write the results of all of them for another program into the folder ``out``."""
+    from saywhere.errors import UserError
     from saywhere.formats.densecap import LONG_SIDE, write_results
     from saywhere.formats.registry import FORMATS
     from saywhere.inference import Outputs, ResultsFile, out_path
@@ -168,6 +169,8 @@ def _describe_for(format: ResultFormat, sources: list[Source], task: _Task, json
     place = out / new.name
     if not original:
         new.require_new(place)
+    if json.absolute() == place.absolute() or place.absolute() in json.absolute().parents:
+        raise UserError(f"--json {json}: is where the result is written; name another file")
     with ResultsFile(json) as lines:
         outputs = Outputs(lines, out, LONG_SIDE) if original else Outputs(lines)
         run = _Run(outputs, task)

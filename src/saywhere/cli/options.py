@@ -66,7 +66,8 @@ Precision = Annotated[
     typer.Option(
         "--precision",
         metavar="P",
-        help="float32, or int8: faster, answers differ a little; for models exported with --int8, engine onnx.",
+        help="float32, or int8: faster, answers differ a little; for the bundled model and those exported with --int8, "
+        "on the engine onnx.",
         show_default="float32",
     ),
 ]
@@ -116,7 +117,9 @@ DataRoot = Annotated[
 DataFormat = Annotated[
     str | None,
     typer.Option(
-        "--format", help="flickr8k (also Flickr30k), visual-genome, coco or jsonl; guessed from the files if not given."
+        "--format",
+        help="flickr8k (also Flickr30k), visual-genome, coco, jsonl, label-studio or cvat; guessed from the files "
+        "if not given.",
     ),
 ]
 Split = Annotated[str | None, typer.Option("--split", help="Split of the data; dev if not given.")]

@@ -206,6 +206,8 @@ class OnnxDetector:
 
     def region_head(self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray]) -> list[RegionHeadOutput]:
         """Return embeddings, logits and offsets of each image's boxes."""
+        if not maps:
+            return []
         first, second, score, offset = self._head
         pooled = [image.regions.pool(rows, self.config.pool_size) for image, rows in zip(maps, boxes, strict=True)]
         inputs = np.concatenate(pooled).reshape(-1, first.weight.shape[0])  # of all images: weights are read once

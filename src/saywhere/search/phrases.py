@@ -59,6 +59,7 @@ class PhrasesInImages:
         self._unwanted, self._wanted = rest[: len(query.unwanted)], rest[len(query.unwanted) :]
         placer = model.placer("aligner")
         self._least = placer.least()
+        self._unknown = np.array([placer.is_unknown(phrase) for phrase in self.phrases], bool)
         self._rarest = commonness_of(self._aligner.vocabulary).rarest(self.phrases)
         self._rare = np.array([placer.is_rare(phrase) for phrase in (*self.phrases, *query.unwanted)], bool)
 
@@ -68,6 +69,8 @@ class PhrasesInImages:
         evidence = self._evidence(image, self._texts, self._rare[:several])
         rows, columns = evidence.rows(config), np.arange(several)
         scores = evidence.presence(config)
+        if scores is not None:
+            scores = np.where(self._unknown, np.float32(0), scores)
         there = np.ones(several, bool) if scores is None else scores >= self._least
         regions = Regions(
             image.width, image.height, image.boxes[rows[there]], None if scores is None else scores[there],

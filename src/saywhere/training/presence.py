@@ -17,9 +17,7 @@ from saywhere.loading import load
 from saywhere.models.bundle import CARD, Bundle
 from saywhere.models.model import Model
 from saywhere.models.placing import Evidence, noun_words
-from saywhere.networks import checkpoint
 from saywhere.text import tokenize
-from saywhere.training.card import replace_section
 from saywhere.training.progress import track
 
 RIGHT = 0.5
@@ -179,6 +177,9 @@ def calibrate(
     model = load(bundle.folder, device)
     rows = [row for samples in sets for row in collect(model, samples)]
     config = choose(rows, bundle.configs["aligner"].grounding)
+    from saywhere.networks import checkpoint  # these need torch, and what else is here does not
+    from saywhere.training.card import replace_section
+
     checkpoint.change_options(bundle.folder, {"aligner.grounding": config.to_dict()})
     replace_section(bundle.folder / CARD, HEADING, _section(config, rows, source))
     return config

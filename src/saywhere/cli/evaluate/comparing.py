@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,9 +48,9 @@ def one_or_compare(task: str, models: Sequence[str] | None, out: Path) -> str | 
         command = [sys.executable, "-c", START, *arguments, "--model", name, "--out", str(folder)]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
         typer.echo(done.stdout, nl=False, err=True)
-        code = done.returncode if done.returncode >= 0 else 2  # killed
-        worst = max(worst, code)
-        if code < 2:
+        whole = done.returncode in (0, 1) and (folder / "report.json").is_file()  # not killed, and no crash
+        worst = max(worst, done.returncode if whole else 2)
+        if whole:
             reports[name] = read_report(folder)
     if reports:
         _show(Compared(task, reports, [name for name in resumed if name in reports]), out)
@@ -61,8 +62,9 @@ def folders(models: Sequence[str], out: Path) -> list[Path]:
     found: list[Path] = []
     for model in models:
         name = re.sub(r"[^\w.-]+", "-", model).strip("-.") or "model"
-        same = sum(path.name == name or path.name.startswith(f"{name}--") for path in found)
-        found.append(out / (f"{name}--{same + 1}" if same else name))
+        taken = {path.name.casefold() for path in found}
+        others = (f"{name}--{number}" for number in count(2))
+        found.append(out / next(each for each in chain([name], others) if each.casefold() not in taken))
     return found
 
 

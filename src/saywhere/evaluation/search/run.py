@@ -20,7 +20,6 @@ from saywhere.evaluation.session import Session, image_name
 from saywhere.models.grounding import ImageVectors
 from saywhere.models.model import Model
 from saywhere.models.placing import cut_phrases, word_fits
-from saywhere.networks.checkpoint import change_options
 from saywhere.search.scan import estimates
 from saywhere.search.store import Stamp, Store
 from saywhere.search.vectors import Snapshot
@@ -86,6 +85,8 @@ def run(
                 f"{calibrate}: these images do not tell when a hit shows what was looked for; and the model must be "
                 "calibrated for phrases first: saywhere calibrate --part aligner"
             )
+        from saywhere.networks.checkpoint import change_options  # needs torch, and nothing else here does
+
         change_options(Path(calibrate), {"aligner.grounding.hit": presence.weights})
     return result
 

@@ -27,6 +27,7 @@ FLOORS = (
     ("box_coding",),
     ("torch7_sort",),
     ("text",),
+    ("parses",),
     ("drawing",),
     ("archives",),
     ("images",),

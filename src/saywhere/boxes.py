@@ -151,17 +151,40 @@ def nms(boxes: Array, scores: Array, threshold: float, limit: int | None = None)
         dtype = torch.promote_types(boxes.dtype, torch.float32)  # doubles stay doubles
         return torchvision_nms(boxes.detach().to(dtype), scores.detach().to(dtype), threshold)[:limit]
     order = np.argsort(-scores, kind="stable")
+    limit = len(order) if limit is None else limit
     left = np.concatenate((boxes[order].T, area(boxes[order])[None]))  # columns: x1, y1, x2, y2, area
     kept: list[int] = []
-    while len(order) and (limit is None or len(kept) < limit):
-        kept.append(int(order[0]))
-        (x1, y1, x2, y2, size), rest = left[:, 0], left[:, 1:]
-        width = np.maximum(np.minimum(x2, rest[2]) - np.maximum(x1, rest[0]), 0)
-        height = np.maximum(np.minimum(y2, rest[3]) - np.maximum(y1, rest[1]), 0)
-        overlap = width * height
-        alive = ~(overlap > threshold * (size + rest[4] - overlap))
-        order, left = order[1:][alive], rest[:, alive]
-    return np.array(kept, np.int64)
+    while len(order) and len(kept) < limit:
+        chosen = _survivors(left[:, :TOGETHER], threshold)
+        kept += order[chosen].tolist()
+        best, order, left = left[:, chosen], order[TOGETHER:], left[:, TOGETHER:]
+        alive = ~_overlapping(best, left, threshold).any(axis=0)
+        order, left = order[alive], left[:, alive]
+    return np.array(kept[:limit], np.int64)
+
+
+TOGETHER = 48
+"""Boxes that :func:`nms` compares with one another at a time: one by one, NumPy would mostly be called."""
+
+
+def _survivors(best: np.ndarray, threshold: float) -> list[int]:
+    """Return which of a few boxes, best first, are kept: those that no better kept one overlaps."""
+    near = np.packbits(_overlapping(best, best, threshold), axis=1, bitorder="little")
+    kept, dropped = [], 0
+    for number, row in enumerate(near):
+        if not dropped >> number & 1:
+            kept.append(number)
+            dropped |= int.from_bytes(row.tobytes(), "little")
+    return kept
+
+
+def _overlapping(one: np.ndarray, other: np.ndarray, threshold: float) -> np.ndarray:
+    """Return ``(N, M)`` whether boxes, columns of x1, y1, x2, y2 and area, have an IoU above a threshold."""
+    (x1, y1, x2, y2, size), (u1, v1, u2, v2, others) = one[:, :, None], other[:, None, :]
+    width = np.maximum(np.minimum(x2, u2) - np.maximum(x1, u1), 0)
+    height = np.maximum(np.minimum(y2, v2) - np.maximum(y1, v1), 0)
+    overlap = width * height
+    return overlap > threshold * (size + others - overlap)
 
 
 def merge(boxes: np.ndarray, threshold: float) -> tuple[np.ndarray, list[list[int]]]:

@@ -28,6 +28,12 @@ from saywhere.errors import UserError
         ({"normalize": "areas"}, "normalize is one of none, regions, both"),
         ({"score": "mean"}, "score is one of max, fragments"),
         ({"cell": "rnn"}, "cell is one of relu, gru, lstm, none"),
+        ({"parses": "a.conllu"}, "sentence_token is True, but must be false with parses"),
+        (
+            {"parses": "a.conllu", "sentence_token": False, "phrase_weight": 1},
+            "phrase_weight is 1.0, but must be 0 with",
+        ),
+        ({"relations": "nsubj"}, "relations is"),
         ({"loss": "hinge"}, "loss is one of contrastive, margin"),
         ({"levels": [4]}, r"levels is \(4,\), but must be some of the strides"),
         ({"levels": [], "head": False}, r"levels is \(\), but must be one or more, or head true"),

@@ -73,6 +73,11 @@ class AlignerConfig(SystemConfig):
             (an ensemble in one model).
         word_size, hidden_size, cell, rectified, residual: of each encoder, see
             :class:`saywhere.networks.language.text_encoder.TextEncoder`.
+        parses: CoNLL-U file of parsed sentences (:mod:`saywhere.parses`). Their relations then take the place of words,
+            for :class:`saywhere.networks.language.relation_encoder.RelationEncoder`, and only these sentences can be
+            encoded. None encodes words.
+        relations: kinds of relations that have a map each; all others share one. Training takes the frequent ones if
+            none are named.
         word_vectors: file in GloVe's text format that training starts from; None draws them.
         train_words: learn the word vectors; else they stay as they were loaded or drawn.
         feature_dropout: on the features of regions.
@@ -107,6 +112,8 @@ class AlignerConfig(SystemConfig):
     cell: Cell = "gru"
     rectified: bool = False
     residual: bool = False
+    parses: str | None = None
+    relations: tuple[str, ...] = ()
     word_vectors: str | None = None
     train_words: bool = True
     feature_dropout: float = 0.3
@@ -137,6 +144,9 @@ class AlignerConfig(SystemConfig):
         self.require(self.embed_dim % self.encoders == 0, "embed_dim", f"a multiple of the {self.encoders} encoders")
         self.require_choice((("regions", RegionKind), ("score", Score), ("loss", Loss)))
         self.require_choice((("cell", Cell), ("normalize", Normalize)))
+        if self.parses is not None:
+            self.require(not self.sentence_token, "sentence_token", "false with parses: no relation is the sentence")
+            self.require(self.phrase_weight == 0, "phrase_weight", "0 with parses: phrases have words")
         self.require_levels(self.levels, self.head)
         if self.uses_proposals:
             self.require_proposals()

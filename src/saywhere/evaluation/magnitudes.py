@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from saywhere.models.grounding import TEXTS_AT_ONCE, Box, ImageVectors, token_ids
+from saywhere.models.grounding import TEXTS_AT_ONCE, Box, ImageVectors, require_words, token_ids
 from saywhere.models.model import Model
 from saywhere.text import tokenize
 
@@ -40,9 +40,10 @@ def word_magnitudes(model: Model, sentences: Sequence[str], min_count: int = 5) 
     model does not know are left out: to the model they are all the same.
 
     Raises:
-        UserError: the model has no aligner, or a sentence has no word.
+        UserError: the model has no aligner of words, or a sentence has no word.
     """
     aligner = model.require("aligner", "embed words")
+    require_words(aligner)
     found: dict[str, list[float]] = defaultdict(list)
     for start in range(0, len(sentences), TEXTS_AT_ONCE):
         part = sentences[start : start + TEXTS_AT_ONCE]

@@ -17,6 +17,7 @@ from saywhere.errors import UserError
 from saywhere.models.detection import propose_boxes
 from saywhere.models.encoding import Encoding
 from saywhere.models.mrf import decode_chain, segments
+from saywhere.parses import encode_relations, pad_relations, read_parses
 from saywhere.regions import Regions
 from saywhere.text import END, pad, tokenize
 
@@ -212,15 +213,25 @@ def embed_texts(aligner: Aligner, texts: Sequence[str]) -> list[TextVectors]:
 
 
 def token_ids(aligner: Aligner, texts: Sequence[str]) -> np.ndarray:
-    """Return the token ids ``(S, T)`` of sentences as the text encoder takes them.
+    """Return the token ids ``(S, T)`` of sentences as the text encoder takes them; with ``parses`` ``(S, T, 3)``.
 
     Raises:
-        UserError: a sentence without a word.
+        UserError: a sentence without a word, or one that was not parsed.
     """
     if wordless := [text for text in texts if not tokenize(text)]:
         raise UserError(f"the sentence {wordless[0]!r} has no word")
-    end = [END] if aligner.config.sentence_token else []
+    config = aligner.config
+    if config.parses is not None:
+        found = map(read_parses(config.parses).find, texts)
+        return pad_relations([encode_relations(row, config.relations, aligner.vocabulary) for row in found])
+    end = [END] if config.sentence_token else []
     return pad([aligner.vocabulary.encode(text) + end for text in texts])
+
+
+def require_words(aligner: Aligner) -> None:
+    """Refuse an aligner whose vectors are not those of single words; ``UserError``."""
+    if aligner.config.parses is not None:
+        raise UserError("this aligner embeds relations between words (its option parses): it aligns no single words")
 
 
 def word_weights(mask: np.ndarray, config: AlignerConfig) -> np.ndarray:
@@ -255,8 +266,9 @@ def align(aligner: Aligner, image: ImageVectors, sentence: str, beta: float | No
         beta: affinity of neighbouring words to the same region; 0 is word by word; the configuration's if None.
 
     Raises:
-        UserError: a sentence without a word, or a negative ``beta``.
+        UserError: a sentence without a word, a negative ``beta``, or an aligner of relations.
     """
+    require_words(aligner)
     beta = aligner.config.beta if beta is None else beta
     if beta < 0:
         raise UserError(f"beta is at least 0, not {beta}")

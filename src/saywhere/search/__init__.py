@@ -1,7 +1,8 @@
-"""Images found by words, and the regions that the words are about: an index on disk, and its search."""
+"""Images found by words, and the regions that the words are about: an index on disk or in Qdrant, and its search."""
 
 from saywhere.search.index import Hit, Index
 from saywhere.search.indexing import Changes
+from saywhere.search.qdrant import Qdrant
 from saywhere.search.query import Query
 
-__all__ = ["Changes", "Hit", "Index", "Query"]
+__all__ = ["Changes", "Hit", "Index", "Qdrant", "Query"]

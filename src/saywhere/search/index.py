@@ -15,21 +15,18 @@ from saywhere.configs.aligner import Score
 from saywhere.errors import UserError
 from saywhere.images import ImageLike, LoadedImage
 from saywhere.inference import Source
-from saywhere.models.grounding import ImageVectors
 from saywhere.models.model import Model
 from saywhere.models.placing import word_fits
 from saywhere.regions import Regions
 from saywhere.search.indexing import Changes, Indexing, absolute
 from saywhere.search.phrases import PhrasesInImages
 from saywhere.search.query import Query
-from saywhere.search.scan import Question, nearest
-from saywhere.search.stamps import split_moment
-from saywhere.search.store import DATABASE, Store
+from saywhere.search.scan import Question
+from saywhere.search.store import Folder
+from saywhere.search.stores import ImageStore, Place
 
 TOP = 10
 """Hits unless the user says otherwise."""
-ATTEMPTS = 5
-"""How often a search begins anew because an image that it found was forgotten meanwhile."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,14 +69,14 @@ class Index:
     """Find images, and the regions in them, by words.
 
     Args:
-        folder: of the index; :meth:`add` makes it.
+        place: folder of the index, or where else it is (:class:`saywhere.search.Qdrant`); :meth:`add` makes it.
         model: the model, its name, or its folder. If None, the one by which the index was made, and for a new index
             the bundled one. It is loaded when it is first needed.
         load: makes a model of its name.
         threads: that a search uses; all processors there are if None.
 
     Raises:
-        UserError: the folder holds an index of another version, or a damaged one.
+        UserError: there is an index of another version, or a damaged one.
 
     Example:
         >>> with saywhere.Index("holiday.index") as index:
@@ -90,27 +87,32 @@ class Index:
 
     def __init__(
         self,
-        folder: str | Path,
+        place: str | Path | Place,
         model: Model | str | Path | None = None,
         *,
         load: Callable[[str], Model] = loading.load,
         threads: int | None = None,
     ) -> None:
-        self.folder = Path(folder)
+        self.place: Place = Folder(Path(place)) if isinstance(place, str | Path) else place
         self._given, self._load, self._threads = model, load, threads
         self._model = model if isinstance(model, Model) else None
         self._checked = False
-        self._store = Store(self.folder) if (self.folder / DATABASE).exists() else None
+        self._store: ImageStore | None = self.place.open() if self.place.exists() else None
 
     @property
-    def store(self) -> Store:
+    def folder(self) -> Path | None:
+        """The folder that has the index; None if it is elsewhere."""
+        return self.place.folder
+
+    @property
+    def store(self) -> ImageStore:
         """Where the vectors are.
 
         Raises:
             UserError: there is no index yet.
         """
         if self._store is None:
-            self._store = Store(self.folder)
+            self._store = self.place.open()
         return self._store
 
     @property
@@ -143,7 +145,7 @@ class Index:
         return 0 if self._store is None else len(self._store)
 
     def __repr__(self) -> str:
-        return f"Index({str(self.folder)!r}: {len(self)} images)"
+        return f"Index({str(self.place)!r}: {len(self)} images)"
 
     # Writing
 
@@ -158,6 +160,8 @@ class Index:
             regions, components, every: see :meth:`add`.
             repair: look for damaged vectors first, and forget their images, so that the run embeds them anew.
         """
+        if self.folder is None and (components or repair):
+            raise UserError(f"codes and repair are for an index in a folder, not for {self.place}")
         model = self.model
         if self._store is None:
             name = str(self._name if not isinstance(self._given, Model) else model.name)
@@ -166,7 +170,7 @@ class Index:
                 "model": os.path.abspath(name) if os.path.isdir(name) else name,
                 "size": str(model.require("aligner", "search").config.embed_dim),
             }
-            self._store = Store(self.folder, facts)
+            self._store = self.place.open(facts)
         if repair:
             self._store.repair()
         return Indexing(self._store, self.model, paths, regions, components, every)
@@ -232,24 +236,13 @@ class Index:
             raise UserError(f"top is at least 1, not {top}")
         parsed = Query.parse(query) if isinstance(query, str) else query
         question = self._image_question(image) if parsed is None else self._text_question(parsed)
-        found = self._nearest(question, top, exact)
+        found = self.store.nearest(question, top, exact=exact, threads=self._workers)
         if parsed is None:
             return [Hit(v.name, value, Regions.empty(v.width, v.height, v.name), time=t) for value, v, t in found]
         phrases = PhrasesInImages(self.model, parsed)
         placed = [phrases.find(vectors) for _, vectors, _ in found]
         rows = zip(found, placed, strict=True)
         return [Hit(v.name, value, there.regions, there.probability, t) for (value, v, t), there in rows]
-
-    def _nearest(self, question: Question, top: int, exact: bool) -> list[tuple[float, ImageVectors, float | None]]:
-        """Similarities and vectors of what was found, of moments with the time."""
-        for _ in range(ATTEMPTS):
-            snapshot = self.store.snapshot()
-            entries, values = nearest(snapshot, question, top, exact=exact, threads=self._workers)
-            names = self.store.look_up(snapshot, entries.tolist())
-            if names is not None:
-                rows = zip(entries.tolist(), map(split_moment, names), values.tolist(), strict=True)
-                return [(value, snapshot.load(entry, path), time) for entry, (path, time), value in rows]
-        raise UserError(f"{self.folder}: the index changes faster than it can be searched; try again")
 
     def regions(self, query: str | Query, image: str | Path, *, top: int = TOP) -> Regions:
         """Return the regions of one image that fit a text best, best first, with their similarities.
@@ -259,16 +252,15 @@ class Index:
             image: a path; if it is not in the index, it is embedded.
             top: at most this many.
         """
-        entry = self.store.find(absolute(image))
-        aligner = self.model.require("aligner", "search")
-        vectors = self.model.embed(image) if entry is None else self.store.snapshot().load(entry, str(image))
+        aligner, known = self.model.require("aligner", "search"), self.store.load(absolute(image))
+        vectors = self.model.embed(image) if known is None else known
         parsed = Query.parse(query) if isinstance(query, str) else query
         texts = self.model.embed_text(list(parsed.phrases))
         signs = np.array([1.0] * len(parsed.wanted) + [-1.0] * len(parsed.unwanted), np.float32)
         total = word_fits(aligner, vectors, texts) @ signs
         order = np.argsort(-total, kind="stable")[:top]
         boxes = vectors.boxes[order]
-        return Regions(vectors.width, vectors.height, boxes, image=vectors.name, similarities=total[order])
+        return Regions(vectors.width, vectors.height, boxes, image=str(image), similarities=total[order])
 
     @property
     def _workers(self) -> int:

@@ -19,7 +19,8 @@ from saywhere.inference.sources import name_images, named_source
 from saywhere.models.grounding import ImageVectors
 from saywhere.models.model import Model
 from saywhere.search.stamps import Stamp, Video
-from saywhere.search.store import WASTE, Store
+from saywhere.search.store import Store
+from saywhere.search.stores import ImageStore
 from saywhere.search.videos import MISSING, VideoIndexing
 from saywhere.video import SUFFIXES as VIDEOS
 from saywhere.video.times import EVERY, check_duration, to_ticks
@@ -57,7 +58,7 @@ class Indexing:
         paths: images, videos, folders, patterns, archives or lists, see :func:`saywhere.inference.find_images`. If
             they are sources, which that function has found, no image is forgotten.
         regions: of an image beside the whole of it, instead of the model's own number.
-        components: of the vectors' codes, see :meth:`saywhere.search.store.Store.encode`.
+        components: of the vectors' codes, see :meth:`saywhere.search.stores.ImageStore.settle`.
         every: seconds from one look at a video to the next, see :meth:`saywhere.Index.add`.
 
     Attributes:
@@ -70,8 +71,8 @@ class Indexing:
     """
 
     def __init__(
-        self, store: Store, model: Model, paths: Sequence[str | Path] | Sequence[Source], regions: int | None = None,
-        components: int | None = None, every: float | None = None,
+        self, store: ImageStore, model: Model, paths: Sequence[str | Path] | Sequence[Source],
+        regions: int | None = None, components: int | None = None, every: float | None = None,
     ) -> None:  # fmt: skip
         self._store, self._model, self._regions, self._components = store, model, regions, components
         self._every = None if every is None else to_ticks(check_duration(every, "every"))
@@ -82,7 +83,8 @@ class Indexing:
         self.changes = Changes()
         given = [path for path in paths if not isinstance(path, Source)]
         sources = {absolute(path.path): path for path in paths if isinstance(path, Source)}
-        names = name_images(given, [store.folder], IMAGES | VIDEOS)[0].values() if given or not sources else ()
+        own = [] if store.folder is None else [store.folder]
+        names = name_images(given, own, IMAGES | VIDEOS)[0].values() if given or not sources else ()
         found = {**{path: source.name for path, source in sources.items()}, **{absolute(name): name for name in names}}
         changed = [path for path in found if not self._is_unchanged(path)]
         todo = [sources.get(path) or named_source(found[path]) for path in changed]
@@ -134,7 +136,7 @@ class Indexing:
         looking = VideoIndexing(self._store, lambda frames: self._embed(frames, None), self._model.long_side, batch)
         for source in self.videos:
             yield self._look_through(source, looking)
-        self._tidy_up()
+        self._store.settle(self._components)
 
     def _look_through(self, source: Source, looking: VideoIndexing) -> ImageResult[bool]:
         path = absolute(source.path)
@@ -180,17 +182,13 @@ class Indexing:
         for name, reason in skipped.items():
             if name in names:
                 self._skip(name, names[name], reason)
-        self._tidy_up()
+        self._store.settle(self._components)
 
     def _forget_gone(self) -> None:
         self._store.tidy()
         if self._touched:
             self._store.restamp(self._touched)
         self.changes.removed = self._store.remove(self._gone) if self._gone else 0
-
-    def _tidy_up(self) -> None:
-        self._store.compact(WASTE)
-        self._store.encode(self._components)
 
     def _embed(self, images: list[LoadedImage], _: list[np.ndarray] | None) -> list[ImageVectors]:
         return self._model.embed(images, regions=self._regions)

@@ -26,8 +26,13 @@ def begin_shards(index: Index, paths: Sequence[str | Path], count: int, regions:
         count: of the shards.
 
     Raises:
-        UserError: the shards were begun with other images or another model, or a path is that of a video.
+        UserError: the shards were begun with other images or another model, a path is that of a video, or the index
+            is not in a folder.
     """
+    if index.folder is None:
+        raise UserError(
+            f"--shards is for an index in a folder; into {index.place} index parts of the images side by side"
+        )
     options = {"model": index.model.engine.vectors_digest(), "regions": regions}
     found = find_images(paths, [index.folder])
     if videos := [source.name for source in found if is_video(source.path)]:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import sqlite3
-import threading
-import urllib.parse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from saywhere.errors import UserError
 from saywhere.models.grounding import ImageVectors
 from saywhere.search.coding import encode, fit
+from saywhere.search.database import Database, create
+from saywhere.search.scan import Question, nearest
 from saywhere.search.stamps import AFTER, MARK, VIDEOS, Stamp, Video, split_moment
+from saywhere.search.stores import Found
 from saywhere.search.vectors import Extent, Snapshot, append, compact, damage, write_at
 
 VERSION = "1"
@@ -27,16 +27,26 @@ STALE = 0.25
 WASTE = 0.3
 """Share of forgotten regions from which on the files are written anew."""
 ATTEMPTS = 5
-"""How often the files are looked for, which the writer may have written anew meanwhile."""
-PATIENCE = 60.0
-"""Seconds that a reader and the writer wait for each other; each holds the database for milliseconds."""
-TABLES = """
-CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE images (entry INTEGER PRIMARY KEY, path BLOB NOT NULL UNIQUE, size INTEGER NOT NULL,
-    time INTEGER NOT NULL, hash BLOB NOT NULL, checksum INTEGER NOT NULL);
-CREATE TABLE dead (entry INTEGER PRIMARY KEY);
-"""
+"""How often the files are looked for, or a search begins anew, because the writer has changed the files meanwhile."""
 EXTENT = tuple(field.name for field in fields(Extent))
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Say that an index is in a folder."""
+
+    folder: Path
+
+    def __str__(self) -> str:
+        return str(self.folder)
+
+    def exists(self) -> bool:
+        """Return whether there is an index."""
+        return (self.folder / DATABASE).exists()
+
+    def open(self, facts: Mapping[str, str] | None = None) -> Store:
+        """Return the store; arguments and errors are those of :class:`Store`."""
+        return Store(self.folder, facts)
 
 
 class Store:
@@ -57,71 +67,24 @@ class Store:
     def __init__(self, folder: Path, facts: Mapping[str, str] | None = None) -> None:
         self.folder = folder
         self._database = folder / DATABASE
-        self._guard = threading.RLock()
         self._lock: int | None = None
-        self._connection: sqlite3.Connection | None = None
         self._snapshot: Snapshot | None = None
         self._seen = -1
         if not self._database.exists():
             if facts is None:
                 raise UserError(f"{folder}: no index is here; make one: saywhere index PATH... --index {folder}")
             self._create(facts)
-        self._connection = self._open("rw")
+        self._open = Database(self._database)
         self.facts = self._read_facts()
-
-    # The database
-
-    def _open(self, mode: str) -> sqlite3.Connection:
-        where = f"file:{urllib.parse.quote(os.fsencode(self._database.absolute()))}?mode={mode}"
-        with self._explained():
-            return sqlite3.connect(where, PATIENCE, isolation_level=None, check_same_thread=False, uri=True)
 
     def _create(self, facts: Mapping[str, str]) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._claim()
-        if self._database.exists():  # another run was faster
-            return
-        part = self._database.with_name(f".{DATABASE}.part")
-        part.unlink(missing_ok=True)
-        rows = {"version": VERSION, **dict.fromkeys(EXTENT, "0"), **facts}
-        with self._explained(), contextlib.closing(sqlite3.connect(part)) as new, new:
-            new.executescript(TABLES)
-            new.executemany("INSERT INTO facts VALUES (?, ?)", rows.items())
-        os.replace(part, self._database)
-
-    @contextlib.contextmanager
-    def _explained(self) -> Iterator[None]:
-        """Turn SQLite's errors into those that a user knows."""
-        try:
-            yield
-        except sqlite3.OperationalError as error:
-            if "full" in str(error):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._database)) from error
-            if "locked" in str(error):
-                raise UserError(f"{self._database}: another program holds it; try again") from error
-            raise UserError(f"{self._database}: cannot be used ({error})") from error
-        except sqlite3.DatabaseError as error:
-            way_out = f"remove {self.folder} and index the images again"
-            raise UserError(f"{self._database}: is damaged ({error}); {way_out}") from error
-
-    @contextlib.contextmanager
-    def _transaction(self, kind: str = "IMMEDIATE") -> Iterator[sqlite3.Connection]:
-        """Yield the database; what is done with it counts at the end, all or nothing."""
-        connection = self._connection
-        if connection is None:
-            raise UserError(f"{self.folder}: the index was closed")
-        with self._guard, self._explained():
-            connection.execute(f"BEGIN {kind}")
-            try:
-                yield connection
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
+        if not self._database.exists():  # no other run was faster
+            create(self._database, {"version": VERSION, **dict.fromkeys(EXTENT, "0"), **facts})
 
     def _read_facts(self) -> dict[str, str]:
-        with self._transaction("DEFERRED") as db:
+        with self._open.transaction("DEFERRED") as db:
             facts = dict(db.execute("SELECT name, value FROM facts"))
         if (version := facts.get("version")) != VERSION:
             way_out = "index into another folder"
@@ -141,9 +104,9 @@ class Store:
             UserError: a file is damaged or missing.
         """
         missing = ""
-        with self._guard:
+        with self._open.guard:
             for _ in range(ATTEMPTS):
-                with self._transaction("DEFERRED") as db:
+                with self._open.transaction("DEFERRED") as db:
                     (seen,) = db.execute("PRAGMA data_version").fetchone()
                     if self._snapshot is not None and seen == self._seen:
                         return self._snapshot
@@ -157,7 +120,7 @@ class Store:
         raise UserError(damage(Path(missing), "it is missing"))
 
     def __len__(self) -> int:
-        with self._transaction("DEFERRED") as db:
+        with self._open.transaction("DEFERRED") as db:
             return int(db.execute("SELECT COUNT(*) FROM images").fetchone()[0])
 
     def look_up(self, snapshot: Snapshot, entries: Sequence[int]) -> list[str] | None:
@@ -167,7 +130,7 @@ class Store:
             UserError: the vectors of one of them are not those that were written.
         """
         query = "SELECT path, checksum FROM images WHERE entry = ?"
-        with self._transaction("DEFERRED") as db:
+        with self._open.transaction("DEFERRED") as db:
             rows = [db.execute(query, (entry,)).fetchone() for entry in entries]
             if self._extent(db).generation != snapshot.extent.generation or None in rows:
                 return None
@@ -178,20 +141,39 @@ class Store:
 
     def find(self, path: str) -> int | None:
         """Return the entry of an image."""
-        with self._transaction("DEFERRED") as db:
+        with self._open.transaction("DEFERRED") as db:
             row = db.execute("SELECT entry FROM images WHERE path = ?", (os.fsencode(path),)).fetchone()
         return None if row is None else int(row[0])
+
+    def __contains__(self, name: str) -> bool:
+        return self.find(name) is not None
+
+    def load(self, name: str) -> ImageVectors | None:
+        """Return an image, or a moment, as it was embedded; None if it is not in the index."""
+        entry = self.find(name)
+        return None if entry is None else self.snapshot().load(entry, split_moment(name)[0])
+
+    def nearest(self, question: Question, top: int, *, exact: bool = False, threads: int = 1) -> list[Found]:
+        """Return the images that fit best, see :class:`saywhere.search.stores.ImageStore`."""
+        for _ in range(ATTEMPTS):
+            snapshot = self.snapshot()
+            entries, values = nearest(snapshot, question, top, exact=exact, threads=threads)
+            names = self.look_up(snapshot, entries.tolist())
+            if names is not None:
+                rows = zip(entries.tolist(), map(split_moment, names), values.tolist(), strict=True)
+                return [Found(value, snapshot.load(entry, path), time) for entry, (path, time), value in rows]
+        raise UserError(f"{self.folder}: the index changes faster than it can be searched; try again")
 
     def stamps(self) -> dict[str, Stamp]:
         """Return the stamp of every image, by its path; moments of videos have none."""
         query = "SELECT path, size, time, hash FROM images WHERE instr(path, ?) = 0"
-        with self._transaction("DEFERRED") as db:
+        with self._open.transaction("DEFERRED") as db:
             rows = db.execute(query, (MARK.encode(),)).fetchall()
         return {os.fsdecode(path): Stamp(*stamp) for path, *stamp in rows}
 
     def videos(self) -> dict[str, Video]:
         """Return the videos, by their paths."""
-        with self._transaction("DEFERRED") as db:
+        with self._open.transaction("DEFERRED") as db:
             there = db.execute("SELECT 1 FROM sqlite_master WHERE name = 'videos'").fetchone()
             rows = db.execute("SELECT path, size, time, hash, state FROM videos").fetchall() if there else []
         found = (Video.of(*row) for row in rows)
@@ -222,7 +204,7 @@ class Store:
     def _writing(self) -> Iterator[sqlite3.Connection]:
         self._claim()
         self._snapshot = None
-        with self._transaction() as db:
+        with self._open.transaction() as db:
             db.execute(VIDEOS)
             yield db
 
@@ -302,6 +284,11 @@ class Store:
                 self._set_extent(db, extent)
             self.tidy()
 
+    def settle(self, components: int | None = None) -> None:
+        """Write files anew of which much is forgotten, and bring the codes up to date, see :meth:`encode`."""
+        self.compact(WASTE)
+        self.encode(components)
+
     def repair(self) -> int:
         """Forget the images and videos whose vectors are damaged; return how many. They are new to the next run."""
         with self._writing() as db:
@@ -351,7 +338,7 @@ class Store:
     def tidy(self) -> None:
         """Remove files that no longer count: of killed runs, and from before the last compaction."""
         self._claim()
-        with self._transaction("DEFERRED") as db:
+        with self._open.transaction("DEFERRED") as db:
             extent = self._extent(db)
         known = {*extent.files(self.folder), *extent.code_files(self.folder)}
         for path in self.folder.glob("*-*.bin"):
@@ -360,9 +347,7 @@ class Store:
 
     def close(self) -> None:
         """Let go of the files; a closed store cannot be used any more."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        self._open.close()
         self._snapshot = None
         if self._lock is not None:
             os.close(self._lock)

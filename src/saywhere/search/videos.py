@@ -12,7 +12,7 @@ from saywhere.errors import UserError
 from saywhere.images import LoadedImage, open_image
 from saywhere.models.grounding import ImageVectors
 from saywhere.search.stamps import Stamp, Video, moment_name
-from saywhere.search.store import Store
+from saywhere.search.stores import ImageStore
 from saywhere.search.vectors import VECTOR
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class VideoIndexing:
         batch: looks at a time; after each batch the index is committed.
     """
 
-    store: Store
+    store: ImageStore
     embed: Callable[[list[LoadedImage]], Sequence[ImageVectors]]
     long_side: int
     batch: int
@@ -78,8 +78,8 @@ class VideoIndexing:
             return Ended(str(error).removeprefix(f"{name}: "))
 
     def _look_through(self, reader: VideoReader, video: Video) -> Video:
-        entry = None if video.kept is None else self.store.find(moment_name(video.path, video.kept))
-        last = None if entry is None else self.store.snapshot().load(entry, "").vectors
+        kept = None if video.kept is None else self.store.load(moment_name(video.path, video.kept))
+        last = None if kept is None else kept.vectors
         for looks in _looks(reader, video, self.long_side, self.batch):
             rows: list[tuple[str, Stamp, ImageVectors]] = []
             for look, seen in zip(looks, self.embed([look.image for look in looks]), strict=True):

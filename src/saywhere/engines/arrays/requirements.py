@@ -32,6 +32,8 @@ def refused_options(trunk: TrunkConfig, configs: Mapping[str, Any]) -> list[str]
             refused.append("conventions=original, the published program")
         if isinstance(config, DenseCapConfig) and config.pooling != "bilinear":
             refused.append(f"pooling={config.pooling}")
+        if isinstance(config, AlignerConfig) and config.parses is not None:
+            refused.append(f"parses={config.parses}, relations in the place of words")
         if isinstance(config, CaptionerConfig) and config.attend_to == "transformer":
             refused.append("attend_to=transformer")
         if isinstance(config, CaptionerConfig) and config.attend_to != "whole" and config.pooling != "mean":

@@ -15,6 +15,7 @@ from saywhere.images import Preprocess
 from saywhere.networks.aligner.loss import AlignmentOutput
 from saywhere.networks.aligner.score import pair_scores
 from saywhere.networks.aligner.targets import SentenceTarget, phrase_products
+from saywhere.networks.language.relation_encoder import RelationEncoder
 from saywhere.networks.language.text_encoder import EncodedText, TextEncoder
 from saywhere.networks.vision.image_maps import ImageMaps
 from saywhere.networks.vision.region_features import RegionExtractor, feature_size, mean_features
@@ -60,13 +61,7 @@ class Aligner(nn.Module):
         self.standardise = nn.BatchNorm1d(features, affine=False)
         self.feature_dropout = nn.Dropout(config.feature_dropout)
         self.projects = nn.ModuleList(nn.Linear(features, dim) for _ in range(config.encoders))
-        self.encoders = nn.ModuleList(
-            TextEncoder(
-                len(vocabulary), config.word_size, config.hidden_size, dim, config.cell, config.dropout,
-                config.rectified, config.residual,
-            )
-            for _ in range(config.encoders)
-        )  # fmt: skip
+        self.encoders = nn.ModuleList(_text_encoder(config, len(vocabulary), dim) for _ in range(config.encoders))
         for table in self.word_vectors:
             table.requires_grad_(config.train_words)
         self.log_scale = nn.Parameter(torch.tensor(-math.log(config.temperature)))
@@ -127,11 +122,16 @@ class Aligner(nn.Module):
         return outputs
 
     def drop_words(self, token_ids: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Return sentences ``(S, T)`` with some words unknown, in training, by ``config.word_dropout``."""
+        """Return sentences ``(S, T)`` with some words unknown, in training, by ``config.word_dropout``.
+
+        Of relations ``(S, T, 3)`` each of the two words may become unknown, but not the kind.
+        """
         if not self.training or self.config.word_dropout == 0:
             return token_ids
         dropped = torch.rand(token_ids.shape, generator=generator).to(token_ids.device) < self.config.word_dropout
-        return token_ids.masked_fill(dropped & (token_ids != PAD) & (token_ids != END), UNKNOWN)
+        if self.config.parses is not None:
+            dropped[..., 2] = False
+        return token_ids.masked_fill(dropped & (token_ids > END), UNKNOWN)
 
     def region_features(self, image: ImageMaps, boxes: Tensor) -> Tensor:
         """Return features ``(R, F)`` of boxes ``(R, 4)`` in pixels of an image's input."""
@@ -152,7 +152,8 @@ class Aligner(nn.Module):
     def encode_text(self, token_ids: Tensor) -> EncodedText:
         """Return the vectors of the words of sentences ``token_ids (S, T)``, padded on the right (Eqs. 2 to 6).
 
-        With ``config.sentence_token`` each sentence ends with END.
+        With ``config.sentence_token`` each sentence ends with END. With ``config.parses`` ``token_ids (S, T, 3)`` are
+        those of relations.
         """
         encoded = [encoder(token_ids) for encoder in self.encoders]
         vectors = _side_by_side([text.vectors for text in encoded], self.config.normalize == "both")
@@ -171,6 +172,15 @@ class Aligner(nn.Module):
             return encoded.vectors / counts.clamp(min=1)[..., None]
         is_end = torch.arange(encoded.mask.shape[1], device=counts.device) == counts - 1
         return encoded.vectors / torch.where(is_end, 1, (counts - 1).clamp(min=1))[..., None]
+
+
+def _text_encoder(config: AlignerConfig, words: int, dim: int) -> TextEncoder | RelationEncoder:
+    if config.parses is not None:
+        kinds = len(config.relations) + 1
+        return RelationEncoder(words, config.word_size, dim, kinds, config.dropout, config.rectified)
+    return TextEncoder(
+        words, config.word_size, config.hidden_size, dim, config.cell, config.dropout, config.rectified, config.residual
+    )
 
 
 def _side_by_side(parts: Sequence[Tensor], normalize: bool) -> Tensor:

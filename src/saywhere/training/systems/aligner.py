@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from types import MappingProxyType
 
 import numpy as np
@@ -19,6 +20,7 @@ from saywhere.networks.aligner.loss import AlignmentCriterion
 from saywhere.networks.aligner.network import Aligner
 from saywhere.networks.aligner.targets import SentenceTarget
 from saywhere.networks.language.word_vectors import load_word_vectors, read_word_vectors
+from saywhere.parses import Parses, Relation, encode_relations, pad_relations, read_parses
 from saywhere.text import END, Vocabulary, pad, tokenize
 from saywhere.training.dataset import mirror_phrase
 from saywhere.training.systems.localizer import take_localizer
@@ -33,12 +35,16 @@ class SentenceTargets:
         count: sentences an image; one that has fewer gives all it has.
         end: each sentence ends with END.
         phrases: take the marked sentences of Flickr30k Entities, with their phrases' boxes.
+        parses: of the sentences, to be encoded as relations; None encodes them as words.
+        kinds: of relations.
     """
 
     vocabulary: Vocabulary
     count: int
     end: bool
     phrases: bool = False
+    parses: Parses | None = None
+    kinds: tuple[str, ...] = ()
 
     def __call__(
         self, sample: Sample, size: tuple[int, int], flipped: bool, random: np.random.Generator
@@ -62,8 +68,18 @@ class SentenceTargets:
         return SentenceTarget(self._encode([s.text for s in chosen], flipped), spans, torch.from_numpy(boxes))
 
     def _encode(self, texts: Sequence[str], flipped: bool) -> torch.Tensor:
+        if self.parses is not None:
+            found = [self.parses.find(text) for text in texts]
+            found = [map(_mirror, relations) for relations in found] if flipped else found
+            return torch.from_numpy(
+                pad_relations([encode_relations(relations, self.kinds, self.vocabulary) for relations in found])
+            )
         rows = [self.vocabulary.encode(mirror_phrase(text) if flipped else text) for text in texts]
         return torch.from_numpy(pad([row + [END] * self.end for row in rows]))
+
+
+def _mirror(relation: Relation) -> Relation:
+    return Relation(relation.kind, mirror_phrase(relation.head), mirror_phrase(relation.word))
 
 
 class AlignerSystem:
@@ -79,9 +95,16 @@ class AlignerSystem:
         """Return the samples with sentences, without those sentences that have no word.
 
         With ``config.phrase_weight`` only images that Flickr30k Entities has marked.
+
+        Raises:
+            UserError: a sentence is not among ``config.parses``.
         """
         kept = [replace(s, sentences=tuple(t for t in s.sentences if tokenize(t))) for s in samples]
         kept = [sample for sample in kept if sample.sentences]
+        if config.parses is not None:
+            parses = read_parses(config.parses)
+            for text in chain.from_iterable(map(self.texts, kept)):
+                parses.find(text)
         if not config.phrase_weight:
             return kept
         return [sample for sample in kept if all(path.is_file() for path in find_marks(sample.image))]
@@ -96,6 +119,8 @@ class AlignerSystem:
 
     def build(self, config: AlignerConfig, vocabulary: Vocabulary, pretrained: bool) -> Aligner:
         """Return the untrained network; if ``pretrained``, with published weights or ``config.localizer``'s trunk."""
+        if config.parses is not None and not config.relations:
+            config = replace(config, relations=read_parses(config.parses).frequent_kinds())
         proposes = config.uses_proposals
         network = Aligner(config, vocabulary, pretrained_backbone=pretrained and not proposes)
         if pretrained and proposes:
@@ -117,7 +142,11 @@ class AlignerSystem:
     def targets(self, network: Aligner) -> SentenceTargets:
         """Return what makes sentences."""
         config = network.config
-        return SentenceTargets(network.vocabulary, config.sentences, config.sentence_token, config.phrase_weight > 0)
+        parses = None if config.parses is None else read_parses(config.parses)
+        phrases = config.phrase_weight > 0
+        return SentenceTargets(
+            network.vocabulary, config.sentences, config.sentence_token, phrases, parses, config.relations
+        )
 
     def draw(self, network: Aligner, image: LoadedImage) -> None:
         """Return None: without a sentence there is nothing to align."""

@@ -209,10 +209,13 @@ class OnnxDetector:
         if not maps:
             return []
         first, second, score, offset = self._head
-        pooled = [image.regions.pool(rows, self.config.pool_size) for image, rows in zip(maps, boxes, strict=True)]
-        inputs = np.concatenate(pooled).reshape(-1, first.weight.shape[0])  # of all images: weights are read once
+        size, ends = self.config.pool_size, np.cumsum([0, *(len(rows) for rows in boxes)])
+        pooled = np.empty((ends[-1], size * size, maps[0].regions.cells.shape[1]), np.float32)
+        for image, rows, start in zip(maps, boxes, ends.tolist(), strict=False):
+            image.regions.pool(rows, size, pooled[start : start + len(rows)])
+        inputs = pooled.reshape(-1, first.weight.shape[0])  # of all images together: weights are read once
         embeddings = relu(second(relu(first(inputs))))
-        ends = np.cumsum([len(rows) for rows in boxes])[:-1]
+        ends = ends[1:-1]
         parts = (np.split(part, ends) for part in (embeddings, score(embeddings)[:, 0], offset(embeddings)))
         return [RegionHeadOutput(*output) for output in zip(*parts, strict=True)]
 
@@ -337,14 +340,17 @@ class OnnxClassifier:
 
     def classify(self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray]) -> list[tuple[np.ndarray, np.ndarray]]:
         """Return logits of ImageNet's classes and of kinds of each image's boxes."""
+        if not maps:
+            return []
         classes, kinds = self._layers
-        found: list[tuple[np.ndarray, np.ndarray]] = []
-        for image, rows in zip(maps, boxes, strict=True):
-            features = box_features(image, rows, self.config.levels, True)
-            last = features[:, -PLACE - LAST_CHANNELS : -PLACE]
-            if self.config.context:
-                whole = image.output("head").mean(axis=(1, 2))
-                features = np.concatenate((features, np.broadcast_to(whole, (len(rows), LAST_CHANNELS))), axis=1)
-            require_size(features, len(kinds.weight))
-            found.append((classes(last), kinds(features)))
-        return found
+        start = -PLACE - LAST_CHANNELS
+        regions = [box_features(image, rows, self.config.levels, True) for image, rows in zip(maps, boxes, strict=True)]
+        last = np.concatenate([features[:, start:-PLACE] for features in regions])
+        if self.config.context:
+            wholes = [image.output("head").mean(axis=(1, 2)) for image in maps]
+            behind = [np.broadcast_to(w, (len(f), LAST_CHANNELS)) for w, f in zip(wholes, regions, strict=True)]
+            regions = [np.concatenate(parts, axis=1) for parts in zip(regions, behind, strict=True)]
+        features = np.concatenate(regions)  # of all images together: weights are read once
+        require_size(features, len(kinds.weight))
+        ends = np.cumsum([len(rows) for rows in boxes])[:-1]
+        return list(zip(np.split(classes(last), ends), np.split(kinds(features), ends), strict=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -141,16 +142,19 @@ class ClassEvidence:
         return kinds, np.array([noun is not None for noun in nouns], bool)
 
     @cached_property
-    def _said(self) -> tuple[tuple[Noun, ...], np.ndarray]:
-        """The S kinds and classes whose names people use, and ``(K, S)`` 1 where a leaf is called so."""
+    def _said(self) -> tuple[tuple[Noun, ...], np.ndarray, np.ndarray]:
+        """The S kinds and classes whose names people use, the leaves ``(L,)`` that are called so, and ``(S,)`` starts.
+
+        The leaves of a name stand one after the other.
+        """
         entries = [self.tree.entry(noun) for noun in self.tree.nouns[: self.tree.leaves]]
         nouns = {entry.row: entry for entry in entries if entry is not None and entry.sort != "group"}
-        columns = {row: column for column, row in enumerate(nouns)}
-        table = np.zeros((self.tree.leaves, len(nouns)), np.float32)
+        leaves: dict[int, list[int]] = {row: [] for row in nouns}
         for leaf, entry in enumerate(entries):
-            if entry is not None and entry.row in columns:
-                table[leaf, columns[entry.row]] = 1
-        return tuple(nouns.values()), table
+            if entry is not None and entry.row in leaves:
+                leaves[entry.row].append(leaf)
+        starts = np.cumsum([0, *(len(rows) for rows in leaves.values())])[:-1]
+        return tuple(nouns.values()), np.array(list(chain(*leaves.values()))), starts
 
     @cached_property
     def _groups_by_size(self) -> tuple[tuple[Noun, ...], np.ndarray]:
@@ -168,10 +172,11 @@ class ClassEvidence:
         None where no group is (Deng et al. 2012, with a threshold for their reward of information). Of kinds of which
         one is a kind of the other, such as a glass and a wine glass, a leaf counts for the nearest.
         """
-        nouns, table = self._said
+        nouns, called, starts = self._said
         groups, leaves = self._groups_by_size
         found: list[tuple[Noun, float] | None] = []
-        best, of_groups = (posterior @ table).argmax(axis=1), posterior @ leaves
+        best = np.add.reduceat(posterior[:, called], starts, axis=1).argmax(axis=1)
+        of_groups = posterior @ leaves
         for row, column, sums in zip(posterior, best.tolist(), of_groups, strict=True):
             sure = float(row[nouns[column].leaves].sum())
             group = int((sums > threshold).argmax()) if len(sums) else 0

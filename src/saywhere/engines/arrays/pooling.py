@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 
 import numpy as np
 
@@ -23,10 +24,12 @@ class Pyramid:
         self.heights = np.array([level.shape[1] for level in maps])
         self.widths = np.array([level.shape[2] for level in maps])
         self.starts = np.cumsum([0, *(self.heights * self.widths)[:-1]])
-        cells = np.concatenate([level.reshape(len(level), -1).T for level in maps])
-        self.cells = np.ascontiguousarray(cells)  # a cell's features beside each other: :meth:`pool` takes whole cells
+        self.cells = np.empty((int((self.heights * self.widths).sum()), len(maps[0])), np.float32)
+        for level, start in zip(maps, self.starts.tolist(), strict=True):  # :meth:`pool` takes whole cells
+            rows = level.reshape(len(level), -1).T
+            self.cells[start : start + len(rows)] = rows
 
-    def pool(self, boxes: np.ndarray, size: int) -> np.ndarray:
+    def pool(self, boxes: np.ndarray, size: int, out: np.ndarray | None = None) -> np.ndarray:
         """Sample a grid in each box, at the level that suits its size: ``(N, size * size, C)``, row by row.
 
         DenseCap's Eq. 3, as :func:`saywhere.networks.vision.roi_pooling.pool_pyramid` computes it: the outer grid
@@ -37,25 +40,30 @@ class Pyramid:
         Args:
             boxes: ``(N, 4)`` ``x1 y1 x2 y2`` in input pixels; N may be 0.
             size: points a side.
+            out: array of the result, if there is one already.
         """
         sides = np.sqrt(np.maximum(boxes[:, 2:] - boxes[:, :2], 0).prod(axis=1))
         level = (sides[:, None] >= 8 * self.strides[None, 1:]).sum(axis=1)
-        corners = boxes / self.strides[level, None] - np.float32(0.5)  # in cells, the first cell's centre at 0
+        places = boxes / self.strides[level, None] - np.float32(0.5)  # in cells, the first cell's centre at 0
         steps = np.linspace(0, 1, size, dtype=np.float32)
-        x = corners[:, 0:1] + (corners[:, 2:3] - corners[:, 0:1]) * steps
-        y = corners[:, 1:2] + (corners[:, 3:4] - corners[:, 1:2]) * steps
+        x = places[:, 0:1] + (places[:, 2:3] - places[:, 0:1]) * steps
+        y = places[:, 1:2] + (places[:, 3:4] - places[:, 1:2]) * steps
         columns, across = _neighbours(x, self.widths[level])
         rows, down = _neighbours(y, self.heights[level])
         starts, widths = self.starts[level, None, None], self.widths[level, None, None]
-        pooled = np.zeros((len(boxes), size, size, self.cells.shape[1]), np.float32)
-        values = np.empty_like(pooled)
-        for row, high in zip(rows, down, strict=True):
-            for column, wide in zip(columns, across, strict=True):
-                cells = starts + row[:, :, None] * widths + column[:, None]
-                np.take(self.cells, cells, axis=0, out=values, mode="clip")  # another mode would copy values
-                values *= (high[:, :, None] * wide[:, None])[..., None]
-                pooled += values
-        return pooled.reshape(len(boxes), size * size, self.cells.shape[1])
+        shape = (len(boxes), size * size, self.cells.shape[1])
+        pooled = np.empty(shape, np.float32) if out is None else out
+        around = pooled.reshape(len(boxes), size, size, self.cells.shape[1])
+        values = np.empty_like(around)
+        corners = product(zip(rows, down, strict=True), zip(columns, across, strict=True))
+        for number, ((row, high), (column, wide)) in enumerate(corners):
+            cells = starts + row[:, :, None] * widths + column[:, None]
+            taken = values if number else around
+            np.take(self.cells, cells, axis=0, out=taken, mode="clip")  # another mode would copy values
+            taken *= (high[:, :, None] * wide[:, None])[..., None]
+            if number:
+                around += values
+        return pooled
 
 
 def _neighbours(place: np.ndarray, length: np.ndarray) -> tuple[list[np.ndarray], list[np.ndarray]]:

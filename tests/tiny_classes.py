@@ -20,16 +20,20 @@ KINDS = Vocabulary({"person": 20, "dog": 30, "grass": 12, "airplane": 9})
 TRUNK = {"backbone": "efficientnet_lite0", "long_side": 96}
 
 
+def tiny_networks(embed_dim: int = 0) -> dict[str, Any]:
+    """Untrained, in eval mode; the classifier takes this many numbers of the dense captioner's embeddings."""
+    return _networks(embed_dim)
+
+
 @functools.cache
-def tiny_networks() -> dict[str, Any]:
-    """Untrained, in eval mode."""
+def _networks(embed_dim: int) -> dict[str, Any]:
     torch.manual_seed(0)
     config = tiny_config(trunk=TRUNK, noun_calibration=(0.0, 0.0, 0.0, 0.0), noun_threshold=0.3)
     trunk = build_trunk(config.trunk, config.proposals, head=True, pretrained=False)
-    classes = RegionClassifier(ClassesConfig(trunk=config.trunk), KINDS, trunk)
+    classes = RegionClassifier(ClassesConfig(embed_dim=embed_dim, trunk=config.trunk), KINDS, trunk)
     return {"densecap": DenseCap(config, VOCABULARY, trunk).eval(), "classes": classes.eval()}
 
 
-def tiny_model() -> Model:
+def tiny_model(embed_dim: int = 0) -> Model:
     """The model on the torch engine."""
-    return Model(TorchEngine(tiny_networks()), "tiny")
+    return Model(TorchEngine(tiny_networks(embed_dim)), "tiny")

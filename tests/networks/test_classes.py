@@ -13,26 +13,33 @@ from saywhere.engines.arrays.requirements import require_shapes
 from saywhere.engines.compare import random_boxes, stages
 from saywhere.engines.onnx import OnnxClassifier
 from saywhere.errors import UserError
+from saywhere.models.class_evidence import ClassEvidence
+from saywhere.regions import Regions
+
+EMBED_DIM = 32
+"""Of the tiny dense captioner."""
 
 
-def weights() -> dict[str, np.ndarray]:
-    state = tiny_networks()["classes"].state_dict()
+def weights(embed_dim: int = 0) -> dict[str, np.ndarray]:
+    state = tiny_networks(embed_dim)["classes"].state_dict()
     return {name: value.numpy() for name, value in state.items() if not name.startswith("trunk.")}
 
 
+@pytest.mark.parametrize("embed_dim", [0, EMBED_DIM])
 @pytest.mark.parametrize("count", [0, 1, 50])
-def test_both_engines_have_the_same_logits(count: int) -> None:
-    model = tiny_model()
+def test_both_engines_have_the_same_logits(count: int, embed_dim: int) -> None:
+    model = tiny_model(embed_dim)
     encoding = model.encode(noise(96, 64))
     boxes = random_boxes(np.random.default_rng(count), count, *encoding.input_size)
     classifier = model.engine.classifier
     assert classifier is not None
-    (ours,) = classifier.classify([encoding.maps], [boxes])
+    embeddings = [np.random.default_rng(1).normal(size=(count, embed_dim)).astype(np.float32)]
+    (ours,) = classifier.classify([encoding.maps], [boxes], embeddings)
     maps = encoding.maps
     outputs = {f"map{s}": m.numpy()[None] for s, m in zip((8, 16, 32), maps.maps, strict=True)}
     arrays = ImageMaps({**outputs, "head": maps.head.detach().numpy()[None]}, (8, 16, 32), encoding.input_size)
-    without = OnnxClassifier(classifier.config, classifier.vocabulary, Weights.of(weights()))
-    for one, other in zip(ours, without.classify([arrays], [boxes])[0], strict=True):
+    without = OnnxClassifier(classifier.config, classifier.vocabulary, Weights.of(weights(embed_dim)))
+    for one, other in zip(ours, without.classify([arrays], [boxes], embeddings)[0], strict=True):
         assert one.shape == other.shape == (count, one.shape[1])
         np.testing.assert_allclose(one, other, atol=1e-4)
     assert ours[0].shape[1] == 1000 and ours[1].shape[1] == len(KINDS.counts) + 2
@@ -46,8 +53,9 @@ def test_the_weights_fit_the_options_and_the_kinds() -> None:
         require_shapes("classes", ClassesConfig(), len(KINDS) + 1, Weights.of(weights()))
 
 
-def test_engines_are_compared_in_it() -> None:
-    names = [name for name, _ in stages(tiny_model().engine)]
+@pytest.mark.parametrize("embed_dim", [0, EMBED_DIM])
+def test_engines_are_compared_in_it(embed_dim: int) -> None:
+    names = [name for name, _ in stages(tiny_model(embed_dim).engine)]
     assert sum(name.startswith("kinds of") for name in names) == 12
 
 
@@ -72,3 +80,30 @@ def test_a_description_takes_the_noun_of_the_classes() -> None:
         assert "airplane" in (model.describe(noise(96, 64), boxes).captions or ())[0]
         network.kinds.bias.copy_(before)
     assert model.parts == ("densecap", "classes")
+
+
+def test_embeddings_are_made_unless_they_are_given() -> None:
+    model = tiny_model(EMBED_DIM)
+    encoding = model.encode(noise(96, 64))
+    found = model.describe(encoding, [[4, 4, 60, 50], [10, 20, 90, 60]])
+    assert model.classes is not None and found.features is not None
+    (made,) = model.classes.posteriors([encoding], [found.boxes])
+    (given,) = model.classes.posteriors([encoding], [found.boxes], [found.features])
+    (other,) = model.classes.posteriors([encoding], [found.boxes], [found.features + 1])
+    np.testing.assert_allclose(made, given, atol=1e-5)
+    assert abs(made - other).max() > 1e-3
+    bare = Regions(found.width, found.height, found.boxes)
+    for regions in (found, bare):
+        kinds, _ = model.classes.log_kinds(encoding, regions, ["a dog"])
+        dog = model.classes.lookup("a dog")
+        assert dog is not None
+        np.testing.assert_allclose(np.exp(kinds[:, 0]), model.classes.probability(given, dog), rtol=1e-3)
+
+
+def test_embeddings_need_the_dense_captioner() -> None:
+    model = tiny_model(EMBED_DIM)
+    assert model.engine.classifier is not None
+    with pytest.raises(UserError, match="the part densecap, which the model lacks"):
+        ClassEvidence(model.engine.classifier)
+    with pytest.raises(UserError, match="embed_dim is -1"):
+        ClassesConfig(embed_dim=-1)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from tiny_classes import KINDS, tiny_networks
 
+from saywhere.configs.classes import ClassesConfig
 from saywhere.errors import UserError
 from saywhere.models.class_evidence import ClassEvidence
 from saywhere.models.nouns import noun_tree
@@ -28,19 +29,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return checkpoint.save(tiny_networks(), tmp_path_factory.mktemp("tiny") / "model")
 
 
-def boxes(count: int = 40) -> NamedBoxes:
+def boxes(count: int = 40, more: int = 0) -> NamedBoxes:
     """Dogs, where the first feature is large; grass, where the second is; things without a name."""
     random = np.random.default_rng(0)
     nouns = np.repeat([row_of("dog"), row_of("grass"), -1], count)
-    features = random.normal(size=(len(nouns), SIZE)).astype(np.float16) * np.float16(0.1)
+    features = random.normal(size=(len(nouns), SIZE + more)).astype(np.float16) * np.float16(0.1)
     for number in range(3):
         features[number * count : (number + 1) * count, number * 7 : number * 7 + 7] += np.float16(3)
     return NamedBoxes(features, nouns, np.arange(len(nouns)) % 5 == 0)
 
 
-def test_kinds_are_learnt_from_boxes(folder: Path) -> None:
-    given = boxes()
-    network = classes.fit(given, folder, epochs=30)
+@pytest.mark.parametrize("embed_dim", [0, 32])
+def test_kinds_are_learnt_from_boxes(folder: Path, embed_dim: int) -> None:
+    given = boxes(more=embed_dim)
+    network = classes.fit(given, folder, ClassesConfig(embed_dim=embed_dim), epochs=30)
     assert set(network.vocabulary.counts) == {"dog", "grass"}
     assert network.vocabulary.counts["dog"] == 40
     weight, bias = network.kinds.weight.detach().numpy(), network.kinds.bias.detach().numpy()
@@ -56,7 +58,7 @@ def test_kinds_are_learnt_from_boxes(folder: Path) -> None:
 
 def test_too_few_boxes_are_refused(folder: Path) -> None:
     with pytest.raises(UserError, match="no kind has 8 boxes"):
-        classes.fit(boxes(5), folder)
+        classes.fit(boxes(5), folder, ClassesConfig())
 
 
 def test_which_kinds_are_taught() -> None:
@@ -67,7 +69,7 @@ def test_which_kinds_are_taught() -> None:
 def test_what_a_name_leaves_open() -> None:
     class Stub:
         vocabulary = KINDS
-        config = None
+        config = ClassesConfig()
 
     evidence = ClassEvidence(Stub())  # pyright: ignore[reportArgumentType]
     names = [kind.name for kind in evidence.kinds]

@@ -15,7 +15,9 @@ def train_classes(
         ..., "--data", metavar="ROOT|FILE", help="A data set with boxes and phrases; may be repeated."
     ),
     out: Path = typer.Option(..., metavar="FOLDER", help="Folder of the trained part, for saywhere export."),
-    model: str = typer.Option(DEFAULT_MODEL, help="An exported model: its trunk makes the features of the boxes."),
+    model: str = typer.Option(
+        DEFAULT_MODEL, help="An exported model: its trunk, and its dense captioner if it has one, make the features."
+    ),
     split: str = typer.Option("train", help="Split of the data sets."),
     epochs: int = typer.Option(8, min=1, metavar="N", help="Passes over the boxes."),
     seed: int = typer.Option(0, metavar="N", help="Of the order of the boxes, and of dropout."),
@@ -34,8 +36,10 @@ def train_classes(
 
     read = [datasets.read(root, split=split) for root in data]
     samples = [sample for part in read for sample in part]
-    boxes = classes.collect(load(model, device, engine="onnx"), samples, ClassesConfig())
-    network = classes.fit(boxes, model, epochs, seed)
+    maker = load(model, device, engine="onnx")
+    config = ClassesConfig(embed_dim=0 if maker.detector is None else maker.detector.config.embed_dim)
+    boxes = classes.collect(maker, samples, config)
+    network = classes.fit(boxes, model, config, epochs, seed)
     sources = " and ".join(f"{part.name}, split {part.split}" for part in read)
     description = f"{len(network.vocabulary.counts)} kinds and ImageNet's classes of regions"
     card = f"# classes\n\n{description}; {len(boxes.nouns):,} boxes of {len(samples):,} images of {sources}\n"

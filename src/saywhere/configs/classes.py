@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from saywhere.configs.parts import SystemConfig
+from saywhere.configs.parts import LAST_CHANNELS, PLACE, SystemConfig
 
 
 @dataclass(frozen=True)
@@ -14,6 +14,7 @@ class ClassesConfig(SystemConfig):
     Attributes:
         levels: strides of the maps that are averaged over a region, beside the backbone's last layer.
         context: the means of the last layer over the whole image come after the features of the region.
+        embed_dim: numbers of the dense captioner's embedding of the region, which come last; 0 leaves it out.
         temperature: that the logits of ImageNet's classifier are divided by.
         trust: weight of what ImageNet's classifier says of a kind, beside what was learnt of it from boxes.
         sharpness: that the sum of both is multiplied by: chosen on held-out boxes, so that probabilities are right.
@@ -23,6 +24,7 @@ class ClassesConfig(SystemConfig):
 
     levels: tuple[int, ...] = (16,)
     context: bool = True
+    embed_dim: int = 0
     temperature: float = 1.0
     trust: float = 1.0
     sharpness: float = 1.0
@@ -30,9 +32,14 @@ class ClassesConfig(SystemConfig):
 
     def __post_init__(self) -> None:
         self.require_levels(self.levels, True)
-        self.require_at_least(0, "trust")
+        self.require_at_least(0, "trust", "embed_dim")
         for name in ("temperature", "sharpness", "rest"):
             self.require(getattr(self, name) > 0, name, "above 0")
+
+    def last_layer(self, size: int) -> slice:
+        """Return where among ``size`` features the last layer's means over the region are."""
+        place = size - self.embed_dim - (LAST_CHANNELS if self.context else 0) - PLACE
+        return slice(place - LAST_CHANNELS, place)
 
     @property
     def uses_proposals(self) -> bool:

@@ -15,6 +15,8 @@ VGG16_CHANNELS = (64, 128, 256, 512, 512)
 """Widths of the five stages of VGG-16."""
 LAST_CHANNELS = 1280
 """Channels of EfficientNet-Lite's last layer before the classifier."""
+PLACE = 5
+"""Features that say where a region is."""
 
 LONGEST_SIDE = 8192
 """Pixels of the network's input at most: beyond it no memory suffices."""

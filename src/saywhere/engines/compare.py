@@ -68,7 +68,10 @@ def stages(engine: Engine, seed: int = 0) -> Iterator[tuple[str, np.ndarray]]:
                 yield f"vectors of {len(rows)} regions of {where}", engine.aligner.region_vectors(maps, [rows])[0]
         if engine.classifier is not None:
             for rows in boxes:
-                for name, logits in zip(("classes", "kinds"), engine.classifier.classify(maps, [rows])[0], strict=True):
+                heads = [] if engine.detector is None else engine.detector.region_head(maps, [rows])
+                embeddings = [head.embeddings for head in heads] if engine.classifier.config.embed_dim else None
+                found = engine.classifier.classify(maps, [rows], embeddings)[0]
+                for name, logits in zip(("classes", "kinds"), found, strict=True):
                     yield f"{name} of {len(rows)} regions of {where}", logits
         if engine.captioner is not None:
             config = engine.captioner.config

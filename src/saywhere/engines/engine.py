@@ -243,10 +243,17 @@ class Classifier(Protocol):
         """Its words: the G kinds that it was taught."""
         ...
 
-    def classify(self, maps: Sequence[Maps], boxes: Sequence[np.ndarray]) -> list[tuple[np.ndarray, np.ndarray]]:
+    def classify(
+        self, maps: Sequence[Maps], boxes: Sequence[np.ndarray], embeddings: Sequence[np.ndarray] | None = None
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
         """Return logits ``(N, 1000)`` of ImageNet's classes, and ``(N, G + 2)`` of kinds, of each image's boxes.
 
         Beside the kinds a region may be of another of ImageNet's classes, or of none that has a name.
+
+        Args:
+            maps: of each image.
+            boxes: of each image ``(N, 4)`` in pixels of the network's input.
+            embeddings: of each image's boxes ``(N, config.embed_dim)``, by the dense captioner's region head.
         """
         ...
 

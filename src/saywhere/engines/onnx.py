@@ -21,12 +21,17 @@ from saywhere.configs.aligner import AlignerConfig
 from saywhere.configs.captioner import CaptionerConfig
 from saywhere.configs.classes import ClassesConfig
 from saywhere.configs.densecap import DenseCapConfig
-from saywhere.configs.parts import LAST_CHANNELS
 from saywhere.engines.arrays.attention import AttentionDecoder
 from saywhere.engines.arrays.decoders import GruDecoder, LstmDecoder, RnnDecoder
-from saywhere.engines.arrays.image_maps import ImageMaps, box_features, grid_features, require_size, whole_image
+from saywhere.engines.arrays.image_maps import (
+    ImageMaps,
+    box_features,
+    class_features,
+    grid_features,
+    require_size,
+    whole_image,
+)
 from saywhere.engines.arrays.layers import BatchNorm, Linear, Weights, layer_norm, relu, unit_length
-from saywhere.engines.arrays.pooling import PLACE
 from saywhere.engines.arrays.requirements import refused_options, require_shapes
 from saywhere.engines.arrays.text_encoder import TextEncoder
 from saywhere.engines.engine import BoundImages, Decoder, EncodedText, RegionHeadOutput, RpnOutput
@@ -338,19 +343,15 @@ class OnnxClassifier:
     def _layers(self) -> tuple[Linear, Linear]:
         return Linear(self._weights.below("imagenet")), Linear(self._weights.below("kinds"))
 
-    def classify(self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray]) -> list[tuple[np.ndarray, np.ndarray]]:
+    def classify(
+        self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray], embeddings: Sequence[np.ndarray] | None = None
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
         """Return logits of ImageNet's classes and of kinds of each image's boxes."""
         if not maps:
             return []
         classes, kinds = self._layers
-        start = -PLACE - LAST_CHANNELS
-        regions = [box_features(image, rows, self.config.levels, True) for image, rows in zip(maps, boxes, strict=True)]
-        last = np.concatenate([features[:, start:-PLACE] for features in regions])
-        if self.config.context:
-            wholes = [image.output("head").mean(axis=(1, 2)) for image in maps]
-            behind = [np.broadcast_to(w, (len(f), LAST_CHANNELS)) for w, f in zip(wholes, regions, strict=True)]
-            regions = [np.concatenate(parts, axis=1) for parts in zip(regions, behind, strict=True)]
-        features = np.concatenate(regions)  # of all images together: weights are read once
+        features = class_features(self.config, maps, boxes, embeddings)  # of all images: weights are read once
         require_size(features, len(kinds.weight))
+        last = features[:, self.config.last_layer(features.shape[1])]
         ends = np.cumsum([len(rows) for rows in boxes])[:-1]
         return list(zip(np.split(classes(last), ends), np.split(kinds(features), ends), strict=True))

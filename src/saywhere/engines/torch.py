@@ -291,10 +291,15 @@ class TorchClassifier:
         return self._network.vocabulary
 
     @torch.inference_mode()
-    def classify(self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray]) -> list[tuple[np.ndarray, np.ndarray]]:
+    def classify(
+        self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray], embeddings: Sequence[np.ndarray] | None = None
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
         """Return logits of ImageNet's classes and of kinds of each image's boxes, as arrays."""
         rows = [_boxes(b, m) for b, m in zip(boxes, maps, strict=True)]
-        return [(_array(classes), _array(kinds)) for classes, kinds in self._network(maps, rows)]
+        given = (
+            None if embeddings is None else [torch.from_numpy(e).to(b) for e, b in zip(embeddings, rows, strict=True)]
+        )
+        return [(_array(classes), _array(kinds)) for classes, kinds in self._network(maps, rows, given)]
 
 
 def _weight(module: nn.Module) -> Tensor:

@@ -9,10 +9,11 @@ from itertools import chain
 import numpy as np
 from numpy.typing import ArrayLike
 
-from saywhere.engines.engine import Classifier
+from saywhere.engines.engine import Classifier, Detector
 from saywhere.errors import UserError
 from saywhere.models.encoding import Encoding
 from saywhere.models.nouns import Noun, NounTree, noun_tree
+from saywhere.regions import Regions
 from saywhere.text import RESERVED
 
 LEAST = 1e-4
@@ -27,10 +28,16 @@ class ClassEvidence:
 
     Args:
         classifier: of the engine.
+        detector: the dense captioner, whose embeddings of regions the classifier may need.
+
+    Raises:
+        UserError: it does, and there is none.
     """
 
-    def __init__(self, classifier: Classifier) -> None:
-        self._classifier, self.config = classifier, classifier.config
+    def __init__(self, classifier: Classifier, detector: Detector | None = None) -> None:
+        self._classifier, self._detector, self.config = classifier, detector, classifier.config
+        if self.config.embed_dim and detector is None:
+            raise UserError("the part classes was taught with embeddings of the part densecap, which the model lacks")
 
     @cached_property
     def tree(self) -> NounTree:
@@ -75,18 +82,26 @@ class ClassEvidence:
         """``(1000, G + 1)`` 1 where a class is in a group."""
         return np.eye(len(self.kinds) + 1, dtype=np.float32)[self.groups]
 
-    def posteriors(self, encodings: Sequence[Encoding], boxes: Sequence[ArrayLike]) -> list[np.ndarray]:
+    def posteriors(
+        self, encodings: Sequence[Encoding], boxes: Sequence[ArrayLike], embeddings: Sequence[np.ndarray] | None = None
+    ) -> list[np.ndarray]:
         """Return for each image's boxes the probabilities ``(N, K)`` of the K leaves of the tree, at most 1 together.
 
         Args:
             encodings: of the images.
             boxes: of each image ``(N, 4)`` in its pixels.
+            embeddings: of each image's boxes ``(N, D)`` by the dense captioner, if they are known already.
 
         Raises:
             UserError: boxes of another shape, or outside their image.
         """
         rows = [e.to_input(e.check(b)) for e, b in zip(encodings, boxes, strict=True)]
-        logits = self._classifier.classify([e.maps for e in encodings], rows)
+        maps = [e.maps for e in encodings]
+        if not self.config.embed_dim:
+            embeddings = None
+        elif embeddings is None and self._detector is not None:
+            embeddings = [head.embeddings for head in self._detector.region_head(maps, rows)]
+        logits = self._classifier.classify(maps, rows, embeddings)
         return [self.combine(classes, kinds) for classes, kinds in logits]
 
     def combine(self, classes: np.ndarray, kinds: np.ndarray) -> np.ndarray:
@@ -121,21 +136,22 @@ class ClassEvidence:
         """Return the probability ``(N,)`` that regions show what a node names, of posteriors ``(N, K)``."""
         return posterior[:, noun.leaves].sum(axis=1)
 
-    def log_kinds(self, encoding: Encoding, boxes: np.ndarray, phrases: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    def log_kinds(self, encoding: Encoding, regions: Regions, phrases: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Return how probable it is that regions show the kinds of things that phrases name.
 
         Args:
             encoding: of the image.
-            boxes: ``(R, 4)`` in its pixels.
+            regions: R of it.
             phrases: P texts.
 
         Returns:
             natural logarithms ``(R, P)``, 0 where a phrase names no kind of the tree, and ``(P,)`` whether it does.
         """
         nouns = [self.lookup(phrase) for phrase in phrases]
-        kinds = np.zeros((len(boxes), len(phrases)), np.float32)
-        if any(nouns) and len(boxes):
-            (posterior,) = self.posteriors([encoding], [boxes])
+        kinds = np.zeros((len(regions), len(phrases)), np.float32)
+        if any(nouns) and len(regions):
+            embeddings = None if regions.features is None else [regions.features]
+            (posterior,) = self.posteriors([encoding], [regions.boxes], embeddings)
             for column, noun in enumerate(nouns):
                 if noun is not None:
                     kinds[:, column] = np.log(np.maximum(self.probability(posterior, noun), LEAST))

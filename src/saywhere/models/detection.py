@@ -154,7 +154,7 @@ def describe(
     config = detector.config
     found = detect(detector, encodings, boxes)
     if classes is not None and config.nouns:
-        posteriors = classes.posteriors(encodings, [each.boxes for each in found])
+        posteriors = classes.posteriors(encodings, [each.boxes for each in found], [each.embeddings for each in found])
         settings = config.noun_calibration, config.noun_threshold
         found = [
             replace(each, captions=tuple(rename(classes, posterior, each.captions, each.confidence, *settings)))

@@ -54,7 +54,7 @@ class Model:
     def __init__(self, engine: Engine, name: str = "model") -> None:
         self.engine, self.name = engine, name
         self.detector, self.aligner, self.captioner = engine.detector, engine.aligner, engine.captioner
-        self.classes = None if engine.classifier is None else ClassEvidence(engine.classifier)
+        self.classes = None if engine.classifier is None else ClassEvidence(engine.classifier, self.detector)
         self._support: NounSupport | None = None
 
     def __repr__(self) -> str:

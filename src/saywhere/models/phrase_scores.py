@@ -99,7 +99,7 @@ def score_image(
     scores = score_regions(detector.decoder, detector.vocabulary, regions, phrases)
     if classes is None or not detector.config.nouns:
         return scores
-    return replace(scores, kinds=classes.log_kinds(encoding, regions.boxes, phrases)[0])
+    return replace(scores, kinds=classes.log_kinds(encoding, regions, phrases)[0])
 
 
 def unknown_words(vocabulary: Vocabulary, text: str) -> tuple[str, ...]:

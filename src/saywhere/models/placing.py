@@ -172,7 +172,7 @@ class Placer:
             fits = word_fits(self.aligner, image, texts)
         kinds, named = np.zeros((len(regions), len(phrases)), np.float32), np.zeros(len(phrases), bool)
         if self.classes is not None:
-            kinds, named = self.classes.log_kinds(encoding, regions.boxes, phrases)
+            kinds, named = self.classes.log_kinds(encoding, regions, phrases)
         similarity = np.zeros(len(phrases), np.float32)
         if self.aligner is not None and image is not None:
             vectors = [text.vectors for text in texts]

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from saywhere.configs.classes import ClassesConfig
-from saywhere.configs.parts import LAST_CHANNELS
+from saywhere.configs.parts import LAST_CHANNELS, PLACE
 from saywhere.networks.vision.image_maps import ImageMaps
-from saywhere.networks.vision.region_features import PLACE, feature_size, mean_features
+from saywhere.networks.vision.region_features import feature_size, mean_features
 from saywhere.networks.vision.trunk import Trunk, build_trunk
 from saywhere.text import RESERVED, Vocabulary
 
@@ -49,19 +49,28 @@ class RegionClassifier(nn.Module):
         trunk = trunk or build_trunk(config.trunk, head=True, pretrained=pretrained_backbone)
         trunk.require_parts(False, True)
         self.trunk = trunk
-        size = feature_size(trunk, config.levels, True) + (LAST_CHANNELS if config.context else 0)
+        size = feature_size(trunk, config.levels, True) + (LAST_CHANNELS if config.context else 0) + config.embed_dim
         self.imagenet = nn.Linear(LAST_CHANNELS, IMAGENET)
         self.kinds = nn.Linear(size, len(vocabulary) - len(RESERVED) + BESIDE)
 
-    def forward(self, images: Sequence[ImageMaps], boxes: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
-        """Return logits ``(N, 1000)`` of ImageNet's classes and ``(N, G + 2)`` of kinds for each image's boxes."""
-        return [self._classify(image, rows) for image, rows in zip(images, boxes, strict=True)]
+    def forward(
+        self, images: Sequence[ImageMaps], boxes: Sequence[Tensor], embeddings: Sequence[Tensor] | None = None
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Return logits ``(N, 1000)`` of ImageNet's classes and ``(N, G + 2)`` of kinds for each image's boxes.
 
-    def _classify(self, image: ImageMaps, boxes: Tensor) -> tuple[Tensor, Tensor]:
+        Args:
+            images: maps of the trunk.
+            boxes: of each image ``(N, 4)`` in pixels of the network's input.
+            embeddings: of each image's boxes ``(N, embed_dim)``, if the configuration has them.
+        """
+        given = embeddings or [rows.new_zeros(len(rows), 0) for rows in boxes]
+        return [self._classify(*each) for each in zip(images, boxes, given, strict=True)]
+
+    def _classify(self, image: ImageMaps, boxes: Tensor, embeddings: Tensor) -> tuple[Tensor, Tensor]:
         sources = image.sources(self.config.levels, True)
         features = mean_features(sources, boxes, *image.size)
         classes = self.imagenet(features[:, -PLACE - LAST_CHANNELS : -PLACE])
         if self.config.context:
             whole = image.head.mean(dim=(1, 2))
             features = torch.cat((features, whole.expand(len(features), -1)), dim=1)
-        return classes, self.kinds(features)
+        return classes, self.kinds(torch.cat((features, embeddings), dim=1))

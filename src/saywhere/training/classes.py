@@ -17,8 +17,7 @@ from torch.nn import functional
 from saywhere.configs.classes import ClassesConfig
 from saywhere.configs.parts import LAST_CHANNELS
 from saywhere.data.sample import Sample
-from saywhere.engines.arrays.image_maps import box_features
-from saywhere.engines.arrays.pooling import PLACE
+from saywhere.engines.arrays.image_maps import class_features
 from saywhere.errors import UserError
 from saywhere.images import ImageError
 from saywhere.models.class_evidence import ClassEvidence, softmax
@@ -35,12 +34,15 @@ LEAST = 8
 """Boxes of a kind that is taught, at least."""
 POWER = 0.5
 """A box counts by the number of its kind's boxes to the minus this: the kinds are far from equally many."""
-MOST = 250
+MOST = 600
 """Boxes of a noun that teach, at most."""
 PRIOR = 0.5
 """A kind's share counts to the power of this: between all kinds alike, at 0, and as many as boxes have, at 1."""
 DIRECTIONS = (400, 96)
-"""How many directions teach of the last layer over the box and over the image: those of the largest variance."""
+"""How many directions teach of the last layer over the box and over the image: those of the largest variance.
+
+The other features all teach.
+"""
 DROPOUT, DECAY, RATE, BATCH = 0.2, 0.3, 3e-3, 512
 HELD_OUT = 10
 """One image of so many is held out, by its name: these make probabilities right."""
@@ -73,7 +75,7 @@ def collect(model: Model, samples: Sequence[Sample], config: ClassesConfig) -> N
     The noun of a box with several phrases is that of most of them. Images that cannot be read are passed over.
 
     Args:
-        model: with the engine onnx and the backbone's last layer.
+        model: with the engine onnx, the backbone's last layer, and a dense captioner if ``config.embed_dim`` is set.
         samples: images with boxes.
         config: which features.
 
@@ -91,10 +93,11 @@ def collect(model: Model, samples: Sequence[Sample], config: ClassesConfig) -> N
             except ImageError:
                 continue
             boxes = encoding.to_input(encoding.check(sample.boxes))
-            features = box_features(encoding.maps, boxes, config.levels, True)
-            if config.context:
-                whole = np.broadcast_to(encoding.maps.output("head").mean(axis=(1, 2)), (len(boxes), LAST_CHANNELS))
-                features = np.concatenate((features, whole), axis=1)
+            embeddings = None
+            if config.embed_dim:
+                heads = model.require("densecap", "embed regions").region_head([encoding.maps], [boxes])
+                embeddings = [head.embeddings for head in heads]
+            features = class_features(config, [encoding.maps], [boxes], embeddings)
             nouns = [noun_of(tree, phrases) for phrases in sample.phrases]
             rows.append((features.astype(np.float16), nouns, is_held_out(sample.image)))
     if not rows:
@@ -136,7 +139,9 @@ def allowed_groups(tree: NounTree, kinds: Sequence[Noun], groups: np.ndarray) ->
     return allowed
 
 
-def fit(boxes: NamedBoxes, trunk_of: str | Path, epochs: int = 8, seed: int = 0) -> RegionClassifier:
+def fit(
+    boxes: NamedBoxes, trunk_of: str | Path, config: ClassesConfig, epochs: int = 8, seed: int = 0
+) -> RegionClassifier:
     """Return a classifier that is taught by boxes, on the trunk of a model.
 
     A softmax regression with dropout on the main directions of the features, on top of what ImageNet's classifier says
@@ -147,6 +152,7 @@ def fit(boxes: NamedBoxes, trunk_of: str | Path, epochs: int = 8, seed: int = 0)
     Args:
         boxes: see :func:`collect`.
         trunk_of: folder or name of the model whose trunk made the features.
+        config: which features.
         epochs: passes over the boxes.
         seed: of the order and the dropout.
 
@@ -157,7 +163,7 @@ def fit(boxes: NamedBoxes, trunk_of: str | Path, epochs: int = 8, seed: int = 0)
     vocabulary = Vocabulary(choose_kinds(tree, boxes.nouns))
     if not vocabulary.counts:
         raise UserError(f"no kind has {LEAST} boxes: phrases of boxes name the kinds of things that are taught")
-    network = build_network(trunk_of, vocabulary)
+    network = build_network(trunk_of, vocabulary, config)
     evidence = ClassEvidence(_Published(network))
     allowed = torch.from_numpy(allowed_groups(tree, evidence.kinds, evidence.groups))[torch.from_numpy(boxes.nouns)]
     held = boxes.held_out
@@ -165,7 +171,7 @@ def fit(boxes: NamedBoxes, trunk_of: str | Path, epochs: int = 8, seed: int = 0)
     temperature = min(GRID, key=lambda t: _class_loss(evidence, classes[held] / t, allowed[held].numpy()))
     says = [evidence.evidence(evidence.of_groups(softmax(part / temperature))) for part in np.array_split(classes, 64)]
     prior = torch.from_numpy(np.concatenate(says))
-    trust = _fit_layer(network.kinds, boxes, allowed, prior, ~held, epochs, seed)
+    trust = _fit_layer(network, boxes, allowed, prior, ~held, epochs, seed)
     _weigh_kinds(network.kinds, boxes, allowed, ~held)
     with torch.no_grad():
         logits = network.kinds(torch.from_numpy(boxes.features[held].astype(np.float32))) + trust * prior[held]
@@ -174,10 +180,10 @@ def fit(boxes: NamedBoxes, trunk_of: str | Path, epochs: int = 8, seed: int = 0)
     return network
 
 
-def build_network(trunk_of: str | Path, vocabulary: Vocabulary) -> RegionClassifier:
+def build_network(trunk_of: str | Path, vocabulary: Vocabulary, config: ClassesConfig) -> RegionClassifier:
     """Return a classifier on the trunk of a model, with ImageNet's published weights and nothing learnt of kinds."""
     other: Any = next(iter(checkpoint.load_networks(trunk_of).values()))
-    config = ClassesConfig(trunk=other.config.trunk)
+    config = replace(config, trunk=other.config.trunk)
     trunk = build_trunk(config.trunk, head=True, pretrained=False)
     trunk.take_from(other.trunk)
     network = RegionClassifier(config, vocabulary, trunk)
@@ -194,9 +200,11 @@ class _Published:
     """A network as :class:`ClassEvidence` takes it, for its kinds and groups."""
 
     def __init__(self, network: RegionClassifier) -> None:
-        self.config, self.vocabulary = network.config, network.vocabulary
+        self.config, self.vocabulary = replace(network.config, embed_dim=0), network.vocabulary
 
-    def classify(self, maps: Sequence[object], boxes: Sequence[np.ndarray]) -> list[tuple[np.ndarray, np.ndarray]]:
+    def classify(
+        self, maps: Sequence[object], boxes: Sequence[np.ndarray], embeddings: Sequence[np.ndarray] | None = None
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
         """See :class:`saywhere.engines.engine.Classifier`; never asked here."""
         raise TypeError("the published classifier is a linear layer")
 
@@ -204,8 +212,8 @@ class _Published:
 @torch.no_grad()
 def _class_logits(network: RegionClassifier, features: np.ndarray) -> np.ndarray:
     """Logits ``(N, 1000)`` of ImageNet's classes, a few thousand rows at a time."""
-    stop = network.kinds.in_features - PLACE - (LAST_CHANNELS if network.config.context else 0)
-    parts = np.array_split(features[:, stop - LAST_CHANNELS : stop], max(1, len(features) // 4096))
+    last = features[:, network.config.last_layer(features.shape[1])]
+    parts = np.array_split(last, max(1, len(features) // 4096))
     return np.concatenate([network.imagenet(torch.from_numpy(part.astype(np.float32))).numpy() for part in parts])
 
 
@@ -219,16 +227,23 @@ def _class_loss(evidence: ClassEvidence, classes: np.ndarray, allowed: np.ndarra
 
 
 def _fit_layer(
-    layer: nn.Linear, boxes: NamedBoxes, allowed: Tensor, prior: Tensor, use: np.ndarray, epochs: int, seed: int
+    network: RegionClassifier,
+    boxes: NamedBoxes,
+    allowed: Tensor,
+    prior: Tensor,
+    use: np.ndarray,
+    epochs: int,
+    seed: int,
 ) -> float:
-    """Fit a layer to the features of the boxes in ``use``; return the weight of the prior logits beside it."""
+    """Fit the kinds to the features of the boxes in ``use``; return the weight of the prior logits beside them."""
+    layer = network.kinds
     generator = np.random.default_rng(seed)
     torch.manual_seed(seed)
     rows = _choose_rows(boxes.nouns, generator.permutation(np.flatnonzero(use)))
     inputs = torch.from_numpy(boxes.features[rows].astype(np.float32))
     mean, scale = inputs.mean(dim=0), inputs.std(dim=0) + 1e-3
     inputs = inputs.sub_(mean).div_(scale)
-    basis = _basis(inputs)
+    basis = _basis(inputs, network.config)
     inputs, allowed, prior = inputs @ basis, allowed[rows], prior[rows]
     counts = np.bincount(boxes.nouns[rows] + 1)[boxes.nouns[rows] + 1]
     weights = torch.from_numpy((counts**-POWER).astype(np.float32))
@@ -281,13 +296,13 @@ def _choose_rows(nouns: np.ndarray, rows: np.ndarray) -> np.ndarray:
     return np.array(chosen)
 
 
-def _basis(inputs: Tensor) -> Tensor:
+def _basis(inputs: Tensor, config: ClassesConfig) -> Tensor:
     """Return the directions ``(D, d)`` of features that teach: all but the last layer's, of which the main ones do."""
     size = inputs.shape[1]
-    stop = size - PLACE - LAST_CHANNELS * (size >= 2 * LAST_CHANNELS + PLACE)
-    parts = [(stop - LAST_CHANNELS, stop, DIRECTIONS[0])]
-    if stop + PLACE < size:
-        parts.append((stop + PLACE, size, DIRECTIONS[1]))
+    last, stop = config.last_layer(size), size - config.embed_dim
+    parts = [(last.start, last.stop, DIRECTIONS[0])]
+    if config.context:
+        parts.append((stop - LAST_CHANNELS, stop, DIRECTIONS[1]))
     kept = torch.ones(size, dtype=torch.bool)
     columns: list[Tensor] = []
     for start, end, count in parts:

@@ -68,7 +68,7 @@ def collect(model: Model, samples: Sequence[Sample]) -> Named:
             except ImageError:
                 continue
             (found,) = detect(detector, [encoding], [sample.boxes])
-            (posterior,) = classes.posteriors([encoding], [sample.boxes])
+            (posterior,) = classes.posteriors([encoding], [found.boxes], [found.embeddings])
             rows.append(name_boxes(classes, posterior, found.captions, found.confidence, sample.phrases))
     if not rows:
         raise UserError("nouns are calibrated on one image of ten with boxes, and not one can be read")

@@ -7,9 +7,6 @@ from itertools import product
 
 import numpy as np
 
-PLACE = 5
-"""Dimensions that say where a box is."""
-
 
 class Pyramid:
     """Hold the maps of one image as one table of cells, all levels one after the other.

@@ -58,7 +58,7 @@ def nouns(model: Model, found: Detections) -> Nouns:
     if model.classes is None or model.detector is None:
         return {"decoder": found.captions}
     config = model.detector.config
-    posterior = model.classes.posteriors([found.encoding], [found.boxes])[0]
+    posterior = model.classes.posteriors([found.encoding], [found.boxes], [found.embeddings])[0]
     proposed = model.classes.name(posterior, config.noun_threshold)
     settings = config.noun_calibration, config.noun_threshold
     return {

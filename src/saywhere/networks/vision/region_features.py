@@ -11,12 +11,9 @@ from torch.nn import functional
 
 from saywhere import boxes as geometry
 from saywhere.box_coding import propose
-from saywhere.configs.parts import LAST_CHANNELS, ProposalConfig
+from saywhere.configs.parts import LAST_CHANNELS, PLACE, ProposalConfig
 from saywhere.networks.vision.image_maps import ImageMaps, Source
 from saywhere.networks.vision.trunk import Trunk
-
-PLACE = 5
-"""Dimensions that say where a box is."""
 
 
 def feature_size(trunk: Trunk, levels: Sequence[int], head: bool) -> int:

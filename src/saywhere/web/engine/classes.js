@@ -28,8 +28,8 @@ export class ClassEvidence {
     this.bySize = groups.sort((a, b) => a.leaves.length - b.leaves.length);
   }
 
-  // The probabilities (K) of the leaves of the tree for each box, in pixels of the network's input.
-  posteriors(image, boxes) {
+  // The probabilities (K) of the leaves of the tree for each box, in pixels of the network's input, with its embedding.
+  posteriors(image, boxes, embeddings) {
     const features = boxFeatures(image, boxes, this.config.levels, true), {channels} = image.head;
     const last = new Matrix(boxes.length, channels), end = features.columns - PLACE;
     for (let i = 0; i < boxes.length; i++) last.row(i).set(features.row(i).subarray(end - channels, end));
@@ -39,6 +39,7 @@ export class ClassEvidence {
       parts.push(new Matrix(boxes.length, channels));
       for (let i = 0; i < boxes.length; i++) parts[1].row(i).set(whole);
     }
+    if (this.config.embed_dim) parts.push(embeddings);
     return this.combine(linear(last, this.imagenet), linear(sideBySide(parts), this.taught));
   }
 

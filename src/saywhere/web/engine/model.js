@@ -114,11 +114,11 @@ export class Model {
 
   async describe(image, {box, top = Infinity} = {}) {
     const [detector, classes] = await Promise.all([this.detector(), this.classes()]);
-    const {regions} = box ? detector.detect(image, [inside(box, image)]) : (image.found ??= detector.detect(image));
+    const {regions, embeddings} = box ? detector.detect(image, [inside(box, image)]) : (image.found ??= detector.detect(image));
     let captions = regions.map(({caption}) => caption);
     if (classes && detector.config.nouns && regions.length) {
       const {noun_calibration: calibration, noun_threshold: least} = detector.config;
-      const posteriors = classes.posteriors(image, regions.map((region) => toInput(region.box, image)));
+      const posteriors = classes.posteriors(image, regions.map((region) => toInput(region.box, image)), embeddings);
       captions = regions.map(({caption, sure}, i) => classes.rename(posteriors[i], caption, sure, calibration, least));
     }
     const kept = box ? [0] : detector.rank(regions, captions).slice(0, top);
@@ -136,10 +136,11 @@ export class Model {
     const {regions, embeddings} = (image.found ??= detector.detect(image));
     const rows = detector.rank(regions, regions.map(({caption}) => caption));
     if (!rows.length) throw new Error("the model finds no region in it");
-    image.scorer ??= new PhraseScorer(detector.decoder, embeddings.pick(rows));
+    const kept = embeddings.pick(rows);
+    image.scorer ??= new PhraseScorer(detector.decoder, kept);
     const phrases = chunker.cut(sentence), boxes = rows.map((row) => regions[row].box);
     const nouns = phrases.map((phrase) => (classes ? tree.find(phrase) : null));
-    if (nouns.some(Boolean)) image.posteriors ??= classes.posteriors(image, boxes.map((box) => toInput(box, image)));
+    if (nouns.some(Boolean)) image.posteriors ??= classes.posteriors(image, boxes.map((box) => toInput(box, image)), kept);
     const chosen = phrases.map((phrase, p) => {
       const tokens = detector.vocabulary.encode(phrase);
       if (tokens.length > LONGEST) throw new Error(`a phrase has ${tokens.length} words; ${LONGEST} are the most`);

@@ -8,7 +8,8 @@ every number, a fifth of its spread over all regions. ``search`` is an open inde
 the regions of ten hits. ``command`` is ``saywhere search`` in a process of its own, with the files in the page cache.
 Overlap is the share of the ten best by whole vectors that a search by codes finds too. Of an index above ``--exact``
 images the whole vectors are read once, for all queries together, and take no time that is reported. NumPy's own threads
-are left out, as in the command: they only wait for each other where other programs run.
+are left out, as in the command: they only wait for each other where other programs run. With ``--qdrant URL`` the
+images are put into a collection there too (``:memory:`` is the client's own engine), which is removed at the end.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ import saywhere
 from saywhere.evaluation.search.metric import ask
 from saywhere.files import write_text
 from saywhere.models.grounding import ImageVectors
+from saywhere.search import Qdrant
 from saywhere.search.index import TOP
 from saywhere.search.scan import best, similarities
 from saywhere.search.store import Stamp, Store
@@ -61,6 +63,7 @@ QUERIES = (
     "a baby in a bath",
 )
 SPREAD = 0.2
+COLLECTION = "saywhere-benchmark"
 TOGETHER = 500
 """Images that are written together."""
 
@@ -152,6 +155,29 @@ def command(folder: Path, threads: int, rounds: int) -> dict[str, Any]:
     return {"wall": spread(walls[1:]), "cpu": spread(busy[1:])}
 
 
+def measure_served(url: str, folder: Path, model: saywhere.Model, queries: int) -> dict[str, Any]:
+    """Ask a collection in Qdrant with the images of an index."""
+    place = Qdrant(url, COLLECTION)
+    if place.exists():
+        sys.exit(f"{place} is left from another run: remove it")
+    times: list[float] = []
+    shared: list[float] = []
+    with saywhere.Index(folder, model) as index, place.open(index.store.facts) as store:
+        try:
+            snapshot, exact = index.store.snapshot(), best_of_all(index, queries)
+            for start in range(0, snapshot.extent.entries, TOGETHER):
+                some = range(start, min(start + TOGETHER, snapshot.extent.entries))
+                store.put([(f"/images/{n}.jpg", Stamp(0, 0), snapshot.load(n, "")) for n in some])
+            served = saywhere.Index(place, model)
+            for number in range(queries):
+                wall, _, hits = timed(lambda n=number: served.search(QUERIES[n % len(QUERIES)]))
+                times.append(wall)
+                shared.append(len(exact[number] & {hit.image for hit in hits}) / len(hits))
+        finally:
+            place.delete()
+    return {"url": url, "overlap": round(statistics.mean(shared), 4), "wall": spread(times)}
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Build, measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -163,6 +189,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5, help="of the command")
     parser.add_argument("--folder", type=Path, help="where indexes are made, and kept; a temporary one if not given")
+    parser.add_argument("--qdrant", metavar="URL", help="also ask a server, or its client's own engine (:memory:)")
     parser.add_argument("--model", default=saywhere.DEFAULT_MODEL)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args(arguments)
@@ -173,6 +200,8 @@ def main(arguments: list[str] | None = None) -> None:
             folder = (options.folder or Path(temporary)) / f"{size}-{options.components}"
             build(options.index, folder, size, options.components)
             row = measure(folder, model, options.threads, options.queries, options.exact)
+            if options.qdrant:
+                row["qdrant"] = measure_served(options.qdrant, folder, model, options.queries)
             row["command"] = command(folder, options.threads, options.rounds)
             print(json.dumps(row), flush=True)
             rows.append(row)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -31,10 +32,12 @@ def test_a_whole_run_on_an_enlarged_index(tmp_path) -> None:
         out, folder = tmp_path / "out.json", tmp_path / "made"
         sizes = ["--sizes", "3", "7", "--exact", "3", "--components", "8"]
         often = ["--queries", "3", "--rounds", "1", "--threads", "1"]
+        often += ["--qdrant", ":memory:"] if find_spec("qdrant_client") else []
         where = ["--index", str(tmp_path / "real"), "--folder", str(folder), "--model", str(model), "--out", str(out)]
         benchmark.main([*sizes, *often, *where])
     rows = json.loads(out.read_text())["rows"]
     assert [row["images"] for row in rows] == [3, 7] and [row["overlap"] for row in rows] == [1.0, 1.0]
+    assert all(row["qdrant"]["overlap"] == 1.0 for row in rows if find_spec("qdrant_client"))
     assert rows[0]["exact"]["wall"]["median"] > 0 and "exact" not in rows[1]
     assert all(row["codes"]["wall"]["median"] > 0 for row in rows)
     with Store(folder / "7-8") as made:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 from flickr_entities import write_flickr
 from PIL import Image
 from tiny_aligner import SENTENCES, aligner_model, tiny_aligner
@@ -35,6 +36,18 @@ def test_what_is_there_is_measured_and_its_probability_calibrated(tmp_path) -> N
     CliRunner().invoke(cli.app, command, catch_exceptions=False)  # the vectors are taken over: they are the same
     again = report(tmp_path / "out")["presence"]
     assert again["own_error"] is not None and {**again, "own_error": None} == there
+
+
+def test_a_collection_in_qdrant_is_compared(tmp_path) -> None:
+    pytest.importorskip("qdrant_client")
+    model = str(checkpoint.save(tiny_aligner(), tmp_path / "model"))
+    command = ["evaluate", "search", "--model", model, "--data", str(write_flickr(tmp_path / "flickr8k"))]
+    command += ["--out", str(tmp_path / "out"), "--device", "cpu", "--url", f"path:{tmp_path / 'db'}"]
+    for _ in range(2):  # the collection of the first run is gone
+        result = CliRunner().invoke(cli.app, command, catch_exceptions=False)
+        assert result.exit_code == 0 and "Qdrant: 1.0000 of the ten best are found too (8 sentences)" in result.stdout
+    assert report(tmp_path / "out")["served"] == {"url": command[-1], "overlap": 1.0, "queries": 8}
+    assert "| ten best that Qdrant finds too" in (tmp_path / "out" / "report.md").read_text()
 
 
 def test_a_model_that_is_not_calibrated_for_phrases_cannot_be_for_hits(tmp_path) -> None:

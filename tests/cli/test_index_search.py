@@ -112,6 +112,25 @@ def test_search_by_an_image_and_within_one(album, index) -> None:
     assert "box" in run(*within).stdout
 
 
+def test_drawings_are_never_mixed_up_in_silence(aligner, tmp_path) -> None:
+    for seed, name in enumerate(("a", "001-a")):
+        noise(96, 64, seed).save(tmp_path / f"{name}.jpg")
+    command = ("search", "two dogs", "--index", tmp_path / "i")
+    run("index", tmp_path / "a.jpg", "--index", tmp_path / "i", "--model", aligner)
+    first = run(*command, "--out", tmp_path / "drawn")
+    assert (first.exit_code, first.stderr) == (0, "")
+    (tmp_path / "drawn" / "002-old.jpg").write_bytes(b"of another search")
+    again = run(*command, "--out", tmp_path / "drawn")
+    assert again.exit_code == 0
+    assert again.stderr == f"note: {tmp_path / 'drawn'} also has files that are not of this search (1)\n"
+    run("index", tmp_path / "001-a.jpg", "--index", tmp_path / "i")
+    kept = (tmp_path / "001-a.jpg").read_bytes()
+    like = ("search", "--image", tmp_path / "a.jpg", "--index", tmp_path / "i")  # which finds itself first
+    refused = run(*like, "--out", tmp_path, "--top", 1)
+    assert refused.exit_code == 2 and "would be written over" in refused.stderr
+    assert (tmp_path / "001-a.jpg").read_bytes() == kept
+
+
 def test_unknown_words_and_vanished_images_are_named(aligner, tmp_path) -> None:
     noise(96, 64).save(tmp_path / "a.png")
     run("index", tmp_path, "--index", tmp_path / "i", "--model", aligner)

@@ -33,7 +33,7 @@ from saywhere.errors import UserError
             {"parses": "a.conllu", "sentence_token": False, "phrase_weight": 1},
             "phrase_weight is 1.0, but must be 0 with",
         ),
-        ({"relations": "nsubj"}, "relations is"),
+        ({"relations": ["nsubj"]}, r"relations is \('nsubj',\), but must be empty without parses"),
         ({"loss": "hinge"}, "loss is one of contrastive, margin"),
         ({"levels": [4]}, r"levels is \(4,\), but must be some of the strides"),
         ({"levels": [], "head": False}, r"levels is \(\), but must be one or more, or head true"),

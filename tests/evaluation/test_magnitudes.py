@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from saywhere.configs.aligner import AlignerConfig
 from saywhere.engines.engine import EncodedText
 from saywhere.errors import UserError
 from saywhere.evaluation.magnitudes import RegionMagnitude, WordMagnitude, region_magnitudes, word_magnitudes
@@ -17,7 +18,7 @@ class StubAligner:
     """A word's vector is (place in the sentence from 0, its number in the vocabulary)."""
 
     vocabulary = Vocabulary({"a": 3, "dog": 2, "runs": 1})
-    config = SimpleNamespace(sentence_token=True, mean_over_words=True)
+    config = AlignerConfig()  # with END, and the mean over the words
 
     def text_vectors(self, token_ids):
         places = np.broadcast_to(np.arange(token_ids.shape[1]), token_ids.shape)

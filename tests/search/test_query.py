@@ -15,9 +15,12 @@ from saywhere.search import Query
         ("a dog + snow - people", ["a dog", "snow"], ["people"]),
         ("  + a dog   -  a t-shirt + well-known", ["a dog", "well-known"], ["a t-shirt"]),
         ("rock+roll -5", ["rock+roll -5"], []),
+        ("a cat -people in a house +snow", ["a cat", "snow"], ["people in a house"]),
+        ("+a cat -t-shirt", ["a cat"], ["t-shirt"]),
+        ("a cat --people", ["a cat --people"], []),
     ],
 )
-def test_signs_that_stand_alone_part_phrases(text: str, wanted: list[str], unwanted: list[str]) -> None:
+def test_signs_after_a_space_part_phrases(text: str, wanted: list[str], unwanted: list[str]) -> None:
     query = Query.parse(text)
     assert (list(query.wanted), list(query.unwanted)) == (wanted, unwanted)
     assert list(query.phrases) == wanted + unwanted

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from saywhere.models.grounding import ImageVectors
-from saywhere.models.similarity import similarity_matrix
-from saywhere.search.scan import Question, best, estimates, nearest, similarities, unpack
+from saywhere.models.similarity import over_regions, similarity_matrix
+from saywhere.search.scan import Question, best, best_regions, estimates, nearest, similarities, unpack
 from saywhere.search.store import Stamp, Store
 from saywhere.search.vectors import Snapshot
 
@@ -50,6 +50,17 @@ def test_similarities_are_those_of_the_model(tmp_path, random_images, score, thr
     expected = similarity_matrix([image.vectors for image in images], words, score)
     expected[[3, 39]] = -np.inf
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 8, 21])
+def test_regions_of_equal_numbers_are_folded_to_the_best(size) -> None:
+    products = np.random.default_rng(size).integers(-99, 99, (5 * size, 4)).astype(np.int32)
+    counts = np.full(5, size)
+    for score in ("max", "fragments"):
+        found = best_regions(products, counts, score)
+        np.testing.assert_array_equal(found, over_regions(products, counts, score))
+    np.testing.assert_array_equal(best_regions(products, counts, "max"), products.reshape(5, size, 4).max(axis=1))
+    assert best_regions(products[:0], counts[:0], "max").shape == (0, 4)
 
 
 def test_an_unwanted_word_counts_against_an_image(tmp_path, random_images) -> None:

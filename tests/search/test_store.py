@@ -17,6 +17,7 @@ import pytest
 from saywhere import UserError
 from saywhere.models.grounding import ImageVectors
 from saywhere.search import store as stores
+from saywhere.search.database import explained
 from saywhere.search.store import Stamp, Store
 
 FACTS = {"size": "24", "digest": "d", "model": "m"}
@@ -175,7 +176,7 @@ def test_a_full_disk_leaves_the_index_as_it_was(tmp_path, random_images, monkeyp
 
 
 def test_a_full_disk_is_reported_as_one_where_sqlite_meets_it(tmp_path) -> None:
-    with Store(tmp_path, FACTS) as store, pytest.raises(OSError, match="No space") as error, store._explained():
+    with pytest.raises(OSError, match="No space") as error, explained(tmp_path / stores.DATABASE):
         raise sqlite3.OperationalError("database or disk is full")
     assert error.value.errno == errno.ENOSPC
 

@@ -32,19 +32,21 @@ def calibrate(
 
     A region is right with an IoU of 0.5 with a true one; its score is a logistic regression on its logit and on how
     sure the model was of its words. A phrase's is one on how well it fits the image, and on the classes; with it the
-    weight of the classes in placing phrases is chosen. All is stored in the model's configuration; weights stay.
+    weight of the classes in placing phrases is chosen. For both, only the one image of ten counts that taught the
+    classes nothing. All is stored in the model's configuration; weights stay.
     """
     from saywhere import data as datasets
     from saywhere.training import calibration, presence
     from saywhere.training.dataset import evenly
 
     sets = [datasets.read(each, format, split) for each in data]
-    chosen = [evenly(samples, limit) for samples in sets]
     source = "; ".join(f"{samples.name}, split {samples.split}" for samples in sets)
     if part is Part.densecap:
+        chosen = [evenly(samples, limit) for samples in sets]
         found = calibration.calibrate(model, [sample for each in chosen for sample in each], source, device)
         typer.echo(f"{model}: calibration {', '.join(f'{value:g}' for value in found)}, from {source}")
     else:
+        chosen = [evenly(presence.held_out(model, samples), limit) for samples in sets]
         config = presence.calibrate(model, chosen, source, device)
         typer.echo(
             f"{model}: presence {config.presence}, of rare nouns {config.rare_presence}; weight of the classes "

@@ -14,7 +14,6 @@ from saywhere.cli.options import (
     Device,
     Engine,
     Images,
-    IndexFolder,
     Model,
     Precision,
     Regions,
@@ -26,6 +25,7 @@ from saywhere.cli.options import (
 )
 from saywhere.cli.progress import keep_each, printable, report_skipped
 from saywhere.cli.sharding import Sharding, work_on
+from saywhere.cli.stores import Collection, CollectionShards, IndexFolder, Replicas, Store, StoreKind, Url, Where
 from saywhere.errors import UserError
 from saywhere.video.times import parse_duration
 
@@ -41,7 +41,12 @@ class Launcher(StrEnum):
 
 def index(
     paths: Images,
-    folder: IndexFolder,
+    folder: IndexFolder = None,
+    store: Store = StoreKind.folder,
+    url: Url = None,
+    collection: Collection = None,
+    shards_of_collection: CollectionShards = None,
+    replicas: Replicas = None,
     repair: bool = typer.Option(False, "--repair", help="Look for damaged vectors first, and embed their images anew."),
     components: int | None = typer.Option(
         None,
@@ -84,7 +89,8 @@ def index(
     def load(name: str) -> saywhere.Model:
         return load_model(name, Runtime(device, engine, threads, precision), change, "aligner")
 
-    with saywhere.Index(folder, model, load=load) as made, explain_oom(batch):
+    place = Where(folder, store, url, collection, shards_of_collection, replicas).place()
+    with saywhere.Index(place, model, load=load) as made, explain_oom(batch):
         if sharding is not None:
             _index_shards(made, paths, sharding, batch, regions, components)
             return
@@ -134,8 +140,11 @@ def _index_shards(
 
 
 def _report(made: saywhere.Index, changes: saywhere.search.Changes) -> None:
+    from saywhere.search.store import Store as EmbeddedStore
+
     typer.echo(str(changes))
-    if len(made) >= LARGE and not made.store.snapshot().extent.components:
+    store = made.store
+    if len(made) >= LARGE and isinstance(store, EmbeddedStore) and not store.snapshot().extent.components:
         note = f"note: a search of {len(made):,} images takes a tenth of the time with codes: --components 64"
         typer.echo(note, err=True)
     for name, damage in changes.damaged.items():

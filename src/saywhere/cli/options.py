@@ -110,7 +110,6 @@ ShardNumber = Annotated[
 RetryFailed = Annotated[
     bool, typer.Option("--retry-failed", help="Also take up finished shards again that had images skipped.")
 ]
-IndexFolder = Annotated[Path, typer.Option("--index", metavar="DIR", help="Folder of the index.")]
 DataRoot = Annotated[
     Path | None, typer.Option("--data", metavar="ROOT", help="Folder of the data set, or a .jsonl file.")
 ]

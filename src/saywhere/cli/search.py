@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json as json_format
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from saywhere.cli.loading import Runtime, load_model
-from saywhere.cli.options import Device, Engine, IndexFolder, Model, Precision, Set, Threads
+from saywhere.cli.options import Device, Engine, Model, Precision, Set, Threads
 from saywhere.cli.progress import printable
+from saywhere.cli.stores import Collection, IndexFolder, Store, StoreKind, Url, Where
 
 if TYPE_CHECKING:
     import saywhere
@@ -21,13 +22,16 @@ NUMBERS = ("", "similarity", "probability")
 
 
 def search(
-    folder: IndexFolder,
     query: str | None = typer.Argument(
         None,
         metavar="QUERY",
         show_default=False,
         help="A sentence, or phrases with + and - between them: 'a dog + snow - people'.",
     ),
+    index: IndexFolder = None,
+    store: Store = StoreKind.folder,
+    url: Url = None,
+    collection: Collection = None,
     image: Path | None = typer.Option(None, metavar="FILE", help="Find images like this one, instead of by words."),
     within: Path | None = typer.Option(None, metavar="FILE", help="Find the regions of this one image that fit best."),
     top: int = typer.Option(10, min=1, metavar="K", help="At most K images, the best."),
@@ -57,13 +61,14 @@ def search(
     def load(name: str) -> saywhere.Model:
         return load_model(name, Runtime(device, engine, threads, precision), change, "aligner")
 
-    with saywhere.Index(folder, model, load=load, threads=threads) as index:
+    with saywhere.Index(Where(index, store, url, collection).place(), model, load=load, threads=threads) as opened:
         if query is not None:
-            _warn_of_unknown_words(index.model, query)
+            _warn_of_unknown_words(opened.model, query)
         if query is not None and within is not None:
-            _show_regions(index.regions(query, within, top=top), json)
+            _show_regions(opened.regions(query, within, top=top), json)
             return
-        hits = index.search(query, image=image, top=top, exact=exact)
+        hits = opened.search(query, image=image, top=top, exact=exact)
+        names = {} if out is None else _drawings(opened, hits, out)
     if json:
         for hit in hits:
             typer.echo(json_format.dumps(hit.to_dict()))
@@ -71,8 +76,10 @@ def search(
         _print_hits(hits)
     _say_if_improbable(hits)
     if out is not None:
-        _draw(hits, out)
+        _draw(hits, names)
         typer.echo(f"written: {out}", err=json)
+        if others := len({*out.glob("*")} - {*names.values()}):
+            typer.echo(f"note: {out} also has files that are not of this search ({others})", err=True)
 
 
 def _warn_of_unknown_words(model: saywhere.Model, query: str) -> None:
@@ -146,7 +153,21 @@ def _short(path: str) -> str:
     return printable(str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path)
 
 
-def _draw(hits: Sequence[saywhere.Hit], out: Path) -> None:
+def _drawings(index: saywhere.Index, hits: Sequence[saywhere.Hit], out: Path) -> dict[int, Path]:
+    """Where hits are drawn, by their numbers; never over an image of the index."""
+    from saywhere.errors import UserError
+    from saywhere.search.indexing import absolute
+
+    names: dict[int, Path] = {}
+    for number, hit in enumerate(hits, 1):
+        moment = "" if hit.time is None else f"-{hit.time}s"
+        name = names[number] = out / f"{number:03}-{Path(hit.image).stem}{moment}.jpg"
+        if absolute(name) in index.store or str(name.resolve()) in index.store:
+            raise UserError(f"{name}: is an image of the index and would be written over; give another --out")
+    return names
+
+
+def _draw(hits: Sequence[saywhere.Hit], names: Mapping[int, Path]) -> None:
     from saywhere.drawing import draw_sentence
     from saywhere.errors import UserError
     from saywhere.inference.outputs import DRAWN_SIDES, resized, save_image
@@ -161,8 +182,7 @@ def _draw(hits: Sequence[saywhere.Hit], out: Path) -> None:
             continue
         found = hit.regions
         drawn = draw_sentence(pixels, found.boxes, (found.width, found.height), found.captions or ())
-        moment = "" if hit.time is None else f"-{hit.time}s"
-        save_image(out / f"{number:03}-{Path(hit.image).stem}{moment}.jpg", drawn)
+        save_image(names[number], drawn)
     for error in missing:
         typer.echo(f"not drawn: {printable(str(error))}", err=True)
     if missing:

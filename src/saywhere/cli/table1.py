@@ -28,7 +28,7 @@ def table1(
     plan = plans.load(recipe, changes or [])
     folder = out or Path("runs") / plan.name
     command = shlex.join(["saywhere", *sys.argv[1:]])
-    with Meteor() as meteor:  # before the work: it says at once if Java is missing
+    with Meteor() as meteor:  # before the work: it says at once if pycocoevalcap is missing
         results = compare(plan, folder, meteor)
     paths = write_table(results, folder, command)
     typer.echo(markdown(results, command))

@@ -144,6 +144,7 @@ class AlignerConfig(SystemConfig):
         self.require(self.embed_dim % self.encoders == 0, "embed_dim", f"a multiple of the {self.encoders} encoders")
         self.require_choice((("regions", RegionKind), ("score", Score), ("loss", Loss)))
         self.require_choice((("cell", Cell), ("normalize", Normalize)))
+        self.require(self.parses is not None or not self.relations, "relations", "empty without parses")
         if self.parses is not None:
             self.require(not self.sentence_token, "sentence_token", "false with parses: no relation is the sentence")
             self.require(self.phrase_weight == 0, "phrase_weight", "0 with parses: phrases have words")

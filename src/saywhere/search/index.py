@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from saywhere import DEFAULT_MODEL, loading
-from saywhere.configs.aligner import Score
 from saywhere.errors import UserError
 from saywhere.images import ImageLike, LoadedImage
 from saywhere.inference import Source
@@ -129,8 +128,8 @@ class Index:
             if self._store is not None and self._model.engine.vectors_digest() != self._store.facts["digest"]:
                 made = self._store.facts["model"]
                 raise UserError(
-                    f"{self.folder}: was made by another model (then named {made}) than {self._model.name}; give the "
-                    "same --model, or index into another folder"
+                    f"{self.place}: was made by another model (then named {made}) than {self._model.name}, or by "
+                    "another --precision, --engine or --set of it; give those of then, or make another index"
                 )
             self._checked = self._store is not None
         return self._model
@@ -235,11 +234,11 @@ class Index:
         if top < 1:
             raise UserError(f"top is at least 1, not {top}")
         parsed = Query.parse(query) if isinstance(query, str) else query
-        question = self._image_question(image) if parsed is None else self._text_question(parsed)
+        phrases = None if parsed is None else PhrasesInImages(self.model, parsed)
+        question = self._image_question(image) if phrases is None else phrases.question()
         found = self.store.nearest(question, top, exact=exact, threads=self._workers)
-        if parsed is None:
+        if phrases is None:
             return [Hit(v.name, value, Regions.empty(v.width, v.height, v.name), time=t) for value, v, t in found]
-        phrases = PhrasesInImages(self.model, parsed)
         placed = [phrases.find(vectors) for _, vectors, _ in found]
         rows = zip(found, placed, strict=True)
         return [Hit(v.name, value, there.regions, there.probability, t) for (value, v, t), there in rows]
@@ -268,22 +267,13 @@ class Index:
 
         return self._threads or available_threads()
 
-    def _text_question(self, query: Query) -> Question:
-        texts = self.model.embed_text(list(query.phrases))
-        signs = [1.0] * len(query.wanted) + [-1.0] * len(query.unwanted)
-        weights = np.repeat(np.array(signs, np.float32), [len(text) for text in texts])
-        return Question(np.concatenate([text.vectors for text in texts]), weights[:, None], self._score)
-
     def _image_question(self, image: Any) -> Question:
         """The regions of an image in place of words, all of one length: strong ones are not to outweigh the others."""
         vectors = self.model.embed(image).vectors
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
         weights = np.full((len(vectors), 1), 1 / len(vectors), np.float32)
-        return Question(vectors / np.maximum(lengths, 1e-9), weights, self._score)
-
-    @property
-    def _score(self) -> Score:
-        return self.model.require("aligner", "search").config.score
+        score = self.model.require("aligner", "search").config.score
+        return Question(vectors / np.maximum(lengths, 1e-9), weights, score)
 
     def close(self) -> None:
         """Let go of the files."""

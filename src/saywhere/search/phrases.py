@@ -19,6 +19,7 @@ from saywhere.models.placing import Evidence, cut_phrases, word_fits
 from saywhere.regions import Regions
 from saywhere.search.commonness import commonness_of
 from saywhere.search.query import Query
+from saywhere.search.scan import Question
 
 LIKELY = 0.05
 """What is looked for is probably in none of the images if each shows it with a lower probability (docs/search.md)."""
@@ -54,14 +55,23 @@ class PhrasesInImages:
     def __init__(self, model: Model, query: Query) -> None:
         self._model, self._aligner = model, model.require("aligner", "search")
         self.phrases = tuple(cut_phrases(query.wanted[0])) if len(query.wanted) == 1 else query.wanted
-        texts = model.embed_text([*self.phrases, *query.unwanted, *query.wanted])
-        self._texts, rest = texts[: len(self.phrases)], texts[len(self.phrases) :]
-        self._unwanted, self._wanted = rest[: len(query.unwanted)], rest[len(query.unwanted) :]
+        texts = list(dict.fromkeys((*self.phrases, *query.phrases)))
+        known = dict(zip(texts, model.embed_text(texts), strict=True))
+        self._texts, self._wanted, self._unwanted = (
+            [known[text] for text in some] for some in (self.phrases, query.wanted, query.unwanted)
+        )
         placer = model.placer("aligner")
         self._least = placer.least()
         self._unknown = np.array([placer.is_unknown(phrase) for phrase in self.phrases], bool)
         self._rarest = commonness_of(self._aligner.vocabulary).rarest(self.phrases)
         self._rare = np.array([placer.is_rare(phrase) for phrase in (*self.phrases, *query.unwanted)], bool)
+
+    def question(self) -> Question:
+        """Return the query as images are compared with it."""
+        texts = [*self._wanted, *self._unwanted]
+        signs = [1.0] * len(self._wanted) + [-1.0] * len(self._unwanted)
+        weights = np.repeat(np.array(signs, np.float32), [len(text) for text in texts])
+        return Question(np.concatenate([text.vectors for text in texts]), weights[:, None], self._aligner.config.score)
 
     def find(self, image: ImageVectors) -> Placed:
         """Return where the query is in an image."""

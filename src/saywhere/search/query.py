@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from saywhere.errors import UserError
 from saywhere.text import tokenize
 
-_SIGN = re.compile(r"(?:^|\s)([+-])(?=\s|$)")
+_SIGN = re.compile(r"(?:^|\s)([+-])(?=\s|$|[^\W\d])")
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,13 @@ class Query:
 
     @classmethod
     def parse(cls, text: str) -> Query:
-        """Read phrases with ``+`` or ``-`` between them, which stand alone: hyphens in words do not count.
+        """Read phrases with ``+`` or ``-`` before them: a sign follows a space, hyphens in words do not count.
 
         Example:
             >>> Query.parse("a dog + snow - people in t-shirts")
             Query(wanted=('a dog', 'snow'), unwanted=('people in t-shirts',))
+            >>> Query.parse("a cat -people")
+            Query(wanted=('a cat',), unwanted=('people',))
         """
         first, *rest = _SIGN.split(text)
         signed = [*([("+", first)] if first.strip() or not rest else []), *zip(rest[::2], rest[1::2], strict=True)]

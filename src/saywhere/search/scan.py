@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import numpy as np
 
 from saywhere.configs.aligner import Score
 from saywhere.models.similarity import over_regions
+from saywhere.search.products import byte_products, half_products, to_bytes
 from saywhere.search.vectors import Snapshot
 
 NUMBERS = 1 << 18
-"""Numbers that are unpacked together: they stay in a processor's cache."""
+"""Numbers that are unpacked, or products that are made, together: they stay in a processor's cache."""
 EXPONENTS = np.float32(2.0**112)
 """Between numbers in half precision whose bits stand where single precision has them, and what they mean."""
 BITS = np.int32(-0x70000001)
 """All but the three bits of the exponent that half precision does not have; they hold copies of the sign."""
 ALONE = 1 << 18
 """Multiplications up to which OpenBLAS, which NumPy brings, uses one thread."""
+S = TypeVar("S", bound=Sequence[Any])
 FEW = 8
 """Rows that are worth a multiplication of their own; large questions are not searches, but evaluations."""
 TOGETHER = 16
@@ -48,9 +51,7 @@ class Question:
 def similarities(snapshot: Snapshot, question: Question, threads: int = 1) -> np.ndarray:
     """Return the similarity of each image of a snapshot with each query ``(E, Q)``; ``-inf`` for forgotten ones."""
     found = np.empty((snapshot.extent.entries, question.weights.shape[1]), np.float32)
-    _scan(
-        snapshot, question, (0, len(found)), lambda rows: unpack(snapshot.vectors[rows]), question.words, found, threads
-    )
+    _scan_vectors(snapshot, question, 0, found, threads)
     found[~snapshot.alive] = -np.inf
     return found
 
@@ -58,10 +59,14 @@ def similarities(snapshot: Snapshot, question: Question, threads: int = 1) -> np
 def estimates(snapshot: Snapshot, question: Question, threads: int = 1) -> np.ndarray:
     """Return :func:`similarities` by the codes of the vectors, where there are codes: nearly the same, much sooner."""
     found = np.empty((snapshot.extent.entries, question.weights.shape[1]), np.float32)
-    coded, words = snapshot.extent.coded, question.words @ snapshot.decoder
-    _scan(snapshot, question, (0, coded), lambda rows: snapshot.codes[rows].astype(np.float32), words, found, threads)
-    rest = (coded, len(found))
-    _scan(snapshot, question, rest, lambda rows: unpack(snapshot.vectors[rows]), question.words, found, threads)
+    coded = snapshot.extent.coded
+    columns, worth = to_bytes(question.words @ snapshot.decoder)
+    weighed = replace(question, weights=question.weights * worth[:, None])
+    step = NUMBERS // max(1, columns.shape[1])
+    _scan(
+        snapshot, weighed, (0, coded), lambda rows: byte_products(snapshot.codes[rows], columns), step, found, threads
+    )
+    _scan_vectors(snapshot, question, coded, found, threads)
     found[~snapshot.alive] = -np.inf
     return found
 
@@ -79,51 +84,88 @@ def nearest(
         threads: that share the images.
     """
     wanted = max(CANDIDATES, EACH * top)
-    if exact or not snapshot.extent.coded or snapshot.extent.entries <= 2 * wanted:
+    if exact or not snapshot.extent.coded or snapshot.extent.entries <= wanted:
         values = similarities(snapshot, question, threads)[:, 0]
         chosen = best(values, top)
         return chosen, values[chosen]
     candidates = np.sort(best(estimates(snapshot, question, threads)[:, 0], wanted))
-    parts = np.array_split(candidates, -(-len(candidates) // TOGETHER))
-    with ThreadPoolExecutor(threads) as pool:
-        values = np.concatenate(list(pool.map(lambda part: _compare(snapshot, question, part.tolist()), parts)))
+    values = np.empty(len(candidates), np.float32)
+
+    def compare(part: range) -> None:
+        for start in part:
+            some = slice(start, start + TOGETHER)
+            values[some] = _compare(snapshot, question, candidates[some])
+
+    _share(compare, range(0, len(candidates), TOGETHER), threads)
     chosen = best(values, top)
     return candidates[chosen], values[chosen]
 
 
-def _compare(snapshot: Snapshot, question: Question, entries: list[int]) -> np.ndarray:
+def _compare(snapshot: Snapshot, question: Question, entries: np.ndarray) -> np.ndarray:
     """The similarities of some images with one query, by their whole vectors."""
-    vectors = np.concatenate([snapshot.vectors[snapshot.rows(entry)] for entry in entries])
-    products = multiply(unpack(vectors), np.ascontiguousarray(question.words.T))
-    return over_regions(products, snapshot.entries["count"][entries], question.score) @ question.weights[:, 0]
+    counts = snapshot.entries["count"][entries].astype(np.int64)
+    offsets = snapshot.starts[entries] - (np.cumsum(counts) - counts)
+    rows = np.repeat(offsets, counts) + np.arange(counts.sum())
+    vectors = snapshot.vectors.take(rows, axis=0, mode="clip")  # unlike concatenate, other threads go on meanwhile
+    products = half_products(vectors, np.ascontiguousarray(question.words.T, np.float32))
+    return best_regions(products, counts, question.score) @ question.weights[:, 0]
+
+
+def best_regions(products: np.ndarray, counts: np.ndarray, score: Score) -> np.ndarray:
+    """Return :func:`saywhere.models.similarity.over_regions`; other threads go on meanwhile if all counts are equal."""
+    size = int(counts[0]) if len(counts) else 0
+    if score != "max" or not size or (counts != size).any():
+        return over_regions(products, counts, score)
+    left = products.reshape(len(counts), size, -1)
+    while (size := left.shape[1]) > 1:
+        half = size // 2
+        folded = np.maximum(left[:, :half], left[:, half : 2 * half])
+        if size % 2:
+            np.maximum(folded[:, 0], left[:, -1], out=folded[:, 0])
+        left = folded
+    return left[:, 0]
+
+
+def _scan_vectors(snapshot: Snapshot, question: Question, first: int, found: np.ndarray, threads: int) -> None:
+    """Fill ``found`` by whole vectors, from one entry on."""
+    columns = np.ascontiguousarray(question.words.T, np.float32)
+
+    def products(rows: slice) -> np.ndarray:
+        return multiply(unpack(snapshot.vectors[rows]), columns)
+
+    _scan(snapshot, question, (first, len(found)), products, NUMBERS // max(columns.shape), found, threads)
 
 
 def _scan(
     snapshot: Snapshot,
     question: Question,
     entries: tuple[int, int],
-    load: Callable[[slice], np.ndarray],
-    words: np.ndarray,
+    products: Callable[[slice], np.ndarray],
+    step: int,
     found: np.ndarray,
     threads: int,
 ) -> None:
-    """Fill ``found`` from one entry to another: ``load`` gives the vectors of some regions, ``words`` are like them."""
-    starts, columns = snapshot.starts, np.ascontiguousarray(words.T, np.float32)
+    """Fill ``found`` from one entry to another; ``products`` gives those of some regions, about ``step``, and words."""
+    starts, step = snapshot.starts, max(1, step)
     counts = snapshot.entries["count"].astype(np.int64)
-    step = max(1, NUMBERS // max(columns.shape))
     edges = np.searchsorted(starts, np.arange(starts[entries[0]], starts[entries[1]] + step, step)).clip(*entries)
     pairs = [(a, b) for a, b in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True) if a < b]
 
     def compare(part: Sequence[tuple[int, int]]) -> None:
         for first, last in part:
-            products = multiply(load(slice(int(starts[first]), int(starts[last]))), columns)
-            found[first:last] = over_regions(products, counts[first:last], question.score) @ question.weights
+            rows = slice(int(starts[first]), int(starts[last]))
+            found[first:last] = best_regions(products(rows), counts[first:last], question.score) @ question.weights
 
-    if threads == 1 or len(pairs) < 2 * threads:
-        compare(pairs)
+    _share(compare, pairs, threads)
+
+
+def _share(work: Callable[[S], None], parts: S, threads: int) -> None:
+    """Do the parts of some work, by threads if there are enough of them; a thread takes its parts at once."""
+    if threads == 1 or len(parts) < 2 * threads:
+        work(parts)
     else:
         with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(compare, [pairs[number::threads] for number in range(threads)]))
+            list(pool.map(work, [parts[number::threads] for number in range(threads)]))
 
 
 def multiply(vectors: np.ndarray, columns: np.ndarray) -> np.ndarray:

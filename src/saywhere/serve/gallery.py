@@ -32,7 +32,7 @@ def small_copy(index: Index, path: str, time: float | None = None) -> bytes:
     """
     moment = "" if time is None else f" at {time} seconds"
     name = path if time is None else moment_name(path, time)
-    if MARK in path or index.store.find(name) is None:
+    if MARK in path or name not in index.store:
         raise Problem(404, f"the index has no image {path[:200]}{moment}")
     pixels = open_found(path, time, SIDE).pixels
     pixels.thumbnail((SIDE, SIDE))

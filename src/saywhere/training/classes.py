@@ -43,6 +43,9 @@ DIRECTIONS = (400, 96)
 
 The other features all teach.
 """
+FLAT = 0.1
+"""Features are divided by their deviation, but by this share of the median one at least: half of the units of an
+embedding are hardly ever above 0, and must not count for much when they are."""
 DROPOUT, DECAY, RATE, BATCH = 0.2, 0.3, 3e-3, 512
 HELD_OUT = 10
 """One image of so many is held out, by its name: these make probabilities right."""
@@ -241,7 +244,8 @@ def _fit_layer(
     torch.manual_seed(seed)
     rows = _choose_rows(boxes.nouns, generator.permutation(np.flatnonzero(use)))
     inputs = torch.from_numpy(boxes.features[rows].astype(np.float32))
-    mean, scale = inputs.mean(dim=0), inputs.std(dim=0) + 1e-3
+    mean, spread = inputs.mean(dim=0), inputs.std(dim=0)
+    scale = spread.clamp(min=max(FLAT * spread.median().item(), 1e-3))
     inputs = inputs.sub_(mean).div_(scale)
     basis = _basis(inputs, network.config)
     inputs, allowed, prior = inputs @ basis, allowed[rows], prior[rows]

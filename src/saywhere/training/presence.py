@@ -65,6 +65,18 @@ def absent(own: Sequence[Sequence[str]], words: Sequence[set[str]], seed: int = 
         yield found
 
 
+def held_out(folder: str | Path, samples: Sequence[Sample]) -> Sequence[Sample]:
+    """Return the images that taught a model's classes nothing: of their own images classes are too sure.
+
+    They are all if the model has no classes, and one of ten otherwise, see :func:`saywhere.training.classes.collect`.
+    """
+    if "classes" not in Bundle.read(folder).configs:
+        return samples
+    from saywhere.training.classes import is_held_out  # this needs torch
+
+    return [sample for sample in samples if is_held_out(sample.image)]
+
+
 def collect(model: Model, samples: Sequence[Sample], seed: int = 0) -> list[Collected]:
     """Return the evidence of phrases of images, and of phrases of other images that they do not show.
 

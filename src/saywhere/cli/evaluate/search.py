@@ -23,6 +23,9 @@ def search(
     calibrate: bool = typer.Option(
         False, "--calibrate", help="Write the weights of the probability of a hit, fitted here, into --model's options."
     ),
+    url: str | None = typer.Option(
+        None, metavar="URL", help="Also compare with a Qdrant server, or with its client's own engine (:memory:)."
+    ),
     change: options.Set = None,
     limit: options.Limit = None,
     out: options.Out = Path("evaluation"),
@@ -44,13 +47,15 @@ def search(
     name, loaded = model or DEFAULT_MODEL, load_model(model, Runtime(device, engine, threads), change, "aligner")
     about = {"format": format, "split": split, "limit": limit, "batch": batch}
     with session(data, out, model=name, change=change, **about) as now:
-        result = run(loaded, now, regions, components, queries, model if calibrate else None)
+        result = run(loaded, now, regions, components, queries, model if calibrate else None, url)
         found = result.recall
         typer.echo(
             f"R@1 {found.r1:.3f}, R@5 {found.r5:.3f}, R@10 {found.r10:.3f}, median rank {found.median_rank:g} "
             f"({found.queries} queries); by codes alone R@1 {result.code_recall.r1:.3f}, and they put "
             f"{result.overlap:.4f} of the ten best into their first tenth"
         )
+        if (served := result.served) is not None:
+            typer.echo(f"Qdrant: {served.overlap:.4f} of the ten best are found too ({served.queries} sentences)")
         if result.hit is not None:
             typer.echo(f"phrases: {result.hit:.3f} right in the first image ({result.phrases} phrases)")
         if (there := result.presence) is not None:

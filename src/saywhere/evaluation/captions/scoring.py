@@ -28,7 +28,8 @@ def score_files(predictions: Path, session: Session) -> metrics.CaptionScores:
     Raises:
         UserError: a file cannot be read, they have no image in common, or what measures is not installed.
     """
-    with meteor.Meteor() as scorer:  # before the work: it reports at once if Java is missing
+    meteor.find_java()  # before the work: the tokenizer needs it
+    with meteor.Meteor() as scorer:
         found, true = read_captions(predictions), read_references(session.data)
         names = [name for name, texts in true.items() if texts][: session.limit]
         if not names:

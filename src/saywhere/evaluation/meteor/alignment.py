@@ -1,0 +1,134 @@
+"""The alignment of a hypothesis with a reference: which of their possible matches count (METEOR 1.5, section 2).
+
+A beam search over the words of the reference, from the left, keeps alignments that cover more words, then those in
+fewer chunks, then those with less distance. How it covers, counts and breaks ties is what the authors' program was
+observed to do, which in parts is not what the paper says:
+
+- A match of a stem or a synonym covers nothing, and a paraphrase of n words n // 2, in each text. A match whose words
+  no other match has is taken without a choice.
+- A chunk counts when it ends, so among partial alignments the last one of each is free.
+- A match costs the distances of the earlier options at its word; none, those of all.
+- Ties go to the earlier option, none being the last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+BEAM = 40
+CHUNK = 1 << 40
+COVER = CHUNK << 40
+EXACT, STEM, SYNONYM, PARAPHRASE = range(4)
+
+
+class Match(NamedTuple):
+    """Hold words of the reference and of the hypothesis that mean the same: start and count, and how they match."""
+
+    reference: int
+    reference_words: int
+    hypothesis: int
+    hypothesis_words: int
+    module: int
+
+
+Chain = tuple["Chain | None", Match]
+"""Matches, the last one first."""
+Path = tuple[int, int, int, int, "Chain | None"]
+"""Cost, hypothesis words in use, next free word of the reference, end of the open chunk or -1, matches."""
+
+
+def align(options: dict[int, list[Match]], reference_words: int) -> tuple[list[Match], int]:
+    """Return the matches of the best alignment, the last one first, and its number of chunks.
+
+    Args:
+        options: the possible matches that begin at a word of the reference, in the order in which they are tried.
+        reference_words: number of words of the reference.
+    """
+    forced = _forced(options)
+    paths: list[Path] = [(0, 0, 0, -1, None)]
+    sort = False
+    for word in range(reference_words):
+        if sort:
+            paths.sort(key=_cost)
+            del paths[BEAM:]
+        here = options.get(word)
+        if not here:
+            paths, sort = _gap(paths, word)
+        elif word in forced:
+            paths, sort = [_extended(path, here[0], 0) for path in paths], len(paths) > 1
+        else:
+            paths, sort = [new for path in paths for new in _choices(path, here, word)], True
+    paths.sort(key=_cost)
+    best = min(paths[:BEAM], key=_closed_cost)
+    matches: list[Match] = []
+    chain = best[4]
+    while chain:
+        chain, match = chain
+        matches.append(match)
+    return matches, _closed_cost(best) // CHUNK % CHUNK
+
+
+def _forced(options: dict[int, list[Match]]) -> set[int]:
+    """Words of the reference where a match begins whose words, in both texts, no other match has."""
+    references: dict[int, int] = {}
+    hypotheses: dict[int, int] = {}
+    for here in options.values():
+        for start, count, other, length, _ in here:
+            for word in range(start, start + count):
+                references[word] = references.get(word, 0) + 1
+            for word in range(other, other + length):
+                hypotheses[word] = hypotheses.get(word, 0) + 1
+    return {
+        start
+        for start, here in options.items()
+        if len(here) == 1
+        and all(references[word] == 1 for word in range(start, start + here[0][1]))
+        and all(hypotheses[word] == 1 for word in range(here[0][2], here[0][2] + here[0][3]))
+    }
+
+
+def _gap(paths: list[Path], word: int) -> tuple[list[Path], bool]:
+    """Return the paths after a word where no match begins, and whether any has changed."""
+    if all(path[3] < 0 or path[2] > word for path in paths):
+        return paths, False
+    return [path if path[3] < 0 or path[2] > word else _closed(path, 0) for path in paths], len(paths) > 1
+
+
+def _choices(path: Path, here: Sequence[Match], word: int) -> list[Path]:
+    if path[2] > word:
+        return [path]
+    used, distance = path[1], 0
+    new: list[Path] = []
+    for match in here:
+        if not used >> match[2] & ((1 << match[3]) - 1):
+            new.append(_extended(path, match, distance))
+            distance += abs(word - match[2])
+    new.append(_closed(path, distance))
+    return new
+
+
+def _extended(path: Path, match: Match, distance: int) -> Path:
+    cost, used, _, end, chain = path
+    start, count, other, length, module = match
+    cost += distance
+    if module == EXACT:
+        cost -= 2 * COVER
+    elif module == PARAPHRASE:
+        cost -= (count // 2 + length // 2) * COVER
+    if end >= 0 and end != other:
+        cost += CHUNK
+    return cost, used | ((1 << length) - 1) << other, start + count, other + length, (chain, match)
+
+
+def _closed(path: Path, distance: int) -> Path:
+    cost, used, free, end, chain = path
+    return cost + distance + (CHUNK if end >= 0 else 0), used, free, -1, chain
+
+
+def _cost(path: Path) -> int:
+    return path[0]
+
+
+def _closed_cost(path: Path) -> int:
+    return path[0] + (CHUNK if path[3] >= 0 else 0)

@@ -1,0 +1,102 @@
+"""The paraphrases of METEOR 1.5, compiled once into arrays that are mapped into memory."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from saywhere.evaluation.meteor.paraphrases import STEP, Hashes, Ids, Paraphrases, byte_values
+from saywhere.web.runtime import cache_folder
+
+NAMES = ("hashes", "starts", "targets")
+FORMAT = 1
+CHUNK = 1 << 22
+
+
+def load_paraphrases(source: Path) -> Paraphrases:
+    """Return the paraphrases of a file, from the user's cache if they are there; else they are put there.
+
+    Where nothing can be written they are compiled anew each time.
+    """
+    folder = cache_folder() / f"meteor-paraphrases-{FORMAT}-{source.stat().st_size}"
+    if kept := _read(folder):
+        return Paraphrases(*kept)
+    print("METEOR: compiling the paraphrases, which takes half a minute, once", file=sys.stderr)
+    arrays = compile_table(source)
+    try:
+        _write(folder, arrays)
+    except OSError as error:
+        if not _read(folder):  # another process may have been faster
+            print(f"METEOR: the paraphrases are not kept: {error}", file=sys.stderr)
+    return Paraphrases(*arrays)
+
+
+def _read(folder: Path) -> tuple[Hashes, Ids, Ids] | None:
+    """Map the arrays in a folder; None if they are not all there and whole."""
+    try:
+        hashes, starts, targets = (np.load(folder / f"{name}.npy", mmap_mode="r") for name in NAMES)
+    except (OSError, ValueError, EOFError):
+        return None
+    whole = len(starts) == len(hashes) + 1 and int(starts[-1]) == len(targets)
+    return (hashes, starts, targets) if whole else None
+
+
+def _write(folder: Path, arrays: tuple[Hashes, Ids, Ids]) -> None:
+    """Put the arrays into a folder, which is there when they are complete, and not before."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".meteor-", ignore_cleanup_errors=True) as temporary:
+        part = Path(temporary) / "part"
+        part.mkdir()
+        for name, array in zip(NAMES, arrays, strict=True):
+            np.save(part / f"{name}.npy", array)
+        shutil.rmtree(folder, ignore_errors=True)  # damaged
+        os.replace(part, folder)
+
+
+def compile_table(source: Path) -> tuple[Hashes, Ids, Ids]:
+    """Return the arrays of :class:`Paraphrases`, from lines in turn of a probability, a phrase and its paraphrase."""
+    values, parts, seen = byte_values(), list[Hashes](), 0
+    for block in _blocks(source):
+        hashes = line_hashes(block, values)
+        parts.append(hashes[(np.arange(len(hashes)) + seen) % 3 > 0])
+        seen += len(hashes)
+    pairs = np.concatenate(parts)
+    hashes, ids = np.unique(pairs[: len(pairs) // 2 * 2], return_inverse=True)
+    ids = ids.reshape(-1, 2).astype(np.uint32)
+    order = np.argsort(ids[:, 0], kind="stable")
+    starts = np.searchsorted(ids[order, 0], np.arange(len(hashes) + 1)).astype(np.uint32)
+    return hashes, starts, ids[order, 1]
+
+
+def _blocks(source: Path) -> Iterator[bytes]:
+    """Whole lines, some at a time."""
+    rest = b""
+    with gzip.open(source) as stream:
+        while block := stream.read(CHUNK):
+            whole, end, rest = (rest + block).rpartition(b"\n")
+            if end:
+                yield whole + end
+    if rest:
+        yield rest + b"\n"
+
+
+def line_hashes(block: bytes, values: Hashes) -> Hashes:
+    """Return the number of each line: the sum of its bytes' values, times one more factor with each byte."""
+    text = np.frombuffer(block, np.uint8)
+    ends = np.flatnonzero(text == ord("\n"))
+    begins = np.concatenate(([0], ends[:-1] + 1))
+    sums = np.concatenate((np.zeros(1, np.uint64), np.cumsum(values[text] * _powers(STEP, len(text)))))
+    return (sums[ends] - sums[begins]) * _powers(pow(STEP, -1, 1 << 64), len(text))[begins]
+
+
+def _powers(base: int, count: int) -> Hashes:
+    factors = np.full(count, base, np.uint64)
+    factors[0] = 1
+    return np.multiply.accumulate(factors)

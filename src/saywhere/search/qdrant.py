@@ -1,0 +1,342 @@
+"""A store in a Qdrant cluster: a point for each image, whose vectors the servers compare where they lie.
+
+The similarity of Eq. 8, the sum over the words of their best region, is what Qdrant calls MAX_SIM. Nothing is
+approximated: without a graph (``m`` is 0) the servers compare all that they have. What an image needs to be shown and
+brought up to date is the payload of its point.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from saywhere.errors import UserError
+from saywhere.models.grounding import ImageVectors
+from saywhere.models.similarity import over_regions
+from saywhere.search.points import (
+    IMAGE,
+    MOMENT,
+    REGIONS,
+    VIDEO,
+    image_of,
+    image_point,
+    path_of,
+    path_to_text,
+    point_id,
+    stamp_fields,
+    stamp_of,
+    video_of,
+    video_point,
+)
+from saywhere.search.scan import CANDIDATES, EACH, Question
+from saywhere.search.stamps import Stamp, Video
+from saywhere.search.stores import Found
+
+if TYPE_CHECKING:
+    from qdrant_client import QdrantClient, models
+
+VERSION = "1"
+"""Of the payloads; another one is refused."""
+MARK = "saywhere"
+"""In the metadata of a collection that is an index: its version."""
+PATIENCE = 300
+"""Seconds that an answer may take."""
+TOGETHER = 32
+"""Images that are written by one request: some 10 MB."""
+PAGE = 1000
+"""Points that are asked for by one request."""
+
+
+@dataclass(frozen=True)
+class Qdrant:
+    """Say that an index is a collection in Qdrant.
+
+    Args:
+        url: of a server. ``path:DIR`` and ``:memory:`` stand for the client's own engine, which holds all vectors in
+            the memory of this process: for trials.
+        collection: its name.
+        shards, replicas: of a new collection; as the servers are configured if None.
+        api_key: if None, what the environment has as ``QDRANT_API_KEY``.
+
+    Example:
+        >>> with saywhere.Index(saywhere.search.Qdrant("http://localhost:6333", "holiday")) as index:
+        ...     print(index.add("holiday/"))
+    """
+
+    url: str
+    collection: str = "saywhere"
+    shards: int | None = None
+    replicas: int | None = None
+    api_key: str | None = field(default=None, repr=False)
+
+    def __str__(self) -> str:
+        return f"{self.url} ({self.collection})"
+
+    @property
+    def folder(self) -> None:
+        """There is none."""
+
+    @property
+    def is_served(self) -> bool:
+        """Whether a server has it, and not the client's own engine."""
+        return "://" in self.url
+
+    def exists(self) -> bool:
+        """Return whether there is a collection of this name."""
+        with self.asking() as client:
+            return client.collection_exists(self.collection)
+
+    def open(self, facts: Mapping[str, str] | None = None) -> QdrantStore:
+        """Return the store; arguments and errors are those of :class:`QdrantStore`."""
+        return QdrantStore(self, facts)
+
+    def delete(self) -> None:
+        """Remove the collection."""
+        with self.asking() as client:
+            client.delete_collection(self.collection)
+
+    @cached_property
+    def _client(self) -> QdrantClient:
+        try:
+            from qdrant_client import QdrantClient
+        except ModuleNotFoundError:
+            way_out = "which is not installed: pip install 'saywhere[qdrant]'"
+            raise UserError(f"an index in Qdrant needs qdrant-client, {way_out}") from None
+        kind, _, folder = self.url.partition(":")
+        try:
+            if self.url == ":memory:":
+                return QdrantClient(self.url)
+            if kind == "path":
+                return QdrantClient(path=folder, force_disable_check_same_thread=True)
+            if not self.is_served:
+                raise ValueError("not a URL, such as http://localhost:6333")
+            key = self.api_key or os.environ.get("QDRANT_API_KEY")
+            return QdrantClient(url=self.url, api_key=key, timeout=PATIENCE, check_compatibility=False)
+        except (ValueError, RuntimeError) as error:
+            raise UserError(f"{self.url}: {error}") from error
+
+    @contextlib.contextmanager
+    def asking(self) -> Iterator[QdrantClient]:
+        """Yield the client, whose errors become those that a user knows."""
+        client = self._client
+        from qdrant_client.http.exceptions import ResponseHandlingException, UnexpectedResponse
+
+        try:
+            yield client
+        except ResponseHandlingException as error:
+            raise UserError(f"{self.url}: no Qdrant server answers ({error.source})") from error
+        except UnexpectedResponse as error:
+            raise UserError(f"{self.url}: the server answers {error.status_code}, {_reason(error.content)}") from error
+
+    def close(self) -> None:
+        """Let go of the connections; they are made anew when they are needed."""
+        client = self.__dict__.pop("_client", None)
+        if client is not None:
+            client.close()
+
+
+def _reason(content: bytes) -> str:
+    """What an answer says in Qdrant's form, or the beginning of another one, in a line."""
+    try:
+        return str(json.loads(content)["status"]["error"])
+    except (ValueError, KeyError, TypeError):
+        return " ".join(content.decode(errors="replace").split())[:200] or "without a reason"
+
+
+class QdrantStore:
+    """Keep the vectors of images in a collection of Qdrant, see :class:`saywhere.search.stores.ImageStore`.
+
+    The points of the same images are the same whoever writes them, so that several processes may write at a time.
+
+    Args:
+        place: of the collection.
+        facts: what a new one is made for. If None, it must exist.
+
+    Raises:
+        UserError: there is none, it is not an index of this version, or no server answers.
+    """
+
+    folder = None
+
+    def __init__(self, place: Qdrant, facts: Mapping[str, str] | None = None) -> None:
+        self._place, self._name = place, place.collection
+        with place.asking() as client:
+            if not client.collection_exists(self._name):
+                if facts is None:
+                    where = f"--store qdrant --url {place.url} --collection {self._name}"
+                    raise UserError(f"{place}: no index is here; make one: saywhere index PATH... {where}")
+                self._create(client, facts)
+            known = client.get_collection(self._name).config.metadata or {}
+        if known.get(MARK) != VERSION:
+            raise UserError(
+                f"{place}: is not an index of format {VERSION} (it says {known.get(MARK)}); give another --collection; "
+                "servers before Qdrant 1.16 keep no formats"
+            )
+        self.facts = {name: str(value) for name, value in known.items()}
+
+    def _create(self, client: QdrantClient, facts: Mapping[str, str]) -> None:
+        from qdrant_client import models
+
+        vectors = models.VectorParams(
+            size=int(facts["size"]),
+            distance=models.Distance.DOT,
+            datatype=models.Datatype.FLOAT16,
+            on_disk=True,
+            multivector_config=models.MultiVectorConfig(comparator=models.MultiVectorComparator.MAX_SIM),
+            hnsw_config=models.HnswConfigDiff(m=0),
+        )
+        client.create_collection(
+            self._name, {REGIONS: vectors}, shard_number=self._place.shards,
+            replication_factor=self._place.replicas, metadata={MARK: VERSION, **facts},
+        )  # fmt: skip
+        if self._place.is_served:  # the client's own engine has no use for them
+            for key in ("path", "kind"):
+                client.create_payload_index(self._name, key, models.PayloadSchemaType.KEYWORD)
+
+    # Reading
+
+    def __len__(self) -> int:
+        with self._place.asking() as client:
+            return client.count(self._name, _matching("kind", (IMAGE, MOMENT)), exact=True).count
+
+    def __contains__(self, name: str) -> bool:
+        return bool(self._retrieve([name]))
+
+    def load(self, name: str) -> ImageVectors | None:
+        """Return an image, or a moment, as it was embedded; None if it is not in the index."""
+        found = self._retrieve([name], [REGIONS])
+        return image_of(found[0])[0] if found and found[0].vector else None
+
+    def _retrieve(self, names: Sequence[str], vectors: Sequence[str] = ()) -> list[models.Record]:
+        with self._place.asking() as client:
+            ids = [point_id(name) for name in names]
+            return client.retrieve(self._name, ids, with_payload=bool(vectors), with_vectors=list(vectors))
+
+    def nearest(self, question: Question, top: int, *, exact: bool = False, threads: int = 1) -> list[Found]:
+        """Return the images that fit best, see :class:`saywhere.search.stores.ImageStore`.
+
+        The servers add what is wanted. What is not is subtracted of the images that have most of it, as many as codes
+        would put first.
+        """
+        from qdrant_client import models
+
+        if question.score != "max":
+            raise UserError(f"{self._place}: Qdrant does not know the score {question.score!r} of this model")
+        words, signs = question.words * np.abs(question.weights), np.sign(question.weights[:, 0])
+        wanted, unwanted = words[signs > 0], words[signs < 0]
+        chosen: list[str] | None = None
+        if len(unwanted):
+            most = max(CANDIDATES, EACH * top)
+            pros = {str(point.id): point.score for point in self._query(wanted, most)}
+            only = models.Filter(must=[models.HasIdCondition(has_id=list(pros))])
+            for point in self._query(unwanted, most, only) if pros else ():
+                pros[str(point.id)] -= point.score
+            chosen = sorted(pros, key=lambda name: -pros[name])[:top]
+            with self._place.asking() as client:
+                points = client.retrieve(self._name, chosen, with_payload=True, with_vectors=[REGIONS])
+        else:
+            points = self._query(wanted, top, payload=True, vectors=[REGIONS])
+        found = [Found(_similarity(image, question), image, time) for image, time in map(image_of, points)]
+        return sorted(found, key=lambda row: -row.similarity)
+
+    def _query(
+        self, words: np.ndarray, most: int, only: models.Filter | None = None, payload: bool = False,
+        vectors: Sequence[str] = (),
+    ) -> list[models.ScoredPoint]:  # fmt: skip
+        from qdrant_client import models
+
+        with self._place.asking() as client:
+            return client.query_points(
+                self._name, query=words.tolist(), using=REGIONS, limit=most, query_filter=only, with_payload=payload,
+                with_vectors=list(vectors),
+                search_params=models.SearchParams(exact=True) if self._place.is_served else None,
+            ).points  # fmt: skip
+
+    def stamps(self) -> dict[str, Stamp]:
+        """Return the stamp of every image, by its path; moments have none."""
+        return {path_of(payload): stamp_of(payload) for payload in self._payloads(IMAGE)}
+
+    def videos(self) -> dict[str, Video]:
+        """Return the videos, by their paths."""
+        found = map(video_of, self._payloads(VIDEO))
+        return {video.path: video for video in found}
+
+    def _payloads(self, kind: str) -> Iterator[dict[str, Any]]:
+        """What brings points of a kind up to date."""
+        fields, offset = ["path", "size", "changed", "hash", "state"], None
+        while True:
+            with self._place.asking() as client:
+                points, offset = client.scroll(self._name, _matching("kind", [kind]), PAGE, offset=offset,
+                                               with_payload=fields)  # fmt: skip
+            yield from (point.payload or {} for point in points)
+            if offset is None:
+                return
+
+    # Writing
+
+    def put(self, images: Sequence[tuple[str, Stamp, ImageVectors]], video: Video | None = None) -> None:
+        """Add images, in place of those of the same name; at the end what is said of the video."""
+        points = [image_point(*image) for image in images]
+        if video is not None:
+            points.append(video_point(video))
+        for start in range(0, len(points), TOGETHER):
+            with self._place.asking() as client:
+                client.upsert(self._name, points[start : start + TOGETHER], wait=True)
+
+    def remove(self, paths: Iterable[str]) -> int:
+        """Forget images, and videos with all their moments; return how many of the paths were there."""
+        from qdrant_client import models
+
+        names, count = list(paths), 0
+        for start in range(0, len(names), PAGE):
+            some = names[start : start + PAGE]
+            count += len(self._retrieve(some))
+            with self._place.asking() as client:
+                client.delete(
+                    self._name, models.FilterSelector(filter=_matching("path", [path_to_text(name) for name in some]))
+                )
+        return count
+
+    def restamp(self, stamps: Mapping[str, Stamp]) -> None:
+        """Note the stamps of images and videos whose content is as it was."""
+        with self._place.asking() as client:
+            for path, stamp in stamps.items():
+                client.set_payload(self._name, stamp_fields(stamp), points=[point_id(path)])
+
+    def tidy(self) -> None:
+        """Do nothing: killed runs leave only whole points."""
+
+    def settle(self, components: int | None = None) -> None:
+        """Do nothing: the servers do what is to be done, and have no codes."""
+
+    def repair(self) -> int:
+        """Do nothing: the servers repair their replicas."""
+        return 0
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        self._place.close()
+
+    def __enter__(self) -> QdrantStore:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+
+def _matching(key: str, values: Sequence[str]) -> models.Filter:
+    from qdrant_client import models
+
+    return models.Filter(must=[models.FieldCondition(key=key, match=models.MatchAny(any=list(values)))])
+
+
+def _similarity(image: ImageVectors, question: Question) -> float:
+    products = image.vectors @ question.words.T
+    return float((over_regions(products, [len(image)], question.score) @ question.weights)[0, 0])

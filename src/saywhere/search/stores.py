@@ -1,0 +1,131 @@
+"""What an index asks of the place where its vectors are kept: a folder, or a server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from saywhere.models.grounding import ImageVectors
+from saywhere.search.scan import Question
+from saywhere.search.stamps import Stamp, Video
+
+
+class Found(NamedTuple):
+    """Hold an image that a search has found.
+
+    Attributes:
+        similarity: to the query.
+        vectors: of the image, whose name is its path.
+        time: of a moment of a video, in seconds; None for an image.
+    """
+
+    similarity: float
+    vectors: ImageVectors
+    time: float | None
+
+
+class ImageStore(Protocol):
+    """Keep the vectors of images and of moments of videos, and find the nearest ones.
+
+    Images are named by their paths, moments by :func:`saywhere.search.stamps.moment_name`. Writing may be for one
+    process at a time; others read meanwhile, and see what was written. What was written is kept.
+    """
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """What the index was made for: ``digest`` and ``model`` of the vectors, and their ``size``."""
+        ...
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder that has the index; None if it is elsewhere."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def __contains__(self, name: str) -> bool: ...
+
+    def load(self, name: str) -> ImageVectors | None:
+        """Return an image, or a moment, as it was embedded; None if it is not in the index."""
+        ...
+
+    def nearest(self, question: Question, top: int, *, exact: bool = False, threads: int = 1) -> list[Found]:
+        """Return the images that fit one query best, best first.
+
+        Args:
+            question: of one query.
+            top: at most so many.
+            exact: take no shortcuts, if the store has any.
+            threads: that share the work, where it is done here.
+        """
+        ...
+
+    def stamps(self) -> dict[str, Stamp]:
+        """Return the stamp of every image, by its path; moments have none."""
+        ...
+
+    def videos(self) -> dict[str, Video]:
+        """Return the videos, by their paths."""
+        ...
+
+    def put(self, images: Sequence[tuple[str, Stamp, ImageVectors]], video: Video | None = None) -> None:
+        """Add images, in place of those of the same name.
+
+        Args:
+            images: with their names.
+            video: that the images are moments of, as far as it was looked through.
+        """
+        ...
+
+    def remove(self, paths: Iterable[str]) -> int:
+        """Forget images, and videos with all their moments; return how many of the paths were there."""
+        ...
+
+    def restamp(self, stamps: Mapping[str, Stamp]) -> None:
+        """Note the stamps of images and videos whose content is as it was."""
+        ...
+
+    def tidy(self) -> None:
+        """Remove what killed runs have left behind."""
+        ...
+
+    def settle(self, components: int | None = None) -> None:
+        """Do what is to be done at the end of a run.
+
+        Args:
+            components: of codes, where the store has them; 0 for none, None for as many as before.
+        """
+        ...
+
+    def repair(self) -> int:
+        """Forget what is damaged, so that the next run embeds it anew; return how many images and videos that are."""
+        ...
+
+    def close(self) -> None:
+        """Let go of files or connections; a closed store cannot be used any more."""
+        ...
+
+
+class Place(Protocol):
+    """Say where an index is. ``str`` of it is its name in messages."""
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder that has it; None if it is elsewhere."""
+        ...
+
+    def exists(self) -> bool:
+        """Return whether there is an index."""
+        ...
+
+    def open(self, facts: Mapping[str, str] | None = None) -> ImageStore:
+        """Return the store, which is made if it is not there.
+
+        Args:
+            facts: of a new one, see :class:`ImageStore`. If None, it must be there.
+
+        Raises:
+            UserError: there is none, or it cannot be used.
+        """
+        ...

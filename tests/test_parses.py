@@ -1,0 +1,147 @@
+"""Parses from CoNLL-U files, ordinary and odd ones."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from parsed_sentences import line, write_parses
+
+from saywhere import UserError
+from saywhere.parses import Parses, Relation, encode_relations, pad_relations, read_parses
+from saywhere.text import PAD, START, UNKNOWN, Vocabulary
+
+
+def parses(tmp_path: Path, *lines: str, newline: str = "\n") -> Parses:
+    path = tmp_path / "some.conllu"
+    path.write_text("".join(lines), encoding="utf-8", newline=newline)
+    return read_parses(path)
+
+
+DOG = (line(1, "A", 2, "det"), line(2, "dog", 3, "nsubj"), line(3, "runs", 0, "root"), line(4, ".", 3, "punct"))
+RUNS = (Relation("det", "dog", "a"), Relation("nsubj", "runs", "dog"), Relation("root", "", "runs"))
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_each_word_gives_its_relation_to_its_head(tmp_path: Path, newline: str) -> None:
+    read = parses(tmp_path, "# sent_id = 1\n# text = A dog runs.\n", *DOG, "\n", newline=newline)
+    assert read.find("A dog runs.") == RUNS
+    assert list(read.relations) == ["adogruns"]
+
+
+def test_a_sentence_is_found_whatever_its_spaces_case_and_punctuation(tmp_path: Path) -> None:
+    forms = ("The", "water", "'s", "edge", "do", "n't", "move")
+    lines = [line(n, form, 0, "root") for n, form in enumerate(forms, start=1)]
+    read = parses(tmp_path, "# text = The water 's edge don't move .\n", *lines)
+    words = [relation.word for relation in read.find("the water's edge, don't MOVE")]
+    assert words == ["the", "water", "s", "edge", "do", "n't", "move"]
+
+
+def test_without_a_text_the_words_are_the_sentence(tmp_path: Path) -> None:
+    read = parses(tmp_path, "# text_en = something else\n", *DOG, "\n\n\n", line(1, "Dogs", 0, "root"))
+    assert read.find("a dog runs") == RUNS and read.find("dogs") == (Relation("root", "", "dogs"),)
+    with pytest.raises(UserError, match="some.conllu has no parse of 'something else'"):
+        read.find("something else")
+
+
+def test_multiword_tokens_and_empty_nodes_are_skipped(tmp_path: Path) -> None:
+    read = parses(
+        tmp_path,
+        "# text = Don't, he said, and she too.\n",
+        line("0.1", "we", "_", "_"),
+        line("1-2", "Don't", "_", "_"),
+        line(1, "Do", 4, "aux"),
+        line(2, "n't", 1, "neg"),
+        line(3, "he", 4, "nsubj"),
+        line(4, "said", 0, "root"),
+        line(5, "she", 4, "conj"),
+        line("5.1", "said", "_", "_"),
+        line(6, "too", 5, "orphan"),
+    )
+    kinds = [(relation.kind, relation.head) for relation in read.find("don't he said and she too")]
+    assert kinds == [
+        ("aux", "said"),
+        ("neg", "do"),
+        ("nsubj", "said"),
+        ("root", ""),
+        ("conj", "said"),
+        ("orphan", "she"),
+    ]
+
+
+def test_punctuation_gives_no_relation_and_what_depends_on_it_is_a_root(tmp_path: Path) -> None:
+    read = parses(tmp_path, line(1, "--", 0, "root"), line(2, "T-shirt", 1, "dep"), line(3, "...", 2, "punct"))
+    assert read.find("t-shirt") == (Relation("dep", "", "t shirt"),)
+
+
+def test_the_first_parse_of_a_sentence_counts(tmp_path: Path) -> None:
+    read = parses(tmp_path, line(1, "Dogs", 0, "root"), "\n", line(1, "dogs", 0, "dep"), "\n", line(1, "!", 0, "root"))
+    assert read.relations == {"dogs": (Relation("root", "", "dogs"),)}
+
+
+def test_frequent_kinds_are_those_of_a_hundredth_of_all_relations(tmp_path: Path) -> None:
+    lines = [f"# text = {n}\n{line(1, 'x', 0, 'rare' if n == 0 else 'b' if n < 3 else 'a')}\n" for n in range(101)]
+    assert parses(tmp_path, *lines).frequent_kinds() == ("a", "b")
+    assert parses(tmp_path, *lines[:100]).frequent_kinds() == ("a", "b", "rare")
+    assert parses(tmp_path).frequent_kinds() == ()
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ((DOG[0], "2\tdog\tdog\n"), "some.conllu:2: 3 columns with tabs between them; CoNLL-U has 10"),
+        (("a dog runs\n",), "some.conllu:1: 1 columns with tabs"),
+        ((DOG[0], "# a remark\n", DOG[2]), "some.conllu:3: a word is numbered '3' where 2 is expected"),
+        ((line("one", "A", 0, "root"),), "some.conllu:1: a word is numbered 'one' where 1 is expected"),
+        ((line("1-", "A", 0, "root"),), "some.conllu:1: a word is numbered '1-' where 1 is expected"),
+        ((line(1, "A", "_", "root"),), "some.conllu:1: the head of word 1 is '_', but must be the number of another"),
+        ((line(1, "A", 1, "root"),), "some.conllu:1: the head of word 1 is '1', but must be the number of another"),
+        ((line(1, "A", -1, "root"),), "some.conllu:1: the head of word 1 is '-1'"),
+        ((line(1, "A", 2, "det"), "\n", *DOG), "some.conllu:1: the head is word 2, but there are only 1"),
+        (("# text = A dog\n", line(1, ".", 0, "root")), "some.conllu:2: no word of 'A dog' has a letter or a digit"),
+    ],
+)
+def test_damaged_lines_are_named_by_their_number(tmp_path: Path, lines: tuple[str, ...], message: str) -> None:
+    with pytest.raises(UserError) as error:
+        parses(tmp_path, *lines)
+    assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"missing.conllu cannot be read as CoNLL-U: No such file"):
+        read_parses(tmp_path / "missing.conllu")
+    with pytest.raises(UserError, match="cannot be read as CoNLL-U"):
+        read_parses(tmp_path)
+    (tmp_path / "latin.conllu").write_bytes(b"# text = caf\xe9\n")
+    with pytest.raises(UserError, match="latin.conllu is not a UTF-8 text file"):
+        read_parses(tmp_path / "latin.conllu")
+
+
+def test_a_file_is_read_again_only_if_it_changed(tmp_path: Path) -> None:
+    path = write_parses(tmp_path / "a.conllu", ["a dog"])
+    first = read_parses(path)
+    assert read_parses(path) is first
+    write_parses(path, ["a dog", "a cat"])
+    os.utime(path, (0, 0))
+    assert len(read_parses(path).relations) == 2
+
+
+def test_relations_become_numbers() -> None:
+    vocabulary = Vocabulary({"dog": 2, "shirt": 1})
+    rows = encode_relations(
+        [Relation("det", "dog", "a"), Relation("root", "", "dog"), Relation("amod", "t shirt", "dog")],
+        ("root", "amod"),
+        vocabulary,
+    )
+    dog, shirt = vocabulary.encode("dog shirt")
+    assert rows == [[UNKNOWN, dog, 0], [dog, START, 1], [dog, shirt, 2]]
+
+
+def test_padded_relations_have_padding_as_words() -> None:
+    padded = pad_relations([[[5, 1, 2]], [], [[6, 5, 1], [7, 6, 0]]])
+    assert padded.shape == (3, 2, 3) and padded.dtype == np.int64
+    assert (padded[..., 0] != PAD).tolist() == [[True, False], [False, False], [True, True]]
+    assert padded[2].tolist() == [[6, 5, 1], [7, 6, 0]]
+    assert pad_relations([]).shape == (0, 0, 3) and pad_relations([[]]).shape == (1, 0, 3)

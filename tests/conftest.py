@@ -6,6 +6,7 @@ import ast
 import functools
 import importlib.util
 import os
+import signal
 import socket
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from hypothesis import settings
 # A first call may import torch's parts for seconds, so an example's time says nothing.
 settings.register_profile("saywhere", deadline=None, max_examples=60, derandomize="CI" in os.environ)
 settings.load_profile("saywhere")
+
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell starts what it leaves in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 FOLDER = Path(__file__).parent
 CORE_ONLY = importlib.util.find_spec("torch") is None

@@ -99,6 +99,8 @@ def test_frequent_kinds_are_those_of_a_hundredth_of_all_relations(tmp_path: Path
         ((line(1, "A", "_", "root"),), "some.conllu:1: the head of word 1 is '_', but must be the number of another"),
         ((line(1, "A", 1, "root"),), "some.conllu:1: the head of word 1 is '1', but must be the number of another"),
         ((line(1, "A", -1, "root"),), "some.conllu:1: the head of word 1 is '-1'"),
+        ((line(1, "A", "2" * 5000, "root"),), "some.conllu:1: the head of word 1 is '222"),
+        ((line(1, "A", "\u0660", "root"),), "some.conllu:1: the head of word 1 is '\u0660'"),
         ((line(1, "A", 2, "det"), "\n", *DOG), "some.conllu:1: the head is word 2, but there are only 1"),
         (("# text = A dog\n", line(1, ".", 0, "root")), "some.conllu:2: no word of 'A dog' has a letter or a digit"),
     ],

@@ -155,7 +155,7 @@ def _word(columns: Sequence[str], line: int, place: str, expected: int) -> _Word
     name, form, head, kind = columns[0], columns[1], columns[6], columns[7]
     if name != str(expected):
         raise UserError(f"{place}: a word is numbered {name!r} where {expected} is expected")
-    if not head.isdecimal() or head == name:
+    if not (head.isascii() and head.isdecimal() and len(head) < 10) or head == name:
         raise UserError(f"{place}: the head of word {name} is {head!r}, but must be the number of another word, or 0")
     return _Word(form, int(head), sys.intern(kind), line)
 

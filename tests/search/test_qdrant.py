@@ -162,3 +162,21 @@ def test_a_missing_client_is_named_with_its_extra(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "qdrant_client", None)
     with pytest.raises(UserError, match=r"pip install 'saywhere\[qdrant\]'"):
         Qdrant("http://localhost:6333").exists()
+
+
+def test_what_the_clients_own_engine_refuses_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="Collection name cannot contain"):
+        Qdrant(":memory:", "a/b").open(FACTS)
+    folder = tmp_path / "damaged"
+    folder.mkdir()
+    (folder / "meta.json").write_text("{}")
+    with pytest.raises(UserError, match=r"damaged: cannot be opened \("):
+        Qdrant(f"path:{folder}").exists()
+    with pytest.raises(UserError, match="not a URL"):
+        Qdrant("path:").open(FACTS)
+
+
+def test_looking_for_an_index_makes_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no index is here"):
+        Qdrant(f"path:{tmp_path / 'nothing'}").open()
+    assert not (tmp_path / "nothing").exists()

@@ -117,7 +117,7 @@ def test_the_commands_take_a_collection_instead_of_a_folder(album, tmp_path) -> 
         ((*command, "--shards", 2), "--shards is for an index in a folder"),
         (("search", "a dog", *where[:4]), "(saywhere): no index is here; make one: saywhere index PATH... --store"),
         (("search", "a dog", *where[2:]), "--url is for an index in Qdrant: give --store qdrant as well"),
-        (("search", "a dog", *where[:2]), "needs --store qdrant and --url URL"),
+        (("search", "a dog", *where[:2]), "--url URL is missing"),
         (("search", "a dog", *where, "--index", folder), "an index in Qdrant has no --index"),
         (("search", "a dog"), "--index DIR is missing"),
         (("index", album, "--index", folder, "--replicas", 2), "--replicas is for an index in Qdrant"),

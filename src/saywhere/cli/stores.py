@@ -70,8 +70,10 @@ class Where(NamedTuple):
             if self.folder is None:
                 raise UserError("--index DIR is missing: the folder of the index (or --store qdrant and --url URL)")
             return self.folder
-        if self.folder is not None or self.url is None:
-            raise UserError("an index in Qdrant has no --index: it needs --store qdrant and --url URL")
+        if self.folder is not None:
+            raise UserError("an index in Qdrant has no --index: it has --url URL")
+        if self.url is None:
+            raise UserError("--url URL is missing: the Qdrant server with the index")
         from saywhere.search import Qdrant
 
         return Qdrant(self.url, self.collection or Qdrant.collection, self.shards_of_collection, self.replicas)

@@ -23,6 +23,8 @@ CHECKED = 20
 """Other images on which the two precisions are compared."""
 BEST = 300
 """Anchors whose rank is compared."""
+LEADING = ("trunk.head.conv", "pyramid.network.inner_blocks")
+"""Weights of the last layer, and of the convolutions that lead into the pyramid."""
 LEAST_KEPT = 0.7
 """Share of the best anchors that must be among the best in int8 too."""
 
@@ -31,8 +33,10 @@ def quantize(folder: str | Path, images: Sequence[Path]) -> float:
     """Write ``trunk-int8.onnx`` into a model folder that has a graph, and compare it with single precision.
 
     The range of an activation is that on the calibration images; weights have seven bits, a scale for each channel,
-    for processors without VNNI add pairs of products in 16 bits. What costs accuracy and little time stays in single
-    precision: the first convolution, the last ones of the localization layer, and arithmetic behind the backbone.
+    for processors without VNNI add pairs of products in 16 bits; those of depthwise convolutions, which add in 32, have
+    eight. What costs accuracy and little time stays in single precision: the first convolution, the backbone's last
+    ones and its last layer, those that lead into the pyramid, the last ones of the localization layer, and arithmetic
+    behind the backbone.
 
     Args:
         folder: of the model.
@@ -69,6 +73,7 @@ def quantize(folder: str | Path, images: Sequence[Path]) -> float:
                 op_types_to_quantize=["Conv", "Add", "Clip", "Relu"], nodes_to_exclude=_kept(model.graph),
                 per_channel=True, reduce_range=True, activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8,
                 calibrate_method=CalibrationMethod.MinMax,
+                extra_options={"TensorQuantOverrides": _eight_bits(model.graph, QuantType.QInt8)},
             )  # fmt: skip
         finally:
             logging.getLogger().removeFilter(_no_hints)
@@ -105,10 +110,20 @@ def _kept(graph: Any) -> list[str]:
     """The names of the nodes that stay in single precision."""
     convolutions = [node for node in graph.node if node.op_type == "Conv"]
     last = [n for n in convolutions if any(f"localization.head.{w}" in i for i in n.input for w in ("score", "offset"))]
+    outputs = {output.name for output in graph.output}
+    last += [n for n in convolutions if n.output[0] in outputs or any(w in i for i in n.input for w in LEADING)]
     behind = [n for n in convolutions if any("pyramid" in i or "localization" in i for i in n.input)]
     start = list(graph.node).index(behind[0]) if behind else len(graph.node)
     arithmetic = [node for node in list(graph.node)[start:] if node.op_type in ("Add", "Clip")]
     return [node.name for node in (convolutions[0], *last, *arithmetic)]
+
+
+def _eight_bits(graph: Any, int8: Any) -> dict[str, list[dict[str, Any]]]:
+    """The settings of the weights of depthwise convolutions, by name."""
+    kept = _kept(graph)
+    grouped = [node for node in graph.node if any(a.name == "group" and a.i > 1 for a in node.attribute)]
+    settings = {"quant_type": int8, "axis": 0, "reduce_range": False}
+    return {node.input[1]: [settings] for node in grouped if node.name not in kept}
 
 
 def _reader(engine: OnnxEngine, images: Sequence[Path]) -> Any:

@@ -10,9 +10,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -90,6 +92,9 @@ class Qdrant:
 
     def exists(self) -> bool:
         """Return whether there is a collection of this name."""
+        kind, _, folder = self.url.partition(":")
+        if kind == "path" and not (Path(folder) / "meta.json").is_file():
+            return False  # the client would make the folder
         with self.asking() as client:
             return client.collection_exists(self.collection)
 
@@ -113,14 +118,14 @@ class Qdrant:
         try:
             if self.url == ":memory:":
                 return QdrantClient(self.url)
-            if kind == "path":
+            if kind == "path" and folder:
                 return QdrantClient(path=folder, force_disable_check_same_thread=True)
             if not self.is_served:
-                raise ValueError("not a URL, such as http://localhost:6333")
+                raise ValueError("not a URL, such as http://localhost:6333; for trials path:DIR or :memory:")
             key = self.api_key or os.environ.get("QDRANT_API_KEY")
             return QdrantClient(url=self.url, api_key=key, timeout=PATIENCE, check_compatibility=False)
-        except (ValueError, RuntimeError) as error:
-            raise UserError(f"{self.url}: {error}") from error
+        except (ValueError, RuntimeError, OSError, KeyError, TypeError, sqlite3.Error) as error:
+            raise UserError(f"{self.url or '--url'}: cannot be opened ({error})") from error
 
     @contextlib.contextmanager
     def asking(self) -> Iterator[QdrantClient]:
@@ -130,6 +135,10 @@ class Qdrant:
 
         try:
             yield client
+        except UserError:
+            raise
+        except (ValueError, sqlite3.Error) as error:  # of the client's own engine
+            raise UserError(f"{self}: {error}") from error
         except ResponseHandlingException as error:
             raise UserError(f"{self.url}: no Qdrant server answers ({error.source})") from error
         except UnexpectedResponse as error:
@@ -167,11 +176,11 @@ class QdrantStore:
 
     def __init__(self, place: Qdrant, facts: Mapping[str, str] | None = None) -> None:
         self._place, self._name = place, place.collection
+        if facts is None and not place.exists():
+            where = f"--store qdrant --url {place.url} --collection {self._name}"
+            raise UserError(f"{place}: no index is here; make one: saywhere index PATH... {where}")
         with place.asking() as client:
-            if not client.collection_exists(self._name):
-                if facts is None:
-                    where = f"--store qdrant --url {place.url} --collection {self._name}"
-                    raise UserError(f"{place}: no index is here; make one: saywhere index PATH... {where}")
+            if facts is not None and not client.collection_exists(self._name):
                 self._create(client, facts)
             known = client.get_collection(self._name).config.metadata or {}
         if known.get(MARK) != VERSION:

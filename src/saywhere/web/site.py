@@ -21,7 +21,7 @@ from saywhere.models.chunker import Chunker
 from saywhere.text import RESERVED
 from saywhere.web.graph import place_weights
 from saywhere.web.runtime import NAME, VERSION, WebRuntime
-from saywhere.web.weights import Packed, compress, describe, half, pack, rounded, single
+from saywhere.web.weights import STEPS, Packed, compress, describe, half, pack, rounded, single
 
 INDEX, MANIFEST, BINARY = "index.html", "model/model.json.gz", "engine/ort.wasm.gz"
 """The page, what the model is, and ONNX Runtime."""
@@ -187,7 +187,14 @@ def _part(weights: Weights, part: str) -> dict[str, Packed]:
     stored = {
         f"{part}.{name}": below.stored(name) for name in below.names() if not name.endswith("num_batches_tracked")
     }
-    return {name: single(a) if a.ndim < 2 else half(a) if a.size <= SMALL else rounded(a) for name, a in stored.items()}
+    return {
+        name: single(a) if a.ndim < 2 else half(a) if a.size <= SMALL else shrunk(name, a) for name, a in stored.items()
+    }
+
+
+def shrunk(name: str, values: np.ndarray) -> Packed:
+    """Return a large matrix as it is stored: that of features of very different size in finer steps."""
+    return rounded(values, 8 * STEPS if name == "classes.kinds.weight" else STEPS)
 
 
 def _facts(bundle: Bundle, parts: list[str]) -> dict[str, Any]:

@@ -50,11 +50,11 @@ def half(values: np.ndarray, factors: np.ndarray | None = None) -> Packed:
     return Packed("half", values.shape, values.astype(np.float16), ones if factors is None else factors)
 
 
-def rounded(values: np.ndarray) -> Packed:
-    """Store a matrix in steps of a 48th of each row's root mean square: about eight bits a weight."""
+def rounded(values: np.ndarray, steps_a_spread: int = STEPS) -> Packed:
+    """Store a matrix in steps of a 48th of each row's root mean square, about eight bits a weight; or in finer ones."""
     rows = values.astype(np.float32).reshape(len(values), -1)
     spread = np.sqrt((rows**2).mean(axis=1))
-    steps = np.maximum(spread / STEPS, np.abs(rows).max(axis=1) / LARGEST).astype(np.float32)
+    steps = np.maximum(spread / steps_a_spread, np.abs(rows).max(axis=1) / LARGEST).astype(np.float32)
     steps[steps == 0] = 1
     return Packed("rounded", values.shape, np.round(rows / steps[:, None]).astype(np.int16), steps)
 

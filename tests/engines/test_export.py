@@ -14,6 +14,7 @@ from safetensors.numpy import load_file
 from timm.layers.conv2d_same import Conv2dSame
 from tiny_bundle import PARTS, exported_bundle, tiny_networks
 from tiny_captioner import VOCABULARY
+from tiny_classes import tiny_networks as with_classes
 from tiny_densecap import PHRASES, tiny_config, tiny_model
 from torch import Tensor, nn
 
@@ -259,3 +260,11 @@ def test_a_graph_computes_what_its_trunk_computes_for_all_sizes(tmp_path: Path):
         for name in ("anchors", "logits", "offsets"):
             np.testing.assert_allclose(getattr(proposed, name), getattr(rpn, name).numpy(), atol=1e-3)
         assert proposed.logits.shape == (2 * height * width // 256,)
+
+
+def test_classes_that_read_embeddings_are_exported_with_the_dense_captioner(tmp_path: Path):
+    networks = with_classes(32)
+    classes = checkpoint.save({"classes": networks["classes"]}, tmp_path / "classes")
+    with pytest.raises(UserError, match="classes read 32 numbers of densecap's embeddings: name its model too"):
+        require_exportable([classes])
+    require_exportable([classes, checkpoint.save({"densecap": networks["densecap"]}, tmp_path / "densecap")])

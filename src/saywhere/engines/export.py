@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from saywhere.configs.classes import ClassesConfig
 from saywhere.engines.arrays.layers import Weights
 from saywhere.engines.arrays.requirements import MULTIPLE, refused_options
 from saywhere.engines.compare import compare_engines
@@ -103,11 +104,16 @@ def require_exportable(folders: Sequence[str | Path]) -> None:
     Raises:
         UserError: one of them is; the message names the option.
     """
-    for folder in folders:
-        bundle = Bundle.read(folder)
+    bundles = [Bundle.read(folder) for folder in folders]
+    for folder, bundle in zip(folders, bundles, strict=True):
         refused = refused_options(bundle.trunk, bundle.configs)
         if refused:
             raise UserError(f"{folder}: only the engine torch runs {' and '.join(refused)}; it cannot be exported")
+        classes = bundle.configs.get("classes")
+        embeds = isinstance(classes, ClassesConfig) and classes.embed_dim
+        sizes = [getattr(other.configs.get("densecap"), "embed_dim", 0) for other in bundles]
+        if embeds and embeds not in sizes:
+            raise UserError(f"{folder}: classes read {embeds} numbers of densecap's embeddings: name its model too")
 
 
 class _Graph(nn.Module):

@@ -48,6 +48,22 @@ def test_weights_that_fit_are_taken_over_and_word_rows_follow_the_words(tmp_path
     assert "2 of 3 words known; new: " in str(start)
 
 
+def test_a_localization_layer_with_more_anchors_takes_over_those_of_the_first(tmp_path: Path) -> None:
+    old = tiny_model(seed=1)
+    checkpoint.save(old, tmp_path)
+    shapes = [[*level, (9.0, 9.0)] for level in old.config.proposals.anchors]
+    new = tiny_model(seed=2, proposals={"anchors": shapes})
+    made = {name: value.clone() for name, value in new.state_dict().items()}
+    assert start_from(new, str(tmp_path)).new == ()
+    for name, value in old.state_dict().items():
+        now, count = new.state_dict()[name], len(value) if value.ndim else None
+        assert torch.equal(now[:count] if count else now, value), name
+        if count and len(now) > count:
+            assert ".localization.head." in name and torch.equal(now[count:], made[name][count:]), name
+    before = old.trunk.localization.head.per_cell
+    assert new.trunk.localization.head.per_cell == before + 1
+
+
 def test_a_model_of_several_parts_gives_the_part_of_the_same_kind(tmp_path: Path) -> None:
     old = tiny_model(seed=1)
     captioner = Captioner(tiny_captioner_config(), VOCABULARY, trunk=old.trunk)

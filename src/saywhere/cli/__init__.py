@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import importlib
 import io
 import os
@@ -186,4 +187,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal may not know the letters of a file's name
-    app()
+    try:
+        app()
+    finally:
+        gc.freeze()  # the process ends: nobody needs to look for garbage, which takes a twentieth of a short command

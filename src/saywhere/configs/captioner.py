@@ -53,6 +53,7 @@ class CaptionerConfig(SystemConfig):
         num_samples: sentences of an image that are compared for the reward. They are sampled as in use, without dropout
             but that of the words that ``attention`` takes in.
         word_weight: of the supervised loss of people's words, ``sentences`` of an image, beside the reward.
+        invented_weight: what each noun that none of an image's references mentions takes off the reward (CHAIR).
         support_weight, support_floor: in use, of nouns that nothing in the image supports, see
             :class:`saywhere.models.support.NounSupport`; for a model with the part ``classes``.
     """
@@ -81,6 +82,7 @@ class CaptionerConfig(SystemConfig):
     reward: Reward = "none"
     num_samples: int = 5
     word_weight: float = 0.0
+    invented_weight: float = 0.0
     support_weight: float = 0.0
     support_floor: float = 0.05
 
@@ -92,7 +94,7 @@ class CaptionerConfig(SystemConfig):
         self.require_choice((("pooling", RegionPooling), ("reward", Reward)))
         self.require(set(self.terms) <= set(TERMS), "terms", f"some of {', '.join(TERMS)}")
         self.require(self.zoom > 0, "zoom", "above 0")
-        self.require_at_least(0, "word_weight", "support_weight")
+        self.require_at_least(0, "word_weight", "invented_weight", "support_weight")
         self.require(0 < self.support_floor < 1, "support_floor", "between 0 and 1")
         self.require(self.num_samples >= 2, "num_samples", "at least 2, to be compared")
         attends = self.decoder == "attention"

@@ -201,11 +201,11 @@ class OnnxDetector:
     @cached_property
     def _head(self) -> tuple[Linear, Linear, Linear, Linear]:
         head = self._weights.below("region_head")
-        weight, bias = head.stored("layers.1.weight"), head.stored("layers.1.bias")
-        rows, points = len(weight), self.config.pool_size**2
-        by_channel = weight.reshape(rows, -1, points)
-        by_point = by_channel.transpose(0, 2, 1).reshape(rows, -1)  # as the pooling gives them
-        first = Linear(Weights.of({"weight": by_point, "bias": bias}))
+        stored = head.stored("layers.1.weight")
+        by_channel = stored.reshape(len(stored), -1, self.config.pool_size**2)
+        by_point = np.ascontiguousarray(by_channel.transpose(0, 2, 1), np.float32)  # as the pooling gives them
+        weight = by_point.reshape(len(stored), -1)
+        first = Linear(Weights.of({"weight": weight, "bias": head.stored("layers.1.bias")}), many_rows=True)
         second, score, offset = (Linear(head.below(name)) for name in ("layers.4", "score", "offset"))
         return first, second, score, offset
 

@@ -6,7 +6,7 @@ WordNet's notice.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -80,6 +80,9 @@ AMOUNTS = frozenset({
     "plate", "stack", "herd", "flock", "set",
 })  # fmt: skip
 """What is said of the noun after ``of``: ``a group of people``."""
+
+LONGEST = 3
+"""Words of a name in a text."""
 
 
 def plural(name: str) -> str:
@@ -221,6 +224,30 @@ def _ancestors(number: int, above: Sequence[tuple[int, ...]]) -> dict[int, int]:
                 steps[up] = steps[one] + 1
                 todo.append(up)
     return steps
+
+
+def find_nouns(text: str, tree: NounTree) -> list[Noun]:
+    """Return the nouns of a text that are in the tree, in order; of names of several words the longest."""
+    words, found, start = tokenize(text), list[Noun](), 0
+    while start < len(words):
+        for stop in range(min(start + LONGEST, len(words)), start, -1):
+            if (noun := tree.named(" ".join(words[start:stop]))) is not None:
+                found.append(noun)
+                start = stop - 1
+                break
+        start += 1
+    return found
+
+
+def find_invented(said: Sequence[Noun], mentioned: Collection[Noun]) -> list[Noun]:
+    """Return the nouns that nobody mentions (CHAIR, Rohrbach et al. 2018).
+
+    A noun counts as mentioned if people named it, a kind of it, or what it is a kind of: "a man" where they say "a
+    person".
+    """
+    rows = {noun.row for noun in mentioned}
+    above = {row for noun in mentioned for row in noun.ancestors}
+    return [noun for noun in said if noun.row not in above and rows.isdisjoint(noun.ancestors)]
 
 
 def kind_of(tree: NounTree, phrase: str) -> str:

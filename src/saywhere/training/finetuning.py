@@ -38,7 +38,8 @@ def start_from(network: Any, name: str) -> Start:
     """Give a network the weights of the same part of a model, wherever they fit.
 
     A tensor fits if both networks have it in one shape. Of tensors with a row for each word, the rows of words that
-    both vocabularies have are taken over.
+    both vocabularies have are taken over. A localization layer with more shapes of anchors takes over those of the
+    first, which must come first in it, too.
 
     Args:
         network: one of :data:`saywhere.networks.checkpoint.NETWORKS`; it is changed.
@@ -95,6 +96,8 @@ def take_over(new: Mapping[str, Tensor], old: Mapping[str, Tensor], rows: Tensor
             target[rows[1]] = source[rows[0]].to(target)
         elif source.shape == target.shape:
             target.copy_(source)
+        elif has_anchor_rows(name) and len(source) < len(target) and source.shape[1:] == target.shape[1:]:
+            target[: len(source)] = source
         else:
             left.append(name)
     return Start(len(new) - len(left), tuple(left), (rows.shape[1] - len(RESERVED), words[1] - len(RESERVED)))
@@ -103,3 +106,8 @@ def take_over(new: Mapping[str, Tensor], old: Mapping[str, Tensor], rows: Tensor
 def has_word_rows(name: str) -> bool:
     """Return whether a tensor has a row for each word: a decoder's or encoder's word vectors, a decoder's output."""
     return name.endswith(("words.weight", "output.weight", "output.bias"))
+
+
+def has_anchor_rows(name: str) -> bool:
+    """Return whether a tensor has rows for each shape of the anchors: a localization layer's scores and offsets."""
+    return ".localization.head.score." in name or ".localization.head.offset." in name

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from saywhere.evaluation.captions.invented import count_invented, find_nouns
-from saywhere.models.nouns import NounTree, noun_tree
+from saywhere.evaluation.captions.invented import count_invented
+from saywhere.models.nouns import NounTree, find_nouns, noun_tree
 
 TREE = NounTree(
     [

@@ -5,10 +5,11 @@ import torch
 from photographs import noise, quarters
 from tiny_captioner import DECODERS, SENTENCES, VOCABULARY, captioner_model, tiny_captioner, tiny_maps, tiny_target
 
+from saywhere.models.nouns import noun_tree
 from saywhere.networks.captioner.loss import CaptionCriterion, CaptionOutput
-from saywhere.networks.captioner.reward import RewardCriterion, SampledOutput
+from saywhere.networks.captioner.reward import InventedNouns, RewardCriterion, SampledOutput
 from saywhere.networks.language.cider import Cider
-from saywhere.text import END, PAD
+from saywhere.text import END, PAD, Vocabulary
 
 CORPUS = [[[*VOCABULARY.encode(sentence), END]] for sentence in SENTENCES]
 
@@ -65,6 +66,23 @@ def test_END_counts():
         SampledOutput(token_ids, torch.zeros(token_ids.shape), (torch.tensor([whole]),))
     )
     assert ended > cut
+
+
+def test_nouns_that_nobody_mentions_are_taken_off_the_reward():
+    vocabulary = Vocabulary(dict.fromkeys(["a", "dog", "cat", "man", "person", "on", "the", "grass", "and"], 1))
+    encode = vocabulary.encode
+    invented = InventedNouns(vocabulary, noun_tree())
+    references = [[*encode("a dog on the grass"), END], [*encode("a person"), END]]
+    assert invented.count([*encode("a man and a dog"), END], references) == 0  # a man is a person
+    assert invented.count([*encode("a cat and a cat on the grass"), END], references) == 2
+    sentences = [encode("a cat"), encode("a dog")]
+    token_ids = torch.tensor([[[*row, END] for row in sentences]])
+    truth = torch.tensor([encode("a dog on the grass")])
+    output = SampledOutput(token_ids, torch.zeros(token_ids.shape), (truth,))
+    cider = Cider([references])
+    ((cat, dog),) = RewardCriterion(cider).rewards(output)
+    ((fined, free),) = RewardCriterion(cider, invented=invented, invented_weight=0.5).rewards(output)
+    assert fined == pytest.approx(cat - 0.5) and free == dog
 
 
 @pytest.mark.parametrize("decoder", DECODERS)

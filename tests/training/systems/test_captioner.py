@@ -81,7 +81,9 @@ def test_the_system_builds_what_the_configuration_says():
     rewarded = tiny_captioner(decoder="lstm", reward="cider")
     samples, encode = [sample(*TEXTS[:2]), sample(TEXTS[2])], rewarded.vocabulary.encode
     reward = system.criterion(rewarded, samples)
-    assert isinstance(reward, RewardCriterion)
+    assert isinstance(reward, RewardCriterion) and reward.invented is None
+    fined = system.criterion(tiny_captioner(decoder="lstm", reward="cider", invented_weight=0.5), samples)
+    assert isinstance(fined, RewardCriterion) and fined.invented is not None and fined.invented_weight == 0.5
     ended = [[[*encode(text), END] for text in each.sentences] for each in samples]
     assert reward.cider.score(ended[0][0], ended[0]) == Cider(ended).score(ended[0][0], ended[0]) > 0
     assert len(system.targets(rewarded)(sample(*TEXTS[:3]), (80, 40), False, np.random.default_rng(0)).token_ids) == 3

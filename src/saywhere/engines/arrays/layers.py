@@ -60,7 +60,7 @@ class Weights:
     def __getitem__(self, name: str) -> np.ndarray:
         """Return an array in single precision; ``UserError`` if it is missing or damaged."""
         value = self.stored(name)
-        return value if value.dtype.kind in "iub" else value.astype(np.float32)
+        return value if value.dtype.kind in "iub" else value.astype(np.float32, copy=False)
 
     def transposed(self, name: str) -> np.ndarray:
         """Return a matrix ``(n, m)`` in single precision as ``(m, n)``, its rows beside each other in memory.
@@ -97,10 +97,15 @@ class Weights:
 
 
 class Linear:
-    """Compute ``x W' + b``; ``b`` may be missing."""
+    """Compute ``x W' + b``; ``b`` may be missing.
 
-    def __init__(self, weights: Weights) -> None:
-        self.weight = weights.transposed("weight")
+    Args:
+        weights: ``weight`` and ``bias``.
+        many_rows: x always has so many rows that the order of W in memory makes no difference.
+    """
+
+    def __init__(self, weights: Weights, many_rows: bool = False) -> None:
+        self.weight = weights["weight"].T if many_rows else weights.transposed("weight")
         self.bias = weights["bias"] if weights.has("bias") else None
 
     def __call__(self, x: np.ndarray) -> np.ndarray:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
 
+from saywhere.models.nouns import Noun, NounTree, find_invented, find_nouns
 from saywhere.networks.captioner.loss import CaptionCriterion, CaptionOutput
 from saywhere.networks.language.cider import TOP, Cider
-from saywhere.text import END, PAD
+from saywhere.text import END, PAD, Vocabulary
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +32,27 @@ class SampledOutput:
     supervised: CaptionOutput | None = None
 
 
+class InventedNouns:
+    """Count the nouns of sentences that no reference mentions, see :func:`saywhere.models.nouns.find_invented`.
+
+    Args:
+        vocabulary: of the sentences.
+        tree: of nouns.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, tree: NounTree):
+        @lru_cache(1 << 17)
+        def nouns(token_ids: tuple[int, ...]) -> list[Noun]:
+            return find_nouns(vocabulary.decode(token_ids), tree)
+
+        self._nouns = nouns
+
+    def count(self, candidate: Sequence[int], references: Sequence[Sequence[int]]) -> int:
+        """Return how many nouns of ``candidate`` no reference mentions."""
+        mentioned = [noun for reference in references for noun in self._nouns(tuple(reference))]
+        return len(find_invented(self._nouns(tuple(candidate)), mentioned))
+
+
 class RewardCriterion(nn.Module):
     """Compute what the sentences lack to the best CIDEr-D, a loss named ``cider``, and the cross entropy, ``caption``.
 
@@ -44,15 +68,25 @@ class RewardCriterion(nn.Module):
         cider: the reward.
         word_weight: of the cross entropy of people's words, in training.
         smoothing: see :class:`saywhere.networks.captioner.loss.CaptionCriterion`.
+        invented, invented_weight: what counts a sentence's invented nouns, each of which takes the weight off its
+            reward.
     """
 
-    def __init__(self, cider: Cider, word_weight: float = 0.0, smoothing: float = 0.0):
+    def __init__(
+        self,
+        cider: Cider,
+        word_weight: float = 0.0,
+        smoothing: float = 0.0,
+        invented: InventedNouns | None = None,
+        invented_weight: float = 0.0,
+    ):
         super().__init__()
         self.cider, self.word_weight = cider, word_weight
+        self.invented, self.invented_weight = invented, invented_weight
         self.words = CaptionCriterion(smoothing)
 
     def forward(self, output: SampledOutput) -> dict[str, Tensor]:
-        """Return 10 minus the mean CIDEr-D; with one sentence an image, as in validation, there is no gradient."""
+        """Return 10 minus the mean reward; with one sentence an image, as in validation, there is no gradient."""
         log_probs = output.log_probs.float()
         rewards = torch.tensor(self.rewards(output)).to(log_probs)
         count = rewards.shape[1]
@@ -65,12 +99,16 @@ class RewardCriterion(nn.Module):
         return losses
 
     def rewards(self, output: SampledOutput) -> list[list[float]]:
-        """Return CIDEr-D of each sentence of each image."""
+        """Return of each sentence of each image its CIDEr-D, less what its invented nouns cost."""
         references = [[[*_real(row), END] for row in rows.tolist()] for rows in output.references]
         return [
-            [self.cider.score(_real(row), of_image) for row in rows]
+            [self._reward(_real(row), of_image) for row in rows]
             for rows, of_image in zip(output.token_ids.tolist(), references, strict=True)
         ]
+
+    def _reward(self, candidate: list[int], references: list[list[int]]) -> float:
+        reward = self.cider.score(candidate, references)
+        return reward - self.invented_weight * self.invented.count(candidate, references) if self.invented else reward
 
 
 def _real(token_ids: list[int]) -> list[int]:

@@ -13,9 +13,10 @@ from torch import nn
 from saywhere.configs.captioner import CaptionerConfig
 from saywhere.data.sample import Sample
 from saywhere.images import LoadedImage
+from saywhere.models.nouns import noun_tree
 from saywhere.networks.captioner.loss import CaptionCriterion, CaptionTarget
 from saywhere.networks.captioner.network import Captioner
-from saywhere.networks.captioner.reward import RewardCriterion
+from saywhere.networks.captioner.reward import InventedNouns, RewardCriterion
 from saywhere.networks.language.cider import Cider
 from saywhere.text import END, Vocabulary, pad, tokenize
 from saywhere.training.dataset import mirror_phrase
@@ -114,7 +115,7 @@ class CaptionerSystem:
         return network.trunk.backbone
 
     def criterion(self, network: Captioner, samples: Sequence[Sample]) -> CaptionCriterion | RewardCriterion:
-        """Return the cross entropy of a word or, with a reward, what CIDEr-D lacks.
+        """Return the cross entropy of a word or, with a reward, what it lacks.
 
         The sentences of ``samples`` are the corpus whose rare words CIDEr-D weighs more.
         """
@@ -123,7 +124,8 @@ class CaptionerSystem:
             return CaptionCriterion(config.smoothing)
         encode = network.vocabulary.encode
         cider = Cider([[*encode(text), END] for text in sample.sentences] for sample in samples)
-        return RewardCriterion(cider, config.word_weight, config.smoothing)
+        invented = InventedNouns(network.vocabulary, noun_tree()) if config.invented_weight else None
+        return RewardCriterion(cider, config.word_weight, config.smoothing, invented, config.invented_weight)
 
     def targets(self, network: Captioner) -> CaptionTargets | BoxTargets:
         """Return what makes sentences, or boxes with phrases."""

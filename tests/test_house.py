@@ -51,11 +51,12 @@ FLOORS = (
     ("original",),
     ("networks",),
     ("engines.torch", "engines.compare", "engines.quantize", "engines.export"),
-    ("adapters.adapter", "adapters.writing", "adapters.detecting"),
+    ("adapters.adapter", "adapters.writing", "adapters.detecting", "adapters.calibration"),
     ("adapters.florence2", "adapters.kosmos2", "adapters.grounding_dino", "adapters.owlv2", "adapters.model"),
     ("training",),
     ("evaluation",),
     ("cli",),
+    ("__main__",),
 )
 """Modules and packages, or modules of a package, from the top down; ``__init__`` of a split package has no imports."""
 TORCH_LINE = FLOORS.index(("ops",))

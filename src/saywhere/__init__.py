@@ -42,6 +42,8 @@ _HOMES = {
     "list_models": "saywhere.loading",
     "load": "saywhere.loading",
 }
+_PACKAGES = ("search",)
+"""Packages that are named whole, such as ``saywhere.search.Qdrant``."""
 __all__ = [
     "DEFAULT_MODEL",
     "AlignedPhrase",
@@ -68,12 +70,14 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import on first use, so that ``import saywhere`` and ``saywhere --help`` answer at once."""
-    if name not in _HOMES:
+    if name not in _HOMES and name not in _PACKAGES:
         raise AttributeError(f"module 'saywhere' has no attribute {name!r}")
     import importlib
 
+    if name in _PACKAGES:
+        return importlib.import_module(f"saywhere.{name}")
     return getattr(importlib.import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_PACKAGES})

@@ -66,7 +66,8 @@ def load(
     folder, engine = choose_engine(name_or_folder, device, engine)
     runtime = _import_engine(engine, folder)
     kind: type[Model] = getattr(runtime, "AdaptedModel", Model)  # whose engine answers whole questions
-    made = runtime.load(folder, device, dict(options or {}), threads, precision or "float32")
+    place = name_or_folder if engine == TRANSFORMERS else folder
+    made = runtime.load(place, device, dict(options or {}), threads, precision or "float32")
     return kind(made, Path(str(name_or_folder)).name)
 
 

@@ -24,7 +24,7 @@ def put(folder: Path, stored: object) -> Path:
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_a_folder_is_known_by_its_type_of_model(kind: str, tmp_path: Path):
     found = find_adapted(put(tmp_path, {"model_type": kind}))
-    assert found is not None and found == (tmp_path, FAMILIES[kind])
+    assert found is not None and found == (tmp_path, FAMILIES[kind], None)
     assert find_adapted(str(tmp_path)) == found
 
 
@@ -67,7 +67,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
 
 
 def test_a_name_of_the_hub_is_fetched_once_without_code_and_pickles(hub: Hub):
-    assert find_adapted("hub:a/b.c-1") == find_adapted("hub:a/b.c-1") == (hub.folder, FAMILIES["owlv2"])
+    assert find_adapted("hub:a/b.c-1") == find_adapted("hub:a/b.c-1") == (hub.folder, FAMILIES["owlv2"], "a/b.c-1")
     assert hub.asked == [
         ("a/b.c-1", "config.json"),
         ("a/b.c-1", "*.json", "*.txt", "*.model", "*.safetensors", "*/*"),

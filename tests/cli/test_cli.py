@@ -47,6 +47,11 @@ print("heavy:", sorted(heavy & set(sys.modules)))
         assert f" {command} " in out
 
 
+def test_the_package_runs_as_a_module():
+    run = subprocess.run([sys.executable, "-m", "saywhere", "--version"], capture_output=True, text=True, timeout=60)
+    assert (run.returncode, run.stdout) == (0, f"saywhere {saywhere.__version__}\n")
+
+
 def test_version():
     result = RUNNER.invoke(cli.app, ["--version"])
     assert (result.exit_code, result.output) == (0, f"saywhere {saywhere.__version__}\n")
@@ -125,15 +130,17 @@ def test_a_closed_pipe_is_no_error(tmp_path):
     assert (run.returncode, run.stderr) == (1, "")
 
 
-def test_models(monkeypatch):
+def test_models(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(saywhere, "list_models", lambda: {"a": "the first", "longer": "the second"}, raising=False)
     assert RUNNER.invoke(cli.app, ["models"]).stdout == "a       the first\nlonger  the second\n"
     monkeypatch.setattr(saywhere, "list_models", dict, raising=False)
     assert "no model comes with" in RUNNER.invoke(cli.app, ["models"]).stdout
 
 
-def test_the_bundled_models_are_listed():
+def test_the_bundled_models_are_listed(monkeypatch, tmp_path):
     """Each name can be given to ``--model``."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     listed = RUNNER.invoke(cli.app, ["models"]).stdout.splitlines()
     assert [line.split()[0] for line in listed] == list(saywhere.list_models())
     assert DEFAULT_MODEL in saywhere.list_models() and all(len(line.split()) > 3 for line in listed)
@@ -167,3 +174,21 @@ for arguments in (["models"], ["describe"], ["ground", "a dog"], ["caption"]):
 print("all four ran")
 """
     assert python(code).endswith("all four ran\n")
+
+
+@pytest.mark.parametrize("task", ["dense", "caption", "region-captions", "rank", "retrieval", "search", "ground",
+                                  "nouns", "attention"])  # fmt: skip
+def test_a_file_as_the_folder_of_a_report_is_refused_at_once(task: str, tmp_path):
+    (tmp_path / "file").write_text("kept")
+    models = ["--model", "nothing"]
+    done = RUNNER.invoke(cli.app, ["evaluate", task, "--data", "nothing", "--out", str(tmp_path / "file"), *models])
+    assert done.exit_code == 2
+    what = f"error: invalid value for '--out': Directory '{tmp_path / 'file'}' is a file; see "
+    assert done.stderr.startswith(what) and done.stderr.endswith(f"evaluate {task} --help\n")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_package_that_is_named_whole_is_imported_when_it_is_used():
+    code = "import sys, saywhere\nprint('saywhere.search' in sys.modules, saywhere.search.Query.__name__)"
+    assert python(f"{code}\nprint('search' in dir(saywhere))") == "False Query\nTrue\n"
+    assert not hasattr(saywhere, "serch")

@@ -32,7 +32,8 @@ def test_what_is_there_is_measured_and_its_probability_calibrated(tmp_path) -> N
     there = report(tmp_path / "out")["presence"]
     assert there["own_error"] is None and there["queries"] > 20 and 0 < there["outside_limit"] <= 1
     config = json.loads((model / "config.json").read_text())
-    assert there["weights"] == config["parts"]["aligner"]["grounding"]["hit"]
+    grounding = config["parts"]["aligner"]["grounding"]
+    assert (there["weights"], there["anywhere_weights"]) == (grounding["hit"], grounding["anywhere"])
     CliRunner().invoke(cli.app, command, catch_exceptions=False)  # the vectors are taken over: they are the same
     again = report(tmp_path / "out")["presence"]
     assert again["own_error"] is not None and {**again, "own_error": None} == there

@@ -88,17 +88,26 @@ def test_search_prints_a_table_or_json_and_draws(aligner, album, index, tmp_path
     assert table.exit_code == 0 and "similarity" in table.stdout and "a man [" in table.stdout
 
 
-@pytest.mark.parametrize(("constant", "line"), [(3.0, ""), (-3.0, "probably not found: ")])
-def test_search_says_how_probable_it_is_and_what_is_not_there(album, tmp_path, constant, line) -> None:
+@pytest.mark.parametrize(
+    ("constant", "whole", "line"),
+    [
+        (3.0, 0.1, ""),
+        (-3.0, 0.1, "probably not found: no image shows all of this with a probability of more than 0.05\n"),
+        (3.0, -0.1, "probably not found: that any image shows all of this has a probability of 0.48\n"),
+    ],
+)
+def test_search_says_how_probable_it_is_and_what_is_not_there(album, tmp_path, constant, whole, line) -> None:
     grounding = {"presence": (0.0, 0.0, 0.0, 0.0), "hit": (0.0, 0.0, 0.0, constant)}
+    grounding["anywhere"] = (0.0, -80.0, 0.0, whole)
     model = checkpoint.save(tiny_aligner(grounding=grounding), tmp_path / "model")
     run("index", album, "--index", tmp_path / "i", "--model", model)
-    likely = 1 / (1 + math.exp(-constant))
+    likely, anywhere = 1 / (1 + math.exp(-constant)), 1 / (1 + math.exp(-whole))
     result = run("search", "two dogs", "--index", tmp_path / "i")
     assert result.exit_code == 0 and "probability" in result.stdout and f" {likely:.2f} " in result.stdout
-    assert result.stderr.startswith(line) and (f"more than {likely:.2f}" in result.stderr) == bool(line)
+    assert result.stderr == line
     rows = run("search", "two dogs", "--index", tmp_path / "i", "--json").stdout.splitlines()
     assert [json.loads(row)["probability"] for row in rows] == [pytest.approx(likely, abs=1e-4)] * 4
+    assert [json.loads(row)["anywhere"] for row in rows] == [pytest.approx(anywhere, abs=1e-4)] * 4
     by_image = run("search", "--image", album / "2.png", "--index", tmp_path / "i")
     assert "probability" not in by_image.stdout and by_image.stderr == ""
 

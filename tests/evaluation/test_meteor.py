@@ -31,6 +31,9 @@ VALUES = [
     ("café", ["cafe"], 0.6),
     (".", ["a red car"], 0.0),
     ("a tan. dog", ["a tall dog"], 1.0),  # equal hashes in Java
+    ("dog dogs a " * 9, ["a dogs dog " * 9], 0.4),  # more alignments than the search keeps
+    ("running runs " * 14, ["runs the running run " * 8], 0.3458595507955846),
+    ("a man in front of a dog " * 6, ["a dog in front of men a " * 5], 0.4159843381455799),
 ]
 # Of 400 generated pairs: sentences of our own words with repeated words, numbers, punctuation, other scripts.
 RECORDED = Path(__file__).with_name("meteor_scores.jsonl")
@@ -190,9 +193,13 @@ def test_paraphrases_are_compiled_once(
     assert meanings(load_paraphrases(source), "a dog") == first
     assert capsys.readouterr().err == ""
     (folder,) = (tmp_path / "cache" / "saywhere").iterdir()
-    for name, size in (("hashes.npy", 140), ("targets.npy", 0), ("starts.npy", None)):
+    cut, flipped = (lambda data: data[:140]), (lambda data: data[:-1] + bytes([data[-1] ^ 4]))
+    damages = [("hashes.npy", cut), ("targets.npy", lambda _: b""), ("starts.npy", None), ("checksum", None)]
+    damages += [(name, flipped) for name in ("hashes.npy", "targets.npy", "starts.npy", "checksum")]
+    damages += [("targets.npy", lambda data: data.replace(b"<u4", b"<i4"))]
+    for name, damage in damages:
         path = folder / name
-        path.write_bytes(path.read_bytes()[:size]) if size is not None else path.unlink()
+        path.unlink() if damage is None else path.write_bytes(damage(path.read_bytes()))
         assert meanings(load_paraphrases(source), "a dog") == first
         assert "compiling" in capsys.readouterr().err
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]

@@ -132,3 +132,28 @@ def test_the_facts_of_a_report(tmp_path: Path) -> None:
         "data_problems": {"missing image": 1}, "command": "saywhere evaluate",
     }  # fmt: skip
     assert "set" not in Session(tmp_path).known("flickr8k")
+
+
+def test_results_of_another_task_are_not_lost(aligner: Model, flickr: Path, tmp_path: Path) -> None:
+    """Neither a report nor, before there is one, what a run that was stopped has made."""
+    saywhere.evaluate(aligner, flickr, task="rank", out=tmp_path, limit=2)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    line = r"report\.json: is of the task rank, not ground; give another --out, or remove it$"
+    with pytest.raises(UserError, match=line):
+        saywhere.evaluate(aligner, flickr, task="ground", out=tmp_path, limit=2)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
+    (tmp_path / "report.json").unlink()
+    with pytest.raises(UserError, match=r"settings\.json: is of the task rank, not ground; give another --out, or rem"):
+        saywhere.evaluate(aligner, flickr, task="ground", out=tmp_path, limit=2)
+    saywhere.evaluate(aligner, flickr, task="rank", out=tmp_path, limit=2)  # what is there is used
+    assert report(tmp_path)["task"] == "rank"
+    for damaged in ("", "[]", '{"task"', "[" * 100_000):
+        (tmp_path / "report.json").write_text(damaged)
+        assert saywhere.evaluate(aligner, flickr, task="rank", out=tmp_path, limit=2)
+
+
+def test_a_file_is_no_folder_for_results(aligner: Model, flickr: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("kept")
+    with pytest.raises(UserError, match="file: is a file, and no folder for results$"):
+        saywhere.evaluate(aligner, flickr, task="rank", out=tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "kept"

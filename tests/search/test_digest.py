@@ -56,5 +56,5 @@ def test_an_index_stays_valid_until_its_vectors_would_be_others(tmp_path: Path) 
             assert len(same.search("a dog")) == 1
     for options in OTHERS:
         other = saywhere.Index(tmp_path / "i", saywhere.load(options=options))
-        with other, pytest.raises(UserError, match="was made by another model"):
+        with other, pytest.raises(UserError, match="made it with another --precision, --engine or --set"):
             other.search("a dog")

@@ -12,6 +12,7 @@ from tiny_aligner import aligner_model, tiny_aligner
 
 import saywhere
 from saywhere.models.model import Model
+from saywhere.search.anywhere import anywhere_evidence, anywhere_probability, is_improbable
 from saywhere.search.commonness import Commonness
 from saywhere.search.phrases import PhrasesInImages, probabilities
 from saywhere.search.query import Query
@@ -19,6 +20,7 @@ from saywhere.text import Vocabulary
 
 PRESENCE = (0.05, 0.0, 0.0, 0.3)
 HIT = (0.02, 0.7, 0.3, 0.4)
+ANYWHERE = (0.4, 0.3, 0.02, -0.5)
 
 
 def model(**grounding) -> Model:
@@ -61,6 +63,38 @@ def test_a_hit_has_the_probability_of_all_that_is_asked_for(album, tmp_path, que
         assert image.probability is None and "probability" not in image.to_dict()
 
 
+@pytest.mark.parametrize(
+    ("query", "wanted", "phrases"),
+    [
+        ("Two dogs run on the green grass.", ["Two dogs run on the green grass."], ["Two dogs", "the green grass"]),
+        ("two dogs + a horse - a man", ["two dogs", "a horse"], ["two dogs", "a horse"]),
+    ],
+)
+def test_a_search_knows_whether_any_image_shows_what_is_wanted(album, tmp_path, query, wanted, phrases) -> None:
+    made = model(presence=PRESENCE, anywhere=ANYWHERE)
+    common = Commonness(made.require("aligner", "search").vocabulary)
+    with saywhere.Index(tmp_path / "i", made) as index:
+        index.add(album)
+        hits = index.search(query)
+        similarity = made.similarity([made.embed(hits[0].image)], made.embed_text(wanted)).mean()
+        by_chance = math.exp(0.4 * (common.together(phrases) + math.log(3)) + 0.3)
+        expected = 1 - math.exp(-by_chance) / (1 + math.exp(0.02 * similarity - 0.5))
+        assert [hit.anywhere for hit in hits] == [pytest.approx(expected, abs=2e-3)] * 3
+        assert hits[0].to_dict()["anywhere"] == round(hits[0].anywhere, 5) and hits[0].probability is None
+        image = index.search(image=str(album / "0.png"))[0]
+        assert image.anywhere is None and "anywhere" not in image.to_dict()
+    assert model(presence=None, anywhere=ANYWHERE).require("aligner", "search").config.grounding.presence is None
+
+
+def test_what_is_looked_for_is_there_by_chance_or_was_meant() -> None:
+    evidence = np.array([[[-100.0, -1e9], [100.0, -1e9]], [[-100.0, 1e9], [0.0, 0.0]]])
+    found = anywhere_probability(evidence, (1.0, 0.0, 1.0, 0.0))
+    np.testing.assert_allclose(found, [[0, 1], [1, 1 - math.exp(-1) / 2]], atol=1e-9)
+    assert is_improbable(0.04, 0.9) and is_improbable(0.9, 0.4) and not is_improbable(0.06, 0.6)
+    more = [float(anywhere_probability(anywhere_evidence(-5, n, 30.0), ANYWHERE)) for n in (0, 1, 10, 100)]
+    assert more[0] == more[1] and more[1:] == sorted(more[1:])
+
+
 def test_a_phrase_of_unknown_words_is_not_found(album, tmp_path) -> None:
     with saywhere.Index(tmp_path / "i", model(presence=(0.0, 0.0, 0.0, 9.0), hit=HIT)) as index:
         index.add(album)
@@ -88,4 +122,8 @@ def test_what_is_said_more_often_is_commoner_by_whatever_word() -> None:
     assert common.rarest(["a dog"]) == common.rarest(["two puppies"]) == pytest.approx(math.log(100 / 200))
     assert common.rarest(["a man", "a dog", "a frisbee"]) == pytest.approx(math.log(4 / 200))
     assert common.rarest(["a zebra"]) == pytest.approx(math.log(1 / 200)) and common.rarest(["a man"]) == 0
+    assert common.rarest(["an animal"]) == common.rarest(["a dog"]) and common.rarest(["a person"]) == 0
+    each = [common.rarest([phrase]) for phrase in ("a dog", "a frisbee")]
+    assert common.together(["a dog", "two puppies", "a frisbee", "a man"]) == pytest.approx(sum(each))
+    assert common.together([]) == 0
     assert common.rarest([]) == Commonness(Vocabulary({})).rarest(["a dog"]) == 0

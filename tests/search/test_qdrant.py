@@ -176,6 +176,21 @@ def test_what_the_clients_own_engine_refuses_is_one_line(tmp_path: Path) -> None
         Qdrant("path:").open(FACTS)
 
 
+def test_a_collection_whose_points_are_lost_does_not_look_empty(tmp_path: Path, random_images) -> None:
+    place = Qdrant(f"path:{tmp_path / 'db'}")
+    with place.open(FACTS) as store:
+        store.put(rows(random_images(2)))
+    with place.open() as again:
+        assert len(again) == 2
+    (points,) = (tmp_path / "db").rglob("*.sqlite")
+    points.unlink()
+    with pytest.raises(
+        UserError, match="is missing, and with it all images; remove .*db and index them again"
+    ) as refused:
+        place.exists()
+    assert str(points) in str(refused.value) and "\n" not in str(refused.value) and not points.exists()
+
+
 def test_looking_for_an_index_makes_no_folder(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no index is here"):
         Qdrant(f"path:{tmp_path / 'nothing'}").open()

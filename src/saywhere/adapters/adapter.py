@@ -15,6 +15,8 @@ import numpy as np
 from PIL import Image
 
 from saywhere import boxes as geometry
+from saywhere.adapters.calibration import NAME as CALIBRATION
+from saywhere.adapters.calibration import Calibration
 from saywhere.adapters.sources import Family
 from saywhere.engines.engine import Aligner, Captioner, Classifier, Detector, RpnOutput
 from saywhere.errors import UserError
@@ -62,7 +64,8 @@ class Adapter(ABC):
         device: of torch.
 
     Attributes:
-        threshold: a phrase is found from this score on, unless the user says otherwise.
+        threshold: a phrase is found from this score on, unless the user says otherwise or scores are calibrated.
+        calibration: of its scores; nothing is calibrated unless it is set.
         lock: held while the network or the processor works: neither is made for several threads.
 
     Raises:
@@ -79,7 +82,7 @@ class Adapter(ABC):
 
     def __init__(self, folder: Path, family: Family, device: Any) -> None:
         self.folder, self.family, self.device = folder, family, device
-        self.trunk = Images(family.long_side)
+        self.trunk, self.calibration = Images(family.long_side), Calibration()
         self.lock = threading.Lock()
         self.processor, network = load_pretrained(folder, family.name, self.processor_class, self.network_class)
         self.network = network.to(device).eval()
@@ -92,16 +95,22 @@ class Adapter(ABC):
         """
 
     @functools.cached_property
-    def _digest(self) -> str:
+    def _weights_digest(self) -> str:
         digest = hashlib.blake2b(digest_size=16)
-        for path in sorted(path for path in self.folder.iterdir() if path.suffix in READ):
+        for path in sorted(p for p in self.folder.iterdir() if p.suffix in READ and p.name != CALIBRATION):
             with path.open("rb") as file:
                 digest.update(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
         return digest.hexdigest()
 
-    def digest(self) -> str:
+    def weights_digest(self) -> str:
         """Return a hash of the weights and the configurations."""
-        return self._digest
+        return self._weights_digest
+
+    def digest(self) -> str:
+        """Return a hash of all that answers depend on: of weights, configurations and calibration."""
+        if not (numbers := self.calibration.numbers):
+            return self._weights_digest
+        return hashlib.blake2b(f"{self._weights_digest} {numbers}".encode(), digest_size=16).hexdigest()
 
     def vectors_digest(self) -> str:
         """Refuse: there are no vectors of regions; ``UserError``."""

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from saywhere.adapters.adapter import Adapter, Located
+from saywhere.adapters.adapter import Adapter
+from saywhere.adapters.calibration import calibration_path, read_calibration
 from saywhere.adapters.sources import find_adapted
 from saywhere.adapters.writing import Writer
 from saywhere.configs.aligner import GroundingConfig
@@ -31,33 +32,35 @@ from saywhere.text import tokenize
 
 
 def load(
-    folder: Path,
+    name_or_folder: str | Path,
     device: str | None = None,
     options: Mapping[str, Any] | None = None,
     threads: int | None = None,
     precision: str = "float32",
 ) -> Adapter:
-    """Return the engine of a model of transformers; arguments as :func:`saywhere.engines.torch.load`.
+    """Return the engine of a model of transformers, calibrated if it was; arguments as :func:`saywhere.loading.load`.
 
     Raises:
         UserError: a file is missing or damaged, there is no such device, or an option or another precision is wanted.
     """
-    found = find_adapted(folder)
+    found = find_adapted(name_or_folder)
     assert found is not None, "not a model of transformers"
     if options:
-        raise UserError(f"{folder}: {found.family.name} has no option {next(iter(options))!r}, nor others to set")
+        raise UserError(f"{found.folder}: {found.family.name} has no option {next(iter(options))!r}, nor others to set")
     if precision != "float32":
-        raise UserError(f"{folder}: {found.family.name} computes in float32, not in {precision}")
+        raise UserError(f"{found.folder}: {found.family.name} computes in float32, not in {precision}")
     if threads is not None:
         torch.set_num_threads(threads)
     where = find_device(device)
-    return importlib.import_module(found.family.module).ADAPTER(folder, found.family, where)
+    adapter: Adapter = importlib.import_module(found.family.module).ADAPTER(found.folder, found.family, where)
+    adapter.calibration = read_calibration(calibration_path(found), adapter.weights_digest)
+    return adapter
 
 
 class AdaptedModel(Model):
     """Answer what the family of a model of transformers can answer; the other questions raise a ``UserError``.
 
-    Scores are the model's own; they are not calibrated.
+    Scores are the model's own until ``saywhere calibrate`` has made them probabilities.
 
     Args:
         engine: the model.
@@ -74,7 +77,8 @@ class AdaptedModel(Model):
         return ("densecap", "aligner", "captioner") if isinstance(self.adapter, Writer) else ("aligner",)
 
     def __repr__(self) -> str:
-        return f"Model({self.name!r}: {self.adapter.family.name})"
+        calibrated = f", {self.adapter.calibration}" if self.adapter.calibration.numbers else ""
+        return f"Model({self.name!r}: {self.adapter.family.name}{calibrated})"
 
     def check(self, part: Part, what: str) -> None:
         """Raise a ``UserError`` if it cannot do ``what``, for which a model of saywhere's own has a part."""
@@ -107,9 +111,16 @@ class AdaptedModel(Model):
         def ask(encodings: list[Encoding], given: list[ArrayLike] | None) -> list[Regions]:
             with answering(self.name):
                 found = writer.describe(encodings, given)
-            return found if given is not None else [r[detection.rank(r, None, threshold, top)] for r in found]
+            if given is not None:
+                return found
+            calibrated = [self._calibrated(regions) for regions in found]
+            return [r[detection.rank(r, None, threshold, top)] for r in calibrated]
 
         return answer(ask, self._encode, images, boxes)
+
+    def _calibrated(self, regions: Regions) -> Regions:
+        assert regions.scores is not None
+        return replace(regions, scores=self.adapter.calibration.apply("densecap", regions.scores))
 
     def caption(self, images: Any, *, beam_size: int | None = None, boxes: Any = None, attention: bool = True) -> Any:
         """Return a sentence of an image, without attention; see :meth:`saywhere.Model.caption`."""
@@ -147,12 +158,12 @@ class AdaptedModel(Model):
 
 @dataclass(frozen=True, eq=False)
 class Placed(Evidence):
-    """Hold one region for each phrase, and the model's scores ``(P,)`` of them."""
+    """Hold one region for each phrase, and the scores ``(P,)`` of them."""
 
     scores: np.ndarray
 
     def presence(self, config: GroundingConfig) -> np.ndarray:
-        """Return the scores, which are not calibrated."""
+        """Return the scores, which are probabilities if the model is calibrated."""
         return self.scores
 
 
@@ -169,11 +180,16 @@ class AdaptedPlacer(Placer):
     name: str
 
     def least(self, threshold: float | None = None) -> float:
-        """Return the least score of a phrase that is found: the family's own if no threshold is given."""
+        """Return the least score of a phrase that is found.
+
+        If no threshold is given it is that of all models that are calibrated, 0.5, or else the family's own.
+        """
         require_numbers(threshold=threshold)
         if threshold is not None and not 0 <= threshold <= 1:
             raise UserError(f"threshold is a probability, not {threshold:g}")
-        return self.adapter.threshold if threshold is None else threshold
+        if threshold is not None:
+            return threshold
+        return self.adapter.threshold if self.adapter.calibration.aligner is None else self.config.threshold
 
     def ground(
         self, encoding: Encoding, phrases: Sequence[str], boxes: ArrayLike | None = None, limit: int | None = None,
@@ -200,7 +216,11 @@ class AdaptedPlacer(Placer):
             raise UserError(f"the phrase {wordless[0]!r} has no word")
         with answering(self.name):
             located = self.adapter.locate(encodings, phrases)
-        return [_placed(encoding, found) for encoding, found in zip(encodings, located, strict=True)]
+        apply = self.adapter.calibration.apply
+        return [
+            _placed(encoding, boxes, apply("aligner", np.clip(scores, 0, 1)))
+            for encoding, (boxes, scores) in zip(encodings, located, strict=True)
+        ]
 
     def is_rare(self, phrase: str) -> bool:
         """Return False: which nouns the model hardly saw in training is not known."""
@@ -222,8 +242,7 @@ def answering(name: str) -> Iterator[None]:
         raise UserError(f"{name} cannot take this image or text: {' '.join(str(error).split())[:200]}") from error
 
 
-def _placed(encoding: Encoding, located: Located) -> Placed:
-    boxes, scores = located
+def _placed(encoding: Encoding, boxes: np.ndarray, scores: np.ndarray) -> Placed:
     none = np.zeros(len(boxes), np.float32)
     regions = Regions(encoding.width, encoding.height, boxes, image=encoding.name)
     kinds = np.zeros((len(boxes), len(boxes)), np.float32)
@@ -235,7 +254,7 @@ def _placed(encoding: Encoding, located: Located) -> Placed:
         none > 0,
         none,
         "densecap",
-        np.clip(scores, 0, 1),
+        scores,
     )
 
 

@@ -39,10 +39,11 @@ FAMILIES = {
 
 
 class Adapted(NamedTuple):
-    """A model of a known family, and its folder."""
+    """A model of a known family: its folder, and its name ``OWNER/NAME`` on the hub if it is from there."""
 
     folder: Path
     family: Family
+    repository: str | None = None
 
 
 def find_adapted(name_or_folder: str | Path) -> Adapted | None:
@@ -95,9 +96,10 @@ def _fetch(name: str) -> Adapted:
         if "parts" in stored:
             raise UserError(f"{name} is a model of saywhere's own: name it {repository}")
         family = _family(stored, name)
-        return Adapted(Path(snapshot_download(repository, allow_patterns=[*FILES], ignore_patterns=["*/*"])), family)
+        folder = Path(snapshot_download(repository, allow_patterns=[*FILES], ignore_patterns=["*/*"]))
     except UserError:
         raise
     except (OSError, ValueError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(f"{name}: the hub does not give it, and its cache does not have it: {reason}") from error
+    return Adapted(folder, family, repository)

@@ -108,7 +108,8 @@ class Writer(Adapter):
     def describe(self, encodings: Sequence[Encoding], boxes: Sequence[ArrayLike] | None = None) -> list[Regions]:
         """Return the regions that the model writes of each image, or a phrase for each of given boxes ``(N, 4)``.
 
-        A score is the geometric mean of the probabilities of the tokens, of words and box; it is not calibrated.
+        A score is the geometric mean of the probabilities of the tokens, of words and box, or of the words alone of a
+        given box.
 
         Raises:
             UserError: boxes of another shape, or outside their image.

@@ -190,4 +190,5 @@ def main() -> None:
     try:
         app()
     finally:
-        gc.freeze()  # the process ends: nobody needs to look for garbage, which takes a twentieth of a short command
+        if "torch" not in sys.modules:  # whose libraries report what is not freed
+            gc.freeze()  # nobody needs to look for garbage any more, which takes a twentieth of a short command

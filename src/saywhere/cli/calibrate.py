@@ -18,7 +18,7 @@ class Part(StrEnum):
 
 
 def calibrate(
-    model: Path = typer.Argument(help="Folder of a model, such as runs/NAME/model."),
+    model: Path = typer.Argument(help="Folder of a model, such as runs/NAME/model, or hub:OWNER/NAME."),
     data: list[Path] = typer.Option(
         ..., metavar="ROOT", help="Folder of the data set, or a .jsonl file; may be repeated."
     ),
@@ -34,14 +34,25 @@ def calibrate(
     sure the model was of its words. A phrase's is one on how well it fits the image, and on the classes; with it the
     weight of the classes in placing phrases is chosen. For both, only the one image of ten counts that taught the
     classes nothing. All is stored in the model's configuration; weights stay.
+
+    Of a model of transformers the score is a logistic regression on the logit of the model's own, stored in a file
+    beside its folder's weights, or for hub:OWNER/NAME in this user's cache.
     """
     from saywhere import data as datasets
+    from saywhere.adapters.sources import find_adapted
     from saywhere.training import calibration, presence
     from saywhere.training.dataset import evenly
 
+    adapted = find_adapted(model.as_posix())
     sets = [datasets.read(each, format, split) for each in data]
     source = "; ".join(f"{samples.name}, split {samples.split}" for samples in sets)
-    if part is Part.densecap:
+    if adapted is not None:
+        from saywhere.training import adapted_calibration
+
+        chosen = [evenly(samples, limit) for samples in sets]
+        fit = adapted_calibration.calibrate(adapted, model.as_posix(), part.value, chosen, source, device)
+        typer.echo(f"{model}: calibration {fit.weight:g}, {fit.constant:g}, from {fit.source}")
+    elif part is Part.densecap:
         chosen = [evenly(samples, limit) for samples in sets]
         found = calibration.calibrate(model, [sample for each in chosen for sample in each], source, device)
         typer.echo(f"{model}: calibration {', '.join(f'{value:g}' for value in found)}, from {source}")

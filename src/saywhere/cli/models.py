@@ -1,4 +1,4 @@
-"""``saywhere models``: the models that come with the package."""
+"""``saywhere models``: the models that come with the package, and those of other people that were calibrated."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import typer
 
 
 def models() -> None:
-    """List the models that come with the package: name and description."""
+    """List the models that come with the package, by name and description, and those of the hub that you calibrated."""
     import saywhere
+    from saywhere.adapters.calibration import calibrated_models
 
     found = saywhere.list_models()
     if not found:
         typer.echo("no model comes with this copy of saywhere; give --model a checkpoint folder")
+    found |= calibrated_models()
     width = max((len(name) for name in found), default=0)
     for name, description in found.items():
         typer.echo(f"{name:{width}}  {description}".rstrip())

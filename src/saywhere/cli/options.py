@@ -125,7 +125,7 @@ Split = Annotated[str | None, typer.Option("--split", help="Split of the data; d
 Splits = Annotated[
     list[str] | None, typer.Option("--split", help="Split to read; may be repeated. All of them if not given.")
 ]
-Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the report.")]
+Out = Annotated[Path, typer.Option("--out", metavar="DIR", file_okay=False, help="Folder of the report.")]
 
 DRAWINGS = (".jpg", ".jpeg", ".png")
 

@@ -47,8 +47,8 @@ def search(
 ) -> None:
     """Find the images of an index that fit a text or are like an image, and the region of each phrase.
 
-    A probability says how likely an image shows all of the query; if none is high, a line says so. Exit code 0, also if
-    nothing is found; 1 if an image that was found could not be drawn, 2 if the command is wrong.
+    A probability says how likely an image shows all of the query; a line says so if probably none of the index does.
+    Exit code 0, also if nothing is found; 1 if an image that was found could not be drawn, 2 if the command is wrong.
     """
     import saywhere
     from saywhere.errors import UserError
@@ -102,13 +102,14 @@ def _print_hits(hits: Sequence[saywhere.Hit]) -> None:
 
 
 def _say_if_improbable(hits: Sequence[saywhere.Hit]) -> None:
-    from saywhere.search.phrases import LIKELY
+    from saywhere.search.anywhere import LIKELY_HIT, is_improbable
 
-    best = max((hit.probability for hit in hits if hit.probability is not None), default=None)
-    if best is not None and best < LIKELY:
-        typer.echo(
-            f"probably not found: no image shows all of this with a probability of more than {best:.2f}", err=True
-        )
+    best = max((hit.probability for hit in hits if hit.probability is not None), default=1.0)
+    anywhere = next((hit.anywhere for hit in hits if hit.anywhere is not None), 1.0)
+    if is_improbable(best, anywhere):
+        alone = f"no image shows all of this with a probability of more than {best:.2f}"
+        together = f"that any image shows all of this has a probability of {anywhere:.2f}"
+        typer.echo(f"probably not found: {alone if best < LIKELY_HIT else together}", err=True)
 
 
 def _show_regions(found: saywhere.Regions, json: bool) -> None:

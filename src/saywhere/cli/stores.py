@@ -74,6 +74,8 @@ class Where(NamedTuple):
             raise UserError("an index in Qdrant has no --index: it has --url URL")
         if self.url is None:
             raise UserError("--url URL is missing: the Qdrant server with the index")
+        if self.url == ":memory:":
+            raise UserError("--url :memory: would be gone when this command ends; for trials give --url path:DIR")
         from saywhere.search import Qdrant
 
         return Qdrant(self.url, self.collection or Qdrant.collection, self.shards_of_collection, self.replicas)

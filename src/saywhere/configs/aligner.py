@@ -24,6 +24,9 @@ VECTOR_OPTIONS = frozenset(
 HitWeights = tuple[float, float, float, float]
 """Weights of an image's similarity with a query, of the log-probability that all phrases are there, of the log of how
 often the rarest noun of the query is said; and a constant."""
+AnywhereWeights = tuple[float, float, float, float]
+"""Weight of the log of how many images of an index would show a query by chance, and a constant; weight of the best
+hit's similarity with the query, and a constant."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,8 @@ class GroundingConfig(Config):
         threshold: a phrase is found from this probability on.
         hit: weights of the evidence that an image that a search found shows all of the query, see
             :mod:`saywhere.search.phrases`; ``saywhere evaluate search --calibrate`` chooses them. None says nothing.
+        anywhere: weights of the evidence that any image of an index does, see :mod:`saywhere.search.anywhere`; chosen
+            by the same command. None says nothing.
     """
 
     kind_weight: float = 0.0
@@ -50,6 +55,7 @@ class GroundingConfig(Config):
     rare_presence: Presence | None = None
     threshold: float = 0.5
     hit: HitWeights | None = None
+    anywhere: AnywhereWeights | None = None
 
     def __post_init__(self) -> None:
         self.require_at_least(0, "kind_weight", "rare", "rare_kind_weight")

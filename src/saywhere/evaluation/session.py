@@ -18,7 +18,7 @@ from saywhere.data import PhraseOptions, Report, Samples
 from saywhere.data.entities import MarkedImage, count_phrases, read_entities
 from saywhere.errors import UserError
 from saywhere.evaluation.memory import peak_memory
-from saywhere.evaluation.resume import ensure_same_run
+from saywhere.evaluation.resume import ensure_same_run, ensure_same_task
 from saywhere.images import LoadedImage
 from saywhere.inference import Source, run_images
 from saywhere.models.model import Model
@@ -67,6 +67,7 @@ class Session:
         options: of the model that were changed, for the report.
         progress: called after each step.
         command: by which the run can be repeated, for the report.
+        task: one of :data:`TASKS`; if it is given, results of another task in ``out`` are refused.
         skipped: the images that could not be read, with the reasons; filled by :meth:`each`.
         notes: what else the user is to know, a line each.
         report: of reading the data set.
@@ -82,10 +83,15 @@ class Session:
     options: Sequence[str] = ()
     progress: Progress = _silent
     command: str = ""
+    task: str | None = None
     skipped: dict[str, str] = field(default_factory=dict, init=False)
     notes: list[str] = field(default_factory=list, init=False)
     report: Report = field(default_factory=Report, init=False)
     _started: float = field(default_factory=time.monotonic, init=False)
+
+    def __post_init__(self) -> None:
+        if self.task is not None:
+            ensure_same_task(self.out, self.task)
 
     @property
     def folder(self) -> Path:
@@ -132,7 +138,7 @@ class Session:
 
     def resume(self, settings: Mapping[str, object], made: str) -> None:
         """Prepare ``out`` for a run with these settings; see :func:`saywhere.evaluation.resume.ensure_same_run`."""
-        ensure_same_run(self.out, settings, made)
+        ensure_same_run(self.out, settings, made, self.task)
 
     def each(
         self,
@@ -262,7 +268,7 @@ def evaluate(
 
         loaded = load(loaded)
     name = str(model) if loaded is not model else getattr(loaded, "name", "an ensemble")
-    session = Session(Path(data), Path(out), format, split, limit, batch, model=name, progress=progress)
+    session = Session(Path(data), Path(out), format, split, limit, batch, model=name, progress=progress, task=task)
     session.command = f"saywhere.evaluate({name!r}, {str(data)!r}, {task!r})"
     run: Callable[..., Any] = importlib.import_module(f"saywhere.evaluation.{TASKS[task]}.run").run
     return run(loaded, session, **options)

@@ -19,8 +19,16 @@ def base_words(words: Iterable[str]) -> list[str]:
     return [word.removesuffix("s") if noun is None else noun.name for word, noun in named]
 
 
+def kinds(words: Iterable[str]) -> list[str]:
+    """Return the base words of words, and the names of what these are kinds of: of ``men`` also ``person``."""
+    tree, several = noun_tree(), list(words)
+    nouns = (noun for word in several if (noun := tree.named(word)) is not None)
+    above = (tree.nouns[row].name for noun in nouns for row in noun.ancestors)
+    return list(dict.fromkeys((*base_words(several), *above)))
+
+
 class Commonness:
-    """Tell how often people say nouns; other words for the same thing are counted together.
+    """Tell how often people say nouns; other words for the same thing, and for kinds of it, are counted together.
 
     Args:
         vocabulary: with the counts of words in the sentences of training.
@@ -28,16 +36,23 @@ class Commonness:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         tree, self._counts = noun_tree(), Counter[str]()
-        words = list(vocabulary.counts)
-        for word, base in zip(words, base_words(words), strict=True):
-            self._counts[base] += vocabulary.counts[word]
+        for word, count in vocabulary.counts.items():
+            self._counts.update(dict.fromkeys(kinds([word]), count))
         nouns = (base for base in self._counts if tree.named(base) is not None)
         self._most = max((self._counts[base] for base in nouns), default=0)
 
     def rarest(self, phrases: Iterable[str]) -> float:
         """Return the log-frequency of the rarest noun of phrases, relative to the commonest noun; 0 without a noun."""
-        nouns = (base for phrase in phrases for base in base_words(noun_words(phrase)))
-        return min((log((1 + self._counts[base]) / (1 + self._most)) for base in nouns), default=0.0)
+        return min(self._frequencies(phrases), default=0.0)
+
+    def together(self, phrases: Iterable[str]) -> float:
+        """Return the log-frequency of all nouns of phrases together, if one says nothing of another: their sum."""
+        return sum(self._frequencies(phrases))
+
+    def _frequencies(self, phrases: Iterable[str]) -> list[float]:
+        """The log-frequencies of the nouns, each once."""
+        nouns = {base for phrase in phrases for base in base_words(noun_words(phrase))}
+        return [log((1 + self._counts[base]) / (1 + self._most)) for base in sorted(nouns)]
 
 
 @lru_cache(maxsize=4)

@@ -41,6 +41,8 @@ class Hit:
         probability: that the image shows all of the query; None if an image was the query, or the model is not
             calibrated for that.
         time: of the moment in the video, in seconds; None for an image.
+        anywhere: probability that any image of the index shows all that is wanted, the same for all hits of a search;
+            None as ``probability``.
     """
 
     image: str
@@ -48,9 +50,10 @@ class Hit:
     regions: Regions
     probability: float | None = None
     time: float | None = None
+    anywhere: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form: ``image, time, similarity, probability, width, height``, of each phrase its place."""
+        """Return the JSON form: all but ``regions`` as they are called here, and of each phrase its place."""
         found, phrases = self.regions, []
         values = [] if found.similarities is None else found.similarities.tolist()
         for region, value in zip(found, values, strict=True):
@@ -58,7 +61,8 @@ class Hit:
             phrases.append(row if region.score is None else {**row, "score": round(region.score, 5)})
         missing = {"not_found": list(found.not_found)} if found.not_found else {}
         size = {"width": found.width, "height": found.height}
-        likely = {} if self.probability is None else {"probability": round(self.probability, 5)}
+        chances = {"probability": self.probability, "anywhere": self.anywhere}
+        likely = {name: round(value, 5) for name, value in chances.items() if value is not None}
         place = {"image": self.image} if self.time is None else {"image": self.image, "time": self.time}
         similarity = round(self.similarity, 5)
         return {**place, "similarity": similarity, **likely, **size, "phrases": phrases, **missing}
@@ -126,11 +130,7 @@ class Index:
         if not self._checked:
             self._model.require("aligner", "search")
             if self._store is not None and self._model.engine.vectors_digest() != self._store.facts["digest"]:
-                made = self._store.facts["model"]
-                raise UserError(
-                    f"{self.place}: was made by another model (then named {made}) than {self._model.name}, or by "
-                    "another --precision, --engine or --set of it; give those of then, or make another index"
-                )
+                raise UserError(f"{self.place}: {self._difference(self._store.facts['model'])}, or make another index")
             self._checked = self._store is not None
         return self._model
 
@@ -139,6 +139,18 @@ class Index:
         if self._given is not None:
             return str(self._given)
         return DEFAULT_MODEL if self._store is None else self._store.facts["model"]
+
+    @property
+    def _full_name(self) -> str:
+        """What a new index says of its model: the name, or the folder from the root on."""
+        name = self._given.name if isinstance(self._given, Model) else self._name
+        return os.path.abspath(name) if os.path.isdir(name) else name
+
+    def _difference(self, made: str) -> str:
+        """How the model differs from the one that made the index, and what to do."""
+        if made == self._full_name:
+            return f"{made} made it with another --precision, --engine or --set, or other weights; give those of then"
+        return f"was made by another model (then named {made}) than {self._full_name}; give that one"
 
     def __len__(self) -> int:
         return 0 if self._store is None else len(self._store)
@@ -163,10 +175,9 @@ class Index:
             raise UserError(f"codes and repair are for an index in a folder, not for {self.place}")
         model = self.model
         if self._store is None:
-            name = str(self._name if not isinstance(self._given, Model) else model.name)
             facts = {
                 "digest": model.engine.vectors_digest(),
-                "model": os.path.abspath(name) if os.path.isdir(name) else name,
+                "model": self._full_name,
                 "size": str(model.require("aligner", "search").config.embed_dim),
             }
             self._store = self.place.open(facts)
@@ -240,8 +251,9 @@ class Index:
         if phrases is None:
             return [Hit(v.name, value, Regions.empty(v.width, v.height, v.name), time=t) for value, v, t in found]
         placed = [phrases.find(vectors) for _, vectors, _ in found]
+        anywhere = phrases.anywhere(placed[0], len(self)) if placed else None
         rows = zip(found, placed, strict=True)
-        return [Hit(v.name, value, there.regions, there.probability, t) for (value, v, t), there in rows]
+        return [Hit(v.name, value, there.regions, there.probability, t, anywhere) for (value, v, t), there in rows]
 
     def regions(self, query: str | Query, image: str | Path, *, top: int = TOP) -> Regions:
         """Return the regions of one image that fit a text best, best first, with their similarities.

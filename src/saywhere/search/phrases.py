@@ -17,12 +17,11 @@ from saywhere.models.grounding import ImageVectors, TextVectors
 from saywhere.models.model import Model
 from saywhere.models.placing import Evidence, cut_phrases, word_fits
 from saywhere.regions import Regions
+from saywhere.search.anywhere import anywhere_evidence, anywhere_probability
 from saywhere.search.commonness import commonness_of
 from saywhere.search.query import Query
 from saywhere.search.scan import Question
 
-LIKELY = 0.05
-"""What is looked for is probably in none of the images if each shows it with a lower probability (docs/search.md)."""
 LEAST = 1e-6
 """No phrase is taken to be less probable than this, nor more probable than the rest of 1."""
 
@@ -50,6 +49,10 @@ class PhrasesInImages:
     Args:
         model: that embedded the images.
         query: what is looked for.
+
+    Attributes:
+        phrases: that are wanted.
+        together: how often their nouns are said (:meth:`saywhere.search.commonness.Commonness.together`).
     """
 
     def __init__(self, model: Model, query: Query) -> None:
@@ -63,7 +66,8 @@ class PhrasesInImages:
         placer = model.placer("aligner")
         self._least = placer.least()
         self._unknown = np.array([placer.is_unknown(phrase) for phrase in self.phrases], bool)
-        self._rarest = commonness_of(self._aligner.vocabulary).rarest(self.phrases)
+        common = commonness_of(self._aligner.vocabulary)
+        self._rarest, self.together = common.rarest(self.phrases), common.together(self.phrases)
         self._rare = np.array([placer.is_rare(phrase) for phrase in (*self.phrases, *query.unwanted)], bool)
 
     def question(self) -> Question:
@@ -96,6 +100,18 @@ class PhrasesInImages:
         similarity = self._model.similarity([image], self._wanted).mean()
         joint = np.array([similarity, found, self._rarest], np.float64)
         return Placed(regions, joint, None if config.hit is None else float(probabilities(joint, config.hit)))
+
+    def anywhere(self, best: Placed, images: int) -> float | None:
+        """Return the probability that any image of an index shows what is wanted; None if the model cannot tell.
+
+        Args:
+            best: the query in the image that fits best.
+            images: of the index.
+        """
+        weights = self._aligner.config.grounding.anywhere
+        if weights is None or best.evidence is None:
+            return None
+        return float(anywhere_probability(anywhere_evidence(self.together, images, best.evidence[0]), weights))
 
     def _evidence(self, image: ImageVectors, texts: list[TextVectors], rare: np.ndarray) -> Evidence:
         """What the vectors say of phrases in an image."""

@@ -119,11 +119,14 @@ class Qdrant:
             if self.url == ":memory:":
                 return QdrantClient(self.url)
             if kind == "path" and folder:
+                _require_vectors(Path(folder), self.collection)
                 return QdrantClient(path=folder, force_disable_check_same_thread=True)
             if not self.is_served:
                 raise ValueError("not a URL, such as http://localhost:6333; for trials path:DIR or :memory:")
             key = self.api_key or os.environ.get("QDRANT_API_KEY")
             return QdrantClient(url=self.url, api_key=key, timeout=PATIENCE, check_compatibility=False)
+        except UserError:
+            raise
         except (ValueError, RuntimeError, OSError, KeyError, TypeError, sqlite3.Error) as error:
             raise UserError(f"{self.url or '--url'}: cannot be opened ({error})") from error
 
@@ -149,6 +152,18 @@ class Qdrant:
         client = self.__dict__.pop("_client", None)
         if client is not None:
             client.close()
+
+
+def _require_vectors(folder: Path, collection: str) -> None:
+    """Refuse a folder of the client's own engine that has lost a collection, which the client would show as empty.
+
+    Raises:
+        UserError: it has.
+    """
+    known = folder / "meta.json"
+    points = folder / "collection" / collection / "storage.sqlite"
+    if known.is_file() and collection in json.loads(known.read_text())["collections"] and not points.is_file():
+        raise UserError(f"{points}: is missing, and with it all images; remove {folder} and index them again")
 
 
 def _reason(content: bytes) -> str:

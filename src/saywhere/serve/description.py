@@ -35,7 +35,8 @@ _PHRASE = {"type": "object", "properties": {"words": _TEXT, "box": _NUMBERS, "si
 _HIT = {
     "type": "object",
     "properties": _IMAGE
-    | {"time": _NUMBER, "similarity": _NUMBER, "probability": _NUMBER, "phrases": {"type": "array", "items": _PHRASE}},
+    | {"time": _NUMBER, "similarity": _NUMBER, "probability": _NUMBER, "anywhere": _NUMBER}
+    | {"phrases": {"type": "array", "items": _PHRASE}},
 }
 _JPEG = {"type": "string", "format": "binary"}
 SCHEMAS = {

@@ -45,6 +45,11 @@ class Evidence:
     matches: np.ndarray
 
 
+def matches(boxes: np.ndarray, sample: Sample) -> np.ndarray:
+    """Return whether each of boxes ``(N, 4)`` matches a true one of the image."""
+    return geometry.iou(boxes, sample.boxes).max(axis=1, initial=0) >= MATCH
+
+
 def collect(model: Model, samples: Sequence[Sample]) -> Evidence:
     """Return what a model finds in images, without the repeats that :meth:`Model.describe` leaves out.
 
@@ -64,9 +69,7 @@ def collect(model: Model, samples: Sequence[Sample]) -> Evidence:
             finally:
                 progress.advance(1)
             kept = rank(found.regions(detector.config.calibration), detector.config.repeat_nms)
-            overlaps = geometry.iou(found.boxes[kept], sample.boxes)
-            matches = overlaps.max(axis=1, initial=0) >= MATCH
-            rows.append(Evidence(found.logits[kept], found.confidence[kept], matches))
+            rows.append(Evidence(found.logits[kept], found.confidence[kept], matches(found.boxes[kept], sample)))
     if not rows:
         raise UserError("calibration needs images, and not one can be read")
     columns = ([getattr(row, name) for row in rows] for name in ("logits", "confidence", "matches"))

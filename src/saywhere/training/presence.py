@@ -139,20 +139,26 @@ def choose(rows: Sequence[Collected], config: GroundingConfig) -> GroundingConfi
     return replace(config, presence=fit(evidence[common], there[common]), rare_presence=of_rare)
 
 
-def fit(evidence: np.ndarray, there: np.ndarray, ridge: float = 1e-4, steps: int = 50) -> Presence:
-    """Return the weights of the largest likelihood: logistic regression by Newton's method, with a little ridge.
-
-    Args:
-        evidence: ``(N, F)``, the last column 1.
-        there: ``(N,)`` what is to be predicted.
-        ridge: on the weights of the columns, which are scaled to a standard deviation of 1 for it.
-        steps: of the iteration.
+def fit(evidence: np.ndarray, there: np.ndarray) -> Presence:
+    """Return the weights of evidence ``(N, 4)`` for what is ``there (N,)``, see :func:`logistic_weights`.
 
     Raises:
         UserError: all phrases are in their images, or none.
     """
     if there.all() or not there.any():
         raise UserError(f"calibration needs phrases that are there and others, and all {len(there)} are of one kind")
+    return tuple(logistic_weights(evidence, there))  # pyright: ignore[reportReturnType]
+
+
+def logistic_weights(evidence: np.ndarray, true: np.ndarray, ridge: float = 1e-4, steps: int = 50) -> list[float]:
+    """Return the weights of the largest likelihood: logistic regression by Newton's method, with a little ridge.
+
+    Args:
+        evidence: ``(N, F)``, the last column 1.
+        true: ``(N,)`` what is to be predicted; neither all nor none are.
+        ridge: on the weights of the columns, which are scaled to a standard deviation of 1 for it.
+        steps: of the iteration.
+    """
     mean, spread = evidence[:, :-1].mean(axis=0), evidence[:, :-1].std(axis=0)
     scale = np.where(spread > 0, spread, 1)
     columns = np.concatenate(((evidence[:, :-1] - mean) / scale, evidence[:, -1:]), axis=1)
@@ -160,12 +166,12 @@ def fit(evidence: np.ndarray, there: np.ndarray, ridge: float = 1e-4, steps: int
     weights = np.zeros(columns.shape[1])
     for _ in range(steps):
         p = 1 / (1 + np.exp(-columns @ weights))
-        slope = columns.T @ (p - there) / len(there) + penalty @ weights
-        curve = (columns.T * (p * (1 - p))) @ columns / len(there) + penalty
+        slope = columns.T @ (p - true) / len(true) + penalty @ weights
+        curve = (columns.T * (p * (1 - p))) @ columns / len(true) + penalty
         weights -= np.linalg.solve(curve, slope)
     plain = weights[:-1] / scale
     constant = weights[-1] - plain @ mean
-    return tuple(round(value, 5) for value in (*plain.tolist(), float(constant)))  # pyright: ignore[reportReturnType]
+    return [round(value, 5) for value in (*plain.tolist(), float(constant))]
 
 
 def calibrate(

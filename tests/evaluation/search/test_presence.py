@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -10,7 +11,9 @@ from photographs import noise
 from tiny_aligner import aligner_model, tiny_aligner
 
 from saywhere.evaluation.search.presence import Answers, answer, measure, nouns, said
-from saywhere.search.phrases import LIKELY, PhrasesInImages, probabilities
+from saywhere.search.anywhere import anywhere_probability, is_improbable
+from saywhere.search.commonness import Commonness
+from saywhere.search.phrases import PhrasesInImages, probabilities
 from saywhere.search.query import Query
 from saywhere.search.store import Stamp, Store
 
@@ -21,7 +24,9 @@ def answers(seed: int) -> Answers:
     shown = generator.random((60, 4)) < 0.3
     evidence = np.stack((shown + generator.standard_normal((60, 4)), *-generator.random((2, 60, 4))), axis=-1)
     inside = generator.random(60) < 0.5
-    return Answers(evidence, shown, inside, inside | (generator.random(60) < 0.4))
+    anywhere = inside | (generator.random(60) < 0.4)
+    chances = np.stack((generator.standard_normal(60) + anywhere, evidence[:, 0, 0]), axis=-1)
+    return Answers(evidence, chances, shown, inside, anywhere)
 
 
 def area(high: list[float], low: list[float]) -> float:
@@ -29,9 +34,11 @@ def area(high: list[float], low: list[float]) -> float:
 
 
 def test_nouns_and_words_meet_in_the_singular() -> None:
-    assert nouns("Two dogs run on the grass") == {"dog"} | said(["grass"])
+    assert nouns("Two dogs run on the grass") == {"dog", "grass"} <= said(["A puppy.", "grass"])
     assert nouns("two puppies on a beach") <= said(["A beach.", "puppies"])
     assert not nouns("a dog on a sofa") <= said(["Two dogs on the grass."])
+    assert nouns("an animal on a beach") <= said(["Two puppies on the beach."])
+    assert not nouns("a dog on a beach") <= said(["An animal on the beach."])
 
 
 def test_each_half_is_judged_by_the_weights_of_the_other() -> None:
@@ -45,13 +52,15 @@ def test_each_half_is_judged_by_the_weights_of_the_other() -> None:
     assert found.auc == pytest.approx(area(scores[shown].tolist(), scores[~shown].tolist()))
     assert found.auc > 0.6 and found.weights[0] > 0.3
     inside, anywhere = np.concatenate((one.inside, other.inside)), np.concatenate((one.anywhere, other.anywhere))
-    best = scores.max(axis=1)
+    weights = swapped[1].anywhere_weights, swapped[0].anywhere_weights
+    best = np.concatenate(
+        [anywhere_probability(half.chances, w) for half, w in zip((one, other), weights, strict=True)]
+    )
     assert found.outside_auc == pytest.approx(area(best[inside].tolist(), best[~inside].tolist()))
     assert found.query_auc == pytest.approx(area(best[inside].tolist(), best[~inside & ~anywhere].tolist()))
     assert found.anywhere_auc == pytest.approx(area(best[anywhere].tolist(), best[~anywhere].tolist()))
-    assert found.doubted == np.mean(best[inside] < LIKELY) and found.refused == np.mean(
-        best[~inside & ~anywhere] < LIKELY
-    )
+    doubted = is_improbable(scores.max(axis=1), best)
+    assert (found.doubted, found.refused) == (doubted[inside].mean(), doubted[~inside & ~anywhere].mean())
     assert found.outside_limit == pytest.approx(area([1.0] * inside.sum(), anywhere[~inside].astype(float).tolist()))
     bins = [np.floor(scores * 10) == place for place in range(10)]
     table = [(scores[b].mean(), shown[b].mean(), b.sum()) for b in bins if b.any()]
@@ -59,6 +68,7 @@ def test_each_half_is_judged_by_the_weights_of_the_other() -> None:
     errors = sum(count * abs(mean - share) for mean, share, count in table) / scores.size
     assert found.calibration_error == pytest.approx(errors)
     assert found.own_error is not None and 0 < found.own_error < 1 and found.queries == 120
+    assert sum(count for _, _, count in found.anywhere_reliability) == 120 and 0 < found.anywhere_error < 0.3
 
 
 def test_the_answers_of_two_uneven_halves_have_as_many_hits(tmp_path) -> None:
@@ -77,10 +87,16 @@ def test_the_answers_of_two_uneven_halves_have_as_many_hits(tmp_path) -> None:
     dogs = [PhrasesInImages(model, Query(("two dogs",))).find(images[entry]).evidence for entry in (0, 3)]
     best_first = sorted(np.array(dogs).tolist(), reverse=True)  # by similarity, which they are searched by
     np.testing.assert_allclose(one.evidence[0], best_first, rtol=2e-2)
+    common = Commonness(model.require("aligner", "search").vocabulary)
+    expected = [
+        [common.together([text]) + np.log(3), own[0, 0]] for text, own in zip(queries, other.evidence, strict=True)
+    ]
+    np.testing.assert_allclose(other.chances, expected, rtol=1e-6)
 
 
 def test_nothing_is_said_where_all_or_no_hits_are_right() -> None:
     one = answers(0)
     for every in (True, False):
-        same = Answers(one.evidence, np.full_like(one.shown, every), one.inside, one.anywhere)
+        same = replace(one, shown=np.full_like(one.shown, every))
         assert measure((one, same), None) is None
+        assert measure((replace(one, anywhere=np.full_like(one.anywhere, every)), one), None) is None

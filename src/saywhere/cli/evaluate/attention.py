@@ -50,7 +50,7 @@ def attention(
         model or DEFAULT_MODEL,
         load_model(model, Runtime(device, engine, threads, precision), change, "captioner"),
     )
-    with session(data, out, model=name, change=change, split=split, limit=limit, batch=batch) as now:
+    with session("attention", data, out, model=name, change=change, split=split, limit=limit, batch=batch) as now:
         figures = run(loaded, now, generated, beam_size, spread.value)
         for kind in SENTENCES if generated else SENTENCES[:1]:
             found, uniform = percent(figures[kind]), percent(figures[f"uniform_{kind}"])

@@ -59,7 +59,7 @@ def caption(
             for name in names
         ]
         about = {"format": format, "split": split, "limit": limit, "batch": batch, "written": written}
-        with session(data, out, model=names, change=change, **about) as now:
+        with session("caption", data, out, model=names, change=change, **about) as now:
             together = loaded[0] if len(loaded) == 1 else CaptionEnsemble(loaded)
             _print(run(together, now, beam_size, nearest=any(name.startswith(NEAREST) for name in names)))
     elif (
@@ -67,7 +67,7 @@ def caption(
         and truth
         and not (data or model or ensemble or format or beam_size or device or engine or threads or change)
     ):
-        with session(truth, out, split=split, limit=limit, written=written) as now:
+        with session("caption", truth, out, split=split, limit=limit, written=written) as now:
             _print(score_files(predictions, now))
     else:
         raise UserError(

@@ -56,10 +56,10 @@ def dense(
     if data and not (predictions or truth):
         loaded = load_model(model, Runtime(device, engine, threads, precision), change, "densecap")
         about = {"format": format, "split": split, "limit": limit, "batch": batch, "written": written}
-        with session(data, out, model=model or DEFAULT_MODEL, change=change, **about) as now:
+        with session("dense", data, out, model=model or DEFAULT_MODEL, change=change, **about) as now:
             _print(run(loaded, now, proposals or "rpn", protocol.value))
     elif predictions and truth and not (data or model or format or proposals or device or engine or threads or change):
-        with session(truth, out, split=split, limit=limit, written=written) as now:
+        with session("dense", truth, out, split=split, limit=limit, written=written) as now:
             _print(score_files(predictions, now, protocol.value))
     else:
         raise UserError(

@@ -56,7 +56,7 @@ def ground(
         model or DEFAULT_MODEL,
         load_model(model, Runtime(device, engine, threads, precision), change, chosen),
     )
-    with session(data, out, model=name, change=change, split=split, limit=limit, batch=batch) as now:
+    with session("ground", data, out, model=name, change=change, split=split, limit=limit, batch=batch) as now:
         scores = run(loaded, now, chosen, regions)
         for title, result in {"model": scores.model, **scores.controls}.items():
             typer.echo(

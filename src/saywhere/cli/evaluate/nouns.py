@@ -36,7 +36,9 @@ def nouns(
 
     loaded = load_model(model, Runtime(device, engine, threads, precision), change, "densecap")
     name = model or DEFAULT_MODEL
-    with session(data, out, model=name, change=change, format=format, split=split, limit=limit, batch=batch) as now:
+    with session(
+        "nouns", data, out, model=name, change=change, format=format, split=split, limit=limit, batch=batch
+    ) as now:
         result = run(loaded, now)
         for way, share in result.kinds.items():
             of_all = result.objects[way]

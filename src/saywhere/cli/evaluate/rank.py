@@ -41,7 +41,7 @@ def rank(
         load_model(model, Runtime(device, engine, threads, precision), change, "aligner"),
     )
     about = {"format": format, "split": split, "limit": limit, "batch": batch}
-    with session(data, out, model=name, change=change, **about) as now:
+    with session("rank", data, out, model=name, change=change, **about) as now:
         result = run(loaded, now, regions)
         for title, recall in (("annotation", result.image_to_text), ("search", result.text_to_image)):
             typer.echo(

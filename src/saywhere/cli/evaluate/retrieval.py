@@ -45,7 +45,7 @@ def retrieval(
     )
     about = {"format": format, "split": split, "limit": limit, "batch": batch}
     written = "report.json, queries.json, examples.html"
-    with session(data, out, model=name, change=change, written=written, **about) as now:
+    with session("retrieval", data, out, model=name, change=change, written=written, **about) as now:
         result = run(loaded, now, regions, queries, seed, protocol.value)
         typer.echo(
             f"{result.queries} queries to {result.images} images, protocol {result.protocol}: "

@@ -26,6 +26,7 @@ EntitiesData = Annotated[
 
 @contextlib.contextmanager
 def session(
+    task: str,
     data: Path,
     out: Path,
     *,
@@ -40,6 +41,7 @@ def session(
     """Yield the session of a command; at its end say what was written and left out, and exit with 1 if it is not whole.
 
     Args:
+        task: one of :data:`saywhere.evaluation.session.TASKS`.
         data, out, format, split, limit, batch: of the session.
         model: name for the report, or several.
         change: options of the model, for the report.
@@ -50,7 +52,7 @@ def session(
     name = model if isinstance(model, str) or model is None else ", ".join(model)
     command = shlex.join(["saywhere", *sys.argv[1:]])
     with explain_oom(batch), _bars() as bars:
-        now = Session(data, out, format, split, limit, batch, name, change or (), bars, command)
+        now = Session(data, out, format, split, limit, batch, name, change or (), bars, command, task)
         yield now
     for note in [*skip_notes(now.skipped), *now.notes]:
         typer.echo(note, err=True)

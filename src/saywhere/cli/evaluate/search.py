@@ -21,7 +21,7 @@ def search(
     components: int = typer.Option(64, min=1, metavar="P", help="Principal components of the codes."),
     queries: int = typer.Option(1000, min=1, metavar="N", help="Sentences by codes and phrases, at most so many each."),
     calibrate: bool = typer.Option(
-        False, "--calibrate", help="Write the weights of the probability of a hit, fitted here, into --model's options."
+        False, "--calibrate", help="Write the weights of the probabilities, fitted here, into --model's options."
     ),
     url: str | None = typer.Option(
         None, metavar="URL", help="Also compare with a Qdrant server, or with its client's own engine (:memory:)."
@@ -46,7 +46,7 @@ def search(
         raise UserError("--calibrate changes a model's options: name its folder with --model")
     name, loaded = model or DEFAULT_MODEL, load_model(model, Runtime(device, engine, threads), change, "aligner")
     about = {"format": format, "split": split, "limit": limit, "batch": batch}
-    with session(data, out, model=name, change=change, **about) as now:
+    with session("search", data, out, model=name, change=change, **about) as now:
         result = run(loaded, now, regions, components, queries, model if calibrate else None, url)
         found = result.recall
         typer.echo(
@@ -60,9 +60,10 @@ def search(
             typer.echo(f"phrases: {result.hit:.3f} right in the first image ({result.phrases} phrases)")
         if (there := result.presence) is not None:
             typer.echo(
-                f"is it there: AUC {there.auc:.3f} of hits, calibration error {there.calibration_error:.3f}; of the "
-                f"best hits of queries {there.anywhere_auc:.3f}, of those about images of the index "
-                f"{there.query_auc:.3f}, with all queries about other images as not there {there.outside_auc:.3f} "
-                f"of at most {there.outside_limit:.3f}"
+                f"is it there: AUC {there.auc:.3f} of hits, calibration error {there.calibration_error:.3f}; of whole "
+                f"queries {there.anywhere_auc:.3f}, calibration error {there.anywhere_error:.3f}; of those about "
+                f"images of the index {there.query_auc:.3f}, with all queries about other images as not there "
+                f"{there.outside_auc:.3f} of at most {there.outside_limit:.3f}"
             )
-            typer.echo(f"weights of the probability: {', '.join(map(str, there.weights))}")
+            weights = (", ".join(map(str, each)) for each in (there.weights, there.anywhere_weights))
+            typer.echo(f"weights of the probability of a hit and of the whole: {'; '.join(weights)}")

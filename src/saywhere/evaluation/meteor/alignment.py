@@ -56,9 +56,9 @@ def align(options: dict[int, list[Match]], reference_words: int) -> tuple[list[M
         if not here:
             paths, sort = _gap(paths, word)
         elif word in forced:
-            paths, sort = [_extended(path, here[0], 0) for path in paths], len(paths) > 1
+            paths, sort = [_forced_on(path, here[0]) for path in paths], len(paths) > 1
         else:
-            paths, sort = [new for path in paths for new in _choices(path, here, word)], True
+            paths, sort = _cheapest(paths, here, word), False
     paths.sort(key=_cost)
     best = min(paths[:BEAM], key=_closed_cost)
     matches: list[Match] = []
@@ -88,45 +88,60 @@ def _forced(options: dict[int, list[Match]]) -> set[int]:
     }
 
 
+def _forced_on(path: Path, match: Match) -> Path:
+    """Return a path with a match that is taken without a choice."""
+    broken = CHUNK if path[3] >= 0 and path[3] != match[2] else 0
+    return _extended(path, match, path[0] + broken - _cover(match))
+
+
 def _gap(paths: list[Path], word: int) -> tuple[list[Path], bool]:
     """Return the paths after a word where no match begins, and whether any has changed."""
     if all(path[3] < 0 or path[2] > word for path in paths):
         return paths, False
-    return [path if path[3] < 0 or path[2] > word else _closed(path, 0) for path in paths], len(paths) > 1
+    closed = [path if path[3] < 0 or path[2] > word else _closed(path, path[0] + CHUNK) for path in paths]
+    return closed, len(paths) > 1
 
 
-def _choices(path: Path, here: Sequence[Match], word: int) -> list[Path]:
-    if path[2] > word:
-        return [path]
-    used, distance = path[1], 0
-    new: list[Path] = []
-    for match in here:
-        if not used >> match[2] & ((1 << match[3]) - 1):
-            new.append(_extended(path, match, distance))
-            distance += abs(word - match[2])
-    new.append(_closed(path, distance))
-    return new
+def _cheapest(paths: list[Path], here: Sequence[Match], word: int) -> list[Path]:
+    """Return the ``BEAM`` cheapest paths after a word where matches begin, made only when all costs are known."""
+    options = [(match, match[2], ((1 << match[3]) - 1) << match[2], _cover(match)) for match in here]
+    found: list[tuple[int, Path, Match | None]] = []
+    for path in paths:
+        cost, used, free, end, _ = path
+        if free > word:
+            found.append((cost, path, None))
+            continue
+        broken = cost + CHUNK if end >= 0 else cost
+        distance = 0
+        for match, other, words, cover in options:
+            if not used & words:
+                found.append(((cost if end == other else broken) + distance - cover, path, match))
+                distance += abs(word - other)
+        found.append((broken + distance, path, None))
+    found.sort(key=_cost)
+    return [
+        _extended(path, match, cost) if match else path if path[2] > word else _closed(path, cost)
+        for cost, path, match in found[:BEAM]
+    ]
 
 
-def _extended(path: Path, match: Match, distance: int) -> Path:
-    cost, used, _, end, chain = path
-    start, count, other, length, module = match
-    cost += distance
-    if module == EXACT:
-        cost -= 2 * COVER
-    elif module == PARAPHRASE:
-        cost -= (count // 2 + length // 2) * COVER
-    if end >= 0 and end != other:
-        cost += CHUNK
-    return cost, used | ((1 << length) - 1) << other, start + count, other + length, (chain, match)
+def _extended(path: Path, match: Match, cost: int) -> Path:
+    start, count, other, length, _ = match
+    return cost, path[1] | ((1 << length) - 1) << other, start + count, other + length, (path[4], match)
 
 
-def _closed(path: Path, distance: int) -> Path:
-    cost, used, free, end, chain = path
-    return cost + distance + (CHUNK if end >= 0 else 0), used, free, -1, chain
+def _closed(path: Path, cost: int) -> Path:
+    return cost, path[1], path[2], -1, path[4]
 
 
-def _cost(path: Path) -> int:
+def _cover(match: Match) -> int:
+    """What a match saves: for the words that it covers in both texts."""
+    if match[4] == EXACT:
+        return 2 * COVER
+    return (match[1] // 2 + match[3] // 2) * COVER if match[4] == PARAPHRASE else 0
+
+
+def _cost(path: tuple[int, *tuple[object, ...]]) -> int:
     return path[0]
 
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 import tempfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from saywhere.evaluation.meteor.paraphrases import STEP, Hashes, Ids, Paraphrase
 from saywhere.web.runtime import cache_folder
 
 NAMES = ("hashes", "starts", "targets")
+CHECKSUM = "checksum"
 FORMAT = 1
 CHUNK = 1 << 22
 
@@ -42,10 +44,11 @@ def _read(folder: Path) -> tuple[Hashes, Ids, Ids] | None:
     """Map the arrays in a folder; None if they are not all there and whole."""
     try:
         hashes, starts, targets = (np.load(folder / f"{name}.npy", mmap_mode="r") for name in NAMES)
+        stored = (folder / CHECKSUM).read_text(encoding="ascii")
     except (OSError, ValueError, EOFError):
         return None
-    whole = len(starts) == len(hashes) + 1 and int(starts[-1]) == len(targets)
-    return (hashes, starts, targets) if whole else None
+    arrays = hashes, starts, targets
+    return arrays if stored == _checksum(arrays) else None
 
 
 def _write(folder: Path, arrays: tuple[Hashes, Ids, Ids]) -> None:
@@ -56,8 +59,18 @@ def _write(folder: Path, arrays: tuple[Hashes, Ids, Ids]) -> None:
         part.mkdir()
         for name, array in zip(NAMES, arrays, strict=True):
             np.save(part / f"{name}.npy", array)
+        (part / CHECKSUM).write_text(_checksum(arrays), encoding="ascii")
         shutil.rmtree(folder, ignore_errors=True)  # damaged
         os.replace(part, folder)
+
+
+def _checksum(arrays: tuple[Hashes, Ids, Ids]) -> str:
+    """The CRC-32 of the arrays, their types and shapes included: a few hundredths of a second for 52 MB."""
+    value = 0
+    for array in arrays:
+        value = zlib.crc32(f"{array.dtype} {array.shape}".encode(), value)
+        value = zlib.crc32(array.data, value)
+    return f"{value:08x}"
 
 
 def compile_table(source: Path) -> tuple[Hashes, Ids, Ids]:

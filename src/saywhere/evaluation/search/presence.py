@@ -7,18 +7,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from saywhere.configs.aligner import HitWeights
+from saywhere.configs.aligner import AnywhereWeights, HitWeights
 from saywhere.evaluation.grounding.presence import BINS, area_under_curve, calibration_error
+from saywhere.evaluation.search.anywhere import fit_anywhere
 from saywhere.evaluation.search.metric import DEPTH, TOGETHER, ask
 from saywhere.models.model import Model
 from saywhere.models.placing import cut_phrases, noun_words
-from saywhere.search.commonness import base_words
-from saywhere.search.phrases import LIKELY, PhrasesInImages, probabilities
+from saywhere.search.anywhere import anywhere_evidence, anywhere_probability, is_improbable
+from saywhere.search.commonness import base_words, kinds
+from saywhere.search.phrases import PhrasesInImages, probabilities
 from saywhere.search.query import Query
 from saywhere.search.scan import best, similarities
 from saywhere.search.vectors import Snapshot
 from saywhere.text import tokenize
 from saywhere.training.presence import fit
+
+Reliability = tuple[tuple[float, float, int], ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,12 +31,15 @@ class Answers:
 
     Attributes:
         evidence: ``(Q, K, 3)`` of each hit, see :class:`saywhere.search.phrases.Placed`.
+        chances: ``(Q, 2)`` the evidence that any image of the index shows the query, see
+            :func:`saywhere.search.anywhere.anywhere_probability`.
         shown: ``(Q, K)`` whether people say each noun of the query of the image.
         inside: ``(Q,)`` whether the query is about an image of the index.
         anywhere: ``(Q,)`` whether people say each noun of the query of some image of the index.
     """
 
     evidence: np.ndarray
+    chances: np.ndarray
     shown: np.ndarray
     inside: np.ndarray
     anywhere: np.ndarray
@@ -47,36 +54,40 @@ class PresenceInIndex:
     Attributes:
         auc: probability that a hit that shows the query has a higher one than a hit that does not.
         calibration_error: see :class:`saywhere.evaluation.grounding.presence.PresenceResult`.
-        query_auc: probability that, of a query about an image of the index, the best hit has a higher probability than
-            the best hit of a query that no image of the index is said to show.
+        anywhere_auc: probability that a query that some image of the index shows is said to be there with a higher
+            probability than one that none shows.
+        anywhere_error: calibration error of that probability.
+        query_auc: the same of a query about an image of the index, and one that no image of it shows.
         doubted, refused: share of both that are said to be probably not found.
-        anywhere_auc: probability that, of a query that some image of the index shows, the best hit has a higher one
-            than the best hit of a query that none shows.
         outside_auc: the same against all queries about images outside the index.
         outside_limit: this of a perfect answer, for images of the index show some of these queries too.
         reliability: of each used bin mean probability, share of hits that show the query, and number of hits.
+        anywhere_reliability: the same of queries, and whether any image shows them.
         own_error: calibration error of the model's own weights; None if it has none.
-        weights: fitted to all hits.
+        weights, anywhere_weights: fitted to all hits, and to all queries.
         queries: of both kinds, in both halves.
     """
 
     auc: float
     calibration_error: float
+    anywhere_auc: float
+    anywhere_error: float
     query_auc: float
     doubted: float
     refused: float
-    anywhere_auc: float
     outside_auc: float
     outside_limit: float
-    reliability: tuple[tuple[float, float, int], ...]
+    reliability: Reliability
+    anywhere_reliability: Reliability
     own_error: float | None
     weights: HitWeights
+    anywhere_weights: AnywhereWeights
     queries: int
 
 
 def said(sentences: Sequence[str]) -> frozenset[str]:
-    """Return all words that are said of an image."""
-    return frozenset(base_words(word for sentence in sentences for word in tokenize(sentence)))
+    """Return all words that are said of an image, and what the things are kinds of that they name."""
+    return frozenset(kinds(word for sentence in sentences for word in tokenize(sentence)))
 
 
 def nouns(query: str) -> frozenset[str]:
@@ -102,7 +113,7 @@ def answer(
     """
     score, texts = model.require("aligner", "search").config.score, list(queries)
     depth = min(DEPTH, int(inside.sum()), int((~inside).sum()))
-    evidence, shown, anywhere = [], [], []
+    evidence, chances, shown, anywhere = [], [], [], []
     for start in range(0, len(texts), TOGETHER):
         part = texts[start : start + TOGETHER]
         scores = similarities(snapshot, ask(model.embed_text(part), score))
@@ -111,39 +122,48 @@ def answer(
             chosen, wanted = best(column, depth).tolist(), nouns(query)
             phrases = PhrasesInImages(model, Query((query,)))
             evidence.append([phrases.find(snapshot.load(entry, "")).evidence for entry in chosen])
+            chances.append(anywhere_evidence(phrases.together, int(inside.sum()), evidence[-1][0][0]))
             shown.append([wanted <= words[entry] for entry in chosen])
             anywhere.append(any(wanted <= words[entry] for entry in np.flatnonzero(inside).tolist()))
     about = [bool(inside[list(entries)].any()) for entries in queries.values()]
-    return Answers(np.array(evidence, np.float64), np.array(shown), np.array(about), np.array(anywhere))
+    return Answers(np.array(evidence), np.array(chances), np.array(shown), np.array(about), np.array(anywhere))
 
 
 def measure(halves: tuple[Answers, Answers], own: HitWeights | None) -> PresenceInIndex | None:
-    """Compare the probabilities of hits with what people say of the images; None if all or none show their query.
+    """Compare probabilities with what people say of the images.
+
+    It is None if there is nothing to tell: all hits show their query or none does, or an image shows all queries or
+    none.
 
     Args:
         halves: the answers of two indexes, each of the images that are not in the other.
         own: the model's weights.
     """
-    if any(half.shown.all() or not half.shown.any() for half in halves):
+    truths = [truth for half in halves for truth in (half.shown, half.anywhere)]
+    if any(truth.all() or not truth.any() for truth in truths):
         return None
     fitted = [_fit([half]) for half in halves]
     found = np.concatenate([probabilities(halves[i].evidence, fitted[1 - i]) for i in range(2)])
     evidence, shown = (np.concatenate([getattr(half, name) for half in halves]) for name in ("evidence", "shown"))
     inside, anywhere = (np.concatenate([getattr(half, name) for half in halves]) for name in ("inside", "anywhere"))
-    tops, outside = found.max(axis=1), ~inside
-    none = outside & ~anywhere
+    fits = [fit_anywhere(half.chances, half.anywhere) for half in halves]
+    there = np.concatenate([anywhere_probability(halves[i].chances, fits[1 - i]) for i in range(2)])
+    of_all = fit_anywhere(np.concatenate([half.chances for half in halves]), anywhere)
+    doubted, none, outside = is_improbable(found.max(axis=1), there), ~inside & ~anywhere, ~inside
     error = None if own is None else calibration_error(probabilities(evidence, own).ravel(), shown.ravel())
     return PresenceInIndex(
         area_under_curve(found[shown], found[~shown]), calibration_error(found.ravel(), shown.ravel()),
-        area_under_curve(tops[inside], tops[none]), _doubted(tops[inside]), _doubted(tops[none]),
-        area_under_curve(tops[anywhere], tops[~anywhere]), area_under_curve(tops[inside], tops[outside]),
+        area_under_curve(there[anywhere], there[~anywhere]), calibration_error(there, anywhere),
+        area_under_curve(there[inside], there[none]), _share(doubted[inside]), _share(doubted[none]),
+        area_under_curve(there[inside], there[outside]),
         1 - float(anywhere[outside].mean()) / 2 if outside.any() else 0.0,
-        _reliability(found.ravel(), shown.ravel()), error, _fit(halves), len(inside),
+        _reliability(found.ravel(), shown.ravel()), _reliability(there, anywhere), error, _fit(halves), of_all,
+        len(inside),
     )  # fmt: skip
 
 
-def _doubted(tops: np.ndarray) -> float:
-    return float((tops < LIKELY).mean()) if len(tops) else 0.0
+def _share(marks: np.ndarray) -> float:
+    return float(marks.mean()) if len(marks) else 0.0
 
 
 def _fit(halves: Sequence[Answers]) -> HitWeights:
@@ -152,7 +172,7 @@ def _fit(halves: Sequence[Answers]) -> HitWeights:
     return fit(columns, np.concatenate([half.shown.ravel() for half in halves]))
 
 
-def _reliability(found: np.ndarray, shown: np.ndarray) -> tuple[tuple[float, float, int], ...]:
+def _reliability(found: np.ndarray, shown: np.ndarray) -> Reliability:
     places = np.minimum((found * BINS).astype(int), BINS - 1)
     masks = [places == place for place in np.unique(places)]
     return tuple((round(found[m].mean(), 4), round(shown[m].mean(), 4), int(m.sum())) for m in masks)

@@ -52,6 +52,8 @@ def write_search_report(session: Session, result: SearchResult, known: Mapping[s
     if there is not None:
         bins = [(f"{mean:.3f}", f"{share:.3f}", count) for mean, share, count in there.reliability]
         lines += ["", *table(("probability", "share of hits that show the query", "hits"), bins)]
+        bins = [(f"{mean:.3f}", f"{share:.3f}", count) for mean, share, count in there.anywhere_reliability]
+        lines += ["", *table(("probability", "share of queries that any image shows", "queries"), bins)]
         draw_reliability(there, session.out / PLOT)
     measured = {
         "recall": _shares(result.recall), "code_recall": _shares(result.code_recall), "overlap": result.overlap,
@@ -88,39 +90,44 @@ def _rows(result: SearchResult) -> list[tuple[str, str]]:
             ("a hit that shows its query is more probable than one that does not: AUC", f"{there.auc:.3f}"),
             ("calibration error of that probability", f"{there.calibration_error:.3f}"),
             ("the same of the model's own weights", "" if there.own_error is None else f"{there.own_error:.3f}"),
-            (
-                "best hit, queries about images of the index and those that none of them shows: AUC",
-                f"{there.query_auc:.3f}",
-            ),
+            ("whole queries that some image shows and those that none shows: AUC", f"{there.anywhere_auc:.3f}"),
+            ("calibration error of their probability", f"{there.anywhere_error:.3f}"),
+            ("queries about images of the index and those that none of them shows: AUC", f"{there.query_auc:.3f}"),
             ("of these said to be probably not found", f"{there.doubted:.3f}, {there.refused:.3f}"),
-            (
-                "best hit, queries that some image of the index shows and those that none shows: AUC",
-                f"{there.anywhere_auc:.3f}",
-            ),
-            ("best hit, all queries about other images: AUC", f"{there.outside_auc:.3f}"),
+            ("the first of these and all queries about other images: AUC", f"{there.outside_auc:.3f}"),
             ("the same of a perfect answer", f"{there.outside_limit:.3f}"),
             (
                 "weights of similarity, log-probability of all phrases and log-frequency of the rarest noun, constant",
                 ", ".join(map(str, there.weights)),
+            ),
+            (
+                "weights of the log of images that show a query by chance, constant; of the best similarity, constant",
+                ", ".join(map(str, there.anywhere_weights)),
             ),
         ]
     return rows
 
 
 def draw_reliability(there: PresenceInIndex, path: Path) -> None:
-    """Draw the share of hits that show their query at each probability, above the number of hits, as a PNG."""
+    """Draw as a PNG how often what has each probability is true, above its number: of hits, and of whole queries."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(4.4, 4.6), layout="constrained")
-    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
-    means, shares, counts = zip(*there.reliability, strict=True)
-    upper.plot([0, 1], [0, 1], color="grey", linewidth=1, linestyle="--")
-    upper.plot(means, shares, "o-", color="#1f4e79")
-    upper.set_ylabel("share of hits that show the query")
-    upper.set_ylim(0, 1)
-    upper.set_title(f"AUC {there.auc:.3f}, calibration error {there.calibration_error:.3f}")
-    lower.bar(means, counts, 0.08, color="#bbbbbb")
-    lower.set_ylabel("hits")
-    lower.set_xlabel("probability")
-    lower.set_xlim(0, 1)
+    figure = Figure(figsize=(8.4, 4.6), layout="constrained")
+    axes = figure.subplots(2, 2, sharex=True, height_ratios=(3, 1))
+    sides = (
+        (there.reliability, there.auc, there.calibration_error, "share of hits that show the query", "hits"),
+        (there.anywhere_reliability, there.anywhere_auc, there.anywhere_error,
+         "share of queries that any image shows", "queries"),
+    )  # fmt: skip
+    for (upper, lower), (bins, area, error, share, what) in zip(axes.T, sides, strict=True):
+        means, shares, counts = zip(*bins, strict=True)
+        upper.plot([0, 1], [0, 1], color="grey", linewidth=1, linestyle="--")
+        upper.plot(means, shares, "o-", color="#1f4e79")
+        upper.set_ylabel(share)
+        upper.set_ylim(0, 1)
+        upper.set_title(f"AUC {area:.3f}, calibration error {error:.3f}")
+        lower.bar(means, counts, 0.08, color="#bbbbbb")
+        lower.set_ylabel(what)
+        lower.set_xlabel("probability")
+        lower.set_xlim(0, 1)
     save_figure(figure, path)

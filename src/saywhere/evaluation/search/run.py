@@ -46,8 +46,8 @@ def run(
         components: of the codes, whose answers are compared with those of whole vectors.
         queries: at most so many sentences for that, and at most so many different phrases, spread over all; and as many
             sentences and phrases together to see whether the index knows what is there.
-        calibrate: folder of the model, whose options get the weights of the probability that a hit shows its query.
-
+        calibrate: folder of the model, whose options get the weights of the probabilities that a hit shows its query,
+            and that any image does.
         url: of a Qdrant server, or ``:memory:``: whether a collection there, which is removed again, finds the same.
 
     Raises:
@@ -90,7 +90,8 @@ def run(
             )
         from saywhere.networks.checkpoint import change_options  # needs torch, and nothing else here does
 
-        change_options(Path(calibrate), {"aligner.grounding.hit": presence.weights})
+        weights = {"hit": presence.weights, "anywhere": presence.anywhere_weights}
+        change_options(Path(calibrate), {f"aligner.grounding.{name}": values for name, values in weights.items()})
     return result
 
 

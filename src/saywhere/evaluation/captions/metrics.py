@@ -1,7 +1,7 @@
 """The metrics of captions of whole images, as the COCO caption evaluation computes them.
 
-BLEU, ROUGE-L and CIDEr-D are those of pycocoevalcap, on texts without punctuation that are split by its Penn Treebank
-tokenizer (a Java program). Its SPICE is left out: it downloads models when it runs.
+BLEU, ROUGE-L and CIDEr-D are those of pycocoevalcap, on texts without punctuation that are split as its Penn Treebank
+tokenizer (a Java program) splits them. Its SPICE is left out: it downloads models when it runs.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from saywhere.errors import UserError
+from saywhere.evaluation.captions import ptb
 from saywhere.evaluation.meteor import Meteor, find_java, pycocoevalcap_module
 
 # The tokenizer ends a line at each of these, so the rest of a text would become that of the next image.
@@ -57,8 +58,7 @@ def score_captions(
         meteor: the scorer to use; without it one is started and closed.
 
     Raises:
-        UserError: the images differ, an image has no reference, no reference has a word, or pycocoevalcap or Java is
-            missing.
+        UserError: the images differ, an image has no reference, no reference has a word, or pycocoevalcap is missing.
     """
     _check(candidates, references)
     # The classes of pycocoevalcap take lists, with one candidate.
@@ -81,15 +81,37 @@ def score_captions(
 def tokenize_captions(texts: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
     """Return each text in lower case as Penn Treebank tokens joined by spaces, without punctuation.
 
-    The tokens are those of pycocoevalcap's ``PTBTokenizer``. That class needs a ``java`` on the PATH and writes into
-    the folder where it is installed; this function runs the same program through pipes. Line ends become spaces.
+    The tokens are those of pycocoevalcap's ``PTBTokenizer``, found without its Java program but for texts with odd
+    forms, which :func:`saywhere.evaluation.captions.ptb.unlearnt` tells. Line ends become spaces.
+
+    Raises:
+        UserError: pycocoevalcap is missing; or there is an odd text, and Java is missing or fails.
+    """
+    drop = set(pycocoevalcap_module("tokenizer.ptbtokenizer").PUNCTUATIONS)
+    lines = [
+        text.translate(_LINE_ENDS).encode("utf-8", "replace").decode()
+        for sentences in texts.values()
+        for text in sentences
+    ]
+    odd = next((line for line in lines if ptb.unlearnt(line)), None)
+    tokens = iter(ptb.tokenize(lines) if odd is None else _java_tokens(lines, odd))
+    return {
+        key: [" ".join(w for w in next(tokens).rstrip().split(" ") if w not in drop) for _ in sentences]
+        for key, sentences in texts.items()
+    }
+
+
+def java_tokens(lines: Sequence[str]) -> list[str]:
+    """Return the tokens of each line as pycocoevalcap's Java program gives them, punctuation included.
+
+    Its class ``PTBTokenizer`` needs a ``java`` on the PATH and writes into the folder where it is installed; this runs
+    the same program through pipes.
 
     Raises:
         UserError: pycocoevalcap or Java is missing, or Java fails.
     """
     module = pycocoevalcap_module("tokenizer.ptbtokenizer")
     jar = Path(str(module.__file__)).with_name(module.STANFORD_CORENLP_3_4_1_JAR)
-    lines = [text.translate(_LINE_ENDS) for sentences in texts.values() for text in sentences]
     command = [find_java(), "-cp", str(jar), "edu.stanford.nlp.process.PTBTokenizer", "-preserveLines", "-lowerCase"]
     done = subprocess.run(command, input="\n".join(lines).encode("utf-8", "replace"), capture_output=True)
     tokenized = done.stdout.decode("utf-8", "replace").split("\n")
@@ -97,12 +119,14 @@ def tokenize_captions(texts: Mapping[str, Sequence[str]]) -> dict[str, list[str]
     if done.returncode or len(tokenized) not in (len(lines), len(lines) + 1):
         reason = "".join(done.stderr.decode("utf-8", "replace").strip().splitlines()[:1])
         raise UserError(f"the PTB tokenizer failed (exit code {done.returncode}, {jar}): {reason}")
-    tokens = iter(tokenized)
-    drop = set(module.PUNCTUATIONS)
-    return {
-        key: [" ".join(w for w in next(tokens).rstrip().split(" ") if w not in drop) for _ in sentences]
-        for key, sentences in texts.items()
-    }
+    return tokenized[: len(lines)]
+
+
+def _java_tokens(lines: Sequence[str], odd: str) -> list[str]:
+    try:
+        return java_tokens(lines)
+    except UserError as error:
+        raise UserError(f"{odd[:80]!r} has a form that only the original tokenizer splits: {error}") from error
 
 
 def _check(candidates: Mapping[str, str], references: Mapping[str, Sequence[str]]) -> None:

@@ -48,7 +48,6 @@ def run(
         member.check("captioner", "caption images")
     if nearest and isinstance(model, CaptionEnsemble):
         raise UserError("nearest: one model finds the most similar image, not several together")
-    meteor.find_java()  # before the work: the tokenizer needs it
     with meteor.Meteor() as scorer:
         samples = session.read()
         sources = {source.path: source for source in session.sources(samples)}

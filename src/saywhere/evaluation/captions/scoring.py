@@ -28,7 +28,6 @@ def score_files(predictions: Path, session: Session) -> metrics.CaptionScores:
     Raises:
         UserError: a file cannot be read, they have no image in common, or what measures is not installed.
     """
-    meteor.find_java()  # before the work: the tokenizer needs it
     with meteor.Meteor() as scorer:
         found, true = read_captions(predictions), read_references(session.data)
         names = [name for name, texts in true.items() if texts][: session.limit]

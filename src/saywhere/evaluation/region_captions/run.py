@@ -28,7 +28,6 @@ def run(model: Model, session: Session, merge: float = 0.7) -> metrics.CaptionSc
     """
     if model.captioner is None or model.captioner.config.decoder == "attention":
         model.require("densecap", "describe given boxes")
-    meteor.find_java()  # before the work: the tokenizer needs it
     with meteor.Meteor() as scorer:
         samples = session.read(PhraseOptions(merge=merge))
         sources = {source.path: source for source in session.sources(samples)}

@@ -1,0 +1,202 @@
+"""Penn Treebank tokens of captions, as Stanford's PTBTokenizer 3.4.1 splits them with ``-preserveLines -lowerCase``.
+
+Written from what that program was observed to do, on captions and on generated odd texts. It takes the longest token
+that any of its rules finds, the first of equally long ones; what must follow a token counts as its length. Texts with a
+character or a form that was not learnt are told by :func:`unlearnt`, so that they can be given to the program instead.
+
+Tokens that are only punctuation may differ from the program's in which mark of punctuation they are, as captions are
+compared without them; those of several marks may be left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+LETTERS = (
+    "A-Za-zªµº\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u02c1\u0370-\u0374\u0376\u0377\u037b-\u037d\u0386\u0388-\u038a\u038c"
+    "\u038e-\u03a1\u03a4-\u03f5\u03f7-\u0481\u048a-\u0527\u1e00-\u1f15\u3041-\u3096\u30a1-\u30fa\u30fc-\u30ff"
+    "\u3105-\u312d\u3400-\u4db5\u4e00-\u9fcc\uac00-\ud7a3"
+)
+SYMBOLS = "%*+/\\\\<=>@^_`|~#&$¡¤-¦¨©¬®-±´¶-¸¿×÷²³¹⁰⁴-⁹₀-₉‚„‟†-•‰-‸※№℃℉™‾-⁂⁺-⁾₊-₎←-⯿、。・！-／：-＠［-｀｛-･￠￡￥￦"
+VOID = (  # no part of a token
+    "\x00-\x09\x0e-\x20\x7f\u00a0\u1680\u2000-\u200f\u202a-\u202f\u2045-\u2053\u205f-\u206f\u3000\u3003\u3004"
+    "\u3007-\u3011\u3013-\u3030\ue000-\uf8ff\ufe00-\ufe0f\ufeff\ufff0-\uffff\U00010000-\U0010ffff"
+)
+QUOTES = "\"'“”«»‘’‹›"
+DASHES = "–—―…"
+WRITTEN = {
+    "(": "-lrb-", ")": "-rrb-", "[": "-lsb-", "]": "-rsb-", "{": "-lcb-", "}": "-rcb-",
+    "¢": "cents", "£": "#", "€": "$", "¼": "1/4", "½": "1/2", "¾": "3/4", "⅓": "1/3", "⅔": "2/3",
+    "&amp;": "&", "&lt;": "<", "&gt;": ">", "n’t": "n't", "n‘t": "n`t",
+    "’s": "'s", "’d": "'d", "’m": "'m", "’ll": "'ll", "’re": "'re", "’ve": "'ve",
+}  # fmt: skip
+"""What these tokens become."""
+PARENTHESES = str.maketrans({"(": "-lrb-", ")": "-rrb-", " ": "\u00a0"})
+CURLY = str.maketrans({"‘": "`", "’": "'", "“": "``", "”": "''", "«": "``", "»": "''", "‹": "`", "›": "'"})
+"""What two quotation marks together become; single ones do not count."""
+UNSAID = {*QUOTES, *DASHES, "---", "----", "....", ".....", "&quot;", "&apos;", "&nbsp;", "&mdash;", "&ndash;"}
+"""Punctuation that the program writes as marks that do not count."""
+
+# Abbreviations: they keep their full stop. After the first, any two characters let them end; the second are such in
+# capitals only; the third are titles and the like; the fourth need a number.
+ENDS = (
+    "(?:ph|ed)\\.d|al|co|ct|ga|jr|ky|md|mo|rd|rt|sq|sr|va|vt|ala|apr|aug|bhd|cos|dak|dec|esq|est|etc|ext|feb|fla|fri|inc|ind|jan|jul|"
+    "jun|kan|ltd|mar|mon|neb|nev|nov|oct|plc|sep|seq|sys|tel|thu|tue|wed|wis|wyo|ariz|assn|bldg|blvd|bros|colo|conn|"
+    "corp|intl|kans|mich|minn|mont|okla|penn|sept|tenn|tues|univ|wisc|calif|thurs|p?pt(?-i:[ey])s?"
+)
+STATES = "L[Aa]|A[Zz]|P[Aa]|A[Rr][Kk]|D[Ee][Ll]|I[Ll][Ll]|O[Rr][Ee]|T[Ee][Xx]|M[Aa][Ss][Ss]|M[Ii][Ss][Ss]|W[Aa][Ss][Hh]"
+TITLES = (
+    "cf|dr|ft|lt|mr|ms|mt|ph|st|vs|wm|adj|adm|adv|ave|cie|col|cpl|det|drs|ens|gen|gov|hon|jos|maj|m(?-i:[ft])g|mme|mrs|"
+    "pfc|pvt|rep|rev|sen|sfc|sgt|spc|ste|alex|asst|atty|attys|brig|capt|cmdr|comdr|dept|elec|govs|insp|invt|lieut|mlle|"
+    "msgr|natl|pres|prof|profs|reps|sens|supt|supts|treas|assoc|messrs"
+)
+NUMBERED = "ca|no|op|pp|art|fig|figs|nos|prop"
+FILES = (
+    "(?:c|h|x|gz|pl|ps|py|bat|bmp|cgi|cpp|dll|docx?|exe|gif|html?|jar|java|jpe?g|mov|mp3|pdf|php|png|ppt|sql|tar|txt|wav|"
+    "xml|zip|class)"
+)
+TWO = ("gon na", "got ta", "lem me", "gim me", "wan na", "can not")
+STARTERS = (  # a single letter is no initial before these
+    "a an as at he if in it so we but her now one our she the yet you here last many more once some such that then "
+    "they this what when about according additionally after earlier however other since their there these while"
+)
+
+
+def _any_case(pattern: str) -> str:
+    return f"(?ai:{pattern})"
+
+
+A, N, W, Q, SPACE = "[A-Za-z]", "[A-Za-z0-9]", f"[{LETTERS}0-9]", "['’]", "[ \t\u00a0\u2000-\u200a\u3000]"
+APOSTROPHE = "['’‘`]"
+HYPHENED = f"{N}[A-Za-z0-9.,]*(?:-(?:{A}\\.(?:{A}\\.)+|{N}+))+"
+PART = f"(?:[DdLlOo]{APOSTROPHE}{W})?{W}+"
+JOINED = f"{PART}(?:[-_]{PART})+"
+DOTTED = f"[{LETTERS}]{W}*(?:[.!?][{LETTERS}]{W}*)+"
+CAPITALS = "[A-Z]+(?:[&+][A-Z]+)+"
+START = "|".join(word[0].upper() + _any_case(word[1:]) for word in [*STARTERS.split(), "mr\\.", "ms\\."])
+EYES = "[-'<=>^x~]"
+CLITIC = f"(?:[sdmSDM]|{_any_case('ll|re|ve')})"
+
+# Group 1 is the token; the rest of the match is what must follow it.
+BOTH = [
+    f"({W}+)",
+    f"({W}+|{DOTTED}){Q}{CLITIC}",
+    f"({A}*(?![nN]){A})[nN]{APOSTROPHE}[tT]",
+    f"([{LETTERS}]+[aeiouyAEIOUY]{APOSTROPHE}[aeiouA-Z][{LETTERS}]*)",
+    f"((?:{PART}|{HYPHENED}|{JOINED}|{DOTTED}|{CAPITALS})\\.)[,:;、]",
+    f"({HYPHENED})",
+    f"({JOINED})",
+    f"({N}+(?:-{A}+){{0,2}}(?:\\\\?/{N}+(?:-{A}+){{0,2}}){{1,2}})",
+    f"({W}+(?:\\.{W}+)*\\.{_any_case(FILES)})(?:[!,.?\n]|{SPACE})",
+]
+NUMBER = r"([-+]?(?:[0-9]*(?:[.,:][0-9]+)+|[0-9]+))"
+DIGIT_FIRST = [
+    *BOTH,
+    NUMBER,
+    r"([0-9]{1,2}[-/][0-9]{1,2}[-/][0-9]{2,4})",
+    r"((?:[0-9]{1,4}[- \u00a0])?[0-9]{1,4}/[0-9]{1,4})",
+]
+LETTER_FIRST = [
+    *(_any_case(f"({first}){second}") for first, second in map(str.split, TWO)),
+    *BOTH[:3],
+    _any_case(f"(more){Q}n"),
+    f"([DdLlOo]{APOSTROPHE}{W}{{2,}}|[Nn]{APOSTROPHE}[{LETTERS}]{{2,}}|[A-HJ-XZ]{APOSTROPHE}[{LETTERS}]{{2,}}|[oO]{APOSTROPHE}[oO])",
+    _any_case(f"(e{Q}er|s{Q}mores|c{Q}est|c{Q}mon)"),
+    _any_case(f"(dunkin{Q})") + "(?:[^A-Za-z]|\\Z)",
+    f"([dDjJlL]{Q}|{_any_case('ol' + Q)})",
+    f"([yY]{Q}){A}",
+    f"([nN]{APOSTROPHE}[tT])",
+    f"({DOTTED})",
+    f"({A}(?:\\.{A})+\\.?)",
+    f"((?:{STATES}|{_any_case(ENDS)})\\.)(?s:..)?",
+    f"({_any_case(TITLES)}\\.)",
+    f"({_any_case(NUMBERED)}\\.)(?:{SPACE}|\n)?[0-9]",
+    f"({A}\\.)",
+    f"({A})\\.(?:{SPACE}|\n)+(?:{START})(?:{SPACE}|\n)",
+    *BOTH[3:],
+    f"({CAPITALS})",
+    r"([Cc]\+\+|[CcFf]#)",
+    r"([A-Z]+\$)",
+    f"(x_{EYES})",
+]
+MARK_FIRST = [
+    NUMBER,
+    f"(#[{LETTERS}]+|@[A-Za-z_][A-Za-z0-9_]*)",
+    f"({Q}[nN]{Q}|{_any_case(Q + '(?:till?|em|cause)')})",
+    _any_case("('t)(?:is|was)"),
+    "('[sdmSDM])(?:[^A-Za-z]|\\Z)",
+    _any_case("('(?:ll|re|ve))") + "[^A-Za-z]",
+    f"(’{CLITIC}|’[nN])",
+    f"({Q}[nN])(?:{SPACE}|\n|\\Z)",
+    f"({Q}[0-9][0-9]s)",
+    f"({Q}[0-9][0-9])(?:{SPACE}|\n)",
+    _any_case("(-[lr][rcs]b-)"),
+    r"([<>]?[:;=]['*o-]?[()DOPpd{|\\\]\[])[^A-Za-z0-9]",
+    f"({EYES}_{EYES}|\\({EYES}(?:[_.]|(?<!-)-(?!-))?{EYES}\\))",
+    f"({_any_case('&(?:amp|lt|gt|quot|apos|nbsp|mdash|ndash);')}|&#[0-9]+;)",
+    "(</?[A-Za-z][A-Za-z0-9]*/?>)",
+    r"(-{2,}|_+|\*\*+|##+|@@+|[!?]+|<<|>>|\.{3,5}|\.(?: \.){2,4}|\\\*|''|[`‘’“”«»‹›]{2}|[.,:;-])",
+    f"([{SYMBOLS}{QUOTES}{DASHES}{re.escape(''.join(mark for mark in WRITTEN if len(mark) == 1))}])",
+]
+
+
+_RULES = [[re.compile(rule) for rule in rules] for rules in (DIGIT_FIRST, LETTER_FIRST, MARK_FIRST)]
+_FIRST = re.compile(f"([0-9])|([{LETTERS}])|")
+_PAIR = re.compile("[`‘’“”«»‹›]{2}")
+_VOID = re.compile(f"[{VOID}]*")
+# Such words are split alike wherever they stand, but for those of the second pattern.
+_ALONE = re.compile(r"[A-Za-z,!?;:'\"()-]+\.?")
+_IN_CONTEXT = re.compile(f"(?<![A-Za-z])(?:{A}|{_any_case(NUMBERED)})\\.$")
+_MARKS = re.escape("".join(mark for mark in WRITTEN if len(mark) == 1))
+_UNLEARNT = re.compile(
+    f"[^{LETTERS}0-9{SYMBOLS}{VOID}{_MARKS}{QUOTES}{DASHES}.,:;!?-]"
+    r"|[^\s@]@|://|[²³¹⁰⁴-⁹₀-₉]{2}|\.(?ai:com|net|org|edu)/"
+    r"|<[A-Za-z/][^>]*[^A-Za-z0-9/>]|<[!?]|&(?!(?ai:amp|lt|gt|quot|apos|nbsp|mdash|ndash);)[A-Za-z]+;"
+    "|[0-9]{2}\\)?[- \u00a0./]{1,2}[0-9]{3,4}[- \u00a0.]?[0-9]{3}",
+)
+
+
+def unlearnt(text: str) -> bool:
+    """Tell whether a text has a character or a form that was not learnt: addresses, phone numbers, rare scripts."""
+    return _UNLEARNT.search(text) is not None
+
+
+def tokenize(lines: Sequence[str]) -> list[str]:
+    """Return the tokens of each line, joined by spaces, in lower case.
+
+    A line has no line end. Abbreviations depend on what follows, be it on the next line; some marks at the end of the
+    last line are split unlike those elsewhere.
+    """
+    text, known, tokenized, start = "\n".join(lines), dict[str, list[str]](), list[str](), 0
+    for line in lines:
+        end, tokens = start + len(line), list[str]()
+        last = end == len(text)  # nothing follows, not even a line end
+        for word in line.split(" "):
+            if (found := known.get(word)) is None or last:
+                if last or (word and (not _ALONE.fullmatch(word) or _IN_CONTEXT.search(word))):
+                    tokens = list(_tokens(text, start, end))
+                    break
+                found = known[word] = list(_tokens(word + " ", 0, len(word)))
+            tokens += found
+        tokenized.append(" ".join(tokens))
+        start = end + 1
+    return tokenized
+
+
+def _tokens(text: str, start: int, end: int) -> Iterator[str]:
+    """Yield the tokens from one position to another; what follows may decide about the last."""
+    while True:
+        void = _VOID.match(text, start, end)
+        start = void.end() if void else start
+        if start >= end:
+            return
+        first = _FIRST.match(text, start)
+        matches = [rule.match(text, start) for rule in _RULES[((first and first.lastindex) or 3) - 1]]
+        longest = max((match for match in matches if match), key=re.Match[str].end, default=None)
+        stop = longest.end(1) if longest else start + 1
+        token = text[start:stop]
+        start = stop
+        lower = token.lower()
+        if token not in UNSAID and lower not in UNSAID and not token.startswith(". "):
+            yield WRITTEN.get(lower) or lower.translate(CURLY if _PAIR.fullmatch(lower) else PARENTHESES)

@@ -23,8 +23,8 @@ CHECKED = 20
 """Other images on which the two precisions are compared."""
 BEST = 300
 """Anchors whose rank is compared."""
-LEADING = ("trunk.head.conv", "pyramid.network.inner_blocks")
-"""Weights of the last layer, and of the convolutions that lead into the pyramid."""
+KEPT = ("blocks.0.", "trunk.head.conv", "pyramid.network.inner_blocks")
+"""Weights of the first block, of the last layer, and of the convolutions that lead into the pyramid."""
 LEAST_KEPT = 0.7
 """Share of the best anchors that must be among the best in int8 too."""
 
@@ -34,9 +34,9 @@ def quantize(folder: str | Path, images: Sequence[Path]) -> float:
 
     The range of an activation is that on the calibration images; weights have seven bits, a scale for each channel,
     for processors without VNNI add pairs of products in 16 bits; those of depthwise convolutions, which add in 32, have
-    eight. What costs accuracy and little time stays in single precision: the first convolution, the backbone's last
-    ones and its last layer, those that lead into the pyramid, the last ones of the localization layer, and arithmetic
-    behind the backbone.
+    eight. What costs accuracy stays in single precision: the first convolution and the first block, the backbone's
+    last convolutions and its last layer, those that lead into the pyramid, the last ones of the localization layer, and
+    arithmetic behind the backbone.
 
     Args:
         folder: of the model.
@@ -111,7 +111,7 @@ def _kept(graph: Any) -> list[str]:
     convolutions = [node for node in graph.node if node.op_type == "Conv"]
     last = [n for n in convolutions if any(f"localization.head.{w}" in i for i in n.input for w in ("score", "offset"))]
     outputs = {output.name for output in graph.output}
-    last += [n for n in convolutions if n.output[0] in outputs or any(w in i for i in n.input for w in LEADING)]
+    last += [n for n in convolutions if n.output[0] in outputs or any(w in i for i in n.input for w in KEPT)]
     behind = [n for n in convolutions if any("pyramid" in i or "localization" in i for i in n.input)]
     start = list(graph.node).index(behind[0]) if behind else len(graph.node)
     arithmetic = [node for node in list(graph.node)[start:] if node.op_type in ("Add", "Clip")]

@@ -52,6 +52,8 @@ def calibrate(
         chosen = [evenly(samples, limit) for samples in sets]
         fit = adapted_calibration.calibrate(adapted, model.as_posix(), part.value, chosen, source, device)
         typer.echo(f"{model}: calibration {fit.weight:g}, {fit.constant:g}, from {fit.source}")
+        if fit.weight <= 0:
+            typer.echo(f"{model}: on these images higher scores are no more often right; its order is turned", err=True)
     elif part is Part.densecap:
         chosen = [evenly(samples, limit) for samples in sets]
         found = calibration.calibrate(model, [sample for each in chosen for sample in each], source, device)

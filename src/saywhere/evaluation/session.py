@@ -234,7 +234,7 @@ def evaluate(
     data: str | Path,
     task: str = "dense",
     *,
-    out: str | Path = "evaluation",
+    out: str | Path | None = None,
     format: str | None = None,
     split: str | None = None,
     limit: int | None = None,
@@ -248,7 +248,8 @@ def evaluate(
         model: a model, or the name or folder of one.
         data: folder of the data set, or its file.
         task: one of :data:`TASKS`.
-        out, format, split, limit, batch, progress: see :class:`Session`.
+        out: folder of the report; ``evaluation/TASK`` if not given.
+        format, split, limit, batch, progress: see :class:`Session`.
         options: of the task, by the names of the command's options: see ``run`` in its module.
 
     Returns:
@@ -268,7 +269,8 @@ def evaluate(
 
         loaded = load(loaded)
     name = str(model) if loaded is not model else getattr(loaded, "name", "an ensemble")
-    session = Session(Path(data), Path(out), format, split, limit, batch, model=name, progress=progress, task=task)
+    folder = Path("evaluation", task) if out is None else Path(out)
+    session = Session(Path(data), folder, format, split, limit, batch, model=name, progress=progress, task=task)
     session.command = f"saywhere.evaluate({name!r}, {str(data)!r}, {task!r})"
     run: Callable[..., Any] = importlib.import_module(f"saywhere.evaluation.{TASKS[task]}.run").run
     return run(loaded, session, **options)

@@ -12,16 +12,13 @@ import numpy as np
 import pytest
 from photographs import jpeg, noise, quarters
 from playwright.sync_api import Page
-from safetensors.numpy import load_file, save_file
 
 import saywhere
 from saywhere.images import ORIENTATION, LoadedImage, read_image
-from saywhere.models.bundle import CONFIG, GRAPH, GRAPH_WEIGHTS, VOCABULARY, WEIGHTS, find_folder
 from saywhere.models.naming import with_noun
 from saywhere.models.nouns import noun_tree
 from saywhere.models.placing import cut_phrases
 from saywhere.text import tokenize
-from saywhere.web.site import SMALL, shrunk
 
 TEXT = "a woman in an orange suit, a cat with whiskers and two cups on the wooden table"
 ASK = """async ([file, verb, parameters]) => {
@@ -42,20 +39,6 @@ def ask(engine: Page, photo: bytes, verb: str, **parameters: object) -> dict[str
 @pytest.fixture(scope="module")
 def model() -> saywhere.Model:
     return saywhere.load(threads=1)
-
-
-@pytest.fixture(scope="module")
-def as_rounded(tmp_path_factory: pytest.TempPathFactory) -> saywhere.Model:
-    """The bundled model with the weights that the browser gets."""
-    source, folder = find_folder(saywhere.DEFAULT_MODEL), tmp_path_factory.mktemp("rounded")
-    for name in (CONFIG, VOCABULARY, GRAPH, GRAPH_WEIGHTS):
-        (folder / name).symlink_to(source / name)
-    arrays = load_file(source / WEIGHTS)
-    for name, values in arrays.items():
-        if values.ndim > 1 and values.size > SMALL and not name.startswith(("trunk.", "aligner.")):
-            arrays[name] = shrunk(name, values).unpacked()
-    save_file(arrays, folder / WEIGHTS)
-    return saywhere.load(folder, threads=1)
 
 
 def seen_by(model: saywhere.Model, photo: bytes) -> saywhere.Encoding:

@@ -20,8 +20,8 @@ DROP = """async data => {
 
 
 @pytest.fixture(scope="module")
-def model() -> saywhere.Model:
-    return saywhere.load(threads=1)
+def model(as_rounded: saywhere.Model) -> saywhere.Model:
+    return as_rounded
 
 
 def test_every_question_of_the_page(page: Page, photographs: dict[str, bytes], model: saywhere.Model) -> None:

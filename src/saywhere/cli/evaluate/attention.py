@@ -31,7 +31,7 @@ def attention(
     ),
     change: options.Set = None,
     limit: options.Limit = None,
-    out: options.Out = Path("evaluation"),
+    out: options.Out = Path("evaluation/attention"),
     batch: options.Batch = 8,
     device: options.Device = None,
     engine: options.Engine = None,

@@ -32,7 +32,7 @@ def caption(
     ensemble: bool = typer.Option(False, "--ensemble", help="Caption with all models together instead."),
     change: options.Set = None,
     limit: options.Limit = None,
-    out: options.Out = Path("evaluation"),
+    out: options.Out = Path("evaluation/caption"),
     batch: options.Batch = 8,
     device: options.Device = None,
     engine: options.Engine = None,

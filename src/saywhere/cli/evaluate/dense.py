@@ -36,7 +36,7 @@ def dense(
     ),
     change: options.Set = None,
     limit: options.Limit = None,
-    out: options.Out = Path("evaluation"),
+    out: options.Out = Path("evaluation/dense"),
     batch: options.Batch = 8,
     device: options.Device = None,
     engine: options.Engine = None,

@@ -33,7 +33,7 @@ def ground(
     regions: options.Regions = None,
     change: options.Set = None,
     limit: options.Limit = None,
-    out: options.Out = Path("evaluation"),
+    out: options.Out = Path("evaluation/ground"),
     batch: options.Batch = 8,
     device: options.Device = None,
     engine: options.Engine = None,

@@ -19,7 +19,7 @@ def nouns(
     split: options.Split = None,
     change: options.Set = None,
     limit: options.Limit = None,
-    out: options.Out = Path("evaluation"),
+    out: options.Out = Path("evaluation/nouns"),
     batch: options.Batch = 8,
     device: options.Device = None,
     engine: options.Engine = None,

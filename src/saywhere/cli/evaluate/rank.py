@@ -21,7 +21,7 @@ def rank(
     regions: options.Regions = None,
     change: options.Set = None,
     limit: options.Limit = None,
-    out: options.Out = Path("evaluation"),
+    out: options.Out = Path("evaluation/rank"),
     batch: options.Batch = 8,
     device: options.Device = None,
     engine: options.Engine = None,

@@ -20,7 +20,7 @@ def region_captions(
     merge: float = typer.Option(0.7, min=0.01, max=1, metavar="IOU", help="Boxes with at least this IoU are one."),
     change: options.Set = None,
     limit: options.Limit = None,
-    out: options.Out = Path("evaluation"),
+    out: options.Out = Path("evaluation/region-captions"),
     batch: options.Batch = 8,
     device: options.Device = None,
     engine: options.Engine = None,

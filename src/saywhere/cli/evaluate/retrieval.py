@@ -25,7 +25,7 @@ def retrieval(
     ),
     change: options.Set = None,
     limit: options.Limit = None,
-    out: options.Out = Path("evaluation"),
+    out: options.Out = Path("evaluation/retrieval"),
     batch: options.Batch = 8,
     device: options.Device = None,
     engine: options.Engine = None,

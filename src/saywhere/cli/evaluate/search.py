@@ -28,7 +28,7 @@ def search(
     ),
     change: options.Set = None,
     limit: options.Limit = None,
-    out: options.Out = Path("evaluation"),
+    out: options.Out = Path("evaluation/search"),
     batch: options.Batch = 8,
     device: options.Device = None,
     engine: options.Engine = None,

@@ -129,7 +129,7 @@ MARK_FIRST = [
     _any_case("('(?:ll|re|ve))") + "[^A-Za-z]",
     f"(’{CLITIC}|’[nN])",
     f"({Q}[nN])(?:{SPACE}|\n|\\Z)",
-    f"({Q}[0-9][0-9]s)",
+    f"({Q}[0-9][0-9][sS])",
     f"({Q}[0-9][0-9])(?:{SPACE}|\n)",
     _any_case("(-[lr][rcs]b-)"),
     r"([<>]?[:;=]['*o-]?[()DOPpd{|\\\]\[])[^A-Za-z0-9]",

@@ -3,13 +3,15 @@
     saywhere evaluate search --data data/flickr8k --out scores
     python benchmarks/search.py --index scores/index [--sizes 1000 100000 1000000] [--components 64] [--folder DIR]
 
-The vectors are those of the index that is given; where more are asked for they are repeated, each time with noise on
-every number, a fifth of its spread over all regions. ``search`` is an open index, all of it: words to vectors, images,
-the regions of ten hits. ``command`` is ``saywhere search`` in a process of its own, with the files in the page cache.
-Overlap is the share of the ten best by whole vectors that a search by codes finds too. Of an index above ``--exact``
-images the whole vectors are read once, for all queries together, and take no time that is reported. NumPy's own threads
-are left out, as in the command: they only wait for each other where other programs run. With ``--qdrant URL`` the
-images are put into a collection there too (``:memory:`` is the client's own engine), which is removed at the end.
+The vectors are those of the index that is given. Where more are asked for, every other region of an image is taken from
+another image, and each number gets noise, a fifth of its spread over all regions: images of a large collection differ,
+while mere repetitions would be told apart by their noise alone. ``search`` is an open index, all of it: words to
+vectors, images, the regions of ten hits. ``command`` is ``saywhere search`` in a process of its own, with the files in
+the page cache. Overlap is the share of the ten best by whole vectors that a search by codes finds too. Of an index
+above ``--exact`` images the whole vectors are read once, for all queries together, and take no time that is reported.
+NumPy's own threads are left out, as in the command: they only wait for each other where other programs run. With
+``--qdrant URL`` the images are put into a collection there too (``:memory:`` is the client's own engine), which is
+removed at the end.
 """
 
 from __future__ import annotations
@@ -69,14 +71,17 @@ TOGETHER = 500
 
 
 def enlarged(snapshot: Snapshot, count: int, seed: int = 0) -> Iterator[list[tuple[str, Stamp, ImageVectors]]]:
-    """Yield so many images in parts: those of the snapshot, then the same with noise, again and again."""
+    """Yield so many images in parts: those of the snapshot, then each again with regions of others, and noise."""
     generator = np.random.default_rng(seed)
     deviation = SPREAD * snapshot.vectors[::10].astype(np.float32).std(axis=0)
+    entries = snapshot.extent.entries
     for start in range(0, count, TOGETHER):
         rows = []
         for number in range(start, min(start + TOGETHER, count)):
-            image = snapshot.load(number % snapshot.extent.entries, "")
-            if number >= snapshot.extent.entries:
+            image = snapshot.load(number % entries, "")
+            if number >= entries:
+                other = snapshot.load(int(generator.integers(entries)), "").vectors[1 : len(image) : 2]
+                image.vectors[1 : 2 * len(other) : 2] = other
                 image.vectors[:] += deviation * generator.standard_normal(image.vectors.shape, np.float32)
             rows.append((f"/images/{number}.jpg", Stamp(0, 0), image))
         yield rows

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
+from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -91,6 +94,26 @@ def test_codes_of_all_components_estimate_closely_and_the_answer_is_exact(tmp_pa
             entries, values = nearest(snapshot, asked, 5, exact=way)
             assert entries.tolist() == best(exact, 5).tolist()
             np.testing.assert_allclose(values, exact[entries], rtol=1e-5)
+
+
+def test_the_system_is_told_which_vectors_come_next(tmp_path, random_images) -> None:
+    class Recorded(mmap.mmap):
+        advice: ClassVar[list[tuple[int, int, int]]] = []
+
+        def madvise(self, option: int, start: int = 0, length: int = 0) -> None:
+            super().madvise(option, start, length)
+            self.advice.append((option, start, start + length))
+
+    with fill(tmp_path, random_images(400)) as store:
+        snapshot = store.snapshot()
+    with open(next(tmp_path.glob("vectors-*")), "rb") as stream:
+        mapped = Recorded(stream.fileno(), 0, access=mmap.ACCESS_READ)
+    vectors = np.ndarray(snapshot.vectors.shape, np.float16, mapped)
+    replace(snapshot, vectors=vectors).expect(np.array([5, 7, 399]))
+    assert [option for option, _, _ in Recorded.advice] == [mmap.MADV_WILLNEED] * 3
+    for entry, (_, start, end) in zip((5, 7, 399), Recorded.advice, strict=True):
+        rows = snapshot.rows(entry)
+        assert start % mmap.PAGESIZE == 0 and 0 <= rows.start * 48 - start < mmap.PAGESIZE and end == rows.stop * 48
 
 
 def test_the_best_are_in_order_and_those_without_a_value_are_left_out() -> None:

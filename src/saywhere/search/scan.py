@@ -89,6 +89,7 @@ def nearest(
         chosen = best(values, top)
         return chosen, values[chosen]
     candidates = np.sort(best(estimates(snapshot, question, threads)[:, 0], wanted))
+    snapshot.expect(candidates)
     values = np.empty(len(candidates), np.float32)
 
     def compare(part: range) -> None:

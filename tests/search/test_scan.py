@@ -127,3 +127,19 @@ def test_an_empty_index_has_no_answer(tmp_path) -> None:
         assert isinstance(store.snapshot(), Snapshot) and len(store.snapshot()) == 0
         entries, values = nearest(store.snapshot(), question(1)[0], 5)
         assert (len(entries), len(values)) == (0, 0)
+
+
+def test_codes_are_found_on_all_regions_of_images_chosen_at_random(tmp_path, monkeypatch) -> None:
+    """Each of an image's four regions has two directions of its own; a sample of first regions knows but two."""
+    monkeypatch.setattr("saywhere.search.coding.SAMPLE", 50)
+    generator = np.random.default_rng(1)
+    vectors = np.zeros((200, 4, 24), np.float32)
+    for region in range(4):
+        vectors[:, region, 2 * region : 2 * region + 2] = generator.standard_normal((200, 2))
+    boxes, logits = np.tile(np.float32([0, 0, 9, 9]), (4, 1)), np.zeros(4, np.float32)
+    with fill(tmp_path, [ImageVectors(9, 9, boxes, own, f"{n}.jpg", logits) for n, own in enumerate(vectors)]) as store:
+        store.encode(8)
+        asked, _ = question(3)
+        snapshot = store.snapshot()
+        exact, coded = similarities(snapshot, asked), estimates(snapshot, asked)
+    assert (exact - coded).std() < 0.3 * exact.std()

@@ -10,8 +10,8 @@ import numpy as np
 from saywhere.search.scan import unpack
 from saywhere.search.vectors import Extent, Snapshot, write_at
 
-SAMPLE = 20_000
-"""Vectors at most that the basis is found on."""
+SAMPLE = 2000
+"""Images at most, chosen at random, on whose vectors the basis is found."""
 BLOCK = 1 << 14
 """Vectors that are encoded together."""
 LARGEST = 127
@@ -19,10 +19,12 @@ LARGEST = 127
 
 def fit(snapshot: Snapshot, components: int) -> np.ndarray:
     """Return the basis ``(D, P)``: the vectors' principal directions, as long as bytes can hold their products."""
-    alive = np.repeat(snapshot.alive, snapshot.entries["count"])
-    rows = np.flatnonzero(alive)
-    rows = rows[:: max(1, len(rows) // SAMPLE)]
-    sample = unpack(np.ascontiguousarray(snapshot.vectors[rows]))
+    images = np.flatnonzero(snapshot.alive)
+    if len(images) > SAMPLE:
+        images = np.sort(np.random.default_rng(0).choice(images, SAMPLE, replace=False))
+    snapshot.expect(images)
+    parts = [snapshot.vectors[snapshot.rows(image)] for image in images.tolist()]
+    sample = unpack(np.concatenate([snapshot.vectors[:0], *parts]))
     _, directions = np.linalg.eigh(sample.T @ sample)
     basis = directions[:, ::-1][:, :components]
     widest = np.abs(sample @ basis).max(axis=0, initial=0)

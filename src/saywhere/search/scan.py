@@ -27,7 +27,7 @@ FEW = 8
 """Rows that are worth a multiplication of their own; large questions are not searches, but evaluations."""
 TOGETHER = 16
 """Candidates that are compared together, for the same reason."""
-CANDIDATES = 3000
+CANDIDATES = 1000
 """Images, at least, that the codes put first and that are compared by their whole vectors."""
 EACH = 50
 """Such images for each hit that is asked for, where that is more."""

@@ -57,7 +57,11 @@ def test_a_folder_with_broken_images_is_captioned_and_resumed(tmp_path: Path, mo
         seen = loaded.caption(row["image"])
         expected = {"image": row["image"], "width": seen.width, "height": seen.height, "caption": seen.sentence}
         assert list(row.items()) == list(expected.items())
-    assert "9 already in" in run(*[n for n in names if n not in bad], "--model", "nothing", "--json", lines).stderr
+    good = [name for name in names if name not in bad]
+    refused = run(*good, "--model", model, "--json", lines, "--beam-size", 3, code=2)
+    assert refused.stderr.startswith(f"error: {lines}: was begun otherwise (beam_size: None, now 3)")
+    (tmp_path / ".captions.jsonl.settings.json").unlink()  # lines of an earlier version are taken as they are
+    assert "9 already in" in run(*good, "--model", "nothing", "--json", lines).stderr
 
 
 def test_several_images_are_named(tmp_path: Path, model: str):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import re
 import subprocess
@@ -20,6 +21,14 @@ RUNNER = CliRunner()
 
 def python(code: str) -> str:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+
+def test_garbage_is_searched_for_as_usual_after_the_first_time() -> None:
+    usual, others = gc.get_threshold(), list(gc.callbacks)
+    cli._collect_later()
+    assert gc.get_threshold()[0] > 50_000 and len(gc.callbacks) == len(others) + 1
+    gc.collect()
+    assert (gc.get_threshold(), gc.callbacks) == (usual, others)
 
 
 def test_help_does_not_wait_for_torch():
@@ -107,6 +116,14 @@ def test_without_a_command_there_is_help():
     for words in ([], ["evaluate"], ["data"]):
         result = RUNNER.invoke(cli.app, words)
         assert result.exit_code == 2 and "Usage: " in result.output and "Commands" in result.output
+
+
+def test_help_shows_first_what_asks_a_model_about_images():
+    shown = RUNNER.invoke(cli.app, ["--help"]).output
+    places = [shown.index(f"│ {name} ") for name in ("describe", "ground", "caption", "search", "index", "serve")]
+    panels = [shown.index(f"─ {panel} ─") for panel in cli.PANELS]
+    assert panels[0] < places[0] and places == sorted(places) and places[-1] < panels[1] and panels == sorted(panels)
+    assert panels[1] < shown.index("│ train ") < panels[2] < shown.index("│ table1 ")
 
 
 def test_a_mistake_of_ours_is_not_hidden(monkeypatch):

@@ -211,6 +211,19 @@ def test_a_killed_run_is_resumed(model, torn):
     assert again.exit_code == 1 and model.batches == [] and again.stderr.count("skipped: ") == len(bad)
 
 
+@pytest.mark.parametrize("how", [[], ["--output-format", "densecap", "--out", "vis"], ["--shards", "2"]])
+def test_a_file_is_not_continued_with_other_options(model, how):
+    photographs.write_album(Path("album"), 3, 0)
+    describe("album", "--json", "r.jsonl", "--top", "5")
+    before = Path("r.jsonl").read_bytes()
+    model.batches.clear()
+    other = describe("album", "--json", "r.jsonl", "--threshold", "0.5", *how)
+    assert other.exit_code == 2 and other.stderr.count("\n") == 1
+    assert other.stderr.startswith("error: r.jsonl: was begun otherwise (top: 5, now 10; threshold: None, now 0.5); ")
+    assert model.batches == [] and Path("r.jsonl").read_bytes() == before
+    assert "3 already in r.jsonl" in describe("album", "--json", "r.jsonl", "--top", "5").stdout
+
+
 def test_interrupted_from_the_keyboard(model, monkeypatch):
     photographs.write_album(Path("album"), 12, 0)
     real = StubModel.describe
@@ -237,7 +250,7 @@ def test_a_full_disk_is_one_line_and_loses_nothing(model, monkeypatch):
 
     def full(source, target) -> None:
         count[0] += 1
-        if count[0] > 5:
+        if count[0] > 6:  # the settings and five drawings
             raise OSError(errno.ENOSPC, "No space left on device")
         real(source, target)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,15 @@ def test_search_says_how_probable_it_is_and_what_is_not_there(album, tmp_path, c
     assert [json.loads(row)["anywhere"] for row in rows] == [pytest.approx(anywhere, abs=1e-4)] * 4
     by_image = run("search", "--image", album / "2.png", "--index", tmp_path / "i")
     assert "probability" not in by_image.stdout and by_image.stderr == ""
+
+
+@pytest.mark.parametrize(("constant", "line"), [(3.0, r"0\.95 two dogs \["), (-3.0, "not found: two dogs")])
+def test_search_prints_how_probable_each_phrase_is_or_that_it_is_not_found(album, tmp_path, constant, line) -> None:
+    grounding = {"presence": (0.0, 0.0, 0.0, constant), "hit": (0.0, 0.0, 0.0, 0.0)}
+    model = checkpoint.save(tiny_aligner(grounding=grounding), tmp_path / "model")
+    run("index", album, "--index", tmp_path / "i", "--model", model)
+    hits = run("search", "two dogs + a horse", "--index", tmp_path / "i", "--top", 2).stdout
+    assert len(re.findall(line, hits)) == 2
 
 
 def test_search_by_an_image_and_within_one(album, index) -> None:

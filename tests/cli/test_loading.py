@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence
+
 import pytest
 from tiny_captioner import tiny_captioner
 from tiny_densecap import tiny_model
 
 import saywhere
 from saywhere.cli.loading import DeferredModel, Runtime, explain_oom, load_model
+from saywhere.engines.onnx import OnnxEngine
 from saywhere.errors import UserError
 from saywhere.networks import checkpoint
 
@@ -47,6 +51,39 @@ def test_the_configuration_is_read_without_the_weights(both, monkeypatch):
         assert DeferredModel("no-such-model").long_side
     with pytest.raises(UserError, match="is not OPTION=VALUE"):
         assert DeferredModel(both, changes=["beam"]).long_side
+
+
+def read_ahead() -> None:
+    """Wait for the threads that read weights."""
+    for thread in threading.enumerate():
+        if thread.name == "saywhere-weights":
+            thread.join()
+
+
+def test_weights_of_parts_that_are_asked_first_are_read_ahead():
+    model = DeferredModel(None, Runtime("cpu", "onnx"), ahead=("captioner", "classes"))()
+    read_ahead()
+    assert "_attention" in vars(model.captioner) and "_layers" in vars(model.engine.classifier)
+    assert "_head" not in vars(model.detector) and "_session" not in vars(model.engine.trunk)
+    assert "_attention" not in vars(DeferredModel(None, Runtime("cpu", "onnx"))().captioner)
+
+
+def test_what_fails_ahead_is_left_to_the_question(monkeypatch, capfd):
+    asked = []
+
+    def fail(self: OnnxEngine, parts: Sequence[str]) -> None:
+        asked.append(parts)
+        raise ValueError("damaged")
+
+    monkeypatch.setattr(OnnxEngine, "prepare", fail)
+    assert DeferredModel(None, Runtime("cpu", "onnx"), ahead=("captioner",))().captioner is not None
+    read_ahead()
+    assert asked == [("captioner",)] and capfd.readouterr().err == ""
+
+
+def test_other_engines_read_nothing_ahead(both):
+    DeferredModel(both, Runtime("cpu"), ahead=("captioner",))()
+    assert "saywhere-weights" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_too_little_memory_names_the_way_out():

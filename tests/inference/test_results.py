@@ -7,7 +7,7 @@ import os
 import pytest
 
 from saywhere.errors import UserError
-from saywhere.inference.results import ResultsFile
+from saywhere.inference.results import ResultsFile, ensure_same_settings
 from saywhere.regions import Regions
 
 
@@ -135,3 +135,28 @@ def test_rows_of_any_kind(tmp_path):
         assert lines.done == {"a.jpg"} and lines["a.jpg"]["caption"] == "a dog"
     with pytest.raises(UserError, match="line 1 is not a result with boxes; give another file"):
         ResultsFile(file)
+
+
+def test_results_begun_with_other_settings_are_refused(tmp_path):
+    path, settings = tmp_path / "r.jsonl", {"model": "a", "top": 10, "set": None}
+    ensure_same_settings(path, {"model": "b"})  # nothing came of it
+    ensure_same_settings(path, settings)
+    with ResultsFile(path) as lines:
+        lines.append(made(0).to_dict(), "a.jpg")
+    ensure_same_settings(path, settings)
+    with pytest.raises(UserError, match=r"was begun otherwise \(top: 10, now 5; set: None, now \['x=1'\]\); give"):
+        ensure_same_settings(path, {"model": "a", "top": 5, "set": ["x=1"]})
+    path.unlink()
+    ensure_same_settings(path, {"model": "a", "top": 5})
+    assert json.loads((tmp_path / ".r.jsonl.settings.json").read_text()) == {"model": "a", "top": 5}
+
+
+@pytest.mark.parametrize("note", [None, "{", "[1]"])
+def test_results_of_unknown_settings_are_taken_as_they_are(tmp_path, note):
+    path = tmp_path / "r.jsonl"
+    with ResultsFile(path) as lines:
+        lines.append(made(0).to_dict(), "a.jpg")
+    if note is not None:
+        (tmp_path / ".r.jsonl.settings.json").write_text(note)
+    ensure_same_settings(path, {"top": 5})
+    ensure_same_settings(path, {"top": 6})

@@ -65,6 +65,20 @@ def test_all_that_a_folder_says_is_read(folder: Path):
     assert list(bundle.mean) == config["preprocess"]["mean"] and list(bundle.std) == config["preprocess"]["std"]
 
 
+def test_a_folder_is_read_again_when_it_has_changed(folder: Path, tmp_path: Path):
+    copied = Path(shutil.copytree(folder, tmp_path / "model"))
+    first = Bundle.read(copied)
+    assert Bundle.read(str(copied)) is first
+    stored = json.loads((copied / CONFIG).read_text())
+    (copied / CONFIG).write_text(json.dumps({**stored, "description": "something longer than before"}))
+    assert Bundle.read(copied).description == "something longer than before"
+    counts = json.loads((copied / WORDS).read_text())
+    part = next(iter(first.configs))
+    counts[part]["counts"]["wordwordword"] = 1
+    (copied / WORDS).write_text(json.dumps(counts))
+    assert "wordwordword" in Bundle.read(copied).vocabularies[part]
+
+
 def test_options_that_are_left_out_have_their_defaults(write: Callable[..., Path]):
     config = stored()
     config["parts"] = {"densecap": {"embed_dim": 32, "proposals": {"hidden_size": 16}}}

@@ -1,7 +1,12 @@
 """The tree of nouns: phrases lead to nodes, nodes to what is below them."""
 
+import functools
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
+from saywhere.models import nouns
 from saywhere.models.nouns import NounTree, is_right, kind_of, noun_tree, plural
 from saywhere.text import tokenize
 
@@ -108,3 +113,21 @@ def test_a_node_is_right_like_a_phrase() -> None:
     assert is_right(TREE, TREE.find("dog"), ("a cat", "a big dog"))
     assert kind_of(TREE, "two standard poodles in snow") == "dog"
     assert kind_of(TREE, "a blue xyzzy") == "xyzzy"
+
+
+def test_all_threads_have_the_same_tree(monkeypatch: pytest.MonkeyPatch) -> None:
+    together, made = threading.Barrier(4), list[NounTree]()
+
+    @functools.cache
+    def read() -> NounTree:
+        made.append(NounTree([]))
+        threading.Event().wait(0.05)  # others ask meanwhile
+        return made[-1]
+
+    def ask(_: int) -> NounTree:
+        together.wait()
+        return noun_tree()
+
+    monkeypatch.setattr(nouns, "_noun_tree", read)
+    with ThreadPoolExecutor(4) as pool:
+        assert len({id(tree) for tree in pool.map(ask, range(4))}) == len(made) == 1

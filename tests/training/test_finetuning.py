@@ -64,6 +64,31 @@ def test_a_localization_layer_with_more_anchors_takes_over_those_of_the_first(tm
     assert new.trunk.localization.head.per_cell == before + 1
 
 
+@pytest.mark.parametrize("more", [[], [(9.0, 9.0)]])
+def test_a_localization_layer_whose_first_anchors_differ_is_refused(
+    tmp_path: Path, more: list[tuple[float, float]]
+) -> None:
+    old = tiny_model(seed=1)
+    checkpoint.save(old, tmp_path)
+    shapes = [[*level, *more] for level in old.config.proposals.anchors]
+    first, *rest = shapes[-1]
+    shapes[-1] = [(first[0] + 1, first[1]), *rest]
+    stride, (width, height) = old.config.trunk.strides[-1], first
+    with pytest.raises(UserError) as caught:
+        start_from(tiny_model(seed=2, proposals={"anchors": shapes}), str(tmp_path))
+    message = str(caught.value)
+    assert f"has the anchors {width:g} x {height:g}" in message and f"at stride {stride}, but" in message
+    assert f"model.proposals.anchors begins with {width + 1:g} x {height:g}" in message
+
+
+def test_anchors_may_differ_where_their_weights_are_new(tmp_path: Path) -> None:
+    old = tiny_model(seed=1)
+    checkpoint.save(old, tmp_path)
+    shapes = [[(w + 1, h) for w, h in level] for level in old.config.proposals.anchors]
+    start = start_from(tiny_model(seed=2, proposals={"anchors": shapes, "hidden_size": 8}), str(tmp_path))
+    assert "trunk.localization.head.score.weight" in start.new
+
+
 def test_a_model_of_several_parts_gives_the_part_of_the_same_kind(tmp_path: Path) -> None:
     old = tiny_model(seed=1)
     captioner = Captioner(tiny_captioner_config(), VOCABULARY, trunk=old.trunk)

@@ -22,28 +22,25 @@ from typer.core import TyperGroup
 import saywhere
 from saywhere.errors import UserError
 
-COMMANDS = (
-    "describe",
-    "ground",
-    "caption",
-    "index",
-    "search",
-    "serve",
-    "models",
-    "data",
-    "train",
-    "train-chunker",
-    "train-classes",
-    "calibrate",
-    "calibrate-nouns",
-    "export",
-    "convert",
-    "convert-results",
-    "pseudo-label",
-    "table1",
-    "evaluate",
-)
-"""The commands in the order of ``--help``. Each has a module with a function of its name, or an ``app`` of several."""
+PANELS = {
+    "Commands": ("describe", "ground", "caption", "search", "index", "serve", "models", "convert-results"),
+    "Train and measure a model of your own": ("data", "train", "calibrate", "export", "evaluate"),
+    "How the bundled model and the tables of the papers were made": (
+        "train-classes",
+        "train-chunker",
+        "calibrate-nouns",
+        "pseudo-label",
+        "table1",
+        "convert",
+    ),
+}
+"""The commands in the order of ``--help``, by its panels.
+
+Each has a module with a function of its name, or an ``app`` of several.
+"""
+
+COMMANDS = {name: panel for panel, names in PANELS.items() for name in names}
+"""The panel of each command."""
 
 EXTRAS = {
     "torch": "torch",
@@ -65,6 +62,8 @@ EXTRAS = {
 }
 """For each optional module the extra that installs it."""
 
+OBJECTS = 100_000
+"""Objects before the first search for garbage; a command that asks one question of one image makes 75,000."""
 
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 """What the parser raises for a wrong command line."""
@@ -80,11 +79,11 @@ class Commands(UserDict[str, Any]):
             found = importlib.import_module(f"saywhere.cli.{module}")
             if function := getattr(found, module, None):
                 app = typer.Typer(add_completion=False)
-                app.command(name)(function)
+                app.command(name, rich_help_panel=COMMANDS[name])(function)
                 command = typer.main.get_command(app)
             else:
                 command = typer.main.get_group(found.app)
-                command.name = name
+                command.name, command.rich_help_panel = name, COMMANDS[name]
             self.data[name] = command
         return command
 
@@ -178,12 +177,26 @@ def _options(
     pass
 
 
+def _collect_later() -> None:
+    """Let the first search for garbage wait until there are many objects: a command that starts makes no garbage."""
+    usual = gc.get_threshold()
+
+    def settle(phase: str, _: dict[str, int]) -> None:
+        if phase == "stop":
+            gc.callbacks.remove(settle)
+            gc.set_threshold(*usual)
+
+    gc.callbacks.append(settle)
+    gc.set_threshold(OBJECTS)
+
+
 def main() -> None:
     """Run the program ``saywhere``.
 
     NumPy computes on one thread: those of its linear algebra and the engine's would wait for the same processors.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    _collect_later()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal may not know the letters of a file's name

@@ -58,11 +58,11 @@ def caption(
 
     Exit code 0 if all went well, 1 if images were skipped because they cannot be read, 2 if the command is wrong.
     """
-    from saywhere.inference import ResultsFile, find_images
+    from saywhere.inference import ResultsFile, ensure_same_settings, find_images
 
     sources = find_images(paths)[:limit]
     models = [
-        DeferredModel(name, Runtime(device, engine, threads, precision), change, "captioner")
+        DeferredModel(name, Runtime(device, engine, threads, precision), change, "captioner", ("captioner",))
         for name in model or [None]
     ]
     if show_attention is not None:
@@ -71,6 +71,10 @@ def caption(
         return
     with contextlib.ExitStack() as stack:
         lines = stack.enter_context(ResultsFile(json, "caption")) if json else None
+        if json is not None:
+            names = [each.name for each in models]
+            settings = {"models": names, "set": change, "precision": precision, "beam_size": beam_size}
+            ensure_same_settings(json, settings)
         skipped = _caption(sources, lines, models, beam_size, batch)
     for note in skip_notes(skipped):
         typer.echo(note, err=True)

@@ -86,8 +86,9 @@ def describe(
     if boxes is not None and (top is not None or threshold is not None):
         raise UserError("--boxes describes every box in the file: --top and --threshold cannot choose among them")
     most = None if boxes is not None else (TOP if top is None else top) or None
-    deferred = DeferredModel(model, Runtime(device, engine, threads, precision), change, "densecap")
-    facts = {"model": str(model), "set": change, "precision": precision}
+    runtime = Runtime(device, engine, threads, precision)
+    deferred = DeferredModel(model, runtime, change, "densecap", ("densecap", "classes"))
+    facts = {"model": deferred.name, "set": change, "precision": precision}
     sharding = Sharding.of(shards, shard, retry_failed, paths or [])
     options = {"--boxes": boxes, "--shards": sharding, "--output-format": output_format is not ResultFormat.saywhere}
     videos = Videos(Following(deferred, every, most, threshold, facts), out, json, options)
@@ -121,7 +122,7 @@ class _Wanted(NamedTuple):
 
 def _describe_images(found: list[Source], wanted: _Wanted, model: DeferredModel) -> None:
     from saywhere.errors import UserError
-    from saywhere.inference import Outputs, ResultsFile, read_boxes
+    from saywhere.inference import Outputs, ResultsFile, ensure_same_settings, read_boxes
 
     out, json, top, threshold = wanted.out, wanted.json, wanted.top, wanted.threshold
     other = None if wanted.format is ResultFormat.saywhere else wanted.format
@@ -133,16 +134,19 @@ def _describe_images(found: list[Source], wanted: _Wanted, model: DeferredModel)
     sources = found if given is None else [source for source in found if source.name in given]
     drawn = other in (None, ResultFormat.densecap)
     Outputs(None, out).check(sources if drawn else [])
-    task = _Task(model, given, top, threshold, wanted.batch, len(found) - len(sources))
+    boxes = None if wanted.boxes is None else str(wanted.boxes)
+    facts = {**wanted.facts, "boxes": boxes, "top": top, "threshold": threshold}
+    task = _Task(model, given, top, threshold, wanted.batch, len(found) - len(sources), facts)
     if wanted.sharding is not None and json is not None:
-        facts = {**wanted.facts, "boxes": str(wanted.boxes), "top": top, "threshold": threshold}
-        _describe_shards(sources, task, wanted.sharding, json, out, facts)
+        _describe_shards(sources, task, wanted.sharding, json, out)
         return
     if other is not None and out is not None:
         _describe_for(other, sources, task, json or out / "regions.jsonl", out)
         return
     with contextlib.ExitStack() as stack:
         run = _Run(Outputs(stack.enter_context(ResultsFile(json)) if json else None, out), task)
+        if json is not None:
+            ensure_same_settings(json, facts)
         run.describe(sources)
     run.report()
 
@@ -156,6 +160,7 @@ class _Task(NamedTuple):
     threshold: float | None
     batch: int
     left_out: int
+    facts: dict[str, Any]
 
 
 def _describe_for(format: ResultFormat, sources: list[Source], task: _Task, json: Path, out: Path) -> None:
@@ -163,7 +168,7 @@ def _describe_for(format: ResultFormat, sources: list[Source], task: _Task, json
     from saywhere.errors import UserError
     from saywhere.formats.densecap import LONG_SIDE, write_results
     from saywhere.formats.registry import FORMATS
-    from saywhere.inference import Outputs, ResultsFile, out_path
+    from saywhere.inference import Outputs, ResultsFile, ensure_same_settings, out_path
 
     new, original = FORMATS[format.value], format is ResultFormat.densecap
     place = out / new.name
@@ -172,6 +177,7 @@ def _describe_for(format: ResultFormat, sources: list[Source], task: _Task, json
     if json.absolute() == place.absolute() or place.absolute() in json.absolute().parents:
         raise UserError(f"--json {json}: is where the result is written; name another file")
     with ResultsFile(json) as lines:
+        ensure_same_settings(json, task.facts)
         outputs = Outputs(lines, out, LONG_SIDE) if original else Outputs(lines)
         run = _Run(outputs, task)
         run.describe(sources)
@@ -185,15 +191,14 @@ def _describe_for(format: ResultFormat, sources: list[Source], task: _Task, json
     run.report(place)
 
 
-def _describe_shards(
-    sources: list[Source], task: _Task, sharding: Sharding, json: Path, out: Path | None, facts: dict[str, Any]
-) -> None:
+def _describe_shards(sources: list[Source], task: _Task, sharding: Sharding, json: Path, out: Path | None) -> None:
     """Describe shards beside other processes, and merge them into ``json`` if this is the last one."""
-    from saywhere.inference import Outputs, ResultsFile
+    from saywhere.inference import Outputs, ResultsFile, ensure_same_settings
     from saywhere.inference.results import read_names
     from saywhere.inference.shards import Shards
 
-    shards = Shards(json.with_name(f"{json.name}.shards"), sharding.shards, sources, facts)
+    shards = Shards(json.with_name(f"{json.name}.shards"), sharding.shards, sources, task.facts)
+    ensure_same_settings(json, task.facts)
     earlier = read_names(json)
 
     def describe_one(shard: Shard) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -33,6 +34,8 @@ class DeferredModel:
         runtime: where it runs and by what.
         changes: ``OPTION=VALUE`` of ``--set``.
         part: the part that the command uses: options are its own unless their names begin with another part.
+        ahead: parts that the first image is asked of: with the engine ``onnx`` a thread reads their weights, while the
+            caller loads the network that all parts share.
 
     Example:
         >>> model = DeferredModel()
@@ -46,8 +49,10 @@ class DeferredModel:
         runtime: Runtime | None = None,
         changes: Sequence[str] | None = None,
         part: str | None = None,
+        ahead: Sequence[str] = (),
     ) -> None:
         self._name, self._runtime, self._changes, self._part = name, runtime or Runtime(), changes or (), part
+        self._ahead = ahead
 
     def __call__(self) -> Model:
         """Return the model, which is loaded at the first call.
@@ -61,7 +66,10 @@ class DeferredModel:
     def _model(self) -> Model:
         import saywhere
 
-        return saywhere.load(self._name or DEFAULT_MODEL, **self._runtime._asdict(), options=self._options)
+        model = saywhere.load(self._name or DEFAULT_MODEL, **self._runtime._asdict(), options=self._options)
+        if self._ahead and self._engine == "onnx":
+            threading.Thread(target=_read_ahead, args=(model, self._ahead), name="saywhere-weights").start()
+        return model
 
     @property
     def name(self) -> str:
@@ -82,6 +90,12 @@ class DeferredModel:
         return find_adapted(self._name or DEFAULT_MODEL)
 
     @cached_property
+    def _engine(self) -> str:
+        from saywhere.loading import choose_engine
+
+        return choose_engine(self._name or DEFAULT_MODEL, self._runtime.device, self._runtime.engine)[1]
+
+    @cached_property
     def _options(self) -> dict[str, Any]:
         if not self._changes:
             return {}
@@ -97,11 +111,9 @@ class DeferredModel:
     def workers(self) -> int:
         """How many threads ask the model at the same time, if there are many images."""
         from saywhere.engines.session import available_threads
-        from saywhere.loading import choose_engine
 
-        device, engine, threads, _ = self._runtime
-        engine = choose_engine(self._name or DEFAULT_MODEL, device, engine)[1]
-        return (threads or available_threads()) if engine == "onnx" else 1  # torch's own threads use all processors
+        threads = self._runtime.threads or available_threads()
+        return threads if self._engine == "onnx" else 1  # torch's own threads use all processors
 
     @property
     def long_side(self) -> int:
@@ -119,6 +131,19 @@ def load_model(
 ) -> Model:
     """Load a model with changed options; arguments and errors are those of :class:`DeferredModel`."""
     return DeferredModel(name, runtime, changes, part)()
+
+
+def _read_ahead(model: Any, parts: Sequence[str]) -> None:
+    """Read what is read otherwise when it is first used; if that fails, it is tried again then, and the user told."""
+    from saywhere.models.chunker import Chunker
+    from saywhere.models.nouns import noun_tree
+
+    with contextlib.suppress(Exception):
+        if "classes" in parts:
+            noun_tree()
+        if "aligner" in parts:
+            Chunker.load()
+        model.engine.prepare(parts)
 
 
 @contextlib.contextmanager

@@ -92,13 +92,19 @@ def _warn_of_unknown_words(model: saywhere.Model, query: str) -> None:
 def _print_hits(hits: Sequence[saywhere.Hit]) -> None:
     head, rows = ["", "similarity", "image", "phrases"], []
     for number, hit in enumerate(hits, 1):
-        phrases = [f"{region.caption} [{_place(region.box)}]" for region in hit.regions]
-        rows.append([str(number), f"{hit.similarity:.2f}", _name(hit), ", ".join(phrases)])
+        rows.append([str(number), f"{hit.similarity:.2f}", _name(hit), "\n".join(_phrases(hit.regions))])
         if hit.probability is not None:
             rows[-1].insert(2, f"{hit.probability:.2f}")
     if hits and hits[0].probability is not None:
         head.insert(2, "probability")
     _print_table(head, rows, "nothing found: the index is empty")
+
+
+def _phrases(found: saywhere.Regions) -> list[str]:
+    """A line for each phrase: how likely it is there at all, if that is known, and where; or that it is not found."""
+    chances = ["" if region.score is None else f"{region.score:.2f} " for region in found]
+    there = [f"{chance}{region.caption} [{_place(region.box)}]" for chance, region in zip(chances, found, strict=True)]
+    return [*there, *(f"not found: {phrase}" for phrase in found.not_found)]
 
 
 def _say_if_improbable(hits: Sequence[saywhere.Hit]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from saywhere.engines.arrays.image_maps import (
     require_size,
     whole_image,
 )
-from saywhere.engines.arrays.layers import BatchNorm, Linear, Weights, layer_norm, relu, unit_length
+from saywhere.engines.arrays.layers import BatchNorm, Linear, Weights, in_single, layer_norm, relu, unit_length
 from saywhere.engines.arrays.requirements import refused_options, require_shapes
 from saywhere.engines.arrays.text_encoder import TextEncoder
 from saywhere.engines.engine import BoundImages, Decoder, EncodedText, RegionHeadOutput, RpnOutput
@@ -113,6 +113,13 @@ class OnnxEngine:
             kind(have[part], bundle.vocabularies[part], self._weights.below(part)) if part in have else None
             for part, kind in parts.items()
         )
+
+    def prepare(self, parts: Collection[str]) -> None:
+        """Read the weights of some parts, which are otherwise read when they are first used."""
+        readers = (self.detector, self.aligner, self.captioner, self.classifier)
+        for part, reader in zip(("densecap", "aligner", "captioner", "classes"), readers, strict=True):
+            if reader is not None and part in parts:
+                reader.prepare()
 
     def digest(self) -> str:
         """Return a hash of the weights, the configurations and the precision."""
@@ -203,11 +210,15 @@ class OnnxDetector:
         head = self._weights.below("region_head")
         stored = head.stored("layers.1.weight")
         by_channel = stored.reshape(len(stored), -1, self.config.pool_size**2)
-        by_point = np.ascontiguousarray(by_channel.transpose(0, 2, 1), np.float32)  # as the pooling gives them
+        by_point = in_single(by_channel.transpose(0, 2, 1))  # as the pooling gives them
         weight = by_point.reshape(len(stored), -1)
         first = Linear(Weights.of({"weight": weight, "bias": head.stored("layers.1.bias")}), many_rows=True)
         second, score, offset = (Linear(head.below(name)) for name in ("layers.4", "score", "offset"))
         return first, second, score, offset
+
+    def prepare(self) -> None:
+        """Read the weights."""
+        _ = self.decoder, self._head
 
     def region_head(self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray]) -> list[RegionHeadOutput]:
         """Return embeddings, logits and offsets of each image's boxes."""
@@ -241,6 +252,10 @@ class OnnxAligner:
     def _encoders(self) -> list[TextEncoder]:
         numbers = range(self.config.encoders)
         return [TextEncoder(self._weights.below(f"encoders.{number}"), self.config) for number in numbers]
+
+    def prepare(self) -> None:
+        """Read the weights."""
+        _ = self._projections, self._encoders
 
     def region_vectors(self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Return vectors ``(R, D)`` of each image's boxes (Eq. 1)."""
@@ -292,6 +307,10 @@ class OnnxCaptioner:
         first = {"rnn": "decoder.image.weight", "lstm": "decoder.encode.0.weight"}
         return self._weights.shape(first.get(self.config.decoder, "decoder.begin.weight"))[1]
 
+    def prepare(self) -> None:
+        """Read the weights."""
+        _ = (self._attention, self._narrow) if self.config.decoder == "attention" else self._plain
+
     def bind_images(self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray | None]) -> BoundImages:
         """Return the decoder of images; ``boxes`` are the regions to attend to, None to let the network choose."""
         if self.config.describe_boxes:
@@ -342,6 +361,10 @@ class OnnxClassifier:
     @cached_property
     def _layers(self) -> tuple[Linear, Linear]:
         return Linear(self._weights.below("imagenet")), Linear(self._weights.below("kinds"))
+
+    def prepare(self) -> None:
+        """Read the weights."""
+        _ = self._layers
 
     def classify(
         self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray], embeddings: Sequence[np.ndarray] | None = None

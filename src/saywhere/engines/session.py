@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from saywhere.engines.arrays.layers import Weights
+from saywhere.engines.arrays.layers import Weights, in_single
 from saywhere.errors import UserError
 from saywhere.models.bundle import GRAPH, GRAPH_INT8, GRAPH_WEIGHTS, WEIGHTS, Bundle, GraphInfo, GraphWeight
 
@@ -33,7 +33,6 @@ def open_session(bundle: Bundle, weights: Weights, threads: int | None = None, p
         UserError: the graph is damaged or another model's, or no usable ONNX Runtime is installed.
     """
     path = bundle.folder / (GRAPH_INT8 if precision == "int8" else GRAPH)
-    weights = weights.in_memory()
     digest, graph = weights_digest(weights), path.read_bytes()
     runtime = import_runtime()
     options = runtime.SessionOptions()
@@ -75,8 +74,9 @@ def folded(weights: Weights, weight: GraphWeight) -> np.ndarray:
     norm = weights.below(weight.normalisation)
     scale = norm["weight"] / np.sqrt(norm["running_var"] + np.float32(weight.eps))
     if weight.kind == "weight":
-        kernel = layer["weight"]
-        return np.ascontiguousarray(kernel * scale.reshape(-1, *[1] * (kernel.ndim - 1)))
+        kernel = in_single(stored := layer.stored("weight"), np.empty(stored.shape, np.float32))
+        kernel *= scale.reshape(-1, *[1] * (kernel.ndim - 1))
+        return kernel
     bias = layer["bias"] if layer.has("bias") else np.float32(0)
     return (bias - norm["running_mean"]) * scale + norm["bias"]
 

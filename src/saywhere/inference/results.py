@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from saywhere.errors import UserError
+from saywhere.files import write_text
 from saywhere.regions import Regions
 
 _BEGINNING = b'{"image":'
@@ -167,3 +168,30 @@ def read_names(path: Path) -> frozenset[str]:
             with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
                 names.add(json.loads(line)["image"])
     return frozenset(names)
+
+
+def ensure_same_settings(path: Path, settings: Mapping[str, Any]) -> None:
+    """Refuse to add to results that were begun with other settings.
+
+    They are written down in a hidden file beside the results when these are begun; results without one are taken as
+    they are.
+
+    Args:
+        path: of the results.
+        settings: what they follow from, such as the model, as JSON can hold it.
+
+    Raises:
+        UserError: the settings differ; the message names which, and how to begin anew.
+    """
+    note = path.with_name(f".{path.name}.settings.json")
+    if not path.exists() or not path.stat().st_size:
+        write_text(note, json.dumps(settings) + "\n")
+        return
+    try:
+        known = dict(json.loads(note.read_bytes()))
+    except (OSError, ValueError, TypeError):
+        return
+    if other := [name for name, value in settings.items() if known.get(name) != value]:
+        told = "; ".join(f"{name}: {known.get(name)}, now {settings[name]}" for name in other)
+        way_out = "give the same options or another file, or remove it to begin anew"
+        raise UserError(f"{path}: was begun otherwise ({told}); {way_out}")

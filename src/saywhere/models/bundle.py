@@ -13,6 +13,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -76,12 +77,16 @@ class Bundle:
                 file and the value.
         """
         try:
-            return cls._read(find_folder(name_or_folder))
+            folder = find_folder(name_or_folder)
+            found = [(folder / name).stat() for name in (CONFIG, VOCABULARY)]
+            return cls._read(folder, tuple((f.st_dev, f.st_ino, f.st_size, f.st_mtime_ns) for f in found))
         except UserError as error:
             raise UserError(_one_line(str(error))) from error
 
     @classmethod
-    def _read(cls, folder: Path) -> Bundle:
+    @lru_cache(maxsize=1)  # a command asks for it before it opens an image, and again when it loads the model
+    def _read(cls, folder: Path, _: tuple[tuple[int, ...], ...]) -> Bundle:
+        """Read a folder, or return what was read if its files are the same."""
         path = folder / CONFIG
         stored = _mapping(_json(path), str(path))
         trunk = _config(TrunkConfig, stored.get("trunk"), path, "trunk")

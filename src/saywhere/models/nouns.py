@@ -6,6 +6,7 @@ WordNet's notice.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -17,6 +18,7 @@ import numpy as np
 from saywhere.text import tokenize
 
 TABLE = Path(__file__).with_name("nouns.tsv")
+_reading = threading.Lock()
 
 Sort = Literal["class", "kind", "group"]
 """A class of ImageNet, another kind of thing, or what several of them are."""
@@ -287,7 +289,12 @@ def is_right(tree: NounTree, said: str | Noun | None, truths: Sequence[str]) -> 
     return False
 
 
-@cache
 def noun_tree() -> NounTree:
-    """Return the tree of the table that comes with the package."""
+    """Return the tree of the table that comes with the package; the same in all threads."""
+    with _reading:
+        return _noun_tree()
+
+
+@cache
+def _noun_tree() -> NounTree:
     return NounTree(TABLE.read_text(encoding="utf-8").splitlines())

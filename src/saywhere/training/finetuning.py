@@ -9,9 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from saywhere.configs.parts import Shapes
 from saywhere.errors import UserError
 from saywhere.networks import checkpoint
+from saywhere.networks.vision.rpn import AnchorGenerator
 from saywhere.text import RESERVED, Vocabulary
+
+ANCHOR_SCORES = "trunk.localization.head.score.weight"
 
 
 @dataclass(frozen=True)
@@ -39,14 +43,15 @@ def start_from(network: Any, name: str) -> Start:
 
     A tensor fits if both networks have it in one shape. Of tensors with a row for each word, the rows of words that
     both vocabularies have are taken over. A localization layer with more shapes of anchors takes over those of the
-    first, which must come first in it, too.
+    first, which must come first in it, too, at every stride that both have.
 
     Args:
         network: one of :data:`saywhere.networks.checkpoint.NETWORKS`; it is changed.
         name: folder of a bundle or of a training checkpoint, or name of a bundled model.
 
     Raises:
-        UserError: there is no such model, it lacks the part, or it has nothing in common with this network.
+        UserError: there is no such model, it lacks the part, it has nothing in common with this network, or the first
+            anchors differ.
     """
     other = checkpoint.load_network(name, checkpoint.part_of(network))
     rows = common_rows(other.vocabulary, network.vocabulary)
@@ -54,7 +59,25 @@ def start_from(network: Any, name: str) -> Start:
     start = take_over(network.state_dict(), other.state_dict(), rows, sizes)
     if not start.tensors:
         raise UserError(f"training.start: {name} has no weights that fit this model")
+    if ANCHOR_SCORES in network.state_dict() and ANCHOR_SCORES not in start.new:
+        _require_first_anchors(network.trunk.localization.anchors, other.trunk.localization.anchors, name)
     return start
+
+
+def _require_first_anchors(new: AnchorGenerator, old: AnchorGenerator, name: str) -> None:
+    """Refuse weights of other anchors than those that they would score here."""
+    before = dict(zip(old.strides, old.shapes, strict=True))
+    for stride, shapes in zip(new.strides, new.shapes, strict=True):
+        first = shapes[: old.per_cell]
+        if before.get(stride, first) != first:
+            raise UserError(
+                f"training.start: {name} has the anchors {_text(before[stride])} at stride {stride}, but "
+                f"model.proposals.anchors begins with {_text(first)} there: put those of {name} first"
+            )
+
+
+def _text(shapes: Shapes) -> str:
+    return ", ".join(f"{width:g} x {height:g}" for width, height in shapes)
 
 
 def freeze(network: nn.Module, modules: Sequence[str]) -> None:

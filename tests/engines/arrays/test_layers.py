@@ -14,11 +14,13 @@ from torch import nn
 from torch.nn import functional
 
 from saywhere.engines.arrays.layers import (
+    BLOCK,
     BatchNorm,
     Gru,
     Linear,
     Lstm,
     Weights,
+    in_single,
     layer_norm,
     log_softmax,
     relu,
@@ -145,6 +147,33 @@ def test_arrays_are_read_in_single_precision(file: Path):
     assert found.stored("half").dtype == np.float16 and found["count"] == 7
     assert found.shape("half") == (1, 2) and found.shape("count") == ()
     assert Weights.open(file).below("ab").shape("brain") == (2,)
+
+
+def test_arrays_of_half_precision_are_seen_where_they_lie(file: Path):
+    found = Weights.open(file).stored("a.half")
+    assert not found.flags.owndata and not found.flags.writeable and found.tolist() == [[0.5, 1.5]]
+
+
+EVERY = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+
+
+@pytest.mark.parametrize("numbers", [EVERY, EVERY[np.isfinite(EVERY)], EVERY[:0], EVERY[:5], EVERY[:BLOCK]])
+@pytest.mark.parametrize("columns", [1, 4, BLOCK // 8])
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("given", [False, True])
+def test_half_precision_becomes_single_bit_by_bit(numbers: np.ndarray, columns: int, turned: bool, given: bool):
+    numbers = numbers[: len(numbers) // columns * columns].reshape(-1, columns)
+    numbers = numbers.T if turned else numbers
+    out = np.full(numbers.shape, 7, np.float32) if given else None
+    found = in_single(numbers, out)
+    assert found.dtype == np.float32 and found.flags.c_contiguous and (out is None or found is out)
+    assert np.array_equal(found.view(np.int32), np.ascontiguousarray(numbers.astype(np.float32)).view(np.int32))
+
+
+def test_other_types_become_single_precision_too():
+    values = np.array([[1, 2, 3], [4, 5, 6]], np.float64).T
+    assert in_single(values).tolist() == in_single(values, np.empty((3, 2), np.float32)).tolist() == values.tolist()
+    assert in_single(np.array(2.5, np.float16)).shape == ()
 
 
 @pytest.mark.parametrize("ask", [Weights.__getitem__, Weights.stored, Weights.shape])

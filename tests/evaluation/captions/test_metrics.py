@@ -124,7 +124,7 @@ def test_a_failing_java_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     program = tmp_path / "java"
     program.write_text("#!/bin/sh\necho 'no memory' >&2\nexit 4\n")
     program.chmod(0o755)
-    monkeypatch.setattr(captioning, "find_java", lambda: str(program))
+    monkeypatch.setattr(captioning, "find_java", lambda _: str(program))
     with pytest.raises(UserError, match=r"PTB tokenizer failed \(exit code 4, .*\.jar\): no memory"):
         tokenize_captions({"a": ["x"], "b": ["write to a@b.com"]})
 

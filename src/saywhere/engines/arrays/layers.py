@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import mmap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,12 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from saywhere.errors import UserError
+
+BLOCK = 1 << 15
+"""Numbers that are widened together."""
+SIGN_AND_NUMBER = np.int32(-0x70002000)
+"""The bits of single precision that a number of half precision has: the sign, and 15 bits of exponent and fraction."""
+SCALE, INFINITE = np.float32(2.0**112), np.float32(2.0**16)
 
 
 class Weights:
@@ -33,16 +41,27 @@ class Weights:
 
     @classmethod
     def open(cls, path: Path) -> Weights:
-        """Open a safetensors file.
+        """Open a safetensors file; arrays of half precision are not copied, but seen where they lie.
 
         Raises:
             UserError: it is none, or damaged.
         """
         try:
-            file = safe_open(path, framework="numpy")
-            return cls(file.get_tensor, lambda name: file.get_slice(name).get_shape(), frozenset(file.keys()))
+            file = safe_open(path, framework="numpy")  # checks it
+            with open(path, "rb") as stream:
+                content = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
         except (SafetensorError, OSError) as error:
             raise UserError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+        first = 8 + int.from_bytes(content[:8], "little")
+        header = json.loads(content[8:first])
+
+        def read(name: str) -> np.ndarray:
+            if header[name]["dtype"] != "F16":
+                return file.get_tensor(name)
+            start, stop = header[name]["data_offsets"]
+            return np.frombuffer(content, "<f2", (stop - start) // 2, first + start).reshape(header[name]["shape"])
+
+        return cls(read, lambda name: header[name]["shape"], frozenset(file.keys()))
 
     @classmethod
     def of(cls, arrays: Mapping[str, np.ndarray]) -> Weights:
@@ -60,14 +79,14 @@ class Weights:
     def __getitem__(self, name: str) -> np.ndarray:
         """Return an array in single precision; ``UserError`` if it is missing or damaged."""
         value = self.stored(name)
-        return value if value.dtype.kind in "iub" else value.astype(np.float32, copy=False)
+        return value if value.dtype.kind in "iub" else in_single(value)
 
     def transposed(self, name: str) -> np.ndarray:
         """Return a matrix ``(n, m)`` in single precision as ``(m, n)``, its rows beside each other in memory.
 
         Products of few rows with it are twice as fast so.
         """
-        return np.ascontiguousarray(self.stored(name).T, np.float32)
+        return in_single(self.stored(name).T)
 
     def stored(self, name: str) -> np.ndarray:
         """Return an array as it is stored; ``UserError`` if it is missing or damaged."""
@@ -86,14 +105,37 @@ class Weights:
         """Return the names of all arrays below the prefix, sorted."""
         return sorted(n.removeprefix(self._prefix) for n in self._names if n.startswith(self._prefix))
 
-    def in_memory(self) -> Weights:
-        """Return the weights below the prefix, each read once."""
-        arrays = {self._prefix + name: self.stored(name) for name in self.names()}
-        return Weights(arrays.__getitem__, lambda name: arrays[name].shape, frozenset(arrays), self._prefix)
-
     def below(self, prefix: str) -> Weights:
         """Return the weights whose names begin with ``prefix`` and a dot."""
         return Weights(self._read, self._shapes, self._names, f"{self._prefix}{prefix}.")
+
+
+def in_single(values: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+    """Return an array in single precision, its rows beside each other in memory; in ``out``, if there is one already.
+
+    Half precision is widened by its bits, a block that fits into a cache at a time: NumPy takes up to five times as
+    long. The bits of a number of half precision, moved to their places, are those of a number ``2 ** 112`` times as
+    small in single precision; infinities and NaN, which no such factor gives, are left to NumPy.
+    """
+    if out is None:
+        if values.dtype != np.float16 or values.size < BLOCK:
+            return np.asarray(values, np.float32, order="C")
+        out = np.empty(values.shape, np.float32)
+    if values.dtype != np.float16 or not values.size:
+        out[...] = values
+        return out
+    rows = max(1, BLOCK * len(values) // values.size)
+    for start in range(0, len(values), rows):
+        block = out[start : start + rows]
+        bits = block.view(np.int32)
+        bits[...] = values[start : start + rows].view(np.int16)  # with copies of the sign in front
+        bits <<= 13
+        bits &= SIGN_AND_NUMBER
+        block *= SCALE
+        if block.max() >= INFINITE or block.min() <= -INFINITE:
+            out[...] = values
+            break
+    return out
 
 
 class Linear:

@@ -112,7 +112,8 @@ def java_tokens(lines: Sequence[str]) -> list[str]:
     """
     module = pycocoevalcap_module("tokenizer.ptbtokenizer")
     jar = Path(str(module.__file__)).with_name(module.STANFORD_CORENLP_3_4_1_JAR)
-    command = [find_java(), "-cp", str(jar), "edu.stanford.nlp.process.PTBTokenizer", "-preserveLines", "-lowerCase"]
+    java = find_java("the original PTB tokenizer")
+    command = [java, "-cp", str(jar), "edu.stanford.nlp.process.PTBTokenizer", "-preserveLines", "-lowerCase"]
     done = subprocess.run(command, input="\n".join(lines).encode("utf-8", "replace"), capture_output=True)
     tokenized = done.stdout.decode("utf-8", "replace").split("\n")
     # There is one more line end if the last text has words.
@@ -126,7 +127,7 @@ def _java_tokens(lines: Sequence[str], odd: str) -> list[str]:
     try:
         return java_tokens(lines)
     except UserError as error:
-        raise UserError(f"{odd[:80]!r} has a form that only the original tokenizer splits: {error}") from error
+        raise UserError(f"{odd[:80]!r} has a form that needs the original program: {error}") from error
 
 
 def _check(candidates: Mapping[str, str], references: Mapping[str, Sequence[str]]) -> None:

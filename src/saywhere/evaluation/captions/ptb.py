@@ -18,16 +18,17 @@ LETTERS = (
     "\u038e-\u03a1\u03a4-\u03f5\u03f7-\u0481\u048a-\u0527\u1e00-\u1f15\u3041-\u3096\u30a1-\u30fa\u30fc-\u30ff"
     "\u3105-\u312d\u3400-\u4db5\u4e00-\u9fcc\uac00-\ud7a3"
 )
-SYMBOLS = "%*+/\\\\<=>@^_`|~#&$¡¤-¦¨©¬®-±´¶-¸¿×÷²³¹⁰⁴-⁹₀-₉‚„‟†-•‰-‸※№℃℉™‾-⁂⁺-⁾₊-₎←-⯿、。・！-／：-＠［-｀｛-･￠￡￥￦"
+SYMBOLS = "%*+/\\\\<=>@^_`|~#&$¡¥¦¨©¬®-±´¶-¸¿×÷²³¹⁰⁴-⁹₀-₉‚„‟†-•‰-‸※№℃℉™‾-⁂⁺-⁾₊-₎←-⯿、。・！-／：-＠［-｀｛-･￠￡￥￦"
 VOID = (  # no part of a token
     "\x00-\x09\x0e-\x20\x7f\u00a0\u1680\u2000-\u200f\u202a-\u202f\u2045-\u2053\u205f-\u206f\u3000\u3003\u3004"
     "\u3007-\u3011\u3013-\u3030\ue000-\uf8ff\ufe00-\ufe0f\ufeff\ufff0-\uffff\U00010000-\U0010ffff"
 )
 QUOTES = "\"'“”«»‘’‹›"
+TWO_QUOTES = "[`‘’“”‚„‟«»‹›]{2}"
 DASHES = "–—―…"
 WRITTEN = {
     "(": "-lrb-", ")": "-rrb-", "[": "-lsb-", "]": "-rsb-", "{": "-lcb-", "}": "-rcb-",
-    "¢": "cents", "£": "#", "€": "$", "¼": "1/4", "½": "1/2", "¾": "3/4", "⅓": "1/3", "⅔": "2/3",
+    "¢": "cents", "£": "#", "€": "$", "¤": "$", "¼": "1/4", "½": "1/2", "¾": "3/4", "⅓": "1/3", "⅔": "2/3",
     "&amp;": "&", "&lt;": "<", "&gt;": ">", "n’t": "n't", "n‘t": "n`t",
     "’s": "'s", "’d": "'d", "’m": "'m", "’ll": "'ll", "’re": "'re", "’ve": "'ve",
 }  # fmt: skip
@@ -35,8 +36,9 @@ WRITTEN = {
 PARENTHESES = str.maketrans({"(": "-lrb-", ")": "-rrb-", " ": "\u00a0"})
 CURLY = str.maketrans({"‘": "`", "’": "'", "“": "``", "”": "''", "«": "``", "»": "''", "‹": "`", "›": "'"})
 """What two quotation marks together become; single ones do not count."""
-UNSAID = {*QUOTES, *DASHES, "---", "----", "....", ".....", "&quot;", "&apos;", "&nbsp;", "&mdash;", "&ndash;"}
+UNSAID = {*QUOTES, *DASHES, "---", "----", "....", ".....", "&quot;", "&apos;"}
 """Punctuation that the program writes as marks that do not count."""
+UNSAID_IN_ANY_CASE = {"&nbsp;", "&mdash;", "&ndash;"}
 
 # Abbreviations: they keep their full stop. After the first, any two characters let them end; the second are such in
 # capitals only; the third are titles and the like; the fourth need a number.
@@ -57,7 +59,7 @@ FILES = (
     "xml|zip|class)"
 )
 TWO = ("gon na", "got ta", "lem me", "gim me", "wan na", "can not")
-STARTERS = (  # a single letter is no initial before these
+STARTERS = (  # a single letter is no initial before these, in capitals, and tags
     "a an as at he if in it so we but her now one our she the yet you here last many more once some such that then "
     "they this what when about according additionally after earlier however other since their there these while"
 )
@@ -74,7 +76,8 @@ PART = f"(?:[DdLlOo]{APOSTROPHE}{W})?{W}+"
 JOINED = f"{PART}(?:[-_]{PART})+"
 DOTTED = f"[{LETTERS}]{W}*(?:[.!?][{LETTERS}]{W}*)+"
 CAPITALS = "[A-Z]+(?:[&+][A-Z]+)+"
-START = "|".join(word[0].upper() + _any_case(word[1:]) for word in [*STARTERS.split(), "mr\\.", "ms\\."])
+TAG = "</?[A-Za-z][A-Za-z0-9]*/?>"
+START = "|".join([TAG, *(w[0].upper() + _any_case(w[1:]) for w in [*STARTERS.split(), "mr\\.", "ms\\."])])
 EYES = "[-'<=>^x~]"
 CLITIC = f"(?:[sdmSDM]|{_any_case('ll|re|ve')})"
 
@@ -100,12 +103,10 @@ DIGIT_FIRST = [
 LETTER_FIRST = [
     *(_any_case(f"({first}){second}") for first, second in map(str.split, TWO)),
     *BOTH[:3],
-    _any_case(f"(more){Q}n"),
     f"([DdLlOo]{APOSTROPHE}{W}{{2,}}|[Nn]{APOSTROPHE}[{LETTERS}]{{2,}}|[A-HJ-XZ]{APOSTROPHE}[{LETTERS}]{{2,}}|[oO]{APOSTROPHE}[oO])",
-    _any_case(f"(e{Q}er|s{Q}mores|c{Q}est|c{Q}mon)"),
-    _any_case(f"(dunkin{Q})") + "(?:[^A-Za-z]|\\Z)",
+    _any_case(f"(e{Q}er|s{Q}mores|c{Q}est|c{Q}mon|cap{Q}n|nat{Q}l|dunkin{Q})"),
     f"([dDjJlL]{Q}|{_any_case('ol' + Q)})",
-    f"([yY]{Q}){A}",
+    f"([yY]{Q})[{LETTERS}]",
     f"([nN]{APOSTROPHE}[tT])",
     f"({DOTTED})",
     f"({A}(?:\\.{A})+\\.?)",
@@ -115,6 +116,8 @@ LETTER_FIRST = [
     f"({A}\\.)",
     f"({A})\\.(?:{SPACE}|\n)+(?:{START})(?:{SPACE}|\n)",
     *BOTH[3:],
+    _any_case(f"(more){Q}n"),
+    _any_case("(non-u\\.s)") + f"(?:{SPACE}|\n)",
     f"({CAPITALS})",
     r"([Cc]\+\+|[CcFf]#)",
     r"([A-Z]+\$)",
@@ -128,30 +131,33 @@ MARK_FIRST = [
     "('[sdmSDM])(?:[^A-Za-z]|\\Z)",
     _any_case("('(?:ll|re|ve))") + "[^A-Za-z]",
     f"(’{CLITIC}|’[nN])",
-    f"({Q}[nN])(?:{SPACE}|\n|\\Z)",
-    f"({Q}[0-9][0-9][sS])",
+    f"({Q}[nN])(?:[ \t\u00a0\n]|\\Z)",
+    f"({Q}[2-9]0[sS])",
     f"({Q}[0-9][0-9])(?:{SPACE}|\n)",
     _any_case("(-[lr][rcs]b-)"),
     r"([<>]?[:;=]['*o-]?[()DOPpd{|\\\]\[])[^A-Za-z0-9]",
     f"({EYES}_{EYES}|\\({EYES}(?:[_.]|(?<!-)-(?!-))?{EYES}\\))",
     f"({_any_case('&(?:amp|lt|gt|quot|apos|nbsp|mdash|ndash);')}|&#[0-9]+;)",
-    "(</?[A-Za-z][A-Za-z0-9]*/?>)",
-    r"(-{2,}|_+|\*\*+|##+|@@+|[!?]+|<<|>>|\.{3,5}|\.(?: \.){2,4}|\\\*|''|[`‘’“”«»‹›]{2}|[.,:;-])",
+    f"({TAG})",
+    rf"(-{{2,}}|_+|\*\*+|##+|@@+|[!?]+|<<|>>|\.{{3,5}}|\.(?: \.){{2,4}}|(?:\\\*){{1,3}}|''|{TWO_QUOTES}|[.,:;-])",
     f"([{SYMBOLS}{QUOTES}{DASHES}{re.escape(''.join(mark for mark in WRITTEN if len(mark) == 1))}])",
 ]
 
 
 _RULES = [[re.compile(rule) for rule in rules] for rules in (DIGIT_FIRST, LETTER_FIRST, MARK_FIRST)]
 _FIRST = re.compile(f"([0-9])|([{LETTERS}])|")
-_PAIR = re.compile("[`‘’“”«»‹›]{2}")
+_PAIR = re.compile(TWO_QUOTES)
 _VOID = re.compile(f"[{VOID}]*")
 # Such words are split alike wherever they stand, but for those of the second pattern.
 _ALONE = re.compile(r"[A-Za-z,!?;:'\"()-]+\.?")
 _IN_CONTEXT = re.compile(f"(?<![A-Za-z])(?:{A}|{_any_case(NUMBERED)})\\.$")
 _MARKS = re.escape("".join(mark for mark in WRITTEN if len(mark) == 1))
+_BEFORE_HOST = f"{LETTERS}0-9.,:;!?()'\"/"  # what else touches a host may become part of it
 _UNLEARNT = re.compile(
     f"[^{LETTERS}0-9{SYMBOLS}{VOID}{_MARKS}{QUOTES}{DASHES}.,:;!?-]"
-    r"|[^\s@]@|://|[²³¹⁰⁴-⁹₀-₉]{2}|\.(?ai:com|net|org|edu)/"
+    r"|[^ \t@]@|://|[²³¹⁰⁴-⁹₀-₉]{2}|\.(?ai:com|net|org|edu)/|(?ai:[a-z]&apos;|&apos;[a-z0-9])"
+    f"|[^{_BEFORE_HOST} \t-][{_BEFORE_HOST}-]*\\.(?ai:com|net|org|edu)"
+    f"|(?<![A-Za-z])www(?:\\.{W}*)+(?:\\.[0-9]|[^{LETTERS}0-9 \t.,:;!?)]|[,:;!?)]+[^ \t,:;!?)])"
     r"|<[A-Za-z/][^>]*[^A-Za-z0-9/>]|<[!?]|&(?!(?ai:amp|lt|gt|quot|apos|nbsp|mdash|ndash);)[A-Za-z]+;"
     "|[0-9]{2}\\)?[- \u00a0./]{1,2}[0-9]{3,4}[- \u00a0.]?[0-9]{3}",
 )
@@ -198,5 +204,5 @@ def _tokens(text: str, start: int, end: int) -> Iterator[str]:
         token = text[start:stop]
         start = stop
         lower = token.lower()
-        if token not in UNSAID and lower not in UNSAID and not token.startswith(". "):
+        if token not in UNSAID and lower not in UNSAID_IN_ANY_CASE and not token.startswith(". "):
             yield WRITTEN.get(lower) or lower.translate(CURLY if _PAIR.fullmatch(lower) else PARENTHESES)

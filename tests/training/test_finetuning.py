@@ -72,13 +72,20 @@ def test_a_localization_layer_whose_first_anchors_differ_is_refused(
     checkpoint.save(old, tmp_path)
     shapes = [[*level, *more] for level in old.config.proposals.anchors]
     first, *rest = shapes[-1]
-    shapes[-1] = [(first[0] + 1, first[1]), *rest]
+    shapes[-1] = [(first[0] * 1.25, first[1]), *rest]
     stride, (width, height) = old.config.trunk.strides[-1], first
     with pytest.raises(UserError) as caught:
         start_from(tiny_model(seed=2, proposals={"anchors": shapes}), str(tmp_path))
     message = str(caught.value)
     assert f"has the anchors {width:g} x {height:g}" in message and f"at stride {stride}, but" in message
-    assert f"model.proposals.anchors begins with {width + 1:g} x {height:g}" in message
+    assert f"model.proposals.anchors begins with {width * 1.25:g} x {height:g}" in message
+
+
+def test_anchors_that_a_recipe_rounds_are_the_same(tmp_path: Path) -> None:
+    old = tiny_model(seed=1)
+    checkpoint.save(old, tmp_path)
+    shapes = [[(w * 1.001, h) for w, h in level] for level in old.config.proposals.anchors]
+    assert start_from(tiny_model(seed=2, proposals={"anchors": shapes}), str(tmp_path)).new == ()
 
 
 def test_anchors_may_differ_where_their_weights_are_new(tmp_path: Path) -> None:

@@ -72,9 +72,7 @@ def caption(
     with contextlib.ExitStack() as stack:
         lines = stack.enter_context(ResultsFile(json, "caption")) if json else None
         if json is not None:
-            names = [each.name for each in models]
-            settings = {"models": names, "set": change, "precision": precision, "beam_size": beam_size}
-            ensure_same_settings(json, settings)
+            ensure_same_settings(json, {"models": [each.facts for each in models], "beam_size": beam_size})
         skipped = _caption(sources, lines, models, beam_size, batch)
     for note in skip_notes(skipped):
         typer.echo(note, err=True)

@@ -88,7 +88,7 @@ def describe(
     most = None if boxes is not None else (TOP if top is None else top) or None
     runtime = Runtime(device, engine, threads, precision)
     deferred = DeferredModel(model, runtime, change, "densecap", ("densecap", "classes"))
-    facts = {"model": deferred.name, "set": change, "precision": precision}
+    facts = deferred.facts
     sharding = Sharding.of(shards, shard, retry_failed, paths or [])
     options = {"--boxes": boxes, "--shards": sharding, "--output-format": output_format is not ResultFormat.saywhere}
     videos = Videos(Following(deferred, every, most, threshold, facts), out, json, options)
@@ -135,7 +135,7 @@ def _describe_images(found: list[Source], wanted: _Wanted, model: DeferredModel)
     drawn = other in (None, ResultFormat.densecap)
     Outputs(None, out).check(sources if drawn else [])
     boxes = None if wanted.boxes is None else str(wanted.boxes)
-    facts = {**wanted.facts, "boxes": boxes, "top": top, "threshold": threshold}
+    facts = {**wanted.facts, "boxes": boxes, "top": top, "threshold": threshold or None}
     task = _Task(model, given, top, threshold, wanted.batch, len(found) - len(sources), facts)
     if wanted.sharding is not None and json is not None:
         _describe_shards(sources, task, wanted.sharding, json, out)
@@ -193,12 +193,12 @@ def _describe_for(format: ResultFormat, sources: list[Source], task: _Task, json
 
 def _describe_shards(sources: list[Source], task: _Task, sharding: Sharding, json: Path, out: Path | None) -> None:
     """Describe shards beside other processes, and merge them into ``json`` if this is the last one."""
-    from saywhere.inference import Outputs, ResultsFile, ensure_same_settings
+    from saywhere.inference import Outputs, ResultsFile, compare_settings, ensure_same_settings
     from saywhere.inference.results import read_names
     from saywhere.inference.shards import Shards
 
+    compare_settings(json, task.facts)
     shards = Shards(json.with_name(f"{json.name}.shards"), sharding.shards, sources, task.facts)
-    ensure_same_settings(json, task.facts)
     earlier = read_names(json)
 
     def describe_one(shard: Shard) -> dict[str, str]:
@@ -211,6 +211,7 @@ def _describe_shards(sources: list[Source], task: _Task, sharding: Sharding, jso
     for results in shards.merging():
         skipped = {name: reason for number in range(shards.count) for name, reason in shards.skipped(number).items()}
         with ResultsFile(json) as lines:
+            ensure_same_settings(json, task.facts)
             merged = sum(lines.merge(result) for result in results)
         typer.echo(f"all {shards.count} shards are done: {merged} described; {len(skipped)} skipped; written: {json}")
     report_skipped(skipped)

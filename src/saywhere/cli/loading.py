@@ -6,6 +6,7 @@ import contextlib
 import threading
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from saywhere import DEFAULT_MODEL
@@ -75,6 +76,13 @@ class DeferredModel:
     def name(self) -> str:
         """The name or folder."""
         return self._name or DEFAULT_MODEL
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What answers follow from, however it was written: the model, its changed options, the precision."""
+        model = str(Path(self.name).resolve()) if Path(self.name).is_dir() else self.name
+        precision = self._runtime.precision or "float32"
+        return {"model": model, "set": sorted(self._changes), "precision": precision}
 
     @cached_property
     def _stored(self) -> Bundle:

@@ -2,7 +2,7 @@
 
 from saywhere.inference.batches import Describer, ImageResult, describe_images, run_images
 from saywhere.inference.outputs import Outputs
-from saywhere.inference.results import ResultsFile, ensure_same_settings
+from saywhere.inference.results import ResultsFile, compare_settings, ensure_same_settings
 from saywhere.inference.sources import Source, find_images, out_path, read_boxes
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "Outputs",
     "ResultsFile",
     "Source",
+    "compare_settings",
     "describe_images",
     "ensure_same_settings",
     "find_images",

@@ -171,27 +171,39 @@ def read_names(path: Path) -> frozenset[str]:
 
 
 def ensure_same_settings(path: Path, settings: Mapping[str, Any]) -> None:
-    """Refuse to add to results that were begun with other settings.
+    """Refuse to add to results that were begun with other settings, and write down those of new ones.
 
-    They are written down in a hidden file beside the results when these are begun; results without one are taken as
-    they are.
+    They stand in a hidden file beside the results. Results without one are taken as they are, and what is no file, such
+    as a pipe, gets none.
 
     Args:
         path: of the results.
         settings: what they follow from, such as the model, as JSON can hold it.
 
     Raises:
+        UserError: as :func:`compare_settings`.
+    """
+    compare_settings(path, settings)
+    if path.is_file() and not path.is_symlink() and not path.stat().st_size:
+        with contextlib.suppress(OSError):
+            write_text(_note(path), json.dumps(settings) + "\n")
+
+
+def compare_settings(path: Path, settings: Mapping[str, Any]) -> None:
+    """Refuse results that were begun with other settings.
+
+    Raises:
         UserError: the settings differ; the message names which, and how to begin anew.
     """
-    note = path.with_name(f".{path.name}.settings.json")
-    if not path.exists() or not path.stat().st_size:
-        write_text(note, json.dumps(settings) + "\n")
-        return
     try:
-        known = dict(json.loads(note.read_bytes()))
-    except (OSError, ValueError, TypeError):
+        known = dict(json.loads(_note(path).read_bytes())) if path.stat().st_size else {**settings}
+    except (OSError, ValueError, TypeError, RecursionError):
         return
     if other := [name for name, value in settings.items() if known.get(name) != value]:
         told = "; ".join(f"{name}: {known.get(name)}, now {settings[name]}" for name in other)
-        way_out = "give the same options or another file, or remove it to begin anew"
+        way_out = f"give the same options or another file, or remove it and {_note(path).name} to begin anew"
         raise UserError(f"{path}: was begun otherwise ({told}); {way_out}")
+
+
+def _note(path: Path) -> Path:
+    return path.with_name(f".{path.name}.settings.json")

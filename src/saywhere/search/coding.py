@@ -10,8 +10,8 @@ import numpy as np
 from saywhere.search.scan import unpack
 from saywhere.search.vectors import Extent, Snapshot, write_at
 
-SAMPLE = 2000
-"""Images at most, chosen at random, on whose vectors the basis is found."""
+SAMPLE = 40_000
+"""Vectors, about, on which the basis is found: all of images that are chosen at random."""
 BLOCK = 1 << 14
 """Vectors that are encoded together."""
 LARGEST = 127
@@ -20,8 +20,9 @@ LARGEST = 127
 def fit(snapshot: Snapshot, components: int) -> np.ndarray:
     """Return the basis ``(D, P)``: the vectors' principal directions, as long as bytes can hold their products."""
     images = np.flatnonzero(snapshot.alive)
-    if len(images) > SAMPLE:
-        images = np.sort(np.random.default_rng(0).choice(images, SAMPLE, replace=False))
+    count = max(1, SAMPLE * snapshot.extent.entries // max(1, snapshot.extent.regions))
+    if len(images) > count:
+        images = np.sort(np.random.default_rng(0).choice(images, count, replace=False))
     snapshot.expect(images)
     parts = [snapshot.vectors[snapshot.rows(image)] for image in images.tolist()]
     sample = unpack(np.concatenate([snapshot.vectors[:0], *parts]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import zlib
@@ -138,8 +139,9 @@ class Snapshot:
             width = self.vectors.shape[1] * VECTOR.itemsize
             starts, ends = self.starts[entries] * width, self.starts[entries + 1] * width
             starts -= starts % mmap.PAGESIZE
-            for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-                mapping.madvise(mmap.MADV_WILLNEED, start, end - start)
+            with contextlib.suppress(OSError):  # it is advice
+                for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+                    mapping.madvise(mmap.MADV_WILLNEED, start, end - start)
 
     def checksum(self, entry: int) -> int:
         """Return the CRC-32 of all that the files hold of an image."""

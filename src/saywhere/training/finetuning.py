@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -16,6 +17,8 @@ from saywhere.networks.vision.rpn import AnchorGenerator
 from saywhere.text import RESERVED, Vocabulary
 
 ANCHOR_SCORES = "trunk.localization.head.score.weight"
+CLOSE = 0.01
+"""Share of their length by which the sides of anchors may differ that count as the same: recipes round them."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ def _require_first_anchors(new: AnchorGenerator, old: AnchorGenerator, name: str
     before = dict(zip(old.strides, old.shapes, strict=True))
     for stride, shapes in zip(new.strides, new.shapes, strict=True):
         first = shapes[: old.per_cell]
-        if before.get(stride, first) != first:
+        if stride in before and not np.allclose(first, before[stride], rtol=CLOSE):
             raise UserError(
                 f"training.start: {name} has the anchors {_text(before[stride])} at stride {stride}, but "
                 f"model.proposals.anchors begins with {_text(first)} there: put those of {name} first"

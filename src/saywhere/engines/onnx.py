@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -161,9 +162,15 @@ class OnnxTrunk:
             raise UserError(f"{bundle.folder}: {' and '.join(shapes)} share a trunk but differ in proposals.anchors")
         self._shapes = next(iter(shapes.values()), ())
         self._anchors: dict[tuple[int, int], np.ndarray] = {}
+        self._opening = threading.Lock()
+
+    @property
+    def _session(self) -> Any:
+        with self._opening:  # from Python 3.12 on several threads may compute a cached property
+            return self._opened
 
     @cached_property
-    def _session(self) -> Any:
+    def _opened(self) -> Any:
         return open_session(self._bundle, self._weights, self._threads, self._precision)
 
     def encode(self, pixels: Sequence[np.ndarray]) -> list[ImageMaps]:

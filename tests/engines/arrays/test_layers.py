@@ -133,9 +133,15 @@ def file(tmp_path: Path) -> Path:
         "a.b.double": torch.tensor([1 / 3], dtype=torch.float64),
         "a.count": torch.tensor(7),
         "ab.brain": torch.tensor([1.0, 2.0], dtype=torch.bfloat16),
+        "ab.eight": torch.tensor([1.0, 2.0]).to(torch.float8_e4m3fn),
     }
     save_file(tensors, path)
     return path
+
+
+def test_a_type_of_eight_bits_is_refused(file: Path):
+    with pytest.raises(UserError, match=r"^ab\.eight of the model's weights cannot be read: "):
+        Weights.open(file).stored("ab.eight")
 
 
 def test_arrays_are_read_in_single_precision(file: Path):

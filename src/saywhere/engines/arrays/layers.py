@@ -98,7 +98,7 @@ class Weights:
             raise UserError(f"the model's weights lack {name}")
         try:
             return ask(name)
-        except (SafetensorError, OSError, TypeError) as error:  # TypeError: numpy has no such type, as bfloat16
+        except (SafetensorError, OSError, TypeError, AttributeError) as error:  # the last two: no type of NumPy's
             raise UserError(f"{name} of the model's weights cannot be read: {' '.join(str(error).split())}") from error
 
     def names(self) -> list[str]:

@@ -114,7 +114,7 @@ def test_a_folder_is_whole_or_not_there(model: StubModel, monkeypatch: pytest.Mo
     assert done.exit_code == 2
     assert done.stderr.startswith("error: out/voc: ")
     assert done.stderr.count("\n") == 1
-    assert [*tree(Path("out"))] == ["regions.jsonl"]
+    assert [*tree(Path("out"))] == [".regions.jsonl.settings.json", "regions.jsonl"]
     monkeypatch.setattr(os, "replace", real)
     assert run(*words).exit_code == 0
     assert len(tree(Path("out/voc"))) == 2

@@ -97,6 +97,8 @@ class TrainingConfig:
         schedule: ``cosine`` lets the learning rates fall to 0 at the last step, ``constant`` leaves them.
         clip: largest norm of the gradient, or None.
         clip_by: ``norm``, or ``value``: ``clip`` bounds each element of the gradient.
+        average: epochs after which the mean of the weights is validated and kept, in the place of the last one's alone
+            (:class:`saywhere.training.averaging.AverageWeights`).
         precision: ``32``, ``bf16-mixed`` or ``16-mixed``.
         devices: how many of the ``accelerator`` devices; more than one trains data-parallel.
         accelerator: ``auto``, ``cpu``, ``gpu`` or another name that Lightning knows.
@@ -127,6 +129,7 @@ class TrainingConfig:
     schedule: Literal["cosine", "constant"] = "cosine"
     clip: float | None = None
     clip_by: Literal["norm", "value"] = "norm"
+    average: int = 1
     precision: Literal["32", "bf16-mixed", "16-mixed"] = "32"
     devices: int = 1
     accelerator: str = "auto"
@@ -147,7 +150,7 @@ class TrainingConfig:
     half: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "accumulate", "devices", "log_every", "save_every"):
+        for name in ("epochs", "batch_size", "accumulate", "average", "devices", "log_every", "save_every"):
             _check(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
         for name in ("warmup", "workers", "samples", "unfreeze_after"):
             _check((getattr(self, name) or 0) >= 0, name, getattr(self, name), "not negative")

@@ -20,6 +20,7 @@ from saywhere.files import write_text
 from saywhere.networks import checkpoint
 from saywhere.training import cache
 from saywhere.training import recipe as recipes
+from saywhere.training.averaging import AverageWeights
 from saywhere.training.callbacks import Best, Examples, InterruptedRun, LossLog, RunState, ShowProgress
 from saywhere.training.card import DataFacts, write_card
 from saywhere.training.dataset import ImageDataset, evenly
@@ -151,8 +152,9 @@ def fit(
     best = Best(recipe.training.monitor, recipe.training.patience, save)
     shown = evenly(validation_data.samples, recipe.training.samples) if validation_data else []
     examples = Examples(out, [sample.image for sample in shown], system.draw)
+    average = AverageWeights(network, recipe.training.average)
     state = RunState(last, recipe.training.save_every)
-    trainer = build_trainer(recipe, out, [ShowProgress(), LossLog(), best, examples, state], step)
+    trainer = build_trainer(recipe, out, [ShowProgress(), LossLog(), best, examples, average, state], step)
     try:
         with explain_precision("training.precision=32"):
             trainer.fit(module, ckpt_path=last if last.exists() else None, weights_only=True)

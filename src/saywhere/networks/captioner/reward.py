@@ -69,7 +69,8 @@ class RewardCriterion(nn.Module):
         word_weight: of the cross entropy of people's words, in training.
         smoothing: see :class:`saywhere.networks.captioner.loss.CaptionCriterion`.
         invented, invented_weight: what counts a sentence's invented nouns, each of which takes the weight off its
-            reward.
+            reward. An ending that no sentence of the corpus has counts as one, or it would pay to leave the last noun
+            out: "a man in front of a".
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class RewardCriterion(nn.Module):
         return losses
 
     def rewards(self, output: SampledOutput) -> list[list[float]]:
-        """Return of each sentence of each image its CIDEr-D, less what its invented nouns cost."""
+        """Return of each sentence of each image its CIDEr-D, less what its invented nouns and a new ending cost."""
         references = [[[*_real(row), END] for row in rows.tolist()] for rows in output.references]
         return [
             [self._reward(_real(row), of_image) for row in rows]
@@ -108,7 +109,14 @@ class RewardCriterion(nn.Module):
 
     def _reward(self, candidate: list[int], references: list[list[int]]) -> float:
         reward = self.cider.score(candidate, references)
-        return reward - self.invented_weight * self.invented.count(candidate, references) if self.invented else reward
+        if self.invented is None:
+            return reward
+        faults = self.invented.count(candidate, references) + (not self._ends_well(candidate))
+        return reward - self.invented_weight * faults
+
+    def _ends_well(self, candidate: Sequence[int]) -> bool:
+        """Whether a sentence of the corpus ends in the same two words."""
+        return candidate[-1:] == [END] and self.cider.knows(candidate[-3:])
 
 
 def _real(token_ids: list[int]) -> list[int]:

@@ -55,6 +55,10 @@ class Cider:
         values = [_similarity(weighted, self._reference(tuple(reference))) for reference in references]
         return TOP * sum(values) / (LONGEST * len(values)) if values else 0.0
 
+    def knows(self, gram: Sequence[int]) -> bool:
+        """Return whether the corpus contains an n-gram of one to four tokens."""
+        return tuple(gram) in self._images
+
     def _reference(self, token_ids: Tokens) -> _Weighted:
         if token_ids not in self._known:
             self._known[token_ids] = self._weigh(token_ids)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from photographs import noise
 from tiny_captioner import tiny_captioner
 from tiny_densecap import tiny_model
@@ -51,6 +52,26 @@ def test_one_model_answers_as_its_parts_do(folders, tmp_path):
     np.testing.assert_allclose(found.scores, expected.scores, atol=1e-3)
     sizes = [(folder / "model.safetensors").stat().st_size for folder in (tmp_path / "both", densecap, captioner)]
     assert sizes[0] < sum(sizes[1:])
+
+
+def test_a_part_trained_anew_replaces_that_of_a_model(folders, tmp_path):
+    densecap, captioner = folders
+    export(densecap, captioner, "--out", tmp_path / "both")
+    anew = captioner_on(checkpoint.load_network(tmp_path / "both", "densecap"))
+    with torch.no_grad():
+        anew.decoder.output.bias.add_(torch.linspace(0, 9, len(anew.decoder.output.bias)))
+    checkpoint.save(anew, tmp_path / "anew")
+    refused = export(tmp_path / "both", tmp_path / "anew", "--out", tmp_path / "new")
+    assert refused.exit_code == 2 and "both have the part captioner" in refused.stderr
+    result = export(tmp_path / "both", tmp_path / "anew", "--replace", "--out", tmp_path / "new")
+    assert result.exit_code == 0, result.output
+    noise(96, 64).save(tmp_path / "a.png")
+    new, both = saywhere.load(tmp_path / "new"), saywhere.load(tmp_path / "both")
+    sentence = new.caption(tmp_path / "a.png").sentence
+    assert sentence == saywhere.load(tmp_path / "anew").caption(tmp_path / "a.png").sentence
+    assert sentence != both.caption(tmp_path / "a.png").sentence
+    assert new.parts == both.parts
+    assert new.describe(tmp_path / "a.png").captions == both.describe(tmp_path / "a.png").captions
 
 
 def test_parts_with_different_trunks_are_refused(folders, tmp_path):

@@ -53,7 +53,8 @@ class CaptionerConfig(SystemConfig):
         num_samples: sentences of an image that are compared for the reward. They are sampled as in use, without dropout
             but that of the words that ``attention`` takes in.
         word_weight: of the supervised loss of people's words, ``sentences`` of an image, beside the reward.
-        invented_weight: what each noun that none of an image's references mentions takes off the reward (CHAIR).
+        invented_weight: what each noun that none of an image's references mentions takes off the reward (CHAIR), and an
+            ending of two words that no sentence has.
         support_weight, support_floor: in use, of nouns that nothing in the image supports, see
             :class:`saywhere.models.support.NounSupport`; for a model with the part ``classes``.
     """

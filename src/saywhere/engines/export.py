@@ -52,6 +52,7 @@ def export(
     description: str = "",
     card: str | None = None,
     int8: Sequence[Path] | None = None,
+    replace: bool = False,
 ) -> Path:
     """Write one model of training checkpoints, with weights in half precision and a graph for the engine onnx.
 
@@ -64,6 +65,7 @@ def export(
         card: Markdown text of the model card; that of the checkpoint if there is one only.
         int8: training images from which the graph in int8 is calibrated; without them there is none. See
             :func:`saywhere.engines.quantize.quantize`.
+        replace: of a part that several have, take the last one's.
 
     Raises:
         UserError: a folder is no model, two have the same part, their trunks differ, a part needs the engine torch, the
@@ -74,7 +76,7 @@ def export(
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=checkpoint.SAVING) as temporary:
         merged, new = Path(temporary) / "merged", Path(temporary) / "new"
-        checkpoint.merge(folders, merged, description)
+        checkpoint.merge(folders, merged, description, replace=replace)
         bundle = Bundle.read(merged)
         text = card or _card(folders) or f"# {out.name}\n\n{bundle.description}\n"
         checkpoint.save(checkpoint.load_networks(merged), new, text, bundle.description, torch.float16)

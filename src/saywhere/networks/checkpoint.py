@@ -175,7 +175,13 @@ def change_options(folder: Path, options: Mapping[str, Any]) -> None:
     write_text(bundle.folder / CONFIG, text)
 
 
-def merge(folders: Sequence[str | Path], out: str | Path, description: str = "", card: str | None = None) -> Path:
+def merge(
+    folders: Sequence[str | Path],
+    out: str | Path,
+    description: str = "",
+    card: str | None = None,
+    replace: bool = False,
+) -> Path:
     """Write one model folder of several whose trunks are the same; weights are copied bit for bit.
 
     A trunk may lack a head, a pyramid or a localization layer that another has.
@@ -185,6 +191,7 @@ def merge(folders: Sequence[str | Path], out: str | Path, description: str = "",
         out: folder of the new model; its files are replaced.
         description: one line; those of the parts one after the other if it is empty.
         card: Markdown text of the model card.
+        replace: of a part that several have, take the last one's.
 
     Raises:
         UserError: a folder is no model, two have the same part, or their trunks differ; the message names the option or
@@ -201,7 +208,9 @@ def merge(folders: Sequence[str | Path], out: str | Path, description: str = "",
     for bundle in bundles:
         _require_same_pixels(first, bundle)
         if both := [part for part in bundle.configs if part in configs]:
-            raise UserError(f"{sources[both[0]]} and {bundle.folder} both have the part {both[0]}")
+            if not replace:
+                raise UserError(f"{sources[both[0]]} and {bundle.folder} both have the part {both[0]}")
+            weights = {key: value for key, value in weights.items() if key.partition(".")[0] not in both}
         for key, value in _read_weights(bundle.folder).items():
             if key in weights and not _identical(weights[key], value):
                 raise UserError(

@@ -8,10 +8,14 @@ import numpy as np
 import pytest
 import torch
 from photographs import noise
+from tiny_bundle import tiny_networks
 from tiny_captioner import VOCABULARY, captioner_model, tiny_captioner, tiny_maps, tiny_target
 
+from saywhere.engines.torch import TorchEngine
 from saywhere.errors import UserError
 from saywhere.images import open_image
+from saywhere.models import captioning
+from saywhere.models.decoding import search
 from saywhere.models.model import Model
 
 BOXES = np.array([[0, 0, 40, 30], [10, 20, 96, 64], [50, 0, 96, 20]], np.float32)
@@ -56,6 +60,42 @@ def test_more_hypotheses_are_never_less_likely_and_the_configuration_has_the_def
     greedy, wide = model.caption(images, beam_size=1), model.caption(images)
     assert sentences(wide) == sentences(model.caption(images, beam_size=5)) != sentences(greedy)
     assert likelihood(wide) >= likelihood(greedy)
+
+
+@pytest.mark.parametrize("decoder", ["gru", "attention"])
+def test_the_aligner_helps_to_choose_among_the_hypotheses_of_the_beam(decoder):
+    images = [noise(96, 64, seed) for seed in range(4)]
+    options = {"decoder": decoder, "attend_to": "grid" if decoder == "attention" else "whole"}
+
+    def model(weight: float) -> Model:
+        parts = {"aligner": {}, "captioner": {**options, "decoding": {"beam_size": 5}, "similarity_weight": weight}}
+        return Model(TorchEngine(tiny_networks(parts)))
+
+    plain, mixed, alone = model(0.0), model(0.5), model(1e6)
+    captioner = plain.require("captioner", "")
+    bound = captioning.bind(captioner, plain.encode(images))
+    found = search(bound.decoder, bound.embeddings, captioner.config.decoding)
+    texts = [[captioner.vocabulary.decode(row) for row in rows] for rows in found.token_ids.tolist()]
+    fits = np.full(found.ranks.shape, -np.inf, np.float32)
+    for i, (image, of_image) in enumerate(zip(images, texts, strict=True)):
+        said = [b for b, text in enumerate(of_image) if text]
+        fits[i, said] = plain.similarity([plain.embed(image)], plain.embed_text([of_image[b] for b in said]))[0]
+
+    def chosen(ranks: np.ndarray) -> list[str]:
+        return [of_image[b] for of_image, b in zip(texts, ranks.argmax(axis=1), strict=True)]
+
+    assert sentences(plain.caption(images)) == chosen(found.ranks)
+    expected = np.where(np.isfinite(fits), found.ranks + 0.5 * np.where(np.isfinite(fits), fits, 0), found.ranks)
+    assert sentences(mixed.caption(images)) == chosen(expected)
+    assert sentences(alone.caption(images)) == chosen(fits) != chosen(found.ranks)
+    assert mixed.caption(images[0]).sentence == chosen(expected)[0]  # one image at a time as many
+    assert sentences(alone.caption(images, beam_size=1)) == sentences(plain.caption(images, beam_size=1))
+
+
+def test_a_model_without_an_aligner_takes_the_likeliest_hypothesis():
+    image = noise(96, 64)
+    weighted, plain = (tiny(decoder="gru", similarity_weight=weight) for weight in (1e6, 0.0))
+    assert weighted.caption(image).sentence == plain.caption(image).sentence
 
 
 @pytest.mark.parametrize("feedback", ["none", "marginal", "conditional"])

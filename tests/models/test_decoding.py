@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from saywhere.configs.parts import DecodingConfig
 from saywhere.errors import UserError
-from saywhere.models.decoding import Decoded, decode
+from saywhere.models.decoding import Decoded, decode, search
 from saywhere.networks.language.decoders.adapter import TorchDecoder
 from saywhere.networks.language.decoders.lstm import LstmDecoder
 from saywhere.text import END, PAD, START, UNKNOWN
@@ -106,6 +106,23 @@ def test_beam_search_finds_what_greedy_misses():
     best = run(chain, ONE, 3, 2)
     assert best.token_ids[0, :2].tolist() == [5, END] and (best.token_ids[0, 2:] == PAD).all()
     assert np.exp(best.total[0]) == pytest.approx(0.4)
+
+
+def test_all_hypotheses_are_there_with_their_ranks():
+    chain = Chain(
+        [[1.0] * 6, [0, 0, 0, 0, 0.6, 0.4], [1.0] * 6, [1.0] * 6, [0, 0, 0.25, 0.25, 0.25, 0.25], [0, 0, 1.0, 0, 0, 0]]
+    )
+    found = search(chain, ONE, DecodingConfig(3, 2, 0.5))
+    words = [[word for word in row if word != PAD] for row in found.token_ids[0].tolist()]
+    assert words == [[5, END], [4, END]]
+    np.testing.assert_allclose(np.exp(found.log_probs[0].sum(axis=1)), [0.4, 0.6 * 0.25], rtol=1e-6)
+    np.testing.assert_allclose(found.ranks[0], np.log([0.4, 0.15]) / 2**0.5, rtol=1e-6)
+    assert found.best().token_ids[0, :2].tolist() == [5, END]
+    assert found.best(np.array([[0.0, 1.0]])).token_ids[0, :2].tolist() == [4, END]
+    (one,) = search(chain, ONE, DecodingConfig(3, 1, 0.5)).token_ids[0].tolist()
+    assert one == run(chain, ONE, 3).token_ids[0].tolist()
+    nothing = search(chain, ONE[:0], DecodingConfig(3, 2, 0.5))
+    assert nothing.best().token_ids.shape == (0, 0)
 
 
 def test_length_normalisation_prefers_longer_sentences():

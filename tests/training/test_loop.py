@@ -138,36 +138,6 @@ def test_best_weights_are_those_of_the_best_epoch_and_patience_stops(root: Path,
     assert same(kept, weights(tmp_path / "run"))
 
 
-def test_the_mean_of_the_last_epochs_is_validated_and_kept_and_training_goes_on_without_it(
-    root: Path, tmp_path: Path
-) -> None:
-    after = []
-    for epochs in (1, 2, 3):  # with a constant rate a shorter run is the beginning of a longer one
-        run.train(make(root, epochs=epochs, samples=0, schedule="constant"), tmp_path / f"{epochs}")
-        after.append({key: value.double() for key, value in last_weights(tmp_path / f"{epochs}").items()})
-    recipe = make(root, epochs=3, samples=0, schedule="constant", average=2)
-    recipe = replace(recipe, data=replace(recipe.data, validation=None))  # the weights of the last epoch are kept
-    run.train(replace(recipe, training=replace(recipe.training, epochs=2)), tmp_path / "mean")
-    run.train(recipe, tmp_path / "mean")  # resumed: the weights of the epoch before are in the state
-    assert same(last_weights(tmp_path / "mean"), last_weights(tmp_path / "3"))
-    kept = {key.removeprefix("densecap."): value for key, value in weights(tmp_path / "mean").items()}
-    for key, value in kept.items():
-        if not value.is_floating_point():
-            continue
-        mean = (after[1][f"network.{key}"] + after[2][f"network.{key}"]) / 2
-        torch.testing.assert_close(value.double(), mean, atol=1e-6, rtol=1e-6)
-    assert not torch.equal(kept["decoder.words.weight"].double(), after[2]["network.decoder.words.weight"])
-
-
-def test_validation_sees_the_mean(root: Path, tmp_path: Path) -> None:
-    for average in (1, 3):
-        run.train(make(root, epochs=2, samples=0, average=average), tmp_path / f"{average}")
-    one, mean = (
-        [value for _, value in read_log(tmp_path / f"{average}" / "metrics.csv")["val/loss"]] for average in (1, 3)
-    )
-    assert one[0] == mean[0] and one[1] != mean[1]  # after the first epoch there is nothing to average
-
-
 def test_mixed_precision_is_near_full_precision_and_not_equal(root: Path, tmp_path: Path) -> None:
     losses = []
     for precision in ("32", "bf16-mixed"):

@@ -62,7 +62,7 @@ def caption(
 
     sources = find_images(paths)[:limit]
     models = [
-        DeferredModel(name, Runtime(device, engine, threads, precision), change, "captioner", ("captioner",))
+        DeferredModel(name, Runtime(device, engine, threads, precision), change, "captioner", ("captioner", "aligner"))
         for name in model or [None]
     ]
     if show_attention is not None:

@@ -55,8 +55,8 @@ class CaptionerConfig(SystemConfig):
         word_weight: of the supervised loss of people's words, ``sentences`` of an image, beside the reward.
         invented_weight: what each noun that none of an image's references mentions takes off the reward (CHAIR), and an
             ending of two words that no sentence has.
-        support_weight, support_floor: in use, of nouns that nothing in the image supports, see
-            :class:`saywhere.models.support.NounSupport`; for a model with the part ``classes``.
+        similarity_weight: in use, of the similarity of image and sentence (Alignments, Eq. 8) in the choice among the
+            hypotheses of the beam; for a model with the part ``aligner``.
     """
 
     proposals: ProposalConfig = PROPOSALS
@@ -84,8 +84,7 @@ class CaptionerConfig(SystemConfig):
     num_samples: int = 5
     word_weight: float = 0.0
     invented_weight: float = 0.0
-    support_weight: float = 0.0
-    support_floor: float = 0.05
+    similarity_weight: float = 0.0
 
     def __post_init__(self) -> None:
         self.require_levels(self.levels, self.head)
@@ -95,8 +94,7 @@ class CaptionerConfig(SystemConfig):
         self.require_choice((("pooling", RegionPooling), ("reward", Reward)))
         self.require(set(self.terms) <= set(TERMS), "terms", f"some of {', '.join(TERMS)}")
         self.require(self.zoom > 0, "zoom", "above 0")
-        self.require_at_least(0, "word_weight", "invented_weight", "support_weight")
-        self.require(0 < self.support_floor < 1, "support_floor", "between 0 and 1")
+        self.require_at_least(0, "word_weight", "invented_weight", "similarity_weight")
         self.require(self.num_samples >= 2, "num_samples", "at least 2, to be compared")
         attends = self.decoder == "attention"
         wanted = "whole, but for the decoder attention, which needs more"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,12 +12,14 @@ from numpy.typing import ArrayLike
 from saywhere.box_coding import BoxCoder
 from saywhere.engines.engine import BoundImages, Captioner
 from saywhere.errors import UserError
-from saywhere.models.decoding import decode
+from saywhere.models.decoding import Hypotheses, decode, search
 from saywhere.models.detection import propose_boxes
 from saywhere.models.encoding import Encoding
-from saywhere.models.support import BiasedDecoder
 from saywhere.regions import Regions
 from saywhere.text import END, PAD, pad, tokenize
+
+Judge = Callable[[Sequence[Encoding], Sequence[Sequence[str]]], Sequence[np.ndarray]]
+"""Returns for each image how well each of its sentences fits it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +71,7 @@ def caption(
     beam_size: int | None = None,
     boxes: Sequence[ArrayLike] | None = None,
     attention: bool = True,
-    bias: np.ndarray | None = None,
+    judge: Judge | None = None,
 ) -> list[Caption]:
     """Return a sentence for each image.
 
@@ -79,20 +81,36 @@ def caption(
         beam_size: hypotheses in decoding, instead of the configuration's; 1 is greedy.
         boxes: of each image ``(R, 4)`` in its pixels, to attend to instead of the model's own proposals.
         attention: also return where the model looked at each word, if it attends to regions.
-        bias: ``(N, V)`` added to the log-probability of each word in each image.
+        judge: of the hypotheses of the beam, see :func:`choose`.
 
     Raises:
         UserError: ``beam_size`` is below 1, or wrong ``boxes``.
     """
     bound = bind(captioner, encodings, boxes)
-    decoder = bound.decoder if bias is None else BiasedDecoder(bound.decoder, bias)
-    decoded = decode(decoder, bound.embeddings, captioner.config.decoding, beam_size)
+    found = search(bound.decoder, bound.embeddings, captioner.config.decoding, beam_size)
+    several = found.ranks.shape[1] > 1
+    decoded = found.best(choose(captioner, encodings, found, judge) if several and judge else None)
     texts = [captioner.vocabulary.decode(row) for row in decoded.token_ids.tolist()]
     captions = [_plain(encoding, text) for encoding, text in zip(encodings, texts, strict=True)]
     if not attention or bound.attention is None:
         return captions
     token_ids = np.where(decoded.token_ids == END, PAD, decoded.token_ids)
     return _with_attention(captions, encodings, bound, bound.attention(token_ids))
+
+
+def choose(captioner: Captioner, encodings: Sequence[Encoding], found: Hypotheses, judge: Judge) -> np.ndarray:
+    """Return the ranks ``(N, B)`` of hypotheses with ``config.similarity_weight`` times how well they fit their images.
+
+    A captioner knows which sentence is usual; the aligner, trained to tell images apart, knows which one is about this
+    image.
+    """
+    ranks = np.array(found.ranks)
+    texts = [[captioner.vocabulary.decode(row) for row in rows] for rows in found.token_ids.tolist()]
+    judged = [[b for b, text in enumerate(of_image) if text] for of_image in texts]
+    fits = judge(encodings, [[of_image[b] for b in rows] for of_image, rows in zip(texts, judged, strict=True)])
+    for row, columns, values in zip(ranks, judged, fits, strict=True):
+        row[columns] += np.float32(captioner.config.similarity_weight) * values
+    return ranks
 
 
 def attend(

@@ -36,11 +36,35 @@ class Decoded:
         return self.total / np.maximum((self.token_ids != PAD).sum(axis=1), 1).astype(np.float32)
 
 
+@dataclass(frozen=True, eq=False)
+class Hypotheses:
+    """Hold B sentences for each of N items.
+
+    Attributes:
+        token_ids, log_probs: ``(N, B, T)``, see :class:`Decoded`.
+        ranks: ``(N, B)`` log-probability / length ** ``length_penalty``; -inf of those that there are not.
+    """
+
+    token_ids: np.ndarray
+    log_probs: np.ndarray
+    ranks: np.ndarray
+
+    def best(self, ranks: np.ndarray | None = None) -> Decoded:
+        """Return for each item the hypothesis with the largest of ``ranks``, :attr:`ranks` if not given."""
+        rows = (self.ranks if ranks is None else ranks).argmax(axis=1)
+        items = np.arange(len(rows))
+        return Decoded(self.token_ids[items, rows], self.log_probs[items, rows])
+
+
 def decode(decoder: Decoder, embeddings: Any, settings: DecodingConfig, beam_size: int | None = None) -> Decoded:
+    """Return the best hypothesis of :func:`search` for each item; arguments and errors are the same."""
+    return search(decoder, embeddings, settings, beam_size).best()
+
+
+def search(decoder: Decoder, embeddings: Any, settings: DecodingConfig, beam_size: int | None = None) -> Hypotheses:
     """Decode at most ``settings.max_words`` words for each item: greedy with one hypothesis, else beam search.
 
-    A sentence that reaches ``max_words`` has no END. Of several hypotheses that with the largest log-probability /
-    length ** ``length_penalty`` is returned.
+    A sentence that reaches ``max_words`` has no END.
 
     Args:
         decoder: the language model.
@@ -55,9 +79,10 @@ def decode(decoder: Decoder, embeddings: Any, settings: DecodingConfig, beam_siz
     if beam_size < 1:
         raise UserError(f"beam_size is at least 1, not {beam_size}")
     if len(embeddings) == 0:
-        return Decoded(np.zeros((0, 0), np.int64), np.zeros((0, 0), np.float32))
+        nothing = np.zeros((0, 1, 0), np.float32)
+        return Hypotheses(nothing.astype(np.int64), nothing, nothing.sum(axis=2))
     if beam_size == 1:
-        return _greedy(decoder, embeddings, settings.max_words)
+        return _greedy(decoder, embeddings, settings.max_words, settings.length_penalty)
     return _beam(decoder, embeddings, settings.max_words, beam_size, settings.length_penalty)
 
 
@@ -68,7 +93,7 @@ def _next(decoder: Decoder, token_ids: np.ndarray, state: State) -> tuple[np.nda
     return log_probs, state
 
 
-def _greedy(decoder: Decoder, embeddings: Any, max_words: int) -> Decoded:
+def _greedy(decoder: Decoder, embeddings: Any, max_words: int, length_penalty: float) -> Hypotheses:
     """Follow the likeliest word of each item until all have ended; ended items leave the batch if they may."""
     count = len(embeddings)
     token_ids, chosen = np.full((count, max_words), PAD, np.int64), np.zeros((count, max_words), np.float32)
@@ -82,14 +107,15 @@ def _greedy(decoder: Decoder, embeddings: Any, max_words: int) -> Decoded:
         chosen[open_rows, step] = log_probs.max(axis=1)[~ended[rows]]
         ended[rows] |= last == END
         if ended.all():
-            return Decoded(token_ids[:, : step + 1], chosen[:, : step + 1])
+            token_ids, chosen = token_ids[:, : step + 1], chosen[:, : step + 1]
+            break
         if decoder.independent and ended[rows].any():
             left = np.flatnonzero(~ended[rows])
             state, last, rows = decoder.select(state, left), last[left], rows[left]
-    return Decoded(token_ids, chosen)
+    return _hypotheses(token_ids[:, None], chosen[:, None], length_penalty)
 
 
-def _beam(decoder: Decoder, embeddings: Any, max_words: int, beam_size: int, length_penalty: float) -> Decoded:
+def _beam(decoder: Decoder, embeddings: Any, max_words: int, beam_size: int, length_penalty: float) -> Hypotheses:
     """Keep ``beam_size`` hypotheses an item in neighbouring rows; one that has ended goes on with PAD at no cost."""
     n = len(embeddings)
     items = np.arange(n)[:, None]
@@ -118,9 +144,12 @@ def _beam(decoder: Decoder, embeddings: Any, max_words: int, beam_size: int, len
         state, last = decoder.select(state, (items * beam_size + parent).reshape(-1)), word.reshape(-1)
         if ended.all():
             break
+    return _hypotheses(token_ids, chosen, length_penalty)
+
+
+def _hypotheses(token_ids: np.ndarray, log_probs: np.ndarray, length_penalty: float) -> Hypotheses:
     lengths = np.maximum((token_ids != PAD).sum(axis=2), 1)
-    best = (total / _penalty(lengths, length_penalty)).argmax(axis=1)
-    return Decoded(token_ids[items[:, 0], best], chosen[items[:, 0], best])
+    return Hypotheses(token_ids, log_probs, log_probs.sum(axis=2) / _penalty(lengths, length_penalty))
 
 
 def _penalty(lengths: np.ndarray, length_penalty: float) -> np.ndarray:

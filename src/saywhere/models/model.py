@@ -20,7 +20,6 @@ from saywhere.models.many import answer, is_one
 from saywhere.models.phrase_scores import PhraseScores, score_image
 from saywhere.models.placing import Placer, cut_phrases
 from saywhere.models.similarity import similarity_matrix
-from saywhere.models.support import NounSupport
 from saywhere.options import require_ints, require_numbers
 from saywhere.regions import Regions
 
@@ -55,7 +54,6 @@ class Model:
         self.engine, self.name = engine, name
         self.detector, self.aligner, self.captioner = engine.detector, engine.aligner, engine.captioner
         self.classes = None if engine.classifier is None else ClassEvidence(engine.classifier, self.detector)
-        self._support: NounSupport | None = None
 
     def __repr__(self) -> str:
         return f"Model({self.name!r}: {', '.join(self.parts)})"
@@ -371,21 +369,19 @@ class Model:
         """
         require_ints(beam_size=beam_size)
         captioner = self.require("captioner", "caption images")
+        judge = self._similarities if self.aligner is not None and captioner.config.similarity_weight else None
         return answer(
-            lambda e, b: captioning.caption(captioner, e, beam_size, b, attention, self._noun_bias(e)),
+            lambda e, b: captioning.caption(captioner, e, beam_size, b, attention, judge),
             self._encode,
             images,
             boxes,
         )
 
-    def _noun_bias(self, encodings: Sequence[Encoding]) -> np.ndarray | None:
-        """Return what nouns without support lose ``(N, V)``; None if the model cannot tell, or is not to."""
-        captioner, proposing = self.captioner, self.detector or self.aligner
-        if captioner is None or self.classes is None or proposing is None or not captioner.config.support_weight:
-            return None
-        if self._support is None:
-            self._support = NounSupport(self.classes, captioner.vocabulary)
-        return self._support.bias(encodings, proposing.config.proposals, captioner.config)
+    def _similarities(self, encodings: Sequence[Encoding], texts: Sequence[Sequence[str]]) -> list[np.ndarray]:
+        """Return the :meth:`similarity` of each image with each of its sentences."""
+        images = self.embed(list(encodings))
+        pairs = zip(images, texts, strict=True)
+        return [self.similarity([image], self.embed_text(list(its)))[0] for image, its in pairs]
 
     def attend(self, image: One, sentences: Sequence[str], boxes: ArrayLike | None = None) -> list[Caption]:
         """Return where the model looks at each word of given sentences of one image.

@@ -72,6 +72,23 @@ def test_a_part_trained_anew_replaces_that_of_a_model(folders, tmp_path):
     assert sentence != both.caption(tmp_path / "a.png").sentence
     assert new.parts == both.parts
     assert new.describe(tmp_path / "a.png").captions == both.describe(tmp_path / "a.png").captions
+    again = export(
+        tmp_path / "new",
+        "--set",
+        "trunk.long_side=64",
+        "--set",
+        "captioner.decoding.beam_size=1",
+        "--out",
+        tmp_path / "small",
+    )
+    assert again.exit_code == 0, again.output
+    small = saywhere.load(tmp_path / "small")
+    assert small.long_side == 64 and small.captioner.config.decoding.beam_size == 1
+    wrong = export(tmp_path / "new", "--set", "captioner.beam=1", "--out", tmp_path / "other")
+    assert wrong.exit_code == 2 and wrong.stderr.count("\n") == 1 and not (tmp_path / "other").exists()
+    sized = export(tmp_path / "small", tmp_path / "anew", "--replace", "--out", tmp_path / "sized")
+    assert sized.exit_code == 0 and saywhere.load(tmp_path / "sized").long_side == 64
+    assert export(tmp_path / "small", tmp_path / "anew", "--out", tmp_path / "unequal").exit_code == 2
 
 
 def test_parts_with_different_trunks_are_refused(folders, tmp_path):

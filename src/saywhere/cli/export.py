@@ -7,6 +7,7 @@ from pathlib import Path
 import typer
 
 from saywhere import DEFAULT_MODEL
+from saywhere.cli.options import Set
 from saywhere.errors import UserError
 
 
@@ -22,6 +23,7 @@ def export(
         None, metavar="ROOT", help="Data set whose training images calibrate a trunk for --precision int8."
     ),
     replace: bool = typer.Option(False, "--replace", help="Of a part that several have, take that of the last one."),
+    change: Set = None,
     web: Path | None = typer.Option(
         None, metavar="FOLDER", help="Write a page instead, of static files, that answers without a server."
     ),
@@ -37,17 +39,18 @@ def export(
     Refused if the trunks of the checkpoints differ. With --web, make a page of a model that runs in the browser.
     """
     if web is not None:
-        if out is not None or int8 is not None or replace or len(checkpoints or ()) > 1:
-            raise UserError("--web takes one model, and neither --out nor --int8 nor --replace")
+        if out is not None or int8 is not None or replace or change or len(checkpoints or ()) > 1:
+            raise UserError("--web takes one model, and neither --out nor --int8 nor --replace nor --set")
         return _export_page(checkpoints[0] if checkpoints else DEFAULT_MODEL, web, runtime)
     if out is None or not checkpoints:
         raise UserError("name the checkpoints and the folder of the new model, --out; or the folder of a page, --web")
     if runtime is not None:
         raise UserError("--runtime goes with --web")
     from saywhere.engines.export import export as export_model
+    from saywhere.options import assignments
 
     images = None if int8 is None else _training_images(int8)
-    export_model(checkpoints, out, int8=images, replace=replace)
+    export_model(checkpoints, out, int8=images, replace=replace, options=assignments(change or ()))
     typer.echo(f"written: {out}")
     typer.echo(f"next: saywhere describe IMAGE --model {out}")
 

@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -53,6 +53,7 @@ def export(
     card: str | None = None,
     int8: Sequence[Path] | None = None,
     replace: bool = False,
+    options: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write one model of training checkpoints, with weights in half precision and a graph for the engine onnx.
 
@@ -65,7 +66,8 @@ def export(
         card: Markdown text of the model card; that of the checkpoint if there is one only.
         int8: training images from which the graph in int8 is calibrated; without them there is none. See
             :func:`saywhere.engines.quantize.quantize`.
-        replace: of a part that several have, take the last one's.
+        replace: see :func:`saywhere.networks.checkpoint.merge`.
+        options: of the new model, to be others than those of its parts, by name with dots.
 
     Raises:
         UserError: a folder is no model, two have the same part, their trunks differ, a part needs the engine torch, the
@@ -77,6 +79,8 @@ def export(
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=checkpoint.SAVING) as temporary:
         merged, new = Path(temporary) / "merged", Path(temporary) / "new"
         checkpoint.merge(folders, merged, description, replace=replace)
+        if options:
+            checkpoint.change_options(merged, options)
         bundle = Bundle.read(merged)
         text = card or _card(folders) or f"# {out.name}\n\n{bundle.description}\n"
         checkpoint.save(checkpoint.load_networks(merged), new, text, bundle.description, torch.float16)

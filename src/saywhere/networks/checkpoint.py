@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -191,7 +191,7 @@ def merge(
         out: folder of the new model; its files are replaced.
         description: one line; those of the parts one after the other if it is empty.
         card: Markdown text of the model card.
-        replace: of a part that several have, take the last one's.
+        replace: of a part that several have, take the last one's; the size of images is the first folder's.
 
     Raises:
         UserError: a folder is no model, two have the same part, or their trunks differ; the message names the option or
@@ -206,7 +206,7 @@ def merge(
     first = bundles[0]
     sources: dict[str, Path] = {}
     for bundle in bundles:
-        _require_same_pixels(first, bundle)
+        _require_same_pixels(first, bundle, but=("long_side",) if replace else ())
         if both := [part for part in bundle.configs if part in configs]:
             if not replace:
                 raise UserError(f"{sources[both[0]]} and {bundle.folder} both have the part {both[0]}")
@@ -246,9 +246,11 @@ def _identical(one: Tensor, other: Tensor) -> bool:
     return one.shape == other.shape and torch.equal(one.double(), other.double())
 
 
-def _require_same_pixels(first: Bundle, other: Bundle) -> None:
-    """Refuse trunks of other options, or that want other pixels."""
+def _require_same_pixels(first: Bundle, other: Bundle, but: Collection[str] = ()) -> None:
+    """Refuse trunks of other options, ``but`` those, or that want other pixels."""
     for f in fields(TrunkConfig):
+        if f.name in but:
+            continue
         one, two = getattr(first.trunk, f.name), getattr(other.trunk, f.name)
         if one != two:
             raise UserError(f"{first.folder} and {other.folder} differ in trunk.{f.name}: {one!r} and {two!r}")

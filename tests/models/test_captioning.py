@@ -78,14 +78,15 @@ def test_the_aligner_helps_to_choose_among_the_hypotheses_of_the_beam(decoder):
     texts = [[captioner.vocabulary.decode(row) for row in rows] for rows in found.token_ids.tolist()]
     fits = np.full(found.ranks.shape, -np.inf, np.float32)
     for i, (image, of_image) in enumerate(zip(images, texts, strict=True)):
-        said = [b for b, text in enumerate(of_image) if text]
+        said = [b for b in found.ranks[i].argsort()[-captioning.JUDGED :] if of_image[b]]
         fits[i, said] = plain.similarity([plain.embed(image)], plain.embed_text([of_image[b] for b in said]))[0]
 
     def chosen(ranks: np.ndarray) -> list[str]:
         return [of_image[b] for of_image, b in zip(texts, ranks.argmax(axis=1), strict=True)]
 
+    assert np.isfinite(fits).sum() < fits.size  # the worst are not judged
     assert sentences(plain.caption(images)) == chosen(found.ranks)
-    expected = np.where(np.isfinite(fits), found.ranks + 0.5 * np.where(np.isfinite(fits), fits, 0), found.ranks)
+    expected = found.ranks + 0.5 * fits
     assert sentences(mixed.caption(images)) == chosen(expected)
     assert sentences(alone.caption(images)) == chosen(fits) != chosen(found.ranks)
     assert mixed.caption(images[0]).sentence == chosen(expected)[0]  # one image at a time as many

@@ -54,7 +54,7 @@ class CaptionerConfig(SystemConfig):
             but that of the words that ``attention`` takes in.
         word_weight: of the supervised loss of people's words, ``sentences`` of an image, beside the reward.
         invented_weight: what each noun that none of an image's references mentions takes off the reward (CHAIR), and an
-            ending of two words that no sentence has.
+            ending of three words that no sentence has.
         similarity_weight: in use, of the similarity of image and sentence (Alignments, Eq. 8) in the choice among the
             hypotheses of the beam; for a model with the part ``aligner``.
     """

@@ -18,6 +18,9 @@ from saywhere.models.encoding import Encoding
 from saywhere.regions import Regions
 from saywhere.text import END, PAD, pad, tokenize
 
+JUDGED = 4
+"""Hypotheses that are judged: with more a caption takes longer, and is no better (docs/experiments.md)."""
+
 Judge = Callable[[Sequence[Encoding], Sequence[Sequence[str]]], Sequence[np.ndarray]]
 """Returns for each image how well each of its sentences fits it."""
 
@@ -102,14 +105,18 @@ def choose(captioner: Captioner, encodings: Sequence[Encoding], found: Hypothese
     """Return the ranks ``(N, B)`` of hypotheses with ``config.similarity_weight`` times how well they fit their images.
 
     A captioner knows which sentence is usual; the aligner, trained to tell images apart, knows which one is about this
-    image.
+    image. Only the best :data:`JUDGED` are compared; the others have the rank -inf.
     """
-    ranks = np.array(found.ranks)
-    texts = [[captioner.vocabulary.decode(row) for row in rows] for rows in found.token_ids.tolist()]
-    judged = [[b for b, text in enumerate(of_image) if text] for of_image in texts]
-    fits = judge(encodings, [[of_image[b] for b in rows] for of_image, rows in zip(texts, judged, strict=True)])
-    for row, columns, values in zip(ranks, judged, fits, strict=True):
-        row[columns] += np.float32(captioner.config.similarity_weight) * values
+    best = np.argsort(-found.ranks, axis=1, kind="stable")[:, :JUDGED]
+    ranks = np.full_like(found.ranks, -np.inf)
+    np.put_along_axis(ranks, best, np.take_along_axis(found.ranks, best, axis=1), axis=1)
+    judged: list[dict[int, str]] = []
+    for rows, columns in zip(found.token_ids, best.tolist(), strict=True):
+        texts = {column: captioner.vocabulary.decode(rows[column].tolist()) for column in columns}
+        judged.append({column: text for column, text in texts.items() if text})
+    fits = judge(encodings, [list(texts.values()) for texts in judged])
+    for row, texts, values in zip(ranks, judged, fits, strict=True):
+        row[list(texts)] += np.float32(captioner.config.similarity_weight) * values
     return ranks
 
 

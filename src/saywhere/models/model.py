@@ -379,9 +379,9 @@ class Model:
 
     def _similarities(self, encodings: Sequence[Encoding], texts: Sequence[Sequence[str]]) -> list[np.ndarray]:
         """Return the :meth:`similarity` of each image with each of its sentences."""
-        images = self.embed(list(encodings))
-        pairs = zip(images, texts, strict=True)
-        return [self.similarity([image], self.embed_text(list(its)))[0] for image, its in pairs]
+        vectors = iter(self.embed_text([text for its in texts for text in its]))
+        pairs = zip(self.embed(list(encodings)), texts, strict=True)
+        return [self.similarity([image], [next(vectors) for _ in its])[0] for image, its in pairs]
 
     def attend(self, image: One, sentences: Sequence[str], boxes: ArrayLike | None = None) -> list[Caption]:
         """Return where the model looks at each word of given sentences of one image.

@@ -17,9 +17,10 @@ from saywhere.networks.language.text_encoder import TextEncoder
 from saywhere.text import PAD
 
 TOKEN_IDS = np.array(
-    [[4, 5, 6, 2, 0, 0], [7, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0], [9, 8, 7, 6, 5, 4], [3, 3, 2, 0, 0, 0]]
-)
-"""One sentence is full, one has one word, one none."""
+    [[4, 5, 6, 2, 0, 0], [7, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0], [9, 8, 7, 6, 5, 4], [3, 3, 2, 0, 0, 0],
+     [4, 5, 8, 0, 0, 0], [4, 5, 6, 2, 0, 0], [7, 3, 2, 0, 0, 0]]
+)  # fmt: skip
+"""One sentence is full, one has one word, one none; several begin or end alike, and two are the same."""
 
 
 def pair(cell: Cell, residual: bool, rectified: bool, seed: int = 0) -> tuple[TextEncoder, arrays.TextEncoder]:
@@ -38,7 +39,7 @@ def pair(cell: Cell, residual: bool, rectified: bool, seed: int = 0) -> tuple[Te
 def test_words_are_encoded_as_by_the_network(cell: Cell, residual: int, rectified: int):
     network, encode = pair(cell, bool(residual), bool(rectified))
     found, expected = encode(TOKEN_IDS), network(torch.from_numpy(TOKEN_IDS)).vectors
-    assert found.dtype == np.float32 and found.shape == (5, 6, 6)
+    assert found.dtype == np.float32 and found.shape == (8, 6, 6)
     np.testing.assert_allclose(found, expected.numpy(), atol=1e-5)
     assert not found[TOKEN_IDS == PAD].any() and found[TOKEN_IDS != PAD].any()
     assert (found >= 0).all() == bool(rectified)

@@ -69,15 +69,23 @@ class AttentionDecoder:
         scores -= peak
         return _Table(count, regions, scores, peak, np.exp(scores), bool((-scores.min(axis=0) > LIMIT).any()))
 
-    def parts(self, states: np.ndarray, table: _Table) -> tuple[np.ndarray, np.ndarray]:
-        """Return the parts of the score of words ``(K, V)`` and of regions ``(K, R)`` in the states ``(K, H)``."""
+    def word_scores(self, states: np.ndarray) -> np.ndarray:
+        """Return the part of the score of words ``(K, V)`` in the states ``(K, H)``; the same for all images."""
         word = np.zeros((len(states), self.words.shape[1]), np.float32)
         word = word if self.word_state is None else word + self.word_state(states)
         word = word if self.word_bias is None else word + self.word_bias
+        return word @ self.words.T
+
+    def region_scores(self, states: np.ndarray, table: _Table) -> np.ndarray:
+        """Return the part of the score of regions ``(K, R)`` in the states ``(K, H)``."""
         region = np.zeros((len(states), table.regions.shape[1]), np.float32)
         region = region if self.region_state is None else region + self.region_state(states)
         region = region if self.region_bias is None else region + self.region_bias
-        return word @ self.words.T, region @ table.regions.T
+        return region @ table.regions.T
+
+    def parts(self, states: np.ndarray, table: _Table) -> tuple[np.ndarray, np.ndarray]:
+        """Return :meth:`word_scores` and :meth:`region_scores` together."""
+        return self.word_scores(states), self.region_scores(states, table)
 
     def log_words(self, words: np.ndarray, regions: np.ndarray, table: _Table) -> np.ndarray:
         """Return ``ln p(w | h)``, ``(K, V)``, of the parts of the score (the marginal of Eq. 4)."""
@@ -146,15 +154,18 @@ class BoundDecoder(ArrayDecoder):
         """Return the state with h ``(M, H)``, and the log-probabilities of words if they are wanted."""
         decoder = self._decoder
         marginal = decoder.feedback == "marginal"
-        log_probs = np.empty((len(hidden), len(decoder.words)), np.float32) if words else None
+        if not (words or marginal):
+            return (hidden, image), None
+        scores = decoder.word_scores(hidden)
+        log_probs = np.empty_like(scores)
         seen = np.empty((len(hidden), self._tables[0].regions.shape[1]), np.float32)
-        for table, rows in self._groups(image) if words or marginal else ():
-            parts = decoder.parts(hidden[rows], table)
-            if log_probs is not None:
+        for table, rows in self._groups(image):
+            parts = scores[rows], decoder.region_scores(hidden[rows], table)
+            if words:
                 log_probs[rows] = decoder.log_words(*parts, table)
             if marginal:
                 seen[rows] = decoder.attended(parts, table, None)
-        return ((hidden, seen, image) if marginal else (hidden, image)), log_probs
+        return ((hidden, seen, image) if marginal else (hidden, image)), log_probs if words else None
 
     def _groups(self, image: np.ndarray) -> list[tuple[_Table, np.ndarray]]:
         return [(self._tables[number], np.flatnonzero(image == number)) for number in sorted(set(image.tolist()))]

@@ -24,33 +24,53 @@ class TextEncoder:
             self.cells = [kind(weights.below("context"), suffix) for suffix in ("l0", "l0_reverse")]
 
     def __call__(self, token_ids: np.ndarray) -> np.ndarray:
-        """Return vectors ``(S, T, D)`` of token ids ``(S, T)``, padded on the right; zero where padded."""
+        """Return vectors ``(S, T, D)`` of token ids ``(S, T)``, padded on the right; zero where padded.
+
+        What does not depend on the sentence is computed once for each different word.
+        """
         mask = token_ids != PAD
-        inputs = relu(self.encode(self.words[token_ids]))  # Eqs. 2 and 3
-        both = inputs
+        unique, words = np.unique(token_ids, return_inverse=True)
+        words = words.reshape(token_ids.shape)
+        inputs = relu(self.encode(self.words[unique]))  # Eqs. 2 and 3
+        both = inputs[words]
         if self.config.cell != "none":
-            both = self._direction(0, inputs, mask) + self._direction(1, inputs, mask)  # Eqs. 4 and 5
-            if self.config.residual and self.config.cell != "relu":
-                both = both + inputs
+            back = _backwards(mask)
+            forwards = self._direction(0, inputs, words, mask)  # Eqs. 4 and 5
+            backwards = self._direction(1, inputs, np.take_along_axis(words, back, axis=1), mask)
+            context = forwards + np.take_along_axis(backwards, back[..., None], axis=1)
+            both = context + both if self.config.residual and self.config.cell != "relu" else context
         vectors = self.decode(both)  # Eq. 6
         vectors = relu(vectors) if self.config.rectified else vectors
         return vectors * mask[..., None]
 
-    def _direction(self, number: int, inputs: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        """Return the states ``(S, T, H)`` of one direction; padding keeps the state 0 and changes nothing."""
-        count, length, size = inputs.shape
-        states = np.zeros((count, length, size), np.float32)
-        h = c = np.zeros((count, size), np.float32)
+    def _direction(self, number: int, inputs: np.ndarray, words: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        """Return the states ``(S, T, H)`` of one direction of the words ``(S, T)``, which index ``inputs (U, H)``.
+
+        Sentences are in the order of that direction. As long as several have the same words they have the same state,
+        which is computed once.
+        """
+        size = inputs.shape[1]
+        states = np.zeros((*words.shape, size), np.float32)
+        h = c = np.zeros((1, size), np.float32)
         cell = None if self.config.cell == "relu" else self.cells[number]
         gates = inputs if cell is None else cell.inputs(inputs)
-        for t in reversed(range(length)) if number else range(length):
-            real = mask[:, t, None]
+        same = np.zeros(len(words), np.int64)  # which row of h is the state of a sentence
+        for t in range(words.shape[1]):
+            rows = np.flatnonzero(mask[:, t])
+            before, now = same[rows], words[rows, t]
+            _, first, same[rows] = np.unique(before * len(inputs) + now, return_index=True, return_inverse=True)
+            h, c, step = h[before[first]], c[before[first]], gates[now[first]]
             if cell is None:
-                h = relu(gates[:, t] + self.recurrent[number](h)) * real
+                h = relu(step + self.recurrent[number](h))
             elif isinstance(cell, Lstm):
-                stepped, memory = cell.step(gates[:, t], h, c)
-                h, c = np.where(real, stepped, h), np.where(real, memory, c)
+                h, c = cell.step(step, h, c)
             else:
-                h = np.where(real, cell.step(gates[:, t], h), h)
-            states[:, t] = h * real
+                h = cell.step(step, h)
+            states[rows, t] = h[same[rows]]
         return states
+
+
+def _backwards(mask: np.ndarray) -> np.ndarray:
+    """Return the places ``(S, T)`` of each sentence's words from the last to the first; padding stays where it is."""
+    places = np.arange(mask.shape[1])
+    return np.where(mask, mask.sum(axis=1, keepdims=True) - 1 - places, places)

@@ -115,8 +115,8 @@ class RewardCriterion(nn.Module):
         return reward - self.invented_weight * faults
 
     def _ends_well(self, candidate: Sequence[int]) -> bool:
-        """Whether a sentence of the corpus ends in the same two words."""
-        return candidate[-1:] == [END] and self.cider.knows(candidate[-3:])
+        """Whether a sentence of the corpus ends in the same three words."""
+        return candidate[-1:] == [END] and self.cider.knows(candidate[-4:])
 
 
 def _real(token_ids: list[int]) -> list[int]:

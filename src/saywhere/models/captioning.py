@@ -18,7 +18,7 @@ from saywhere.models.encoding import Encoding
 from saywhere.regions import Regions
 from saywhere.text import END, PAD, pad, tokenize
 
-JUDGED = 4
+JUDGED = 3
 """Hypotheses that are judged: with more a caption takes longer, and is no better (docs/experiments.md)."""
 
 Judge = Callable[[Sequence[Encoding], Sequence[Sequence[str]]], Sequence[np.ndarray]]

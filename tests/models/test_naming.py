@@ -59,6 +59,7 @@ def test_a_more_special_or_a_more_general_word_stays() -> None:
         ("red", "dog", "a dog"),
         ("", "dog", "a dog"),
         ("a red shirt", "shorts", "red shorts"),
+        ("its mouth", "dog", "a dog"),
     ],
 )
 def test_the_noun_of_a_phrase_is_replaced(phrase: str, noun: str, wanted: str) -> None:

@@ -89,11 +89,11 @@ def with_noun(head: Head, words: Sequence[str], noun: Noun) -> str:
     """Return a phrase with another noun.
 
     Adjectives and what follows stay if both nouns are kinds of the same thing in the tree, as a brown dog and a brown
-    cow are animals; else only the article or number stays. The plural stays.
+    cow are animals; else only the article or number stays: of "its mouth", a cat makes "a cat". The plural stays.
     """
     alike = head.noun is not None and not head.noun.ancestors.keys().isdisjoint(noun.ancestors)
     first = words[: min(head.start, 1)]
-    before = list(words[: head.start]) if alike else [word for word in first if word in DETERMINERS]
+    before = list(words[: head.start]) if alike else [word for word in first if word in ARTICLES]
     after = list(words[head.stop :]) if alike else []
     name = plural(noun.name) if head.plural and noun.use == "count" else noun.name
     if before[:1] in (["a"], ["an"]):
@@ -127,7 +127,7 @@ def fuller_phrase(tree: NounTree, said: str, label: str) -> str:
     return with_noun(head, words, noun)
 
 
-DETERMINERS = frozenset({
-    "a", "an", "the", "one", "two", "three", "four", "five", "several", "some", "many", "his", "her", "their", "its",
-})  # fmt: skip
+ARTICLES = frozenset({"a", "an", "the", "one", "two", "three", "four", "five", "several", "some", "many"})
 """Words that may stand before any noun."""
+DETERMINERS = ARTICLES | {"his", "her", "their", "its"}
+"""Those, and whose a thing is."""

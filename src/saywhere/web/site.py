@@ -213,7 +213,7 @@ def _facts(bundle: Bundle, parts: list[str]) -> dict[str, Any]:
     facts["grounding"] = _grounding(bundle)
     facts["nouns"] = {
         "irregular": nouns.IRREGULAR, "after": sorted(nouns.AFTER), "articles": sorted(nouns.ARTICLES),
-        "amounts": sorted(nouns.AMOUNTS), "determiners": sorted(naming.DETERMINERS),
+        "amounts": sorted(nouns.AMOUNTS), "articles": sorted(naming.ARTICLES),
     }  # fmt: skip
     return facts
 

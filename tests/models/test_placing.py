@@ -36,6 +36,9 @@ def test_the_classes_have_a_say_by_their_weight():
     assert both.rows(GroundingConfig()).tolist() == [1, 1]
     assert both.rows(GroundingConfig(kind_weight=1.0)).tolist() == [2, 1]
     assert both.rows(GroundingConfig(rare_kind_weight=1.0)).tolist() == [1, 2]
+    scored = replace(both, regions=replace(both.regions, scores=np.array([0.9, 0.01, 0.5], np.float32)))
+    assert scored.rows(GroundingConfig()).tolist() == [1, 1]  # the fits have the scores once
+    assert scored.rows(GroundingConfig(score_weight=2.0)).tolist() == [2, 2]
     by_aligner = replace(both, by="aligner")
     assert by_aligner.rows(GroundingConfig(kind_weight=1.0)).tolist() == [1, 1]
 

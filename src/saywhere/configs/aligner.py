@@ -34,8 +34,10 @@ class GroundingConfig(Config):
     """Say how phrases are placed, and when they count as found; ``saywhere calibrate`` chooses the weights.
 
     Attributes:
+        score_weight: of the log-probability that a region is there, beside that of the phrase for it; both are the
+            dense captioner's.
         kind_weight: of the log-probability, by the classes, that a region is of the kind that a phrase names. It is
-            added to the dense captioner's log-probability that the region is there and called so.
+            added to those.
         rare: the text encoder hardly knows a noun that it saw fewer times than this in training.
         rare_kind_weight: takes the place of ``kind_weight`` for phrases with such a noun.
         presence: weights of the evidence that a phrase is in the image, see :mod:`saywhere.models.placing`; None says
@@ -48,6 +50,7 @@ class GroundingConfig(Config):
             by the same command. None says nothing.
     """
 
+    score_weight: float = 1.0
     kind_weight: float = 0.0
     rare: int = 20
     rare_kind_weight: float = 0.0
@@ -58,7 +61,7 @@ class GroundingConfig(Config):
     anywhere: AnywhereWeights | None = None
 
     def __post_init__(self) -> None:
-        self.require_at_least(0, "kind_weight", "rare", "rare_kind_weight")
+        self.require_at_least(0, "score_weight", "kind_weight", "rare", "rare_kind_weight")
         self.require_share("threshold")
 
 

@@ -93,7 +93,7 @@ def with_noun(head: Head, words: Sequence[str], noun: Noun) -> str:
     """
     alike = head.noun is not None and not head.noun.ancestors.keys().isdisjoint(noun.ancestors)
     first = words[: min(head.start, 1)]
-    before = list(words[: head.start]) if alike else [word for word in first if word in ARTICLES]
+    before = list(words[: head.start]) if alike else [word for word in first if word in NEUTRAL_DETERMINERS]
     after = list(words[head.stop :]) if alike else []
     name = plural(noun.name) if head.plural and noun.use == "count" else noun.name
     if before[:1] in (["a"], ["an"]):
@@ -127,7 +127,9 @@ def fuller_phrase(tree: NounTree, said: str, label: str) -> str:
     return with_noun(head, words, noun)
 
 
-ARTICLES = frozenset({"a", "an", "the", "one", "two", "three", "four", "five", "several", "some", "many"})
+NEUTRAL_DETERMINERS = frozenset({
+    "a", "an", "the", "one", "two", "three", "four", "five", "several", "some", "many",
+})  # fmt: skip
 """Words that may stand before any noun."""
-DETERMINERS = ARTICLES | {"his", "her", "their", "its"}
+DETERMINERS = NEUTRAL_DETERMINERS | {"his", "her", "their", "its"}
 """Those, and whose a thing is."""

@@ -61,7 +61,10 @@ class Evidence:
         if self.by == "aligner":
             return self.fits.argmax(axis=0)
         weights = np.where(self.rare, config.rare_kind_weight, config.kind_weight)
-        return (self.fits + weights.astype(np.float32) * self.kinds).argmax(axis=0)
+        fits = self.fits + weights.astype(np.float32) * self.kinds
+        if self.regions.scores is not None and config.score_weight != 1:  # the fits have it once
+            fits = fits + np.float32(config.score_weight - 1) * np.log(np.maximum(self.regions.scores, LEAST))[:, None]
+        return fits.argmax(axis=0)
 
     @property
     def inputs(self) -> np.ndarray:

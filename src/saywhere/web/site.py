@@ -213,7 +213,7 @@ def _facts(bundle: Bundle, parts: list[str]) -> dict[str, Any]:
     facts["grounding"] = _grounding(bundle)
     facts["nouns"] = {
         "irregular": nouns.IRREGULAR, "after": sorted(nouns.AFTER), "articles": sorted(nouns.ARTICLES),
-        "amounts": sorted(nouns.AMOUNTS), "articles": sorted(naming.ARTICLES),
+        "amounts": sorted(nouns.AMOUNTS), "neutral_determiners": sorted(naming.NEUTRAL_DETERMINERS),
     }  # fmt: skip
     return facts
 
@@ -226,4 +226,5 @@ def _grounding(bundle: Bundle) -> dict[str, Any]:
     config = GroundingConfig() if aligner is None else aligner.grounding
     words = bundle.vocabularies["densecap" if aligner is None else "aligner"].counts
     common = [word for word, count in words.items() if count >= config.rare]
-    return {"kind_weight": config.kind_weight, "rare_kind_weight": config.rare_kind_weight, "common": common}
+    weights = {name: getattr(config, name) for name in ("score_weight", "kind_weight", "rare_kind_weight")}
+    return weights | {"common": common}

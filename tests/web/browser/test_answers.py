@@ -99,12 +99,12 @@ PREPARE = """async ([width, height, data, how]) => {
 }"""
 
 
-@pytest.mark.parametrize("size", [(400, 300), (33, 50), (801, 517), (1200, 90), (384, 384)])
+@pytest.mark.parametrize("size", [(400, 300), (33, 50), (861, 517), (1400, 90), (416, 416)])
 def test_pixels_are_resized_as_pillow_does_it(engine: Page, model: saywhere.Model, size: tuple[int, int]) -> None:
     image = noise(*size)
     preprocess = model.engine.trunk.preprocess
-    how = {"long_side": 384, "multiple": 32, "mean": preprocess.mean, "std": preprocess.std}
-    shrink = min(max(size) // 384, *size)
+    how = {"long_side": model.long_side, "multiple": 32, "mean": preprocess.mean, "std": preprocess.std}
+    shrink = min(max(size) // model.long_side, *size)
     opened = LoadedImage(image.reduce(shrink) if shrink > 1 else image, *size)
     expected = preprocess(opened)
     data = base64.b64encode(image.tobytes()).decode()

@@ -145,9 +145,10 @@ export class Model {
       const tokens = detector.vocabulary.encode(phrase);
       if (tokens.length > LONGEST) throw new Error(`a phrase has ${tokens.length} words; ${LONGEST} are the most`);
       const logs = image.scorer.score(tokens), weight = this.kindWeight(tree, phrase);
+      const {score_weight: scoreWeight} = this.info.grounding;
       const fits = rows.map((row, i) => {
         const kind = nouns[p] ? Math.log(Math.max(classes.probability(image.posteriors[i], nouns[p]), LEAST)) : 0;
-        return logs[i] + Math.log(regions[row].score) + weight * kind;
+        return logs[i] + scoreWeight * Math.log(regions[row].score) + weight * kind;
       });
       return fits.indexOf(Math.max(...fits));
     });

@@ -75,7 +75,7 @@ export class NounTree {
   withNoun(head, words, noun) {
     const alike = head.noun && [...head.noun.ancestors.keys()].some((row) => noun.ancestors.has(row));
     const first = words.slice(0, Math.min(head.start, 1));
-    let before = alike ? words.slice(0, head.start) : first.filter((word) => this.lists.articles.includes(word));
+    let before = alike ? words.slice(0, head.start) : first.filter((word) => this.lists.neutral_determiners.includes(word));
     const after = alike ? words.slice(head.stop) : [];
     const name = head.plural && noun.use === "count" ? this.plural(noun.name) : noun.name;
     const single = noun.use === "count" && name === noun.name;

@@ -57,6 +57,8 @@ class CaptionerConfig(SystemConfig):
             ending of three words that no sentence has.
         similarity_weight: in use, of the similarity of image and sentence (Alignments, Eq. 8) in the choice among the
             hypotheses of the beam; for a model with the part ``aligner``.
+        nouns: in use, a noun of a sentence that no region of the image shows gives way to what one does show, see
+            :mod:`saywhere.models.caption_nouns`; for a model with the parts ``densecap`` and ``classes``.
     """
 
     proposals: ProposalConfig = PROPOSALS
@@ -85,6 +87,7 @@ class CaptionerConfig(SystemConfig):
     word_weight: float = 0.0
     invented_weight: float = 0.0
     similarity_weight: float = 0.0
+    nouns: bool = True
 
     def __post_init__(self) -> None:
         self.require_levels(self.levels, self.head)

@@ -16,13 +16,15 @@ from saywhere.models.decoding import Hypotheses, decode, search
 from saywhere.models.detection import propose_boxes
 from saywhere.models.encoding import Encoding
 from saywhere.regions import Regions
-from saywhere.text import END, PAD, pad, tokenize
+from saywhere.text import pad, tokenize
 
 JUDGED = 3
 """Hypotheses that are judged: with more a caption takes longer, and is no better (docs/experiments.md)."""
 
 Judge = Callable[[Sequence[Encoding], Sequence[Sequence[str]]], Sequence[np.ndarray]]
 """Returns for each image how well each of its sentences fits it."""
+Correct = Callable[[Sequence[Encoding], Sequence[str]], Sequence[str]]
+"""Returns for each image its sentence, or one that fits better."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +77,7 @@ def caption(
     boxes: Sequence[ArrayLike] | None = None,
     attention: bool = True,
     judge: Judge | None = None,
+    correct: Correct | None = None,
 ) -> list[Caption]:
     """Return a sentence for each image.
 
@@ -85,6 +88,7 @@ def caption(
         boxes: of each image ``(R, 4)`` in its pixels, to attend to instead of the model's own proposals.
         attention: also return where the model looked at each word, if it attends to regions.
         judge: of the hypotheses of the beam, see :func:`choose`.
+        correct: has the last word.
 
     Raises:
         UserError: ``beam_size`` is below 1, or wrong ``boxes``.
@@ -94,10 +98,12 @@ def caption(
     several = found.ranks.shape[1] > 1
     decoded = found.best(choose(captioner, encodings, found, judge) if several and judge else None)
     texts = [captioner.vocabulary.decode(row) for row in decoded.token_ids.tolist()]
+    if correct is not None:
+        texts = list(correct(encodings, texts))
     captions = [_plain(encoding, text) for encoding, text in zip(encodings, texts, strict=True)]
     if not attention or bound.attention is None:
         return captions
-    token_ids = np.where(decoded.token_ids == END, PAD, decoded.token_ids)
+    token_ids = pad([captioner.vocabulary.encode(text) for text in texts])
     return _with_attention(captions, encodings, bound, bound.attention(token_ids))
 
 

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from saywhere.engines.engine import Engine
 from saywhere.errors import UserError
 from saywhere.images import ImageLike, LoadedImage, open_image
-from saywhere.models import captioning, detection, grounding
+from saywhere.models import caption_nouns, captioning, detection, grounding
 from saywhere.models.captioning import Caption
 from saywhere.models.class_evidence import ClassEvidence
 from saywhere.models.encoding import Encoding
@@ -370,18 +370,23 @@ class Model:
         require_ints(beam_size=beam_size)
         captioner = self.require("captioner", "caption images")
         judge = self._similarities if self.aligner is not None and captioner.config.similarity_weight else None
+        correct = self._correct if self.classes is not None and self.detector and captioner.config.nouns else None
         return answer(
-            lambda e, b: captioning.caption(captioner, e, beam_size, b, attention, judge),
-            self._encode,
-            images,
-            boxes,
-        )
+            lambda e, b: captioning.caption(captioner, e, beam_size, b, attention, judge, correct),
+            self._encode, images, boxes,
+        )  # fmt: skip
 
     def _similarities(self, encodings: Sequence[Encoding], texts: Sequence[Sequence[str]]) -> list[np.ndarray]:
         """Return the :meth:`similarity` of each image with each of its sentences."""
         vectors = iter(self.embed_text([text for its in texts for text in its]))
         pairs = zip(self.embed(list(encodings)), texts, strict=True)
         return [self.similarity([image], [next(vectors) for _ in its])[0] for image, its in pairs]
+
+    def _correct(self, encodings: Sequence[Encoding], texts: Sequence[str]) -> list[str]:
+        """Return each image's sentence with nouns that the image shows."""
+        assert self.detector is not None and self.classes is not None
+        shown = caption_nouns.see(self.detector, self.classes, encodings)
+        return [caption_nouns.correct(self.classes, *pair) for pair in zip(shown, texts, strict=True)]
 
     def attend(self, image: One, sentences: Sequence[str], boxes: ArrayLike | None = None) -> list[Caption]:
         """Return where the model looks at each word of given sentences of one image.

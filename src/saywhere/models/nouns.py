@@ -212,10 +212,13 @@ class NounTree:
 
     def _ending(self, words: Sequence[str], start: int, stop: int) -> Head | None:
         """The longest name that ends at ``stop``."""
-        for first in range(max(start, stop - 4), stop):
-            if (found := self._words.get(" ".join(words[first:stop]))) is not None:
-                return Head(first, stop, self.nouns[found[0]], found[1])
-        return None
+        firsts = range(max(start, stop - 4), stop)
+        return next((head for first in firsts if (head := self.name_at(words, first, stop))), None)
+
+    def name_at(self, words: Sequence[str], start: int, stop: int) -> Head | None:
+        """Return the name that the words ``start`` to ``stop`` are; None if they are none, or there are fewer words."""
+        found = self._words.get(" ".join(words[start:stop])) if stop <= len(words) else None
+        return None if found is None else Head(start, stop, self.nouns[found[0]], found[1])
 
 
 def _ancestors(number: int, above: Sequence[tuple[int, ...]]) -> dict[int, int]:
@@ -228,17 +231,20 @@ def _ancestors(number: int, above: Sequence[tuple[int, ...]]) -> dict[int, int]:
     return steps
 
 
-def find_nouns(text: str, tree: NounTree) -> list[Noun]:
-    """Return the nouns of a text that are in the tree, in order; of names of several words the longest."""
-    words, found, start = tokenize(text), list[Noun](), 0
+def find_heads(words: Sequence[str], tree: NounTree) -> list[Head]:
+    """Return where the nouns of a text are that are in the tree, in order; of names of several words the longest."""
+    found, start = list[Head](), 0
     while start < len(words):
-        for stop in range(min(start + LONGEST, len(words)), start, -1):
-            if (noun := tree.named(" ".join(words[start:stop]))) is not None:
-                found.append(noun)
-                start = stop - 1
-                break
-        start += 1
+        head = next((h for stop in range(start + LONGEST, start, -1) if (h := tree.name_at(words, start, stop))), None)
+        if head is not None:
+            found.append(head)
+        start = start + 1 if head is None else head.stop
     return found
+
+
+def find_nouns(text: str, tree: NounTree) -> list[Noun]:
+    """Return the nouns of a text that are in the tree, see :func:`find_heads`."""
+    return [head.noun for head in find_heads(tokenize(text), tree) if head.noun is not None]
 
 
 def find_invented(said: Sequence[Noun], mentioned: Collection[Noun]) -> list[Noun]:

@@ -15,7 +15,7 @@ from saywhere.engines.arrays.requirements import refused_options
 from saywhere.engines.onnx import OnnxEngine
 from saywhere.errors import UserError
 from saywhere.files import write_atomically
-from saywhere.models import naming, nouns
+from saywhere.models import caption_nouns, naming, nouns
 from saywhere.models.bundle import GRAPH, WEIGHTS, Bundle, GraphInfo
 from saywhere.models.chunker import Chunker
 from saywhere.text import RESERVED
@@ -214,6 +214,11 @@ def _facts(bundle: Bundle, parts: list[str]) -> dict[str, Any]:
     facts["nouns"] = {
         "irregular": nouns.IRREGULAR, "after": sorted(nouns.AFTER), "articles": sorted(nouns.ARTICLES),
         "amounts": sorted(nouns.AMOUNTS), "neutral_determiners": sorted(naming.NEUTRAL_DETERMINERS),
+        "longest": nouns.LONGEST,
+    }  # fmt: skip
+    facts["caption_nouns"] = {
+        "regions": caption_nouns.REGIONS, "least_region": caption_nouns.LEAST_REGION, "unseen": caption_nouns.UNSEEN,
+        "sure": caption_nouns.SURE, "listed": caption_nouns.LISTED,
     }  # fmt: skip
     return facts
 

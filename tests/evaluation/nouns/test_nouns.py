@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from photographs import noise
@@ -13,6 +14,7 @@ from saywhere.cli.evaluate import nouns as command
 from saywhere.evaluation.nouns.metric import measure
 from saywhere.evaluation.nouns.run import run
 from saywhere.evaluation.session import Session
+from saywhere.models.captioning import Caption
 
 
 def write_data(folder: Path) -> Path:
@@ -51,3 +53,14 @@ def test_the_command_prints_three_lines(tmp_path: Path, monkeypatch: pytest.Monk
     for way in ("decoder", "classes", "both"):
         assert f"{way}: " in result.output
     assert "mean over 2 kinds" in result.output
+
+
+def test_captions_count_for_each_box_whose_noun_they_have(tmp_path: Path) -> None:
+    """Of the five boxes three are dogs and two are grass."""
+    data = write_data(tmp_path)
+    model = tiny_model()
+    said = Caption("a puppy is here", ("a", "puppy", "is", "here"), 96, 64, "")
+    model.captioner = SimpleNamespace(config=SimpleNamespace(describe_boxes=False))  # pyright: ignore[reportAttributeAccessIssue]
+    model.caption = lambda images, **_: [said for _ in images]  # pyright: ignore[reportAttributeAccessIssue]
+    result = run(model, Session(data, tmp_path / "out", split="val"))
+    assert result.objects["caption"] == pytest.approx(3 / 5) and result.kinds["caption"] == pytest.approx(1 / 2)

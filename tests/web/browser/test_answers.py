@@ -15,6 +15,7 @@ from playwright.sync_api import Page
 
 import saywhere
 from saywhere.images import ORIENTATION, LoadedImage, read_image
+from saywhere.models.caption_nouns import correct
 from saywhere.models.naming import with_noun
 from saywhere.models.nouns import noun_tree
 from saywhere.models.placing import cut_phrases
@@ -215,3 +216,38 @@ def test_words_phrases_and_nouns_are_those_of_python(engine: Page) -> None:
     named = [(tokenize(phrase), tree.named(noun)) for phrase, noun in changes]
     assert all(noun is not None for _, noun in named)
     assert found["changed"] == [with_noun(tree.head(words), words, noun) for words, noun in named if noun]
+
+
+CORRECT = """async cases => {
+    const [{correct}, {Model}] = await Promise.all([import("./engine/captions.js"), import("./engine/model.js")]);
+    const model = await Model.open(), classes = await model.classes();
+    return cases.map(([words, regions]) => {
+        const posteriors = regions.map(shown => {
+            const row = new Float64Array(classes.tree.leaves);
+            for (const [leaf, probability] of shown) row[leaf] = probability;
+            return row;
+        });
+        return correct(classes, posteriors, words, model.info.caption_nouns);
+    });
+}"""
+
+
+def test_nouns_of_captions_are_those_of_python(engine: Page, model: saywhere.Model) -> None:
+    classes = model.classes
+    assert classes is not None
+    sentences = ["a white dog and a dog run", "two dogs with a ball", "a boy is eating", "an old horse", "it is blue"]
+    shown = [["cat"], ["elephant", "grass"], ["banana", "orange"], ["person", "zebra"], []]
+    cases: list[tuple[str, list[list[tuple[int, float]]]]] = []
+    for sentence in sentences:
+        for names in shown:
+            nouns = [noun for name in names if (noun := classes.tree.named(name)) is not None]
+            assert len(nouns) == len(names)
+            cases.append((sentence, [[(int(noun.leaves[0]), 0.9 - 0.1 * i)] for i, noun in enumerate(nouns)]))
+    expected: list[list[str]] = []
+    for sentence, found in cases:
+        rows = np.zeros((len(found), classes.tree.leaves))
+        for row, ((leaf, probability),) in zip(rows, found, strict=True):
+            row[leaf] = probability
+        expected.append(correct(classes, rows, sentence).split())
+    assert engine.evaluate(CORRECT, [[sentence.split(), found] for sentence, found in cases]) == expected
+    assert sum(sentence.split() != words for (sentence, _), words in zip(cases, expected, strict=True)) > 8

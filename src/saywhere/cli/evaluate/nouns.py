@@ -26,9 +26,10 @@ def nouns(
     threads: options.Threads = None,
     precision: options.Precision = None,
 ) -> None:
-    """Right nouns of the true boxes: of the decoder's phrases, of the classes, and of the two together.
+    """Right nouns of the true boxes: of the decoder's phrases, of the classes, of the two together, and of captions.
 
-    A noun is right if it is that of the true phrase, a synonym or a kind of it; docs/nouns.md.
+    A noun is right if it is that of the true phrase, a synonym or a kind of it; a caption is right about each box
+    whose noun it has; docs/nouns.md.
 
     Exit code 0 if all went well, 1 if images were skipped or the data set is not whole, 2 if the command is wrong.
     """

@@ -1,4 +1,4 @@
-"""Nouns of the true boxes of a data set: those of the decoder, of the classes, and of both."""
+"""Nouns of the true boxes of a data set: those of the decoder, of the classes, of both, and of the image's caption."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ from saywhere.evaluation.nouns.metric import NounResult, measure
 from saywhere.evaluation.nouns.report import write_noun_report
 from saywhere.evaluation.session import Session, image_name
 from saywhere.images import LoadedImage
+from saywhere.models.captioning import Caption
 from saywhere.models.detection import Detections, detect
 from saywhere.models.model import Model
 from saywhere.models.naming import rename
-from saywhere.models.nouns import Noun, is_right, kind_of, noun_tree
+from saywhere.models.nouns import Noun, find_nouns, is_right, kind_of, noun_tree
 
-Nouns = Mapping[str, Sequence[str | Noun | None]]
-"""For each way what the regions of an image are called."""
+Nouns = Mapping[str, Sequence[Sequence[str | Noun]]]
+"""For each way what each region of an image is called: one name, none, or all nouns of a caption."""
 
 
 def run(model: Model, session: Session) -> NounResult:
     """Name the true boxes of a data set, and measure how often the noun is right.
 
     Args:
-        model: with a dense captioner; with the part ``classes`` their nouns are measured too.
+        model: with a dense captioner; with the part ``classes`` their nouns are measured too, with a captioner of
+            images those of the sentence of each box's image.
         session: the data and the results.
 
     Raises:
@@ -38,7 +40,11 @@ def run(model: Model, session: Session) -> NounResult:
 
     def ask(images: list[LoadedImage], given: list[np.ndarray] | None) -> list[Nouns]:
         encodings = model.encode(images)
-        return [nouns(model, found) for found in detect(detector, encodings, given)]
+        found = [nouns(model, each) for each in detect(detector, encodings, given)]
+        if model.captioner is None or model.captioner.config.describe_boxes:
+            return found
+        captions = model.caption(encodings, attention=False)
+        return [{**each, "caption": of_caption(caption, each)} for each, caption in zip(found, captions, strict=True)]
 
     seen = session.each(ask, sources, (), named.__setitem__, boxes, model.long_side)
     tree, kinds = noun_tree(), list[str]()
@@ -47,7 +53,9 @@ def run(model: Model, session: Session) -> NounResult:
         kinds += [kind_of(tree, references[0]) for references in truths[source.name]]
         for way, said in named[source.name].items():
             pairs = zip(said, truths[source.name], strict=True)
-            right.setdefault(way, []).extend(is_right(tree, one, references) for one, references in pairs)
+            right.setdefault(way, []).extend(
+                any(is_right(tree, one, references) for one in names) for names, references in pairs
+            )
     result = measure(kinds, right)
     write_noun_report(session.out, result, session.known(samples.name, images=len(seen), boxes=len(kinds)))
     return result
@@ -56,13 +64,19 @@ def run(model: Model, session: Session) -> NounResult:
 def nouns(model: Model, found: Detections) -> Nouns:
     """Return what the regions of an image are called, by each way."""
     if model.classes is None or model.detector is None:
-        return {"decoder": found.captions}
+        return {"decoder": [(caption,) for caption in found.captions]}
     config = model.detector.config
     posterior = model.classes.posteriors([found.encoding], [found.boxes], [found.embeddings])[0]
     proposed = model.classes.name(posterior, config.noun_threshold)
     settings = config.noun_calibration, config.noun_threshold
+    both = rename(model.classes, posterior, found.captions, found.confidence, *settings)
     return {
-        "decoder": found.captions,
-        "classes": [None if one is None else one[0] for one in proposed],
-        "both": rename(model.classes, posterior, found.captions, found.confidence, *settings),
+        "decoder": [(caption,) for caption in found.captions],
+        "classes": [() if one is None else (one[0],) for one in proposed],
+        "both": [(caption,) for caption in both],
     }
+
+
+def of_caption(caption: Caption, found: Nouns) -> list[list[Noun]]:
+    """Return the nouns of an image's caption, for each of its regions."""
+    return [find_nouns(caption.sentence, noun_tree())] * len(found["decoder"])

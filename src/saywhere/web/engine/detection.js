@@ -15,11 +15,7 @@ export class Detector {
 
   // The regions of an image, or these boxes in its pixels: [{box, logit, caption, sure}], and their embeddings.
   detect(image, given = null) {
-    const toInput = (box) => scale(box, image.inputWidth / image.width, image.inputHeight / image.height);
-    const proposals = given ? given.map(toInput) : this.propose(image);
-    const pooled = pool(image.regions, image.strides, proposals, this.config.pool_size);
-    const embeddings = relu(linear(relu(linear(pooled, this.first)), this.second));
-    const logits = linear(embeddings, this.score).data;
+    const {proposals, embeddings, logits} = this.look(image, given);
     const {boxes, rows} = given ? {boxes: given, rows: given.map((_, i) => i)} : this.select(image, proposals, embeddings, logits);
     const chosen = embeddings.pick(rows);
     const sentences = decode(this.decoder, chosen, this.config.decoding);
@@ -29,6 +25,18 @@ export class Detector {
     const [ofLogit, ofSure, constant] = this.config.calibration;
     for (const region of regions) region.score = sigmoid(ofLogit * region.logit + ofSure * region.sure + constant);
     return {regions, embeddings: chosen};
+  }
+
+  // The proposals of an image, or these boxes in its pixels, in those of the network's input, with embeddings and logits.
+  look(image, given = null) {
+    if (!given) return (image.looked ??= this.embed(image, this.propose(image)));
+    return this.embed(image, given.map((box) => scale(box, image.inputWidth / image.width, image.inputHeight / image.height)));
+  }
+
+  embed(image, proposals) {
+    const pooled = pool(image.regions, image.strides, proposals, this.config.pool_size);
+    const embeddings = relu(linear(relu(linear(pooled, this.first)), this.second));
+    return {proposals, embeddings, logits: linear(embeddings, this.score).data};
   }
 
   // The best proposals in pixels of the network's input (section 3.1.2).

@@ -3,6 +3,7 @@
 import {InferenceSession, Tensor, env} from "./ort.mjs";
 import {AttentionDecoder} from "./attention.js";
 import {scale as scaleBox, clip} from "./boxes.js";
+import {correct, see} from "./captions.js";
 import {ClassEvidence} from "./classes.js";
 import {END, PhraseScorer, decode} from "./decoding.js";
 import {Detector} from "./detection.js";
@@ -165,7 +166,9 @@ export class Model {
 
   // A sentence, and where the model looked at each word.
   async caption(image) {
-    const weights = await this.weights("captioner"), {config, vocabulary} = this.info.captioner;
+    const {config, vocabulary} = this.info.captioner, rules = this.info.caption_nouns;
+    const [weights, classes] = await Promise.all([this.weights("captioner"), config.nouns && this.info.densecap ? this.classes() : null]);
+    const detector = classes && (await this.detector());
     const tell = (image.tell ??= (() => {
       const decoder = new AttentionDecoder(weights, "captioner.decoder", config);
       const whole = layerNorm(gridFeatures(image, 1, config.levels, config.head).features);
@@ -173,7 +176,9 @@ export class Model {
       const regions = relu(linear(layerNorm(features), layer(weights, "captioner.narrow")));
       const bound = decoder.bind(regions), words = new Vocabulary(vocabulary);
       const tokens = decode(bound, whole, config.decoding)[0].tokens.filter((token) => token !== END);
-      return {words: tokens.map((token) => words.tokens[token]), attention: bound.attention(whole, tokens), boxes};
+      const told = tokens.map((token) => words.tokens[token]);
+      const said = classes ? correct(classes, see(detector, classes, image, rules), told, rules) : told;
+      return {words: said, attention: bound.attention(whole, words.encode(said.join(" "))), boxes};
     })());
     const boxes = tell.boxes.map((box) => clip(scaleBox(box, image.width / image.inputWidth, image.height / image.inputHeight), image.width, image.height));
     return {

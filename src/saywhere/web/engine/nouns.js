@@ -65,15 +65,38 @@ export class NounTree {
   // The longest name that ends at `stop`.
   ending(words, start, stop) {
     for (let first = Math.max(start, stop - 4); first < stop; first++) {
-      const found = this.words.get(words.slice(first, stop).join(" "));
-      if (found) return {start: first, stop, noun: this.nouns[found[0]], plural: found[1]};
+      const head = this.nameAt(words, first, stop);
+      if (head) return head;
     }
     return null;
   }
 
+  // The name that some words are: {start, stop, noun, plural}.
+  nameAt(words, start, stop) {
+    const found = stop <= words.length ? this.words.get(words.slice(start, stop).join(" ")) : null;
+    return found ? {start, stop, noun: this.nouns[found[0]], plural: found[1]} : null;
+  }
+
+  // Where the nouns of a text are, in order; of names of several words the longest.
+  heads(words) {
+    const found = [];
+    for (let start = 0; start < words.length;) {
+      let head = null;
+      for (let stop = start + this.lists.longest; stop > start && !head; stop--) head = this.nameAt(words, start, stop);
+      if (head) found.push(head);
+      start = head ? head.stop : start + 1;
+    }
+    return found;
+  }
+
+  // Whether both are kinds of the same thing.
+  alike(one, other) {
+    return [...one.ancestors.keys()].some((row) => other.ancestors.has(row));
+  }
+
   // A phrase with another noun: adjectives stay if both are kinds of the same thing, else only the article.
   withNoun(head, words, noun) {
-    const alike = head.noun && [...head.noun.ancestors.keys()].some((row) => noun.ancestors.has(row));
+    const alike = head.noun && this.alike(head.noun, noun);
     const first = words.slice(0, Math.min(head.start, 1));
     let before = alike ? words.slice(0, head.start) : first.filter((word) => this.lists.neutral_determiners.includes(word));
     const after = alike ? words.slice(head.stop) : [];

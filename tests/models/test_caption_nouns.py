@@ -1,0 +1,101 @@
+"""The nouns of a caption are those of things that the image shows."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from photographs import noise
+from tiny_captioner import VOCABULARY, tiny_config
+from tiny_classes import TRUNK, tiny_networks
+
+from saywhere.configs.classes import ClassesConfig
+from saywhere.engines.torch import TorchEngine
+from saywhere.models import caption_nouns
+from saywhere.models.caption_nouns import correct
+from saywhere.models.class_evidence import ClassEvidence
+from saywhere.models.model import Model
+from saywhere.models.nouns import noun_tree
+from saywhere.networks.captioner.network import Captioner
+from saywhere.text import Vocabulary
+
+TREE = noun_tree()
+KINDS = ("person", "dog", "cat", "airplane", "grass", "banana", "orange")
+CLASSES = ClassEvidence(SimpleNamespace(config=ClassesConfig(), vocabulary=Vocabulary(dict.fromkeys(KINDS, 9))))  # pyright: ignore[reportArgumentType]
+
+
+def regions(*shown: dict[str, float]) -> np.ndarray:
+    """What some regions show, on the first leaf of each kind."""
+    rows = np.zeros((len(shown), TREE.leaves), np.float32)
+    for row, probabilities in zip(rows, shown, strict=True):
+        for name, probability in probabilities.items():
+            noun = TREE.named(name)
+            assert noun is not None
+            row[noun.row if noun.row < TREE.leaves else noun.leaves[0]] = probability
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("sentence", "shown", "wanted"),
+    [
+        ("a white dog is running", [{"cat": 0.9}], "a white cat is running"),
+        ("two dogs play in the snow", [{"cat": 0.9}], "two cats play in the snow"),
+        ("an old dog and a dog", [{"elephant": 0.7}, {"cat": 0.9}], "an old elephant and a cat"),
+        ("a dog is running", [{"elephant": 0.9}], "an elephant is running"),
+        ("a dog is running", [{"cat": 0.9}, {"dog": 0.1}], "a dog is running"),  # it may be there
+        ("a dog chases a cat", [{"cat": 0.9}], "a dog chases a cat"),  # named already
+        ("a dog on the grass", [{"cat": 0.5}, {"grass": 0.5}], "a dog on the grass"),  # nothing is sure
+        ("a boy and a dog", [{"woman": 0.9}], "a boy and a dog"),  # words for people stay, and there is somebody
+        ("a boy eats an apple", [{"banana": 0.9}], "a boy eats a banana"),
+        ("a boy sits on a bench", [{"banana": 0.8}, {"orange": 0.9}], "an orange and a banana"),
+        ("a boy sits on a bench", [{"grass": 0.9}, {"grass": 0.7}], "grass"),
+        ("a boy sits on a bench", [{"cat": 0.9}, {"orange": 0.8}, {"banana": 0.7}], "a cat and an orange"),
+        ("a boy sits on a bench", [{"animal": 0.9}], "a boy sits on a bench"),
+        ("something is blue", [{"cat": 0.9}], "something is blue"),
+        ("a dog is running", [], "a dog is running"),
+        ("", [{"cat": 0.9}], ""),
+    ],
+)
+def test_what_no_region_shows_gives_way_to_what_one_does(
+    sentence: str, shown: list[dict[str, float]], wanted: str
+) -> None:
+    rows = regions(*[one for one in shown if "animal" not in one])
+    if any("animal" in one for one in shown):  # an animal, but not which
+        rows = np.concatenate((rows, regions({"dog": 0.3, "cat": 0.3, "elephant": 0.3})))
+        rows[:, TREE.named("dog").leaves] *= 0.3  # pyright: ignore[reportOptionalMemberAccess]
+    assert correct(CLASSES, rows, sentence) == wanted
+
+
+def model(**options: object) -> Model:
+    networks = tiny_networks()
+    torch.manual_seed(0)
+    config = tiny_config(**{"trunk": TRUNK, **options})  # pyright: ignore[reportArgumentType]
+    captioner = Captioner(config, VOCABULARY, networks["densecap"].trunk).eval()
+    return Model(TorchEngine({**networks, "captioner": captioner}))
+
+
+def test_a_model_with_classes_has_the_last_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    images = [noise(96, 64, seed) for seed in range(3)]
+    plain = [caption.sentence for caption in model(nouns=False).caption(images)]
+    asked: list[tuple[int, str]] = []
+
+    def changed(classes: ClassEvidence, posterior: np.ndarray, sentence: str) -> str:
+        assert posterior.shape[1] == classes.tree.leaves and len(posterior) <= caption_nouns.REGIONS
+        asked.append((len(posterior), sentence))
+        return "a cat"
+
+    monkeypatch.setattr(caption_nouns, "correct", changed)
+    assert [caption.sentence for caption in model(nouns=False).caption(images)] == plain
+    found = model().caption(images)
+    assert [sentence for _, sentence in asked] == plain
+    assert [(caption.sentence, caption.words) for caption in found] == [("a cat", ("a", "cat"))] * 3
+    for caption in found:
+        assert caption.attention is not None and caption.boxes is not None
+        assert caption.attention.shape == (2, len(caption.boxes))
+        np.testing.assert_allclose(caption.attention.sum(axis=1), 1, rtol=1e-5)
+
+
+def test_an_image_of_one_pixel_has_a_caption() -> None:
+    assert isinstance(model().caption(noise(1, 1)).sentence, str)

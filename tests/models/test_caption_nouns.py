@@ -66,6 +66,7 @@ def test_what_no_region_shows_gives_way_to_what_one_does(
         rows = np.concatenate((rows, regions({"dog": 0.3, "cat": 0.3, "elephant": 0.3})))
         rows[:, TREE.named("dog").leaves] *= 0.3  # pyright: ignore[reportOptionalMemberAccess]
     assert correct(CLASSES, rows, sentence) == wanted
+    assert wanted == sentence or not caption_nouns.all_seen(CLASSES, rows, sentence)
 
 
 def model(**options: object) -> Model:
@@ -79,22 +80,35 @@ def model(**options: object) -> Model:
 def test_a_model_with_classes_has_the_last_word(monkeypatch: pytest.MonkeyPatch) -> None:
     images = [noise(96, 64, seed) for seed in range(3)]
     plain = [caption.sentence for caption in model(nouns=False).caption(images)]
-    asked: list[tuple[int, str]] = []
+    asked: list[str] = []
 
-    def changed(classes: ClassEvidence, posterior: np.ndarray, sentence: str) -> str:
-        assert posterior.shape[1] == classes.tree.leaves and len(posterior) <= caption_nouns.REGIONS
-        asked.append((len(posterior), sentence))
-        return "a cat"
+    def changed(*given: object) -> list[str]:
+        asked.extend(given[3])  # pyright: ignore[reportArgumentType]
+        return ["a cat"] * 3
 
-    monkeypatch.setattr(caption_nouns, "correct", changed)
-    assert [caption.sentence for caption in model(nouns=False).caption(images)] == plain
+    monkeypatch.setattr(caption_nouns, "correct_all", changed)
+    assert [caption.sentence for caption in model(nouns=False).caption(images)] == plain and not asked
     found = model().caption(images)
-    assert [sentence for _, sentence in asked] == plain
+    assert asked == plain
     assert [(caption.sentence, caption.words) for caption in found] == [("a cat", ("a", "cat"))] * 3
     for caption in found:
         assert caption.attention is not None and caption.boxes is not None
         assert caption.attention.shape == (2, len(caption.boxes))
         np.testing.assert_allclose(caption.attention.sum(axis=1), 1, rtol=1e-5)
+
+
+def test_the_first_regions_decide_where_they_show_all() -> None:
+    """What is changed, and to what, does not depend on the first look."""
+    images, asked = [noise(96, 64, seed) for seed in range(4)], model()
+    assert asked.detector is not None and asked.classes is not None
+    encodings = asked.encode(images)
+    sentences = ["a dog", "a person on the grass", "a zebra", "it is blue"]
+    shown = caption_nouns.see(asked.detector, asked.classes, encodings)
+    expected = [correct(asked.classes, *pair) for pair in zip(shown, sentences, strict=True)]
+    assert caption_nouns.correct_all(asked.detector, asked.classes, encodings, sentences) == expected
+    for posterior, sentence in zip(shown, sentences, strict=True):
+        if caption_nouns.all_seen(asked.classes, posterior, sentence):
+            assert correct(asked.classes, posterior, sentence) == sentence
 
 
 def test_an_image_of_one_pixel_has_a_caption() -> None:

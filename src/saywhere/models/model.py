@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, Literal, TypeVar, get_args, overload
 
 import numpy as np
@@ -370,7 +371,9 @@ class Model:
         require_ints(beam_size=beam_size)
         captioner = self.require("captioner", "caption images")
         judge = self._similarities if self.aligner is not None and captioner.config.similarity_weight else None
-        correct = self._correct if self.classes is not None and self.detector and captioner.config.nouns else None
+        correct = None
+        if captioner.config.nouns and self.detector is not None and self.classes is not None:
+            correct = partial(caption_nouns.correct_all, self.detector, self.classes)
         return answer(
             lambda e, b: captioning.caption(captioner, e, beam_size, b, attention, judge, correct),
             self._encode, images, boxes,
@@ -381,12 +384,6 @@ class Model:
         vectors = iter(self.embed_text([text for its in texts for text in its]))
         pairs = zip(self.embed(list(encodings)), texts, strict=True)
         return [self.similarity([image], [next(vectors) for _ in its])[0] for image, its in pairs]
-
-    def _correct(self, encodings: Sequence[Encoding], texts: Sequence[str]) -> list[str]:
-        """Return each image's sentence with nouns that the image shows."""
-        assert self.detector is not None and self.classes is not None
-        shown = caption_nouns.see(self.detector, self.classes, encodings)
-        return [caption_nouns.correct(self.classes, *pair) for pair in zip(shown, texts, strict=True)]
 
     def attend(self, image: One, sentences: Sequence[str], boxes: ArrayLike | None = None) -> list[Caption]:
         """Return where the model looks at each word of given sentences of one image.

@@ -51,7 +51,8 @@ bowl=n02881193 banana=n07753592 apple=n07739125 sandwich orange=n07747607 brocco
 hot_dog=n07697537 pizza donut=n07639069 cake=n07628870 backpack umbrella handbag=n02774152 tie=n03815615 suitcase
 frisbee ski snowboard ball kite=n03621473 baseball_bat baseball_glove skateboard surfboard tennis_racket traffic_light
 fire_hydrant stop_sign=n06794110 parking_meter potted_plant=n13083023 teddy shirt jacket hat shorts=n04205318
-pants=n04489008 jean helmet=n03513137 dress coat suit cap uniform shoe skirt=n04230808 sweater vest=n04531873 boot
+pants=n04489008 jeans=n03594734 helmet=n03513137 dress coat suit cap uniform shoe skirt=n04230808 sweater
+vest=n04531873 boot
 glove=n03441112 scarf sunglasses glasses=n04272054 goggles mask=n03725035 costume=n03113835 swimsuit collar=n03068181
 bag=n02773037 headband bandanna grass=n12102133 water=n07935504 snow=n15043763 sand=n15019030 field=n08569998 beach
 street road sidewalk path=n03899328 rock=n09416076 mountain hill ocean lake river sky wave=n07352190 tree
@@ -73,7 +74,7 @@ WORDS = {
     "waste container": "trash can", "tin can": "can", "cabinetry": "cabinet", "gas stove": "stove",
     "face mask": "mask", "glass of beer": "glass", "sailboat": "boat", "skier": "person", "snowboarder": "person",
     "skateboarder": "person", "surfer": "person", "doughnut": "donut", "puppy": "dog", "kitten": "cat",
-    "trouser": "pants", "jeans": "jean", "plant": "potted plant", "bush": "tree", "motorbike": "motorcycle",
+    "trouser": "pants", "plant": "potted plant", "bush": "tree", "motorbike": "motorcycle",
     "sea": "ocean", "trunk": "shorts", "sneaker": "shoe", "group": "people", "team": "people", "family": "people",
     "adult": "person", "guy": "man", "lady": "woman", "teddy bear": "teddy", "woods": "wood", "forest": "wood",
     "ground": "ground", "spectacles": "glasses", "purse": "handbag", "fridge": "refrigerator", "lady's hat": "hat",

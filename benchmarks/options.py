@@ -44,6 +44,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--batch", action="store_true")
     asked = parser.parse_args()
+    if missing := [str(image) for image in asked.images if not image.is_file()]:
+        parser.error(f"no such file: {missing[0]}")
     own = saywhere.load(asked.model, threads=asked.threads)
     changed = saywhere.load(asked.model, threads=asked.threads, options=assignments(asked.change))
     pair = (changed, own)

@@ -22,7 +22,7 @@ from saywhere.networks.captioner.network import Captioner
 from saywhere.text import Vocabulary
 
 TREE = noun_tree()
-KINDS = ("person", "dog", "cat", "airplane", "grass", "banana", "orange")
+KINDS = ("person", "dog", "cat", "elephant", "grass", "banana", "orange", "apple", "bench")
 CLASSES = ClassEvidence(SimpleNamespace(config=ClassesConfig(), vocabulary=Vocabulary(dict.fromkeys(KINDS, 9))))  # pyright: ignore[reportArgumentType]
 
 
@@ -53,6 +53,7 @@ def regions(*shown: dict[str, float]) -> np.ndarray:
         ("a boy sits on a bench", [{"grass": 0.9}, {"grass": 0.7}], "grass"),
         ("a boy sits on a bench", [{"cat": 0.9}, {"orange": 0.8}, {"banana": 0.7}], "a cat and an orange"),
         ("a boy sits on a bench", [{"animal": 0.9}], "a boy sits on a bench"),
+        ("a boy looks at a hill", [{"cat": 0.9}], "a boy looks at a hill"),  # nobody taught them hills
         ("something is blue", [{"cat": 0.9}], "something is blue"),
         ("a dog is running", [], "a dog is running"),
         ("", [{"cat": 0.9}], ""),

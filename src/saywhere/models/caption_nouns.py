@@ -105,9 +105,14 @@ def is_person(classes: ClassEvidence, noun: Noun) -> bool:
 
 
 def is_seen(classes: ClassEvidence, posterior: np.ndarray, noun: Noun) -> bool:
-    """Return whether a region may show what a noun names; of words for people, whether it may show anybody."""
+    """Return whether a region may show what a noun names; of words for people, whether it may show anybody.
+
+    So it may if it is a kind that the classifier was not taught: it knows nothing of that.
+    """
     person = classes.tree.named("person")
     asked = person if person is not None and is_person(classes, noun) else noun
+    if asked.sort == "kind" and asked not in classes.kinds:
+        return True
     return bool(classes.probability(posterior, asked).max(initial=0.0) >= UNSEEN)
 
 

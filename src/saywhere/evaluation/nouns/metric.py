@@ -7,17 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-WAYS = ("decoder", "classes", "both", "caption")
-"""Whose nouns: of the decoder's phrases, of the classes, of phrases in which both compete, of the image's caption."""
-
 
 @dataclass(frozen=True)
 class NounResult:
     """Hold how often the noun of a region is right, given its box.
 
     Attributes:
-        objects: share of the boxes, for each of :data:`WAYS`; without the part ``classes`` only ``decoder``
-            and, with a captioner, ``caption``.
+        objects: share of the boxes, for each way: ``decoder``, its phrases; with the part ``classes`` also ``classes``
+            and ``both``, phrases in which they compete; with a captioner ``caption``, that of the image.
         kinds: mean over the kinds of the share of their boxes.
         by_kind: of each kind the number of boxes, and the share for each way.
     """

@@ -22,8 +22,9 @@ export function correct(classes, posteriors, words, {unseen, sure, listed}) {
   const things = [...new Set(found.sort((a, b) => b[1] - a[1]).map(([noun]) => noun))];
   if (!heads.length || !things.length) return words;
   const nouns = heads.map(({noun}) => noun), said = [...words];
-  const shown = (noun) => posteriors.some((row) => classes.probability(row, ofPeople(noun) ? person : noun) >= unseen);
-  const seen = nouns.map(shown);
+  const untaught = (noun) => noun.sort === "kind" && !classes.kinds.includes(noun); // of which nothing is known
+  const shown = (noun) => untaught(noun) || posteriors.some((row) => classes.probability(row, noun) >= unseen);
+  const seen = nouns.map((noun) => shown(ofPeople(noun) ? person : noun));
   for (let number = heads.length - 1; number >= 0; number--) {
     const head = heads[number], old = nouns[number];
     if (seen[number] || ofPeople(old)) continue;

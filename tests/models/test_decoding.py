@@ -219,6 +219,15 @@ def test_a_narrow_beam_keeps_the_best_so_far(seed, size, length_penalty):
         assert not log_probs[row == PAD].any()
 
 
+@given(seed=st.integers(0, 1000), words=st.sampled_from([20, 41, 300, 1000]), size=st.integers(2, 7))
+def test_the_likeliest_words_are_found_among_many_and_of_equal_ones_the_first(seed, words, size):
+    probabilities = np.random.default_rng(seed).integers(1, 50, words) / 1000
+    decoder = Chain(np.tile(probabilities, (START + 1, 1)))
+    found = search(decoder, ITEMS, DecodingConfig(max_words=1, beam_size=size)).token_ids[:, :, 0]
+    probabilities[list(decoder.never)] = 0
+    assert found.tolist() == [np.argsort(-probabilities, kind="stable")[:size].tolist()] * len(ITEMS)
+
+
 @pytest.mark.parametrize("beam_size", [1, 3])
 def test_batched_equals_one_at_a_time(beam_size):
     decoder, embeddings = lstm(3), rows(7, 0, 2.0)

@@ -157,8 +157,17 @@ def _penalty(lengths: np.ndarray, length_penalty: float) -> np.ndarray:
 
 
 def _largest(values: np.ndarray, count: int) -> np.ndarray:
-    """Return the places ``(N, count)`` of the largest of each row, best first; of equal ones the first."""
-    count = min(count, values.shape[1])
-    places = np.sort(np.argpartition(-values, count - 1, axis=1)[:, :count], axis=1)
-    order = np.argsort(-np.take_along_axis(values, places, axis=1), axis=1, kind="stable")
-    return np.take_along_axis(places, order, axis=1)
+    """Return the places ``(N, count)`` of the largest of each row, best first; of equal ones the first.
+
+    Each row is cut into parts: all that it has of the largest are at least as large as the ``count``-th largest of the
+    parts' maxima, as few others are.
+    """
+    rows, length = values.shape
+    count = min(count, length)
+    parts = min(length, 8 * count)
+    tops = values[:, : length // parts * parts].reshape(rows, parts, -1).max(axis=2)
+    places = np.empty((rows, count), np.int64)
+    for row, floor, found in zip(values, np.partition(tops, -count, axis=1)[:, -count], places, strict=True):
+        candidates = np.flatnonzero(~(row < floor))
+        found[:] = candidates[np.argsort(-row[candidates], kind="stable")[:count]]
+    return places

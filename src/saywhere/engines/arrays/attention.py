@@ -9,7 +9,7 @@ import numpy as np
 
 from saywhere.configs.captioner import CaptionerConfig
 from saywhere.engines.arrays.decoders import ArrayDecoder
-from saywhere.engines.arrays.layers import Gru, Linear, Weights, log_softmax
+from saywhere.engines.arrays.layers import Gru, Linear, Weights, WordVectors, log_softmax
 from saywhere.engines.engine import State
 from saywhere.text import START
 
@@ -43,11 +43,8 @@ class AttentionDecoder:
 
     def __init__(self, weights: Weights, config: CaptionerConfig) -> None:
         self.feedback, self.terms = config.feedback, config.terms
-        self.begin, self.words, self.gru = (
-            Linear(weights.below("begin")),
-            weights["words.weight"],
-            Gru(weights.below("gru")),
-        )
+        self.begin, self.gru = Linear(weights.below("begin")), Gru(weights.below("gru"))
+        self.words = WordVectors(weights)
         self.word_state = Linear(weights.below("word_state")) if "word-state" in self.terms else None
         self.word_region = Linear(weights.below("word_region")) if "word-region" in self.terms else None
         self.region_state = Linear(weights.below("region_state")) if "region-state" in self.terms else None
@@ -64,17 +61,17 @@ class AttentionDecoder:
             regions = np.zeros((1, regions.shape[1]), np.float32)
         if self.word_region is None:
             return _Table(count, regions)
-        scores = self.word_region(regions) @ self.words.T
+        scores = self.word_region(regions) @ self.words.columns
         peak = scores.max(axis=0)
         scores -= peak
         return _Table(count, regions, scores, peak, np.exp(scores), bool((-scores.min(axis=0) > LIMIT).any()))
 
     def word_scores(self, states: np.ndarray) -> np.ndarray:
         """Return the part of the score of words ``(K, V)`` in the states ``(K, H)``; the same for all images."""
-        word = np.zeros((len(states), self.words.shape[1]), np.float32)
+        word = np.zeros((len(states), self.words.size), np.float32)
         word = word if self.word_state is None else word + self.word_state(states)
         word = word if self.word_bias is None else word + self.word_bias
-        return word @ self.words.T
+        return word @ self.words.columns
 
     def region_scores(self, states: np.ndarray, table: _Table) -> np.ndarray:
         """Return the part of the score of regions ``(K, R)`` in the states ``(K, H)``."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from saywhere.engines.arrays.layers import BatchNorm, Gru, Linear, Lstm, Weights, log_softmax, relu
+from saywhere.engines.arrays.layers import BatchNorm, Gru, Linear, Lstm, Weights, WordVectors, log_softmax, relu
 from saywhere.engines.engine import State
 from saywhere.text import PAD, RESERVED, START, UNKNOWN
 
@@ -53,7 +53,7 @@ class GruDecoder(ArrayDecoder):
     """The encoder-decoder of Areas of Attention (Eqs. 1 to 3), see the torch class of that name."""
 
     def __init__(self, weights: Weights) -> None:
-        self.begin, self.words = Linear(weights.below("begin")), weights["words.weight"]
+        self.begin, self.words = Linear(weights.below("begin")), WordVectors(weights)
         self.gru, self.output = Gru(weights.below("gru")), Linear(weights.below("output"))
 
     def start(self, embeddings: np.ndarray) -> State:
@@ -63,7 +63,7 @@ class GruDecoder(ArrayDecoder):
     def step(self, token_ids: np.ndarray, state: State) -> tuple[np.ndarray, State]:
         """Return log-probabilities ``(N, V)`` of the word after ``token_ids (N,)``, and the next state."""
         h = self.gru.step(self.gru.inputs(self.words[token_ids]), state[0])
-        return log_softmax(self.output(h) @ self.words.T), (h,)
+        return log_softmax(self.output(h) @ self.words.columns), (h,)
 
 
 class RnnDecoder(ArrayDecoder):

@@ -158,6 +158,26 @@ class Linear:
         return y
 
 
+class WordVectors:
+    """Hold word vectors that are inputs and outputs of a decoder.
+
+    Attributes:
+        columns: ``(D, V)`` a word a column, of which products of few rows are more than twice as fast.
+    """
+
+    def __init__(self, weights: Weights) -> None:
+        self.columns = weights.transposed("words.weight")
+
+    @property
+    def size(self) -> int:
+        """D."""
+        return len(self.columns)
+
+    def __getitem__(self, token_ids: np.ndarray) -> np.ndarray:
+        """Return the vectors ``(N, D)`` of words ``(N,)``."""
+        return self.columns[:, token_ids].T
+
+
 class BatchNorm:
     """Normalise by stored statistics, ``(N, D)`` to ``(N, D)``; scale and shift may be missing."""
 

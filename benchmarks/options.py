@@ -19,9 +19,18 @@ import numpy as np
 import saywhere
 from saywhere.options import assignments
 
+SENTENCE = "a man in a red shirt and a dog on the grass"
+
+
+def ground(model: saywhere.Model, images: Any) -> object:
+    """Find three phrases in one image, or in each of a list."""
+    return model.ground(images, SENTENCE if isinstance(images, Path) else [SENTENCE] * len(images))
+
+
 QUESTIONS: dict[str, Callable[[saywhere.Model, Any], object]] = {
     "caption": lambda model, images: model.caption(images, attention=False),
     "describe": lambda model, images: model.describe(images),
+    "ground": ground,
     "embed": lambda model, images: model.embed(images),
 }
 

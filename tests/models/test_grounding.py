@@ -12,6 +12,8 @@ from photographs import noise, quarters
 from tiny_aligner import SENTENCES, aligner_model, tiny_aligner
 
 import saywhere
+from saywhere import boxes as geometry
+from saywhere.configs.aligner import GroundingConfig
 from saywhere.errors import UserError
 from saywhere.images import ImageError
 from saywhere.models.model import Model
@@ -99,6 +101,20 @@ def test_regions_may_earn_a_bonus_for_what_they_are():
     sized = tiny(size_bonus=2.0).align(IMAGES[0], SENTENCES[0], box).products
     given = plain.align(IMAGES[0], SENTENCES[0], box).products
     np.testing.assert_allclose(sized - given, [[0.0, 2 * math.log(0.25)]] * words, atol=1e-5, rtol=1e-4)
+
+
+def test_words_may_be_placed_in_regions_that_are_closer_together():
+    usual = tiny()
+    close = tiny(grounding={"nms_iou": 0.9})
+    np.testing.assert_array_equal(close.embed(IMAGES[0]).boxes, usual.embed(IMAGES[0]).boxes)
+    boxes = close.align(IMAGES[0], SENTENCES[0]).boxes
+    assert len(boxes) == len(usual.align(IMAGES[0], SENTENCES[0]).boxes)
+    overlaps = [
+        geometry.iou(b[1:], b[1:])[np.triu_indices(len(b) - 1, 1)] for b in (boxes, usual.embed(IMAGES[0]).boxes)
+    ]
+    assert overlaps[0].max() > 0.5 >= overlaps[1].max() - 1e-3
+    with pytest.raises(UserError, match="nms_iou is 1.5"):
+        GroundingConfig(nms_iou=1.5)
 
 
 def test_phrases_leave_as_regions_snippets_and_json():

@@ -11,6 +11,7 @@ from tiny_bundle import bundle_model
 
 import saywhere
 from saywhere import Regions, UserError
+from saywhere import boxes as geometry
 from saywhere.configs.aligner import GroundingConfig
 from saywhere.models.placing import Evidence, cut_phrases, noun_words
 
@@ -53,6 +54,21 @@ def test_what_is_known_of_a_phrase_is_weighed():
     other = replace(config, rare_presence=(0.0, 0.0, 0.0, 2.0))
     assert rare.presence(config).tolist() == both.presence(config).tolist()
     assert rare.presence(other) == pytest.approx([0.5, 1 / (1 + np.exp(-2))])
+
+
+def test_phrases_may_be_placed_in_more_regions_than_are_described():
+    plain, more = model(), model(nms_iou=0.95)
+    seen = [m.placer().evidence(m.encode(IMAGE), PHRASES).regions for m in (plain, more)]
+    usual = plain.describe(IMAGE)
+    np.testing.assert_array_equal(seen[0].boxes, usual.boxes)
+    np.testing.assert_array_equal(more.describe(IMAGE).boxes, usual.boxes)
+    assert len(seen[1]) > len(usual)
+    overlaps = geometry.iou(seen[1].boxes, seen[1].boxes)[np.triu_indices(len(seen[1]), 1)]
+    assert 0.5 < overlaps.max() <= 0.95
+    assert (
+        model(nms_iou=0.95).ground(IMAGE, PHRASES, BOXES).boxes.tolist()
+        == plain.ground(IMAGE, PHRASES, BOXES).boxes.tolist()
+    )
 
 
 def test_a_phrase_below_the_threshold_is_not_found():

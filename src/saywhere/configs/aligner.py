@@ -34,6 +34,10 @@ class GroundingConfig(Config):
     """Say how phrases are placed, and when they count as found; ``saywhere calibrate`` chooses the weights.
 
     Attributes:
+        nms_iou: phrases are placed in regions none of which overlaps a better one by more than this. It stands in the
+            place of the dense captioner's ``final_nms`` and ``repeat_nms``, with which a thing is described once, and
+            of the aligner's ``proposals.nms_iou``, with which images are ranked: of boxes that are closer together one
+            fits better. None leaves them.
         score_weight: of the log-probability that a region is there, beside that of the phrase for it; both are the
             dense captioner's.
         kind_weight: of the log-probability, by the classes, that a region is of the kind that a phrase names. It is
@@ -50,6 +54,7 @@ class GroundingConfig(Config):
             by the same command. None says nothing.
     """
 
+    nms_iou: float | None = None
     score_weight: float = 1.0
     kind_weight: float = 0.0
     rare: int = 20
@@ -62,7 +67,7 @@ class GroundingConfig(Config):
 
     def __post_init__(self) -> None:
         self.require_at_least(0, "score_weight", "kind_weight", "rare", "rare_kind_weight")
-        self.require_share("threshold")
+        self.require_share("threshold", *(() if self.nms_iou is None else ("nms_iou",)))
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from saywhere.evaluation.region_store import REGIONS, ArrayStore
 from saywhere.evaluation.session import Session
 from saywhere.images import LoadedImage
 from saywhere.inference import Source
+from saywhere.models import grounding
 from saywhere.models.grounding import ImageVectors
 from saywhere.models.model import Model
 
@@ -31,7 +32,12 @@ class VectorStore(ArrayStore):
 
 
 def embed_images(
-    model: Model, session: Session, sources: Sequence[Source], facts: Mapping[str, object], regions: int | None
+    model: Model,
+    session: Session,
+    sources: Sequence[Source],
+    facts: Mapping[str, object],
+    regions: int | None,
+    placing: bool = False,
 ) -> list[ImageVectors]:
     """Return the vectors of all images that can be read; those of an earlier run are taken over.
 
@@ -41,15 +47,17 @@ def embed_images(
         sources: the images.
         facts: what the images depend on, such as the data set.
         regions: at most so many beside the whole image, instead of the model's own number.
+        placing: words are to be placed in them.
 
     Raises:
         UserError: no image can be read, or ``out`` has the vectors of another run.
     """
+    aligner = model.require("aligner", "embed images")
     session.resume({"model": model.engine.vectors_digest(), **facts, "regions": regions}, REGIONS)
     store = VectorStore(session.out / REGIONS)
 
     def ask(images: list[LoadedImage], _: list[np.ndarray] | None) -> list[ImageVectors]:
-        return model.embed(images, regions=regions)
+        return grounding.embed_images(aligner, model.encode(images), None, regions, placing)
 
     seen = session.each(ask, sources, store, store.save, long_side=model.long_side)
     return [store.load(source.name) for source in seen]

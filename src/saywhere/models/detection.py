@@ -81,6 +81,7 @@ def detect(
     encodings: Sequence[Encoding],
     boxes: Sequence[ArrayLike] | None = None,
     proposals: Sequence[np.ndarray] | None = None,
+    nms_iou: float | None = None,
 ) -> list[Detections]:
     """Return the regions of each image, or those in ``boxes``, described but neither calibrated nor ranked.
 
@@ -91,6 +92,7 @@ def detect(
         encodings: of the images.
         boxes: of each image ``(N, 4)`` in its pixels: describe just these, in this order.
         proposals: of each image boxes in pixels of the network's input, in place of the localization layer's.
+        nms_iou: of the final suppression, in place of ``final_nms``.
 
     Raises:
         UserError: boxes of another shape, or outside their image.
@@ -101,7 +103,8 @@ def detect(
             proposals = [propose_boxes(encoding, settings, coder)[0] for encoding in encodings]
         outputs = detector.region_head([e.maps for e in encodings], proposals)
         triples = zip(encodings, proposals, outputs, strict=True)
-        kept = [select(detector.box_coder, *triple, detector.config.final_nms) for triple in triples]
+        overlap = detector.config.final_nms if nms_iou is None else nms_iou
+        kept = [select(detector.box_coder, *triple, overlap) for triple in triples]
     else:
         given = [e.check(b) for e, b in zip(encodings, boxes, strict=True)]
         inputs = [e.to_input(b) for e, b in zip(encodings, given, strict=True)]
@@ -135,6 +138,7 @@ def describe(
     top: int | None = None,
     threshold: float | None = None,
     classes: ClassEvidence | None = None,
+    nms_iou: float | None = None,
 ) -> list[Regions]:
     """Return the regions of images: found and ranked, or those in ``boxes`` in their order.
 
@@ -143,6 +147,8 @@ def describe(
         top: at most this many regions, best first.
         threshold: only regions with at least this score.
         classes: whose nouns compete with the decoder's, if the configuration says so.
+        nms_iou: regions that overlap a better one by more than this are left out, and no others, in place of the
+            configuration's ``final_nms`` and ``repeat_nms``.
 
     Raises:
         UserError: as :func:`detect`, ``boxes`` together with ``top`` or ``threshold``, or a negative ``top``.
@@ -152,7 +158,7 @@ def describe(
     if boxes is not None and (top is not None or threshold is not None):
         raise UserError("top and threshold choose among the boxes that are found; given boxes are all described")
     config = detector.config
-    found = detect(detector, encodings, boxes)
+    found = detect(detector, encodings, boxes, nms_iou=nms_iou)
     if classes is not None and config.nouns:
         posteriors = classes.posteriors(encodings, [each.boxes for each in found], [each.embeddings for each in found])
         settings = config.noun_calibration, config.noun_threshold
@@ -163,7 +169,8 @@ def describe(
     regions = [each.regions(config.calibration) for each in found]
     if boxes is not None:
         return regions
-    return [r[rank(r, config.repeat_nms, threshold, top)] for r in regions]
+    repeat_nms = config.repeat_nms if nms_iou is None else None
+    return [r[rank(r, repeat_nms, threshold, top)] for r in regions]
 
 
 def rank(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -156,6 +156,7 @@ def embed_images(
     encodings: Sequence[Encoding],
     boxes: Sequence[ArrayLike] | None = None,
     limit: int | None = None,
+    placing: bool = False,
 ) -> list[ImageVectors]:
     """Return the regions of images and their vectors (Eq. 1).
 
@@ -164,6 +165,7 @@ def embed_images(
         encodings: of the images.
         boxes: of each image ``(N, 4)`` in its pixels: use these regions and the whole image.
         limit: at most this many regions beside the whole image, instead of the configuration's.
+        placing: words are to be placed in them; see :class:`saywhere.configs.aligner.GroundingConfig`.
 
     Raises:
         UserError: boxes of another shape, or outside their image; or a negative ``limit``.
@@ -171,7 +173,7 @@ def embed_images(
     if limit is not None and limit < 0:
         raise UserError(f"regions is at least 0, not {limit}")
     if boxes is None:
-        found = [_regions(aligner.config, encoding, limit) for encoding in encodings]
+        found = [_regions(aligner.config, encoding, limit, placing) for encoding in encodings]
         given = [e.to_image(b) for e, (b, _) in zip(encodings, found, strict=True)]
     else:
         given = [e.check(b) for e, b in zip(encodings, boxes, strict=True)]
@@ -190,10 +192,15 @@ def _whole_first(boxes: np.ndarray, width: int, height: int) -> np.ndarray:
     return np.concatenate((np.array([[0, 0, width, height]], np.float32), boxes))
 
 
-def _regions(config: AlignerConfig, encoding: Encoding, limit: int | None) -> tuple[np.ndarray, np.ndarray]:
+def _regions(
+    config: AlignerConfig, encoding: Encoding, limit: int | None, placing: bool
+) -> tuple[np.ndarray, np.ndarray]:
     if config.regions == "whole":
         return np.zeros((0, 4), np.float32), np.zeros(0, np.float32)
-    return propose_boxes(encoding, config.proposals, BoxCoder(), limit)
+    settings = config.proposals
+    if placing and config.grounding.nms_iou is not None:
+        settings = replace(settings, nms_iou=config.grounding.nms_iou)
+    return propose_boxes(encoding, settings, BoxCoder(), limit)
 
 
 def embed_texts(aligner: Aligner, texts: Sequence[str]) -> list[TextVectors]:

@@ -289,7 +289,7 @@ class Model:
         aligner = self.require("aligner", "align words with regions")
 
         def ask(encodings: list[Encoding], texts: list[str], given: list[Any] | None) -> list[Alignment]:
-            embedded = grounding.embed_images(aligner, encodings, given, regions)
+            embedded = grounding.embed_images(aligner, encodings, given, regions, placing=True)
             return [grounding.align(aligner, image, text, beta) for image, text in zip(embedded, texts, strict=True)]
 
         return answer(ask, self._encode, images, sentences, boxes)

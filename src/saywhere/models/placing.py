@@ -170,7 +170,7 @@ class Placer:
             image = None if self.aligner is None else embed_images(self.aligner, [encoding])[0]
         else:
             assert self.aligner is not None
-            image = embed_images(self.aligner, [encoding], None if boxes is None else [boxes], limit)[0]
+            image = embed_images(self.aligner, [encoding], None if boxes is None else [boxes], limit, placing=True)[0]
             regions = Regions(image.width, image.height, image.boxes, image=image.name)
             fits = word_fits(self.aligner, image, texts)
         kinds, named = np.zeros((len(regions), len(phrases)), np.float32), np.zeros(len(phrases), bool)
@@ -187,7 +187,8 @@ class Placer:
         self, encoding: Encoding, phrases: Sequence[str], boxes: ArrayLike | None, limit: int | None
     ) -> tuple[Regions, np.ndarray]:
         assert self.detector is not None
-        regions = detection.describe(self.detector, [encoding], None if boxes is None else [boxes], limit)[0]
+        given = None if boxes is None else [boxes]
+        regions = detection.describe(self.detector, [encoding], given, limit, nms_iou=self.config.nms_iou)[0]
         if not len(regions):
             raise UserError(f"{encoding.name}: the model finds no region in it")
         return regions, score_regions(self.detector.decoder, self.detector.vocabulary, regions, phrases).joint

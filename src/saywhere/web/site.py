@@ -224,12 +224,12 @@ def _facts(bundle: Bundle, parts: list[str]) -> dict[str, Any]:
 
 
 def _grounding(bundle: Bundle) -> dict[str, Any]:
-    """How much the classes count where a phrase is placed, and the words that are not rare."""
+    """How phrases are placed, and the words that are not rare."""
     from saywhere.configs.aligner import GroundingConfig
 
     aligner = bundle.configs.get("aligner")
     config = GroundingConfig() if aligner is None else aligner.grounding
     words = bundle.vocabularies["densecap" if aligner is None else "aligner"].counts
     common = [word for word, count in words.items() if count >= config.rare]
-    weights = {name: getattr(config, name) for name in ("score_weight", "kind_weight", "rare_kind_weight")}
-    return weights | {"common": common}
+    options = {name: getattr(config, name) for name in ("nms_iou", "score_weight", "kind_weight", "rare_kind_weight")}
+    return options | {"common": common}

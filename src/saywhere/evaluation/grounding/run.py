@@ -20,7 +20,9 @@ from saywhere.evaluation.grounding.presence import PresenceResult
 from saywhere.evaluation.grounding.report import write_grounding_report
 from saywhere.evaluation.region_store import REGIONS, RegionStore
 from saywhere.evaluation.session import Session, image_name
+from saywhere.images import LoadedImage
 from saywhere.inference import Source
+from saywhere.models import detection
 from saywhere.models.grounding import ImageVectors, align, region_bonus
 from saywhere.models.model import Model
 from saywhere.models.phrase_scores import score_regions
@@ -79,18 +81,24 @@ def run(
 
 
 def _views_of_aligner(model: Model, session: Session, sources: Sequence[Source], limit: int | None) -> list[View]:
-    facts = {"data": str(session.data), "split": session.split, "part": "aligner"}
     aligner = model.require("aligner", "place phrases")
-    return [AlignerView(aligner, image) for image in embed_images(model, session, sources, facts, limit)]
+    nms_iou = aligner.config.grounding.nms_iou
+    facts = {"data": str(session.data), "split": session.split, "part": "aligner", "nms_iou": nms_iou}
+    images = embed_images(model, session, sources, facts, limit, placing=True)
+    return [AlignerView(aligner, image) for image in images]
 
 
 def _views_of_detector(model: Model, session: Session, sources: Sequence[Source], limit: int | None) -> list[View]:
-    facts = {"data": str(session.data), "split": session.split, "part": "densecap"}
+    detector = model.require("densecap", "place phrases")
+    nms_iou = model.placer("densecap").config.nms_iou
+    facts = {"data": str(session.data), "split": session.split, "part": "densecap", "nms_iou": nms_iou}
     session.resume({"model": model.digest(), **facts, "regions": limit}, REGIONS)
-    store, detector = RegionStore(session.out / REGIONS), model.require("densecap", "place phrases")
-    seen = session.each(
-        lambda images, _: model.describe(images, top=limit), sources, store, store.save, long_side=model.long_side
-    )
+    store = RegionStore(session.out / REGIONS)
+
+    def describe(images: list[LoadedImage], _: list[np.ndarray] | None) -> list[Regions]:
+        return detection.describe(detector, model.encode(images), top=limit, nms_iou=nms_iou)
+
+    seen = session.each(describe, sources, store, store.save, long_side=model.long_side)
     return [DetectorView(detector, store.load(source.name)) for source in seen]
 
 

@@ -13,10 +13,11 @@ export class Detector {
     [this.first, this.second, this.score, this.offset] = ["layers.1", "layers.4", "score", "offset"].map(head);
   }
 
-  // The regions of an image, or these boxes in its pixels: [{box, logit, caption, sure}], and their embeddings.
-  detect(image, given = null) {
+  // The regions of an image, or these boxes in its pixels: [{box, logit, caption, sure}], and their embeddings. Of those
+  // that overlap by more than an IoU of most only the best is kept.
+  detect(image, given = null, most = this.config.final_nms) {
     const {proposals, embeddings, logits} = this.look(image, given);
-    const {boxes, rows} = given ? {boxes: given, rows: given.map((_, i) => i)} : this.select(image, proposals, embeddings, logits);
+    const {boxes, rows} = given ? {boxes: given, rows: given.map((_, i) => i)} : this.select(image, proposals, embeddings, logits, most);
     const chosen = embeddings.pick(rows);
     const sentences = decode(this.decoder, chosen, this.config.decoding);
     const regions = rows.map((row, i) => ({
@@ -54,13 +55,13 @@ export class Detector {
   }
 
   // The final boxes in pixels of the image, and the numbers of their proposals.
-  select(image, proposals, embeddings, logits) {
+  select(image, proposals, embeddings, logits, most) {
     const offsets = linear(embeddings, this.offset);
     const boxes = proposals.map((proposal, i) => {
       const box = decodeBox(proposal, offsets.row(i), this.config.max_log_scale);
       return clip(scale(box, image.width / image.inputWidth, image.height / image.inputHeight), image.width, image.height);
     });
-    const rows = suppress(boxes, logits, this.config.final_nms).filter((row) => {
+    const rows = suppress(boxes, logits, most).filter((row) => {
       const [x1, y1, x2, y2] = boxes[row];
       return x2 > x1 && y2 > y1;
     });
@@ -68,8 +69,8 @@ export class Detector {
   }
 
   // The numbers of the regions to keep, best first; of those that overlap and are called alike the best.
-  rank(regions, captions) {
-    const most = this.config.repeat_nms ?? 1, kept = [];
+  rank(regions, captions, repeatNms = this.config.repeat_nms) {
+    const most = repeatNms ?? 1, kept = [];
     for (const number of best(regions.map(({score}) => score))) {
       const repeats = (other) => captions[other] === captions[number] && iou(regions[number].box, regions[other].box) > most;
       if (!kept.some(repeats)) kept.push(number);

@@ -134,8 +134,9 @@ export class Model {
   // The region of each phrase of a text: the likeliest to be there, to be called so, and to be of that kind.
   async ground(image, {text: sentence}) {
     const [detector, classes, chunker, tree] = await Promise.all([this.detector(), this.classes(), this.chunker(), this.tree()]);
-    const {regions, embeddings} = (image.found ??= detector.detect(image));
-    const rows = detector.rank(regions, regions.map(({caption}) => caption));
+    const {nms_iou: most, score_weight: scoreWeight} = this.info.grounding;
+    const {regions, embeddings} = most === null ? (image.found ??= detector.detect(image)) : (image.near ??= detector.detect(image, null, most));
+    const rows = detector.rank(regions, regions.map(({caption}) => caption), most === null ? undefined : null);
     if (!rows.length) throw new Error("the model finds no region in it");
     const kept = embeddings.pick(rows);
     image.scorer ??= new PhraseScorer(detector.decoder, kept);
@@ -146,7 +147,6 @@ export class Model {
       const tokens = detector.vocabulary.encode(phrase);
       if (tokens.length > LONGEST) throw new Error(`a phrase has ${tokens.length} words; ${LONGEST} are the most`);
       const logs = image.scorer.score(tokens), weight = this.kindWeight(tree, phrase);
-      const {score_weight: scoreWeight} = this.info.grounding;
       const fits = rows.map((row, i) => {
         const kind = nouns[p] ? Math.log(Math.max(classes.probability(image.posteriors[i], nouns[p]), LEAST)) : 0;
         return logs[i] + scoreWeight * Math.log(regions[row].score) + weight * kind;

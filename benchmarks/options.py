@@ -23,7 +23,7 @@ SENTENCE = "a man in a red shirt and a dog on the grass"
 
 
 def ground(model: saywhere.Model, images: Any) -> object:
-    """Find three phrases in one image, or in each of a list."""
+    """Find four phrases in one image, or in each of a list."""
     return model.ground(images, SENTENCE if isinstance(images, Path) else [SENTENCE] * len(images))
 
 

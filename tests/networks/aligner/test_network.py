@@ -89,6 +89,15 @@ def test_it_learns_a_few_images_by_heart():
     assert output.scores.argmax(dim=1).tolist() == output.scores.argmax(dim=0).tolist() == [0, 1, 2, 3]
 
 
+def test_a_feature_of_zero_gives_the_trunk_a_finite_gradient():
+    network = tiny_aligner(signed_sqrt=True).train()
+    rows = features(network)[0][0][0].detach().clone()
+    rows[:, 0] = 0
+    rows.requires_grad_()
+    network.embed_regions([rows])[0].pow(2).sum().backward()
+    assert torch.isfinite(rows.grad).all() and rows.grad.abs().sum() > 0
+
+
 @torch.no_grad()
 def test_it_shares_the_trunk_of_a_densecap():
     densecap = tiny_model(seed=3)

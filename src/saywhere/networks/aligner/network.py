@@ -142,7 +142,7 @@ class Aligner(nn.Module):
         counts = [len(rows) for rows in features]
         flat = torch.cat(list(features)).float()
         if self.config.signed_sqrt:
-            flat = flat.sign() * flat.abs().sqrt()
+            flat = flat.sign() * flat.abs().clamp(min=1e-6).sqrt()  # the root has no gradient at 0
         flat = self.standardise(flat)
         parts = [project(self.feature_dropout(flat)) for project in self.projects]
         vectors = _side_by_side(parts, self.config.normalize != "none")

@@ -1,8 +1,10 @@
-"""The mean of the weights after several epochs, in the place of those after the last one."""
+"""Means of weights over several epochs or steps, in the place of those after the last one."""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import lightning.pytorch as lightning
@@ -64,3 +66,47 @@ class AverageWeights(lightning.Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore what ``last.ckpt`` stored."""
         self._before.extend(state_dict["before"])
+
+
+class MovingAverage:
+    """Hold the exponential moving average of weights, which generalises better than the weights of any one step.
+
+    Args:
+        tensors: weights, and the statistics of normalisation, by name; they are changed in place.
+        decay: what stays of the average at each step; at first less does.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor], decay: float = 0.98):
+        self._tensors, self._decay, self._steps = dict(tensors), decay, 0
+        self._mean = {name: tensor.detach().clone() for name, tensor in self._tensors.items()}
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Take the weights after one more step in."""
+        self._steps += 1
+        decay = min(self._decay, (1 + self._steps) / (10 + self._steps))
+        for name, tensor in self._tensors.items():
+            self._mean[name].lerp_(tensor, 1 - decay)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Put the average in the place of the weights for a while."""
+        with torch.no_grad():
+            now = {name: tensor.clone() for name, tensor in self._tensors.items()}
+            self._copy(self._mean)
+            try:
+                yield
+            finally:
+                self._copy(now)
+
+    def _copy(self, source: Mapping[str, Tensor]) -> None:
+        for name, tensor in self._tensors.items():
+            tensor.copy_(source[name])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the average, and of how many steps."""
+        return {"mean": self._mean, "steps": self._steps}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what :meth:`state_dict` returned."""
+        self._mean, self._steps = dict(state["mean"]), state["steps"]

@@ -167,7 +167,7 @@ def fit(
     if not vocabulary.counts:
         raise UserError(f"no kind has {LEAST} boxes: phrases of boxes name the kinds of things that are taught")
     network = build_network(trunk_of, vocabulary, config)
-    evidence = ClassEvidence(_Published(network))
+    evidence = ClassEvidence(PublishedEvidence(network))
     allowed = torch.from_numpy(allowed_groups(tree, evidence.kinds, evidence.groups))[torch.from_numpy(boxes.nouns)]
     held = boxes.held_out
     classes = _class_logits(network, boxes.features)
@@ -199,7 +199,7 @@ def build_network(trunk_of: str | Path, vocabulary: Vocabulary, config: ClassesC
     return network.eval()
 
 
-class _Published:
+class PublishedEvidence:
     """A network as :class:`ClassEvidence` takes it, for its kinds and groups."""
 
     def __init__(self, network: RegionClassifier) -> None:

@@ -113,6 +113,21 @@ def test_models_whose_end_cannot_be_trained_are_refused(root: Path, sources: Sou
         train_together(part, sources, root / "none", dataclasses.replace(options, precision="8"))
 
 
+def test_data_that_teach_nothing_and_losses_that_are_no_numbers_are_refused(
+    root: Path, model: Path, sources: Sources, options: Options
+) -> None:
+    names, plain = (root / "names.jsonl",), dataclasses.replace(options, validation=None)
+    with pytest.raises(UserError, match="no image of the split train teaches the aligner"):
+        train_together(model, dataclasses.replace(sources, sentences=names), root / "none", plain)
+    parts = tiny_parts()
+    with torch.no_grad():
+        parts["aligner"].projects[0].bias.fill_(torch.nan)
+    broken = checkpoint.save(parts, root / "broken")
+    with pytest.raises(UserError, match="the loss of the aligner is nan in epoch 1"):
+        train_together(broken, sources, root / "none", plain)
+    assert not (root / "none").exists()
+
+
 def test_a_task_counts_by_its_weight_whatever_the_size_of_its_gradient() -> None:
     end = BackboneEnd(tiny_parts()["densecap"].trunk)
     channels = end.trunk.backbone.channels[1]

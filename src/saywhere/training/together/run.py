@@ -107,8 +107,8 @@ def train_together(
         the folder of the model, which has no classes: they are to be taught anew on this backbone.
 
     Raises:
-        UserError: the model lacks a part, or its backbone is none whose end can be trained; wrong data; a full disk; or
-            ``out`` holds another run.
+        UserError: the model lacks a part, or its backbone is none whose end can be trained; wrong data; a full disk; a
+            loss that is not finite; or ``out`` holds another run.
     """
     if options.precision not in ("32", "bf16"):
         raise UserError(f"precision is 32 or bf16, not {options.precision!r}")
@@ -148,6 +148,9 @@ class _Run:
         self.parts = [task for task in self.tasks if isinstance(task, PartTask)]
         kinds = KindsTask(networks["classes"], self.end, names)
         self.tasks.append(kinds)
+        for task in self.tasks:
+            if not task.samples:
+                raise UserError(f"no image of the split {options.split} teaches the {task.name}")
         main = {image: sample for task in self.parts for image, sample in task.samples.items()}
         only = {image: sample for image, sample in kinds.samples.items() if image not in main}
         held = {image: sample for task in self.parts for image, sample in task.validation.items()}
@@ -207,6 +210,8 @@ class _Run:
                 with self._precision():
                     found = task.losses(shared.images(chosen), [seen[i][0] for i in chosen], random, generator)
                     loss = torch.stack(list(found.values())).sum()
+                if not math.isfinite(loss.item()):
+                    raise UserError(f"the loss of the {task.name} is {loss.item()} in epoch {self.epoch + 1}")
                 loss.backward()
                 if _clip(task.parameters(), settings.clip):
                     optimizer.step()

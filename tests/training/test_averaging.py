@@ -79,3 +79,13 @@ def test_a_moving_average_stands_in_for_a_while() -> None:
     resumed.load_state_dict(average.state_dict())
     with resumed.applied():
         torch.testing.assert_close(other["a"], torch.full((2,), expected))
+
+
+def test_a_share_of_the_first_weights_stays() -> None:
+    weights = {"a": torch.zeros(2)}
+    average = MovingAverage(weights, decay=0.0, share=0.25)
+    weights["a"].fill_(4.0)
+    average.update()
+    with average.applied():
+        assert weights["a"].tolist() == [1.0, 1.0]
+    assert weights["a"].tolist() == [4.0, 4.0]

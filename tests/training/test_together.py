@@ -109,6 +109,8 @@ def test_models_whose_end_cannot_be_trained_are_refused(root: Path, sources: Sou
         train_together(part, sources, root / "none", options)
     with pytest.raises(UserError, match="with several maps and their last layer only"):
         last_stages(tiny_model().trunk)
+    with pytest.raises(UserError, match="share is above 0 and at most 1, not 2"):
+        train_together(part, sources, root / "none", dataclasses.replace(options, share=2.0))
     with pytest.raises(UserError, match="precision is 32 or bf16, not '8'"):
         train_together(part, sources, root / "none", dataclasses.replace(options, precision="8"))
 

@@ -34,6 +34,9 @@ def train_together(
         help="Split of the first data sets that chooses the epoch.",
         show_default="the last epoch",
     ),
+    share: float = typer.Option(
+        0.5, metavar="SHARE", help="Of the new weights in what is kept; the rest are those of --model."
+    ),
     cache: Path = typer.Option(
         Path("cache/front"), metavar="FOLDER", help="Folder of the maps that are computed once."
     ),

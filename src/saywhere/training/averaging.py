@@ -74,11 +74,14 @@ class MovingAverage:
     Args:
         tensors: weights, and the statistics of normalisation, by name; they are changed in place.
         decay: what stays of the average at each step; at first less does.
+        share: of the average in what :meth:`applied` gives; the rest are the weights of the beginning (Wortsman et al.,
+            Robust fine-tuning of zero-shot models, 2022).
     """
 
-    def __init__(self, tensors: Mapping[str, Tensor], decay: float = 0.98):
-        self._tensors, self._decay, self._steps = dict(tensors), decay, 0
-        self._mean = {name: tensor.detach().clone() for name, tensor in self._tensors.items()}
+    def __init__(self, tensors: Mapping[str, Tensor], decay: float = 0.98, share: float = 1.0):
+        self._tensors, self._decay, self._share, self._steps = dict(tensors), decay, share, 0
+        self._first = {name: tensor.detach().clone() for name, tensor in self._tensors.items()}
+        self._mean = {name: tensor.clone() for name, tensor in self._first.items()}
 
     @torch.no_grad()
     def update(self) -> None:
@@ -93,7 +96,7 @@ class MovingAverage:
         """Put the average in the place of the weights for a while."""
         with torch.no_grad():
             now = {name: tensor.clone() for name, tensor in self._tensors.items()}
-            self._copy(self._mean)
+            self._copy({name: first.lerp(self._mean[name], self._share) for name, first in self._first.items()})
             try:
                 yield
             finally:

@@ -69,6 +69,7 @@ class Options:
         batch: of these images a step, and beside them a quarter as many that have only names.
         validation: split of the first data sets for sentences and boxes that chooses the epoch; None for the last one.
         limit: at most so many of its images.
+        share: of the new weights in what is kept; the rest are those of the model that the run began with.
         cache: folder of the maps.
         seed: of all that is random.
         device: where it runs.
@@ -80,6 +81,7 @@ class Options:
     batch: int = 128
     validation: str | None = None
     limit: int = 200
+    share: float = 0.5
     cache: Path = Path("cache/front")
     seed: int = 0
     device: str = "cpu"
@@ -93,8 +95,8 @@ def train_together(
 
     The maps of the stages before are computed once. Each step the last stages turn them into the coarsest map, every
     part learns from it by its own losses and with its own optimiser, and the sum of what they want changed in the map,
-    each divided by its usual size, trains the last stages. What is kept is the moving average of all weights, after
-    the epoch whose validation losses, as shares of those before training, have the smallest mean.
+    each divided by its usual size, trains the last stages. What is kept are weights between those of the beginning and
+    their moving average, after the epoch whose validation losses, as shares of those before, have the smallest mean.
 
     Args:
         model: with a dense captioner, an aligner, a captioner and classes.
@@ -110,6 +112,8 @@ def train_together(
         UserError: the model lacks a part, or its backbone is none whose end can be trained; wrong data; a full disk; a
             loss that is not finite; or ``out`` holds another run.
     """
+    if not 0 < options.share <= 1:
+        raise UserError(f"share is above 0 and at most 1, not {options.share:g}")
     if options.precision not in ("32", "bf16"):
         raise UserError(f"precision is 32 or bf16, not {options.precision!r}")
     networks: Any = checkpoint.load_networks(model, options.device, changes)
@@ -164,7 +168,8 @@ class _Run:
         self.optimizers = {task.name: _optimizer(task.parameters(), SETTINGS[task.name]) for task in self.tasks}
         self.optimizers["backbone"] = _optimizer(self.end.parameters(), END)
         self.epoch, self.best, self.before = 0, math.inf, dict[str, float]()
-        self.average = MovingAverage({k: v for k, v in self._state().items() if v.is_floating_point()})
+        weights = {name: tensor for name, tensor in self._state().items() if tensor.is_floating_point()}
+        self.average = MovingAverage(weights, share=options.share)
 
     @property
     def plan(self) -> list[tuple[np.ndarray, np.ndarray]]:

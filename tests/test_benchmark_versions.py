@@ -1,0 +1,39 @@
+"""The benchmark of two checkouts: both are run, and what is no checkout is refused; times are not judged."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from photographs import noise
+
+ROOT = Path(__file__).parents[1]
+
+
+def run(*words: object) -> subprocess.CompletedProcess[str]:
+    script = ROOT / "benchmarks" / "versions.py"
+    return subprocess.run([sys.executable, script, *map(str, words)], capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("question", ["caption", "ground"])
+def test_two_checkouts_are_compared(question: str, tmp_path: Path) -> None:
+    images = [tmp_path / f"{number}.png" for number in range(2)]
+    for number, image in enumerate(images):
+        noise(64, 64, seed=number).save(image)
+    done = run(ROOT, *images, "--question", question, "--rounds", 1, "--batch", 2)
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.splitlines()
+    assert first.startswith(f"{question}, batch 2: {ROOT} ") and second.startswith("here it takes ")
+
+
+def test_what_is_missing_or_broken_is_one_line(tmp_path: Path) -> None:
+    image = tmp_path / "a.png"
+    noise(64, 64).save(image)
+    assert "is no checkout of saywhere" in run(tmp_path, image).stderr
+    assert "no such file: " in run(ROOT, tmp_path / "b.png").stderr
+    (tmp_path / "src" / "saywhere").mkdir(parents=True)
+    (tmp_path / "src" / "saywhere" / "__init__.py").write_text("raise RuntimeError('an old mistake')")
+    done = run(tmp_path, image, "--rounds", 1)
+    assert done.returncode == 1 and done.stderr == f"error: {tmp_path}: RuntimeError: an old mistake\n"

@@ -261,17 +261,15 @@ class _Run:
             losses = self.validate()
             shares = [value / self.before[name] for name, value in losses.items()]
             value = float(np.mean(shares)) if shares else -float(self.epoch)
+            terms = "  ".join(f"{name} {loss:.4f} ({self.before[name]:.4f} before)" for name, loss in losses.items())
             better, self.best = value < self.best, min(value, self.best)
             if better:
-                text = ", ".join(f"{name} {loss:.4f} ({self.before[name]:.4f} before)" for name, loss in losses.items())
-                card = (
-                    f"# {', '.join(PARTS)}\n\nTrained together, after epoch {self.epoch}. Validation losses: {text}\n"
-                )
+                found = f" Validation losses: {terms}." if losses else ""
+                card = f"# {', '.join(PARTS)}\n\nTrained together, after epoch {self.epoch}.{found}\n"
                 checkpoint.save(self.networks, self.out / "model", card, "parts trained together")
-        terms = "  ".join(f"{name} {loss:.4f}" for name, loss in losses.items())
-        print(
-            f"epoch {self.epoch}/{self.options.epochs}: {terms}{' (best so far)' * better}", file=sys.stderr, flush=True
-        )
+        if losses:
+            mark = " (best so far)" if better else ""
+            print(f"epoch {self.epoch}/{self.options.epochs}: {terms}{mark}", file=sys.stderr, flush=True)
         write_atomically(self.out / "last.ckpt", lambda stream: torch.save(self.state_dict(), stream))
 
     def resume(self) -> None:

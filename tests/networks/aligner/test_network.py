@@ -99,6 +99,18 @@ def test_a_feature_of_zero_gives_the_trunk_a_finite_gradient():
 
 
 @torch.no_grad()
+def test_features_near_zero_have_their_root():
+    network = tiny_aligner(signed_sqrt=True)
+    rows = torch.zeros(2, features(network)[0][0][0].shape[1])
+    rows[1, 0] = -1e-8
+    root = torch.zeros_like(rows)
+    root[1, 0] = -1e-4
+    plain = tiny_aligner(signed_sqrt=False)
+    plain.load_state_dict(network.state_dict())
+    torch.testing.assert_close(network.embed_regions([rows])[0], plain.embed_regions([root])[0], rtol=0, atol=1e-6)
+
+
+@torch.no_grad()
 def test_it_shares_the_trunk_of_a_densecap():
     densecap = tiny_model(seed=3)
     network = Aligner(tiny_aligner_config(), tiny_aligner().vocabulary, trunk=densecap.trunk)

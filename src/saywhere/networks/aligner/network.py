@@ -22,6 +22,9 @@ from saywhere.networks.vision.region_features import RegionExtractor, feature_si
 from saywhere.networks.vision.trunk import Trunk, build_trunk
 from saywhere.text import END, PAD, UNKNOWN, Vocabulary
 
+FLAT = 1e-6
+"""Below this size of a feature its square root has no gradient."""
+
 
 class Aligner(nn.Module):
     """Put regions and words into one space.
@@ -142,7 +145,7 @@ class Aligner(nn.Module):
         counts = [len(rows) for rows in features]
         flat = torch.cat(list(features)).float()
         if self.config.signed_sqrt:
-            flat = flat.sign() * flat.abs().clamp(min=1e-6).sqrt()  # the root has no gradient at 0
+            flat = _signed_sqrt(flat)
         flat = self.standardise(flat)
         parts = [project(self.feature_dropout(flat)) for project in self.projects]
         vectors = _side_by_side(parts, self.config.normalize != "none")
@@ -181,6 +184,12 @@ def _text_encoder(config: AlignerConfig, words: int, dim: int) -> TextEncoder | 
     return TextEncoder(
         words, config.word_size, config.hidden_size, dim, config.cell, config.dropout, config.rectified, config.residual
     )
+
+
+def _signed_sqrt(features: Tensor) -> Tensor:
+    """The square root of each size, with its sign; its gradient stays finite at 0, where the root's slope does not."""
+    root = features.abs().clamp(min=FLAT).sqrt()
+    return features.sign() * (root + (features.detach().abs().sqrt() - root.detach()))
 
 
 def _side_by_side(parts: Sequence[Tensor], normalize: bool) -> Tensor:

@@ -103,6 +103,13 @@ def test_other_options_are_refused_in_the_folder_of_a_run(
         train_together(model, sources, root / "run", dataclasses.replace(options, seed=4))
 
 
+def test_a_damaged_state_of_a_run_is_one_line(root: Path, model: Path, sources: Sources, options: Options) -> None:
+    (root / "damaged").mkdir()
+    (root / "damaged" / "last.ckpt").write_bytes(b"no weights")
+    with pytest.raises(UserError, match=r"last.ckpt cannot be read \(.*\); remove it to start over"):
+        train_together(model, sources, root / "damaged", options)
+
+
 def test_models_whose_end_cannot_be_trained_are_refused(root: Path, sources: Sources, options: Options) -> None:
     part = checkpoint.save(tiny_model(), root / "part")
     with pytest.raises(UserError, match="has no aligner"):

@@ -278,7 +278,11 @@ class _Run:
         if not path.exists():
             self.before = self.validate()
             return
-        state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        try:
+            state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        except Exception as error:  # torch raises many classes of its own
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise UserError(f"{path} cannot be read ({reason}); remove it to start over") from error
         changed = [key for key, value in self.facts.items() if state["facts"].get(key) != value]
         if changed:
             before, now = state["facts"].get(changed[0]), self.facts[changed[0]]

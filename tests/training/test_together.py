@@ -10,7 +10,9 @@ import pytest
 import torch
 from tiny_densecap import tiny_model
 from tiny_together import tiny_parts, write_texts
+from typer.testing import CliRunner
 
+from saywhere import cli
 from saywhere.data import read
 from saywhere.errors import UserError
 from saywhere.networks import checkpoint
@@ -101,6 +103,25 @@ def test_other_options_are_refused_in_the_folder_of_a_run(
 ) -> None:
     with pytest.raises(UserError, match="holds a run with seed=3, not 4"):
         train_together(model, sources, root / "run", dataclasses.replace(options, seed=4))
+
+
+def test_every_option_of_the_command_reaches_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = []
+
+    def keep(*arguments):
+        given.extend(arguments)
+        return Path("run/model")
+
+    monkeypatch.setattr(together, "train_together", keep)
+    words = "--sentences a --sentences b --boxes c --names d --out run --model m --split s --epochs 7 --batch 9"
+    words += " --validation v --share 0.25 --cache maps --seed 5 --precision bf16 --device cuda"
+    words += " --set captioner.word_weight=0.1"
+    done = CliRunner().invoke(cli.app, ["train-together", *words.split()])
+    assert done.exit_code == 0, done.output
+    model, sources, out, options, changes = given
+    assert (model, out, changes) == ("m", Path("run"), {"captioner.word_weight": 0.1})
+    assert sources == Sources((Path("a"), Path("b")), (Path("c"),), (Path("d"),))
+    assert options == Options("s", 7, 9, "v", share=0.25, cache=Path("maps"), seed=5, device="cuda", precision="bf16")
 
 
 def test_a_damaged_state_of_a_run_is_one_line(root: Path, model: Path, sources: Sources, options: Options) -> None:

@@ -54,7 +54,15 @@ def train_together(
     from saywhere.training.together.run import Options, Sources, train_together
 
     options = Options(
-        split, epochs, batch, validation, cache=cache, seed=seed, device=device or "cpu", precision=precision
+        split=split,
+        epochs=epochs,
+        batch=batch,
+        validation=validation,
+        share=share,
+        cache=cache,
+        seed=seed,
+        device=device or "cpu",
+        precision=precision,
     )
     sources = Sources(tuple(sentences), tuple(boxes), tuple(names))
     folder = train_together(model, sources, out, options, assignments(change or ()))

@@ -38,7 +38,7 @@ def aligner(**options: Any) -> Aligner:
 
     config = AlignerConfig(**{"beta": 0.0, **options})
     vocabulary = Vocabulary(dict.fromkeys(WORDS, 1))
-    return cast(Aligner, SimpleNamespace(config=config, vocabulary=vocabulary, text_vectors=text_vectors))
+    return cast(Aligner, SimpleNamespace(config=config, vocabulary=vocabulary, text_vectors=text_vectors, hubness=None))
 
 
 def image(products: Sequence[Sequence[float]], logits: Sequence[float] = (0, 0, 0)) -> ImageVectors:

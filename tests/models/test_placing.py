@@ -42,6 +42,7 @@ def test_the_classes_have_a_say_by_their_weight():
     assert scored.rows(GroundingConfig(score_weight=2.0)).tolist() == [2, 2]
     by_aligner = replace(both, by="aligner")
     assert by_aligner.rows(GroundingConfig(kind_weight=1.0)).tolist() == [1, 1]
+    assert by_aligner.rows(GroundingConfig(similarity_kind_weight=1.0)).tolist() == [2, 2]
 
 
 def test_what_is_known_of_a_phrase_is_weighed():

@@ -24,7 +24,8 @@ def random_images() -> Callable[..., list[ImageVectors]]:
             boxes = np.sort(generator.uniform(0, 50, (regions, 4)).astype(np.float32)).reshape(-1, 4)
             vectors = generator.standard_normal((regions, SIZE), np.float32).astype(np.float16).astype(np.float32)
             logits = generator.standard_normal(regions, np.float32)
-            images.append(ImageVectors(60 + number, 50, boxes, vectors, f"/photos/{seed}-{number}.jpg", logits))
+            name, hubness = f"/photos/{seed}-{number}.jpg", float(np.float16(generator.standard_normal()))
+            images.append(ImageVectors(60 + number, 50, boxes, vectors, name, logits, hubness))
         return images
 
     return make

@@ -19,10 +19,11 @@ from saywhere.search.qdrant import QdrantStore
 from saywhere.search.scan import Question
 from saywhere.search.stamps import Stamp, Video, moment_name
 from saywhere.search.store import Store
+from saywhere.search.vectors import with_hubness
 
 qdrant_client = pytest.importorskip("qdrant_client")
 
-FACTS = {"size": "24", "digest": "d", "model": "m"}
+FACTS = {"size": "25", "digest": "d", "model": "m"}
 
 
 @pytest.fixture
@@ -36,11 +37,19 @@ def rows(images: list[ImageVectors]) -> list[tuple[str, Stamp, ImageVectors]]:
 
 def plain(image: ImageVectors | None) -> tuple:
     assert image is not None
-    return image.name, image.width, image.height, image.boxes.tolist(), image.vectors.tolist(), image.logits.tolist()
+    return (
+        image.name,
+        image.width,
+        image.height,
+        image.boxes.tolist(),
+        image.vectors.tolist(),
+        image.logits.tolist(),
+        image.hubness,
+    )
 
 
 def question(words: int, signs: tuple[float, ...] = (), seed: int = 3) -> Question:
-    vectors = np.random.default_rng(seed).standard_normal((words, 24), np.float32)
+    vectors = np.random.default_rng(seed).standard_normal((words, 25), np.float32)
     return Question(vectors, np.array(signs or [1.0] * words, np.float32)[:, None])
 
 
@@ -67,7 +76,7 @@ def test_videos_are_kept_with_their_moments(store, random_images) -> None:
     store.put([(image.name, Stamp(7, 8, b"h"), image), *moments], video)
     kept = replace(video, damage=[3, [[0.5, 1.0]]])  # as the default store returns it
     assert store.videos() == {video.path: kept} and set(store.stamps()) == {image.name} and len(store) == 3
-    found = store.nearest(Question(second.vectors[:1], np.ones((1, 1), np.float32)), 3)
+    found = store.nearest(Question(with_hubness(second)[:1], np.ones((1, 1), np.float32)), 3)
     assert sorted((each.vectors.name, each.time) for each in found) == [
         (image.name, None), ("/v/clip.mp4", 0.0), ("/v/clip.mp4", 2.0)
     ]  # fmt: skip
@@ -97,7 +106,7 @@ def test_an_empty_collection_has_no_answer(store) -> None:
 
 def test_another_score_than_maxsim_is_refused(store) -> None:
     with pytest.raises(UserError, match="does not know the score 'fragments'"):
-        store.nearest(Question(np.ones((1, 24), np.float32), np.ones((1, 1), np.float32), "fragments"), 5)
+        store.nearest(Question(np.ones((1, 25), np.float32), np.ones((1, 1), np.float32), "fragments"), 5)
 
 
 def test_names_that_are_no_text_are_kept(store, random_images) -> None:
@@ -121,7 +130,7 @@ def test_a_collection_is_opened_again_and_another_one_is_refused(tmp_path: Path,
     foreign = qdrant_client.QdrantClient(path=str(tmp_path / "db"))
     foreign.create_collection("other", {})
     foreign.close()
-    with pytest.raises(UserError, match="is not an index of format 1"):
+    with pytest.raises(UserError, match="is not an index of format 2"):
         Qdrant(place.url, "other").open()
 
 
@@ -134,7 +143,7 @@ def test_the_settings_of_a_collection_reach_the_server(monkeypatch) -> None:
         place.open(FACTS)
     vectors = asked["v"]["regions"]
     assert (asked["shard_number"], asked["replication_factor"]) == (6, 2)
-    assert (vectors.size, vectors.distance, vectors.datatype, vectors.on_disk) == (24, "Dot", "float16", True)
+    assert (vectors.size, vectors.distance, vectors.datatype, vectors.on_disk) == (25, "Dot", "float16", True)
     assert vectors.multivector_config.comparator == "max_sim" and vectors.hnsw_config.m == 0
 
 

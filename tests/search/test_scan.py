@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from saywhere.models.grounding import ImageVectors
+from saywhere.models.grounding import ImageVectors, TextVectors, hubness_of
 from saywhere.models.similarity import over_regions, similarity_matrix
 from saywhere.search.scan import Question, best, best_regions, estimates, nearest, similarities, unpack
 from saywhere.search.store import Stamp, Store
@@ -18,7 +18,7 @@ from saywhere.search.vectors import Snapshot
 
 
 def fill(folder: Path, images: list[ImageVectors]) -> Store:
-    store = Store(folder, {"size": str(images[0].vectors.shape[1])})
+    store = Store(folder, {"size": str(images[0].vectors.shape[1] + 1)})
     store.put([(image.name, Stamp(1, 1), image) for image in images])
     return store
 
@@ -27,12 +27,8 @@ def question(queries: int, score: str = "max", seed: int = 9) -> tuple[Question,
     """Queries of one to four words, and the words of each."""
     generator = np.random.default_rng(seed)
     words = [generator.standard_normal((int(n), 24), np.float32) for n in generator.integers(1, 5, queries)]
-    weights = np.zeros((sum(map(len, words)), queries), np.float32)
-    start = 0
-    for number, own in enumerate(words):
-        weights[start : start + len(own), number] = 1
-        start += len(own)
-    return Question(np.concatenate(words), weights, score), words
+    texts = [TextVectors(("w",) * len(own), own) for own in words]
+    return Question.of(texts, np.eye(queries, dtype=np.float32), score), words
 
 
 def test_all_numbers_in_half_precision_are_unpacked() -> None:
@@ -46,11 +42,13 @@ def test_all_numbers_in_half_precision_are_unpacked() -> None:
 def test_similarities_are_those_of_the_model(tmp_path, random_images, score, threads, monkeypatch) -> None:
     monkeypatch.setattr("saywhere.search.scan.NUMBERS", 24 * 10)  # several blocks
     images = random_images(40)
+    if score == "fragments":
+        images = [replace(image, hubness=0.0) for image in images]
     with fill(tmp_path, images) as store:
         store.remove([images[3].name, images[39].name])
         asked, words = question(6, score)
         found = similarities(store.snapshot(), asked, threads)
-    expected = similarity_matrix([image.vectors for image in images], words, score)
+    expected = similarity_matrix([image.vectors for image in images], words, score) - hubness_of(images)[:, None]
     expected[[3, 39]] = -np.inf
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
@@ -71,8 +69,8 @@ def test_an_unwanted_word_counts_against_an_image(tmp_path, random_images) -> No
     with fill(tmp_path, images) as store:
         snapshot = store.snapshot()
         words = images[2].vectors[:1], images[4].vectors[:1]
-        signs = np.array([[1], [-1]], np.float32)
-        found = similarities(snapshot, Question(np.concatenate(words), signs))[:, 0]
+        texts = [TextVectors(("w",), word) for word in words]
+        found = similarities(snapshot, Question.of(texts, np.array([[1], [-1]], np.float32), "max"))[:, 0]
     one, other = (similarity_matrix([image.vectors for image in images], [word])[:, 0] for word in words)
     np.testing.assert_allclose(found, one - other, rtol=1e-5)
 
@@ -82,7 +80,7 @@ def test_codes_of_all_components_estimate_closely_and_the_answer_is_exact(tmp_pa
     monkeypatch.setattr("saywhere.search.scan.EACH", 1)
     images = random_images(60)
     with fill(tmp_path, images) as store:
-        store.encode(24)
+        store.encode(25)
         store.put([(image.name, Stamp(1, 1), image) for image in random_images(7, seed=1)])  # without codes
         snapshot = store.snapshot()
         asked, _ = question(1)
@@ -113,7 +111,7 @@ def test_the_system_is_told_which_vectors_come_next(tmp_path, random_images) -> 
     assert [option for option, _, _ in Recorded.advice] == [mmap.MADV_WILLNEED] * 3
     for entry, (_, start, end) in zip((5, 7, 399), Recorded.advice, strict=True):
         rows = snapshot.rows(entry)
-        assert start % mmap.PAGESIZE == 0 and 0 <= rows.start * 48 - start < mmap.PAGESIZE and end == rows.stop * 48
+        assert start % mmap.PAGESIZE == 0 and 0 <= rows.start * 50 - start < mmap.PAGESIZE and end == rows.stop * 50
 
 
 def test_the_best_are_in_order_and_those_without_a_value_are_left_out() -> None:
@@ -123,7 +121,7 @@ def test_the_best_are_in_order_and_those_without_a_value_are_left_out() -> None:
 
 
 def test_an_empty_index_has_no_answer(tmp_path) -> None:
-    with Store(tmp_path / "empty", {"size": "24"}) as store:
+    with Store(tmp_path / "empty", {"size": "25"}) as store:
         assert isinstance(store.snapshot(), Snapshot) and len(store.snapshot()) == 0
         entries, values = nearest(store.snapshot(), question(1)[0], 5)
         assert (len(entries), len(values)) == (0, 0)

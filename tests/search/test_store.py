@@ -20,7 +20,7 @@ from saywhere.search import store as stores
 from saywhere.search.database import explained
 from saywhere.search.store import Stamp, Store
 
-FACTS = {"size": "24", "digest": "d", "model": "m"}
+FACTS = {"size": "25", "digest": "d", "model": "m"}
 
 
 def rows(images: list[ImageVectors]) -> list[tuple[str, Stamp, ImageVectors]]:
@@ -38,7 +38,7 @@ def content(store: Store) -> dict[str, tuple]:
 
 
 def plain(image: ImageVectors) -> tuple:
-    return image.width, image.height, image.boxes.tolist(), image.vectors.tolist(), image.logits.tolist()
+    return image.width, image.height, image.boxes.tolist(), image.vectors.tolist(), image.logits.tolist(), image.hubness
 
 
 def test_images_are_given_back_updated_and_forgotten(tmp_path, random_images) -> None:
@@ -214,8 +214,8 @@ def test_damage_is_named_with_its_repair(tmp_path, random_images, file, way) -> 
 def test_a_damaged_database_and_another_version_are_named(tmp_path, random_images, monkeypatch) -> None:
     with Store(tmp_path, FACTS) as store:
         store.put(rows(random_images(3)))
-    monkeypatch.setattr(stores, "VERSION", "2")
-    with pytest.raises(UserError, match="has format 1, and this program reads 2"):
+    monkeypatch.setattr(stores, "VERSION", "3")
+    with pytest.raises(UserError, match="has format 2, and this program reads 3"):
         Store(tmp_path)
     (tmp_path / stores.DATABASE).write_bytes(b"no database" * 1000)
     with pytest.raises(UserError, match="is damaged .*index the images again"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -62,6 +63,10 @@ def test_the_weights_that_place_most_phrases_right_are_chosen():
     assert common.presence is not None and common.presence[0] > 0.3 and common.rare_presence is None
     both = choose([collected(False, 0), collected(True, 1)], GroundingConfig())
     assert both.rare_kind_weight > 0 and both.presence == common.presence
+    assert common.similarity_kind_weight == 0
+    by_aligner = collected(False, 2)
+    by_aligner = replace(by_aligner, evidence=replace(by_aligner.evidence, by="aligner"))
+    assert choose([collected(False, 0)], GroundingConfig(), [by_aligner]).similarity_kind_weight > 0
     assert both.rare_presence is not None and both.rare_presence != both.presence
 
 

@@ -18,7 +18,7 @@ Presence = tuple[float, float, float, float]
 """Weights of a phrase's similarity with the image, of the log-probability of the kind it names, of naming one; and a
 constant."""
 VECTOR_OPTIONS = frozenset(
-    ("trunk", "proposals", "levels", "head", "regions", "signed_sqrt", "embed_dim", "encoders", "normalize")
+    ("trunk", "proposals", "levels", "head", "regions", "signed_sqrt", "embed_dim", "encoders", "normalize", "hubness")
 )
 """Options on which the vectors of regions depend; the others are those of texts, of scores and of training."""
 HitWeights = tuple[float, float, float, float]
@@ -44,6 +44,8 @@ class GroundingConfig(Config):
             added to those.
         rare: the text encoder hardly knows a noun that it saw fewer times than this in training.
         rare_kind_weight: takes the place of ``kind_weight`` for phrases with such a noun.
+        similarity_kind_weight: takes the place of both where the aligner places phrases: its similarities are larger
+            than log-probabilities.
         presence: weights of the evidence that a phrase is in the image, see :mod:`saywhere.models.placing`; None says
             nothing of it, and every phrase is found.
         rare_presence: takes the place of ``presence`` for phrases with a rare noun; None leaves it.
@@ -59,6 +61,7 @@ class GroundingConfig(Config):
     kind_weight: float = 0.0
     rare: int = 20
     rare_kind_weight: float = 0.0
+    similarity_kind_weight: float = 0.0
     presence: Presence | None = None
     rare_presence: Presence | None = None
     threshold: float = 0.5
@@ -66,7 +69,7 @@ class GroundingConfig(Config):
     anywhere: AnywhereWeights | None = None
 
     def __post_init__(self) -> None:
-        self.require_at_least(0, "score_weight", "kind_weight", "rare", "rare_kind_weight")
+        self.require_at_least(0, "score_weight", "kind_weight", "rare", "rare_kind_weight", "similarity_kind_weight")
         self.require_share("threshold", *(() if self.nms_iou is None else ("nms_iou",)))
 
 
@@ -107,6 +110,9 @@ class AlignerConfig(SystemConfig):
         smoothing: see :func:`saywhere.networks.aligner.loss.contrastive`.
         phrase_weight: of the loss of phrases whose boxes are known (Flickr30k Entities); 0 learns from sentences alone.
         sentences: of each image in a batch, drawn anew in each epoch.
+        hubs: so many typical texts, and typical images, tell how similar an image is to texts at large, and a text to
+            images (:mod:`saywhere.models.hubness`); ``saywhere calibrate --part similarity`` fits them.
+        hubness: take that off similarities, if there are hubs.
         score_bonus, size_bonus: a region's logit that there is something, and the log of its share of the image, are
             added, with these weights, to its products with all words when a sentence is aligned; 0 for Eq. 11 as it is.
         beta: affinity of neighbouring words to the same region (Eq. 12), unless a call gives another.
@@ -144,6 +150,8 @@ class AlignerConfig(SystemConfig):
     smoothing: float = 0.0
     phrase_weight: float = 0.0
     sentences: int = 1
+    hubs: int = 0
+    hubness: bool = True
     score_bonus: float = 0.0
     size_bonus: float = 0.0
     beta: float = 0.5
@@ -151,7 +159,8 @@ class AlignerConfig(SystemConfig):
 
     def __post_init__(self) -> None:
         self.require_at_least(1, "embed_dim", "encoders", "word_size", "hidden_size", "sentences")
-        self.require_at_least(0, "margin", "beta", "phrase_weight")
+        self.require_at_least(0, "margin", "beta", "phrase_weight", "hubs")
+        self.require(not self.hubs or self.score == "max", "hubs", "0 with the score fragments")
         self.require_share("word_dropout", "smoothing")
         self.require_below_one("feature_dropout", "dropout")
         self.require(self.temperature > 0, "temperature", "above 0")

@@ -54,6 +54,10 @@ class MarkedSentence:
         """The words joined by spaces; tokenizing it gives the same words again."""
         return " ".join(self.words)
 
+    def phrase(self, phrase: MarkedPhrase) -> str:
+        """Return the words of one of its phrases joined by spaces."""
+        return " ".join(self.words[phrase.start : phrase.stop])
+
 
 @dataclass(frozen=True, eq=False)
 class MarkedImage:

@@ -21,6 +21,7 @@ from saywhere.configs.captioner import CaptionerConfig
 from saywhere.configs.classes import ClassesConfig
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.images import LoadedImage
+from saywhere.models.hubness import Hubness
 from saywhere.text import Vocabulary
 
 Maps = Any
@@ -169,6 +170,11 @@ class Aligner(Protocol):
     @property
     def vocabulary(self) -> Vocabulary:
         """Its words."""
+        ...
+
+    @property
+    def hubness(self) -> Hubness | None:
+        """What tells images and texts that resemble everything; None if it was not fitted."""
         ...
 
     def region_vectors(self, maps: Sequence[Maps], boxes: Sequence[np.ndarray]) -> list[np.ndarray]:

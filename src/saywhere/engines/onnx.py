@@ -40,6 +40,7 @@ from saywhere.engines.session import PRECISIONS, open_session, weights_digest
 from saywhere.errors import UserError
 from saywhere.images import Preprocess
 from saywhere.models.bundle import GRAPH, GRAPH_INT8, WEIGHTS, Bundle
+from saywhere.models.hubness import Hubness, Typical
 from saywhere.text import PAD, Vocabulary
 
 
@@ -260,9 +261,18 @@ class OnnxAligner:
         numbers = range(self.config.encoders)
         return [TextEncoder(self._weights.below(f"encoders.{number}"), self.config) for number in numbers]
 
+    @cached_property
+    def hubness(self) -> Hubness | None:
+        """What tells images and texts that resemble everything; None if it was not fitted."""
+        if not self.config.hubs or not self.config.hubness:
+            return None
+        hubs = self._weights.below("hubs")
+        parts = zip((hubs.below("texts"), hubs.below("images")), hubs["temperatures"].tolist(), strict=True)
+        return Hubness(*(Typical(layer["weight"], layer["bias"], temperature) for layer, temperature in parts))
+
     def prepare(self) -> None:
         """Read the weights."""
-        _ = self._projections, self._encoders
+        _ = self._projections, self._encoders, self.hubness
 
     def region_vectors(self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Return vectors ``(R, D)`` of each image's boxes (Eq. 1)."""

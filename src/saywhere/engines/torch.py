@@ -21,6 +21,7 @@ from saywhere.configs.densecap import DenseCapConfig
 from saywhere.engines.engine import BoundImages, EncodedText, RegionHeadOutput, RpnOutput
 from saywhere.errors import UserError
 from saywhere.images import Preprocess
+from saywhere.models.hubness import Hubness, Typical
 from saywhere.networks import checkpoint
 from saywhere.networks.aligner.network import Aligner
 from saywhere.networks.captioner.network import Captioner
@@ -197,6 +198,7 @@ class TorchAligner:
 
     def __init__(self, network: Aligner) -> None:
         self._network = network
+        self._hubness = _hubness(network)
 
     @property
     def config(self) -> AlignerConfig:
@@ -207,6 +209,11 @@ class TorchAligner:
     def vocabulary(self) -> Vocabulary:
         """Its words."""
         return self._network.vocabulary
+
+    @property
+    def hubness(self) -> Hubness | None:
+        """What tells images and texts that resemble everything; None if it was not fitted."""
+        return self._hubness
 
     @torch.inference_mode()
     def region_vectors(self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -222,6 +229,15 @@ class TorchAligner:
         """Return the vectors of the words of sentences ``(S, T)``, padded on the right (Eqs. 2 to 6), as arrays."""
         encoded = self._network.encode_text(torch.tensor(token_ids, device=self._network.log_scale.device))
         return EncodedText(_array(encoded.vectors), encoded.mask.cpu().numpy())
+
+
+def _hubness(network: Aligner) -> Hubness | None:
+    hubs = network.hubs
+    if hubs is None or not network.config.hubness:
+        return None
+    layers = zip((hubs.texts, hubs.images), hubs.temperatures.tolist(), strict=True)
+    texts, images = (Typical(_array(layer.weight), _array(layer.bias), temperature) for layer, temperature in layers)
+    return Hubness(texts, images)
 
 
 class TorchCaptioner:

@@ -20,15 +20,24 @@ class VectorStore(ArrayStore):
 
     def save(self, name: str, vectors: ImageVectors) -> None:
         """Store the vectors of the image ``name``."""
-        parts = {"boxes": vectors.boxes, "vectors": vectors.vectors, "logits": vectors.logits}
-        arrays = {key: np.asarray(value, np.float32) for key, value in parts.items()}
-        self.write(name, {"size": np.array([vectors.width, vectors.height]), **arrays})
+        self.write(name, to_arrays(vectors))
 
     def load(self, name: str) -> ImageVectors:
         """Return the vectors of an image that is there; raises as :meth:`read`."""
-        parts = self.read(name)
-        width, height = parts["size"].tolist()
-        return ImageVectors(width, height, parts["boxes"], parts["vectors"], name, parts["logits"])
+        return of_arrays(name, self.read(name))
+
+
+def to_arrays(vectors: ImageVectors) -> dict[str, np.ndarray]:
+    """Return the vectors of an image as named arrays."""
+    parts = {"boxes": vectors.boxes, "vectors": vectors.vectors, "logits": vectors.logits, "hubness": vectors.hubness}
+    arrays = {key: np.asarray(value, np.float32) for key, value in parts.items()}
+    return {"size": np.array([vectors.width, vectors.height]), **arrays}
+
+
+def of_arrays(name: str, parts: Mapping[str, np.ndarray]) -> ImageVectors:
+    """Return the vectors of an image of its named arrays."""
+    width, height = parts["size"].tolist()
+    return ImageVectors(width, height, parts["boxes"], parts["vectors"], name, parts["logits"], parts["hubness"].item())
 
 
 def embed_images(
@@ -37,7 +46,6 @@ def embed_images(
     sources: Sequence[Source],
     facts: Mapping[str, object],
     regions: int | None,
-    placing: bool = False,
 ) -> list[ImageVectors]:
     """Return the vectors of all images that can be read; those of an earlier run are taken over.
 
@@ -47,7 +55,6 @@ def embed_images(
         sources: the images.
         facts: what the images depend on, such as the data set.
         regions: at most so many beside the whole image, instead of the model's own number.
-        placing: words are to be placed in them.
 
     Raises:
         UserError: no image can be read, or ``out`` has the vectors of another run.
@@ -57,7 +64,7 @@ def embed_images(
     store = VectorStore(session.out / REGIONS)
 
     def ask(images: list[LoadedImage], _: list[np.ndarray] | None) -> list[ImageVectors]:
-        return grounding.embed_images(aligner, model.encode(images), None, regions, placing)
+        return grounding.embed_images(aligner, model.encode(images), None, regions)
 
     seen = session.each(ask, sources, store, store.save, long_side=model.long_side)
     return [store.load(source.name) for source in seen]

@@ -11,12 +11,13 @@ from numpy.typing import ArrayLike
 
 from saywhere import boxes as geometry
 from saywhere.box_coding import BoxCoder
-from saywhere.configs.aligner import AlignerConfig
+from saywhere.configs.aligner import AlignerConfig, Score
 from saywhere.engines.engine import Aligner
 from saywhere.errors import UserError
 from saywhere.models.detection import propose_boxes
 from saywhere.models.encoding import Encoding
 from saywhere.models.mrf import decode_chain, segments
+from saywhere.models.similarity import similarity_matrix
 from saywhere.parses import encode_relations, pad_relations, read_parses
 from saywhere.regions import Regions
 from saywhere.text import END, pad, tokenize
@@ -35,6 +36,7 @@ class ImageVectors:
         vectors: ``(R, D)``.
         name: of the image.
         logits: ``(R,)`` that there is something in the region; 0 where nothing is known, as of the whole image.
+        hubness: similarity of the image to texts at large; 0 if the aligner does not know it.
     """
 
     width: int
@@ -43,6 +45,7 @@ class ImageVectors:
     vectors: np.ndarray
     name: str
     logits: np.ndarray
+    hubness: float = 0.0
 
     def __len__(self) -> int:
         return len(self.boxes)
@@ -52,16 +55,19 @@ class ImageVectors:
 class TextVectors:
     """Hold a sentence's words in the space of regions.
 
-    Its similarity with an image is the sum over the rows of their product with the best region (Eq. 8).
+    Its similarity with an image is the sum over the rows of their product with the best region (Eq. 8), less the
+    hubness of both.
 
     Attributes:
         words: as they were tokenised.
         vectors: ``(T, D)``, weighted as the similarity wants them; there is one row more if the model has a vector for
             the sentence as a whole.
+        hubness: similarity of the text to images at large; 0 if the aligner does not know it.
     """
 
     words: tuple[str, ...]
     vectors: np.ndarray
+    hubness: float = 0.0
 
     def __len__(self) -> int:
         return len(self.vectors)
@@ -180,9 +186,11 @@ def embed_images(
         found = [(e.to_input(b), np.zeros(len(b), np.float32)) for e, b in zip(encodings, given, strict=True)]
     inputs = [_whole_first(b, *e.input_size) for e, (b, _) in zip(encodings, found, strict=True)]
     vectors = aligner.region_vectors([e.maps for e in encodings], inputs)
+    hubness = aligner.hubness
     return [
         ImageVectors(
-            e.width, e.height, _whole_first(b, e.width, e.height), v, e.name, np.concatenate(([np.float32(0)], logits))
+            e.width, e.height, _whole_first(b, e.width, e.height), v, e.name, np.concatenate(([np.float32(0)], logits)),
+            0.0 if hubness is None else hubness.of_image(v),
         )
         for e, b, v, (_, logits) in zip(encodings, given, vectors, found, strict=True)
     ]  # fmt: skip
@@ -210,13 +218,27 @@ def embed_texts(aligner: Aligner, texts: Sequence[str]) -> list[TextVectors]:
         UserError: a sentence without a word.
     """
     found: list[TextVectors] = []
+    hubness = aligner.hubness
     for start in range(0, len(texts), TEXTS_AT_ONCE):
         part = texts[start : start + TEXTS_AT_ONCE]
         encoded = aligner.text_vectors(token_ids(aligner, part))
         weights = word_weights(encoded.mask, aligner.config)
         rows = zip(part, encoded.vectors * weights[..., None], encoded.mask, strict=True)
-        found += [TextVectors(tuple(tokenize(text)), vectors[mask]) for text, vectors, mask in rows]
+        for text, vectors, mask in rows:
+            own = vectors[mask]
+            found.append(TextVectors(tuple(tokenize(text)), own, 0.0 if hubness is None else hubness.of_text(own)))
     return found
+
+
+def similarities(images: Sequence[ImageVectors], texts: Sequence[TextVectors], score: Score) -> np.ndarray:
+    """Return how well each text fits each image ``(K, L)``: Eq. 8 less the hubness of both."""
+    matrix = similarity_matrix([image.vectors for image in images], [text.vectors for text in texts], score)
+    return matrix - hubness_of(images)[:, None] - hubness_of(texts)
+
+
+def hubness_of(items: Sequence[ImageVectors] | Sequence[TextVectors]) -> np.ndarray:
+    """Return the hubness of each image or text ``(N,)``."""
+    return np.array([item.hubness for item in items], np.float32)
 
 
 def token_ids(aligner: Aligner, texts: Sequence[str]) -> np.ndarray:

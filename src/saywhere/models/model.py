@@ -335,9 +335,8 @@ class Model:
         return grounding.embed_texts(aligner, list(texts))
 
     def similarity(self, images: Sequence[ImageVectors], texts: Sequence[TextVectors]) -> np.ndarray:
-        """Return how well each text fits each image, ``(K, L)`` (Eq. 8): a sum of products, not a probability."""
-        score = self.require("aligner", "compare texts with images").config.score
-        return similarity_matrix([i.vectors for i in images], [t.vectors for t in texts], score)
+        """Return how well each text fits each image, ``(K, L)``: Eq. 8 less the hubness of both, not a probability."""
+        return grounding.similarities(images, texts, self.require("aligner", "compare texts with images").config.score)
 
     # Sentences of whole images (Areas of Attention)
 
@@ -380,10 +379,13 @@ class Model:
         )  # fmt: skip
 
     def _similarities(self, encodings: Sequence[Encoding], texts: Sequence[Sequence[str]]) -> list[np.ndarray]:
-        """Return the :meth:`similarity` of each image with each of its sentences."""
+        """Return Eq. 8 of each image with each of its sentences; a caption may be one that fits many images."""
+        score = self.require("aligner", "compare texts with images").config.score
         vectors = iter(self.embed_text([text for its in texts for text in its]))
         pairs = zip(self.embed(list(encodings)), texts, strict=True)
-        return [self.similarity([image], [next(vectors) for _ in its])[0] for image, its in pairs]
+        return [
+            similarity_matrix([image.vectors], [next(vectors).vectors for _ in its], score)[0] for image, its in pairs
+        ]
 
     def attend(self, image: One, sentences: Sequence[str], boxes: ArrayLike | None = None) -> list[Caption]:
         """Return where the model looks at each word of given sentences of one image.

@@ -23,11 +23,17 @@ from saywhere.models import detection
 from saywhere.models.chunker import Chunker
 from saywhere.models.class_evidence import LEAST, ClassEvidence
 from saywhere.models.encoding import Encoding
-from saywhere.models.grounding import ImageVectors, TextVectors, embed_images, embed_texts, region_bonus
+from saywhere.models.grounding import (
+    ImageVectors,
+    TextVectors,
+    embed_images,
+    embed_texts,
+    region_bonus,
+    similarities,
+)
 from saywhere.models.naming import DETERMINERS
 from saywhere.models.nouns import noun_tree
 from saywhere.models.phrase_scores import score_regions, unknown_words
-from saywhere.models.similarity import similarity_matrix
 from saywhere.options import require_numbers
 from saywhere.regions import Regions
 from saywhere.text import tokenize
@@ -44,7 +50,7 @@ class Evidence:
         kinds: ``(R, P)`` log-probability that a region is of the kind that a phrase names; 0 if it names none.
         named: ``(P,)`` whether the phrase names a kind that the classes know.
         rare: ``(P,)`` whether the text encoder hardly saw the noun of the phrase in training.
-        similarity: ``(P,)`` of the phrase with the image (Eq. 8); 0 without an aligner.
+        similarity: ``(P,)`` of the phrase with the image; 0 without an aligner.
         by: the part that the fits are of.
     """
 
@@ -59,7 +65,7 @@ class Evidence:
     def rows(self, config: GroundingConfig) -> np.ndarray:
         """Return for each phrase ``(P,)`` the number of the region that it is about."""
         if self.by == "aligner":
-            return self.fits.argmax(axis=0)
+            return (self.fits + np.float32(config.similarity_kind_weight) * self.kinds).argmax(axis=0)
         weights = np.where(self.rare, config.rare_kind_weight, config.kind_weight)
         fits = self.fits + weights.astype(np.float32) * self.kinds
         if self.regions.scores is not None and config.score_weight != 1:  # the fits have it once
@@ -173,15 +179,18 @@ class Placer:
             image = embed_images(self.aligner, [encoding], None if boxes is None else [boxes], limit, placing=True)[0]
             regions = Regions(image.width, image.height, image.boxes, image=image.name)
             fits = word_fits(self.aligner, image, texts)
-        kinds, named = np.zeros((len(regions), len(phrases)), np.float32), np.zeros(len(phrases), bool)
-        if self.classes is not None:
-            kinds, named = self.classes.log_kinds(encoding, regions, phrases)
+        kinds, named = self.log_kinds(encoding, regions, phrases)
         similarity = np.zeros(len(phrases), np.float32)
         if self.aligner is not None and image is not None:
-            vectors = [text.vectors for text in texts]
-            similarity = similarity_matrix([image.vectors], vectors, self.aligner.config.score)[0]
+            similarity = similarities([image], texts, self.aligner.config.score)[0]
         rare = np.array([self.is_rare(phrase) for phrase in phrases], bool)
         return Evidence(regions, fits, kinds, named, rare, similarity, self.by)
+
+    def log_kinds(self, encoding: Encoding, regions: Regions, phrases: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Return what :meth:`ClassEvidence.log_kinds` does; without classes no phrase names a kind that they know."""
+        if self.classes is None:
+            return np.zeros((len(regions), len(phrases)), np.float32), np.zeros(len(phrases), bool)
+        return self.classes.log_kinds(encoding, regions, phrases)
 
     def _described(
         self, encoding: Encoding, phrases: Sequence[str], boxes: ArrayLike | None, limit: int | None

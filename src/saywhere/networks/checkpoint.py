@@ -118,7 +118,7 @@ def load_networks(
     if missing := [part for part in wanted if part not in bundle.configs]:
         raise UserError(f"{bundle.folder} has no {missing[0]}; its parts are {', '.join(bundle.configs)}")
     configs = {part: bundle.configs[part] for part in wanted}
-    weights = {k: v.float() if v.is_floating_point() else v for k, v in _read_weights(bundle.folder).items()}
+    weights = {k: v.float() if v.is_floating_point() else v for k, v in read_weights(bundle.folder).items()}
     trunk = _build_trunk(bundle.trunk, configs, bundle.folder)
     trunk.preprocess = replace(trunk.preprocess, mean=bundle.mean, std=bundle.std)
     networks = {
@@ -175,6 +175,37 @@ def change_options(folder: Path, options: Mapping[str, Any]) -> None:
     write_text(bundle.folder / CONFIG, text)
 
 
+def read_weights(folder: Path) -> dict[str, Tensor]:
+    """Return the stored tensors of a model folder by name; ``UserError`` if the file cannot be loaded."""
+    path = folder / WEIGHTS
+    try:
+        return load_file(path)
+    except (SafetensorError, RuntimeError, OSError, ValueError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise UserError(f"{path} cannot be loaded: {reason}") from error
+
+
+def change_weights(folder: Path, prefix: str, weights: Mapping[str, Tensor], options: Mapping[str, Any]) -> None:
+    """Replace the weights of a saved model whose names begin with a prefix and a dot, and options with them.
+
+    They are stored in the precision of the model's others. The card stays.
+
+    Args:
+        folder: of the model.
+        prefix: such as ``aligner.hubs``.
+        weights: by the names behind it.
+        options: that belong to them, as in :func:`change_options`.
+    """
+    bundle = Bundle.read(folder).with_options(options)
+    stored = {key: value for key, value in read_weights(bundle.folder).items() if not key.startswith(f"{prefix}.")}
+    kinds = {value.dtype for value in stored.values() if value.is_floating_point()}
+    dtype = torch.float32 if torch.float32 in kinds else torch.float16
+    stored |= {f"{prefix}.{key}": value.detach().cpu().to(dtype).contiguous() for key, value in weights.items()}
+    text = _config_text(bundle.description, bundle.trunk, bundle.mean, bundle.std, bundle.configs)
+    card = (bundle.folder / CARD).read_text(encoding="utf-8") if (bundle.folder / CARD).is_file() else "# Model\n"
+    _write(bundle.folder, stored, text, bundle.vocabularies, card)
+
+
 def merge(
     folders: Sequence[str | Path],
     out: str | Path,
@@ -211,7 +242,7 @@ def merge(
             if not replace:
                 raise UserError(f"{sources[both[0]]} and {bundle.folder} both have the part {both[0]}")
             weights = {key: value for key, value in weights.items() if key.partition(".")[0] not in both}
-        for key, value in _read_weights(bundle.folder).items():
+        for key, value in read_weights(bundle.folder).items():
             if key in weights and not _identical(weights[key], value):
                 raise UserError(
                     f"{bundle.folder} and {sources[key]} have different trunks: the tensor {key} is not the same"
@@ -286,15 +317,6 @@ def _build_trunk(trunk: TrunkConfig, configs: Mapping[str, Config], folder: Path
     coder = build_box_coder(densecap) if isinstance(densecap, DenseCapConfig) else BoxCoder()
     proposals = _shared_proposals(configs, folder)
     return build_trunk(trunk, proposals, "head" in _needs(configs), coder, pretrained=False)
-
-
-def _read_weights(folder: Path) -> dict[str, Tensor]:
-    path = folder / WEIGHTS
-    try:
-        return load_file(path)
-    except (SafetensorError, RuntimeError, OSError, ValueError) as error:
-        reason = " ".join(str(error).split())[:300]
-        raise UserError(f"{path} cannot be loaded: {reason}") from error
 
 
 def _config_text(

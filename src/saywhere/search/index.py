@@ -178,7 +178,7 @@ class Index:
             facts = {
                 "digest": model.engine.vectors_digest(),
                 "model": self._full_name,
-                "size": str(model.require("aligner", "search").config.embed_dim),
+                "size": str(model.require("aligner", "search").config.embed_dim + 1),  # with the hubness
             }
             self._store = self.place.open(facts)
         if repair:
@@ -282,10 +282,10 @@ class Index:
     def _image_question(self, image: Any) -> Question:
         """The regions of an image in place of words, all of one length: strong ones are not to outweigh the others."""
         vectors = self.model.embed(image).vectors
-        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+        words = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
         weights = np.full((len(vectors), 1), 1 / len(vectors), np.float32)
         score = self.model.require("aligner", "search").config.score
-        return Question(vectors / np.maximum(lengths, 1e-9), weights, score)
+        return Question(np.pad(words, ((0, 0), (0, 1))), weights, score)
 
     def close(self) -> None:
         """Let go of the files."""

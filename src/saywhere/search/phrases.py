@@ -72,10 +72,8 @@ class PhrasesInImages:
 
     def question(self) -> Question:
         """Return the query as images are compared with it."""
-        texts = [*self._wanted, *self._unwanted]
-        signs = [1.0] * len(self._wanted) + [-1.0] * len(self._unwanted)
-        weights = np.repeat(np.array(signs, np.float32), [len(text) for text in texts])
-        return Question(np.concatenate([text.vectors for text in texts]), weights[:, None], self._aligner.config.score)
+        signs = np.array([1.0] * len(self._wanted) + [-1.0] * len(self._unwanted), np.float32)
+        return Question.of([*self._wanted, *self._unwanted], signs[:, None], self._aligner.config.score)
 
     def find(self, image: ImageVectors) -> Placed:
         """Return where the query is in an image."""

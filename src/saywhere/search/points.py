@@ -11,7 +11,7 @@ import numpy as np
 
 from saywhere.models.grounding import ImageVectors
 from saywhere.search.stamps import Stamp, Video, split_moment
-from saywhere.search.vectors import VECTOR, to_arrays
+from saywhere.search.vectors import VECTOR, to_arrays, without_hubness
 
 if TYPE_CHECKING:
     from qdrant_client import models
@@ -78,8 +78,8 @@ def image_of(point: models.Record | models.ScoredPoint) -> tuple[ImageVectors, f
     payload, vectors = point.payload or {}, point.vector
     assert isinstance(vectors, dict)
     boxes, logits = (np.array(payload[key], np.float32) for key in ("boxes", "logits"))
-    rows = np.array(vectors[REGIONS], VECTOR).astype(np.float32)
-    image = ImageVectors(payload["width"], payload["height"], boxes, rows, path_of(payload), logits)
+    rows, hubness = without_hubness(np.array(vectors[REGIONS], VECTOR).astype(np.float32))
+    image = ImageVectors(payload["width"], payload["height"], boxes, rows, path_of(payload), logits, hubness)
     return image, payload["time"]
 
 

@@ -40,11 +40,12 @@ from saywhere.search.points import (
 from saywhere.search.scan import CANDIDATES, EACH, Question
 from saywhere.search.stamps import Stamp, Video
 from saywhere.search.stores import Found
+from saywhere.search.vectors import with_hubness
 
 if TYPE_CHECKING:
     from qdrant_client import QdrantClient, models
 
-VERSION = "1"
+VERSION = "2"
 """Of the payloads; another one is refused."""
 MARK = "saywhere"
 """In the metadata of a collection that is an index: its version."""
@@ -362,5 +363,5 @@ def _matching(key: str, values: Sequence[str]) -> models.Filter:
 
 
 def _similarity(image: ImageVectors, question: Question) -> float:
-    products = image.vectors @ question.words.T
+    products = with_hubness(image) @ question.words.T
     return float((over_regions(products, [len(image)], question.score) @ question.weights)[0, 0])

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from saywhere.configs.aligner import Score
+from saywhere.models.grounding import TextVectors
 from saywhere.models.similarity import over_regions
 from saywhere.search.products import byte_products, half_products, to_bytes
 from saywhere.search.vectors import Snapshot
@@ -38,7 +39,7 @@ class Question:
     """Hold what images are compared with: one query or several.
 
     Attributes:
-        words: ``(T, D)`` of all queries.
+        words: ``(T, D)`` of all queries, as :func:`saywhere.search.vectors.with_hubness` has them.
         weights: ``(T, Q)`` by which each word counts in each query: -1 for one that is not wanted.
         score: see :func:`saywhere.models.similarity.similarity_blocks`.
     """
@@ -46,6 +47,17 @@ class Question:
     words: np.ndarray
     weights: np.ndarray
     score: Score = "max"
+
+    @classmethod
+    def of(cls, texts: Sequence[TextVectors], weights: np.ndarray, score: Score) -> Question:
+        """Return the question of N texts, with weights ``(N, Q)``; images' hubness counts once for each text.
+
+        The hubness of texts is left out: it is the same for all images.
+        """
+        words = [np.pad(text.vectors, ((0, 0), (0, 1))) for text in texts]
+        for rows in words:
+            rows[-1, -1] = 1
+        return cls(np.concatenate(words), np.repeat(weights, [len(rows) for rows in words], axis=0), score)
 
 
 def similarities(snapshot: Snapshot, question: Question, threads: int = 1) -> np.ndarray:

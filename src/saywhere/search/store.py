@@ -19,7 +19,7 @@ from saywhere.search.stamps import AFTER, MARK, VIDEOS, Stamp, Video, split_mome
 from saywhere.search.stores import Found
 from saywhere.search.vectors import Extent, Snapshot, append, compact, damage, write_at
 
-VERSION = "1"
+VERSION = "2"
 """Of the format; another one is refused."""
 DATABASE, LOCK = "index.sqlite", "lock"
 STALE = 0.25

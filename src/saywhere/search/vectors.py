@@ -71,7 +71,7 @@ class Snapshot:
         extent: of the files.
         entries: ``(E,)`` of :data:`ENTRY`.
         regions: ``(R,)`` of :data:`REGION`.
-        vectors: ``(R, D)`` in half precision.
+        vectors: ``(R, D)`` in half precision, see :func:`with_hubness`.
         alive: ``(E,)`` whether an image is still in the index.
         codes: of the first regions ``(C, P)``: their vectors' products with the columns of the basis, as bytes.
         decoder: ``(D, P)``: a word's products with it have the codes' products with the word for their own.
@@ -122,10 +122,9 @@ class Snapshot:
     def load(self, entry: int, name: str) -> ImageVectors:
         """Return an image as :meth:`saywhere.Model.embed` returned it, in half precision."""
         row, rows = self.entries[entry], self.rows(entry)
-        regions, vectors = self.regions[rows], self.vectors[rows].astype(np.float32)
-        return ImageVectors(
-            int(row["width"]), int(row["height"]), np.array(regions["box"]), vectors, name, np.array(regions["logit"])
-        )
+        regions, (vectors, hubness) = self.regions[rows], without_hubness(self.vectors[rows].astype(np.float32))
+        boxes, logits = np.array(regions["box"]), np.array(regions["logit"])
+        return ImageVectors(int(row["width"]), int(row["height"]), boxes, vectors, name, logits, hubness)
 
     def expect(self, entries: np.ndarray) -> None:
         """Tell the operating system whose vectors are read next, so that the disk reads them all at the same time.
@@ -163,12 +162,27 @@ def to_arrays(image: ImageVectors) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     Raises:
         UserError: a vector has numbers that half precision cannot hold.
     """
-    if not (np.abs(image.vectors) <= LARGEST).all():
+    vectors = with_hubness(image)
+    if not (np.abs(vectors) <= LARGEST).all():
         raise UserError(f"{image.name}: the model gives vectors with numbers beyond {LARGEST:g}: it cannot be indexed")
     regions = np.zeros(len(image), REGION)
     regions["box"], regions["logit"] = image.boxes, image.logits
     entry = np.array((len(image), image.width, image.height), ENTRY)
-    return entry, regions, image.vectors.astype(VECTOR)
+    return entry, regions, vectors.astype(VECTOR)
+
+
+def with_hubness(image: ImageVectors) -> np.ndarray:
+    """Return an image's vectors ``(R, D + 1)`` with minus its hubness behind each.
+
+    Their products with a text's vectors, which have 1 behind the last one and 0 behind the others, add up to the
+    similarity: an index compares images as if there were no hubness.
+    """
+    return np.pad(image.vectors, ((0, 0), (0, 1)), constant_values=-image.hubness)
+
+
+def without_hubness(vectors: np.ndarray) -> tuple[np.ndarray, float]:
+    """Return what :func:`with_hubness` was made of: vectors ``(R, D)``, and the hubness."""
+    return np.ascontiguousarray(vectors[:, :-1]), -float(vectors[0, -1])
 
 
 def append(folder: Path, extent: Extent, images: Sequence[ImageVectors]) -> tuple[Extent, list[int]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -26,6 +27,8 @@ PHRASES = 8
 """Phrases of an image at most, and as many of others."""
 WEIGHTS = (0.0, 0.1, 0.2, 0.5, 1.0, 2.0)
 """Weights of the classes that are tried."""
+SIMILARITY_WEIGHTS = (0.0, 10.0, 20.0, 30.0, 50.0, 80.0)
+"""The same beside similarities."""
 FEW = 20
 """Phrases with rare nouns have weights of their own if there are at least so many, in their images and not."""
 HEADING = "## Grounding"
@@ -77,15 +80,23 @@ def held_out(folder: str | Path, samples: Sequence[Sample]) -> Sequence[Sample]:
     return [sample for sample in samples if is_held_out(sample.image)]
 
 
-def collect(model: Model, samples: Sequence[Sample], seed: int = 0) -> list[Collected]:
+def collect(
+    model: Model, samples: Sequence[Sample], part: Literal["aligner", "densecap"] | None = None, seed: int = 0
+) -> list[Collected]:
     """Return the evidence of phrases of images, and of phrases of other images that they do not show.
 
     Images that cannot be read are passed over. A progress bar is shown.
 
+    Args:
+        model: that is asked.
+        samples: the images with their phrases.
+        part: that places phrases, see :meth:`saywhere.Model.placer`.
+        seed: of the draws.
+
     Raises:
         UserError: no image has a phrase, or none can be read.
     """
-    placer, generator = model.placer(), np.random.default_rng(seed)
+    placer, generator = model.placer(part), np.random.default_rng(seed)
     phrases = [[p for references in sample.phrases for p in references] for sample in samples]
     own = [[each[i] for i in generator.permutation(len(each))[:PHRASES]] for each in phrases]
     texts = [(*each, *sample.sentences) for each, sample in zip(phrases, samples, strict=True)]
@@ -125,11 +136,19 @@ def accuracy(rows: Sequence[Collected], config: GroundingConfig, rare: bool) -> 
     return float(np.mean(marks)) if marks else 0.0, len(marks)
 
 
-def choose(rows: Sequence[Collected], config: GroundingConfig) -> GroundingConfig:
-    """Return the configuration with the weights of the classes that place most phrases right; the smaller of equals."""
+def choose(rows: Sequence[Collected], config: GroundingConfig, by_aligner: Sequence[Collected] = ()) -> GroundingConfig:
+    """Return the configuration with the weights of the classes that place most phrases right; the smaller of equals.
+
+    Args:
+        rows: the evidence.
+        config: the other options.
+        by_aligner: the evidence where the aligner places phrases, if a model has another part for it.
+    """
     for option, rare in (("kind_weight", False), ("rare_kind_weight", True)):
         tried = [replace(config, **{option: weight}) for weight in WEIGHTS]
         config = max(tried, key=lambda each: accuracy(rows, each, rare)[0])
+    tried = [replace(config, similarity_kind_weight=weight) for weight in SIMILARITY_WEIGHTS]
+    config = max(tried, key=lambda each: accuracy(by_aligner or rows, each, False)[0])
     evidence = np.concatenate([row.evidence.inputs for row in rows])
     there = np.concatenate([np.arange(len(row.evidence.named)) < row.right.shape[1] for row in rows])
     rarely = np.concatenate([row.evidence.rare for row in rows])
@@ -194,7 +213,9 @@ def calibrate(
         raise UserError(f"{folder} has no aligner, which says what is in an image; it has {', '.join(bundle.configs)}")
     model = load(bundle.folder, device)
     rows = [row for samples in sets for row in collect(model, samples)]
-    config = choose(rows, bundle.configs["aligner"].grounding)
+    both = model.detector is not None and model.classes is not None
+    by_aligner = [row for samples in sets for row in collect(model, samples, "aligner")] if both else []
+    config = choose(rows, bundle.configs["aligner"].grounding, by_aligner)
     from saywhere.networks import checkpoint  # these need torch, and what else is here does not
     from saywhere.training.card import replace_section
 
@@ -213,5 +234,6 @@ phrase's similarity with the image, the log-probability of the kind that it name
 fitted by `saywhere calibrate` to {own:,} phrases of {len(rows):,} images of {source},
 and {total - own:,} phrases of other images. Weights of the classes in placing, of
 {", ".join(f"{weight:g}" for weight in WEIGHTS)} those that place most of these phrases right: {config.kind_weight:g},
-of rare nouns {config.rare_kind_weight:g}.
+of rare nouns {config.rare_kind_weight:g}; where the aligner places them, of
+{", ".join(f"{weight:g}" for weight in SIMILARITY_WEIGHTS)}, {config.similarity_kind_weight:g}.
 """

@@ -17,6 +17,7 @@ from saywhere.models.phrase_scores import score_regions
 from saywhere.regions import Regions
 
 BOXES = [[0.0, 0, 100, 50], [0, 0, 40, 40], [60, 10, 90, 30]]
+NO_KIND = dict.fromkeys(("red shirt", "green grass", "white house"), np.zeros(1, np.float32))
 
 
 def image(*truths: tuple[float, ...] | None) -> MarkedImage:
@@ -29,10 +30,10 @@ def image(*truths: tuple[float, ...] | None) -> MarkedImage:
     return MarkedImage(Path("a.jpg"), 100, 50, (MarkedSentence(words, phrases),))
 
 
-def view(boxes: list[list[float]], vectors: np.ndarray, **options) -> AlignerView:
+def view(boxes: list[list[float]], vectors: np.ndarray, kinds=NO_KIND, **options) -> AlignerView:
     aligner = aligner_model(tiny_aligner(**options)).aligner
     logits = np.zeros(len(boxes), np.float32)
-    return AlignerView(aligner, ImageVectors(100, 50, np.array(boxes, np.float32), vectors, "a", logits))
+    return AlignerView(aligner, ImageVectors(100, 50, np.array(boxes, np.float32), vectors, "a", logits), kinds)
 
 
 def test_the_region_that_fits_the_words_best_is_the_answer():
@@ -44,6 +45,20 @@ def test_the_region_that_fits_the_words_best_is_the_answer():
     assert ground([marked], [seen]).accuracy == 1.0
     other = image((60.0, 10, 90, 30), (0.0, 0, 40, 40))
     assert ground([other], [seen]).accuracy == 0.0
+
+
+@pytest.mark.parametrize("row", [0, 1, 2])
+def test_the_classes_have_a_say_where_the_aligner_places_phrases(row):
+    kinds = {"red shirt": np.where(np.arange(3) == row, -1, -9).astype(np.float32), "green grass": np.zeros(3)}
+    vectors = np.random.default_rng(0).standard_normal((3, 16), np.float32)
+    (sentence,) = image(tuple(BOXES[0]), tuple(BOXES[0])).sentences
+    asked, of_no_kind = (
+        view(BOXES, vectors, kinds, grounding={"similarity_kind_weight": weight}).find(sentence, sentence.phrases)
+        for weight in (1e4, 0)
+    )
+    assert asked[0].tolist() == BOXES[row]
+    assert asked[1].tolist() == of_no_kind[1].tolist()
+    assert of_no_kind.tolist() == view(BOXES, vectors).find(sentence, sentence.phrases).tolist()
 
 
 def test_phrases_without_a_box_are_not_asked_for():

@@ -31,7 +31,7 @@ def texts() -> list[TextVectors]:
 
 
 def store_of(folder: Path, images: list[ImageVectors], components: int) -> Store:
-    store = Store(folder, {"size": "8"})
+    store = Store(folder, {"size": "9"})
     store.put([(image.name, Stamp(0, 0), image) for image in images])
     store.encode(components)
     return store

@@ -77,7 +77,7 @@ def test_the_answers_of_two_uneven_halves_have_as_many_hits(tmp_path) -> None:
     queries = {"two dogs": frozenset((0, 4)), "a horse": frozenset((1,))}
     words = [said(sentences) for sentences in (["Two dogs."], ["A man."], ["A dog."], ["A horse."], [])]
     first = np.array([True, False, False, True, False])
-    with Store(tmp_path, {"size": "16"}) as store:
+    with Store(tmp_path, {"size": "17"}) as store:
         store.put([(str(number), Stamp(0, 0), image) for number, image in enumerate(images)])
         one, other = (answer(model, store.snapshot(), queries, words, inside) for inside in (first, ~first))
     assert one.evidence.shape == other.evidence.shape == (2, 2, 3)

@@ -126,6 +126,10 @@ def _aligner(config: AlignerConfig, words: int) -> Shapes:
             for suffix in ("", "_reverse"):
                 gates = 3 if config.cell == "gru" else 4
                 shapes |= _recurrent(f"{encoder}.context", gates, hidden, hidden, suffix)
+    if config.hubs:
+        for side in ("texts", "images"):
+            shapes |= _linear(f"hubs.{side}", config.hubs, config.embed_dim)
+        shapes |= {"hubs.temperatures": (2,)}
     return shapes
 
 

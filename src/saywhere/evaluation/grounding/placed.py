@@ -66,7 +66,7 @@ def read_asked(session: Session, placer: Placer) -> list[Asked]:
 
 def _of_marks(image: MarkedImage, placer: Placer) -> Asked:
     placed = [(s, p, p.box) for s in image.sentences for p in s.phrases if p.box is not None]
-    phrases = tuple(" ".join(s.words[p.start : p.stop]) for s, p, _ in placed)
+    phrases = tuple(s.phrase(p) for s, p, _ in placed)
     types = tuple((*p.types, _familiar(placer, text)) for text, (_, p, _) in zip(phrases, placed, strict=True))
     words = {word for sentence in image.sentences for word in sentence.words}
     return Asked(image.image, phrases, tuple(box[None] for _, _, box in placed), types, words)

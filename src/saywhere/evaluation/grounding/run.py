@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
@@ -13,22 +13,23 @@ from saywhere import boxes as geometry
 from saywhere.data.entities import MarkedImage, MarkedPhrase, MarkedSentence
 from saywhere.engines.engine import Aligner, Detector
 from saywhere.errors import UserError
-from saywhere.evaluation.embeddings import embed_images
+from saywhere.evaluation.embeddings import of_arrays, to_arrays
 from saywhere.evaluation.grounding.metric import GroundingResult, measure
 from saywhere.evaluation.grounding.placed import ask
 from saywhere.evaluation.grounding.presence import PresenceResult
 from saywhere.evaluation.grounding.report import write_grounding_report
-from saywhere.evaluation.region_store import REGIONS, RegionStore
+from saywhere.evaluation.region_store import REGIONS, ArrayStore, RegionStore
 from saywhere.evaluation.session import Session, image_name
 from saywhere.images import LoadedImage
 from saywhere.inference import Source
-from saywhere.models import detection
+from saywhere.models import detection, grounding
 from saywhere.models.grounding import ImageVectors, align, region_bonus
 from saywhere.models.model import Model
 from saywhere.models.phrase_scores import score_regions
 from saywhere.regions import Regions
 
 PRIOR = "highest prior"
+KINDS = "kinds"
 CONTROLS = ("whole image", "largest region", "random region", PRIOR)
 
 
@@ -70,8 +71,10 @@ def run(
     images = session.read_entities()
     by_name = {image_name(image.image, session.data): image for image in images}
     sources = [Source(image.image, name, Path(image.image.name)) for name, image in by_name.items()]
-    find = _views_of_aligner if part == "aligner" else _views_of_detector
-    views = find(model, session, sources, regions)
+    if part == "aligner":
+        views = _views_of_aligner(model, session, sources, by_name, regions)
+    else:
+        views = _views_of_detector(model, session, sources, regions)
     asked = [image for name, image in by_name.items() if name not in session.skipped]
     result = ground(asked, views)
     controls = {name: control(name, asked, views) for name in CONTROLS}
@@ -80,12 +83,36 @@ def run(
     return GroundingScores(result, controls)
 
 
-def _views_of_aligner(model: Model, session: Session, sources: Sequence[Source], limit: int | None) -> list[View]:
-    aligner = model.require("aligner", "place phrases")
-    nms_iou = aligner.config.grounding.nms_iou
-    facts = {"data": str(session.data), "split": session.split, "part": "aligner", "nms_iou": nms_iou}
-    images = embed_images(model, session, sources, facts, limit, placing=True)
-    return [AlignerView(aligner, image) for image in images]
+def _views_of_aligner(
+    model: Model, session: Session, sources: Sequence[Source], marked: Mapping[str, MarkedImage], limit: int | None
+) -> list[View]:
+    placer, aligner = model.placer("aligner"), model.require("aligner", "place phrases")
+    facts = {"data": str(session.data), "split": session.split, "part": "aligner", "nms_iou": placer.config.nms_iou}
+    session.resume({"model": model.digest(), **facts, "regions": limit}, REGIONS)
+    store, names = ArrayStore(session.out / REGIONS), {str(source.path): source.name for source in sources}
+    phrases = {name: _texts(image) for name, image in marked.items()}
+
+    def see(images: list[LoadedImage], _: list[np.ndarray] | None) -> list[dict[str, np.ndarray]]:
+        encodings = model.encode(images)
+        embedded = grounding.embed_images(aligner, encodings, None, limit, placing=True)
+        found: list[dict[str, np.ndarray]] = []
+        for image, encoding, vectors in zip(images, encodings, embedded, strict=True):
+            regions = Regions(vectors.width, vectors.height, vectors.boxes, image=vectors.name)
+            kinds = placer.log_kinds(encoding, regions, phrases[names[image.name]])[0]
+            found.append({**to_arrays(vectors), KINDS: kinds})
+        return found
+
+    seen = [source.name for source in session.each(see, sources, store, store.write, long_side=model.long_side)]
+    parts = {name: store.read(name) for name in seen}
+    return [
+        AlignerView(aligner, of_arrays(name, each), dict(zip(phrases[name], each[KINDS].T, strict=True)))
+        for name, each in parts.items()
+    ]
+
+
+def _texts(image: MarkedImage) -> list[str]:
+    """The different phrases that have a box."""
+    return sorted({s.phrase(p) for s in image.sentences for p in s.phrases if p.box is not None})
 
 
 def _views_of_detector(model: Model, session: Session, sources: Sequence[Source], limit: int | None) -> list[View]:
@@ -122,10 +149,18 @@ class View(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class AlignerView:
-    """An image as an aligner sees it."""
+    """An image as an aligner sees it, and the classes beside it.
+
+    Attributes:
+        aligner: that embedded the image.
+        vectors: its regions.
+        kinds: of phrases, how probable it is that each region ``(R,)`` is of the kind that they name, see
+            :meth:`saywhere.models.class_evidence.ClassEvidence.log_kinds`.
+    """
 
     aligner: Aligner
     vectors: ImageVectors
+    kinds: Mapping[str, np.ndarray]
 
     @property
     def boxes(self) -> np.ndarray:
@@ -138,9 +173,14 @@ class AlignerView:
         return self.boxes[int(region_bonus(self.aligner.config, self.vectors).argmax())]
 
     def find(self, sentence: MarkedSentence, phrases: Sequence[MarkedPhrase]) -> np.ndarray:
-        """Return for each phrase the region whose products with its words sum to most."""
+        """Return for each phrase the region with which its words have the largest mean product, and its kind fits."""
         alignment = align(self.aligner, self.vectors, sentence.text, beta=0)
-        return self.boxes[[alignment.locate(phrase.start, phrase.stop) for phrase in phrases]]
+        weight = np.float32(self.aligner.config.grounding.similarity_kind_weight)
+        fits = [
+            alignment.products[phrase.start : phrase.stop].mean(axis=0) + weight * self.kinds[sentence.phrase(phrase)]
+            for phrase in phrases
+        ]
+        return self.boxes[np.stack(fits).argmax(axis=1)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,7 +206,7 @@ class DetectorView:
         """Return for each phrase the region that is likeliest to be there and called so; the sentence is not read."""
         if not len(self.regions):
             return self.boxes.repeat(len(phrases), axis=0)
-        texts = [" ".join(sentence.words[phrase.start : phrase.stop]) for phrase in phrases]
+        texts = [sentence.phrase(phrase) for phrase in phrases]
         return score_regions(self.detector.decoder, self.detector.vocabulary, self.regions, texts).best().boxes
 
 

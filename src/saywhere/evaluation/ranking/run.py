@@ -12,9 +12,9 @@ from saywhere.evaluation.embeddings import embed_images
 from saywhere.evaluation.ranking.metric import Part, RankingResult, rank
 from saywhere.evaluation.ranking.report import write_ranking_report
 from saywhere.evaluation.session import Session
-from saywhere.models.grounding import ImageVectors, TextVectors
+from saywhere.models.grounding import ImageVectors, TextVectors, hubness_of, similarities
 from saywhere.models.model import Model
-from saywhere.models.similarity import BLOCK, similarity_blocks, similarity_matrix
+from saywhere.models.similarity import BLOCK, similarity_blocks
 
 
 def run(model: Model, session: Session, regions: int | None = None) -> RankingResult:
@@ -62,13 +62,15 @@ def rank_embedded(
         block: bound on the products in memory, see there.
     """
     regions, words = [image.vectors for image in images], [text.vectors for text in texts]
+    of_images, of_texts = hubness_of(images), hubness_of(texts)
     rows = np.array(owner, np.int64)
     own = np.zeros(len(words), np.float32)
-    for row in np.unique(rows).tolist():
-        mine = np.flatnonzero(rows == row)
-        own[mine] = similarity_matrix([regions[row]], [words[i] for i in mine], score)[0]
+    for number in np.unique(rows).tolist():
+        mine = np.flatnonzero(rows == number)
+        own[mine] = similarities([images[number]], [texts[i] for i in mine.tolist()], score)[0]
 
     def parts() -> Iterator[Part]:
-        yield from similarity_blocks(regions, words, score, block)
+        for row, column, values in similarity_blocks(regions, words, score, block):
+            yield row, column, values - of_images[row][:, None] - of_texts[column]
 
     return rank(own, rows, len(images), parts())

@@ -24,11 +24,7 @@ RIGHT = 0.5
 
 def ask(texts: Sequence[TextVectors], score: Score) -> Question:
     """Return several texts as one question."""
-    weights = np.zeros((sum(map(len, texts)), len(texts)), np.float32)
-    ends = np.cumsum([len(text) for text in texts])
-    for number, (end, text) in enumerate(zip(ends.tolist(), texts, strict=True)):
-        weights[end - len(text) : end, number] = 1
-    return Question(np.concatenate([text.vectors for text in texts]), weights, score)
+    return Question.of(texts, np.eye(len(texts), dtype=np.float32), score)
 
 
 def score_texts(

@@ -131,7 +131,7 @@ def _index(session: Session, model: Model, images: Sequence[ImageVectors]) -> St
     """An index of these images, whose entries are their places; an earlier one is removed."""
     folder = session.out / INDEX
     shutil.rmtree(folder, ignore_errors=True)
-    size = model.require("aligner", "search").config.embed_dim
+    size = model.require("aligner", "search").config.embed_dim + 1
     store = Store(folder, {"digest": model.engine.vectors_digest(), "model": model.name, "size": str(size)})
     for start in range(0, len(images), 100):
         store.put([(image.name, Stamp(0, 0), image) for image in images[start : start + 100]])
@@ -155,7 +155,7 @@ def _phrases(session: Session, entries: Mapping[str, int]) -> Truth:
         entry = entries.get(image_name(image.image, session.folder))
         for sentence in image.sentences if entry is not None else ():
             for phrase in sentence.phrases:
-                words = " ".join(sentence.words[phrase.start : phrase.stop])
+                words = sentence.phrase(phrase)
                 if phrase.box is not None and entry is not None and words:
                     truth.setdefault(words, {}).setdefault(entry, []).append(phrase.box)
     return truth

@@ -67,6 +67,7 @@ class Aligner(nn.Module):
         self.encoders = nn.ModuleList(_text_encoder(config, len(vocabulary), dim) for _ in range(config.encoders))
         for table in self.word_vectors:
             table.requires_grad_(config.train_words)
+        self.hubs = Hubs(config.embed_dim, config.hubs) if config.hubs else None
         self.log_scale = nn.Parameter(torch.tensor(-math.log(config.temperature)))
         self.log_scale.requires_grad_(config.loss == "contrastive")
 
@@ -175,6 +176,23 @@ class Aligner(nn.Module):
             return encoded.vectors / counts.clamp(min=1)[..., None]
         is_end = torch.arange(encoded.mask.shape[1], device=counts.device) == counts - 1
         return encoded.vectors / torch.where(is_end, 1, (counts - 1).clamp(min=1))[..., None]
+
+
+class Hubs(nn.Module):
+    """Hold what tells images and texts that resemble everything (:mod:`saywhere.models.hubness`); it does not train.
+
+    Args:
+        size: of vectors.
+        count: of typical texts, and of typical images.
+    """
+
+    temperatures: Tensor
+
+    def __init__(self, size: int, count: int) -> None:
+        super().__init__()
+        self.texts, self.images = nn.Linear(size, count), nn.Linear(size, count)
+        self.register_buffer("temperatures", torch.ones(2))
+        self.requires_grad_(False)
 
 
 def _text_encoder(config: AlignerConfig, words: int, dim: int) -> TextEncoder | RelationEncoder:

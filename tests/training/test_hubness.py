@@ -1,0 +1,97 @@
+"""Typical texts and images that say what a bank says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from photographs import noise
+from tiny_aligner import SENTENCES, tiny_aligner
+from typer.testing import CliRunner
+
+import saywhere
+from saywhere import UserError
+from saywhere.cli import app
+from saywhere.models.similarity import similarity_matrix
+from saywhere.networks import checkpoint
+from saywhere.training import hubness
+from saywhere.training.hubness import Embedded, fit, prepare, soft_maximum
+
+
+def test_the_soft_maximum_leaves_out_what_is_of_the_same_image():
+    similarity = np.array([[1.0, 2, 900], [5, 5, 5]])
+    same = np.array([[False, False, True], [False, True, False]])
+    expected = [2 * np.log((np.exp(0.5) + np.exp(1)) / 2), 5]
+    np.testing.assert_allclose(soft_maximum(similarity, same, 2.0), expected)
+
+
+def embedded(count: int, seed: int = 0) -> Embedded:
+    generator = np.random.default_rng(seed)
+    lengths = generator.uniform(0.2, 2, count)
+    images = [generator.standard_normal((3, 8), np.float32) * np.float32(length) for length in lengths]
+    texts = [generator.standard_normal((2, 8), np.float32) for _ in range(2 * count)]
+    return Embedded(images, texts, np.repeat(np.arange(count), 2), [0, count // 2])
+
+
+def test_the_bank_is_asked_but_for_an_images_own(monkeypatch):
+    monkeypatch.setattr(hubness, "TOGETHER", 7)
+    data = embedded(20)
+    images, texts = prepare(data, 3.0)
+    everything = similarity_matrix(data.images, data.texts)
+    own = data.owner[None] == np.arange(20)[:, None]
+    np.testing.assert_allclose(images.hubness, soft_maximum(everything, own, 3.0), rtol=1e-5)
+    np.testing.assert_allclose(texts.hubness, soft_maximum(everything.T, own.T, 3.0), rtol=1e-5)
+    monkeypatch.setattr(hubness, "BANK_IMAGES", 4)
+    monkeypatch.setattr(hubness, "BANK_TEXTS", 5)
+    small, other = prepare(data, 3.0)
+    assert (len(small.bank), len(other.bank)) == (10, 8)  # of each of the two data sets as many
+    assert np.corrcoef(small.hubness, images.hubness)[0, 1] > 0.5
+
+
+def test_typical_vectors_learn_what_the_bank_says():
+    lesson, _ = prepare(embedded(400), 3.0)
+    layer, temperature = fit(lesson, 3.0, 64, "typical texts")
+    known = saywhere.models.hubness.Typical(layer.weight.detach().numpy(), layer.bias.detach().numpy(), temperature)
+    found = [known.hubness((image @ known.vectors.T).max(axis=0)) for image in lesson.items]
+    assert np.corrcoef(found, lesson.hubness)[0, 1] > 0.98
+    assert np.mean(found) == pytest.approx(lesson.hubness.mean(), abs=0.3)
+
+
+def data(folder: Path, count: int) -> Path:
+    rows = []
+    for number in range(count):
+        noise(96, 64, seed=number).save(folder / f"{number}.png")
+        rows.append({"image": f"{number}.png", "sentences": [SENTENCES[number % 4]], "split": "train"})
+    (folder / "data.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+    return folder / "data.jsonl"
+
+
+def test_the_command_stores_it_beside_the_aligner(tmp_path):
+    checkpoint.save(tiny_aligner(), tmp_path / "model")
+    source = data(tmp_path, 40)
+    (tmp_path / "7.png").write_bytes((tmp_path / "7.png").read_bytes()[:200])
+    before = saywhere.load(tmp_path / "model", device="cpu")
+    text = before.embed_text(SENTENCES[0])
+    asked = ["calibrate", str(tmp_path / "model"), "--part", "similarity", "--data", str(source), "--limit", "50"]
+    result = CliRunner().invoke(app, asked)
+    assert result.exit_code == 0, result.output
+    after = saywhere.load(tmp_path / "model", device="cpu")
+    assert after.aligner.config.hubs == hubness.HUBS and text.hubness == 0.0
+    again = after.embed_text(SENTENCES[0])
+    assert again.hubness != 0.0
+    np.testing.assert_array_equal(again.vectors, text.vectors)
+    assert "39 images" in (tmp_path / "model" / "README.md").read_text()
+    again = CliRunner().invoke(app, asked)  # it can be done anew
+    assert again.exit_code == 0
+
+
+def test_too_few_images_and_models_without_an_aligner_are_refused(tmp_path):
+    checkpoint.save(tiny_aligner(score="fragments"), tmp_path / "other")
+    checkpoint.save(tiny_aligner(), tmp_path / "model")
+    samples = list(saywhere.data.read(data(tmp_path, 3), None, "train"))
+    with pytest.raises(UserError, match="needs 32 images with sentences, and 3 can be read"):
+        hubness.calibrate(tmp_path / "model", [samples], "three", "cpu")
+    with pytest.raises(UserError, match="has the score fragments"):
+        hubness.calibrate(tmp_path / "other", [samples], "three", "cpu")

@@ -58,6 +58,11 @@ def tiny_aligner(seed: int = 0, **options) -> Aligner:
             project.bias.zero_()
             encoder.decode.bias.zero_()
             encoder.words.weight.mul_(6)
+        if network.hubs is not None:
+            generator = torch.Generator().manual_seed(4)
+            for parameter in network.hubs.parameters():
+                parameter.normal_(std=0.3, generator=generator)
+            network.hubs.temperatures.copy_(torch.tensor([2.0, 5.0]))
     return network.eval()
 
 

@@ -20,7 +20,7 @@ from saywhere.search import Query
 
 @pytest.fixture(scope="module")
 def model() -> Model:
-    return aligner_model(tiny_aligner())
+    return aligner_model(tiny_aligner(hubs=4))
 
 
 @pytest.fixture

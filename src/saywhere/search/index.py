@@ -252,8 +252,10 @@ class Index:
             return [Hit(v.name, value, Regions.empty(v.width, v.height, v.name), time=t) for value, v, t in found]
         placed = [phrases.find(vectors) for _, vectors, _ in found]
         anywhere = phrases.anywhere(placed[0], len(self)) if placed else None
-        rows = zip(found, placed, strict=True)
-        return [Hit(v.name, value, there.regions, there.probability, t, anywhere) for (value, v, t), there in rows]
+        return [
+            Hit(v.name, value - phrases.hubness, there.regions, there.probability, t, anywhere)
+            for (value, v, t), there in zip(found, placed, strict=True)
+        ]
 
     def regions(self, query: str | Query, image: str | Path, *, top: int = TOP) -> Regions:
         """Return the regions of one image that fit a text best, best first, with their similarities.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from saywhere.configs.aligner import HitWeights
-from saywhere.models.grounding import ImageVectors, TextVectors
+from saywhere.models.grounding import ImageVectors, TextVectors, hubness_of
 from saywhere.models.model import Model
 from saywhere.models.placing import Evidence, cut_phrases, word_fits
 from saywhere.regions import Regions
@@ -63,6 +63,7 @@ class PhrasesInImages:
         self._texts, self._wanted, self._unwanted = (
             [known[text] for text in some] for some in (self.phrases, query.wanted, query.unwanted)
         )
+        self._signs = np.array([1.0] * len(self._wanted) + [-1.0] * len(self._unwanted), np.float32)
         placer = model.placer("aligner")
         self._least = placer.least()
         self._unknown = np.array([placer.is_unknown(phrase) for phrase in self.phrases], bool)
@@ -71,9 +72,13 @@ class PhrasesInImages:
         self._rare = np.array([placer.is_rare(phrase) for phrase in (*self.phrases, *query.unwanted)], bool)
 
     def question(self) -> Question:
-        """Return the query as images are compared with it."""
-        signs = np.array([1.0] * len(self._wanted) + [-1.0] * len(self._unwanted), np.float32)
-        return Question.of([*self._wanted, *self._unwanted], signs[:, None], self._aligner.config.score)
+        """Return the query as images are compared with it; its :attr:`hubness` is left out."""
+        return Question.of([*self._wanted, *self._unwanted], self._signs[:, None], self._aligner.config.score)
+
+    @property
+    def hubness(self) -> float:
+        """The hubness of what is wanted less that of what is not: the same for all images."""
+        return float(hubness_of([*self._wanted, *self._unwanted]) @ self._signs)
 
     def find(self, image: ImageVectors) -> Placed:
         """Return where the query is in an image."""

@@ -40,7 +40,7 @@ from saywhere.search import Qdrant
 from saywhere.search.index import TOP
 from saywhere.search.scan import best, similarities
 from saywhere.search.store import Stamp, Store
-from saywhere.search.vectors import Snapshot
+from saywhere.search.vectors import Snapshot, without_hubness
 
 QUERIES = (
     "a dog in the snow",
@@ -73,7 +73,7 @@ TOGETHER = 500
 def enlarged(snapshot: Snapshot, count: int, seed: int = 0) -> Iterator[list[tuple[str, Stamp, ImageVectors]]]:
     """Yield so many images in parts: those of the snapshot, then each again with regions of others, and noise."""
     generator = np.random.default_rng(seed)
-    deviation = SPREAD * snapshot.vectors[::10].astype(np.float32).std(axis=0)
+    deviation = SPREAD * without_hubness(snapshot.vectors[::10].astype(np.float32))[0].std(axis=0)
     entries = snapshot.extent.entries
     for start in range(0, count, TOGETHER):
         rows = []

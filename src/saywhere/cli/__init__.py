@@ -30,6 +30,7 @@ PANELS = {
         "train-classes",
         "train-chunker",
         "calibrate-nouns",
+        "calibrate-similarity",
         "pseudo-label",
         "table1",
         "convert",

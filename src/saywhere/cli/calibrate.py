@@ -8,15 +8,13 @@ from pathlib import Path
 import typer
 
 from saywhere.cli.options import DataFormat, Device
-from saywhere.errors import UserError
 
 
 class Part(StrEnum):
-    """The parts of a model that are calibrated; of the aligner its phrases, or its similarities."""
+    """The parts of a model that are calibrated."""
 
     aligner = "aligner"
     densecap = "densecap"
-    similarity = "similarity"
 
 
 def calibrate(
@@ -24,9 +22,7 @@ def calibrate(
     data: list[Path] = typer.Option(
         ..., metavar="ROOT", help="Folder of the data set, or a .jsonl file; may be repeated."
     ),
-    part: Part = typer.Option(
-        Part.densecap, help="Scores of regions (densecap), of phrases that are looked for (aligner), or similarities."
-    ),
+    part: Part = typer.Option(Part.densecap, help="Scores of regions (densecap), or of phrases that are looked for."),
     format: DataFormat = None,
     split: str = typer.Option("train", help="Part of the data; not the one that scores are to be measured on."),
     limit: int = typer.Option(300, min=1, metavar="N", help="At most N images of each, taken at even distances."),
@@ -38,9 +34,6 @@ def calibrate(
     sure the model was of its words. A phrase's is one on how well it fits the image, and on the classes; with it the
     weight of the classes in placing phrases is chosen. For both, only the one image of ten counts that taught the
     classes nothing. All is stored in the model's configuration; weights stay.
-
-    Similarities of images and texts lose what an image has in common with all texts, and a text with all images. What
-    tells it is stored beside the aligner's weights. Do this before --part aligner, and give it all images (--limit).
 
     Of a model of transformers the score is a logistic regression on the logit of the model's own, stored in a file
     beside its folder's weights, or for hub:OWNER/NAME in this user's cache.
@@ -54,8 +47,6 @@ def calibrate(
     sets = [datasets.read(each, format, split) for each in data]
     source = "; ".join(f"{samples.name}, split {samples.split}" for samples in sets)
     if adapted is not None:
-        if part is Part.similarity:
-            raise UserError(f"{model.as_posix()} is a model of transformers, which does not compare images with texts")
         from saywhere.training import adapted_calibration
 
         chosen = [evenly(samples, limit) for samples in sets]
@@ -63,11 +54,6 @@ def calibrate(
         typer.echo(f"{model}: calibration {fit.weight:g}, {fit.constant:g}, from {fit.source}")
         if fit.weight <= 0:
             typer.echo(f"{model}: on these images higher scores are no more often right; its order is turned", err=True)
-    elif part is Part.similarity:
-        from saywhere.training import hubness
-
-        hubness.calibrate(model, [evenly(samples, limit) for samples in sets], source, device)
-        typer.echo(f"{model}: the hubness of images and texts is taken off similarities; from {source}")
     elif part is Part.densecap:
         chosen = [evenly(samples, limit) for samples in sets]
         found = calibration.calibrate(model, [sample for each in chosen for sample in each], source, device)

@@ -20,8 +20,8 @@ from saywhere.configs.aligner import AlignerConfig
 from saywhere.configs.captioner import CaptionerConfig
 from saywhere.configs.classes import ClassesConfig
 from saywhere.configs.densecap import DenseCapConfig
+from saywhere.engines.arrays.hubness import Hubness
 from saywhere.images import LoadedImage
-from saywhere.models.hubness import Hubness
 from saywhere.text import Vocabulary
 
 Maps = Any

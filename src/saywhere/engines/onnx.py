@@ -24,6 +24,7 @@ from saywhere.configs.classes import ClassesConfig
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.engines.arrays.attention import AttentionDecoder
 from saywhere.engines.arrays.decoders import GruDecoder, LstmDecoder, RnnDecoder
+from saywhere.engines.arrays.hubness import Hubness, Typical
 from saywhere.engines.arrays.image_maps import (
     ImageMaps,
     box_features,
@@ -40,7 +41,6 @@ from saywhere.engines.session import PRECISIONS, open_session, weights_digest
 from saywhere.errors import UserError
 from saywhere.images import Preprocess
 from saywhere.models.bundle import GRAPH, GRAPH_INT8, WEIGHTS, Bundle
-from saywhere.models.hubness import Hubness, Typical
 from saywhere.text import PAD, Vocabulary
 
 

@@ -18,10 +18,10 @@ from saywhere.configs.aligner import AlignerConfig
 from saywhere.configs.captioner import CaptionerConfig
 from saywhere.configs.classes import ClassesConfig
 from saywhere.configs.densecap import DenseCapConfig
+from saywhere.engines.arrays.hubness import Hubness, Typical
 from saywhere.engines.engine import BoundImages, EncodedText, RegionHeadOutput, RpnOutput
 from saywhere.errors import UserError
 from saywhere.images import Preprocess
-from saywhere.models.hubness import Hubness, Typical
 from saywhere.networks import checkpoint
 from saywhere.networks.aligner.network import Aligner
 from saywhere.networks.captioner.network import Captioner

@@ -236,6 +236,11 @@ def similarities(images: Sequence[ImageVectors], texts: Sequence[TextVectors], s
     return matrix - hubness_of(images)[:, None] - hubness_of(texts)
 
 
+def plain_similarities(image: ImageVectors, texts: Sequence[TextVectors], score: Score) -> np.ndarray:
+    """Return how well each text fits an image ``(L,)`` by Eq. 8 alone: what it says may be true of many images."""
+    return similarity_matrix([image.vectors], [text.vectors for text in texts], score)[0]
+
+
 def hubness_of(items: Sequence[ImageVectors] | Sequence[TextVectors]) -> np.ndarray:
     """Return the hubness of each image or text ``(N,)``."""
     return np.array([item.hubness for item in items], np.float32)

@@ -20,7 +20,6 @@ from saywhere.models.grounding import Alignment, ImageVectors, TextVectors
 from saywhere.models.many import answer, is_one
 from saywhere.models.phrase_scores import PhraseScores, score_image
 from saywhere.models.placing import Placer, cut_phrases
-from saywhere.models.similarity import similarity_matrix
 from saywhere.options import require_ints, require_numbers
 from saywhere.regions import Regions
 
@@ -379,13 +378,11 @@ class Model:
         )  # fmt: skip
 
     def _similarities(self, encodings: Sequence[Encoding], texts: Sequence[Sequence[str]]) -> list[np.ndarray]:
-        """Return Eq. 8 of each image with each of its sentences; a caption may be one that fits many images."""
+        """Return how well each of its sentences fits each image; a caption may be one that fits many images."""
         score = self.require("aligner", "compare texts with images").config.score
-        vectors = iter(self.embed_text([text for its in texts for text in its]))
+        known = iter(self.embed_text([text for its in texts for text in its]))
         pairs = zip(self.embed(list(encodings)), texts, strict=True)
-        return [
-            similarity_matrix([image.vectors], [next(vectors).vectors for _ in its], score)[0] for image, its in pairs
-        ]
+        return [grounding.plain_similarities(image, [next(known) for _ in its], score) for image, its in pairs]
 
     def attend(self, image: One, sentences: Sequence[str], boxes: ArrayLike | None = None) -> list[Caption]:
         """Return where the model looks at each word of given sentences of one image.

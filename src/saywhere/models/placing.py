@@ -28,8 +28,8 @@ from saywhere.models.grounding import (
     TextVectors,
     embed_images,
     embed_texts,
+    plain_similarities,
     region_bonus,
-    similarities,
 )
 from saywhere.models.naming import DETERMINERS
 from saywhere.models.nouns import noun_tree
@@ -50,7 +50,7 @@ class Evidence:
         kinds: ``(R, P)`` log-probability that a region is of the kind that a phrase names; 0 if it names none.
         named: ``(P,)`` whether the phrase names a kind that the classes know.
         rare: ``(P,)`` whether the text encoder hardly saw the noun of the phrase in training.
-        similarity: ``(P,)`` of the phrase with the image; 0 without an aligner.
+        similarity: ``(P,)`` of the phrase with the image (Eq. 8); 0 without an aligner.
         by: the part that the fits are of.
     """
 
@@ -182,7 +182,7 @@ class Placer:
         kinds, named = self.log_kinds(encoding, regions, phrases)
         similarity = np.zeros(len(phrases), np.float32)
         if self.aligner is not None and image is not None:
-            similarity = similarities([image], texts, self.aligner.config.score)[0]
+            similarity = plain_similarities(image, texts, self.aligner.config.score)
         rare = np.array([self.is_rare(phrase) for phrase in phrases], bool)
         return Evidence(regions, fits, kinds, named, rare, similarity, self.by)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from saywhere.configs.aligner import HitWeights
-from saywhere.models.grounding import ImageVectors, TextVectors, hubness_of
+from saywhere.models.grounding import ImageVectors, TextVectors, hubness_of, plain_similarities
 from saywhere.models.model import Model
 from saywhere.models.placing import Evidence, cut_phrases, word_fits
 from saywhere.regions import Regions
@@ -122,7 +122,7 @@ class PhrasesInImages:
         regions = Regions(image.width, image.height, image.boxes, image=image.name)
         return Evidence(
             regions=regions, fits=fits, kinds=np.zeros_like(fits), named=np.zeros(len(texts), bool),
-            rare=rare, similarity=self._model.similarity([image], texts)[0], by="aligner",
+            rare=rare, similarity=plain_similarities(image, texts, self._aligner.config.score), by="aligner",
         )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Hubness of images and texts: what ``saywhere calibrate --part similarity`` fits (:mod:`saywhere.models.hubness`).
+"""Hubness of images and texts: what ``saywhere calibrate-similarity`` fits (:mod:`saywhere.engines.arrays.hubness`).
 
 The bank is drawn from the training data. How similar an image is to the bank's texts, ``T log mean over texts of
 exp(S / T)``, is what counts where the bank is normalised by the inverted softmax (Smith et al., 2017). A bank is too
@@ -104,6 +104,9 @@ class Lesson:
 def prepare(embedded: Embedded, temperature: float, seed: int = 0) -> tuple[Lesson, Lesson]:
     """Return what typical texts and what typical images learn from; a bank is asked but for what is of the same image.
 
+    The hubness of texts is counted from its mean: so that a similarity is above 0 where an image and a text fit each
+    other better than others.
+
     Args:
         embedded: images and sentences; each data set has the same share of the bank.
         temperature: of similarities.
@@ -129,10 +132,11 @@ def prepare(embedded: Embedded, temperature: float, seed: int = 0) -> tuple[Less
             similarity = similarity_matrix(bank_images, [texts[i] for i in rows]).T
             of_texts.append(soft_maximum(similarity, owner[rows][:, None] == some_images, temperature))
             progress.advance(len(rows))
+    of_text = np.concatenate(of_texts)
     sums = [text.sum(axis=0, keepdims=True) for text in texts]
     return (
         Lesson(images, np.concatenate(of_images), np.concatenate([sums[i] for i in some_texts])),
-        Lesson(sums, np.concatenate(of_texts), np.stack([image[0] for image in bank_images])),
+        Lesson(sums, of_text - of_text.mean(), np.stack([image[0] for image in bank_images])),
     )
 
 
@@ -215,7 +219,7 @@ def calibrate(
             f"{folder} has no aligner, which compares images with texts; it has {', '.join(bundle.configs)}"
         )
     if config.score != "max":
-        raise UserError(f"{folder}: its aligner has the score {config.score}, and hubness is known for max only")
+        raise UserError(f"{folder}: its aligner has the score {config.score}, and hubness goes with max only")
     embedded = embed(load(bundle.folder, device), sets)
     if len(embedded.images) < LEAST:
         raise UserError(f"calibration needs {LEAST} images with sentences, and {len(embedded.images)} can be read")
@@ -232,6 +236,6 @@ def calibrate(
 
 def _section(embedded: Embedded, hubs: int, temperature: float, source: str) -> str:
     return f"""What an image has in common with all texts, and a text with all images, is taken off similarities.
-{hubs} typical texts and as many typical images tell it, fitted by `saywhere calibrate --part similarity` to
+{hubs} typical texts and as many typical images tell it, fitted by `saywhere calibrate-similarity` to
 {len(embedded.images):,} images and {len(embedded.texts):,} sentences of {source}; temperature {temperature:.3g}.
 """

@@ -179,7 +179,7 @@ class Aligner(nn.Module):
 
 
 class Hubs(nn.Module):
-    """Hold what tells images and texts that resemble everything (:mod:`saywhere.models.hubness`); it does not train.
+    """Hold typical texts and images (:mod:`saywhere.engines.arrays.hubness`); they do not train with the others.
 
     Args:
         size: of vectors.

@@ -163,6 +163,7 @@ def embed_images(
     boxes: Sequence[ArrayLike] | None = None,
     limit: int | None = None,
     placing: bool = False,
+    plain: bool = False,
 ) -> list[ImageVectors]:
     """Return the regions of images and their vectors (Eq. 1).
 
@@ -172,6 +173,7 @@ def embed_images(
         boxes: of each image ``(N, 4)`` in its pixels: use these regions and the whole image.
         limit: at most this many regions beside the whole image, instead of the configuration's.
         placing: words are to be placed in them; see :class:`saywhere.configs.aligner.GroundingConfig`.
+        plain: leave the hubness at 0; :func:`plain_similarities` does not ask for it.
 
     Raises:
         UserError: boxes of another shape, or outside their image; or a negative ``limit``.
@@ -186,7 +188,7 @@ def embed_images(
         found = [(e.to_input(b), np.zeros(len(b), np.float32)) for e, b in zip(encodings, given, strict=True)]
     inputs = [_whole_first(b, *e.input_size) for e, (b, _) in zip(encodings, found, strict=True)]
     vectors = aligner.region_vectors([e.maps for e in encodings], inputs)
-    hubness = aligner.hubness
+    hubness = None if plain else aligner.hubness
     return [
         ImageVectors(
             e.width, e.height, _whole_first(b, e.width, e.height), v, e.name, np.concatenate(([np.float32(0)], logits)),
@@ -211,14 +213,14 @@ def _regions(
     return propose_boxes(encoding, settings, BoxCoder(), limit)
 
 
-def embed_texts(aligner: Aligner, texts: Sequence[str]) -> list[TextVectors]:
-    """Return the words of each sentence and their weighted vectors.
+def embed_texts(aligner: Aligner, texts: Sequence[str], plain: bool = False) -> list[TextVectors]:
+    """Return the words of each sentence and their weighted vectors; ``plain`` as in :func:`embed_images`.
 
     Raises:
         UserError: a sentence without a word.
     """
     found: list[TextVectors] = []
-    hubness = aligner.hubness
+    hubness = None if plain else aligner.hubness
     for start in range(0, len(texts), TEXTS_AT_ONCE):
         part = texts[start : start + TEXTS_AT_ONCE]
         encoded = aligner.text_vectors(token_ids(aligner, part))

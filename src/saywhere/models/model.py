@@ -288,7 +288,7 @@ class Model:
         aligner = self.require("aligner", "align words with regions")
 
         def ask(encodings: list[Encoding], texts: list[str], given: list[Any] | None) -> list[Alignment]:
-            embedded = grounding.embed_images(aligner, encodings, given, regions, placing=True)
+            embedded = grounding.embed_images(aligner, encodings, given, regions, placing=True, plain=True)
             return [grounding.align(aligner, image, text, beta) for image, text in zip(embedded, texts, strict=True)]
 
         return answer(ask, self._encode, images, sentences, boxes)
@@ -379,9 +379,10 @@ class Model:
 
     def _similarities(self, encodings: Sequence[Encoding], texts: Sequence[Sequence[str]]) -> list[np.ndarray]:
         """Return how well each of its sentences fits each image; a caption may be one that fits many images."""
-        score = self.require("aligner", "compare texts with images").config.score
-        known = iter(self.embed_text([text for its in texts for text in its]))
-        pairs = zip(self.embed(list(encodings)), texts, strict=True)
+        aligner = self.require("aligner", "compare texts with images")
+        known = iter(grounding.embed_texts(aligner, [text for its in texts for text in its], plain=True))
+        pairs = zip(grounding.embed_images(aligner, encodings, plain=True), texts, strict=True)
+        score = aligner.config.score
         return [grounding.plain_similarities(image, [next(known) for _ in its], score) for image, its in pairs]
 
     def attend(self, image: One, sentences: Sequence[str], boxes: ArrayLike | None = None) -> list[Caption]:

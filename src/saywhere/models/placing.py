@@ -170,13 +170,14 @@ class Placer:
         """Return what is known of phrases in an image; arguments and errors as of :meth:`ground`."""
         if wordless := [phrase for phrase in phrases if not tokenize(phrase)]:
             raise UserError(f"the phrase {wordless[0]!r} has no word")
-        texts = [] if self.aligner is None else embed_texts(self.aligner, phrases)
+        texts = [] if self.aligner is None else embed_texts(self.aligner, phrases, plain=True)
         if self.by == "densecap":
             regions, fits = self._described(encoding, phrases, boxes, limit)
-            image = None if self.aligner is None else embed_images(self.aligner, [encoding])[0]
+            image = None if self.aligner is None else embed_images(self.aligner, [encoding], plain=True)[0]
         else:
             assert self.aligner is not None
-            image = embed_images(self.aligner, [encoding], None if boxes is None else [boxes], limit, placing=True)[0]
+            given = None if boxes is None else [boxes]
+            image = embed_images(self.aligner, [encoding], given, limit, placing=True, plain=True)[0]
             regions = Regions(image.width, image.height, image.boxes, image=image.name)
             fits = word_fits(self.aligner, image, texts)
         kinds, named = self.log_kinds(encoding, regions, phrases)

@@ -94,7 +94,7 @@ def _views_of_aligner(
 
     def see(images: list[LoadedImage], _: list[np.ndarray] | None) -> list[dict[str, np.ndarray]]:
         encodings = model.encode(images)
-        embedded = grounding.embed_images(aligner, encodings, None, limit, placing=True)
+        embedded = grounding.embed_images(aligner, encodings, None, limit, placing=True, plain=True)
         found: list[dict[str, np.ndarray]] = []
         for image, encoding, vectors in zip(images, encodings, embedded, strict=True):
             regions = Regions(vectors.width, vectors.height, vectors.boxes, image=vectors.name)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from photographs import noise
 from tiny_aligner import SENTENCES, tiny_aligner
 from typer.testing import CliRunner
@@ -14,6 +16,7 @@ from typer.testing import CliRunner
 import saywhere
 from saywhere import UserError
 from saywhere.cli import app
+from saywhere.engines.arrays.hubness import Typical
 from saywhere.models.similarity import similarity_matrix
 from saywhere.networks import checkpoint
 from saywhere.training import hubness
@@ -51,29 +54,36 @@ def test_the_bank_is_asked_but_for_an_images_own(monkeypatch):
     assert np.corrcoef(small.hubness, images.hubness)[0, 1] > 0.5
 
 
-def test_typical_vectors_learn_what_the_bank_says():
-    lesson, _ = prepare(embedded(400), 3.0)
-    layer, temperature = fit(lesson, 3.0, 64, "typical texts")
-    known = saywhere.engines.arrays.hubness.Typical(
-        layer.weight.detach().numpy(), layer.bias.detach().numpy(), temperature
-    )
-    found = [known.hubness((image @ known.vectors.T).max(axis=0)) for image in lesson.items]
-    assert np.corrcoef(found, lesson.hubness)[0, 1] > 0.98
-    assert np.mean(found) == pytest.approx(lesson.hubness.mean(), abs=0.3)
+@pytest.mark.parametrize("size", [100.0, 1.0, 0.01])
+def test_typical_vectors_learn_what_the_bank_says_at_any_scale(size):
+    data = embedded(400)
+    data = replace(data, images=[image * np.float32(size) for image in data.images])
+    lesson, _ = prepare(data, 3 * size)
+    found = fit(lesson, 3 * size, 64, "typical texts")
+    layer = found.layer
+    known = Typical(layer.weight.detach().numpy(), layer.bias.detach().numpy(), found.temperature)
+    said = [known.hubness((image @ known.vectors.T).max(axis=0)) for image in lesson.items]
+    assert np.corrcoef(said, lesson.hubness)[0, 1] > 0.98
+    assert np.mean(said) == pytest.approx(lesson.hubness.mean(), abs=0.3 * size)
+    assert found.temperature > 0 and found.error < 0.3 * found.spread
+    assert found.spread == pytest.approx(lesson.hubness[::10].std(ddof=1), rel=1e-4)
 
 
 def data(folder: Path, count: int) -> Path:
     rows = []
     for number in range(count):
         noise(96, 64, seed=number).save(folder / f"{number}.png")
-        rows.append({"image": f"{number}.png", "sentences": [SENTENCES[number % 4]], "split": "train"})
+        sentences = ["...", SENTENCES[number % 4]] if number % 2 else [SENTENCES[number % 4]]
+        rows.append({"image": f"{number}.png", "sentences": sentences, "split": "train"})
+    rows[0]["sentences"] = ["..."]
     (folder / "data.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
     return folder / "data.jsonl"
 
 
-def test_the_command_stores_it_beside_the_aligner(tmp_path):
+def test_the_command_stores_it_beside_the_aligner(tmp_path, monkeypatch):
+    monkeypatch.setattr(hubness, "EPOCHS", 60)
     checkpoint.save(tiny_aligner(), tmp_path / "model")
-    source = data(tmp_path, 40)
+    source = data(tmp_path, 50)
     (tmp_path / "7.png").write_bytes((tmp_path / "7.png").read_bytes()[:200])
     before = saywhere.load(tmp_path / "model", device="cpu")
     text = before.embed_text(SENTENCES[0])
@@ -85,16 +95,32 @@ def test_the_command_stores_it_beside_the_aligner(tmp_path):
     again = after.embed_text(SENTENCES[0])
     assert again.hubness != 0.0
     np.testing.assert_array_equal(again.vectors, text.vectors)
-    assert "39 images" in (tmp_path / "model" / "README.md").read_text()
-    again = CliRunner().invoke(app, asked)  # it can be done anew
-    assert again.exit_code == 0
+    assert "48 images and 48 sentences" in " ".join((tmp_path / "model" / "README.md").read_text().split())
+    assert CliRunner().invoke(app, asked).exit_code == 0  # it can be done anew
+
+
+def test_what_is_worth_nothing_is_not_stored(tmp_path, monkeypatch):
+    monkeypatch.setattr(hubness, "RATE", 1e4)
+    checkpoint.save(tiny_aligner(), tmp_path / "model")
+    before = (tmp_path / "model" / "model.safetensors").read_bytes()
+    samples = list(saywhere.data.read(data(tmp_path, 40), None, "train"))
+    with pytest.raises(UserError, match=r"the hubness of \w+ could not be learnt: off by"):
+        hubness.calibrate(tmp_path / "model", [samples], "forty", "cpu")
+    assert (tmp_path / "model" / "model.safetensors").read_bytes() == before
+    with pytest.raises(UserError, match="too large for half precision, or no numbers"):
+        checkpoint.change_weights(tmp_path / "model", "aligner.hubs", {"x": torch.tensor([1e9])}, {})
+
+
+def test_the_bundled_model_is_not_changed():
+    with pytest.raises(UserError, match="flickr-coco comes with saywhere; copy"):
+        hubness.calibrate("flickr-coco", [], "nothing", "cpu")
 
 
 def test_too_few_images_and_models_without_an_aligner_are_refused(tmp_path):
     checkpoint.save(tiny_aligner(score="fragments"), tmp_path / "other")
     checkpoint.save(tiny_aligner(), tmp_path / "model")
     samples = list(saywhere.data.read(data(tmp_path, 3), None, "train"))
-    with pytest.raises(UserError, match="needs 32 images with sentences, and 3 can be read"):
+    with pytest.raises(UserError, match="needs 32 images with sentences, and 2 can be read"):
         hubness.calibrate(tmp_path / "model", [samples], "three", "cpu")
     with pytest.raises(UserError, match="has the score fragments"):
         hubness.calibrate(tmp_path / "other", [samples], "three", "cpu")

@@ -104,6 +104,14 @@ class Bundle:
         mean, std = (_levels(pixels.get(name), f"{path}: preprocess.{name}") for name in ("mean", "std"))
         return cls(folder, description, trunk, mean, std, configs, vocabularies)
 
+    @classmethod
+    def read_own(cls, folder: str | Path) -> Bundle:
+        """Read the folder of a model that is to be changed; as :meth:`read`, but not one that comes with saywhere."""
+        bundle = cls.read(folder)
+        if bundle.folder.resolve().parent == BUNDLED.resolve():
+            raise UserError(f"{folder} comes with saywhere; copy {bundle.folder} and change the copy")
+        return bundle
+
     def with_options(self, values: Mapping[str, Any]) -> Bundle:
         """Return the bundle with some options changed.
 

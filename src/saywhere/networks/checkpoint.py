@@ -197,6 +197,9 @@ def change_weights(folder: Path, prefix: str, weights: Mapping[str, Tensor], opt
         options: that belong to them, as in :func:`change_options`.
     """
     bundle = Bundle.read(folder).with_options(options)
+    limits = torch.finfo(torch.float16)
+    if not all(bool((value.float().abs() <= limits.max).all()) for value in weights.values()):
+        raise UserError(f"{folder}: the new weights are too large for half precision, or no numbers")
     stored = {key: value for key, value in read_weights(bundle.folder).items() if not key.startswith(f"{prefix}.")}
     kinds = {value.dtype for value in stored.values() if value.is_floating_point()}
     dtype = torch.float32 if torch.float32 in kinds else torch.float16

@@ -112,7 +112,7 @@ def calibrate(folder: str | Path, samples: Sequence[Sample], source: str, device
     Raises:
         UserError: there is no such model, it has no dense captioner, and what :func:`collect` raises.
     """
-    bundle = Bundle.read(folder)
+    bundle = Bundle.read_own(folder)
     if "densecap" not in bundle.configs:
         raise UserError(
             f"{folder} has no dense captioner, whose scores are calibrated; it has {', '.join(bundle.configs)}"

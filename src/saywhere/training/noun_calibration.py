@@ -155,7 +155,7 @@ def calibrate_nouns(
     Raises:
         UserError: there is no such model, it lacks a part, and what :func:`collect` raises.
     """
-    bundle = Bundle.read(folder)
+    bundle = Bundle.read_own(folder)
     model = load(bundle.folder, device)
     named = collect(model, samples)
     assert model.classes is not None

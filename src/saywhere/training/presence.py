@@ -123,15 +123,17 @@ def _right(boxes: np.ndarray, sample: Sample, phrase: str) -> np.ndarray:
     return geometry.iou(boxes, true).max(axis=1, initial=0) >= RIGHT
 
 
-def accuracy(rows: Sequence[Collected], config: GroundingConfig, rare: bool) -> tuple[float, int]:
-    """Return the share of own phrases that are placed right, of those of rare nouns or of the others; and their number.
+def accuracy(rows: Sequence[Collected], config: GroundingConfig, rare: bool | None = None) -> tuple[float, int]:
+    """Return the share of own phrases that are placed right, of rare nouns, of others or of all; and their number.
 
     Phrases that the classes have no say in are left out.
     """
     marks: list[bool] = []
     for row in rows:
         chosen = row.evidence.rows(config)[: row.right.shape[1]]
-        asked = row.evidence.named[: len(chosen)] & (row.evidence.rare[: len(chosen)] == rare)
+        asked = row.evidence.named[: len(chosen)]
+        if rare is not None:
+            asked = asked & (row.evidence.rare[: len(chosen)] == rare)
         marks += row.right[chosen, np.arange(len(chosen))][asked].tolist()
     return float(np.mean(marks)) if marks else 0.0, len(marks)
 
@@ -148,7 +150,7 @@ def choose(rows: Sequence[Collected], config: GroundingConfig, by_aligner: Seque
         tried = [replace(config, **{option: weight}) for weight in WEIGHTS]
         config = max(tried, key=lambda each: accuracy(rows, each, rare)[0])
     tried = [replace(config, similarity_kind_weight=weight) for weight in SIMILARITY_WEIGHTS]
-    config = max(tried, key=lambda each: accuracy(by_aligner or rows, each, False)[0])
+    config = max(tried, key=lambda each: accuracy(by_aligner or rows, each)[0])
     evidence = np.concatenate([row.evidence.inputs for row in rows])
     there = np.concatenate([np.arange(len(row.evidence.named)) < row.right.shape[1] for row in rows])
     rarely = np.concatenate([row.evidence.rare for row in rows])
@@ -208,7 +210,7 @@ def calibrate(
     Raises:
         UserError: there is no such model, it has no aligner, and what :func:`collect` and :func:`fit` raise.
     """
-    bundle = Bundle.read(folder)
+    bundle = Bundle.read_own(folder)
     if "aligner" not in bundle.configs:
         raise UserError(f"{folder} has no aligner, which says what is in an image; it has {', '.join(bundle.configs)}")
     model = load(bundle.folder, device)

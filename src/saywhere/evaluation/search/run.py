@@ -19,6 +19,7 @@ from saywhere.evaluation.search.presence import PresenceInIndex, answer, measure
 from saywhere.evaluation.search.report import SearchResult, write_search_report
 from saywhere.evaluation.search.served import SERVED, compare
 from saywhere.evaluation.session import Session, image_name
+from saywhere.models.bundle import Bundle
 from saywhere.models.grounding import ImageVectors
 from saywhere.models.model import Model
 from saywhere.models.placing import cut_phrases, word_fits
@@ -55,6 +56,8 @@ def run(
             calibrate by.
     """
     aligner = model.require("aligner", "search")
+    if calibrate is not None:
+        Bundle.read_own(calibrate)
     check_plots()
     samples = session.read()
     sources = session.sources(samples)

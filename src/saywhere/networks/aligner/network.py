@@ -191,6 +191,8 @@ class Hubs(nn.Module):
     def __init__(self, size: int, count: int) -> None:
         super().__init__()
         self.texts, self.images = nn.Linear(size, count), nn.Linear(size, count)
+        for parameter in self.parameters():
+            nn.init.zeros_(parameter)
         self.register_buffer("temperatures", torch.ones(2))
         self.requires_grad_(False)
 

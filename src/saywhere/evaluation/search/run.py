@@ -86,16 +86,20 @@ def run(
                               code_bytes_per_image=round(snapshot.codes.nbytes / len(images)))  # fmt: skip
     write_search_report(session, result, known)
     if calibrate is not None:
-        if presence is None:
-            raise UserError(
-                f"{calibrate}: these images do not tell when a hit shows what was looked for; and the model must be "
-                "calibrated for phrases first: saywhere calibrate --part aligner"
-            )
-        from saywhere.networks.checkpoint import change_options  # needs torch, and nothing else here does
-
-        weights = {"hit": presence.weights, "anywhere": presence.anywhere_weights}
-        change_options(Path(calibrate), {f"aligner.grounding.{name}": values for name, values in weights.items()})
+        _store_weights(Path(calibrate), presence)
     return result
+
+
+def _store_weights(folder: Path, presence: PresenceInIndex | None) -> None:
+    if presence is None:
+        raise UserError(
+            f"{folder}: these images do not tell when a hit shows what was looked for; and the model must be "
+            "calibrated for phrases first: saywhere calibrate --part aligner"
+        )
+    from saywhere.networks.checkpoint import change_options  # needs torch, and nothing else here does
+
+    weights = {"hit": presence.weights, "anywhere": presence.anywhere_weights}
+    change_options(folder, {f"aligner.grounding.{name}": values for name, values in weights.items()})
 
 
 def _sentences(session: Session, samples: Samples) -> dict[str, list[str]]:

@@ -90,6 +90,7 @@ def test_the_command_stores_it_beside_the_aligner(tmp_path, monkeypatch):
     asked = ["calibrate-similarity", str(tmp_path / "model"), "--data", str(source)]
     result = CliRunner().invoke(app, asked)
     assert result.exit_code == 0, result.output
+    assert f"left out: {tmp_path / '7.png'}" in result.output
     after = saywhere.load(tmp_path / "model", device="cpu")
     assert after.aligner.config.hubs == hubness.HUBS and text.hubness == 0.0
     again = after.embed_text(SENTENCES[0])

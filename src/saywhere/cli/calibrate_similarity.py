@@ -32,5 +32,6 @@ def calibrate_similarity(
     sets = [datasets.read(each, format, split) for each in data]
     source = "; ".join(f"{samples.name}, split {samples.split}" for samples in sets)
     chosen = [samples if limit is None else evenly(samples, limit) for samples in sets]
-    hubness.calibrate(model, chosen, source, device)
+    for reason in hubness.calibrate(model, chosen, source, device):
+        typer.echo(f"left out: {reason}", err=True)
     typer.echo(f"{model}: the hubness of images and texts is taken off similarities; from {source}")

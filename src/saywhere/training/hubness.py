@@ -58,12 +58,14 @@ class Embedded:
         texts: of each sentence the weighted vectors ``(T, D)`` of its words.
         owner: ``(L,)`` of each sentence the number of its image.
         starts: of each data set the number of its first image.
+        skipped: why images could not be read.
     """
 
     images: list[np.ndarray]
     texts: list[np.ndarray]
     owner: np.ndarray
     starts: list[int]
+    skipped: tuple[str, ...] = ()
 
 
 def embed(model: Model, sets: Sequence[Sequence[Sample]]) -> Embedded:
@@ -71,7 +73,8 @@ def embed(model: Model, sets: Sequence[Sequence[Sample]]) -> Embedded:
 
     A progress bar is shown.
     """
-    images, sentences, starts = list[np.ndarray](), list[tuple[int, str]](), list[int]()
+    images, sentences = list[np.ndarray](), list[tuple[int, str]]()
+    starts, skipped = list[int](), list[str]()
     with track("images", sum(len(samples) for samples in sets)) as progress:
         for samples in sets:
             starts.append(len(images))
@@ -80,13 +83,14 @@ def embed(model: Model, sets: Sequence[Sequence[Sample]]) -> Embedded:
                 texts = [text for text in sample.sentences if tokenize(text)]
                 try:
                     vectors = model.embed(sample.image).vectors if texts else None
-                except ImageError:
+                except ImageError as error:
+                    skipped.append(str(error))
                     continue
                 if vectors is not None:
                     sentences += [(len(images), text) for text in texts[:SENTENCES]]
                     images.append(vectors)
     words = [text.vectors for text in model.embed_text([text for _, text in sentences])]
-    return Embedded(images, words, np.array([row for row, _ in sentences], np.int64), starts)
+    return Embedded(images, words, np.array([row for row, _ in sentences], np.int64), starts, tuple(skipped))
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,7 +228,7 @@ def _draw(total: int, count: int, seed: int) -> np.ndarray:
 
 def calibrate(
     folder: str | Path, sets: Sequence[Sequence[Sample]], source: str, device: str | None = None, hubs: int = HUBS
-) -> None:
+) -> tuple[str, ...]:
     """Fit the hubness of images and texts for the aligner in a folder, and write it to the folder.
 
     Args:
@@ -233,6 +237,9 @@ def calibrate(
         source: name of the images, for the card.
         device: where the model runs; the best there is if None.
         hubs: of typical texts, and of typical images.
+
+    Returns:
+        why images were left out that could not be read.
 
     Raises:
         UserError: there is no such model, it comes with saywhere, it has no such aligner, too few images with sentences
@@ -264,6 +271,7 @@ def calibrate(
     network.temperatures.copy_(torch.tensor((texts.temperature, images.temperature)))
     checkpoint.change_weights(bundle.folder, "aligner.hubs", network.state_dict(), {"aligner.hubs": hubs})
     replace_section(bundle.folder / CARD, HEADING, _section(embedded, texts, images, source))
+    return embedded.skipped
 
 
 def spread(embedded: Embedded, most: int = 300, seed: int = 0) -> float:

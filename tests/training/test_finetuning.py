@@ -18,7 +18,7 @@ from saywhere.networks.densecap.network import DenseCap
 from saywhere.options import from_dict
 from saywhere.text import RESERVED, Vocabulary
 from saywhere.training import run
-from saywhere.training.finetuning import common_rows, start_from
+from saywhere.training.finetuning import common_rows, start_from, take_over
 from saywhere.training.recipe import Recipe
 
 
@@ -122,3 +122,11 @@ def test_a_recipe_begins_with_another_model(tmp_path: Path) -> None:
     nothing = from_dict(Recipe, tiny_recipe(tmp_path / "data", start=str(tmp_path / "nothing")))
     with pytest.raises(UserError, match="nothing"):
         run.build_network(nothing, samples)
+
+
+def test_sentences_of_similar_images_are_not_taken_over():
+    stored = {"decoder.begin.bias": torch.ones(2), "neighbours.token_ids": torch.ones(3, dtype=torch.int16)}
+    new = {name: torch.zeros_like(tensor) for name, tensor in stored.items()}
+    start = take_over(new, stored, torch.zeros((2, 4), dtype=torch.long), (4, 4))
+    assert start.new == ("neighbours.token_ids",) and new["decoder.begin.bias"].tolist() == [1, 1]
+    assert not new["neighbours.token_ids"].any()

@@ -29,6 +29,7 @@ PANELS = {
         "train-together",
         "train-classes",
         "train-chunker",
+        "train-neighbours",
         "calibrate-nouns",
         "calibrate-similarity",
         "pseudo-label",

@@ -24,7 +24,7 @@ from saywhere.configs.classes import ClassesConfig
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.engines.arrays.attention import AttentionDecoder
 from saywhere.engines.arrays.decoders import GruDecoder, LstmDecoder, RnnDecoder
-from saywhere.engines.arrays.hubness import Hubness, Typical
+from saywhere.engines.arrays.hubness import Hubness
 from saywhere.engines.arrays.image_maps import (
     ImageMaps,
     box_features,
@@ -34,6 +34,7 @@ from saywhere.engines.arrays.image_maps import (
     whole_image,
 )
 from saywhere.engines.arrays.layers import BatchNorm, Linear, Weights, in_single, layer_norm, relu, unit_length
+from saywhere.engines.arrays.neighbours import Neighbours
 from saywhere.engines.arrays.requirements import refused_options, require_shapes
 from saywhere.engines.arrays.text_encoder import TextEncoder
 from saywhere.engines.engine import BoundImages, Decoder, EncodedText, RegionHeadOutput, RpnOutput
@@ -264,11 +265,7 @@ class OnnxAligner:
     @cached_property
     def hubness(self) -> Hubness | None:
         """What tells images and texts that resemble everything; None if it was not fitted."""
-        if not self.config.hubs or not self.config.hubness:
-            return None
-        hubs = self._weights.below("hubs")
-        parts = zip((hubs.below("texts"), hubs.below("images")), hubs["temperatures"].tolist(), strict=True)
-        return Hubness(*(Typical(layer["weight"], layer["bias"], temperature) for layer, temperature in parts))
+        return Hubness.read(self._weights.below("hubs")) if self.config.hubs and self.config.hubness else None
 
     def prepare(self) -> None:
         """Read the weights."""
@@ -324,9 +321,15 @@ class OnnxCaptioner:
         first = {"rnn": "decoder.image.weight", "lstm": "decoder.encode.0.weight"}
         return self._weights.shape(first.get(self.config.decoder, "decoder.begin.weight"))[1]
 
+    @cached_property
+    def neighbours(self) -> Neighbours | None:
+        """What people said of images like this one; None if there is nothing, or it is not to be asked."""
+        stored = self._weights.below("neighbours")
+        return Neighbours.read(stored, len(self.vocabulary)) if self.config.neighbours.asked else None
+
     def prepare(self) -> None:
         """Read the weights."""
-        _ = (self._attention, self._narrow) if self.config.decoder == "attention" else self._plain
+        _ = self.neighbours, (self._attention, self._narrow) if self.config.decoder == "attention" else self._plain
 
     def bind_images(self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray | None]) -> BoundImages:
         """Return the decoder of images; ``boxes`` are the regions to attend to, None to let the network choose."""

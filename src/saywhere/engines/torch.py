@@ -19,6 +19,7 @@ from saywhere.configs.captioner import CaptionerConfig
 from saywhere.configs.classes import ClassesConfig
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.engines.arrays.hubness import Hubness, Typical
+from saywhere.engines.arrays.neighbours import STORED, Neighbours
 from saywhere.engines.engine import BoundImages, EncodedText, RegionHeadOutput, RpnOutput
 from saywhere.errors import UserError
 from saywhere.images import Preprocess
@@ -245,6 +246,7 @@ class TorchCaptioner:
 
     def __init__(self, network: Captioner) -> None:
         self._network = network
+        self._neighbours = _neighbours(network)
 
     @property
     def config(self) -> CaptionerConfig:
@@ -255,6 +257,11 @@ class TorchCaptioner:
     def vocabulary(self) -> Vocabulary:
         """Its words."""
         return self._network.vocabulary
+
+    @property
+    def neighbours(self) -> Neighbours | None:
+        """What people said of images like this one; None if there is nothing, or it is not to be asked."""
+        return self._neighbours
 
     @torch.inference_mode()
     def bind_images(self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray | None]) -> BoundImages:
@@ -288,6 +295,14 @@ class TorchCaptioner:
         assert not isinstance(network.decoder, AttentionDecoder), "the decoder attention captions whole images"
         rows = [network.embed(m, _boxes(b, m)) for m, b in zip(maps, boxes, strict=True)]
         return TorchDecoder(network.decoder, network.decoder.words.weight), _array(torch.cat(rows))
+
+
+def _neighbours(network: Captioner) -> Neighbours | None:
+    stored = network.neighbours
+    if stored is None or not network.config.neighbours.asked:
+        return None
+    arrays = {name: getattr(stored, name).cpu().numpy() for name in STORED}
+    return Neighbours.unpack(_array(stored.query.weight.T), _array(stored.query.bias), arrays, len(network.vocabulary))
 
 
 class TorchClassifier:

@@ -203,7 +203,9 @@ def change_weights(folder: Path, prefix: str, weights: Mapping[str, Tensor], opt
     stored = {key: value for key, value in read_weights(bundle.folder).items() if not key.startswith(f"{prefix}.")}
     kinds = {value.dtype for value in stored.values() if value.is_floating_point()}
     dtype = torch.float32 if torch.float32 in kinds else torch.float16
-    stored |= {f"{prefix}.{key}": value.detach().cpu().to(dtype).contiguous() for key, value in weights.items()}
+    for key, value in weights.items():
+        kept = value.detach().cpu().to(dtype if value.is_floating_point() else value.dtype)
+        stored[f"{prefix}.{key}"] = kept.contiguous()
     text = _config_text(bundle.description, bundle.trunk, bundle.mean, bundle.std, bundle.configs)
     card = (bundle.folder / CARD).read_text(encoding="utf-8") if (bundle.folder / CARD).is_file() else "# Model\n"
     _write(bundle.folder, stored, text, bundle.vocabularies, card)

@@ -182,11 +182,11 @@ def _densecap(weights: Weights, points: int) -> dict[str, Packed]:
 
 
 def _part(weights: Weights, part: str) -> dict[str, Packed]:
-    """The weights of a part, by their whole names."""
+    """The weights of a part that the browser reads, by their whole names: captions have no sentences of others."""
     below = weights.below(part)
-    stored = {
-        f"{part}.{name}": below.stored(name) for name in below.names() if not name.endswith("num_batches_tracked")
-    }
+    unread = ("neighbours.", "num_batches_tracked")
+    names = [name for name in below.names() if not name.startswith(unread) and not name.endswith(unread)]
+    stored = {f"{part}.{name}": below.stored(name) for name in names}
     return {
         name: single(a) if a.ndim < 2 else half(a) if a.size <= SMALL else shrunk(name, a) for name, a in stored.items()
     }

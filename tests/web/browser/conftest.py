@@ -33,7 +33,13 @@ PHOTOGRAPHS = {
 
 
 @pytest.fixture(scope="session")
-def as_rounded(tmp_path_factory: pytest.TempPathFactory) -> saywhere.Model:
+def as_the_page() -> dict[str, float]:
+    """Options of a model as the page has it: without the aligner and the sentences of similar images."""
+    return {"captioner.similarity_weight": 0.0, "captioner.neighbours.weight": 0.0}
+
+
+@pytest.fixture(scope="session")
+def as_rounded(tmp_path_factory: pytest.TempPathFactory, as_the_page: dict[str, float]) -> saywhere.Model:
     """The bundled model with the weights that the browser gets."""
     source, folder = find_folder(saywhere.DEFAULT_MODEL), tmp_path_factory.mktemp("rounded")
     for name in (CONFIG, VOCABULARY, GRAPH, GRAPH_WEIGHTS):
@@ -43,7 +49,7 @@ def as_rounded(tmp_path_factory: pytest.TempPathFactory) -> saywhere.Model:
         if values.ndim > 1 and values.size > SMALL and not name.startswith(("trunk.", "aligner.")):
             arrays[name] = shrunk(name, values).unpacked()
     save_file(arrays, folder / WEIGHTS)
-    return saywhere.load(folder, threads=1, options={"captioner.similarity_weight": 0.0})
+    return saywhere.load(folder, threads=1, options=as_the_page)
 
 
 @pytest.fixture(scope="session")

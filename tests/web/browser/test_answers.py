@@ -38,9 +38,9 @@ def ask(engine: Page, photo: bytes, verb: str, **parameters: object) -> dict[str
 
 
 @pytest.fixture(scope="module")
-def model() -> saywhere.Model:
-    """As the page, which has no aligner."""
-    return saywhere.load(threads=1, options={"captioner.similarity_weight": 0.0})
+def model(as_the_page: dict[str, float]) -> saywhere.Model:
+    """Answers as the page."""
+    return saywhere.load(threads=1, options=as_the_page)
 
 
 def seen_by(model: saywhere.Model, photo: bytes) -> saywhere.Encoding:

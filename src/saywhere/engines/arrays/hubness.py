@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from saywhere.engines.arrays.layers import Weights
+
 
 @dataclass(frozen=True, eq=False)
 class Typical:
@@ -40,6 +42,12 @@ class Hubness:
 
     texts: Typical
     images: Typical
+
+    @classmethod
+    def read(cls, weights: Weights) -> Hubness:
+        """Make it of the weights of a model."""
+        parts = zip((weights.below("texts"), weights.below("images")), weights["temperatures"].tolist(), strict=True)
+        return cls(*(Typical(layer["weight"], layer["bias"], temperature) for layer, temperature in parts))
 
     def of_image(self, vectors: np.ndarray) -> float:
         """Return how similar an image, by the vectors ``(R, D)`` of its regions, is to texts at large.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from saywhere.configs.aligner import AlignerConfig
-from saywhere.configs.captioner import CaptionerConfig
+from saywhere.configs.captioner import CaptionerConfig, NeighboursConfig
 from saywhere.configs.classes import ClassesConfig
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.configs.parts import LAST_CHANNELS, TrunkConfig
@@ -134,6 +134,18 @@ def _aligner(config: AlignerConfig, words: int) -> Shapes:
 
 
 def _captioner(config: CaptionerConfig, words: int) -> Shapes:
+    return _caption_decoder(config, words) | _neighbours(config.neighbours)
+
+
+def _neighbours(config: NeighboursConfig) -> Shapes:
+    if not config.sentences:
+        return {}
+    shapes = _linear("neighbours.query", config.size, "features")
+    shapes |= {"neighbours.keys": (config.sentences, config.size), "neighbours.token_ids": (config.words,)}
+    return shapes | {f"neighbours.{kind}": (config.sentences,) for kind in ("commonness", "lengths")}
+
+
+def _caption_decoder(config: CaptionerConfig, words: int) -> Shapes:
     word, hidden = config.word_size, config.hidden_size
     if config.decoder == "lstm":
         return _lstm_decoder("features", words, word, hidden)

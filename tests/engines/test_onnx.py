@@ -268,6 +268,7 @@ def test_a_vocabulary_of_another_model_is_refused(folder: Path):
         ({"cell": "lstm"}, "the weights of the part aligner do not fit its options: "),
         ({"feedback": "none"}, "the weights of the part captioner do not fit its options: "),
         ({"neighbours.sentences": 4, "neighbours.words": 9}, "the weights of the part captioner lack "),
+        ({"neighbours.weight": 1e9}, "neighbours.weight is 1000000000.0, but must be between 0 and 1000.0"),
         ({"captioner.pooling": "max"}, "only the engine torch runs pooling=max"),
         ({"densecap.pooling": "roi_align"}, "only the engine torch runs pooling=roi_align"),
         ({"attend_to": "transformer"}, "only the engine torch runs attend_to=transformer"),

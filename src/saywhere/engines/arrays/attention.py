@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -28,6 +28,7 @@ class _Table:
         peak: ``(V,)`` the largest m of each word.
         exp: ``(R, V)`` exp(scores).
         wide: m varies so much over the regions that sums of products could vanish: logarithms are summed instead.
+        known: ``(V,)`` what all regions add to the score of each word; None if that depends on the state.
     """
 
     count: int
@@ -36,6 +37,7 @@ class _Table:
     peak: np.ndarray | None = None
     exp: np.ndarray | None = None
     wide: bool = False
+    known: np.ndarray | None = None
 
 
 class AttentionDecoder:
@@ -64,7 +66,11 @@ class AttentionDecoder:
         scores = self.word_region(regions) @ self.words.columns
         peak = scores.max(axis=0)
         scores -= peak
-        return _Table(count, regions, scores, peak, np.exp(scores), bool((-scores.min(axis=0) > LIMIT).any()))
+        table = _Table(count, regions, scores, peak, np.exp(scores), bool((-scores.min(axis=0) > LIMIT).any()))
+        if self.region_state is not None:
+            return table
+        any_state = np.zeros((1, 0), np.float32)
+        return replace(table, known=self.of_regions(self.region_scores(any_state, table), table)[0])
 
     def word_scores(self, states: np.ndarray) -> np.ndarray:
         """Return the part of the score of words ``(K, V)`` in the states ``(K, H)``; the same for all images."""
@@ -86,14 +92,21 @@ class AttentionDecoder:
 
     def log_words(self, words: np.ndarray, regions: np.ndarray, table: _Table) -> np.ndarray:
         """Return ``ln p(w | h)``, ``(K, V)``, of the parts of the score (the marginal of Eq. 4)."""
+        return log_softmax(words + (self.of_regions(regions, table) if table.known is None else table.known))
+
+    def of_regions(self, regions: np.ndarray, table: _Table) -> np.ndarray:
+        """Return ``ln sum_r exp(c(r) + m(w, r))``, ``(K, V)``, what regions add to the score of words.
+
+        Without the term word-region it is 0; ``regions`` are :meth:`region_scores`.
+        """
         if table.scores is None or table.exp is None or table.peak is None:
-            return log_softmax(words)
+            return np.zeros((1, 1), np.float32)
         top = regions.max(axis=1, keepdims=True)
         if table.wide and (top - regions.min(axis=1, keepdims=True) > LIMIT).any():
             summed = np.stack([_log_sum_exp(row[:, None] + table.scores, axis=0) for row in regions])
         else:
             summed = np.log(np.exp(regions - top) @ table.exp)
-        return log_softmax(words + table.peak + summed)
+        return table.peak + summed
 
     def log_regions(self, words: np.ndarray, regions: np.ndarray, table: _Table) -> np.ndarray:
         """Return ``ln p(r | h)``, ``(K, R)``, of the parts of the score (the marginal of Eq. 4)."""
@@ -137,15 +150,19 @@ class BoundDecoder(ArrayDecoder):
 
     def step(self, token_ids: np.ndarray, state: State) -> tuple[np.ndarray, State]:
         """Return log-probabilities ``(M, V)`` of the word after ``token_ids (M,)``, and the next state."""
+        following, log_probs = self._state(self._hidden(token_ids, state), state[-1], words=True)
+        assert log_probs is not None
+        return log_probs, following
+
+    def _hidden(self, token_ids: np.ndarray, state: State) -> np.ndarray:
+        """Return h ``(M, H)`` after ``token_ids (M,)``."""
         decoder, hidden, image = self._decoder, state[0], state[-1]
         seen = state[1] if decoder.feedback == "marginal" else None
         if decoder.feedback == "conditional":
             seen = np.zeros((len(hidden), self._tables[0].regions.shape[1]), np.float32)
             for table, rows in self._groups(image):
                 seen[rows] = decoder.attended(decoder.parts(hidden[rows], table), table, token_ids[rows])
-        following, log_probs = self._state(decoder.next_state(token_ids, hidden, seen), image, words=True)
-        assert log_probs is not None
-        return log_probs, following
+        return decoder.next_state(token_ids, hidden, seen)
 
     def _state(self, hidden: np.ndarray, image: np.ndarray, words: bool = False) -> tuple[State, np.ndarray | None]:
         """Return the state with h ``(M, H)``, and the log-probabilities of words if they are wanted."""
@@ -174,13 +191,14 @@ class BoundDecoder(ArrayDecoder):
         """
         decoder, widest = self._decoder, max(table.count for table in self._tables)
         inputs = np.concatenate((np.full((len(token_ids), 1), START), token_ids), axis=1)
-        state = self.start(embeddings)
+        state, passed = self.start(embeddings), list[np.ndarray]()
+        for words in inputs.T:
+            state, _ = self._state(self._hidden(words, state), state[-1])
+            passed.append(state[0])
         weights = np.zeros((*inputs.shape, widest), np.float32)
-        for t in range(inputs.shape[1]):
-            _, state = self.step(inputs[:, t], state)
-            for table, rows in self._groups(state[-1]):
-                log_regions = decoder.log_regions(*decoder.parts(state[0][rows], table), table)
-                weights[rows, t, : table.count] = np.exp(log_regions[:, : table.count])
+        for number, (table, hidden) in enumerate(zip(self._tables, np.stack(passed, axis=1), strict=True)):
+            log_regions = decoder.log_regions(*decoder.parts(hidden, table), table)
+            weights[number, :, : table.count] = np.exp(log_regions[:, : table.count])
         return weights
 
 

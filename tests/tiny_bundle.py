@@ -28,6 +28,7 @@ from saywhere.networks import checkpoint
 from saywhere.networks.aligner.network import Aligner
 from saywhere.networks.captioner.neighbours import Neighbours
 from saywhere.networks.captioner.network import Captioner
+from saywhere.networks.captioner.ngrams import Ngrams
 from saywhere.networks.densecap.network import DenseCap
 from saywhere.networks.vision.trunk import Trunk
 
@@ -67,6 +68,8 @@ def tiny_networks(
             _shake(network.decoder)
             if network.neighbours is not None:
                 _say(network.neighbours, len(CAPTIONER_VOCABULARY))
+            if network.ngrams is not None:
+                _expect(network.ngrams, len(CAPTIONER_VOCABULARY))
         networks[part] = network.eval()
     return networks
 
@@ -93,6 +96,17 @@ def _say(neighbours: Neighbours, words: int) -> None:
     neighbours.commonness.normal_(std=10)
     neighbours.lengths.fill_(len(neighbours.token_ids) // len(neighbours.lengths))
     neighbours.token_ids.random_(4, words)
+
+
+@torch.no_grad()
+def _expect(ngrams: Ngrams, words: int) -> None:
+    """Draw n-grams of as many words each, and what their probabilities are made of."""
+    ngrams.query.weight.normal_(std=0.01)
+    ngrams.keys.random_(-127, 128)
+    ngrams.offsets.normal_()
+    ngrams.rarity.uniform_(1, 9)
+    ngrams.lengths.fill_(len(ngrams.token_ids) // len(ngrams.lengths))
+    ngrams.token_ids.random_(4, words)
 
 
 @torch.no_grad()

@@ -14,7 +14,7 @@ from tiny_classes import TRUNK, tiny_networks
 from saywhere.configs.classes import ClassesConfig
 from saywhere.engines.torch import TorchEngine
 from saywhere.models import caption_nouns
-from saywhere.models.caption_nouns import correct
+from saywhere.models.caption_nouns import Witness, correct, support
 from saywhere.models.class_evidence import ClassEvidence
 from saywhere.models.model import Model
 from saywhere.models.nouns import noun_tree
@@ -70,11 +70,28 @@ def test_what_no_region_shows_gives_way_to_what_one_does(
     assert wanted == sentence or not caption_nouns.all_seen(CLASSES, rows, sentence)
 
 
+@pytest.mark.parametrize(
+    ("sentence", "shown", "wanted"),
+    [
+        ("a dog on the grass", [{"dog": 0.1}, {"grass": 0.9}], 0.0),
+        ("a dog on the grass", [{"dog": 0.05}, {"grass": 0.9}], np.log(0.5)),
+        ("two dogs and a cat", [{"dog": 0.05}, {"cat": 0.05, "dog": 0.01}], 2 * np.log(0.5)),
+        ("a dog and a cat", [], 2 * caption_nouns.LEAST_SUPPORT),
+        ("a boy looks at a hill", [{"woman": 0.9}], 0.0),  # there is somebody, and nobody taught hills
+        ("something is blue", [], 0.0),
+    ],
+)
+def test_a_sentence_is_supported_by_what_regions_show(sentence: str, shown: list[dict[str, float]], wanted: float):
+    assert support(CLASSES, regions(*shown), sentence) == pytest.approx(wanted, abs=1e-5)
+
+
 def model(**options: object) -> Model:
     networks = tiny_networks()
     torch.manual_seed(0)
     config = tiny_config(**{"trunk": TRUNK, **options})  # pyright: ignore[reportArgumentType]
     captioner = Captioner(config, VOCABULARY, networks["densecap"].trunk).eval()
+    for parameter in captioner.decoder.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
     return Model(TorchEngine({**networks, "captioner": captioner}))
 
 
@@ -84,10 +101,10 @@ def test_a_model_with_classes_has_the_last_word(monkeypatch: pytest.MonkeyPatch)
     asked: list[str] = []
 
     def changed(*given: object) -> list[str]:
-        asked.extend(given[3])  # pyright: ignore[reportArgumentType]
+        asked.extend(given[1])  # pyright: ignore[reportArgumentType]
         return ["a cat"] * 3
 
-    monkeypatch.setattr(caption_nouns, "correct_all", changed)
+    monkeypatch.setattr(Witness, "correct", changed)
     assert [caption.sentence for caption in model(nouns=False).caption(images)] == plain and not asked
     found = model().caption(images)
     assert asked == plain
@@ -106,10 +123,24 @@ def test_the_first_regions_decide_where_they_show_all() -> None:
     sentences = ["a dog", "a person on the grass", "a zebra", "it is blue"]
     shown = caption_nouns.see(asked.detector, asked.classes, encodings)
     expected = [correct(asked.classes, *pair) for pair in zip(shown, sentences, strict=True)]
-    assert caption_nouns.correct_all(asked.detector, asked.classes, encodings, sentences) == expected
+    assert Witness(asked.detector, asked.classes, encodings).correct(sentences) == expected
     for posterior, sentence in zip(shown, sentences, strict=True):
         if caption_nouns.all_seen(asked.classes, posterior, sentence):
             assert correct(asked.classes, posterior, sentence) == sentence
+
+
+def test_what_the_image_shows_helps_to_choose_among_hypotheses(monkeypatch: pytest.MonkeyPatch) -> None:
+    def men(sentence: str) -> int:
+        return sentence.split().count("man")
+
+    monkeypatch.setattr(caption_nouns, "support", lambda classes, posterior, sentence: men(sentence))
+    monkeypatch.setattr(Witness, "correct", lambda witness, sentences: sentences)
+    images, wide = [noise(96, 64, seed) for seed in range(6)], {"decoding": {"beam_size": 6}}
+    plain, strong = model(**wide), model(**wide, seen_weight=1e3)
+    likeliest, chosen = ([c.sentence for c in each.caption(images)] for each in (plain, strong))
+    more = [men(one) - men(other) for one, other in zip(chosen, likeliest, strict=True)]
+    assert min(more) >= 0 and max(more) > 0
+    assert [strong.caption(image).sentence for image in images] == chosen
 
 
 def test_an_image_of_one_pixel_has_a_caption() -> None:

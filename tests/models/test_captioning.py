@@ -14,7 +14,7 @@ from tiny_captioner import VOCABULARY, captioner_model, tiny_captioner, tiny_map
 from saywhere.engines.torch import TorchEngine
 from saywhere.errors import UserError
 from saywhere.images import open_image
-from saywhere.models import captioning
+from saywhere.models import captioning, choice
 from saywhere.models.decoding import search
 from saywhere.models.model import Model
 
@@ -63,7 +63,8 @@ def test_more_hypotheses_are_never_less_likely_and_the_configuration_has_the_def
 
 
 @pytest.mark.parametrize("decoder", ["gru", "attention"])
-def test_the_aligner_helps_to_choose_among_the_hypotheses_of_the_beam(decoder):
+def test_the_aligner_helps_to_choose_among_the_hypotheses_of_the_beam(decoder, monkeypatch):
+    monkeypatch.setattr(choice, "JUDGED", 3)
     images = [noise(96, 64, seed) for seed in range(4)]
     options = {"decoder": decoder, "attend_to": "grid" if decoder == "attention" else "whole"}
 
@@ -78,7 +79,7 @@ def test_the_aligner_helps_to_choose_among_the_hypotheses_of_the_beam(decoder):
     texts = [[captioner.vocabulary.decode(row) for row in rows] for rows in found.token_ids.tolist()]
     fits = np.full(found.ranks.shape, -np.inf, np.float32)
     for i, (image, of_image) in enumerate(zip(images, texts, strict=True)):
-        said = [b for b in found.ranks[i].argsort()[-captioning.JUDGED :] if of_image[b]]
+        said = [b for b in found.ranks[i].argsort()[-choice.JUDGED :] if of_image[b]]
         fits[i, said] = plain.similarity([plain.embed(image)], plain.embed_text([of_image[b] for b in said]))[0]
 
     def chosen(ranks: np.ndarray) -> list[str]:

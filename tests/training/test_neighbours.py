@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from photographs import noise
-from PIL import Image
 from tiny_aligner import tiny_aligner
+from tiny_captioned import KINDS, captioned, data
 from tiny_captioner import SENTENCES, VOCABULARY, tiny_captioner
 from typer.testing import CliRunner
 
@@ -20,18 +17,7 @@ from saywhere.cli import app
 from saywhere.networks import checkpoint
 from saywhere.networks.language.cider import Cider
 from saywhere.training import neighbours
-from saywhere.training.neighbours import Captioned, central, judge, learn, store
-
-KINDS = 4
-
-
-def captioned(count: int = 200, seed: int = 0) -> Captioned:
-    """Images of four kinds, whose sentences begin with other words."""
-    generator = np.random.default_rng(seed)
-    centres = generator.standard_normal((KINDS, 12))
-    embeddings = np.stack([centres[i % KINDS] + 0.3 * generator.standard_normal(12) for i in range(count)])
-    sentences = [[[4 + i % KINDS, 8 + int(word)] for word in generator.integers(0, 9, 3)] for i in range(count)]
-    return Captioned(embeddings.astype(np.float32), sentences)
+from saywhere.training.neighbours import central, judge, learn, store
 
 
 def test_the_central_sentence_is_the_one_that_the_others_are_like():
@@ -66,18 +52,6 @@ def test_training_leaves_torchs_own_numbers_alone(monkeypatch):
     torch.manual_seed(5)
     learn(captioned(60), 20, 6, epochs=1)
     assert torch.equal(torch.rand(3), expected)
-
-
-def data(folder: Path, count: int) -> Path:
-    rows = []
-    for number in range(count):
-        colour = [(250, 20, 20), (20, 250, 20), (20, 20, 250), (240, 240, 240)][number % KINDS]
-        Image.blend(noise(96, 64, seed=number), Image.new("RGB", (96, 64), colour), 0.8).save(folder / f"{number}.png")
-        sentences = [SENTENCES[number % KINDS], "", "a " * 30]
-        rows.append({"image": f"{number}.png", "sentences": sentences, "split": "train"})
-    rows[0]["sentences"] = ["..."]
-    (folder / "data.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
-    return folder / "data.jsonl"
 
 
 def test_the_command_stores_them_beside_the_captioner(tmp_path, monkeypatch):

@@ -30,6 +30,7 @@ PANELS = {
         "train-classes",
         "train-chunker",
         "train-neighbours",
+        "train-ngrams",
         "calibrate-nouns",
         "calibrate-similarity",
         "pseudo-label",

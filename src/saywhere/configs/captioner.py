@@ -55,6 +55,38 @@ class NeighboursConfig(Config):
 
 
 @dataclass(frozen=True)
+class NgramsConfig(Config):
+    """Options of what people would say of an image, n-gram by n-gram, which helps to choose a caption.
+
+    Attributes:
+        count: n-grams that are stored with the weights; 0 are none. ``saywhere train-ngrams`` chooses them.
+        words: of all of them together.
+        size: dimensions of which their probabilities are made.
+        weight: in use, of the agreement of a sentence with them (:mod:`saywhere.engines.arrays.ngrams`) in the choice
+            among the hypotheses of the beam; 0 asks none.
+        consensus: in use, beside it, of the agreement with the other hypotheses.
+    """
+
+    count: int = 0
+    words: int = 0
+    size: int = 64
+    weight: float = 1.4
+    consensus: float = 0.3
+
+    def __post_init__(self) -> None:
+        self.require_at_least(0, "count")
+        for name in ("weight", "consensus"):
+            self.require(0 <= getattr(self, name) <= HEAVIEST, name, f"between 0 and {HEAVIEST}")
+        self.require_at_least(self.count, "words")
+        self.require_at_least(1, "size")
+
+    @property
+    def asked(self) -> bool:
+        """Whether there are n-grams, and they have a say."""
+        return self.count > 0 and self.weight > 0
+
+
+@dataclass(frozen=True)
 class CaptionerConfig(SystemConfig):
     """Options of :class:`saywhere.networks.captioner.network.Captioner`; ``CaptionerConfig()`` is the good default.
 
@@ -92,9 +124,12 @@ class CaptionerConfig(SystemConfig):
             ending of three words that no sentence has.
         similarity_weight: in use, of the similarity of image and sentence (Alignments, Eq. 8) in the choice among the
             hypotheses of the beam; for a model with the part ``aligner``.
+        seen_weight: in use, in the same choice, of how sure it is that regions of the image show what a sentence
+            names, see :func:`saywhere.models.caption_nouns.support`; where ``nouns`` are looked at.
         nouns: in use, a noun of a sentence that no region of the image shows gives way to what one does show, see
             :mod:`saywhere.models.caption_nouns`; for a model with the parts ``densecap`` and ``classes``.
         neighbours: sentences of similar images, which make the words that they have in common likelier.
+        ngrams: what people would say of the image, which has a say in the same choice.
     """
 
     proposals: ProposalConfig = PROPOSALS
@@ -123,8 +158,10 @@ class CaptionerConfig(SystemConfig):
     word_weight: float = 0.0
     invented_weight: float = 0.0
     similarity_weight: float = 0.0
+    seen_weight: float = 0.0
     nouns: bool = True
     neighbours: NeighboursConfig = NeighboursConfig()
+    ngrams: NgramsConfig = NgramsConfig()
 
     def __post_init__(self) -> None:
         self.require_levels(self.levels, self.head)
@@ -134,7 +171,7 @@ class CaptionerConfig(SystemConfig):
         self.require_choice((("pooling", RegionPooling), ("reward", Reward)))
         self.require(set(self.terms) <= set(TERMS), "terms", f"some of {', '.join(TERMS)}")
         self.require(self.zoom > 0, "zoom", "above 0")
-        self.require_at_least(0, "word_weight", "invented_weight", "similarity_weight")
+        self.require_at_least(0, "word_weight", "invented_weight", "similarity_weight", "seen_weight")
         self.require(self.num_samples >= 2, "num_samples", "at least 2, to be compared")
         attends = self.decoder == "attention"
         wanted = "whole, but for the decoder attention, which needs more"
@@ -144,6 +181,7 @@ class CaptionerConfig(SystemConfig):
         self.require(boxes or not self.context, "context", "false without describe_boxes, which it is about")
         self.require(self.reward == "none" or not boxes, "reward", "none with describe_boxes")
         self.require(not (boxes and self.neighbours.sentences), "neighbours.sentences", "0 with describe_boxes")
+        self.require(not (boxes and self.ngrams.count), "ngrams.count", "0 with describe_boxes")
         if self.uses_proposals:
             self.require_proposals()
             self.require_at_least(1, "proposals.post_nms_top_n")

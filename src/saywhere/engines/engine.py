@@ -22,6 +22,7 @@ from saywhere.configs.classes import ClassesConfig
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.engines.arrays.hubness import Hubness
 from saywhere.engines.arrays.neighbours import Neighbours
+from saywhere.engines.arrays.ngrams import Ngrams
 from saywhere.images import LoadedImage
 from saywhere.text import Vocabulary
 
@@ -226,6 +227,11 @@ class Captioner(Protocol):
     @property
     def neighbours(self) -> Neighbours | None:
         """What people said of images like this one; None if there is nothing, or it is not to be asked."""
+        ...
+
+    @property
+    def ngrams(self) -> Ngrams | None:
+        """What people would say of an image; None if there is nothing, or it is not to be asked."""
         ...
 
     def bind_images(self, maps: Sequence[Maps], boxes: Sequence[np.ndarray | None]) -> BoundImages:

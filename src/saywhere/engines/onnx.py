@@ -33,8 +33,9 @@ from saywhere.engines.arrays.image_maps import (
     require_size,
     whole_image,
 )
-from saywhere.engines.arrays.layers import BatchNorm, Linear, Weights, in_single, layer_norm, relu, unit_length
+from saywhere.engines.arrays.layers import BatchNorm, Linear, Weights, in_single, layer_norm, relu, side_by_side
 from saywhere.engines.arrays.neighbours import Neighbours
+from saywhere.engines.arrays.ngrams import Ngrams
 from saywhere.engines.arrays.requirements import refused_options, require_shapes
 from saywhere.engines.arrays.text_encoder import TextEncoder
 from saywhere.engines.engine import BoundImages, Decoder, EncodedText, RegionHeadOutput, RpnOutput
@@ -259,8 +260,7 @@ class OnnxAligner:
 
     @cached_property
     def _encoders(self) -> list[TextEncoder]:
-        numbers = range(self.config.encoders)
-        return [TextEncoder(self._weights.below(f"encoders.{number}"), self.config) for number in numbers]
+        return [TextEncoder(self._weights.below(f"encoders.{n}"), self.config) for n in range(self.config.encoders)]
 
     @cached_property
     def hubness(self) -> Hubness | None:
@@ -289,12 +289,6 @@ class OnnxAligner:
         """Return the vectors of the words of sentences ``(S, T)``, padded on the right (Eqs. 2 to 6)."""
         parts = [encode(token_ids) for encode in self._encoders]
         return EncodedText(side_by_side(parts, self.config.normalize == "both"), token_ids != PAD)
-
-
-def side_by_side(parts: Sequence[np.ndarray], unit: bool) -> np.ndarray:
-    """Return the vectors of several encoders as one, such that its products are the mean of the encoders'."""
-    parts = [unit_length(part) for part in parts] if unit else parts
-    return np.concatenate(parts, axis=-1) / np.float32(np.sqrt(len(parts)))
 
 
 class OnnxCaptioner:
@@ -327,9 +321,15 @@ class OnnxCaptioner:
         stored = self._weights.below("neighbours")
         return Neighbours.read(stored, len(self.vocabulary)) if self.config.neighbours.asked else None
 
+    @cached_property
+    def ngrams(self) -> Ngrams | None:
+        """What people would say of an image; None if there is nothing, or it is not to be asked."""
+        return Ngrams.read(self._weights.below("ngrams"), len(self.vocabulary)) if self.config.ngrams.asked else None
+
     def prepare(self) -> None:
         """Read the weights."""
-        _ = self.neighbours, (self._attention, self._narrow) if self.config.decoder == "attention" else self._plain
+        _ = self.neighbours, self.ngrams
+        _ = (self._attention, self._narrow) if self.config.decoder == "attention" else self._plain
 
     def bind_images(self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray | None]) -> BoundImages:
         """Return the decoder of images; ``boxes`` are the regions to attend to, None to let the network choose."""

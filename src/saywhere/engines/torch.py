@@ -18,8 +18,10 @@ from saywhere.configs.aligner import AlignerConfig
 from saywhere.configs.captioner import CaptionerConfig
 from saywhere.configs.classes import ClassesConfig
 from saywhere.configs.densecap import DenseCapConfig
+from saywhere.engines.arrays import neighbours, ngrams
 from saywhere.engines.arrays.hubness import Hubness, Typical
-from saywhere.engines.arrays.neighbours import STORED, Neighbours
+from saywhere.engines.arrays.neighbours import Neighbours
+from saywhere.engines.arrays.ngrams import Ngrams
 from saywhere.engines.engine import BoundImages, EncodedText, RegionHeadOutput, RpnOutput
 from saywhere.errors import UserError
 from saywhere.images import Preprocess
@@ -246,7 +248,7 @@ class TorchCaptioner:
 
     def __init__(self, network: Captioner) -> None:
         self._network = network
-        self._neighbours = _neighbours(network)
+        self._neighbours, self._ngrams = _neighbours(network), _ngrams(network)
 
     @property
     def config(self) -> CaptionerConfig:
@@ -262,6 +264,11 @@ class TorchCaptioner:
     def neighbours(self) -> Neighbours | None:
         """What people said of images like this one; None if there is nothing, or it is not to be asked."""
         return self._neighbours
+
+    @property
+    def ngrams(self) -> Ngrams | None:
+        """What people would say of an image; None if there is nothing, or it is not to be asked."""
+        return self._ngrams
 
     @torch.inference_mode()
     def bind_images(self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray | None]) -> BoundImages:
@@ -301,8 +308,21 @@ def _neighbours(network: Captioner) -> Neighbours | None:
     stored = network.neighbours
     if stored is None or not network.config.neighbours.asked:
         return None
-    arrays = {name: getattr(stored, name).cpu().numpy() for name in STORED}
-    return Neighbours.unpack(_array(stored.query.weight.T), _array(stored.query.bias), arrays, len(network.vocabulary))
+    return Neighbours.unpack(*_stored(stored, neighbours.STORED), len(network.vocabulary))
+
+
+def _ngrams(network: Captioner) -> Ngrams | None:
+    stored = network.ngrams
+    if stored is None or not network.config.ngrams.asked:
+        return None
+    return Ngrams.unpack(*_stored(stored, ngrams.STORED), len(network.vocabulary))
+
+
+def _stored(module: nn.Module, names: Sequence[str]) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+    """The weight ``(F, D)`` and bias of the layer ``query`` of a module, and its arrays of these names."""
+    query = module.get_submodule("query")
+    arrays = {name: module.get_buffer(name).cpu().numpy() for name in names}
+    return _array(query.get_parameter("weight").T), _array(query.get_parameter("bias")), arrays
 
 
 class TorchClassifier:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 
@@ -20,26 +21,49 @@ LEAST_REGION = 0.2
 """Probability, before calibration, that there is something in a region; others are left out."""
 UNSEEN = 0.1
 """No region shows a thing if none has this probability for it."""
+LEAST_SUPPORT = -3.0
+"""Of a noun that no region shows; a lower one would say more than the classes know."""
 SURE = 0.6
 """A thing that the captioner did not name is named if some region shows it with a higher probability."""
 LISTED = 2
 """Things that take the place of a sentence of which nothing is seen."""
 
 
-def correct_all(
-    detector: Detector, classes: ClassEvidence, encodings: Sequence[Encoding], sentences: Sequence[str]
-) -> list[str]:
-    """Return the sentence of each image as :func:`correct` does it, with the first :data:`REGIONS` of each image.
+class Witness:
+    """Tell what images show of the nouns of sentences; a look at an image serves all questions.
 
-    The first :data:`FEW` mostly show all that a sentence names. Then it stays, and the others need no look.
+    Args:
+        detector, classes: of the model.
+        encodings: of the images.
     """
-    corrected = list(sentences)
-    first = see(detector, classes, encodings, FEW)
-    doubtful = [i for i, shown in enumerate(first) if not all_seen(classes, shown, sentences[i])]
-    more = see(detector, classes, [encodings[i] for i in doubtful], REGIONS) if doubtful else []
-    for i, posterior in zip(doubtful, more, strict=True):
-        corrected[i] = correct(classes, posterior, sentences[i])
-    return corrected
+
+    def __init__(self, detector: Detector, classes: ClassEvidence, encodings: Sequence[Encoding]) -> None:
+        self._detector, self._classes, self._encodings = detector, classes, encodings
+
+    @cached_property
+    def _first(self) -> list[np.ndarray]:
+        """What the first :data:`FEW` proposals of each image show."""
+        return see(self._detector, self._classes, self._encodings, FEW)
+
+    def support(self, sentences: Sequence[Sequence[str]]) -> list[np.ndarray]:
+        """Return for each image how far it shows what each of its sentences names, see :func:`support`."""
+        return [
+            np.array([support(self._classes, posterior, sentence) for sentence in own], np.float32)
+            for posterior, own in zip(self._first, sentences, strict=True)
+        ]
+
+    def correct(self, sentences: Sequence[str]) -> list[str]:
+        """Return the sentence of each image as :func:`correct` does it, with the first :data:`REGIONS` of each image.
+
+        The first :data:`FEW` mostly show all that a sentence names. Then it stays, and the others need no look.
+        """
+        corrected, classes = list(sentences), self._classes
+        doubtful = [i for i, shown in enumerate(self._first) if not all_seen(classes, shown, sentences[i])]
+        images = [self._encodings[i] for i in doubtful]
+        more = see(self._detector, classes, images, REGIONS) if doubtful else []
+        for i, posterior in zip(doubtful, more, strict=True):
+            corrected[i] = correct(classes, posterior, sentences[i])
+        return corrected
 
 
 def see(
@@ -105,15 +129,30 @@ def is_person(classes: ClassEvidence, noun: Noun) -> bool:
 
 
 def is_seen(classes: ClassEvidence, posterior: np.ndarray, noun: Noun) -> bool:
-    """Return whether a region may show what a noun names; of words for people, whether it may show anybody.
+    """Return whether a region may show what a noun names, see :func:`shown`."""
+    return shown(classes, posterior, noun) >= UNSEEN
 
-    So it may if it is a kind that the classifier was not taught: it knows nothing of that.
+
+def shown(classes: ClassEvidence, posterior: np.ndarray, noun: Noun) -> float:
+    """Return the largest probability that a region shows what a noun names; of words for people, that it shows anybody.
+
+    It is 1 for a kind that the classifier was not taught: it knows nothing of that.
     """
     person = classes.tree.named("person")
     asked = person if person is not None and is_person(classes, noun) else noun
     if asked.sort == "kind" and asked not in classes.kinds:
-        return True
-    return bool(classes.probability(posterior, asked).max(initial=0.0) >= UNSEEN)
+        return 1.0
+    return float(classes.probability(posterior, asked).max(initial=0.0))
+
+
+def support(classes: ClassEvidence, posterior: np.ndarray, sentence: str) -> float:
+    """Return how far an image shows what a sentence names: the sum over its nouns of log(p / :data:`UNSEEN`).
+
+    p is that of :func:`shown`. A noun adds nothing if it is seen, and at least :data:`LEAST_SUPPORT`.
+    """
+    nouns = find_nouns(sentence, classes.tree)
+    likely = np.array([shown(classes, posterior, noun) for noun in nouns])
+    return float(np.log(np.clip(likely / UNSEEN, np.exp(LEAST_SUPPORT), 1)).sum())
 
 
 def sure_things(classes: ClassEvidence, posterior: np.ndarray) -> list[Noun]:

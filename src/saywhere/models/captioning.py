@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,20 +12,13 @@ from numpy.typing import ArrayLike
 from saywhere.box_coding import BoxCoder
 from saywhere.engines.engine import BoundImages, Captioner, Decoder
 from saywhere.errors import UserError
-from saywhere.models.decoding import Hypotheses, decode, search
+from saywhere.models.choice import Correct, Judge, choose
+from saywhere.models.decoding import decode, search
 from saywhere.models.detection import propose_boxes
 from saywhere.models.encoding import Encoding
 from saywhere.models.guidance import guided
 from saywhere.regions import Regions
 from saywhere.text import pad, tokenize
-
-JUDGED = 3
-"""Hypotheses that are judged: with more a caption takes longer, and is no better (docs/experiments.md)."""
-
-Judge = Callable[[Sequence[Encoding], Sequence[Sequence[str]]], Sequence[np.ndarray]]
-"""Returns for each image how well each of its sentences fits it."""
-Correct = Callable[[Sequence[Encoding], Sequence[str]], Sequence[str]]
-"""Returns for each image its sentence, or one that fits better."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +70,7 @@ def caption(
     beam_size: int | None = None,
     boxes: Sequence[ArrayLike] | None = None,
     attention: bool = True,
-    judge: Judge | None = None,
+    judges: Sequence[tuple[float, Judge]] = (),
     correct: Correct | None = None,
 ) -> list[Caption]:
     """Return a sentence for each image.
@@ -88,7 +81,7 @@ def caption(
         beam_size: hypotheses in decoding, instead of the configuration's; 1 is greedy.
         boxes: of each image ``(R, 4)`` in its pixels, to attend to instead of the model's own proposals.
         attention: also return where the model looked at each word, if it attends to regions.
-        judge: of the hypotheses of the beam, see :func:`choose`.
+        judges: of the hypotheses of the beam, by a weight each, see :func:`saywhere.models.choice.choose`.
         correct: has the last word.
 
     Raises:
@@ -96,35 +89,15 @@ def caption(
     """
     bound = bind(captioner, encodings, boxes)
     found = search(_guided(captioner, bound), bound.embeddings, captioner.config.decoding, beam_size)
-    several = found.ranks.shape[1] > 1
-    decoded = found.best(choose(captioner, encodings, found, judge) if several and judge else None)
+    decoded = found.best(choose(captioner, bound.embeddings, found, judges))
     texts = [captioner.vocabulary.decode(row) for row in decoded.token_ids.tolist()]
     if correct is not None:
-        texts = list(correct(encodings, texts))
+        texts = list(correct(texts))
     captions = [_plain(encoding, text) for encoding, text in zip(encodings, texts, strict=True)]
     if not attention or bound.attention is None:
         return captions
     token_ids = pad([captioner.vocabulary.encode(text) for text in texts])
     return _with_attention(captions, encodings, bound, bound.attention(token_ids))
-
-
-def choose(captioner: Captioner, encodings: Sequence[Encoding], found: Hypotheses, judge: Judge) -> np.ndarray:
-    """Return the ranks ``(N, B)`` of hypotheses with ``config.similarity_weight`` times how well they fit their images.
-
-    A captioner knows which sentence is usual; the aligner, trained to tell images apart, knows which one is about this
-    image. Only the best :data:`JUDGED` are compared; the others have the rank -inf.
-    """
-    best = np.argsort(-found.ranks, axis=1, kind="stable")[:, :JUDGED]
-    ranks = np.full_like(found.ranks, -np.inf)
-    np.put_along_axis(ranks, best, np.take_along_axis(found.ranks, best, axis=1), axis=1)
-    judged: list[dict[int, str]] = []
-    for rows, columns in zip(found.token_ids, best.tolist(), strict=True):
-        texts = {column: captioner.vocabulary.decode(rows[column].tolist()) for column in columns}
-        judged.append({column: text for column, text in texts.items() if text})
-    fits = judge(encodings, [list(texts.values()) for texts in judged])
-    for row, texts, values in zip(ranks, judged, fits, strict=True):
-        row[list(texts)] += np.float32(captioner.config.similarity_weight) * values
-    return ranks
 
 
 def attend(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any, Literal, TypeVar, get_args, overload
 
 import numpy as np
@@ -12,8 +11,9 @@ from numpy.typing import ArrayLike
 from saywhere.engines.engine import Engine
 from saywhere.errors import UserError
 from saywhere.images import ImageLike, LoadedImage, open_image
-from saywhere.models import caption_nouns, captioning, detection, grounding
+from saywhere.models import captioning, detection, grounding
 from saywhere.models.captioning import Caption
+from saywhere.models.choice import judges_of
 from saywhere.models.class_evidence import ClassEvidence
 from saywhere.models.encoding import Encoding
 from saywhere.models.grounding import Alignment, ImageVectors, TextVectors
@@ -368,22 +368,12 @@ class Model:
         """
         require_ints(beam_size=beam_size)
         captioner = self.require("captioner", "caption images")
-        judge = self._similarities if self.aligner is not None and captioner.config.similarity_weight else None
-        correct = None
-        if captioner.config.nouns and self.detector is not None and self.classes is not None:
-            correct = partial(caption_nouns.correct_all, self.detector, self.classes)
-        return answer(
-            lambda e, b: captioning.caption(captioner, e, beam_size, b, attention, judge, correct),
-            self._encode, images, boxes,
-        )  # fmt: skip
 
-    def _similarities(self, encodings: Sequence[Encoding], texts: Sequence[Sequence[str]]) -> list[np.ndarray]:
-        """Return how well each of its sentences fits each image; a caption may be one that fits many images."""
-        aligner = self.require("aligner", "compare texts with images")
-        known = iter(grounding.embed_texts(aligner, [text for its in texts for text in its], plain=True))
-        pairs = zip(grounding.embed_images(aligner, encodings, plain=True), texts, strict=True)
-        score = aligner.config.score
-        return [grounding.plain_similarities(image, [next(known) for _ in its], score) for image, its in pairs]
+        def ask(encodings: Sequence[Encoding], given: Sequence[ArrayLike] | None) -> list[Caption]:
+            asked = judges_of(captioner.config, encodings, self.aligner, self.detector, self.classes)
+            return captioning.caption(captioner, encodings, beam_size, given, attention, *asked)
+
+        return answer(ask, self._encode, images, boxes)
 
     def attend(self, image: One, sentences: Sequence[str], boxes: ArrayLike | None = None) -> list[Caption]:
         """Return where the model looks at each word of given sentences of one image.

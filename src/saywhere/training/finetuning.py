@@ -115,7 +115,8 @@ def take_over(new: Mapping[str, Tensor], old: Mapping[str, Tensor], rows: Tensor
     """
     left: list[str] = []
     for name, target in new.items():
-        source = None if ".neighbours." in f".{name}" else old.get(name)  # sentences of another vocabulary
+        said = any(part in f".{name}" for part in (".neighbours.", ".ngrams."))  # in another vocabulary
+        source = None if said else old.get(name)
         if source is None or source.ndim != target.ndim:
             left.append(name)
         elif has_word_rows(name) and (len(source), len(target)) == words and source.shape[1:] == target.shape[1:]:

@@ -17,21 +17,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from saywhere.configs.captioner import CaptionerConfig, NeighboursConfig
+from saywhere.configs.captioner import NeighboursConfig
 from saywhere.data.sample import Sample
 from saywhere.engines.arrays.neighbours import STORED
 from saywhere.engines.arrays.neighbours import Neighbours as Found
 from saywhere.errors import UserError
-from saywhere.images import ImageError
-from saywhere.loading import load
-from saywhere.models.bundle import CARD, Bundle
-from saywhere.models.captioning import bind
-from saywhere.models.encoding import Encoding
-from saywhere.models.model import Model
+from saywhere.models.bundle import CARD
 from saywhere.networks import checkpoint
 from saywhere.networks.captioner.neighbours import Neighbours
 from saywhere.networks.language.cider import Cider
 from saywhere.text import pad
+from saywhere.training.captioned import Captioned, Standardised, embed, is_held_out, own_captioner
 from saywhere.training.card import replace_section
 from saywhere.training.progress import track
 
@@ -41,72 +37,13 @@ WARM_UP = 0.1
 IMAGE_DROPOUT, WORD_DROPOUT = 0.85, 0.3
 SENTENCES = 2
 """Of an image in a batch."""
-LEAST_DEVIATION = 0.1
-"""Of a feature, in units of the median feature's; a feature that hardly ever moves has no large weight."""
 SHARPNESS = 0.04
 """The temperature of how common a sentence is; products are between -1 and 1."""
 BANK = 2000
 """Images that tell it, at most."""
-HELD_OUT = 20
-"""One image of so many does not teach the space, but tells how good it is."""
-LEAST = 40
-"""Images that are needed."""
 LARGEST = 127
 """Of the whole numbers of a sentence's vector."""
-LONGEST = 255
-"""Words of a sentence that is stored."""
-TOGETHER = 16
-"""Images that pass through the network together."""
 HEADING = "## Sentences of similar images"
-
-
-@dataclass(frozen=True, eq=False)
-class Captioned:
-    """Hold images and what people said of them.
-
-    Attributes:
-        embeddings: ``(N, F)`` of the captioner.
-        sentences: of each image the token ids of its sentences, one or more.
-        skipped: why images could not be read.
-    """
-
-    embeddings: np.ndarray
-    sentences: list[list[list[int]]]
-    skipped: tuple[str, ...] = ()
-
-
-def embed(model: Model, samples: Sequence[Sample]) -> Captioned:
-    """Return images that have sentences of at least a word and no more words than a caption may have.
-
-    A progress bar is shown.
-    """
-    captioner = model.require("captioner", "caption images")
-    longest = min(captioner.config.decoding.max_words, LONGEST)
-    embeddings, sentences, skipped = list[np.ndarray](), list[list[list[int]]](), list[str]()
-    waiting = list[Encoding]()
-
-    def passed() -> None:
-        if waiting:
-            embeddings.append(np.asarray(bind(captioner, waiting).embeddings))
-            waiting.clear()
-
-    with track("images", len(samples)) as progress:
-        for sample in samples:
-            progress.advance(1)
-            coded = [captioner.vocabulary.encode(text) for text in sample.sentences]
-            if not (fitting := [ids for ids in coded if 0 < len(ids) <= longest]):
-                continue
-            try:
-                waiting.append(model.encode(sample.image))
-            except ImageError as error:
-                skipped.append(str(error))
-                continue
-            sentences.append(fitting)
-            if len(waiting) == TOGETHER:
-                passed()
-        passed()
-    rows = np.concatenate(embeddings) if embeddings else np.zeros((0, 0), np.float32)
-    return Captioned(rows, sentences, tuple(skipped))
 
 
 def central(sentences: Sequence[Sequence[int]], cider: Cider) -> Sequence[int]:
@@ -126,9 +63,7 @@ class Space(nn.Module):
 
     def __init__(self, embeddings: Tensor, vocabulary_size: int, size: int) -> None:
         super().__init__()
-        deviation = embeddings.std(dim=0)
-        self.mean = embeddings.mean(dim=0)
-        self.deviation = torch.maximum(deviation, LEAST_DEVIATION * deviation.median()).clamp(min=1e-6)
+        self.features = Standardised(embeddings)
         self.image = nn.Linear(embeddings.shape[1], size)
         self.words = nn.Embedding(vocabulary_size, size, padding_idx=0)
         nn.init.normal_(self.words.weight, std=0.1)
@@ -137,8 +72,7 @@ class Space(nn.Module):
 
     def of_images(self, embeddings: Tensor) -> Tensor:
         """Return the vectors ``(N, D)`` of images."""
-        standard = self.image_dropout((embeddings - self.mean) / self.deviation)
-        return functional.normalize(self.image(standard), dim=1)
+        return functional.normalize(self.image(self.image_dropout(self.features(embeddings))), dim=1)
 
     def of_sentences(self, token_ids: Tensor) -> Tensor:
         """Return the vectors ``(S, D)`` of sentences ``(S, T)``."""
@@ -146,18 +80,14 @@ class Space(nn.Module):
 
     def query(self) -> nn.Linear:
         """Return the layer that gives an image's vector, but for its length, of the embedding as it is."""
-        layer = nn.Linear(self.image.in_features, self.image.out_features)
-        with torch.no_grad():
-            layer.weight.copy_(self.image.weight / self.deviation)
-            layer.bias.copy_(self.image.bias - layer.weight @ self.mean)
-        return layer
+        return self.features.folded(self.image)
 
 
 def learn(captioned: Captioned, vocabulary_size: int, size: int, epochs: int = EPOCHS, seed: int = 0) -> Space:
     """Return the space that images and their sentences teach; a progress bar is shown.
 
     Args:
-        captioned: one image of :data:`HELD_OUT` does not teach.
+        captioned: those of :func:`is_held_out` do not teach.
         vocabulary_size, size: of :class:`Space`.
         epochs: passes over the images.
         seed: of weights, dropout and draws.
@@ -189,11 +119,6 @@ def learn(captioned: Captioned, vocabulary_size: int, size: int, epochs: int = E
                 schedule.step()
                 progress.advance(1, f"loss {float(loss.detach()):.3f}")
     return space.eval()
-
-
-def is_held_out(count: int) -> np.ndarray:
-    """Return which of ``count`` images ``(count,)`` do not teach the space."""
-    return np.arange(count) % HELD_OUT == 0
 
 
 @torch.no_grad()
@@ -266,17 +191,8 @@ def train(
         UserError: there is no such model, it comes with saywhere, it has no such captioner, too few images with
             sentences can be read, or what was learnt is worth nothing.
     """
-    bundle = Bundle.read_own(folder)
-    config = bundle.configs.get("captioner")
-    if not isinstance(config, CaptionerConfig) or config.describe_boxes:
-        raise UserError(f"{folder} has no captioner of images, but {', '.join(bundle.configs)}")
-    vocabulary_size = len(bundle.vocabularies["captioner"])
-    if vocabulary_size > (most := torch.iinfo(torch.int16).max):
-        raise UserError(f"{folder}: sentences are stored for vocabularies of at most {most} words")
-    options = {"captioner.neighbours.weight": 0.0} if config.neighbours.sentences else None
-    captioned = embed(load(bundle.folder, device, options=options), list(chain.from_iterable(sets)))
-    if len(captioned.sentences) < LEAST:
-        raise UserError(f"{LEAST} images with sentences are needed, and {len(captioned.sentences)} can be read")
+    bundle, config = own_captioner(folder)
+    captioned, vocabulary_size = embed(bundle, sets, device), len(bundle.vocabularies["captioner"])
     cider = Cider(captioned.sentences)
     space = learn(captioned, vocabulary_size, config.neighbours.size, seed=seed)
     stored = store(space, captioned, cider)

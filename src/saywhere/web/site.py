@@ -182,9 +182,9 @@ def _densecap(weights: Weights, points: int) -> dict[str, Packed]:
 
 
 def _part(weights: Weights, part: str) -> dict[str, Packed]:
-    """The weights of a part that the browser reads, by their whole names: captions have no sentences of others."""
+    """The weights of a part that the browser reads, by their whole names: captions are not guided, and not chosen."""
     below = weights.below(part)
-    unread = ("neighbours.", "num_batches_tracked")
+    unread = ("neighbours.", "ngrams.", "num_batches_tracked")
     names = [name for name in below.names() if not name.startswith(unread) and not name.endswith(unread)]
     stored = {f"{part}.{name}": below.stored(name) for name in names}
     return {

@@ -264,3 +264,9 @@ def layer_norm(x: np.ndarray, eps: float = 1e-5) -> np.ndarray:
 def unit_length(x: np.ndarray, eps: float = 1e-12) -> np.ndarray:
     """Return vectors of length 1 along the last axis; of length 0 where they are 0."""
     return x / np.maximum(np.sqrt((x**2).sum(axis=-1, keepdims=True)), np.float32(eps))
+
+
+def side_by_side(parts: Sequence[np.ndarray], unit: bool) -> np.ndarray:
+    """Return the vectors of several encoders as one, such that its products are the mean of the encoders'."""
+    parts = [unit_length(part) for part in parts] if unit else parts
+    return np.concatenate(parts, axis=-1) / np.float32(np.sqrt(len(parts)))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from saywhere.configs.aligner import AlignerConfig
-from saywhere.configs.captioner import CaptionerConfig, NeighboursConfig
+from saywhere.configs.captioner import CaptionerConfig, NeighboursConfig, NgramsConfig
 from saywhere.configs.classes import ClassesConfig
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.configs.parts import LAST_CHANNELS, TrunkConfig
@@ -134,7 +134,7 @@ def _aligner(config: AlignerConfig, words: int) -> Shapes:
 
 
 def _captioner(config: CaptionerConfig, words: int) -> Shapes:
-    return _caption_decoder(config, words) | _neighbours(config.neighbours)
+    return _caption_decoder(config, words) | _neighbours(config.neighbours) | _ngrams(config.ngrams)
 
 
 def _neighbours(config: NeighboursConfig) -> Shapes:
@@ -143,6 +143,14 @@ def _neighbours(config: NeighboursConfig) -> Shapes:
     shapes = _linear("neighbours.query", config.size, "features")
     shapes |= {"neighbours.keys": (config.sentences, config.size), "neighbours.token_ids": (config.words,)}
     return shapes | {f"neighbours.{kind}": (config.sentences,) for kind in ("commonness", "lengths")}
+
+
+def _ngrams(config: NgramsConfig) -> Shapes:
+    if not config.count:
+        return {}
+    shapes = _linear("ngrams.query", config.size, "features")
+    shapes |= {"ngrams.keys": (config.count, config.size), "ngrams.token_ids": (config.words,)}
+    return shapes | {f"ngrams.{kind}": (config.count,) for kind in ("offsets", "rarity", "lengths")}
 
 
 def _caption_decoder(config: CaptionerConfig, words: int) -> Shapes:

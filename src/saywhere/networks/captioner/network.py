@@ -18,6 +18,7 @@ from saywhere.images import Preprocess
 from saywhere.models.decoding import decode
 from saywhere.networks.captioner.loss import CaptionOutput, CaptionTarget
 from saywhere.networks.captioner.neighbours import Neighbours
+from saywhere.networks.captioner.ngrams import Ngrams
 from saywhere.networks.captioner.regions import ImageRegions, extract_regions, normalised
 from saywhere.networks.captioner.reward import SampledOutput
 from saywhere.networks.captioner.sampling import sample
@@ -93,8 +94,9 @@ class Captioner(nn.Module):
             stride = config.trunk.strides[-1] if config.head else max(config.levels)
             self.transformer = SpatialTransformer(config.region_size, stride, config.grid, zoom=config.zoom)
         self.decoder = self._build_decoder()
-        neighbours = config.neighbours
-        self.neighbours = Neighbours(self.feature_size, neighbours) if neighbours.sentences else None
+        size, neighbours, ngrams = self.feature_size, config.neighbours, config.ngrams
+        self.neighbours = Neighbours(size, neighbours) if neighbours.sentences else None
+        self.ngrams = Ngrams(size, ngrams) if ngrams.count else None
 
     def _build_decoder(self) -> PlainDecoder | AttentionDecoder:
         config = self.config

@@ -1,0 +1,139 @@
+"""What people would probably say of an image: a probability of each of some thousand words and runs of words.
+
+An n-gram is a tuple of 1 to 4 token ids; those of two and more take in START and END. Its probability is that a
+sentence of the image has it: a logistic function of the image's embedding in few dimensions.
+:mod:`saywhere.training.ngrams` chooses the n-grams and learns them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from saywhere.engines.arrays.layers import Weights
+from saywhere.errors import UserError
+from saywhere.text import END, START
+
+ORDER = 4
+"""Words of the longest n-grams."""
+SMALLEST = 1e-9
+STORED = ("keys", "offsets", "rarity", "lengths", "token_ids")
+"""The arrays of the n-grams in a model's weights."""
+
+Ngram = tuple[int, ...]
+Vector = dict[Ngram, float]
+"""The n-grams of a sentence, with a weight of each."""
+
+
+def ngrams_of(token_ids: Sequence[int], size: int) -> list[Ngram]:
+    """Return the runs of ``size`` words of a sentence, in their order; those of two and more with START and END."""
+    ids = [START, *token_ids, END] if size > 1 else list(token_ids)
+    return [tuple(ids[i : i + size]) for i in range(len(ids) - size + 1)]
+
+
+@dataclass(frozen=True, eq=False)
+class Ngrams:
+    """Hold G n-grams, and how their probabilities are made of an image.
+
+    Attributes:
+        projection: ``(F, D)`` of an image's embedding.
+        bias: ``(D,)`` of it.
+        keys: ``(G, D)`` of the n-grams, as whole numbers.
+        offsets: ``(G,)`` what the log-odds are without an image.
+        rarity: ``(G,)`` natural logarithm of 1 / the share of images of which the n-gram is said.
+        lengths: ``(G,)`` words of each.
+        rows: the number of each.
+    """
+
+    projection: np.ndarray
+    bias: np.ndarray
+    keys: np.ndarray
+    offsets: np.ndarray
+    rarity: np.ndarray
+    lengths: np.ndarray
+    rows: Mapping[Ngram, int]
+
+    @classmethod
+    def read(cls, weights: Weights, vocabulary_size: int) -> Ngrams:
+        """Make them of the weights of a model; ``UserError`` as :meth:`unpack`."""
+        query, arrays = weights.below("query"), {name: weights[name] for name in STORED}
+        return cls.unpack(query.transposed("weight"), query["bias"], arrays, vocabulary_size)
+
+    @classmethod
+    def unpack(
+        cls, projection: np.ndarray, bias: np.ndarray, arrays: Mapping[str, np.ndarray], vocabulary_size: int
+    ) -> Ngrams:
+        """Make them of arrays as they are stored.
+
+        Args:
+            projection, bias: see the attributes.
+            arrays: those of :data:`STORED`.
+            vocabulary_size: V.
+
+        Raises:
+            UserError: the n-grams have other words than their lengths say, or none of the vocabulary.
+        """
+        lengths, token_ids = arrays["lengths"].astype(np.int64), arrays["token_ids"]
+        fit = lengths.sum() == len(token_ids) and ((lengths > 0) & (lengths <= ORDER)).all()
+        if not fit or not ((token_ids >= 0) & (token_ids < vocabulary_size)).all():
+            raise UserError("the n-grams of the part captioner do not fit their lengths or its vocabulary")
+        keys, offsets, rarity = (arrays[name].astype(np.float32) for name in STORED[:3])
+        ids, ends = token_ids.tolist(), np.cumsum(lengths).tolist()
+        rows = {tuple(ids[end - n : end]): row for row, (n, end) in enumerate(zip(lengths.tolist(), ends, strict=True))}
+        return cls(projection, bias, keys, offsets, rarity, lengths, rows)
+
+    def probabilities(self, embeddings: np.ndarray) -> np.ndarray:
+        """Return the probability ``(N, G)`` that each is said of images, by their embeddings ``(N, F)``."""
+        log_odds = (embeddings @ self.projection + self.bias) @ self.keys.T + self.offsets
+        return 1 / (1 + np.exp(-log_odds))
+
+    def agreement(self, embeddings: np.ndarray, sentences: Sequence[Sequence[Vector]]) -> list[np.ndarray]:
+        """Return how well sentences say what people would say of their images, between 0 and 1.
+
+        The mean over n of the cosine between a sentence and the probabilities of its image, each by its rarity; longer
+        n-grams count for more, as n says.
+
+        Args:
+            embeddings: ``(N, F)`` of the images.
+            sentences: of each image the :meth:`vector` of each.
+        """
+        expected = self.probabilities(embeddings) * self.rarity
+        for n in range(1, ORDER + 1):
+            rows = self.lengths == n
+            norms = np.linalg.norm(expected[:, rows], axis=1, keepdims=True)
+            expected[:, rows] *= np.float32(n / sum(range(ORDER + 1))) / np.maximum(norms, SMALLEST)
+        return [
+            np.array([self._product(row, vector) for vector in own], np.float32)
+            for row, own in zip(expected, sentences, strict=True)
+        ]
+
+    def _product(self, expected: np.ndarray, vector: Vector) -> float:
+        known = ((self.rows.get(ngram), value) for ngram, value in vector.items())
+        return sum(value * float(expected[row]) for row, value in known if row is not None)
+
+    def vector(self, token_ids: Sequence[int]) -> Vector:
+        """Return the n-grams of a sentence without END as CIDEr weighs them: by how rare they are; of length 1 each n.
+
+        What was seldom said, and has no number, is as rare as the rarest that has one.
+        """
+        rarest, vector = float(self.rarity.max(initial=0.0)), dict[Ngram, float]()
+        for size in range(1, ORDER + 1):
+            counts = Counter(ngrams_of(token_ids, size))
+            rows = [self.rows.get(ngram) for ngram in counts]
+            rarity = (rarest if row is None else float(self.rarity[row]) for row in rows)
+            weights = [count * rare for count, rare in zip(counts.values(), rarity, strict=True)]
+            norm = max(sum(weight * weight for weight in weights) ** 0.5, SMALLEST)
+            vector.update(zip(counts, (weight / norm for weight in weights), strict=True))
+        return vector
+
+
+def consensus(vectors: Sequence[Vector]) -> np.ndarray:
+    """Return how alike each of several sentences is to the others ``(B,)``: the mean of cosines over these and n."""
+    total = Counter[Ngram]()
+    for vector in vectors:
+        total.update(vector)
+    products = [sum(value * (total[ngram] - value) for ngram, value in vector.items()) for vector in vectors]
+    return np.array(products, np.float32) / (ORDER * max(len(vectors) - 1, 1))

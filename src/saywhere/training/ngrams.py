@@ -1,0 +1,238 @@
+"""What people would say of an image: which n-grams are frequent enough to be learnt, and a probability of each.
+
+The probability that a sentence of an image has an n-gram is a logistic function of few numbers, which a linear layer
+makes of the captioner's embedding of the image. What is learnt from is of each image and n-gram the share of its
+sentences that have it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from saywhere.configs.captioner import NgramsConfig
+from saywhere.data.sample import Sample
+from saywhere.engines.arrays.ngrams import ORDER, Ngram, ngrams_of
+from saywhere.errors import UserError
+from saywhere.models.bundle import CARD
+from saywhere.networks import checkpoint
+from saywhere.networks.captioner.ngrams import Ngrams
+from saywhere.text import UNKNOWN
+from saywhere.training.captioned import Captioned, Standardised, embed, is_held_out, own_captioner
+from saywhere.training.card import replace_section
+from saywhere.training.progress import track
+
+LEAST_SAID = (12, 20, 20, 20)
+"""Sentences that have an n-gram that is learnt, for n from 1 to 4, at least."""
+EPOCHS, BATCH, RATE, DECAY = 40, 256, 2e-3, 0.3
+WARM_UP = 0.1
+"""Of the steps."""
+DROPOUT = 0.8
+"""Of the features of an image."""
+RAREST = 1e-5
+"""Probabilities that n-grams begin with are held this far from 0 and 1."""
+LARGEST = 127
+"""Of the whole numbers of an n-gram's key."""
+HEADING = "## What people would say"
+
+
+@dataclass(frozen=True, eq=False)
+class Said:
+    """Hold which n-grams are said of which images.
+
+    Attributes:
+        ngrams: the G n-grams, in the order of their token ids.
+        rows: of each image the numbers of those that are said of it.
+        shares: of its sentences that have each.
+    """
+
+    ngrams: list[Ngram]
+    rows: list[Tensor]
+    shares: list[Tensor]
+
+    @classmethod
+    def of(cls, sentences: Sequence[Sequence[Sequence[int]]]) -> Said:
+        """Return the n-grams of the sentences of images that are frequent enough; none has the unknown word."""
+        counts = [Counter(chain.from_iterable(_said(ids) for ids in own)) for own in sentences]
+        of_all = Counter[Ngram]()
+        for own in counts:
+            of_all.update(own)
+        ngrams = sorted(ngram for ngram, count in of_all.items() if count >= LEAST_SAID[len(ngram) - 1])
+        numbers = {ngram: number for number, ngram in enumerate(ngrams)}
+        rows, shares = list[Tensor](), list[Tensor]()
+        for own, texts in zip(counts, sentences, strict=True):
+            kept = {numbers[ngram]: count for ngram, count in own.items() if ngram in numbers}
+            rows.append(torch.tensor(list(kept), dtype=torch.int64))
+            shares.append(torch.tensor(list(kept.values())) / len(texts))
+        return cls(ngrams, rows, shares)
+
+    def targets(self, images: Sequence[int]) -> Tensor:
+        """Return the shares ``(N, G)`` of all n-grams for some images, by their numbers."""
+        targets = torch.zeros(len(images), len(self.ngrams))
+        for target, image in zip(targets, images, strict=True):
+            target[self.rows[image]] = self.shares[image]
+        return targets
+
+    def mean(self, images: Sequence[int], any_sentence: bool = False) -> Tensor:
+        """Return the mean share ``(G,)`` over some images; with ``any_sentence`` the share of them that have it."""
+        total = torch.zeros(len(self.ngrams))
+        for image in images:
+            total[self.rows[image]] += 1 if any_sentence else self.shares[image]
+        return total / len(images)
+
+
+def _said(token_ids: Sequence[int]) -> set[Ngram]:
+    runs = chain.from_iterable(ngrams_of(token_ids, n) for n in range(1, ORDER + 1))
+    return {run for run in runs if UNKNOWN not in run}
+
+
+class Predictor(nn.Module):
+    """Tell how probable n-grams are.
+
+    Args:
+        embeddings: ``(N, F)`` of the images that teach it.
+        shares: ``(G,)`` what it says of no image in particular.
+        size: D.
+    """
+
+    def __init__(self, embeddings: Tensor, shares: Tensor, size: int) -> None:
+        super().__init__()
+        self.features, self.dropout = Standardised(embeddings), nn.Dropout(DROPOUT)
+        self.query, self.keys = nn.Linear(embeddings.shape[1], size), nn.Linear(size, len(shares))
+        with torch.no_grad():
+            self.keys.weight.mul_(0.5)
+            self.keys.bias.copy_(torch.logit(shares.clamp(RAREST, 1 - RAREST)))
+
+    def forward(self, embeddings: Tensor) -> Tensor:
+        """Return the log-odds ``(N, G)`` of n-grams for images ``(N, F)``."""
+        return self.keys(self.query(self.dropout(self.features(embeddings))))
+
+
+def learn(captioned: Captioned, said: Said, size: int, epochs: int = EPOCHS, seed: int = 0) -> Predictor:
+    """Return how probable n-grams are, as images teach it that are not held out; a progress bar is shown.
+
+    Args:
+        captioned, said: the images, and what is said of them.
+        size: D.
+        epochs: passes over the images.
+        seed: of weights, dropout and order.
+    """
+    random = np.random.default_rng(seed)
+    teaching = np.flatnonzero(~is_held_out(len(captioned.sentences)))
+    embeddings = torch.from_numpy(captioned.embeddings).float()
+    steps = epochs * (batches := max(1, len(teaching) // BATCH))
+    with torch.random.fork_rng(devices=()), track("n-grams", steps) as progress:
+        torch.manual_seed(seed)
+        predictor = Predictor(embeddings[teaching], said.mean(teaching.tolist()), size)
+        optimizer = torch.optim.AdamW(predictor.parameters(), RATE, weight_decay=DECAY)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=steps + 1, pct_start=WARM_UP)
+        for _ in range(epochs):
+            for rows in np.array_split(random.permutation(teaching), batches):
+                loss = _loss(predictor(embeddings[rows]), said.targets(rows.tolist()))
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                schedule.step()
+                progress.advance(1, f"loss {float(loss.detach()):.3f}")
+    return predictor.eval()
+
+
+def _loss(log_odds: Tensor, shares: Tensor) -> Tensor:
+    """The mean over images of the sum over n-grams of their cross-entropy."""
+    return functional.binary_cross_entropy_with_logits(log_odds, shares, reduction="none").sum(dim=1).mean()
+
+
+@torch.no_grad()
+def store(predictor: Predictor, said: Said) -> Ngrams:
+    """Return the weights as a captioner has them."""
+    keys = predictor.keys.weight
+    unit = float(keys.abs().max()) / LARGEST
+    config = NgramsConfig(len(said.ngrams), sum(map(len, said.ngrams)), keys.shape[1])
+    stored = Ngrams(predictor.query.in_features, config)
+    stored.query = predictor.features.folded(predictor.query, unit).requires_grad_(False)
+    stored.keys.copy_((keys / unit).round())
+    stored.offsets.copy_(predictor.keys.bias)
+    stored.rarity.copy_(-said.mean(range(len(said.rows)), any_sentence=True).log())
+    stored.lengths.copy_(torch.tensor([len(ngram) for ngram in said.ngrams]))
+    stored.token_ids.copy_(torch.tensor(list(chain.from_iterable(said.ngrams))))
+    return stored
+
+
+@dataclass(frozen=True)
+class Worth:
+    """Say what n-grams are worth on images that did not teach them, by the cross-entropy of an image's n-grams in nats.
+
+    Attributes:
+        images: so many.
+        known: with the probabilities for the image.
+        unknown: with those for no image in particular.
+    """
+
+    images: int
+    known: float
+    unknown: float
+
+
+@torch.no_grad()
+def judge(predictor: Predictor, captioned: Captioned, said: Said) -> Worth:
+    """Return what was learnt, by the images that are held out."""
+    held_out = is_held_out(len(captioned.sentences))
+    rows, others = np.flatnonzero(held_out), np.flatnonzero(~held_out)
+    targets = said.targets(rows.tolist())
+    known = _loss(predictor(torch.from_numpy(captioned.embeddings[rows]).float()), targets)
+    shares = said.mean(others.tolist()).clamp(RAREST, 1 - RAREST)
+    return Worth(len(rows), float(known), float(_loss(torch.logit(shares).expand_as(targets), targets)))
+
+
+def train(
+    folder: str | Path, sets: Sequence[Sequence[Sample]], source: str, device: str | None = None, seed: int = 0
+) -> tuple[str, ...]:
+    """Learn what people would say of images, and write it beside the captioner in a folder.
+
+    Args:
+        folder: of a model with a captioner of images; its other weights stay as they are.
+        sets: images with sentences, of one data set or several.
+        source: name of the images, for the card.
+        device: where the model runs; the best there is if None.
+        seed: of the training.
+
+    Returns:
+        why images were left out that could not be read.
+
+    Raises:
+        UserError: there is no such model, it comes with saywhere, it has no such captioner, too few images with
+            sentences can be read, no n-gram is frequent, or what was learnt is worth nothing.
+    """
+    bundle, config = own_captioner(folder)
+    captioned = embed(bundle, sets, device)
+    said = Said.of(captioned.sentences)
+    if not said.ngrams:
+        raise UserError(f"no word is in {LEAST_SAID[0]} sentences, and no run of words in {LEAST_SAID[1]}")
+    predictor = learn(captioned, said, config.ngrams.size, seed=seed)
+    worth = judge(predictor, captioned, said)
+    if not worth.known < worth.unknown:
+        raise UserError(
+            f"nothing was learnt: of {worth.images} images what is said has a cross-entropy of {worth.known:.3f}, and "
+            f"{worth.unknown:.3f} without a look at them"
+        )
+    stored = store(predictor, said)
+    sizes = {"count": len(stored.keys), "words": len(stored.token_ids)}
+    options = {f"captioner.ngrams.{name}": value for name, value in sizes.items()}
+    checkpoint.change_weights(bundle.folder, "captioner.ngrams", stored.state_dict(), options)
+    replace_section(bundle.folder / CARD, HEADING, _section(stored, worth, source))
+    return captioned.skipped
+
+
+def _section(stored: Ngrams, worth: Worth, source: str) -> str:
+    return f"""Captions are chosen with a look at what people would say: probabilities of {len(stored.keys):,} n-grams,
+learnt by `saywhere train-ngrams` from {source}. Of {worth.images} of these images, which did not teach them, the
+n-grams of an image have a cross-entropy of {worth.known:.1f} nats, and {worth.unknown:.1f} without a look at it.
+"""

@@ -1,0 +1,116 @@
+"""N-grams that people would say: which are kept, whether they are learnt, and what the command leaves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tiny_captioned import KINDS, captioned, data
+from tiny_captioner import VOCABULARY, tiny_captioner
+from typer.testing import CliRunner
+
+import saywhere
+from saywhere import UserError
+from saywhere.cli import app
+from saywhere.engines.arrays.ngrams import STORED, Ngrams
+from saywhere.models.captioning import bind
+from saywhere.networks import checkpoint
+from saywhere.text import END, START, UNKNOWN
+from saywhere.training import ngrams
+from saywhere.training.ngrams import Said, judge, learn, store
+
+
+def few(monkeypatch: pytest.MonkeyPatch, least: int = 3) -> None:
+    monkeypatch.setattr(ngrams, "LEAST_SAID", (least,) * 4)
+    monkeypatch.setattr(ngrams, "BATCH", 32)
+
+
+def test_frequent_n_grams_are_kept_with_the_share_of_sentences_that_have_them(monkeypatch):
+    few(monkeypatch, 2)
+    said = Said.of([[[4, 5], [4, 4, 6]], [[4, UNKNOWN]], [[7]]])
+    assert said.ngrams == [(START, 4), (4,)]
+    torch.testing.assert_close(said.targets([1, 0, 2]), torch.tensor([[1.0, 1], [1, 1], [0, 0]]))
+    torch.testing.assert_close(said.mean([0, 1, 2]), torch.tensor([2 / 3, 2 / 3]))
+    few(monkeypatch, 1)
+    said = Said.of([[[4, 5], [4, 4, 6]], [[7]]])
+    assert (START, 4, 5, END) in said.ngrams and (4, 4, 6, END) in said.ngrams and (4, 5, END) in said.ngrams
+    five = said.ngrams.index((5,))
+    assert said.targets([0])[0, five] == 0.5 and said.mean([0, 1])[five] == 0.25
+    assert said.mean([0, 1], any_sentence=True)[five] == 0.5
+
+
+def test_images_tell_what_is_said_of_their_kind(monkeypatch):
+    few(monkeypatch)
+    images = captioned()
+    said = Said.of(images.sentences)
+    predictor = learn(images, said, 6, epochs=60)
+    worth = judge(predictor, images, said)
+    assert worth.images == 10 and worth.known < 0.9 * worth.unknown
+    stored = store(predictor, said)
+    assert stored.keys.abs().max() == ngrams.LARGEST and stored.keys.dtype == torch.int8
+    arrays = {name: stored.get_buffer(name).numpy() for name in STORED}
+    known = Ngrams.unpack(stored.query.weight.numpy().T, stored.query.bias.numpy(), arrays, 20)
+    with torch.no_grad():
+        expected = torch.sigmoid(predictor(torch.from_numpy(images.embeddings)))
+    found = known.probabilities(images.embeddings)
+    np.testing.assert_allclose(found, expected.numpy(), atol=0.03)  # keys are whole numbers
+    kinds = found[:, [known.rows[4 + kind,] for kind in range(KINDS)]]
+    assert (kinds.argmax(axis=1) == np.arange(len(kinds)) % KINDS).mean() > 0.9
+    assert known.rarity[known.rows[4,]] == pytest.approx(np.log(KINDS))
+    assert torch.equal(store(learn(images, said, 6, epochs=60), said).keys, stored.keys)  # of the same seed
+
+
+def agreement(folder: Path, images: list[Path], sentences: list[str]) -> float:
+    """How well sentences agree with what people would say of their images, on the average."""
+    model = saywhere.load(folder, device="cpu")
+    captioner = model.require("captioner", "")
+    assert captioner.ngrams is not None
+    vectors = [[captioner.ngrams.vector(captioner.vocabulary.encode(sentence))] for sentence in sentences]
+    embeddings = bind(captioner, model.encode(images)).embeddings
+    return float(np.mean(captioner.ngrams.agreement(embeddings, vectors)))
+
+
+def test_the_command_stores_them_beside_the_captioner(tmp_path, monkeypatch):
+    few(monkeypatch)
+    model = tmp_path / "model"
+    checkpoint.save(tiny_captioner(decoder="gru"), model)
+    source = data(tmp_path, 60)
+    (tmp_path / "7.png").write_bytes((tmp_path / "7.png").read_bytes()[:200])
+    images = [tmp_path / f"{number}.png" for number in (8, 9, 10, 11)]
+    before = [str(caption) for caption in saywhere.load(model, device="cpu").caption(images)]
+    asked = ["train-ngrams", str(model), "--data", str(source)]
+    result = CliRunner().invoke(app, asked)
+    assert result.exit_code == 0, result.output
+    assert f"left out: {tmp_path / '7.png'}" in result.output
+    stored = checkpoint.read_weights(model)
+    config = json.loads((model / "config.json").read_text())["parts"]["captioner"]["ngrams"]
+    assert config["words"] == len(stored["captioner.ngrams.token_ids"])
+    assert stored["captioner.ngrams.keys"].shape == (config["count"], config["size"])
+    card = " ".join((model / "README.md").read_text().split())
+    assert f"{config['count']} n-grams, learnt by `saywhere train-ngrams` from jsonl data.jsonl, split train" in card
+    strong = {"captioner.ngrams.weight": 500.0, "captioner.decoding.beam_size": 8}
+    chosen = [str(caption) for caption in saywhere.load(model, device="cpu", options=strong).caption(images)]
+    assert chosen != before and agreement(model, images, chosen) > agreement(model, images, before)
+    without = saywhere.load(model, device="cpu", options={"captioner.ngrams.weight": 0.0})
+    assert without.require("captioner", "").ngrams is None
+    assert [str(caption) for caption in without.caption(images)] == before
+    assert CliRunner().invoke(app, asked).exit_code == 0  # it can be done anew
+
+
+def test_what_is_worth_nothing_is_not_stored(tmp_path, monkeypatch):
+    checkpoint.save(tiny_captioner(), tmp_path / "model")
+    samples = list(saywhere.data.read(data(tmp_path, 44), None, "train"))
+    before = (tmp_path / "model" / "model.safetensors").read_bytes()
+    few(monkeypatch, 1000)
+    with pytest.raises(UserError, match="no word is in 1000 sentences, and no run of words in 1000"):
+        ngrams.train(tmp_path / "model", [samples], "the same", "cpu")
+    few(monkeypatch)
+    monkeypatch.setattr(ngrams, "EPOCHS", 1)
+    monkeypatch.setattr(ngrams, "RATE", 10.0)
+    with pytest.raises(UserError, match="nothing was learnt: of 3 images what is said has a cross-entropy of"):
+        ngrams.train(tmp_path / "model", [samples], "the same", "cpu")
+    assert (tmp_path / "model" / "model.safetensors").read_bytes() == before
+    assert len(VOCABULARY) < torch.iinfo(torch.int16).max

@@ -82,7 +82,7 @@ def test_what_no_region_shows_gives_way_to_what_one_does(
     ],
 )
 def test_a_sentence_is_supported_by_what_regions_show(sentence: str, shown: list[dict[str, float]], wanted: float):
-    assert support(CLASSES, regions(*shown), sentence) == pytest.approx(wanted, abs=1e-5)
+    assert support(CLASSES, regions(*shown), [sentence, "it"]).tolist() == pytest.approx([wanted, 0], abs=1e-5)
 
 
 def model(**options: object) -> Model:
@@ -133,7 +133,9 @@ def test_what_the_image_shows_helps_to_choose_among_hypotheses(monkeypatch: pyte
     def men(sentence: str) -> int:
         return sentence.split().count("man")
 
-    monkeypatch.setattr(caption_nouns, "support", lambda classes, posterior, sentence: men(sentence))
+    monkeypatch.setattr(
+        caption_nouns, "support", lambda classes, posterior, texts: np.array([men(text) for text in texts])
+    )
     monkeypatch.setattr(Witness, "correct", lambda witness, sentences: sentences)
     images, wide = [noise(96, 64, seed) for seed in range(6)], {"decoding": {"beam_size": 6}}
     plain, strong = model(**wide), model(**wide, seen_weight=1e3)

@@ -7,13 +7,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pytest
 from tiny_captioner import VOCABULARY
 
 from saywhere.configs.captioner import CaptionerConfig, NgramsConfig
 from saywhere.engines.arrays.ngrams import Ngrams
-from saywhere.models import choice
-from saywhere.models.choice import choose
+from saywhere.models.choice import Judge, choose
 from saywhere.models.decoding import Hypotheses
 from saywhere.text import END, PAD
 
@@ -68,13 +66,12 @@ def test_judges_are_added_by_their_weights():
         asked.append(texts)
         return fits
 
-    ranks = choose(captioner(), EMBEDDINGS, hypotheses(), [(0.5, judge), (0.1, judge)])
+    ranks = choose(captioner(), EMBEDDINGS, hypotheses(), [Judge(judge, 0.5), Judge(judge, 0.1)])
     assert asked == [[list(TEXTS)] * 2] * 2
     np.testing.assert_allclose(ranks, RANKS + 0.6 * np.array(fits, np.float32), rtol=1e-6)
 
 
-def test_only_the_best_are_judged_as_the_n_grams_rank_them(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(choice, "JUDGED", 2)
+def test_only_the_best_may_be_judged_as_the_n_grams_and_other_judges_rank_them():
     said: list[Any] = []
 
     def judge(texts):
@@ -82,9 +79,13 @@ def test_only_the_best_are_judged_as_the_n_grams_rank_them(monkeypatch: pytest.M
         return [np.array([0.0, 5.0])] * 2
 
     known = captioner(("blue", "man"), weight=20.0, consensus=0.0)
-    ranks = choose(known, EMBEDDINGS, hypotheses(), [(1.0, judge)])
+    ranks = choose(known, EMBEDDINGS, hypotheses(), [Judge(judge, 1.0, 2)])
     assert [sorted(texts) for texts in said] == [["a dog runs", "the sky is blue"], ["a dog runs", "a man"]]
     assert np.isneginf(ranks).tolist() == [[False, True, False], [False, False, True]]
+    said.clear()
+    first = Judge(lambda texts: [np.array([0.0, 9.0, 0.0])] * 2, 9.0)
+    choose(known, EMBEDDINGS, hypotheses(), [first, Judge(judge, 1.0, 2)])
+    assert [sorted(texts) for texts in said] == [["a man", "the sky is blue"], ["a dog runs", "a man"]]
 
 
 def test_one_hypothesis_is_not_judged_and_an_empty_one_is_not_shown():
@@ -93,6 +94,8 @@ def test_one_hypothesis_is_not_judged_and_an_empty_one_is_not_shown():
         return [np.array([2.0])] * 2
 
     alone = hypotheses(("a dog runs",))
-    np.testing.assert_array_equal(choose(captioner(("dog", "man")), EMBEDDINGS, alone, [(1.0, judge)]), RANKS[:, :1])
-    ranks = choose(captioner(), EMBEDDINGS, hypotheses(("", "a man")), [(1.0, judge)])
+    np.testing.assert_array_equal(
+        choose(captioner(("dog", "man")), EMBEDDINGS, alone, [Judge(judge, 1.0)]), RANKS[:, :1]
+    )
+    ranks = choose(captioner(), EMBEDDINGS, hypotheses(("", "a man")), [Judge(judge, 1.0)])
     np.testing.assert_allclose(ranks, RANKS[:, :2] + [0, 2])

@@ -20,7 +20,7 @@ from saywhere.engines.arrays.layers import Weights
 from saywhere.models.bundle import CONFIG, GRAPH, GRAPH_WEIGHTS, VOCABULARY, WEIGHTS, Bundle
 from saywhere.web import runtime
 from saywhere.web.runtime import BINARY, PACKAGE, SCRIPT, WebRuntime, fetch
-from saywhere.web.site import EXTERNAL, MANIFEST, model_files, page_files, trunk_weights, write_site
+from saywhere.web.site import EXTERNAL, MANIFEST, MOST_HYPOTHESES, model_files, page_files, trunk_weights, write_site
 from saywhere.web.weights import half, rounded, single
 
 LIMIT = 25_000_000
@@ -78,6 +78,8 @@ def test_the_browser_gets_the_words_and_the_shapes(files: dict[str, bytes], bund
     info = json.loads(gzip.decompress(files[MANIFEST]))
     assert info["parts"] == ["densecap", "captioner"] and info["name"] == saywhere.DEFAULT_MODEL
     assert tuple(info["densecap"]["vocabulary"]) == bundle.vocabularies["densecap"].tokens
+    beams = [info["captioner"]["config"]["decoding"]["beam_size"], bundle.configs["captioner"].decoding.beam_size]
+    assert beams[0] == min(beams[1], MOST_HYPOTHESES) < beams[1]
     sizes = {"half": 2, "rounded": 1.5, "single": 4}
     for part, arrays in info["arrays"].items():
         numbers = dict.fromkeys(sizes, 0)

@@ -46,11 +46,8 @@ class Witness:
         return see(self._detector, self._classes, self._encodings, FEW)
 
     def support(self, sentences: Sequence[Sequence[str]]) -> list[np.ndarray]:
-        """Return for each image how far it shows what each of its sentences names, see :func:`support`."""
-        return [
-            np.array([support(self._classes, posterior, sentence) for sentence in own], np.float32)
-            for posterior, own in zip(self._first, sentences, strict=True)
-        ]
+        """Return for each image how far it shows what its sentences name, see :func:`support`."""
+        return [support(self._classes, posterior, own) for posterior, own in zip(self._first, sentences, strict=True)]
 
     def correct(self, sentences: Sequence[str]) -> list[str]:
         """Return the sentence of each image as :func:`correct` does it, with the first :data:`REGIONS` of each image.
@@ -145,14 +142,16 @@ def shown(classes: ClassEvidence, posterior: np.ndarray, noun: Noun) -> float:
     return float(classes.probability(posterior, asked).max(initial=0.0))
 
 
-def support(classes: ClassEvidence, posterior: np.ndarray, sentence: str) -> float:
-    """Return how far an image shows what a sentence names: the sum over its nouns of log(p / :data:`UNSEEN`).
+def support(classes: ClassEvidence, posterior: np.ndarray, sentences: Sequence[str]) -> np.ndarray:
+    """Return how far an image shows what each of S sentences names: the sum over its nouns of log(p / :data:`UNSEEN`).
 
     p is that of :func:`shown`. A noun adds nothing if it is seen, and at least :data:`LEAST_SUPPORT`.
     """
-    nouns = find_nouns(sentence, classes.tree)
-    likely = np.array([shown(classes, posterior, noun) for noun in nouns])
-    return float(np.log(np.clip(likely / UNSEEN, np.exp(LEAST_SUPPORT), 1)).sum())
+    named = [find_nouns(sentence, classes.tree) for sentence in sentences]
+    likely = {noun.row: shown(classes, posterior, noun) for noun in {n.row: n for ns in named for n in ns}.values()}
+    least = UNSEEN * np.exp(LEAST_SUPPORT)
+    each = {row: np.log(min(max(p, least), UNSEEN) / UNSEEN) for row, p in likely.items()}
+    return np.array([sum(each[noun.row] for noun in nouns) for nouns in named], np.float32)
 
 
 def sure_things(classes: ClassEvidence, posterior: np.ndarray) -> list[Noun]:

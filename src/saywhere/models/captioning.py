@@ -70,7 +70,7 @@ def caption(
     beam_size: int | None = None,
     boxes: Sequence[ArrayLike] | None = None,
     attention: bool = True,
-    judges: Sequence[tuple[float, Judge]] = (),
+    judges: Sequence[Judge] = (),
     correct: Correct | None = None,
 ) -> list[Caption]:
     """Return a sentence for each image.
@@ -81,7 +81,7 @@ def caption(
         beam_size: hypotheses in decoding, instead of the configuration's; 1 is greedy.
         boxes: of each image ``(R, 4)`` in its pixels, to attend to instead of the model's own proposals.
         attention: also return where the model looked at each word, if it attends to regions.
-        judges: of the hypotheses of the beam, by a weight each, see :func:`saywhere.models.choice.choose`.
+        judges: of the hypotheses of the beam, see :func:`saywhere.models.choice.choose`.
         correct: has the last word.
 
     Raises:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -17,47 +18,64 @@ from saywhere.models.decoding import Hypotheses
 from saywhere.models.encoding import Encoding
 from saywhere.text import END, PAD
 
-JUDGED = 10
-"""Hypotheses that the judges compare: with more a caption takes longer, and is hardly better (docs/experiments.md)."""
+JUDGED = 7
+"""Hypotheses that the aligner compares: with more a caption takes longer, and is hardly better."""
 
-Judge = Callable[[Sequence[Sequence[str]]], Sequence[np.ndarray]]
+Ask = Callable[[Sequence[Sequence[str]]], Sequence[np.ndarray]]
 """Returns for each image how well each of its sentences fits it."""
 Correct = Callable[[Sequence[str]], Sequence[str]]
 """Returns for each image its sentence, or one that fits better."""
 
 
-def choose(
-    captioner: Captioner, embeddings: np.ndarray, found: Hypotheses, judges: Sequence[tuple[float, Judge]]
-) -> np.ndarray:
+@dataclass(frozen=True)
+class Judge:
+    """Say how well hypotheses fit their images.
+
+    Attributes:
+        ask: about sentences.
+        weight: of what it says.
+        most: it is asked about so many of the best hypotheses of an image, and the others are no longer chosen from;
+            about all if None.
+    """
+
+    ask: Ask
+    weight: float
+    most: int | None = None
+
+
+def choose(captioner: Captioner, embeddings: np.ndarray, found: Hypotheses, judges: Sequence[Judge]) -> np.ndarray:
     """Return the ranks ``(N, B)`` of hypotheses with what speaks for them beside their probability.
 
     A captioner knows which sentence is usual. If it has n-grams, what people would say of the image, and what the
-    hypotheses have in common, has a say, too. Judges, such as the aligner, which was trained to tell images apart, are
-    asked about the best :data:`JUDGED`; then the others have the rank -inf.
+    hypotheses have in common, has a say, too. Then the judges have, one after the other.
 
     Args:
         captioner: whose hypotheses they are.
         embeddings: ``(N, F)`` of the images.
         found: the hypotheses.
-        judges: with the weight that what each says has.
+        judges: of the same images.
     """
-    ranks, count = found.ranks, found.ranks.shape[1]
-    if count > 1 and captioner.ngrams is not None:
-        ranks = ranks + _agreement(captioner.ngrams, captioner.config.ngrams, embeddings, found)
-    if count == 1 or not judges:
+    ranks = found.ranks
+    if ranks.shape[1] == 1:
         return ranks
-    best = np.argsort(-ranks, axis=1, kind="stable")[:, :JUDGED]
-    judged: list[dict[int, str]] = []
-    for rows, columns in zip(found.token_ids, best.tolist(), strict=True):
-        texts = {column: captioner.vocabulary.decode(rows[column].tolist()) for column in columns}
-        judged.append({column: text for column, text in texts.items() if text})
-    ranks, others = np.full_like(ranks, -np.inf), ranks
-    np.put_along_axis(ranks, best, np.take_along_axis(others, best, axis=1), axis=1)
-    for weight, judge in judges:
-        fits = judge([list(texts.values()) for texts in judged])
-        for row, texts, values in zip(ranks, judged, fits, strict=True):
-            row[list(texts)] += np.float32(weight) * values
+    if captioner.ngrams is not None:
+        ranks = ranks + _agreement(captioner.ngrams, captioner.config.ngrams, embeddings, found)
+    texts = [[captioner.vocabulary.decode(row) for row in rows] for rows in found.token_ids.tolist()]
+    for judge in judges:
+        ranks = _judged(judge, ranks, texts)
     return ranks
+
+
+def _judged(judge: Judge, ranks: np.ndarray, texts: Sequence[list[str]]) -> np.ndarray:
+    """Return ranks ``(N, B)`` with what a judge says of sentences, but for empty ones; those left out have -inf."""
+    best = np.argsort(-ranks, axis=1, kind="stable")[:, : judge.most]
+    columns = [[b for b in sorted(row) if of_image[b]] for row, of_image in zip(best.tolist(), texts, strict=True)]
+    judged = np.full_like(ranks, -np.inf)
+    np.put_along_axis(judged, best, np.take_along_axis(ranks, best, axis=1), axis=1)
+    fits = judge.ask([[of_image[b] for b in row] for row, of_image in zip(columns, texts, strict=True)])
+    for row, asked, values in zip(judged, columns, fits, strict=True):
+        row[asked] += np.float32(judge.weight) * values
+    return judged
 
 
 def judges_of(
@@ -66,23 +84,22 @@ def judges_of(
     aligner: Aligner | None,
     detector: Detector | None,
     classes: ClassEvidence | None,
-) -> tuple[list[tuple[float, Judge]], Correct | None]:
-    """Return what the other parts of a model have to say of captions of images, by weights, and who has the last word.
+) -> tuple[list[Judge], Correct | None]:
+    """Return who judges captions of images by the other parts of a model, and who has the last word.
 
     Args:
         config: of the captioner.
         encodings: of the images.
         aligner, detector, classes: of the model; None for those that it lacks.
     """
-    judges = list[tuple[float, Judge]]()
+    judges, witness = list[Judge](), None
+    if config.nouns and detector is not None and classes is not None:
+        witness = Witness(detector, classes, encodings)
+        if config.seen_weight:
+            judges.append(Judge(witness.support, config.seen_weight))
     if aligner is not None and config.similarity_weight:
-        judges.append((config.similarity_weight, partial(similarities, aligner, encodings)))
-    if not config.nouns or detector is None or classes is None:
-        return judges, None
-    witness = Witness(detector, classes, encodings)
-    if config.seen_weight:
-        judges.append((config.seen_weight, witness.support))
-    return judges, witness.correct
+        judges.append(Judge(partial(similarities, aligner, encodings), config.similarity_weight, JUDGED))
+    return judges, None if witness is None else witness.correct
 
 
 def similarities(aligner: Aligner, encodings: Sequence[Encoding], texts: Sequence[Sequence[str]]) -> list[np.ndarray]:

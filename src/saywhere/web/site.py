@@ -31,6 +31,8 @@ LATER = ("model/captioner", "model/chunker")
 """Files that are not fetched before a tab asks for them."""
 SMALL = 1 << 14
 """Numbers of a matrix that is not rounded: scores and offsets are such matrices."""
+MOST_HYPOTHESES = 5
+"""In decoding captions: the page takes the likeliest, and more hypotheses only help where something else chooses."""
 POLICY = (
     "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; worker-src 'self'; style-src 'self'; "
     "connect-src 'self'; img-src 'self' blob: data:; media-src 'self' blob:; base-uri 'none'; form-action 'none'"
@@ -207,6 +209,9 @@ def _facts(bundle: Bundle, parts: list[str]) -> dict[str, Any]:
     }  # fmt: skip
     for part in parts:
         facts[part] = {"config": configs[part].to_dict(), "vocabulary": vocabularies[part].tokens}
+    if "captioner" in facts:
+        decoding = facts["captioner"]["config"]["decoding"]
+        decoding["beam_size"] = min(decoding["beam_size"], MOST_HYPOTHESES)
     if "classes" in configs:
         kinds = vocabularies["classes"].tokens[len(RESERVED) :]
         facts["classes"] = {"config": configs["classes"].to_dict(), "kinds": kinds}

@@ -33,7 +33,8 @@ def test_words_stand_alone_and_runs_have_the_ends_of_the_sentence():
 
 def test_n_grams_are_numbered_as_they_are_stored():
     known = ngrams()
-    assert known.rows == {ngram: row for row, ngram in enumerate(KNOWN)}
+    assert {ngram: row for ngram, (row, _) in known.rows.items()} == {ngram: row for row, ngram in enumerate(KNOWN)}
+    np.testing.assert_allclose([rarity for _, rarity in known.rows.values()], known.rarity)
     image = np.random.default_rng(1).standard_normal((2, 5), np.float32)
     log_odds = (image @ known.projection + known.bias) @ known.keys.T + known.offsets
     np.testing.assert_allclose(known.probabilities(image), 1 / (1 + np.exp(-log_odds)), rtol=1e-5)
@@ -49,9 +50,9 @@ def test_agreement_is_the_mean_cosine_of_n_grams_by_their_rarity_that_counts_lon
             for n in range(1, ORDER + 1):
                 counts = Counter(ngrams_of(ids, n))
                 names = sorted(set(counts) | {ngram for ngram in KNOWN if len(ngram) == n})
-                rare = [known.rarity[known.rows[g]] if g in known.rows else known.rarity.max() for g in names]
+                rare = [known.rows[g][1] if g in known.rows else known.rarity.max() for g in names]
                 said = np.array([counts[g] for g in names]) * rare
-                wanted = np.array([expected[known.rows[g]] if g in known.rows else 0.0 for g in names]) * rare
+                wanted = np.array([expected[known.rows[g][0]] if g in known.rows else 0.0 for g in names]) * rare
                 total += n * float(said @ wanted) / max(np.linalg.norm(said) * np.linalg.norm(wanted), 1e-9) / 10
             np.testing.assert_allclose(value, total, rtol=1e-4)
     assert min(map(min, found)) > 0 and max(map(max, found)) < 1

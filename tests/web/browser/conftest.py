@@ -20,7 +20,7 @@ from safetensors.numpy import load_file, save_file
 import saywhere
 from saywhere.models.bundle import CONFIG, GRAPH, GRAPH_WEIGHTS, VOCABULARY, WEIGHTS, find_folder
 from saywhere.web.runtime import PACKAGE, cache_folder
-from saywhere.web.site import SMALL, shrunk, write_site
+from saywhere.web.site import MOST_HYPOTHESES, SMALL, shrunk, write_site
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 PATIENCE = 240_000
@@ -34,8 +34,9 @@ PHOTOGRAPHS = {
 
 @pytest.fixture(scope="session")
 def as_the_page() -> dict[str, float]:
-    """Options of a model as the page has it: without the aligner and the sentences of similar images."""
-    return {"captioner.similarity_weight": 0.0, "captioner.neighbours.weight": 0.0}
+    """Options of a model as the page has it: the likeliest of a few captions, which nothing guides."""
+    weights = {f"captioner.{name}": 0.0 for name in ("similarity_weight", "neighbours.weight", "ngrams.weight")}
+    return weights | {"captioner.seen_weight": 0.0, "captioner.decoding.beam_size": MOST_HYPOTHESES}
 
 
 @pytest.fixture(scope="session")

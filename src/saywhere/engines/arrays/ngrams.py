@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -45,7 +46,7 @@ class Ngrams:
         offsets: ``(G,)`` what the log-odds are without an image.
         rarity: ``(G,)`` natural logarithm of 1 / the share of images of which the n-gram is said.
         lengths: ``(G,)`` words of each.
-        rows: the number of each.
+        rows: the number of each, and its rarity.
     """
 
     projection: np.ndarray
@@ -54,7 +55,7 @@ class Ngrams:
     offsets: np.ndarray
     rarity: np.ndarray
     lengths: np.ndarray
-    rows: Mapping[Ngram, int]
+    rows: Mapping[Ngram, tuple[int, float]]
 
     @classmethod
     def read(cls, weights: Weights, vocabulary_size: int) -> Ngrams:
@@ -81,9 +82,16 @@ class Ngrams:
         if not fit or not ((token_ids >= 0) & (token_ids < vocabulary_size)).all():
             raise UserError("the n-grams of the part captioner do not fit their lengths or its vocabulary")
         keys, offsets, rarity = (arrays[name].astype(np.float32) for name in STORED[:3])
-        ids, ends = token_ids.tolist(), np.cumsum(lengths).tolist()
-        rows = {tuple(ids[end - n : end]): row for row, (n, end) in enumerate(zip(lengths.tolist(), ends, strict=True))}
+        ids, known = (
+            token_ids.tolist(),
+            zip(lengths.tolist(), np.cumsum(lengths).tolist(), rarity.tolist(), strict=True),
+        )
+        rows = {tuple(ids[end - n : end]): (row, rare) for row, (n, end, rare) in enumerate(known)}
         return cls(projection, bias, keys, offsets, rarity, lengths, rows)
+
+    @cached_property
+    def _rarest(self) -> float:
+        return float(self.rarity.max(initial=0.0))
 
     def probabilities(self, embeddings: np.ndarray) -> np.ndarray:
         """Return the probability ``(N, G)`` that each is said of images, by their embeddings ``(N, F)``."""
@@ -107,24 +115,22 @@ class Ngrams:
             expected[:, rows] *= np.float32(n / sum(range(ORDER + 1))) / np.maximum(norms, SMALLEST)
         return [
             np.array([self._product(row, vector) for vector in own], np.float32)
-            for row, own in zip(expected, sentences, strict=True)
+            for row, own in zip(expected.tolist(), sentences, strict=True)
         ]
 
-    def _product(self, expected: np.ndarray, vector: Vector) -> float:
+    def _product(self, expected: list[float], vector: Vector) -> float:
         known = ((self.rows.get(ngram), value) for ngram, value in vector.items())
-        return sum(value * float(expected[row]) for row, value in known if row is not None)
+        return sum(value * expected[found[0]] for found, value in known if found is not None)
 
     def vector(self, token_ids: Sequence[int]) -> Vector:
         """Return the n-grams of a sentence without END as CIDEr weighs them: by how rare they are; of length 1 each n.
 
         What was seldom said, and has no number, is as rare as the rarest that has one.
         """
-        rarest, vector = float(self.rarity.max(initial=0.0)), dict[Ngram, float]()
+        unknown, vector = (0, self._rarest), dict[Ngram, float]()
         for size in range(1, ORDER + 1):
             counts = Counter(ngrams_of(token_ids, size))
-            rows = [self.rows.get(ngram) for ngram in counts]
-            rarity = (rarest if row is None else float(self.rarity[row]) for row in rows)
-            weights = [count * rare for count, rare in zip(counts.values(), rarity, strict=True)]
+            weights = [count * self.rows.get(ngram, unknown)[1] for ngram, count in counts.items()]
             norm = max(sum(weight * weight for weight in weights) ** 0.5, SMALLEST)
             vector.update(zip(counts, (weight / norm for weight in weights), strict=True))
         return vector
@@ -132,8 +138,9 @@ class Ngrams:
 
 def consensus(vectors: Sequence[Vector]) -> np.ndarray:
     """Return how alike each of several sentences is to the others ``(B,)``: the mean of cosines over these and n."""
-    total = Counter[Ngram]()
+    total = dict[Ngram, float]()
     for vector in vectors:
-        total.update(vector)
+        for ngram, value in vector.items():
+            total[ngram] = total.get(ngram, 0.0) + value
     products = [sum(value * (total[ngram] - value) for ngram, value in vector.items()) for vector in vectors]
     return np.array(products, np.float32) / (ORDER * max(len(vectors) - 1, 1))

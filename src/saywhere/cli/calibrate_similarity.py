@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from saywhere.cli.options import DataFormat, Device
+from saywhere.cli.options import DataFormat, Device, LimitOfEach, TrainSplit
 
 
 def calibrate_similarity(
@@ -15,8 +15,8 @@ def calibrate_similarity(
         ..., "--data", metavar="ROOT|FILE", help="The data that taught the aligner; may be repeated."
     ),
     format: DataFormat = None,
-    split: str = typer.Option("train", help="Split of the data sets."),
-    limit: int | None = typer.Option(None, min=1, metavar="N", help="At most N images of each, at even distances."),
+    split: TrainSplit = "train",
+    limit: LimitOfEach = None,
     device: Device = None,
 ) -> None:
     """Fit the hubness of images and texts, which is then taken off their similarities.
@@ -25,13 +25,10 @@ def calibrate_similarity(
     these images and their sentences tells how much; what tells it later is stored beside the aligner's weights, which
     stay. Phrases are placed, and captions chosen, as before. Indexes of images are to be made anew.
     """
-    from saywhere import data as datasets
     from saywhere.training import hubness
-    from saywhere.training.dataset import evenly
+    from saywhere.training.dataset import read_sets
 
-    sets = [datasets.read(each, format, split) for each in data]
-    source = "; ".join(f"{samples.name}, split {samples.split}" for samples in sets)
-    chosen = [samples if limit is None else evenly(samples, limit) for samples in sets]
-    for reason in hubness.calibrate(model, chosen, source, device):
+    sets, source = read_sets(data, format, split, limit)
+    for reason in hubness.calibrate(model, sets, source, device):
         typer.echo(f"left out: {reason}", err=True)
     typer.echo(f"{model}: the hubness of images and texts is taken off similarities; from {source}")

@@ -125,6 +125,11 @@ Split = Annotated[str | None, typer.Option("--split", help="Split of the data; d
 Splits = Annotated[
     list[str] | None, typer.Option("--split", help="Split to read; may be repeated. All of them if not given.")
 ]
+TrainSplit = Annotated[str, typer.Option("--split", help="Split of the data sets.")]
+LimitOfEach = Annotated[
+    int | None, typer.Option("--limit", min=1, metavar="N", help="At most N images of each, at even distances.")
+]
+Seed = Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, metavar="N", help="Of all that is random.")]
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", file_okay=False, help="Folder of the report.")]
 
 DRAWINGS = (".jpg", ".jpeg", ".png")

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import typer
 
+from saywhere.cli.options import Seed
+
 
 def train_chunker(
     data: list[Path] = typer.Option(
@@ -14,7 +16,7 @@ def train_chunker(
     out: Path = typer.Option(..., metavar="FILE", help="The weights are written here (.npz)."),
     split: str = typer.Option("train", help="Split of a data set."),
     epochs: int = typer.Option(3, min=1, metavar="N", help="Passes over the sentences."),
-    seed: int = typer.Option(0, metavar="N", help="Of the order of the sentences."),
+    seed: Seed = 0,
 ) -> None:
     """Train the tagger that cuts sentences into phrases, on sentences with the markup of Flickr30k Entities.
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from saywhere import DEFAULT_MODEL
-from saywhere.cli.options import Device
+from saywhere.cli.options import Device, Seed
 
 
 def train_classes(
@@ -20,7 +20,7 @@ def train_classes(
     ),
     split: str = typer.Option("train", help="Split of the data sets."),
     epochs: int = typer.Option(8, min=1, metavar="N", help="Passes over the boxes."),
-    seed: int = typer.Option(0, metavar="N", help="Of the order of the boxes, and of dropout."),
+    seed: Seed = 0,
     device: Device = None,
 ) -> None:
     """Teach a classifier of regions the kinds that boxes are called, beside ImageNet's published classifier.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from saywhere.cli.options import DataFormat, Device
+from saywhere.cli.options import DataFormat, Device, LimitOfEach, Seed, TrainSplit
 
 
 def train_ngrams(
@@ -15,22 +15,19 @@ def train_ngrams(
         ..., "--data", metavar="ROOT|FILE", help="Images with sentences that taught the captioner; may be repeated."
     ),
     format: DataFormat = None,
-    split: str = typer.Option("train", help="Split of the data sets."),
-    limit: int | None = typer.Option(None, min=1, metavar="N", help="At most N images of each, at even distances."),
-    seed: int = typer.Option(0, min=0, max=2**63 - 1, metavar="N", help="Of the training."),
+    split: TrainSplit = "train",
+    limit: LimitOfEach = None,
+    seed: Seed = 0,
     device: Device = None,
 ) -> None:
     """Learn how probable words and runs of words are in sentences of an image, and store it beside the captioner.
 
     Captions are then chosen by it among the hypotheses of the beam. The captioner's own weights stay.
     """
-    from saywhere import data as datasets
     from saywhere.training import ngrams
-    from saywhere.training.dataset import evenly
+    from saywhere.training.dataset import read_sets
 
-    sets = [datasets.read(each, format, split) for each in data]
-    source = "; ".join(f"{samples.name}, split {samples.split}" for samples in sets)
-    chosen = [samples if limit is None else evenly(samples, limit) for samples in sets]
-    for reason in ngrams.train(model, chosen, source, device, seed):
+    sets, source = read_sets(data, format, split, limit)
+    for reason in ngrams.train(model, sets, source, device, seed):
         typer.echo(f"left out: {reason}", err=True)
     typer.echo(f"{model}: captions are chosen by what was learnt from {source}")

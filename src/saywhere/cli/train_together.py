@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from saywhere import DEFAULT_MODEL
-from saywhere.cli.options import Device, Set
+from saywhere.cli.options import Device, Seed, Set
 
 
 def train_together(
@@ -40,7 +40,7 @@ def train_together(
     cache: Path = typer.Option(
         Path("cache/front"), metavar="FOLDER", help="Folder of the maps that are computed once."
     ),
-    seed: int = typer.Option(0, metavar="N", help="Of all that is random."),
+    seed: Seed = 0,
     precision: str = typer.Option("32", help="32, or bf16 on a processor with such instructions.", metavar="P"),
     device: Device = None,
     change: Set = None,

@@ -10,6 +10,7 @@ from saywhere import DEFAULT_MODEL
 from saywhere.cli import options
 from saywhere.cli.evaluate.running import Data, session
 from saywhere.cli.loading import Runtime, load_model
+from saywhere.cli.options import Seed
 
 
 def retrieval(
@@ -19,7 +20,7 @@ def retrieval(
     split: options.Split = None,
     regions: int = typer.Option(20, min=1, metavar="N", help="At most so many regions of an image, the best."),
     queries: int = typer.Option(100, min=1, metavar="N", help="Queries of four phrases of one image."),
-    seed: int = typer.Option(0, metavar="N", help="Of the queries that are drawn."),
+    seed: Seed = 0,
     protocol: options.Protocol = typer.Option(
         options.Protocol.clean, help="Mean over phrases: of log P (clean), of P (original)."
     ),

@@ -37,6 +37,7 @@ FLOORS = (
     ("models",),
     ("adapters.sources",),
     ("engines.session",),
+    ("engines.onnx_trunk",),
     ("engines.onnx",),
     ("loading",),
     ("inference",),

@@ -26,6 +26,7 @@ from saywhere.engines.arrays import image_maps
 from saywhere.engines.arrays.layers import Weights
 from saywhere.engines.compare import compare_engines, random_boxes
 from saywhere.engines.torch import TorchEngine
+from saywhere.models import grounding
 from saywhere.models.bundle import Bundle
 from saywhere.networks.aligner.network import Aligner
 from saywhere.networks.vision.image_maps import ImageMaps
@@ -130,6 +131,25 @@ def test_captioners_of_boxes_answer_the_same(context: bool, tmp_path: Path):
     for first, second in zip(one.describe(IMAGES, boxes), other.describe(IMAGES, boxes), strict=True):
         same_regions(first, second)
     assert [str(c) for c in one.caption(IMAGES)] == [str(c) for c in other.caption(IMAGES)]
+
+
+@pytest.mark.parametrize("normalize", ["both", "regions", "none"])
+def test_the_last_encoder_alone_fits_as_well_as_the_others_do_beside_it(normalize: str, tmp_path: Path):
+    options = {"cell": "gru", "encoders": 2, "normalize": normalize, "hubs": 3}
+    models = both(write_parts(exported_bundle(), tmp_path / "model", {"densecap": {}, "aligner": options}))
+    first, last = list[Any](), list[Any]()
+    for model in models:
+        assert model.aligner is not None and model.aligner.last.hubness is None
+        for found, aligner in ((first, model.aligner), (last, model.aligner.last)):
+            image = grounding.embed_images(aligner, [model.encode(IMAGES[0])], plain=True)[0].vectors
+            found.append((image, grounding.embed_texts(aligner, [SENTENCES[0]], plain=True)[0].vectors))
+    for whole, part in zip(first, last, strict=True):
+        size = whole[0].shape[1] // 2
+        assert part[0].shape[1] == part[1].shape[1] == size
+        before = whole[1][:, :size] @ whole[0][:, :size].T
+        close(part[1] @ part[0].T, 2 * (whole[1] @ whole[0].T - before), 1e-3)
+    for one, other in zip(*last, strict=True):
+        close(one, other)
 
 
 def test_other_options_of_use_change_both_engines_alike():

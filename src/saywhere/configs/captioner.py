@@ -122,8 +122,8 @@ class CaptionerConfig(SystemConfig):
         word_weight: of the supervised loss of people's words, ``sentences`` of an image, beside the reward.
         invented_weight: what each noun that none of an image's references mentions takes off the reward (CHAIR), and an
             ending of three words that no sentence has.
-        similarity_weight: in use, of the similarity of image and sentence (Alignments, Eq. 8) in the choice among the
-            hypotheses of the beam; for a model with the part ``aligner``.
+        similarity_weight: in use, of the similarity of image and sentence (Alignments, Eq. 8) by the last encoder, in
+            the choice among the hypotheses of the beam; for a model with the part ``aligner``.
         seen_weight: in use, in the same choice, of how sure it is that regions of the image show what a sentence
             names, see :func:`saywhere.models.caption_nouns.support`; where ``nouns`` are looked at.
         nouns: in use, a noun of a sentence that no region of the image shows gives way to what one does show, see

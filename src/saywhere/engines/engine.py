@@ -179,6 +179,11 @@ class Aligner(Protocol):
         """What tells images and texts that resemble everything; None if it was not fitted."""
         ...
 
+    @property
+    def last(self) -> Aligner:
+        """The last of its encoders alone, without hubness: less work, where sentences of one image are compared."""
+        ...
+
     def region_vectors(self, maps: Sequence[Maps], boxes: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Return vectors ``(R, D)`` of each image's boxes (Eq. 1)."""
         ...

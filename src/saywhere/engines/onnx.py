@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import threading
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -17,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from saywhere.box_coding import BoxCoder
-from saywhere.boxes import anchor_grid
 from saywhere.configs.aligner import AlignerConfig
 from saywhere.configs.captioner import CaptionerConfig
 from saywhere.configs.classes import ClassesConfig
@@ -38,10 +36,10 @@ from saywhere.engines.arrays.neighbours import Neighbours
 from saywhere.engines.arrays.ngrams import Ngrams
 from saywhere.engines.arrays.requirements import refused_options, require_shapes
 from saywhere.engines.arrays.text_encoder import TextEncoder
-from saywhere.engines.engine import BoundImages, Decoder, EncodedText, RegionHeadOutput, RpnOutput
-from saywhere.engines.session import PRECISIONS, open_session, weights_digest
+from saywhere.engines.engine import BoundImages, Decoder, EncodedText, RegionHeadOutput
+from saywhere.engines.onnx_trunk import OnnxTrunk
+from saywhere.engines.session import PRECISIONS, weights_digest
 from saywhere.errors import UserError
-from saywhere.images import Preprocess
 from saywhere.models.bundle import GRAPH, GRAPH_INT8, WEIGHTS, Bundle
 from saywhere.text import PAD, Vocabulary
 
@@ -153,56 +151,6 @@ class OnnxEngine:
         return digest
 
 
-class OnnxTrunk:
-    """The graph in ONNX Runtime; the session is made for the first image."""
-
-    def __init__(self, bundle: Bundle, weights: Weights, threads: int | None, precision: str) -> None:
-        self._bundle, self._weights, self._threads, self._precision = bundle, weights, threads, precision
-        config = bundle.trunk
-        self.preprocess = Preprocess(config.long_side, config.multiple, bundle.mean, bundle.std)
-        shapes = {part: c.proposals.anchors for part, c in bundle.configs.items() if c.uses_proposals}
-        if len(set(shapes.values())) > 1:
-            raise UserError(f"{bundle.folder}: {' and '.join(shapes)} share a trunk but differ in proposals.anchors")
-        self._shapes = next(iter(shapes.values()), ())
-        self._anchors: dict[tuple[int, int], np.ndarray] = {}
-        self._opening = threading.Lock()
-
-    @property
-    def _session(self) -> Any:
-        with self._opening:  # from Python 3.12 on several threads may compute a cached property
-            return self._opened
-
-    @cached_property
-    def _opened(self) -> Any:
-        return open_session(self._bundle, self._weights, self._threads, self._precision)
-
-    def encode(self, pixels: Sequence[np.ndarray]) -> list[ImageMaps]:
-        """Return the maps of images ``(3, h, w)``, one at a time: the maps of several leave a CPU's caches."""
-        names = [output.name for output in self._session.get_outputs()]
-        return [
-            ImageMaps(
-                dict(zip(names, self._session.run(names, {"pixels": image[None]}), strict=True)),
-                self._bundle.trunk.strides,
-                (image.shape[2], image.shape[1]),
-            )
-            for image in pixels
-        ]
-
-    def propose(self, maps: ImageMaps) -> RpnOutput:
-        """Return what the localization layer says of an image's anchors."""
-        if maps.input_size not in self._anchors:
-            self._anchors[maps.input_size] = self._make_anchors(maps)
-        return RpnOutput(self._anchors[maps.input_size], maps.output("logits"), maps.output("offsets"))
-
-    def _make_anchors(self, maps: ImageMaps) -> np.ndarray:
-        sizes = [maps.output(f"region{stride}").shape[1:] for stride in maps.strides]
-        levels = zip(self._shapes, sizes, maps.strides, strict=True)
-        anchors = np.concatenate([anchor_grid(kinds, size[0], size[1], stride) for kinds, size, stride in levels])
-        if len(anchors) != len(maps.output("logits")):
-            raise UserError(f"proposals.anchors has other numbers of shapes than when {GRAPH} was made")
-        return anchors
-
-
 class OnnxDetector:
     """DenseCap's region head and decoder; see :class:`saywhere.engines.engine.Detector`."""
 
@@ -249,23 +197,29 @@ class OnnxDetector:
 class OnnxAligner:
     """The aligner; see :class:`saywhere.engines.engine.Aligner`."""
 
-    def __init__(self, config: AlignerConfig, vocabulary: Vocabulary, weights: Weights) -> None:
+    def __init__(self, config: AlignerConfig, vocabulary: Vocabulary, weights: Weights, last: bool = False) -> None:
         self.config, self.vocabulary, self._weights = config, vocabulary, weights
+        self._is_last, self._numbers = last, range(config.encoders)[-1 if last else 0 :]
 
     @cached_property
     def _projections(self) -> tuple[BatchNorm, list[Linear]]:
-        numbers = range(self.config.encoders)
         standardise = BatchNorm(self._weights.below("standardise"))
-        return standardise, [Linear(self._weights.below(f"projects.{number}")) for number in numbers]
+        return standardise, [Linear(self._weights.below(f"projects.{number}")) for number in self._numbers]
 
     @cached_property
     def _encoders(self) -> list[TextEncoder]:
-        return [TextEncoder(self._weights.below(f"encoders.{n}"), self.config) for n in range(self.config.encoders)]
+        return [TextEncoder(self._weights.below(f"encoders.{number}"), self.config) for number in self._numbers]
 
     @cached_property
     def hubness(self) -> Hubness | None:
         """What tells images and texts that resemble everything; None if it was not fitted."""
-        return Hubness.read(self._weights.below("hubs")) if self.config.hubs and self.config.hubness else None
+        known = self.config.hubs and self.config.hubness and not self._is_last
+        return Hubness.read(self._weights.below("hubs")) if known else None
+
+    @cached_property
+    def last(self) -> OnnxAligner:
+        """The last of its encoders alone."""
+        return OnnxAligner(self.config, self.vocabulary, self._weights, last=True)
 
     def prepare(self) -> None:
         """Read the weights."""

@@ -26,7 +26,7 @@ from saywhere.engines.engine import BoundImages, EncodedText, RegionHeadOutput, 
 from saywhere.errors import UserError
 from saywhere.images import Preprocess
 from saywhere.networks import checkpoint
-from saywhere.networks.aligner.network import Aligner
+from saywhere.networks.aligner.network import Aligner, last_encoder
 from saywhere.networks.captioner.network import Captioner
 from saywhere.networks.classes import RegionClassifier
 from saywhere.networks.densecap.network import DenseCap
@@ -199,9 +199,9 @@ class TorchDetector:
 class TorchAligner:
     """The aligner; see :class:`saywhere.engines.engine.Aligner`."""
 
-    def __init__(self, network: Aligner) -> None:
-        self._network = network
-        self._hubness = _hubness(network)
+    def __init__(self, network: Aligner, last: bool = False) -> None:
+        self._network, self._last = network, last
+        self._hubness = None if last else _hubness(network)
 
     @property
     def config(self) -> AlignerConfig:
@@ -218,20 +218,29 @@ class TorchAligner:
         """What tells images and texts that resemble everything; None if it was not fitted."""
         return self._hubness
 
+    @property
+    def last(self) -> TorchAligner:
+        """The last of its encoders alone."""
+        return TorchAligner(self._network, last=True)
+
     @torch.inference_mode()
     def region_vectors(self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Return vectors ``(R, D)`` of each image's boxes (Eq. 1)."""
         if not maps:
             return []
         features = [self._network.region_features(m, _boxes(b, m)) for m, b in zip(maps, boxes, strict=True)]
-        vectors, _ = self._network.embed_regions(features)
+        vectors = self._wanted(self._network.embed_regions(features)[0])
         return [_array(rows[: len(own)]) for rows, own in zip(vectors, features, strict=True)]
 
     @torch.inference_mode()
     def text_vectors(self, token_ids: np.ndarray) -> EncodedText:
         """Return the vectors of the words of sentences ``(S, T)``, padded on the right (Eqs. 2 to 6), as arrays."""
         encoded = self._network.encode_text(torch.tensor(token_ids, device=self._network.log_scale.device))
-        return EncodedText(_array(encoded.vectors), encoded.mask.cpu().numpy())
+        return EncodedText(_array(self._wanted(encoded.vectors)), encoded.mask.cpu().numpy())
+
+    def _wanted(self, vectors: Tensor) -> Tensor:
+        """The vectors of all encoders, which stand side by side, or those of the last one alone."""
+        return vectors if not self._last else last_encoder(vectors, self.config.encoders)
 
 
 def _hubness(network: Aligner) -> Hubness | None:

@@ -116,19 +116,18 @@ def _greedy(decoder: Decoder, embeddings: Any, max_words: int, length_penalty: f
 
 
 def _beam(decoder: Decoder, embeddings: Any, max_words: int, beam_size: int, length_penalty: float) -> Hypotheses:
-    """Keep ``beam_size`` hypotheses an item in neighbouring rows; one that has ended goes on with PAD at no cost."""
+    """Keep hypotheses of an item in neighbouring rows: one at first, then ``beam_size``.
+
+    One that has ended goes on with PAD at no cost.
+    """
     n = len(embeddings)
     items = np.arange(n)[:, None]
-    state = decoder.select(decoder.start(embeddings), np.repeat(np.arange(n), beam_size))
-    last = np.full(n * beam_size, START, np.int64)
-    total = np.full((n, beam_size), -np.inf, np.float32)
-    total[:, 0] = 0  # all hypotheses are equal at first: only one may continue
-    ended = np.zeros((n, beam_size), bool)
-    token_ids = np.zeros((n, beam_size, 0), np.int64)
-    chosen = np.zeros((n, beam_size, 0), np.float32)
+    state, last = decoder.start(embeddings), np.full(n, START, np.int64)
+    total, ended = np.zeros((n, 1), np.float32), np.zeros((n, 1), bool)
+    token_ids, chosen = np.zeros((n, 1, 0), np.int64), np.zeros((n, 1, 0), np.float32)
     for _ in range(max_words):
         log_probs, state = _next(decoder, last, state)
-        log_probs = log_probs.reshape(n, beam_size, -1)
+        log_probs = log_probs.reshape(n, ended.shape[1], -1)
         vocabulary_size = log_probs.shape[2]
         log_probs[ended] = -np.inf
         log_probs[ended, PAD] = 0
@@ -137,11 +136,12 @@ def _beam(decoder: Decoder, embeddings: Any, max_words: int, beam_size: int, len
         best = _largest(ranking.reshape(n, -1), beam_size)
         parent, word = best // vocabulary_size, best % vocabulary_size
         picked = np.take_along_axis(log_probs.reshape(n, -1), best, axis=1)
+        state = decoder.select(state, (items * ended.shape[1] + parent).reshape(-1))
         total = total[items, parent] + picked
         token_ids = np.concatenate((token_ids[items, parent], word[..., None]), axis=2)
         chosen = np.concatenate((chosen[items, parent], picked[..., None]), axis=2)
         ended = ended[items, parent] | (word == END)
-        state, last = decoder.select(state, (items * beam_size + parent).reshape(-1)), word.reshape(-1)
+        last = word.reshape(-1)
         if ended.all():
             break
     return _hypotheses(token_ids, chosen, length_penalty)

@@ -23,6 +23,7 @@ from saywhere.engines.arrays.layers import (
     in_single,
     layer_norm,
     log_softmax,
+    product,
     relu,
     sigmoid,
     unit_length,
@@ -62,6 +63,15 @@ def test_linear(count: int, bias: bool):
     same(Linear(weights(layer))(x), layer(torch.from_numpy(x)))
     deep = inputs(2, count, 5)
     same(Linear(weights(layer))(deep), layer(torch.from_numpy(deep)))
+
+
+@pytest.mark.parametrize("shape", [(0,), (1,), (3,), (4,), (7,), (64,), (65,), (2, 3), ()])
+def test_products_of_few_rows_are_those_of_numpy(shape: tuple[int, ...]):
+    generator = np.random.default_rng(0)
+    x, weight = (generator.normal(size=size).astype(np.float32) for size in ((*shape, 5), (5, 6)))
+    found = product(x, weight)
+    assert found.dtype == np.float32 and found.shape == (*shape, 6)
+    np.testing.assert_allclose(found, x @ weight, rtol=1e-5, atol=1e-6)
 
 
 @ROWS

@@ -9,7 +9,7 @@ import numpy as np
 
 from saywhere.configs.captioner import CaptionerConfig
 from saywhere.engines.arrays.decoders import ArrayDecoder
-from saywhere.engines.arrays.layers import Gru, Linear, Weights, WordVectors, log_softmax
+from saywhere.engines.arrays.layers import Gru, Linear, Weights, WordVectors, log_softmax, product
 from saywhere.engines.engine import State
 from saywhere.text import START
 
@@ -77,7 +77,7 @@ class AttentionDecoder:
         word = np.zeros((len(states), self.words.size), np.float32)
         word = word if self.word_state is None else word + self.word_state(states)
         word = word if self.word_bias is None else word + self.word_bias
-        return word @ self.words.columns
+        return product(word, self.words.columns)
 
     def region_scores(self, states: np.ndarray, table: _Table) -> np.ndarray:
         """Return the part of the score of regions ``(K, R)`` in the states ``(K, H)``."""
@@ -105,7 +105,7 @@ class AttentionDecoder:
         if table.wide and (top - regions.min(axis=1, keepdims=True) > LIMIT).any():
             summed = np.stack([_log_sum_exp(row[:, None] + table.scores, axis=0) for row in regions])
         else:
-            summed = np.log(np.exp(regions - top) @ table.exp)
+            summed = np.log(product(np.exp(regions - top), table.exp))
         return table.peak + summed
 
     def log_regions(self, words: np.ndarray, regions: np.ndarray, table: _Table) -> np.ndarray:

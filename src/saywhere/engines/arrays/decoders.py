@@ -6,7 +6,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from saywhere.engines.arrays.layers import BatchNorm, Gru, Linear, Lstm, Weights, WordVectors, log_softmax, relu
+from saywhere.engines.arrays.layers import (
+    BatchNorm,
+    Gru,
+    Linear,
+    Lstm,
+    Weights,
+    WordVectors,
+    log_softmax,
+    product,
+    relu,
+)
 from saywhere.engines.engine import State
 from saywhere.text import PAD, RESERVED, START, UNKNOWN
 
@@ -63,7 +73,7 @@ class GruDecoder(ArrayDecoder):
     def step(self, token_ids: np.ndarray, state: State) -> tuple[np.ndarray, State]:
         """Return log-probabilities ``(N, V)`` of the word after ``token_ids (N,)``, and the next state."""
         h = self.gru.step(self.gru.inputs(self.words[token_ids]), state[0])
-        return log_softmax(self.output(h) @ self.words.columns), (h,)
+        return log_softmax(product(self.output(h), self.words.columns)), (h,)
 
 
 class RnnDecoder(ArrayDecoder):

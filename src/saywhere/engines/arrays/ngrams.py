@@ -109,10 +109,9 @@ class Ngrams:
             sentences: of each image the :meth:`vector` of each.
         """
         expected = self.probabilities(embeddings) * self.rarity
-        for n in range(1, ORDER + 1):
-            rows = self.lengths == n
-            norms = np.linalg.norm(expected[:, rows], axis=1, keepdims=True)
-            expected[:, rows] *= np.float32(n / sum(range(ORDER + 1))) / np.maximum(norms, SMALLEST)
+        for row in expected:
+            norms = np.sqrt(np.bincount(self.lengths, row * row, ORDER + 1))
+            row *= (np.arange(ORDER + 1) / sum(range(ORDER + 1)) / np.maximum(norms, SMALLEST))[self.lengths]
         return [
             np.array([self._product(row, vector) for vector in own], np.float32)
             for row, own in zip(expected.tolist(), sentences, strict=True)

@@ -216,3 +216,8 @@ def _side_by_side(parts: Sequence[Tensor], normalize: bool) -> Tensor:
     """Vectors of all encoders as one, such that its products are the mean of the encoders'; of length 1 if wanted."""
     parts = [functional.normalize(part, dim=-1) for part in parts] if normalize else parts
     return torch.cat(list(parts), dim=-1) / math.sqrt(len(parts))
+
+
+def last_encoder(vectors: Tensor, encoders: int) -> Tensor:
+    """Return the part of vectors ``(..., D)`` that is the last encoder's, as it is without the others."""
+    return vectors[..., -(vectors.shape[-1] // encoders) :] * math.sqrt(encoders)

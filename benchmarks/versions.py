@@ -4,8 +4,9 @@
     python benchmarks/versions.py OTHER IMAGE [IMAGE ...] [--question caption|describe|ground|embed] [--rounds 5]
                                   [--batch N] [--threads 1]
 
-Prints milliseconds of the processor an image, decoding of the files included, and the ratio of each round. Each
-measurement is a process of its own, in which all images are asked once before; the other checkout may be of any
+Prints milliseconds of the processor an image, decoding of the files included, and the ratio: the median of those of all
+batches and rounds, and between which its middle half lies. A process of each checkout answers all rounds, and for each
+batch one is asked right after the other, so that a busy machine slows both alike. The other checkout may be of any
 commit whose models have these methods.
 """
 
@@ -25,31 +26,56 @@ SENTENCE = "a man in a red shirt and a dog on the grass"
 QUESTIONS = ("caption", "describe", "ground", "embed")
 
 
-def measure(question: str, images: list[Path], batch: int, threads: int) -> float:
-    """Return the processor's milliseconds an image, of the program that this process imports."""
+def answer(question: str, images: list[Path], batch: int, threads: int) -> None:
+    """For each batch whose number is read, print the milliseconds of the processor that an image of it takes."""
     import saywhere
 
     model = saywhere.load(threads=threads)
-    parts = [images[start : start + batch] for start in range(0, len(images), batch)]
-    begin = 0.0
-    for _ in range(2):  # the first time warms up
+    parts = batches(images, batch)
+
+    def ask(part: list[Path]) -> float:
+        more = ([SENTENCE] * len(part),) if question == "ground" else ()
         begin = time.process_time()
-        for part in parts:
-            more = ([SENTENCE] * len(part),) if question == "ground" else ()
-            getattr(model, question)(part, *more)
-    return (time.process_time() - begin) / len(images) * 1e3
+        getattr(model, question)(part, *more)
+        return (time.process_time() - begin) / len(part) * 1e3
+
+    for part in parts:  # the first time warms up
+        ask(part)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        print(ask(parts[int(line)]), flush=True)
 
 
-def run(checkout: Path, asked: argparse.Namespace) -> float:
-    """Measure a checkout in a process of its own."""
-    words = [sys.executable, __file__, str(checkout), *map(str, asked.images), "--question", asked.question]
-    words += ["--batch", str(asked.batch), "--threads", str(asked.threads), "--measure"]
-    one = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(asked.threads))
-    environment = {**os.environ, **one, "PYTHONPATH": str(checkout / "src")}
-    done = subprocess.run(words, env=environment, capture_output=True, text=True)
-    if done.returncode:
-        sys.exit(f"error: {checkout}: {(done.stderr.strip().splitlines() or ['failed'])[-1]}")
-    return float(done.stdout)
+def batches(images: list[Path], batch: int) -> list[list[Path]]:
+    """Return the images, so many together."""
+    return [images[start : start + batch] for start in range(0, len(images), batch)]
+
+
+class Version:
+    """The program of a checkout, in a process of its own."""
+
+    def __init__(self, checkout: Path, asked: argparse.Namespace) -> None:
+        words = [sys.executable, __file__, str(checkout), *map(str, asked.images), "--question", asked.question]
+        words += ["--batch", str(asked.batch), "--threads", str(asked.threads), "--answer"]
+        one = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(asked.threads))
+        environment = {**os.environ, **one, "PYTHONPATH": str(checkout / "src")}
+        pipe = subprocess.PIPE
+        self._checkout = checkout
+        self._process = subprocess.Popen(words, env=environment, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+        self._read()
+
+    def ask(self, number: int) -> float:
+        """Return how long a batch takes."""
+        assert self._process.stdin is not None
+        print(number, file=self._process.stdin, flush=True)
+        return float(self._read())
+
+    def _read(self) -> str:
+        assert self._process.stdout is not None
+        if line := self._process.stdout.readline():
+            return line
+        _, error = self._process.communicate()
+        sys.exit(f"error: {self._checkout}: {(error.strip().splitlines() or ['failed'])[-1]}")
 
 
 def main() -> None:
@@ -60,17 +86,19 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--answer", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args()
-    if asked.measure:
-        print(measure(asked.question, asked.images, asked.batch, asked.threads))
+    if asked.answer:
+        answer(asked.question, asked.images, asked.batch, asked.threads)
         return
     if missing := [str(image) for image in asked.images if not image.is_file()]:
         parser.error(f"no such file: {missing[0]}")
     if not (asked.other / "src" / "saywhere").is_dir():
         parser.error(f"{asked.other} is no checkout of saywhere")
-    times = np.array([[run(asked.other.resolve(), asked), run(HERE, asked)] for _ in range(asked.rounds)])
-    ratios = np.percentile(times[:, 1] / times[:, 0], (0, 50, 100))
+    versions = [Version(checkout, asked) for checkout in (asked.other.resolve(), HERE)]
+    numbers = range(len(batches(asked.images, asked.batch)))
+    times = np.array([[each.ask(n) for each in versions] for _ in range(asked.rounds) for n in numbers])
+    ratios = np.percentile(times[:, 1] / times[:, 0], (25, 50, 75))
     before, now = np.median(times, axis=0)
     print(f"{asked.question}, batch {asked.batch}: {asked.other} {before:.1f} ms, here {now:.1f} ms")
     print(f"here it takes {ratios[1]:.2f} times as long ({ratios[0]:.2f} to {ratios[2]:.2f})")

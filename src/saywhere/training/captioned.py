@@ -40,7 +40,7 @@ class Captioned:
     Attributes:
         embeddings: ``(N, F)`` of the captioner.
         sentences: of each image the token ids of its sentences, one or more.
-        skipped: why images could not be read.
+        skipped: why images were left out.
     """
 
     embeddings: np.ndarray
@@ -92,6 +92,8 @@ def embed(bundle: Bundle, sets: Sequence[Sequence[Sample]], device: str | None) 
             progress.advance(1)
             coded = [captioner.vocabulary.encode(text) for text in sample.sentences]
             if not (fitting := [ids for ids in coded if 0 < len(ids) <= longest]):
+                if coded:
+                    skipped.append(f"{sample.image}: no sentence has at least a word and at most {longest}")
                 continue
             try:
                 waiting.append(model.encode(sample.image))

@@ -185,7 +185,7 @@ def train(
         seed: of the training.
 
     Returns:
-        why images were left out that could not be read.
+        why images were left out.
 
     Raises:
         UserError: there is no such model, it comes with saywhere, it has no such captioner, too few images with

@@ -12,6 +12,7 @@ from tiny_training import write_data
 from saywhere import data
 from saywhere.configs.captioner import CaptionerConfig
 from saywhere.data import Sample
+from saywhere.errors import UserError
 from saywhere.loading import load
 from saywhere.networks import checkpoint
 from saywhere.networks.captioner.reward import RewardCriterion
@@ -89,6 +90,13 @@ def test_the_system_builds_what_the_configuration_says():
     assert len(system.targets(rewarded)(sample(*TEXTS[:3]), (80, 40), False, np.random.default_rng(0)).token_ids) == 3
     of_boxes = tiny_captioner(decoder="rnn", describe_boxes=True)
     assert system.targets(of_boxes) == BoxTargets(of_boxes.vocabulary)
+
+
+@pytest.mark.parametrize("stored", [{"neighbours": {"sentences": 3, "words": 9}}, {"ngrams": {"count": 3, "words": 9}}])
+def test_what_is_stored_beside_a_captioner_later_is_no_option_of_a_recipe(stored: dict[str, dict[str, int]]):
+    config = tiny_config(**stored)
+    with pytest.raises(UserError, match=r"model\.(neighbours.sentences|ngrams.count) is 0 in a recipe"):
+        CaptionerSystem().build(config, VOCABULARY, pretrained=False)
 
 
 def tiny_recipe(folder: Path, config: CaptionerConfig, repeats: int = 1, **training: object) -> recipes.Recipe:

@@ -9,7 +9,7 @@ import numpy as np
 
 from saywhere.configs.captioner import CaptionerConfig
 from saywhere.engines.arrays.decoders import ArrayDecoder
-from saywhere.engines.arrays.layers import Gru, Linear, Weights, WordVectors, log_softmax, product
+from saywhere.engines.arrays.layers import Gru, Linear, Weights, WordGates, WordVectors, log_softmax, product
 from saywhere.engines.engine import State
 from saywhere.text import START
 
@@ -47,6 +47,7 @@ class AttentionDecoder:
         self.feedback, self.terms = config.feedback, config.terms
         self.begin, self.gru = Linear(weights.below("begin")), Gru(weights.below("gru"))
         self.words = WordVectors(weights)
+        self.word_gates = WordGates(self.words, self.gru.w_in[: self.words.size], self.gru.b_in)
         self.word_state = Linear(weights.below("word_state")) if "word-state" in self.terms else None
         self.word_region = Linear(weights.below("word_region")) if "word-region" in self.terms else None
         self.region_state = Linear(weights.below("region_state")) if "region-state" in self.terms else None
@@ -134,8 +135,8 @@ class AttentionDecoder:
 
     def next_state(self, token_ids: np.ndarray, state: np.ndarray, seen: np.ndarray | None) -> np.ndarray:
         """Return the state ``(K, H)`` after words ``(K,)`` and the feedback (Eq. 7)."""
-        word = self.words[token_ids]
-        return self.gru.step(self.gru.inputs(word if seen is None else np.concatenate((word, seen), axis=1)), state)
+        gates = self.word_gates[token_ids]
+        return self.gru.step(gates if seen is None else gates + product(seen, self.gru.w_in[self.words.size :]), state)
 
 
 class BoundDecoder(ArrayDecoder):
@@ -181,7 +182,10 @@ class BoundDecoder(ArrayDecoder):
                 seen[rows] = decoder.attended(parts, table, None)
         return ((hidden, seen, image) if marginal else (hidden, image)), log_probs if words else None
 
-    def _groups(self, image: np.ndarray) -> list[tuple[_Table, np.ndarray]]:
+    def _groups(self, image: np.ndarray) -> list[tuple[_Table, np.ndarray | slice]]:
+        """Each image's table and rows."""
+        if len(self._tables) == 1:
+            return [(self._tables[0], slice(None))]
         return [(self._tables[number], np.flatnonzero(image == number)) for number in sorted(set(image.tolist()))]
 
     def attention(self, embeddings: np.ndarray, token_ids: np.ndarray) -> np.ndarray:

@@ -235,6 +235,28 @@ class Gru:
         return following
 
 
+class WordGates:
+    """Tell what words add to the gates of a GRU; computed for each word when it is first asked for.
+
+    Args:
+        words: V word vectors.
+        weight, bias: ``(D, 3 H)`` and ``(3 H,)`` of the gates.
+    """
+
+    def __init__(self, words: WordVectors, weight: np.ndarray, bias: np.ndarray) -> None:
+        self._words, self._weight, self._bias = words, weight, bias
+        count = words.columns.shape[1]
+        self._gates, self._known = np.empty((count, len(bias)), np.float32), np.zeros(count, bool)
+
+    def __getitem__(self, token_ids: np.ndarray) -> np.ndarray:
+        """Return the gates ``(N, 3 H)`` of words ``(N,)``."""
+        new = np.unique(token_ids[~self._known[token_ids]])
+        if len(new):
+            self._gates[new] = product(self._words[new], self._weight) + self._bias
+            self._known[new] = True  # after the gates: other threads may ask for the same word
+        return self._gates[token_ids]
+
+
 class Lstm:
     """One direction of a long short-term memory, with torch's order of gates: input, forget, cell, output."""
 
@@ -278,7 +300,8 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
 def log_softmax(x: np.ndarray) -> np.ndarray:
     """Return the logarithm of the softmax over the last axis."""
     x = x - x.max(axis=-1, keepdims=True)
-    return x - np.log(np.exp(x).sum(axis=-1, keepdims=True))
+    x -= np.log(np.exp(x).sum(axis=-1, keepdims=True))
+    return x
 
 
 def layer_norm(x: np.ndarray, eps: float = 1e-5) -> np.ndarray:

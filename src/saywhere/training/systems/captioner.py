@@ -12,6 +12,7 @@ from torch import nn
 
 from saywhere.configs.captioner import CaptionerConfig
 from saywhere.data.sample import Sample
+from saywhere.errors import UserError
 from saywhere.images import LoadedImage
 from saywhere.models.nouns import noun_tree
 from saywhere.networks.captioner.loss import CaptionCriterion, CaptionTarget
@@ -103,7 +104,15 @@ class CaptionerSystem:
         return sum(1 for _ in self.texts(sample))
 
     def build(self, config: CaptionerConfig, vocabulary: Vocabulary, pretrained: bool) -> Captioner:
-        """Return the untrained network; proposals are not trained, and their trunk is that of ``config.localizer``."""
+        """Return the untrained network; proposals are not trained, and their trunk is that of ``config.localizer``.
+
+        Raises:
+            UserError: it is to have sentences or n-grams, which are stored beside a captioner when it is trained.
+        """
+        if config.neighbours.sentences:
+            raise UserError("model.neighbours.sentences is 0 in a recipe: saywhere train-neighbours stores them later")
+        if config.ngrams.count:
+            raise UserError("model.ngrams.count is 0 in a recipe: saywhere train-ngrams stores them later")
         proposes = config.uses_proposals
         network = Captioner(config, vocabulary, pretrained_backbone=pretrained and not proposes)
         if proposes:

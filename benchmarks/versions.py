@@ -4,30 +4,39 @@
     python benchmarks/versions.py OTHER IMAGE [IMAGE ...] [--question caption|describe|ground|embed] [--rounds 5]
                                   [--batch N] [--threads 1]
 
-Prints milliseconds of the processor an image, decoding of the files included, and the ratio: the median of those of all
-batches and rounds, and between which its middle half lies. A process of each checkout answers all rounds, and for each
-batch one is asked right after the other, so that a busy machine slows both alike. The other checkout may be of any
-commit whose models have these methods.
+Prints milliseconds of the processor an image, decoding of the files included, and the ratio: its median over all
+batches and rounds, and its quartiles. A process of each checkout answers all rounds, and for each batch one is asked
+right after the other, so that a busy machine slows both alike. The other checkout may be of any commit whose models
+have these methods.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
+from typing import IO, NoReturn
 
 import numpy as np
 
 HERE = Path(__file__).resolve().parents[1]
 SENTENCE = "a man in a red shirt and a dog on the grass"
+READY = "ready"
 QUESTIONS = ("caption", "describe", "ground", "embed")
 
 
 def answer(question: str, images: list[Path], batch: int, threads: int) -> None:
-    """For each batch whose number is read, print the milliseconds of the processor that an image of it takes."""
+    """For each batch whose number is read, print the milliseconds of the processor that an image of it takes.
+
+    Whatever else the program prints goes where its errors go.
+    """
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
     import saywhere
 
     model = saywhere.load(threads=threads)
@@ -41,9 +50,9 @@ def answer(question: str, images: list[Path], batch: int, threads: int) -> None:
 
     for part in parts:  # the first time warms up
         ask(part)
-    print("ready", flush=True)
+    print(READY, file=answers, flush=True)
     for line in sys.stdin:
-        print(ask(parts[int(line)]), flush=True)
+        print(ask(parts[int(line)]), file=answers, flush=True)
 
 
 def batches(images: list[Path], batch: int) -> list[list[Path]]:
@@ -54,28 +63,36 @@ def batches(images: list[Path], batch: int) -> list[list[Path]]:
 class Version:
     """The program of a checkout, in a process of its own."""
 
-    def __init__(self, checkout: Path, asked: argparse.Namespace) -> None:
+    def __init__(self, checkout: Path, asked: argparse.Namespace, errors: IO[str]) -> None:
         words = [sys.executable, __file__, str(checkout), *map(str, asked.images), "--question", asked.question]
         words += ["--batch", str(asked.batch), "--threads", str(asked.threads), "--answer"]
         one = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(asked.threads))
         environment = {**os.environ, **one, "PYTHONPATH": str(checkout / "src")}
-        pipe = subprocess.PIPE
-        self._checkout = checkout
-        self._process = subprocess.Popen(words, env=environment, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
-        self._read()
+        self._checkout, self._errors, pipe = checkout, errors, subprocess.PIPE
+        self._process = subprocess.Popen(
+            words, env=environment, stdin=pipe, stdout=pipe, stderr=errors, text=True
+        )  # a pipe of errors that nobody reads would fill up
+        if self._read().strip() != READY:
+            self._fail()
 
     def ask(self, number: int) -> float:
         """Return how long a batch takes."""
         assert self._process.stdin is not None
-        print(number, file=self._process.stdin, flush=True)
+        try:
+            print(number, file=self._process.stdin, flush=True)
+        except BrokenPipeError:
+            self._fail()
         return float(self._read())
 
     def _read(self) -> str:
         assert self._process.stdout is not None
-        if line := self._process.stdout.readline():
-            return line
-        _, error = self._process.communicate()
-        sys.exit(f"error: {self._checkout}: {(error.strip().splitlines() or ['failed'])[-1]}")
+        return self._process.stdout.readline() or self._fail()
+
+    def _fail(self) -> NoReturn:
+        self._process.kill()
+        self._process.wait()
+        self._errors.seek(0)
+        sys.exit(f"error: {self._checkout}: {(self._errors.read().strip().splitlines() or ['failed'])[-1]}")
 
 
 def main() -> None:
@@ -91,13 +108,19 @@ def main() -> None:
     if asked.answer:
         answer(asked.question, asked.images, asked.batch, asked.threads)
         return
+    if asked.rounds < 1 or asked.batch < 1:
+        parser.error("--rounds and --batch are at least 1")
     if missing := [str(image) for image in asked.images if not image.is_file()]:
         parser.error(f"no such file: {missing[0]}")
     if not (asked.other / "src" / "saywhere").is_dir():
         parser.error(f"{asked.other} is no checkout of saywhere")
-    versions = [Version(checkout, asked) for checkout in (asked.other.resolve(), HERE)]
     numbers = range(len(batches(asked.images, asked.batch)))
-    times = np.array([[each.ask(n) for each in versions] for _ in range(asked.rounds) for n in numbers])
+    with contextlib.ExitStack() as stack:
+        versions = [
+            Version(checkout, asked, stack.enter_context(tempfile.TemporaryFile("w+")))
+            for checkout in (asked.other.resolve(), HERE)
+        ]
+        times = np.array([[each.ask(n) for each in versions] for _ in range(asked.rounds) for n in numbers])
     ratios = np.percentile(times[:, 1] / times[:, 0], (25, 50, 75))
     before, now = np.median(times, axis=0)
     print(f"{asked.question}, batch {asked.batch}: {asked.other} {before:.1f} ms, here {now:.1f} ms")

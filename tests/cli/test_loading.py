@@ -5,11 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
+from photographs import noise
 from tiny_captioner import tiny_captioner
 from tiny_densecap import tiny_model
 
 import saywhere
+from saywhere.cli.caption import AHEAD
 from saywhere.cli.loading import DeferredModel, Runtime, explain_oom, load_model
 from saywhere.engines.onnx import OnnxEngine
 from saywhere.errors import UserError
@@ -66,6 +69,20 @@ def test_weights_of_parts_that_are_asked_first_are_read_ahead():
     assert "_attention" in vars(model.captioner) and "_layers" in vars(model.engine.classifier)
     assert "_head" not in vars(model.detector) and "_session" not in vars(model.engine.trunk)
     assert "_attention" not in vars(DeferredModel(None, Runtime("cpu", "onnx"))().captioner)
+
+
+def test_a_caption_needs_the_last_encoder_of_the_aligner_which_all_share():
+    model = DeferredModel(None, Runtime("cpu", "onnx"), ahead=AHEAD)()
+    read_ahead()
+    aligner = model.engine.aligner
+    first, last = aligner._encoders
+    assert "text" not in vars(first) and {"text", "project"} <= vars(last).keys()
+    readers = (model.captioner, model.detector, model.engine.classifier, aligner.last, last)
+    before = [set(vars(reader)) | {"_feature_size"} for reader in readers]
+    model.caption(noise(60, 40))
+    assert [set(vars(reader)) | {"_feature_size"} for reader in readers] == before  # nothing was left to be read
+    aligner.text_vectors(np.array([[4]]))
+    assert aligner.last._encoders[0] is last and "text" in vars(first)
 
 
 def test_what_fails_ahead_is_left_to_the_question(monkeypatch, capfd):

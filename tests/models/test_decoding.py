@@ -243,3 +243,14 @@ def test_no_items_and_bad_arguments():
     assert run(lstm(0), rows(0), 5).token_ids.shape == (0, 0)
     with pytest.raises(UserError, match="beam_size is at least 1, not 0"):
         decode(lstm(0), rows(1), DecodingConfig(), beam_size=0)
+
+
+def test_a_beam_wider_than_there_are_sentences_has_each_once():
+    """After START one of two words, after each of them END: two sentences, whatever the beam."""
+    table = np.zeros((6, 6))
+    table[START, [4, 5]] = 0.7, 0.3
+    table[[4, 5], END] = 1
+    found = search(Chain(table), rows(2), DecodingConfig(max_words=4, beam_size=40, length_penalty=0.0))
+    there = np.isfinite(found.ranks)
+    assert there.sum(axis=1).tolist() == [2, 2] and found.ranks[0, there[0]] == pytest.approx(np.log([0.7, 0.3]))
+    assert [row[:2].tolist() for row in found.token_ids[0, there[0]]] == [[4, END], [5, END]]

@@ -88,7 +88,7 @@ def test_what_is_worth_nothing_is_not_stored(tmp_path):
     same = [sample.__class__(**{**vars(sample), "sentences": ("a man",)}) for sample in samples]
     with pytest.raises(UserError, match="nothing was learnt: of 3 images the nearest sentences have a CIDEr-D of"):
         neighbours.train(tmp_path / "model", [same], "the same", "cpu")
-    with pytest.raises(UserError, match="40 images with sentences are needed, and 30 can be read"):
+    with pytest.raises(UserError, match="40 images with sentences are needed, and 30 can be used"):
         neighbours.train(tmp_path / "model", [same[:30]], "thirty", "cpu")
     assert (tmp_path / "model" / "model.safetensors").read_bytes() == before
 

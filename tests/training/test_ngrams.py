@@ -85,7 +85,7 @@ def test_the_command_stores_them_beside_the_captioner(tmp_path, monkeypatch):
     result = CliRunner().invoke(app, asked)
     assert result.exit_code == 0, result.output
     assert f"left out: {tmp_path / '7.png'}" in result.output
-    assert f"left out: {tmp_path / '0.png'}: no sentence has at least a word and at most " in result.output
+    assert f"left out: {tmp_path / '0.png'}: no sentence has 1 to " in result.output
     stored = checkpoint.read_weights(model)
     config = json.loads((model / "config.json").read_text())["parts"]["captioner"]["ngrams"]
     assert config["words"] == len(stored["captioner.ngrams.token_ids"])

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from saywhere.images import LoadedImage
     from saywhere.inference import ImageResult, ResultsFile, Source
 
+AHEAD = ("captioner", "densecap", "classes", "aligner.last")
+"""What the first caption needs: the other parts choose among its hypotheses."""
+
 
 def caption(
     paths: Images,
@@ -62,7 +65,7 @@ def caption(
 
     sources = find_images(paths)[:limit]
     models = [
-        DeferredModel(name, Runtime(device, engine, threads, precision), change, "captioner", ("captioner", "aligner"))
+        DeferredModel(name, Runtime(device, engine, threads, precision), change, "captioner", AHEAD)
         for name in model or [None]
     ]
     if show_attention is not None:

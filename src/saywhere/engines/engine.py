@@ -181,7 +181,7 @@ class Aligner(Protocol):
 
     @property
     def last(self) -> Aligner:
-        """The last of its encoders alone, without hubness: less work, where sentences of one image are compared."""
+        """The last of its encoders alone, without hubness: less work, and enough to compare sentences of one image."""
         ...
 
     def region_vectors(self, maps: Sequence[Maps], boxes: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -117,10 +117,19 @@ class OnnxEngine:
         )
 
     def prepare(self, parts: Collection[str]) -> None:
-        """Read the weights of some parts, which are otherwise read when they are first used."""
-        readers = (self.detector, self.aligner, self.captioner, self.classifier)
-        for part, reader in zip(("densecap", "aligner", "captioner", "classes"), readers, strict=True):
-            if reader is not None and part in parts:
+        """Read the weights of some parts, which are otherwise read when they are first used.
+
+        ``aligner.last`` is what captions need of the aligner.
+        """
+        readers = {
+            "densecap": self.detector,
+            "aligner": self.aligner,
+            "aligner.last": None if self.aligner is None else self.aligner.last,
+            "captioner": self.captioner,
+            "classes": self.classifier,
+        }
+        for part in parts:
+            if (reader := readers[part]) is not None:
                 reader.prepare()
 
     def digest(self) -> str:
@@ -197,18 +206,20 @@ class OnnxDetector:
 class OnnxAligner:
     """The aligner; see :class:`saywhere.engines.engine.Aligner`."""
 
-    def __init__(self, config: AlignerConfig, vocabulary: Vocabulary, weights: Weights, last: bool = False) -> None:
-        self.config, self.vocabulary, self._weights = config, vocabulary, weights
-        self._is_last, self._numbers = last, range(config.encoders)[-1 if last else 0 :]
+    def __init__(
+        self,
+        config: AlignerConfig,
+        vocabulary: Vocabulary,
+        weights: Weights,
+        last: _AlignerEncoder | None = None,
+    ) -> None:
+        self.config, self.vocabulary, self._weights, self._is_last = config, vocabulary, weights, last is not None
+        numbers = range(config.encoders)
+        self._encoders = [_AlignerEncoder(config, weights, n) for n in numbers] if last is None else [last]
 
     @cached_property
-    def _projections(self) -> tuple[BatchNorm, list[Linear]]:
-        standardise = BatchNorm(self._weights.below("standardise"))
-        return standardise, [Linear(self._weights.below(f"projects.{number}")) for number in self._numbers]
-
-    @cached_property
-    def _encoders(self) -> list[TextEncoder]:
-        return [TextEncoder(self._weights.below(f"encoders.{number}"), self.config) for number in self._numbers]
+    def _standardise(self) -> BatchNorm:
+        return BatchNorm(self._weights.below("standardise"))
 
     @cached_property
     def hubness(self) -> Hubness | None:
@@ -218,31 +229,45 @@ class OnnxAligner:
 
     @cached_property
     def last(self) -> OnnxAligner:
-        """The last of its encoders alone."""
-        return OnnxAligner(self.config, self.vocabulary, self._weights, last=True)
+        """The last of its encoders alone, whose weights both have."""
+        return OnnxAligner(self.config, self.vocabulary, self._weights, self._encoders[-1])
 
     def prepare(self) -> None:
         """Read the weights."""
-        _ = self._projections, self._encoders, self.hubness
+        _ = self._standardise, self.hubness, [(encoder.text, encoder.project) for encoder in self._encoders]
 
     def region_vectors(self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Return vectors ``(R, D)`` of each image's boxes (Eq. 1)."""
-        standardise, projections = self._projections
-        vectors: list[np.ndarray] = []
+        standardise, vectors = self._standardise, list[np.ndarray]()
         for image, rows in zip(maps, boxes, strict=True):
             features = box_features(image, rows, self.config.levels, self.config.head)
             require_size(features, len(standardise.scale))
             if self.config.signed_sqrt:
                 features = np.sign(features) * np.sqrt(np.abs(features))
             features = standardise(features)
-            parts = [project(features) for project in projections]
+            parts = [encoder.project(features) for encoder in self._encoders]
             vectors.append(side_by_side(parts, self.config.normalize != "none"))
         return vectors
 
     def text_vectors(self, token_ids: np.ndarray) -> EncodedText:
         """Return the vectors of the words of sentences ``(S, T)``, padded on the right (Eqs. 2 to 6)."""
-        parts = [encode(token_ids) for encode in self._encoders]
+        parts = [encoder.text(token_ids) for encoder in self._encoders]
         return EncodedText(side_by_side(parts, self.config.normalize == "both"), token_ids != PAD)
+
+
+class _AlignerEncoder:
+    """One of an aligner's encoders, with the projection of regions into its space."""
+
+    def __init__(self, config: AlignerConfig, weights: Weights, number: int) -> None:
+        self._config, self._weights, self._number = config, weights, number
+
+    @cached_property
+    def text(self) -> TextEncoder:
+        return TextEncoder(self._weights.below(f"encoders.{self._number}"), self._config)
+
+    @cached_property
+    def project(self) -> Linear:
+        return Linear(self._weights.below(f"projects.{self._number}"))
 
 
 class OnnxCaptioner:

@@ -26,7 +26,7 @@ from saywhere.engines.engine import BoundImages, EncodedText, RegionHeadOutput, 
 from saywhere.errors import UserError
 from saywhere.images import Preprocess
 from saywhere.networks import checkpoint
-from saywhere.networks.aligner.network import Aligner, last_encoder
+from saywhere.networks.aligner.network import Aligner
 from saywhere.networks.captioner.network import Captioner
 from saywhere.networks.classes import RegionClassifier
 from saywhere.networks.densecap.network import DenseCap
@@ -229,18 +229,15 @@ class TorchAligner:
         if not maps:
             return []
         features = [self._network.region_features(m, _boxes(b, m)) for m, b in zip(maps, boxes, strict=True)]
-        vectors = self._wanted(self._network.embed_regions(features)[0])
+        vectors, _ = self._network.embed_regions(features, self._last)
         return [_array(rows[: len(own)]) for rows, own in zip(vectors, features, strict=True)]
 
     @torch.inference_mode()
     def text_vectors(self, token_ids: np.ndarray) -> EncodedText:
         """Return the vectors of the words of sentences ``(S, T)``, padded on the right (Eqs. 2 to 6), as arrays."""
-        encoded = self._network.encode_text(torch.tensor(token_ids, device=self._network.log_scale.device))
-        return EncodedText(_array(self._wanted(encoded.vectors)), encoded.mask.cpu().numpy())
-
-    def _wanted(self, vectors: Tensor) -> Tensor:
-        """The vectors of all encoders, which stand side by side, or those of the last one alone."""
-        return vectors if not self._last else last_encoder(vectors, self.config.encoders)
+        token_rows = torch.tensor(token_ids, device=self._network.log_scale.device)
+        encoded = self._network.encode_text(token_rows, self._last)
+        return EncodedText(_array(encoded.vectors), encoded.mask.cpu().numpy())
 
 
 def _hubness(network: Aligner) -> Hubness | None:

@@ -103,7 +103,10 @@ def judges_of(
 
 
 def similarities(aligner: Aligner, encodings: Sequence[Encoding], texts: Sequence[Sequence[str]]) -> list[np.ndarray]:
-    """Return how well each of its sentences fits each image by the last encoder; a caption may fit many images."""
+    """Return how well each of its sentences fits each image, by the last encoder.
+
+    Hubness is left out, for a caption may be one that fits many images.
+    """
     aligner = aligner.last
     known = iter(grounding.embed_texts(aligner, [text for its in texts for text in its], plain=True))
     pairs = zip(grounding.embed_images(aligner, encodings, plain=True), texts, strict=True)

@@ -93,7 +93,7 @@ def embed(bundle: Bundle, sets: Sequence[Sequence[Sample]], device: str | None) 
             coded = [captioner.vocabulary.encode(text) for text in sample.sentences]
             if not (fitting := [ids for ids in coded if 0 < len(ids) <= longest]):
                 if coded:
-                    skipped.append(f"{sample.image}: no sentence has at least a word and at most {longest}")
+                    skipped.append(f"{sample.image}: no sentence has 1 to {longest} words")
                 continue
             try:
                 waiting.append(model.encode(sample.image))
@@ -105,7 +105,7 @@ def embed(bundle: Bundle, sets: Sequence[Sequence[Sample]], device: str | None) 
                 passed()
         passed()
     if len(sentences) < LEAST:
-        raise UserError(f"{LEAST} images with sentences are needed, and {len(sentences)} can be read")
+        raise UserError(f"{LEAST} images with sentences are needed, and {len(sentences)} can be used")
     return Captioned(np.concatenate(embeddings), sentences, tuple(skipped))
 
 

@@ -20,6 +20,8 @@ from saywhere.engines.arrays.layers import (
     Linear,
     Lstm,
     Weights,
+    WordGates,
+    WordVectors,
     in_single,
     layer_norm,
     log_softmax,
@@ -133,6 +135,32 @@ def test_probabilities_of_nothing_have_the_logarithm_minus_infinity():
 
 
 # Weights
+
+
+def test_gates_of_a_word_are_those_of_the_unit_whatever_was_asked_before():
+    torch.manual_seed(0)
+    weights = Weights.of({name: value.numpy() for name, value in nn.GRU(6, 5).state_dict().items()})
+    unit = Gru(weights)
+    words = WordVectors(Weights.of({"words.weight": np.random.default_rng(0).normal(size=(9, 6)).astype(np.float32)}))
+    gates = [WordGates(words, unit.w_in, unit.b_in) for _ in range(2)]
+    rows = np.array([3, 0, 3, 8])
+    np.testing.assert_allclose(gates[0][rows], unit.inputs(words[rows]), rtol=1e-5, atol=1e-6)
+    assert gates[0][rows[:0]].shape == (0, 15)
+    _ = gates[1][np.arange(9)]
+    assert np.array_equal(gates[0][rows[::-1]], gates[1][rows[::-1]])
+
+
+def test_what_is_given_stays_as_it_is():
+    generator = np.random.default_rng(0)
+    inputs, state, cell = (generator.normal(size=(2, size)).astype(np.float32) for size in (20, 5, 5))
+    weights = {"weight_ih": (20, 4), "weight_hh": (20, 5), "bias_ih": (20,), "bias_hh": (20,)}
+    arrays = {f"{name}_l0": generator.normal(size=size).astype(np.float32) for name, size in weights.items()}
+    for array in (inputs, state, cell):
+        array.flags.writeable = False
+    Lstm(Weights.of(arrays)).step(inputs, state, cell)
+    Gru(Weights.of({name: array[:15] for name, array in arrays.items()})).step(inputs[:, :15], state)
+    for function in (sigmoid, log_softmax, layer_norm, unit_length):
+        function(inputs)
 
 
 @pytest.fixture

@@ -13,8 +13,10 @@ from safetensors import SafetensorError, safe_open
 
 from saywhere.errors import UserError
 
-ROWS_TOGETHER, MANY_ROWS = 4, 64
-"""Of a product: rows that are computed together, and so many that the last few make no difference."""
+ROWS_TOGETHER = 4
+"""Rows that a product computes together."""
+MANY_ROWS = 64
+"""With more rows than this, filling up saves less than it costs."""
 BLOCK = 1 << 15
 """Numbers that are widened together."""
 SIGN_AND_NUMBER = np.int32(-0x70002000)
@@ -143,7 +145,8 @@ def in_single(values: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
 def product(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """Return ``x @ weight`` in single precision, of rows ``(N, in)``; few rows are filled up to a multiple of four.
 
-    OpenBLAS computes four rows at a time, and takes up to twice as long for seven rows as for eight.
+    OpenBLAS computes four rows at a time, and takes up to twice as long for seven rows as for eight. A single row is
+    faster alone.
     """
     missing = -len(x) % ROWS_TOGETHER
     if not missing or len(x) == 1 or len(x) > MANY_ROWS or x.ndim != 2:
@@ -250,10 +253,9 @@ class WordGates:
 
     def __getitem__(self, token_ids: np.ndarray) -> np.ndarray:
         """Return the gates ``(N, 3 H)`` of words ``(N,)``."""
-        new = np.unique(token_ids[~self._known[token_ids]])
-        if len(new):
-            self._gates[new] = product(self._words[new], self._weight) + self._bias
-            self._known[new] = True  # after the gates: other threads may ask for the same word
+        for word in set(token_ids[~self._known[token_ids]].tolist()):  # alone: the others would change its last digits
+            self._gates[word] = self._words[word] @ self._weight + self._bias
+            self._known[word] = True  # after the gates: other threads may ask for the same word
         return self._gates[token_ids]
 
 
@@ -289,7 +291,7 @@ def relu(x: np.ndarray) -> np.ndarray:
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:
-    """Return the logistic function, without overflow."""
+    """Return the logistic function of an array of floats, without overflow."""
     y = np.float32(0.5) * x
     np.tanh(y, out=y)
     y += 1
@@ -298,7 +300,7 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
 
 
 def log_softmax(x: np.ndarray) -> np.ndarray:
-    """Return the logarithm of the softmax over the last axis."""
+    """Return the logarithm of the softmax over the last axis, of an array of floats."""
     x = x - x.max(axis=-1, keepdims=True)
     x -= np.log(np.exp(x).sum(axis=-1, keepdims=True))
     return x

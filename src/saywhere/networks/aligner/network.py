@@ -141,25 +141,29 @@ class Aligner(nn.Module):
         """Return features ``(R, F)`` of boxes ``(R, 4)`` in pixels of an image's input."""
         return mean_features(image.sources(self.config.levels, self.config.head), boxes, *image.size)
 
-    def embed_regions(self, features: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """Return vectors ``(K, R, D)`` of K images' features ``(R_k, F)`` (Eq. 1), and which are real ``(K, R)``."""
+    def embed_regions(self, features: Sequence[Tensor], last: bool = False) -> tuple[Tensor, Tensor]:
+        """Return vectors ``(K, R, D)`` of K images' features ``(R_k, F)`` (Eq. 1), and which are real ``(K, R)``.
+
+        With ``last`` they are those of the last encoder alone.
+        """
         counts = [len(rows) for rows in features]
         flat = torch.cat(list(features)).float()
         if self.config.signed_sqrt:
             flat = _signed_sqrt(flat)
         flat = self.standardise(flat)
-        parts = [project(self.feature_dropout(flat)) for project in self.projects]
+        projects = list(self.projects)[-1 if last else 0 :]
+        parts = [project(self.feature_dropout(flat)) for project in projects]
         vectors = _side_by_side(parts, self.config.normalize != "none")
         mask = pad_sequence([torch.ones(n, dtype=torch.bool, device=flat.device) for n in counts], batch_first=True)
         return pad_sequence(list(vectors.split(counts)), batch_first=True), mask
 
-    def encode_text(self, token_ids: Tensor) -> EncodedText:
+    def encode_text(self, token_ids: Tensor, last: bool = False) -> EncodedText:
         """Return the vectors of the words of sentences ``token_ids (S, T)``, padded on the right (Eqs. 2 to 6).
 
         With ``config.sentence_token`` each sentence ends with END. With ``config.parses`` ``token_ids (S, T, 3)`` are
-        those of relations.
+        those of relations. With ``last`` the last encoder alone is asked.
         """
-        encoded = [encoder(token_ids) for encoder in self.encoders]
+        encoded = [encoder(token_ids) for encoder in list(self.encoders)[-1 if last else 0 :]]
         vectors = _side_by_side([text.vectors for text in encoded], self.config.normalize == "both")
         return EncodedText(vectors, encoded[0].mask)
 
@@ -216,8 +220,3 @@ def _side_by_side(parts: Sequence[Tensor], normalize: bool) -> Tensor:
     """Vectors of all encoders as one, such that its products are the mean of the encoders'; of length 1 if wanted."""
     parts = [functional.normalize(part, dim=-1) for part in parts] if normalize else parts
     return torch.cat(list(parts), dim=-1) / math.sqrt(len(parts))
-
-
-def last_encoder(vectors: Tensor, encoders: int) -> Tensor:
-    """Return the part of vectors ``(..., D)`` that is the last encoder's, as it is without the others."""
-    return vectors[..., -(vectors.shape[-1] // encoders) :] * math.sqrt(encoders)

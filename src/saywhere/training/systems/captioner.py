@@ -110,9 +110,9 @@ class CaptionerSystem:
             UserError: it is to have sentences or n-grams, which are stored beside a captioner when it is trained.
         """
         if config.neighbours.sentences:
-            raise UserError("model.neighbours.sentences is 0 in a recipe: saywhere train-neighbours stores them later")
+            raise UserError("model.neighbours.sentences must be 0 in a recipe: saywhere train-neighbours stores them")
         if config.ngrams.count:
-            raise UserError("model.ngrams.count is 0 in a recipe: saywhere train-ngrams stores them later")
+            raise UserError("model.ngrams.count must be 0 in a recipe: saywhere train-ngrams stores them")
         proposes = config.uses_proposals
         network = Captioner(config, vocabulary, pretrained_backbone=pretrained and not proposes)
         if proposes:

@@ -68,9 +68,9 @@ def agreement(folder: Path, images: list[Path], sentences: list[str]) -> float:
     model = saywhere.load(folder, device="cpu")
     captioner = model.require("captioner", "")
     assert captioner.ngrams is not None
-    vectors = [[captioner.ngrams.vector(captioner.vocabulary.encode(sentence))] for sentence in sentences]
+    weighed = [captioner.ngrams.weigh([captioner.vocabulary.encode(sentence)]) for sentence in sentences]
     embeddings = bind(captioner, model.encode(images)).embeddings
-    return float(np.mean(captioner.ngrams.agreement(embeddings, vectors)))
+    return float(np.mean(captioner.ngrams.agreement(embeddings, weighed)))
 
 
 def test_the_command_stores_them_beside_the_captioner(tmp_path, monkeypatch):

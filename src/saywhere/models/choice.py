@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from saywhere.configs.captioner import CaptionerConfig, NgramsConfig
-from saywhere.engines.arrays.ngrams import Ngrams, consensus
+from saywhere.engines.arrays.ngrams import Ngrams
 from saywhere.engines.engine import Aligner, Captioner, Detector
 from saywhere.models import grounding
 from saywhere.models.caption_nouns import Witness
@@ -116,6 +116,7 @@ def similarities(aligner: Aligner, encodings: Sequence[Encoding], texts: Sequenc
 
 def _agreement(ngrams: Ngrams, config: NgramsConfig, embeddings: np.ndarray, found: Hypotheses) -> np.ndarray:
     """Return what people would say of images, and what the other hypotheses say, for each hypothesis ``(N, B)``."""
-    vectors = [[ngrams.vector(row[(row != END) & (row != PAD)].tolist()) for row in rows] for rows in found.token_ids]
-    agreement, consensuses = ngrams.agreement(embeddings, vectors), [consensus(own) for own in vectors]
-    return np.float32(config.weight) * np.stack(agreement) + np.float32(config.consensus) * np.stack(consensuses)
+    sentences = [ngrams.weigh([row[(row != END) & (row != PAD)].tolist() for row in rows]) for rows in found.token_ids]
+    agreement = np.stack(ngrams.agreement(embeddings, sentences))
+    consensus = np.stack([own.consensus() for own in sentences])
+    return np.float32(config.weight) * agreement + np.float32(config.consensus) * consensus

@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from saywhere.engines.arrays.ngrams import ORDER, Ngrams, consensus, ngrams_of
+from saywhere.engines.arrays.ngrams import ORDER, Ngrams, ngrams_of
 from saywhere.errors import UserError
 from saywhere.text import END, START
 
@@ -43,7 +43,7 @@ def test_n_grams_are_numbered_as_they_are_stored():
 def test_agreement_is_the_mean_cosine_of_n_grams_by_their_rarity_that_counts_long_ones_for_more():
     known, images = ngrams(), np.random.default_rng(1).standard_normal((2, 5), np.float32)
     sentences = [[[4, 5, 6], [4, 4, 7]], [[6]]]
-    found = known.agreement(images, [[known.vector(ids) for ids in own] for own in sentences])
+    found = known.agreement(images, [known.weigh(own) for own in sentences])
     for expected, own, values in zip(known.probabilities(images), sentences, found, strict=True):
         for ids, value in zip(own, values.tolist(), strict=True):
             total = 0.0
@@ -59,11 +59,12 @@ def test_agreement_is_the_mean_cosine_of_n_grams_by_their_rarity_that_counts_lon
 
 
 def test_consensus_is_the_mean_cosine_with_the_others():
-    known = ngrams()
-    same, apart = known.vector([4, 5, 6]), known.vector([7])
-    np.testing.assert_allclose(consensus([same, same, apart]), [0.5, 0.5, 0], atol=1e-6)
-    np.testing.assert_allclose(consensus([same, same]), [1, 1], rtol=1e-6)
-    assert consensus([same]).tolist() == [0] and known.vector([]) == {(START, END): 1}
+    known, same, apart = ngrams(), [4, 5, 6], [7]
+    np.testing.assert_allclose(known.weigh([same, same, apart]).consensus(), [0.5, 0.5, 0], atol=1e-6)
+    np.testing.assert_allclose(known.weigh([same, same]).consensus(), [1, 1], rtol=1e-6)
+    assert known.weigh([same]).consensus().tolist() == [0] and known.weigh([]).consensus().shape == (0,)
+    nothing = known.weigh([[]])
+    assert nothing.weights.tolist() == [[1]] and nothing.rows.tolist() == [-1]  # START, END
 
 
 @pytest.mark.parametrize(

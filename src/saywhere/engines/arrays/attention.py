@@ -91,9 +91,10 @@ class AttentionDecoder:
         """Return :meth:`word_scores` and :meth:`region_scores` together."""
         return self.word_scores(states), self.region_scores(states, table)
 
-    def log_words(self, words: np.ndarray, regions: np.ndarray, table: _Table) -> np.ndarray:
-        """Return ``ln p(w | h)``, ``(K, V)``, of the parts of the score (the marginal of Eq. 4)."""
-        return log_softmax(words + (self.of_regions(regions, table) if table.known is None else table.known))
+    def log_words(self, words: np.ndarray, states: np.ndarray, table: _Table) -> np.ndarray:
+        """Return ``ln p(w | h)``, ``(K, V)``, of :meth:`word_scores` in the states (the marginal of Eq. 4)."""
+        known = self.of_regions(self.region_scores(states, table), table) if table.known is None else table.known
+        return log_softmax(words + known)
 
     def of_regions(self, regions: np.ndarray, table: _Table) -> np.ndarray:
         """Return ``ln sum_r exp(c(r) + m(w, r))``, ``(K, V)``, what regions add to the score of words.
@@ -175,10 +176,10 @@ class BoundDecoder(ArrayDecoder):
         log_probs = np.empty_like(scores)
         seen = np.empty((len(hidden), self._tables[0].regions.shape[1]), np.float32)
         for table, rows in self._groups(image):
-            parts = scores[rows], decoder.region_scores(hidden[rows], table)
             if words:
-                log_probs[rows] = decoder.log_words(*parts, table)
+                log_probs[rows] = decoder.log_words(scores[rows], hidden[rows], table)
             if marginal:
+                parts = scores[rows], decoder.region_scores(hidden[rows], table)
                 seen[rows] = decoder.attended(parts, table, None)
         return ((hidden, seen, image) if marginal else (hidden, image)), log_probs if words else None
 

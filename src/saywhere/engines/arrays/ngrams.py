@@ -7,7 +7,6 @@ sentence of the image has it: a logistic function of the image's embedding in fe
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,8 +24,6 @@ STORED = ("keys", "offsets", "rarity", "lengths", "token_ids")
 """The arrays of the n-grams in a model's weights."""
 
 Ngram = tuple[int, ...]
-Vector = dict[Ngram, float]
-"""The n-grams of a sentence, with a weight of each."""
 
 
 def ngrams_of(token_ids: Sequence[int], size: int) -> list[Ngram]:
@@ -98,7 +95,7 @@ class Ngrams:
         log_odds = (embeddings @ self.projection + self.bias) @ self.keys.T + self.offsets
         return 1 / (1 + np.exp(-log_odds))
 
-    def agreement(self, embeddings: np.ndarray, sentences: Sequence[Sequence[Vector]]) -> list[np.ndarray]:
+    def agreement(self, embeddings: np.ndarray, sentences: Sequence[WeighedNgrams]) -> list[np.ndarray]:
         """Return how well sentences say what people would say of their images, between 0 and 1.
 
         The mean over n of the cosine between a sentence and the probabilities of its image, each by its rarity; longer
@@ -106,40 +103,51 @@ class Ngrams:
 
         Args:
             embeddings: ``(N, F)`` of the images.
-            sentences: of each image the :meth:`vector` of each.
+            sentences: of each image.
         """
         expected = self.probabilities(embeddings) * self.rarity
         for row in expected:
             norms = np.sqrt(np.bincount(self.lengths, row * row, ORDER + 1))
             row *= (np.arange(ORDER + 1) / sum(range(ORDER + 1)) / np.maximum(norms, SMALLEST))[self.lengths]
-        return [
-            np.array([self._product(row, vector) for vector in own], np.float32)
-            for row, own in zip(expected.tolist(), sentences, strict=True)
-        ]
+        of_each = zip(expected, sentences, strict=True)
+        return [(own.weights @ np.where(own.rows >= 0, row[own.rows], 0)).astype(np.float32) for row, own in of_each]
 
-    def _product(self, expected: list[float], vector: Vector) -> float:
-        known = ((self.rows.get(ngram), value) for ngram, value in vector.items())
-        return sum(value * expected[found[0]] for found, value in known if found is not None)
-
-    def vector(self, token_ids: Sequence[int]) -> Vector:
-        """Return the n-grams of a sentence without END as CIDEr weighs them: by how rare they are; of length 1 each n.
+    def weigh(self, sentences: Sequence[Sequence[int]]) -> WeighedNgrams:
+        """Return the n-grams of several sentences without END.
 
         What was seldom said, and has no number, is as rare as the rarest that has one.
         """
-        unknown, vector = (0, self._rarest), dict[Ngram, float]()
-        for size in range(1, ORDER + 1):
-            counts = Counter(ngrams_of(token_ids, size))
-            weights = [count * self.rows.get(ngram, unknown)[1] for ngram, count in counts.items()]
-            norm = max(sum(weight * weight for weight in weights) ** 0.5, SMALLEST)
-            vector.update(zip(counts, (weight / norm for weight in weights), strict=True))
-        return vector
+        places, sizes = dict[Ngram, int](), range(1, ORDER + 1)
+        found = [
+            [places.setdefault(ngram, len(places)) for size in sizes for ngram in ngrams_of(ids, size)]
+            for ids in sentences
+        ]
+        weights = np.zeros((len(found), len(places)))
+        for row, own in zip(weights, found, strict=True):
+            row += np.bincount(np.array(own, np.int64), minlength=len(places))
+        known = [self.rows.get(ngram, (-1, self._rarest)) for ngram in places]
+        weights *= np.array([rarity for _, rarity in known])
+        of_size = np.array([len(ngram) for ngram in places], np.int64)
+        for size in sizes:
+            columns = of_size == size
+            norms = np.linalg.norm(weights[:, columns], axis=1, keepdims=True)
+            weights[:, columns] /= np.maximum(norms, SMALLEST)
+        return WeighedNgrams(weights, np.array([row for row, _ in known], np.int64))
 
 
-def consensus(vectors: Sequence[Vector]) -> np.ndarray:
-    """Return how alike each of several sentences is to the others ``(B,)``: the mean of cosines over these and n."""
-    total = dict[Ngram, float]()
-    for vector in vectors:
-        for ngram, value in vector.items():
-            total[ngram] = total.get(ngram, 0.0) + value
-    products = [sum(value * (total[ngram] - value) for ngram, value in vector.items()) for vector in vectors]
-    return np.array(products, np.float32) / (ORDER * max(len(vectors) - 1, 1))
+@dataclass(frozen=True, eq=False)
+class WeighedNgrams:
+    """Hold the n-grams of B sentences as CIDEr weighs them: by how rare they are; those of a length n have norm 1.
+
+    Attributes:
+        weights: ``(B, U)`` of the U different ones.
+        rows: ``(U,)`` their numbers; -1 of those that have none.
+    """
+
+    weights: np.ndarray
+    rows: np.ndarray
+
+    def consensus(self) -> np.ndarray:
+        """Return how alike each sentence is to the others ``(B,)``: the mean of cosines over these and n."""
+        products = self.weights @ self.weights.sum(axis=0) - (self.weights**2).sum(axis=1)
+        return (products / (ORDER * max(len(products) - 1, 1))).astype(np.float32)

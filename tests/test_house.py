@@ -65,7 +65,7 @@ FLOOR = {part: number for number, parts in enumerate(FLOORS) for part in parts}
 SPLIT = {part.split(".")[0] for part in FLOOR if "." in part}
 
 DRAWERS = {"utils", "util", "misc", "common", "helpers", "helper", "tools", "stuff", "shared", "core"}
-MAX_FILE, MAX_FUNCTION = 400, 60
+MAX_FUNCTION = 60
 
 
 def module_name(path: Path, package: Path) -> str:
@@ -242,12 +242,10 @@ def test_no_module_is_a_drawer() -> None:
     assert [str(path) for path in our_files() if DRAWERS & {path.stem, *path.relative_to(ROOT).parts}] == []
 
 
-def test_files_and_functions_stay_short() -> None:
+def test_functions_stay_short() -> None:
     long: list[str] = []
     for path in our_files():
         text = path.read_text(encoding="utf-8")
-        if (lines := len(text.splitlines())) > MAX_FILE:
-            long.append(f"{path.relative_to(ROOT)}: {lines} lines")
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 lines = (node.end_lineno or node.lineno) - node.lineno + 1

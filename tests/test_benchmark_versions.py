@@ -1,4 +1,4 @@
-"""The benchmark of two checkouts: both are run, and what is no checkout is refused; times are not judged."""
+"""The benchmarks of two checkouts: both are run, and what is no checkout is refused; times are not judged."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from photographs import noise
 ROOT = Path(__file__).parents[1]
 
 
-def run(*words: object) -> subprocess.CompletedProcess[str]:
-    script = ROOT / "benchmarks" / "versions.py"
-    return subprocess.run([sys.executable, script, *map(str, words)], capture_output=True, text=True)
+def run(*words: object, script: str = "versions") -> subprocess.CompletedProcess[str]:
+    path = ROOT / "benchmarks" / f"{script}.py"
+    return subprocess.run([sys.executable, path, *map(str, words)], capture_output=True, text=True)
 
 
 @pytest.mark.parametrize("question", ["caption", "ground"])
@@ -59,3 +59,22 @@ def test_a_program_that_dies_is_one_line(tmp_path: Path) -> None:
     dies = "Model.asked = getattr(Model, 'asked', 0) + 1; print('the end', file=sys.stderr) if Model.asked > 1 else 0; "
     done = run(checkout(tmp_path, f"{dies}Model.asked > 1 and os._exit(3)"), tmp_path / "a.png", "--rounds", 2)
     assert done.returncode == 1 and done.stderr == f"error: {tmp_path}: the end\n"
+
+
+def test_answers_that_differ_are_counted_and_named(tmp_path: Path) -> None:
+    image = tmp_path / "a.png"
+    noise(64, 64).save(image)
+    (tmp_path / "src" / "saywhere").mkdir(parents=True)
+    package = ROOT / "src" / "saywhere"
+    (tmp_path / "src" / "saywhere" / "__init__.py").write_text(f"""
+__path__ = [{str(package)!r}]
+exec(compile(open({str(package / "__init__.py")!r}).read(), "saywhere", "exec"))
+from dataclasses import replace
+from saywhere.models.model import Model
+caption = Model.caption
+Model.caption = lambda model, image: replace(caption(model, image), sentence="another sentence")
+""")
+    done = run(tmp_path, image, script="answers")
+    assert done.returncode == 1, done.stderr
+    assert "describe: 1 of 1 the same\n" in done.stdout and "search: 4 of 4 the same\n" in done.stdout
+    assert "caption: 0 of 1 the same\n  a.png: another sentence -> " in done.stdout

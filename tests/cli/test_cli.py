@@ -131,16 +131,21 @@ def test_help_shows_first_what_asks_a_model_about_images():
     assert panels[1] < shown.index("│ train ") < panels[2] < shown.index("│ table1 ")
 
 
-def test_a_mistake_of_ours_is_not_hidden(monkeypatch):
-    def fail(*_, **__):
-        raise KeyError("ours")
-
-    monkeypatch.setattr("saywhere.inference.find_images", fail)
-    assert isinstance(RUNNER.invoke(cli.app, ["describe", "a.jpg"]).exception, KeyError)
+@pytest.mark.parametrize("error", ["KeyError('ours')", "EOFError()", "OSError('no number')", "MemoryError()"])
+def test_a_mistake_of_ours_is_not_hidden_and_has_a_code_of_its_own(error):
+    """It is never 1, which those that start many processes take for success."""
+    code = (
+        "import sys\nfrom saywhere import cli, inference\ndef fail(*_):\n"
+        f"    raise {error}\ninference.find_images = fail\nsys.argv[1:] = ['describe', 'a.jpg']\ncli.main()"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert run.returncode == 3 and run.stdout == ""
+    assert run.stderr.startswith("Traceback") and "in fail" in run.stderr
+    assert run.stderr.endswith("\nerror: this is a fault of saywhere; please report it with the lines above\n")
 
 
 def test_a_closed_pipe_is_no_error(tmp_path):
-    """``saywhere ... | head`` ends quietly."""
+    """``saywhere ... | head`` ends quietly, with the code of a program that ``head`` has stopped."""
     code = (
         "import saywhere.cli, typer, sys\nsaywhere.cli.app.command('talk')(lambda: [print(i) for i in range(99999)])\n"
     )
@@ -149,7 +154,7 @@ def test_a_closed_pipe_is_no_error(tmp_path):
     talk = [sys.executable, "-c", f"{code}saywhere.cli.app(['talk'])"]
     run = subprocess.run(talk, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
     os.close(write)
-    assert (run.returncode, run.stderr) == (1, "")
+    assert (run.returncode, run.stderr) == (141, "")
 
 
 def test_models(monkeypatch, tmp_path):

@@ -144,6 +144,25 @@ def test_a_mistake_of_ours_is_not_hidden_and_has_a_code_of_its_own(error):
     assert run.stderr.endswith("\nerror: this is a fault of saywhere; please report it with the lines above\n")
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are for Unix")
+def test_a_second_ctrl_c_ends_the_program_at_once():
+    """Also while it waits for threads at its end, where an exception would be one of the interpreter's own."""
+    code = (
+        "import os, signal, sys\nfrom concurrent.futures import ThreadPoolExecutor\n"
+        "from saywhere import cli, inference\n"
+        "pool = ThreadPoolExecutor(1)\ndef second():\n    os.read(0, 1)\n    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    os.read(0, 1)\ndef stop(*_):\n    pool.submit(second)\n    os.kill(os.getpid(), signal.SIGINT)\n"
+        "inference.find_images = stop\nsys.argv[1:] = ['describe', 'a.jpg']\ncli.main()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin and process.stderr and process.stderr.readline() == "error: interrupted\n"
+        process.stdin.write("x")
+        process.stdin.flush()
+        assert (process.wait(timeout=300), process.stderr.read()) == (130, "")
+
+
 def test_a_closed_pipe_is_no_error(tmp_path):
     """``saywhere ... | head`` ends quietly, with the code of a program that ``head`` has stopped."""
     code = (

@@ -11,10 +11,11 @@ import gc
 import importlib
 import io
 import os
+import signal
 import sys
 from collections import UserDict
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -200,6 +201,12 @@ def _collect_later() -> None:
     gc.set_threshold(OBJECTS)
 
 
+def _interrupt(*_: object) -> NoReturn:
+    """Stop in good order at the first Ctrl-C, and at once at the second: every file survives a kill."""
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+    raise KeyboardInterrupt
+
+
 def main() -> None:
     """Run the program ``saywhere``.
 
@@ -210,6 +217,8 @@ def main() -> None:
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     _collect_later()
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # and not ignored, as in the background
+        signal.signal(signal.SIGINT, _interrupt)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal may not know the letters of a file's name

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import errno
+import os
+from pathlib import Path
 
 import pytest
 
-from saywhere.files import atomic_path, write_atomically, write_text
+from saywhere.files import LONGEST_NAME, atomic_path, beside, fit_name, fits, put_in_place, write_atomically, write_text
 
 
 def test_files_are_whole_or_not_there(tmp_path):
@@ -38,3 +40,66 @@ def test_the_old_file_stays_until_the_new_one_is_whole(tmp_path):
         part.write_text("new")
         assert path.read_text() == "old"
     assert [file.read_text() for file in tmp_path.iterdir()] == ["new"]
+
+
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is waited for, by name as it was then, and what is renamed."""
+    found: list[str] = []
+    fsync, replace = os.fsync, os.replace
+
+    def waited(file: int) -> None:
+        found.append(Path(os.readlink(f"/proc/self/fd/{file}")).name)
+        fsync(file)
+
+    def renamed(old: Path, new: Path) -> None:
+        found.append(f"renamed to {Path(new).name}")
+        replace(old, new)
+
+    monkeypatch.setattr(os, "fsync", waited)
+    monkeypatch.setattr(os, "replace", renamed)
+    return found
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="only Linux tells the names of open files")
+def test_the_bytes_are_on_the_disk_before_the_name_and_then_the_name(tmp_path, log):
+    write_text(tmp_path / "a.txt", "text")
+    part, *rest = log
+    assert part.endswith(".part") and rest == ["renamed to a.txt", tmp_path.name]
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="only Linux tells the names of open files")
+def test_what_is_in_a_new_folder_is_waited_for_once(tmp_path, log):
+    with atomic_path(tmp_path / "folder") as part:
+        write_text(part / "deep" / "a.txt", "text")
+        (part / "b.txt").write_text("text")
+        assert log == ["renamed to a.txt"]
+    assert sorted(log[1:4]) == ["a.txt", "b.txt", "deep"]
+    assert log[4:] == [part.name, "renamed to folder", tmp_path.name]
+    assert (tmp_path / "folder" / "deep" / "a.txt").read_text() == "text"
+
+
+def test_a_folder_that_cannot_be_read_and_a_disk_that_cannot_wait_are_no_errors(tmp_path, monkeypatch):
+    def refuse(_: int) -> None:
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    write_text(tmp_path / "a.txt", "text")
+    (tmp_path / "b.txt").write_text("more")
+    put_in_place(tmp_path / "b.txt", tmp_path / "a.txt")
+    assert (tmp_path / "a.txt").read_text() == "more"
+
+
+@pytest.mark.parametrize("letter", ["x", "\u4e16", "\udcff"])
+def test_a_name_may_be_as_long_as_the_file_system_lets_it(tmp_path, letter):
+    longest = letter * (LONGEST_NAME // len(os.fsencode(letter)))
+    write_text(tmp_path / longest, "text")
+    assert [path.name for path in tmp_path.iterdir()] == [longest]
+    assert not fits(write_text, tmp_path / f"{longest}y", "text") and len(list(tmp_path.iterdir())) == 1
+    assert fits(write_text, tmp_path / "short", "text")
+    note = beside(tmp_path / longest, ".{}.note")
+    note.write_text("of the longest")
+    assert note.name != beside(tmp_path / longest[1:], ".{}.note").name
+    assert beside(tmp_path / "a", ".{}.note") == tmp_path / ".a.note"
+    (tmp_path / fit_name(longest, "-3s.jpg")).write_text("drawn")
+    assert fit_name(longest, "-3s.jpg").endswith(f"{letter}-3s.jpg") and fit_name("a", ".jpg") == "a.jpg"

@@ -253,6 +253,17 @@ def test_functions_stay_short() -> None:
     assert long == []
 
 
+def test_files_get_their_names_in_one_place() -> None:
+    """``files.put_in_place`` waits for the disk before."""
+    names = ("os.replace", "os.rename", "os.renames", "shutil.move")
+    found: set[str] = set()
+    for path in PACKAGE.rglob("*.py"):
+        calls = [node.func for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Call)]
+        if any(ast.unparse(call) in names for call in calls):
+            found.add(path.relative_to(PACKAGE).as_posix())
+    assert found == {"files.py"}
+
+
 def test_nothing_is_left_unfinished_or_silenced() -> None:
     # Only a named rule of the type checker may be silenced, where a library's own signature breaks it.
     marks = re.compile(r"\b(TODO|FIXME|XXX)\b|noqa|type: ?ignore|pyright: ?ignore(?!\[)|pragma: ?no ?cover")

@@ -1,30 +1,113 @@
-"""Files that are whole or not there."""
+"""Files that are whole or not there, also after a power cut, and names that file systems take."""
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, ParamSpec
+
+P = ParamSpec("P")
+
+LONGEST_NAME = 255
+"""Bytes of a file's name that file systems take."""
+NOT_SYNCED = frozenset((errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP))
+"""What file systems answer that have no fsync of a file or folder."""
+_PART = re.compile(r"\.[0-9a-f]{16}\.part")
+
+
+def short_name(name: str) -> str:
+    """Return 16 letters and digits that stand for a name of any length."""
+    import hashlib
+
+    return hashlib.blake2b(os.fsencode(name), digest_size=8).hexdigest()
+
+
+def part_of(path: Path) -> Path:
+    """Return where a file or folder is written before it takes the place of ``path``: a short hidden name beside it."""
+    return path.with_name(f".{short_name(path.name)}.part")
+
+
+def beside(path: Path, pattern: str) -> Path:
+    """Return a path beside ``path``: its name is ``pattern`` with that of ``path``, or its short name, for ``{}``."""
+    name = pattern.format(path.name)
+    return path.with_name(name if len(os.fsencode(name)) <= LONGEST_NAME else pattern.format(short_name(path.name)))
+
+
+def fit_name(stem: str, ending: str) -> str:
+    """Return ``stem`` and ``ending`` as a file's name, with the end of ``stem`` left out where it would be too long."""
+    while len(os.fsencode(stem + ending)) > LONGEST_NAME:
+        stem = stem[:-1]
+    return stem + ending
+
+
+def fits(write: Callable[P, object], *arguments: P.args, **options: P.kwargs) -> bool:
+    """Call what writes a file; return whether the file could have its name, and was not refused as too long."""
+    try:
+        write(*arguments, **options)
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        return False
+    return True
+
+
+def sync(file: Path | int) -> None:
+    """Wait until the bytes of a file (a path, or open for writing), or the names in a folder, are on the disk."""
+    try:
+        if isinstance(file, int):
+            os.fsync(file)
+        elif os.name != "nt":  # where only files that are open for writing can be waited for
+            opened = os.open(file, os.O_RDONLY)
+            try:
+                os.fsync(opened)
+            finally:
+                os.close(opened)
+    except PermissionError:  # a folder that may be written to, but not read
+        return
+    except OSError as error:
+        if error.errno not in NOT_SYNCED:
+            raise
+
+
+def put_in_place(part: Path, path: Path) -> None:
+    """Give a file or folder its name when all its bytes are on the disk, and wait until the name is, too.
+
+    What is put into a folder that has no name of its own yet is waited for with that folder.
+    """
+    if any(_PART.fullmatch(folder.name) for folder in path.parents):
+        os.replace(part, path)
+        return
+    if part.is_dir():
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(16) as pool:  # the disk writes together what is waited for at the same time
+            list(pool.map(sync, part.rglob("*")))
+    sync(part)
+    os.replace(part, path)
+    sync(path.parent)
 
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
     """Yield the path of a file to fill, which takes the place of ``path`` at the end, or vanishes after an error.
 
-    Folders are made.
+    Folders are made. After a power cut, too, ``path`` is the old file or the new one.
 
     Raises:
         OSError: naming ``path``, such as a full disk.
     """
-    part = path.with_name(f".{path.name}.part")
+    part = part_of(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield part
-        os.replace(part, path)
+        put_in_place(part, path)
     except BaseException as error:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
         if isinstance(error, OSError):
             error.filename, error.filename2 = str(path), None
         raise

@@ -131,16 +131,40 @@ def test_help_shows_first_what_asks_a_model_about_images():
     assert panels[1] < shown.index("│ train ") < panels[2] < shown.index("│ table1 ")
 
 
-def test_a_mistake_of_ours_is_not_hidden(monkeypatch):
-    def fail(*_, **__):
-        raise KeyError("ours")
+@pytest.mark.parametrize("error", ["KeyError('ours')", "EOFError()", "OSError('no number')", "MemoryError()"])
+def test_a_mistake_of_ours_is_not_hidden_and_has_a_code_of_its_own(error):
+    """It is never 1, which those that start many processes take for success."""
+    code = (
+        "import sys\nfrom saywhere import cli, inference\ndef fail(*_):\n"
+        f"    raise {error}\ninference.find_images = fail\nsys.argv[1:] = ['describe', 'a.jpg']\ncli.main()"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert run.returncode == 3 and run.stdout == ""
+    assert run.stderr.startswith("Traceback") and "in fail" in run.stderr
+    assert run.stderr.endswith("\nerror: this is a fault of saywhere; please report it with the lines above\n")
 
-    monkeypatch.setattr("saywhere.inference.find_images", fail)
-    assert isinstance(RUNNER.invoke(cli.app, ["describe", "a.jpg"]).exception, KeyError)
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are for Unix")
+def test_a_second_ctrl_c_ends_the_program_at_once():
+    """Also while it waits for threads at its end, where an exception would be one of the interpreter's own."""
+    code = (
+        "import os, signal, sys\nfrom concurrent.futures import ThreadPoolExecutor\n"
+        "from saywhere import cli, inference\n"
+        "pool = ThreadPoolExecutor(1)\ndef second():\n    os.read(0, 1)\n    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    os.read(0, 1)\ndef stop(*_):\n    pool.submit(second)\n    os.kill(os.getpid(), signal.SIGINT)\n"
+        "inference.find_images = stop\nsys.argv[1:] = ['describe', 'a.jpg']\ncli.main()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin and process.stderr and process.stderr.readline() == "error: interrupted\n"
+        process.stdin.write("x")
+        process.stdin.flush()
+        assert (process.wait(timeout=300), process.stderr.read()) == (130, "")
 
 
 def test_a_closed_pipe_is_no_error(tmp_path):
-    """``saywhere ... | head`` ends quietly."""
+    """``saywhere ... | head`` ends quietly, with the code of a program that ``head`` has stopped."""
     code = (
         "import saywhere.cli, typer, sys\nsaywhere.cli.app.command('talk')(lambda: [print(i) for i in range(99999)])\n"
     )
@@ -149,7 +173,7 @@ def test_a_closed_pipe_is_no_error(tmp_path):
     talk = [sys.executable, "-c", f"{code}saywhere.cli.app(['talk'])"]
     run = subprocess.run(talk, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
     os.close(write)
-    assert (run.returncode, run.stderr) == (1, "")
+    assert (run.returncode, run.stderr) == (141, "")
 
 
 def test_models(monkeypatch, tmp_path):

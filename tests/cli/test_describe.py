@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 
 import saywhere
 from saywhere import cli
+from saywhere.cli.progress import TOO_LONG
 from saywhere.drawing import COLOURS
 from saywhere.inference import batches
 from tests import photographs
@@ -389,3 +390,29 @@ def test_too_little_memory_is_a_user_error(model, monkeypatch):
     result = describe(astronaut(), "--batch", 32)
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
     assert "--batch 32; give a smaller one" in result.stderr
+
+
+def test_images_with_long_names_are_drawn_and_those_that_are_too_long_cost_only_themselves(model):
+    Path("album").mkdir()
+    too_long = "y" * 250 + ".webp"
+    for name in ("x" * 251 + ".jpg", too_long, "z.jpg"):
+        photographs.quarters(60, 40).save(Path("album", name))
+    told = (1, f"skipped: album/{too_long}: {TOO_LONG}\n")
+    for _ in range(2):
+        result = describe("album", "--json", "r.jsonl", "--out", "drawn")
+        assert (result.exit_code, result.stderr) == told
+        assert len(rows("r.jsonl")) == 2
+    assert sorted(path.name for path in Path("drawn").iterdir()) == ["x" * 251 + ".jpg", "z.jpg"]
+    assert describe("album", "--json", "r.jsonl").exit_code == 0
+    assert len(rows("r.jsonl")) == 3
+    last = describe("album", "--json", "r.jsonl", "--out", "drawn")
+    assert (last.exit_code, last.stderr) == told
+
+
+def test_results_with_long_names_are_made_in_shards_and_without(model):
+    photographs.write_album(Path("album"), 4, 0)
+    name = "r" * 255
+    assert describe("album", "--json", name, "--shards", 2).exit_code == 0
+    assert len(rows(name)) == 4
+    assert describe("album", "--json", name, "--top", 3).exit_code == 2
+    assert sorted(len(os.fsencode(path.name)) for path in Path().iterdir() if path.is_file()) == [31, 255]

@@ -150,6 +150,20 @@ def test_drawings_are_never_mixed_up_in_silence(aligner, tmp_path) -> None:
     assert (tmp_path / "001-a.jpg").read_bytes() == kept
 
 
+def test_found_images_with_long_names_are_drawn(aligner, tmp_path) -> None:
+    names = ["x" * 251 + ".png", "y" * 252 + "z", "\u4e16" * 83 + ".x.png"]
+    for number, name in enumerate(names):
+        noise(96, 64, number).save(tmp_path / name, "PNG")
+    command = ("--index", tmp_path / "i", "--model", aligner)
+    assert run("index", *(tmp_path / name for name in names), *command).exit_code == 0
+    found = run("search", SENTENCES[0], "--out", tmp_path / "drawn", *command)
+    assert found.exit_code == 0, found.output
+    drawn = sorted((tmp_path / "drawn").iterdir())
+    assert [path.name[:4] for path in drawn] == ["001-", "002-", "003-"]
+    assert {path.name[4] for path in drawn} == {name[0] for name in names}
+    assert all(Image.open(path).format == "JPEG" for path in drawn)
+
+
 def test_unknown_words_and_vanished_images_are_named(aligner, tmp_path) -> None:
     noise(96, 64).save(tmp_path / "a.png")
     run("index", tmp_path, "--index", tmp_path / "i", "--model", aligner)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
 import tarfile
+import types
 from pathlib import Path
+from typing import Any
 
 import pytest
 from photographs import noise
@@ -12,6 +15,7 @@ from shard_process import run_processes
 from typer.testing import CliRunner, Result
 
 from saywhere import cli
+from saywhere.cli.launching import launch
 from saywhere.search.store import Stamp, Store
 
 QUICK = ("--threads", "1", "--batch", "1")
@@ -120,6 +124,23 @@ def test_a_ray_cluster_of_two_makes_the_index_of_one(album: Path) -> None:
     ray = (*images, "--index", "many", "--shards", 4, "--launcher", "ray", "--workers", 2)
     assert run_processes(ray, 1, (), album / "kills") == 0
     assert contents(Path("many")) == contents(Path("one"))
+
+
+@pytest.mark.parametrize(
+    ("codes", "code"), [([0, 1], 1), ([0, -9], 0), ([-9, 1], 1), ([2, 0], 2), ([1, 3, -9], 3), ([-9, -15], 137)]
+)
+def test_the_exit_code_of_a_cluster_is_never_that_of_success_if_all_were_killed(
+    monkeypatch: pytest.MonkeyPatch, codes: list[int], code: int
+) -> None:
+    """What one that was killed had begun, those that end well have done."""
+    ray: Any = types.ModuleType("ray")
+    ray.init = ray.shutdown = lambda **_: None
+    ray.cluster_resources = lambda: {"CPU": len(codes)}
+    ends = iter(codes)
+    ray.remote = lambda **_: lambda run: types.SimpleNamespace(remote=lambda *_: (next(ends), "", ""))
+    ray.wait, ray.get = lambda waiting: (waiting[:1], waiting[1:]), lambda done: done
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    assert launch(["index", "album"], None, 1) == code
 
 
 def test_options_that_do_not_fit_are_one_line(album: Path) -> None:

@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 import saywhere
 from saywhere.cli import app
 from saywhere.cli.options import ResultFormat
+from saywhere.cli.progress import TOO_LONG
 from saywhere.formats.registry import FORMATS
 from tests import photographs
 from tests.stubs import StubModel
@@ -144,3 +145,20 @@ def test_user_errors(model: StubModel, words: tuple[object, ...], wrong: str) ->
     done = run("describe", "album", *words)
     assert (done.exit_code, done.stderr.count("\n"), model.batches) == (2, 1, [])
     assert wrong in done.stderr
+
+
+@pytest.mark.parametrize("name", ["yolo", "voc"])
+def test_images_whose_names_are_too_long_cost_only_themselves(model: StubModel, name: str) -> None:
+    """A name may have 255 bytes; with another ending it may not have them any more."""
+    longest, too_long = "x" * 251 + ".jpg", "y" * 250
+    photographs.quarters(60, 40).save(Path("album", longest))
+    photographs.quarters(60, 40).save(Path(f"{too_long}.jpeg"))
+    Path(f"{too_long}.jpeg").rename(f"{too_long}12345")
+    done = run("describe", "album", f"{too_long}12345", "--output-format", name, "--out", "out")
+    assert (done.exit_code, done.stderr) == (1, f"skipped: {too_long}12345: {TOO_LONG}\n")
+    assert "4 described, " in done.stdout and "1 skipped" in done.stdout
+    written = [file.name for file in Path("out").rglob("*") if file.suffix in (".xml", ".txt")]
+    assert len(written) == 3 and any(len(file) == 255 for file in written)
+    again = run("convert-results", "out/regions.jsonl", "--to", name, "--out", "again")
+    assert (again.exit_code, again.stderr) == (1, done.stderr) and "written: again, 3 images" in again.stdout
+    assert tree(Path("again")) == tree(Path("out", FORMATS[name].name))

@@ -163,3 +163,40 @@ def test_results_of_unknown_settings_are_taken_as_they_are(tmp_path, note):
         (tmp_path / ".r.jsonl.settings.json").write_text(note)
     ensure_same_settings(path, {"top": 5})
     ensure_same_settings(path, {"top": 6})
+
+
+def test_lines_are_on_the_disk_when_the_file_is_closed(tmp_path, monkeypatch):
+    """They are waited for together, once, and only if there are new ones."""
+    fsync, waited = os.fsync, list[int]()
+    monkeypatch.setattr(os, "fsync", lambda file: waited.append(os.fstat(file).st_size) or fsync(file))
+    file = tmp_path / "r.jsonl"
+    with ResultsFile(file) as lines:
+        for number in range(5):
+            lines.append(made(number).to_dict(), f"{number}")
+        assert waited == []
+    assert waited == [file.stat().st_size]
+    with ResultsFile(file) as lines:
+        assert len(lines) == 5
+    assert len(waited) == 1
+
+
+@pytest.mark.parametrize("torn", [b'{"image": "4"', b""])
+def test_zeros_that_a_power_cut_has_left_are_cut_off(tmp_path, torn):
+    file = tmp_path / "r.jsonl"
+    with ResultsFile(file) as lines:
+        lines.append(made(0).to_dict(), "0")
+    whole = file.read_bytes()
+    file.write_bytes(whole + torn + bytes(300))
+    with ResultsFile(file) as lines:
+        assert lines.done == {"0"}
+    assert file.read_bytes() == whole
+
+
+def test_the_settings_of_a_file_with_a_long_name_are_noted(tmp_path):
+    path = tmp_path / ("r" * 255)
+    path.touch()
+    ensure_same_settings(path, {"model": "a"})
+    with ResultsFile(path) as lines:
+        lines.append(made(0).to_dict(), "a.jpg")
+    with pytest.raises(UserError, match=r"was begun otherwise \(model: a, now b\)"):
+        ensure_same_settings(path, {"model": "b"})

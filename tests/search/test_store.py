@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import multiprocessing
 import os
@@ -15,10 +16,13 @@ import numpy as np
 import pytest
 
 from saywhere import UserError
+from saywhere.inference import claims
 from saywhere.models.grounding import ImageVectors
 from saywhere.search import store as stores
 from saywhere.search.database import explained
+from saywhere.search.scan import Question
 from saywhere.search.store import Stamp, Store
+from saywhere.search.vectors import Snapshot, with_hubness
 
 FACTS = {"size": "25", "digest": "d", "model": "m"}
 
@@ -108,7 +112,8 @@ def test_codes_follow_the_images(tmp_path, random_images) -> None:
         assert store.snapshot().codes.shape[1] == 0 and not list(tmp_path.glob("codes-*"))
 
 
-def test_two_writers_exclude_each_other_and_readers_do_not(tmp_path, random_images) -> None:
+def test_two_writers_exclude_each_other_and_readers_do_not(tmp_path, random_images, monkeypatch) -> None:
+    monkeypatch.setattr(claims, "LOCK_WAIT", 0.0)
     with Store(tmp_path, FACTS) as first, Store(tmp_path) as second:
         first.put(rows(random_images(2)))
         with pytest.raises(UserError, match="another run is writing to this index"):
@@ -209,6 +214,84 @@ def test_damage_is_named_with_its_repair(tmp_path, random_images, file, way) -> 
         store.put([row for row in rows(images) if row[0] not in kept])
         store.encode()
         assert content(store) == whole
+
+
+@pytest.mark.parametrize("file", ["basis-0-1.bin", "codes-0-1.bin"])
+@pytest.mark.parametrize("way", ["changed", "noise"])
+def test_damaged_codes_are_named_with_their_repair(tmp_path, random_images, file, way) -> None:
+    """Also when new images are to be coded by a damaged basis, or were behind damaged codes."""
+    images = random_images(30)
+    asked = Question(with_hubness(images[3])[:1], np.ones((1, 1), np.float32))
+    with Store(tmp_path, FACTS) as store:
+        store.put(rows(images[:20]))
+        store.encode(8)
+        best = [found.vectors.name for found in store.nearest(asked, 5)]
+        data = bytearray((tmp_path / file).read_bytes())
+        if way == "changed":
+            data[-1] ^= 1
+        else:
+            data[:] = np.random.default_rng(0).bytes(len(data))
+        (tmp_path / file).write_bytes(data)
+    for _ in range(2):
+        with Store(tmp_path) as store:
+            with pytest.raises(UserError, match=rf"{file}: is damaged \(a checksum differs\); .* --repair") as error:
+                store.nearest(asked, 5)
+            assert "\n" not in str(error.value)
+            assert [found.vectors.name for found in store.nearest(asked, 5, exact=True)][:1] == best[:1]
+            store.put(rows(images[20:]))
+            if file.startswith("basis"):
+                with pytest.raises(UserError, match="a checksum differs"):
+                    store.encode()
+            else:
+                store.encode()
+    with Store(tmp_path) as store:
+        assert store.repair() == 0
+        store.settle()
+        assert store.nearest(asked, 30)[0].vectors.name == images[3].name and store.snapshot().extent.coded == 30
+
+
+def test_codes_are_checked_once_for_each_state_of_theirs(tmp_path, random_images, monkeypatch) -> None:
+    images, looks = random_images(30), list[int]()
+    asked = Question(with_hubness(images[3])[:1], np.ones((1, 1), np.float32))
+    plain = Snapshot.check_codes
+
+    def counted(snapshot: Snapshot, folder: Path, basis_alone: bool = False) -> None:
+        looks.append(0) if not basis_alone else None
+        plain(snapshot, folder, basis_alone)
+
+    monkeypatch.setattr(Snapshot, "check_codes", counted)
+    with Store(tmp_path, FACTS) as writer, Store(tmp_path) as reader:
+        for some in (images[:10], images[10:20]):
+            writer.put(rows(some))
+            writer.encode(8)
+            for _ in range(2):
+                reader.nearest(asked, 5)
+        assert len(looks) == 2
+        writer.put(rows(images[20:]))
+        reader.nearest(asked, 5)
+        assert len(looks) == 2 and len(reader) == 30
+
+
+def test_an_index_from_before_there_were_checksums_is_read_and_gets_some(tmp_path, random_images) -> None:
+    images = random_images(30)
+    asked = Question(with_hubness(images[3])[:1], np.ones((1, 1), np.float32))
+    with Store(tmp_path, FACTS) as store:
+        store.put(rows(images[:20]))
+        store.encode(8)
+        expected = [(found.similarity, found.vectors.name) for found in store.nearest(asked, 5)]
+    with contextlib.closing(sqlite3.connect(tmp_path / stores.DATABASE)) as database, database:
+        database.execute("DELETE FROM facts WHERE name LIKE '%_sum'")
+    with Store(tmp_path) as store:
+        assert store.snapshot().extent.codes_sum == -1
+        assert [(found.similarity, found.vectors.name) for found in store.nearest(asked, 5)] == expected
+        store.put(rows(images[20:]))
+        store.encode()
+        assert (store.snapshot().extent.coding, store.snapshot().extent.coded) == (1, 30)
+        assert store.nearest(asked, 5)
+    codes = tmp_path / "codes-0-1.bin"
+    codes.write_bytes(codes.read_bytes()[:-1] + b"\x01")
+    with Store(tmp_path) as store, pytest.raises(UserError, match="a checksum differs"):
+        store.nearest(asked, 5)
 
 
 def test_a_damaged_database_and_another_version_are_named(tmp_path, random_images, monkeypatch) -> None:

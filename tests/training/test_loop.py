@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import resource
 import signal
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,7 +22,7 @@ from saywhere.options import from_dict
 from saywhere.training import recipe as recipes
 from saywhere.training import run
 from saywhere.training.curves import read_log
-from saywhere.training.loop import Position, TrainingModule, seed_step
+from saywhere.training.loop import Position, TrainingModule, save_state, seed_step
 from saywhere.training.recipe import Recipe
 from saywhere.training.systems.densecap import DenseCapSystem
 
@@ -286,6 +287,64 @@ def test_ctrl_c_loses_neither_a_step_nor_a_row(
     run.train(recipe, tmp_path / "whole")
     assert same(last_weights(tmp_path / "run"), last_weights(tmp_path / "whole"))
     assert read_log(tmp_path / "run" / "metrics.csv") == read_log(tmp_path / "whole" / "metrics.csv")
+
+
+def test_a_second_ctrl_c_stops_at_once_and_is_no_end_of_the_program(
+    root: Path, tmp_path: Path, break_loss: Break
+) -> None:
+    """Lightning would end the program, with the code of one that has done nearly all."""
+    before = signal.getsignal(signal.SIGINT)
+
+    def interrupt(loss: torch.Tensor) -> torch.Tensor:
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+        return loss
+
+    break_loss(3, interrupt)
+    with pytest.raises(KeyboardInterrupt, match=r"^stopped$"):
+        run.train(make(root, samples=0, save_every=1000), tmp_path / "unsaved")
+    assert signal.getsignal(signal.SIGINT) is before
+    break_loss(3, interrupt)
+    with pytest.raises(KeyboardInterrupt, match="stopped; the same command goes on from the last state"):
+        run.train(make(root, samples=0, save_every=1), tmp_path / "run")
+    break_loss(0, torch.clone)
+    run.train(make(root, samples=0, save_every=1), tmp_path / "run")
+    run.train(make(root, samples=0, save_every=1), tmp_path / "whole")
+    assert same(last_weights(tmp_path / "run"), last_weights(tmp_path / "whole"))
+
+
+def test_the_state_is_written_beside_its_place_and_not_where_temporary_files_are(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And it is on the disk before it takes the place of the last one."""
+    places, replace_file, fsync, waited = list[Path](), os.replace, os.fsync, set[int]()
+
+    def renamed(old: Path, new: Path) -> None:
+        if Path(new).name == "last.ckpt":
+            places.append(Path(old).parent)
+            assert os.stat(old).st_ino in waited
+        replace_file(old, new)
+
+    monkeypatch.setattr(os, "fsync", lambda file: waited.add(os.fstat(file).st_ino) or fsync(file))
+    monkeypatch.setattr(os, "replace", renamed)
+    run.train(make(root, epochs=1, samples=0, save_every=1), tmp_path / "run")
+    assert len(places) == 2 and set(places) == {tmp_path / "run"}
+
+
+def test_a_state_that_the_disk_cannot_hold_is_an_error_of_the_disk(tmp_path: Path) -> None:
+    """Torch itself speaks of positions in a file that it did not expect."""
+    path = tmp_path / "last.ckpt"
+    save_state({"a": torch.zeros(9)}, path)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large") as error:
+            save_state({name: torch.zeros(300_000) for name in "abc"}, path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert error.value.filename == str(path)
+    assert torch.load(path, weights_only=True)["a"].tolist() == [0] * 9
+    assert [file.name for file in tmp_path.iterdir()] == ["last.ckpt"]
 
 
 def test_half_weights_a_description_and_phrases_that_are_short_enough(

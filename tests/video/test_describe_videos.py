@@ -20,6 +20,8 @@ from video_clips import SquareModel, Timed, damage, moving, plate, write_clip
 
 import saywhere
 from saywhere import cli
+from saywhere.cli.progress import TOO_LONG
+from saywhere.files import part_of
 from saywhere.video.following import LOOKS_A_PART
 
 FILES = ("clip.mp4", "clip.tracks.jsonl", "clip.vtt")
@@ -201,7 +203,7 @@ def test_a_full_disk_is_named_and_the_same_command_goes_on(model, monkeypatch):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is always full")
-@pytest.mark.parametrize("name", [".clip.tracks.jsonl.unfinished/.00000.nut.part", ".clip.mp4.part"])
+@pytest.mark.parametrize("name", [".clip.tracks.jsonl.unfinished/00000.nut", "clip.mp4"])
 def test_a_disk_that_is_full_for_the_annotated_video_is_named(model, name):
     write_clip(Path("clip.mp4"), moving(1))
     expected, first = whole_run(), model.looks
@@ -212,8 +214,9 @@ def test_a_disk_that_is_full_for_the_annotated_video_is_named(model, name):
 
     model.before = stop
     assert describe("clip.mp4", "--every", "100ms", "--out", "drawn").exit_code == 130
-    Path("drawn", name).unlink(missing_ok=True)
-    Path("drawn", name).symlink_to("/dev/full")
+    part = part_of(Path("drawn", name))
+    part.unlink(missing_ok=True)
+    part.symlink_to("/dev/full")
     result = describe("clip.mp4", "--every", "100ms", "--out", "drawn")
     assert result.exit_code == 2 and result.stderr.count("\n") == 1
     assert result.stderr.startswith("error: drawn/") and "the disk is full" in result.stderr
@@ -339,3 +342,15 @@ def test_tracks_are_on_the_disk_as_soon_as_they_have_ended(model):
     model.before = lambda look: seen.append(Path("tracks.jsonl").read_text().count('"phrase"'))
     assert describe("clip.mp4", "--every", "0.1s", "--json", "tracks.jsonl").exit_code == 0
     assert seen == [0] * 21 + [2] * 10 + [3] * 9
+
+
+def test_a_video_whose_name_is_too_long_costs_only_itself(model):
+    write_clip(Path("clip.mp4"), moving(1))
+    names = ("x" * 241, "y" * 251)
+    for name in names:
+        Path(f"{name}.mp4").write_bytes(Path("clip.mp4").read_bytes())
+    result = describe(*(f"{name}.mp4" for name in names), "clip.mp4", "--out", "drawn")
+    assert result.exit_code == 1
+    assert result.stderr == f"skipped: {names[1]}.mp4: {TOO_LONG}\n"
+    ends = (".mp4", ".tracks.jsonl", ".vtt")
+    assert sorted(os.listdir("drawn")) == [f"{name}{end}" for name in ("clip", names[0]) for end in ends]

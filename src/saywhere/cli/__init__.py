@@ -11,10 +11,11 @@ import gc
 import importlib
 import io
 import os
+import signal
 import sys
 from collections import UserDict
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -93,7 +94,11 @@ class Commands(UserDict[str, Any]):
 
 
 class OneLineErrors(TyperGroup):
-    """The one place that turns errors into exit codes: a user-fixable error is one line on stderr and 2, Ctrl-C 130."""
+    """The one place that turns errors into exit codes.
+
+    A user-fixable error is one line on stderr and 2, Ctrl-C 130, a reader of the output who went away 141, as the
+    signal SIGPIPE would give. All others are faults of the program, and :func:`main` gives 3 for them.
+    """
 
     def __init__(self, *args: Any, commands: Any = None, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -129,7 +134,9 @@ def _exit_codes() -> Iterator[None]:
         _fail(f"error: this command needs {module}, which is not installed: {way_out}", 2)
     except BrokenPipeError:
         _close_stdout()
-        raise typer.Exit(1) from None
+        raise typer.Exit(141) from None
+    except EOFError as error:
+        raise RuntimeError("a file ended too soon") from error  # typer takes the other one for Ctrl-D
     except OSError as error:
         if error.errno is None:
             raise
@@ -194,18 +201,35 @@ def _collect_later() -> None:
     gc.set_threshold(OBJECTS)
 
 
+def _interrupt(*_: object) -> NoReturn:
+    """Stop in good order at the first Ctrl-C, and at once at the second: every file survives a kill."""
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+    raise KeyboardInterrupt
+
+
 def main() -> None:
     """Run the program ``saywhere``.
 
     NumPy computes on one thread: those of its linear algebra and the engine's would wait for the same processors.
+
+    An error that is a fault of the program gives a traceback and exit code 3, not Python's 1: that is the code of runs
+    that have done all but some images, which those who start them take for success.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     _collect_later()
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # and not ignored, as in the background
+        signal.signal(signal.SIGINT, _interrupt)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal may not know the letters of a file's name
     try:
         app()
+    except Exception:
+        import traceback
+
+        traceback.print_exc()
+        print("error: this is a fault of saywhere; please report it with the lines above", file=sys.stderr)
+        sys.exit(3)
     finally:
         if "torch" not in sys.modules:  # whose libraries report what is not freed
             gc.freeze()  # nobody needs to look for garbage any more, which takes a twentieth of a short command

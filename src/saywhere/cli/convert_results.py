@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from saywhere.cli.options import ResultFormat
+from saywhere.cli.progress import TOO_LONG, report_skipped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +31,8 @@ def convert_results(
 ) -> None:
     """Convert results to or from COCO, Label Studio, CVAT, FiftyOne, YOLO, Pascal VOC and CSV.
 
-    Where a format has classes, they are the nouns of the phrases.
+    Where a format has classes, they are the nouns of the phrases. Exit code 0 if all went well, 1 if images were left
+    out because their names are too long, 2 if the command is wrong.
     """
     from saywhere.errors import UserError
     from saywhere.formats.registry import FORMATS
@@ -55,5 +57,6 @@ def convert_results(
             count += 1
             yield regions if regions.image is not None else replace(regions, image=f"image{count}")
 
-    new.write_whole(out, kept())
-    typer.echo(f"written: {out}, {count} images")
+    left_out = new.write_whole(out, kept())
+    typer.echo(f"written: {out}, {count - len(left_out)} images")
+    report_skipped(dict.fromkeys(left_out, TOO_LONG))

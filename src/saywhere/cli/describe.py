@@ -27,7 +27,7 @@ from saywhere.cli.options import (
     Threads,
     check_file,
 )
-from saywhere.cli.progress import keep_each, printable, report_skipped
+from saywhere.cli.progress import TOO_LONG, keep_each, printable, report_skipped
 from saywhere.cli.sharding import Sharding, work_on
 from saywhere.cli.table import print_table
 
@@ -187,18 +187,20 @@ def _describe_for(format: ResultFormat, sources: list[Source], task: _Task, json
             named = ((out_path(Path(), source).as_posix(), outputs.regions(source)) for source in kept)
             write_results(place, named, options)
         else:
-            new.write_whole(place, (outputs.regions(source) for source in kept))
+            left_out = new.write_whole(place, (outputs.regions(source) for source in kept))
+            run.skipped.update(dict.fromkeys(left_out, TOO_LONG))
     run.report(place)
 
 
 def _describe_shards(sources: list[Source], task: _Task, sharding: Sharding, json: Path, out: Path | None) -> None:
     """Describe shards beside other processes, and merge them into ``json`` if this is the last one."""
+    from saywhere.files import beside
     from saywhere.inference import Outputs, ResultsFile, compare_settings, ensure_same_settings
     from saywhere.inference.results import read_names
     from saywhere.inference.shards import Shards
 
     compare_settings(json, task.facts)
-    shards = Shards(json.with_name(f"{json.name}.shards"), sharding.shards, sources, task.facts)
+    shards = Shards(beside(json, "{}.shards"), sharding.shards, sources, task.facts)
     earlier = read_names(json)
 
     def describe_one(shard: Shard) -> dict[str, str]:

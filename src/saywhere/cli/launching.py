@@ -29,7 +29,7 @@ def launch(arguments: Sequence[str], workers: int | None, threads: int) -> int:
         threads: of each process, for which so many processors are kept free.
 
     Returns:
-        the exit code: the largest of those of the processes.
+        the exit code: the largest of those of the processes; what one that was killed had begun is done by the others.
     """
     for name in ("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "RAY_USAGE_STATS_ENABLED"):  # no warnings, no reports to others
         os.environ.setdefault(name, "0")
@@ -40,14 +40,14 @@ def launch(arguments: Sequence[str], workers: int | None, threads: int) -> int:
         command = [sys.executable, "-c", START, *without_options(arguments, OWN), "--threads", str(threads)]
         run = ray.remote(num_cpus=threads, max_retries=3)(_run)
         waiting = [run.remote(command, os.getcwd()) for _ in range(workers or max(1, room))]
-        code = 0
+        codes: list[int] = []
         while waiting:
             done, waiting = ray.wait(waiting)
             for ended, output, errors in ray.get(done):
                 typer.echo(output, nl=False)
                 typer.echo(errors, nl=False, err=True)
-                code = max(code, ended if ended >= 0 else 1)
-        return code
+                codes.append(ended)
+        return max(codes) if max(codes) >= 0 else 128 - max(codes)
     finally:
         ray.shutdown()
 

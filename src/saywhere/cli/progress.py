@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 import typer
 
+from saywhere.files import fits
+
 if TYPE_CHECKING:
     from saywhere.inference import ImageResult
 
 T = TypeVar("T")
+TOO_LONG = "its name is too long for the file that would be written"
 
 
 @contextlib.contextmanager
@@ -61,8 +64,9 @@ def keep_each(
             for one in results:
                 if one.result is None:
                     skipped[one.source.name] = one.error or "cannot be read"
+                elif not fits(keep, one):
+                    skipped[one.source.name] = TOO_LONG
                 else:
-                    keep(one)
                     count += 1
                 advance()
         except KeyboardInterrupt:

@@ -163,12 +163,13 @@ def _short(path: str) -> str:
 def _drawings(index: saywhere.Index, hits: Sequence[saywhere.Hit], out: Path) -> dict[int, Path]:
     """Where hits are drawn, by their numbers; never over an image of the index."""
     from saywhere.errors import UserError
+    from saywhere.files import fit_name
     from saywhere.search.indexing import absolute
 
     names: dict[int, Path] = {}
     for number, hit in enumerate(hits, 1):
         moment = "" if hit.time is None else f"-{hit.time}s"
-        name = names[number] = out / f"{number:03}-{Path(hit.image).stem}{moment}.jpg"
+        name = names[number] = out / fit_name(f"{number:03}-{Path(hit.image).stem}", f"{moment}.jpg")
         if absolute(name) in index.store or str(name.resolve()) in index.store:
             raise UserError(f"{name}: is an image of the index and would be written over; give another --out")
     return names

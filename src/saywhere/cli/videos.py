@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from saywhere.cli.loading import DeferredModel
-from saywhere.cli.progress import printable, progress
+from saywhere.cli.progress import TOO_LONG, printable, progress
 from saywhere.errors import UserError
+from saywhere.files import fits
 
 if TYPE_CHECKING:
     from saywhere.inference import Source
@@ -132,8 +133,10 @@ class Videos:
             name = printable(source.name)
             try:
                 with VideoReader(source.path, source.name) as reader:
-                    _follow(reader, places, self._following)
-                    notes += [f"{name}: {reader.damage}"] if reader.damage.count else []
+                    if not fits(_follow, reader, places, self._following):
+                        notes.append(f"skipped: {name}: {TOO_LONG}")
+                    elif reader.damage.count:
+                        notes.append(f"{name}: {reader.damage}")
             except VideoError as error:
                 notes.append(f"skipped: {name}: {printable(str(error).removeprefix(f'{source.name}: '))}")
         for note in notes:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -26,6 +25,7 @@ from saywhere.engines.quantize import quantize
 from saywhere.engines.session import weights_digest
 from saywhere.engines.torch import TorchEngine
 from saywhere.errors import UserError
+from saywhere.files import put_in_place
 from saywhere.models.bundle import (
     CARD,
     CONFIG,
@@ -94,7 +94,7 @@ def export(
         out.mkdir(exist_ok=True)
         (out / GRAPH_INT8).unlink(missing_ok=True)  # an older one would be another trunk's
         for name in names:
-            os.replace(new / name, out / name)
+            put_in_place(new / name, out / name)
     return out
 
 

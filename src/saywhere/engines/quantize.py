@@ -14,6 +14,7 @@ from saywhere.engines.arrays.layers import Weights
 from saywhere.engines.onnx import OnnxEngine
 from saywhere.engines.session import TRUNK_DIGEST, folded, import_runtime, weights_digest
 from saywhere.errors import UserError
+from saywhere.files import put_in_place
 from saywhere.images import open_image
 from saywhere.models.bundle import GRAPH, GRAPH_INT8, WEIGHTS, Bundle, GraphInfo
 
@@ -80,7 +81,7 @@ def quantize(folder: str | Path, images: Sequence[Path]) -> float:
         model = onnx.load(written)
         onnx.helper.set_model_props(model, {TRUNK_DIGEST: weights_digest(weights)})
         onnx.save(model, written)
-        written.replace(folder / GRAPH_INT8)
+        put_in_place(written, folder / GRAPH_INT8)
     kept = _agreement(engine, OnnxEngine(bundle, precision="int8"), checked)
     if kept < LEAST_KEPT:
         (folder / GRAPH_INT8).unlink()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from saywhere.errors import UserError
-from saywhere.files import write_text
+from saywhere.files import part_of, put_in_place, write_text
 from saywhere.formats import coco, cvat, densecap, fiftyone, label_studio, table, voc, yolo
 from saywhere.formats.reading import checked, explain
 from saywhere.regions import Regions
@@ -22,7 +21,8 @@ class Format:
 
     Attributes:
         about: one line for the help.
-        write: regions of images to a file, or into a folder.
+        write: regions of images to a file, or into a folder; may return the names of images that are left out because
+            no file can have such a name.
         read: a file or folder, and the folder of its images, to regions; None if sizes or classes cannot be had back.
         name: of the file or folder among the results of a run.
         folder: whether it is a folder.
@@ -30,7 +30,7 @@ class Format:
 
     about: str
     name: str
-    write: Callable[[Path, Iterable[Regions]], None]
+    write: Callable[[Path, Iterable[Regions]], list[str] | None]
     read: Callable[[Path, Path | None], Iterator[Regions]] | None
     folder: bool = False
 
@@ -39,24 +39,27 @@ class Format:
         if path.exists() and (not self.folder or any(path.iterdir() if path.is_dir() else [path])):
             raise UserError(f"{path} is there already; name another --out, or remove it first")
 
-    def write_whole(self, path: Path, images: Iterable[Regions]) -> None:
+    def write_whole(self, path: Path, images: Iterable[Regions]) -> list[str]:
         """Write regions of images; a folder, too, is whole or not there.
+
+        Returns:
+            the names of images that are left out because they are too long for a file.
 
         Raises:
             UserError: the format has no place for the name of an image.
             OSError: naming ``path``, such as a full disk.
         """
         if not self.folder:
-            self.write(path, images)
-            return
-        part = path.with_name(f".{path.name}.part")
+            return self.write(path, images) or []
+        part = part_of(path)
         shutil.rmtree(part, ignore_errors=True)  # of a run that was killed
         try:
             part.mkdir(parents=True)
-            self.write(part, images)
+            left_out = self.write(part, images) or []
             if path.exists():
                 path.rmdir()  # an empty one
-            os.replace(part, path)
+            put_in_place(part, path)
+            return left_out
         except BaseException as error:
             shutil.rmtree(part, ignore_errors=True)
             if isinstance(error, OSError):

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from saywhere.errors import UserError
+from saywhere.files import fits
 from saywhere.formats.labels import labels
 from saywhere.formats.reading import Row, explain, to_regions
 from saywhere.formats.xml_files import legal, write_xml
@@ -17,8 +18,11 @@ FIRST = (1, 1, 0, 0)
 """A box from 0 to 10 covers VOC's pixels 1 to 10."""
 
 
-def write(path: Path, images: Iterable[Regions]) -> None:
+def write(path: Path, images: Iterable[Regions]) -> list[str]:
     """Write a file for each image into the folder ``path``, under the image's name and folders.
+
+    Returns:
+        the names of images that are too long for such a file; these images are left out.
 
     Raises:
         UserError: two images would have one file.
@@ -30,8 +34,7 @@ def write(path: Path, images: Iterable[Regions]) -> None:
         if place in found:
             raise UserError(f"{regions.image} and {found[place].image}: both would be {place.relative_to(path)}")
         found[place] = regions
-    for place, regions in found.items():
-        _write_one(place, regions)
+    return [regions.image or "" for place, regions in found.items() if not fits(_write_one, place, regions)]
 
 
 def _write_one(path: Path, regions: Regions) -> None:

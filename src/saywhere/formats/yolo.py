@@ -8,16 +8,19 @@ from pathlib import Path
 
 from saywhere import boxes as geometry
 from saywhere.errors import UserError
-from saywhere.files import write_text
+from saywhere.files import fits, write_text
 from saywhere.formats.labels import classes, labels
 from saywhere.formats.reading import ImagesByStem, Row, explain, in_pixels, to_regions
 from saywhere.regions import Regions
 
 
-def write(path: Path, images: Iterable[Regions]) -> None:
+def write(path: Path, images: Iterable[Regions]) -> list[str]:
     """Write class, centre and size of each region into the folder ``path``; phrases and scores have no place there.
 
     (A sixth column with scores is what detectors write; programs that train refuse it.)
+
+    Returns:
+        the names of images that are too long for such a file; these images are left out.
 
     Raises:
         UserError: two images have one name in different folders.
@@ -32,14 +35,17 @@ def write(path: Path, images: Iterable[Regions]) -> None:
             other = by_stem[stem].image
             raise UserError(f"{regions.image} and {other}: YOLO's files have the names of images, which must differ")
         by_stem[stem] = regions
+    left_out: list[str] = []
     for stem, regions in by_stem.items():
         shares = geometry.to_center(geometry.scale(regions.boxes, 1 / regions.width, 1 / regions.height)).tolist()
         lines: list[str] = []
         for name, box in zip(labels(regions), shares, strict=True):
             lines.append(" ".join([str(numbers[name]), *(f"{value:.6f}" for value in box)]) + "\n")
-        write_text(path / "labels" / f"{stem}.txt", "".join(lines))
+        if not fits(write_text, path / "labels" / f"{stem}.txt", "".join(lines)):
+            left_out.append(regions.image or "")
     listed = "".join(f"  {number}: {json.dumps(name, ensure_ascii=False)}\n" for name, number in numbers.items())
     write_text(path / "data.yaml", f"path: .\ntrain: images\nval: images\nnames:\n{listed}")
+    return left_out
 
 
 def read(path: Path, images: Path | None = None) -> Iterator[Regions]:

@@ -1,20 +1,26 @@
-"""Claims to parts of a work that several processes share, on one machine or on many with one file system.
+"""Which process may write: claims to parts of a work that several processes share, and locks of files.
 
-A claim is a file that only one process can make. Its time is its heartbeat: a claim whose process is gone, or whose
-heart has stopped, is taken over by a claim of the next generation, so that no claim is ever removed to make room for
-another one, and of two processes that take over only one succeeds.
+The processes may be on one machine or on many with one file system. A claim is a file that only one process can make.
+Its time is its heartbeat: a claim whose process is gone, or whose heart has stopped, is taken over by a claim of the
+next generation, so that no claim is ever removed to make room for another one, and of two processes that take over
+only one succeeds.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
 import threading
 import time
-from collections.abc import Iterable, Iterator
+import uuid
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
+
+from saywhere.errors import UserError
+from saywhere.files import short_name
 
 T = TypeVar("T")
 
@@ -22,6 +28,16 @@ BEAT = 10.0
 """Seconds between two signs of life."""
 STALE = 120.0
 """Seconds without one after which the process of another machine counts as dead."""
+LOCK_WAIT = 5.0
+"""Seconds that a lock is waited for: a killed process holds its own until the last of its threads has ended."""
+LOCK_PAUSE = 0.02
+"""Seconds from one try to the next."""
+NO_LOCKS = frozenset((errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP))
+"""What file systems answer that have no locks, such as Lustre without the option ``flock``."""
+NO_LINKS = frozenset((errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK))
+"""What file systems answer that have no hard links."""
+PROCESSES = Path("/proc")
+"""Where the system says what processes there are."""
 
 
 class LostClaimError(Exception):
@@ -100,11 +116,9 @@ class Claims:
             return None
         claim = Claim(self.folder, name, before[-1] + 1 if before else 0)
         try:
-            file = os.open(_lock(self.folder, name, claim.generation), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+            _create(_lock(self.folder, name, claim.generation), json.dumps(owner()))
         except (FileExistsError, FileNotFoundError):
             return None
-        with os.fdopen(file, "w", encoding="utf-8") as stream:
-            json.dump(owner(), stream)
         if self._generations(name)[-1:] != [claim.generation]:  # others took over, and were done, since we looked
             _lock(self.folder, name, claim.generation).unlink(missing_ok=True)
             return None
@@ -112,10 +126,10 @@ class Claims:
 
     def _generations(self, name: str) -> list[int]:
         try:
-            found = [file.split(".") for file in os.listdir(self.folder)]
+            found = [file.rsplit(".", 2) for file in os.listdir(self.folder)]
         except FileNotFoundError:  # merged by another process
             return []
-        return sorted(int(parts[1]) for parts in found if len(parts) == 3 and (parts[0], parts[2]) == (name, "lock"))
+        return sorted(int(parts[1]) for parts in found if parts[::2] == [name, "lock"] and parts[1].isdecimal())
 
     def _is_dead(self, lock: Path) -> bool:
         """Whether a claim's process is gone.
@@ -124,14 +138,13 @@ class Claims:
         own clock, since those of machines differ.
         """
         try:
-            holder, beat = json.loads(lock.read_text(encoding="utf-8") or "{}"), lock.stat().st_mtime_ns
+            text, beat = lock.read_text(encoding="utf-8", errors="replace"), lock.stat().st_mtime_ns
         except FileNotFoundError:
             return False
-        except ValueError:  # killed while it wrote this
-            holder, beat = {}, lock.stat().st_mtime_ns
-        place = _place()
-        if place and holder.get("place") == place:
-            return _started(int(holder["process"])) != holder["started"]
+        if not text:  # whoever made it was killed before it could say who it was
+            return True
+        if (lives := _lives(text)) is not None:
+            return not lives
         seen, since = self._seen.setdefault(lock.name, (beat, time.monotonic()))
         if seen != beat:
             self._seen[lock.name] = (beat, time.monotonic())
@@ -145,7 +158,8 @@ def _lock(folder: Path, name: str, generation: int) -> Path:
 
 def owner() -> dict[str, Any]:
     """Return what a claim says of this process."""
-    return {"host": socket.gethostname(), "place": _place(), "process": os.getpid(), "started": _started(os.getpid())}
+    started, _ = _status(os.getpid()) or ("", True)
+    return {"host": socket.gethostname(), "place": _place(), "process": os.getpid(), "started": started}
 
 
 def _place() -> str:
@@ -160,11 +174,113 @@ def _place() -> str:
         return ""
 
 
-def _started(process: int) -> str:
-    """When a process was started, which tells it from a later one of the same number; empty if it is gone."""
+def _lives(text: str) -> bool | None:
+    """Whether the process is there whose claim has this text; None if this machine cannot know."""
     try:
-        text = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
+        holder = json.loads(text)
+        place, process, started = holder["place"], holder["process"], holder["started"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+    here = _place()
+    if not here or place != here or not isinstance(process, int) or not 0 < process < 1 << 31:
+        return None
+    try:
+        os.kill(process, 0)  # asks, and sends nothing
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # it is another user's
+        pass
+    found = _status(process)
+    return None if found is None else found == (started, True)
+
+
+def _status(process: int) -> tuple[str, bool] | None:
+    """When a process was started, which tells it from a later one of the same number, and whether it still does work.
+
+    A killed process does until the last of its threads has ended: its locks are held so long, although it is a zombie
+    already. None if the system does not say it, as for the processes of others where ``/proc`` has ``hidepid``.
+    """
+    try:
+        text = (PROCESSES / str(process) / "stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return ""
-    state, *fields = text.rpartition(")")[2].split()
-    return "" if state in "ZX" else fields[18]
+        return None
+    fields = text.rpartition(")")[2].split()
+    return fields[19], fields[0] not in "ZX" or int(fields[17]) > 1
+
+
+def _create(path: Path, text: str) -> None:
+    """Make a file that has its text from the first moment on, if there is none."""
+    part = path.with_name(f".{uuid.uuid4().hex}.claim")
+    try:
+        part.write_text(text, encoding="utf-8")
+        try:
+            os.link(part, path)
+        except OSError as error:
+            if error.errno in NO_LINKS:
+                with open(path, "x", encoding="utf-8") as stream:
+                    stream.write(text)
+            elif part.stat().st_nlink < 2:  # else it was made, and only the answer of a server was lost
+                raise
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def lock(file: int) -> bool | None:
+    """Lock an open file for this process, until it is closed; wait a little for a process that is just ending.
+
+    Returns:
+        whether it is locked and no other process has it; None if the file system has no locks.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows, where users start one run at a time
+        return True
+
+    def attempt() -> bool:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    try:
+        return _patiently(attempt)
+    except OSError as error:
+        if error.errno in NO_LOCKS:
+            return None
+        raise
+
+
+def _patiently(attempt: Callable[[], T]) -> T:
+    """What an attempt gives, again and again for a while where that is nothing."""
+    end = time.monotonic() + LOCK_WAIT
+    while not (found := attempt()) and time.monotonic() < end:
+        time.sleep(LOCK_PAUSE)
+    return found
+
+
+def claim_file(file: int, path: Path, way_out: str) -> Claim | None:
+    """Become the one process that writes to an open file.
+
+    Args:
+        file: open for writing; its lock is given up when it is closed.
+        path: of it.
+        way_out: what to do if another process writes to it.
+
+    Returns:
+        a claim beside the file, to be released when it is closed, where the file system has no locks.
+
+    Raises:
+        UserError: another process writes to it.
+    """
+    locked = lock(file)
+    if locked is None:
+        name = f".{short_name(path.name)}"
+        claims = Claims(path.parent)
+        if claim := _patiently(lambda: claims.make(name)):
+            return claim.__enter__()
+        left = f"if that was killed on another machine, remove {name}.*.lock beside it"
+        raise UserError(f"{path}: another run is writing to it; {way_out}, or {left}")
+    if not locked:
+        raise UserError(f"{path}: another run is writing to it; {way_out}")
+    return None

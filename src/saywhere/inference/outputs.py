@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,7 +85,9 @@ class Outputs:
 
     def lacks_image(self, source: Source) -> bool:
         """Return whether the result is in the file, but its image is missing in the folder."""
-        return self.is_described(source) and self.folder is not None and not out_path(self.folder, source).exists()
+        return (
+            self.is_described(source) and self.folder is not None and not os.path.exists(out_path(self.folder, source))
+        )
 
     def read_back(self, sources: Iterable[Source]) -> Iterator[ImageResult[Regions]]:
         """Yield the results of described ``sources`` from the file, with their images, for :meth:`keep`."""

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from saywhere.errors import UserError
-from saywhere.files import write_text
+from saywhere.files import beside, sync, write_text
+from saywhere.inference.claims import Claim, claim_file
 from saywhere.regions import Regions
 
 _BEGINNING = b'{"image":'
@@ -35,29 +36,25 @@ class ResultsFile:
     def __init__(self, path: Path, key: str = "boxes") -> None:
         self.path, self.key = path, key
         self._starts: dict[str, int] = {}
+        self._claim: Claim | None = None
+        self._changed = False
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK, 0o666)
         except (FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError) as error:
             raise UserError(f"{path}: cannot be written ({error.strerror})") from error
         try:
-            self._claim()
+            self._begin()
             self._resume()
         except BaseException:
             self.close()
             raise
 
-    def _claim(self) -> None:
+    def _begin(self) -> None:
         """Refuse what is no regular file, and a file that another run is writing."""
         if not stat.S_ISREG(os.fstat(self._file).st_mode):
             raise UserError(f"{self.path}: results are kept in a regular file, which can be read again; this is none")
-        with contextlib.suppress(ImportError):  # not on Windows
-            import fcntl
-
-            try:
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise UserError(f"{self.path}: another run is writing to it; give another file") from None
+        self._claim = claim_file(self._file, self.path, "give another file")
 
     def _resume(self) -> None:
         end, whole = 0, True
@@ -67,8 +64,8 @@ class ResultsFile:
                 whole = line.endswith(b"\n")
                 if row is not None:
                     self._starts[row["image"]] = end
-                elif not whole and line[: len(_BEGINNING)] == _BEGINNING[: len(line)]:
-                    whole = True  # without this torn line
+                elif not whole and (line[: len(_BEGINNING)] == _BEGINNING[: len(line)] or not line.strip(b"\0")):
+                    whole = True  # without this torn line; a power cut may leave zeros
                     break
                 elif line.strip():
                     raise UserError(f"{self.path} line {number} is not a result with {self.key}; give another file")
@@ -80,6 +77,7 @@ class ResultsFile:
 
     def _write(self, data: bytes) -> None:
         """Append all of ``data``, or nothing of it."""
+        self._changed = True
         try:
             written = 0
             while written < len(data):
@@ -138,10 +136,20 @@ class ResultsFile:
         self._starts[name] = start
 
     def close(self) -> None:
-        """Close the file; nothing is lost if it is not called."""
-        if self._file >= 0:
+        """Wait until all lines are on the disk, and close the file; if it is not called, a power cut may cost some."""
+        if self._file < 0:
+            return
+        try:
+            if self._changed:
+                sync(self._file)
+        except OSError as error:
+            error.filename = str(self.path)
+            raise
+        finally:
             os.close(self._file)
             self._file = -1
+            if self._claim is not None:
+                self._claim.release()
 
     def __enter__(self) -> ResultsFile:
         return self
@@ -206,4 +214,4 @@ def compare_settings(path: Path, settings: Mapping[str, Any]) -> None:
 
 
 def _note(path: Path) -> Path:
-    return path.with_name(f".{path.name}.settings.json")
+    return beside(path, ".{}.settings.json")

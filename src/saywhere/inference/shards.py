@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import glob
 import hashlib
 import json
 import os
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from saywhere.errors import UserError
-from saywhere.files import write_text
+from saywhere.files import put_in_place, short_name, write_text
 from saywhere.inference.claims import Claim, Claims
 from saywhere.inference.sources import Source
 
@@ -59,7 +58,7 @@ class Shard:
         if self._result.is_dir():  # of a process that seemed dead
             shutil.rmtree(self.part)
         else:
-            self.part.replace(self._result)
+            put_in_place(self.part, self._result)
         return True
 
 
@@ -111,7 +110,7 @@ class Shards:
         if not file.exists():
             part = self.folder / f".{PLAN}.{uuid.uuid4().hex}"
             part.write_text(json.dumps(plan) + "\n", encoding="utf-8")
-            part.replace(file)
+            put_in_place(part, file)
         return _read_json(file)
 
     def result(self, number: int) -> Path:
@@ -210,12 +209,12 @@ class Shards:
 
     def _remove(self) -> None:
         """Remove the folder, of which nobody may see a half."""
-        self.folder.replace(self.folder.with_name(f".{self.folder.name}.{uuid.uuid4().hex}.merged"))
+        self.folder.replace(self.folder.with_name(f".{short_name(self.folder.name)}.{uuid.uuid4().hex}.merged"))
         self._clear()
 
     def _clear(self) -> None:
         """Remove what was to be removed, also by a run that was killed while it did."""
-        for away in self.folder.parent.glob(f".{glob.escape(self.folder.name)}.*.merged"):
+        for away in self.folder.parent.glob(f".{short_name(self.folder.name)}.*.merged"):
             shutil.rmtree(away, ignore_errors=True)
 
 

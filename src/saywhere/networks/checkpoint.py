@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -23,7 +22,7 @@ from saywhere.configs.base import Config
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.configs.parts import ProposalConfig, SystemConfig, TrunkConfig
 from saywhere.errors import UserError
-from saywhere.files import write_text
+from saywhere.files import put_in_place, write_text
 from saywhere.models.bundle import CARD, CONFIG, VOCABULARY, WEIGHTS, Bundle
 from saywhere.networks.aligner.network import Aligner
 from saywhere.networks.captioner.network import Captioner
@@ -358,7 +357,7 @@ def _write(
             (new / CARD).write_text(card, encoding="utf-8")
             (new / CONFIG).write_text(config, encoding="utf-8")
             for name in (VOCABULARY, CARD, WEIGHTS, CONFIG):
-                os.replace(new / name, folder / name)
+                put_in_place(new / name, folder / name)
     except OSError as error:
         raise UserError(f"{folder}: the model cannot be written ({error.strerror or error})") from error
     return folder

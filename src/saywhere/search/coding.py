@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,8 +38,12 @@ def encode(folder: Path, snapshot: Snapshot, extent: Extent) -> Extent:
     basis_file, codes_file = extent.code_files(folder)
     basis = np.fromfile(basis_file, "<f4").reshape(extent.size, extent.components)
     first = int(snapshot.starts[extent.coded])
+    basis_sum, codes_sum = extent.basis_sum, extent.codes_sum
+    if -1 in (basis_sum, codes_sum):  # of an index from before there were checksums
+        basis_sum, codes_sum = zlib.crc32(basis.data), zlib.crc32(snapshot.codes.data)
     for start in range(first, extent.regions, BLOCK):
         values = unpack(snapshot.vectors[start : start + BLOCK]) @ basis
         codes = np.round(values).clip(-LARGEST, LARGEST).astype(np.int8)
         write_at(codes_file, start * extent.components, codes)
-    return replace(extent, coded=extent.entries)
+        codes_sum = zlib.crc32(codes.data, codes_sum)
+    return replace(extent, coded=extent.entries, basis_sum=basis_sum, codes_sum=codes_sum)

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from saywhere.errors import UserError
+from saywhere.files import atomic_path
 
 PATIENCE = 60.0
 """Seconds that a reader and the writer wait for each other; each holds the database for milliseconds."""
@@ -67,12 +68,11 @@ class Database:
 
 def create(path: Path, facts: Mapping[str, str]) -> None:
     """Write a new database, whole or not at all."""
-    part = path.with_name(f".{path.name}.part")
-    part.unlink(missing_ok=True)
-    with explained(path), contextlib.closing(sqlite3.connect(part)) as new, new:
-        new.executescript(TABLES)
-        new.executemany("INSERT INTO facts VALUES (?, ?)", facts.items())
-    os.replace(part, path)
+    with atomic_path(path) as part:
+        part.unlink(missing_ok=True)
+        with explained(path), contextlib.closing(sqlite3.connect(part)) as new, new:
+            new.executescript(TABLES)
+            new.executemany("INSERT INTO facts VALUES (?, ?)", facts.items())
 
 
 @contextlib.contextmanager

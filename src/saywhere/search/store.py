@@ -5,12 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from saywhere.errors import UserError
+from saywhere.inference import claims
 from saywhere.models.grounding import ImageVectors
 from saywhere.search.coding import encode, fit
 from saywhere.search.database import Database, create
@@ -70,6 +74,7 @@ class Store:
         self._lock: int | None = None
         self._snapshot: Snapshot | None = None
         self._seen = -1
+        self._checked: tuple[int, int, int] | None = None
         if not self._database.exists():
             if facts is None:
                 raise UserError(f"{folder}: no index is here; make one: saywhere index PATH... --index {folder}")
@@ -93,7 +98,7 @@ class Store:
 
     def _extent(self, db: sqlite3.Connection) -> Extent:
         facts = dict(db.execute("SELECT name, value FROM facts"))
-        return Extent(*(int(facts[name]) for name in EXTENT))
+        return Extent(*(int(facts.get(name, -1)) for name in EXTENT))
 
     # Reading
 
@@ -157,12 +162,21 @@ class Store:
         """Return the images that fit best, see :class:`saywhere.search.stores.ImageStore`."""
         for _ in range(ATTEMPTS):
             snapshot = self.snapshot()
+            if not exact:
+                self._check_codes(snapshot)
             entries, values = nearest(snapshot, question, top, exact=exact, threads=threads)
             names = self.look_up(snapshot, entries.tolist())
             if names is not None:
                 rows = zip(entries.tolist(), map(split_moment, names), values.tolist(), strict=True)
                 return [Found(value, snapshot.load(entry, path), time) for entry, (path, time), value in rows]
         raise UserError(f"{self.folder}: the index changes faster than it can be searched; try again")
+
+    def _check_codes(self, snapshot: Snapshot) -> None:
+        """Call :meth:`Snapshot.check_codes`, but only once for each state of the codes."""
+        codes = (snapshot.extent.generation, snapshot.extent.coding, snapshot.extent.coded)
+        if codes != self._checked:
+            snapshot.check_codes(self.folder)
+            self._checked = codes
 
     def stamps(self) -> dict[str, Stamp]:
         """Return the stamp of every image, by its path; moments of videos have none."""
@@ -190,14 +204,12 @@ class Store:
         if self._lock is not None:
             return
         lock = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
-        with contextlib.suppress(ImportError):  # not on Windows
-            import fcntl
-
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                os.close(lock)
-                raise UserError(f"{self.folder}: another run is writing to this index; wait for its end") from None
+        locked = claims.lock(lock)
+        if not locked:
+            os.close(lock)
+            other = "another run is writing to this index; wait for its end"
+            none = "this file system has no locks (flock), without which an index may be damaged; put it elsewhere"
+            raise UserError(f"{self.folder}: {none if locked is None else other}")
         self._lock = lock
 
     @contextlib.contextmanager
@@ -260,8 +272,7 @@ class Store:
         return count
 
     def _set_extent(self, db: sqlite3.Connection, extent: Extent) -> None:
-        rows = [(str(getattr(extent, name)), name) for name in EXTENT]
-        db.executemany("UPDATE facts SET value = ? WHERE name = ?", rows)
+        db.executemany("REPLACE INTO facts VALUES (?, ?)", [(name, str(getattr(extent, name))) for name in EXTENT])
 
     def encode(self, components: int | None = None) -> None:
         """Bring the codes of the vectors up to date, by which a search finds its candidates.
@@ -274,10 +285,14 @@ class Store:
         extent = snapshot.extent
         wanted = extent.components if components is None else min(components, extent.size)
         if wanted != extent.components or (wanted and extent.fitted < STALE * extent.entries):
-            extent = replace(extent, components=wanted, coded=0, fitted=extent.entries, coding=extent.coding + 1)
+            basis = fit(snapshot, wanted) if wanted else np.zeros(0, np.float32)
+            new = {"coded": 0, "coding": extent.coding + 1, "basis_sum": zlib.crc32(basis.data), "codes_sum": 0}
+            extent = replace(extent, components=wanted, fitted=extent.entries, **new)
             if wanted:
-                write_at(extent.code_files(self.folder)[0], 0, fit(snapshot, wanted))
+                write_at(extent.code_files(self.folder)[0], 0, basis)
         if wanted and extent.coded < extent.entries:
+            if extent.coded:
+                snapshot.check_codes(self.folder, basis_alone=True)
             extent = encode(self.folder, snapshot, extent)
         if extent != snapshot.extent:
             with self._writing() as db:

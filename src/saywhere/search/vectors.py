@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from saywhere.errors import UserError
+from saywhere.files import sync
 from saywhere.models.grounding import ImageVectors
 
 ENTRY = np.dtype([("count", "<i4"), ("width", "<i4"), ("height", "<i4")])
@@ -36,6 +37,7 @@ class Extent:
         coded: number of images that have codes, the first ones.
         fitted: number of images when their basis was found.
         coding: in the names of the files of codes; each new basis makes new ones.
+        basis_sum, codes_sum: CRC-32 of the basis and of the codes; -1 in an index that was made without.
     """
 
     generation: int
@@ -46,6 +48,8 @@ class Extent:
     coded: int = 0
     fitted: int = 0
     coding: int = 0
+    basis_sum: int = -1
+    codes_sum: int = -1
 
     def files(self, folder: Path) -> dict[Path, int]:
         """Return the files of images, regions and vectors, with the bytes of each that count."""
@@ -74,7 +78,7 @@ class Snapshot:
         vectors: ``(R, D)`` in half precision, see :func:`with_hubness`.
         alive: ``(E,)`` whether an image is still in the index.
         codes: of the first regions ``(C, P)``: their vectors' products with the columns of the basis, as bytes.
-        decoder: ``(D, P)``: a word's products with it have the codes' products with the word for their own.
+        basis: ``(D, P)``.
     """
 
     extent: Extent
@@ -83,7 +87,7 @@ class Snapshot:
     vectors: np.ndarray
     alive: np.ndarray
     codes: np.ndarray
-    decoder: np.ndarray
+    basis: np.ndarray
 
     @classmethod
     def open(cls, folder: Path, extent: Extent, dead: Sequence[int]) -> Snapshot:
@@ -105,7 +109,7 @@ class Snapshot:
         components = extent.components if extent.coded else 0
         columns = _mapped(basis, np.dtype("<f4"), (extent.size, components))
         coded = _mapped(codes, np.dtype(np.int8), (int(counts[: extent.coded].sum(dtype=np.int64)), components))
-        return cls(extent, maps[0], maps[1], maps[2], alive, coded, columns / np.square(columns).sum(axis=0))
+        return cls(extent, maps[0], maps[1], maps[2], alive, coded, columns)
 
     def __len__(self) -> int:
         return int(self.alive.sum())
@@ -125,6 +129,29 @@ class Snapshot:
         regions, (vectors, hubness) = self.regions[rows], without_hubness(self.vectors[rows].astype(np.float32))
         boxes, logits = np.array(regions["box"]), np.array(regions["logit"])
         return ImageVectors(int(row["width"]), int(row["height"]), boxes, vectors, name, logits, hubness)
+
+    @cached_property
+    def decoder(self) -> np.ndarray:
+        """``(D, P)``: a word's products with it have the codes' products with the word for their own."""
+        return self.basis / np.square(self.basis).sum(axis=0)
+
+    def check_codes(self, folder: Path, basis_alone: bool = False) -> None:
+        """Compare the basis and the codes with their checksums.
+
+        Of a gigabyte of codes, those of some 800,000 images, this takes a third of a second.
+
+        Args:
+            folder: of the index.
+            basis_alone: leave out the codes.
+
+        Raises:
+            UserError: they are not as they were written.
+        """
+        extent = self.extent
+        sums = ((extent.basis_sum, self.basis), (extent.codes_sum, self.codes))
+        for path, (known, array) in list(zip(extent.code_files(folder), sums, strict=True))[: 1 if basis_alone else 2]:
+            if extent.coded and known not in (-1, zlib.crc32(array.data)):
+                raise UserError(damage(path, "a checksum differs"))
 
     def expect(self, entries: np.ndarray) -> None:
         """Tell the operating system whose vectors are read next, so that the disk reads them all at the same time.
@@ -201,7 +228,7 @@ def compact(folder: Path, snapshot: Snapshot, batch: int = 1024) -> tuple[Extent
     extent = replace(old, generation=old.generation + 1, entries=0, regions=0, coded=0, fitted=0)
     kept = np.flatnonzero(snapshot.alive)
     for path in extent.files(folder):
-        path.write_bytes(b"")
+        write_at(path, 0, np.zeros(0, np.int8))
     for first in range(0, len(kept), batch):
         images = [snapshot.load(entry, "") for entry in kept[first : first + batch].tolist()]
         extent, _ = append(folder, extent, images)
@@ -210,13 +237,16 @@ def compact(folder: Path, snapshot: Snapshot, batch: int = 1024) -> tuple[Extent
 
 def write_at(path: Path, end: int, column: np.ndarray) -> None:
     """Put an array at a place in a file, cut off what was behind it, and wait for the disk."""
+    new = not path.exists()
     try:
-        with open(path, "r+b" if path.exists() else "xb") as stream:
+        with open(path, "xb" if new else "r+b") as stream:
             stream.truncate(end)
             stream.seek(end)
             stream.write(column.tobytes())
             stream.flush()
             os.fsync(stream.fileno())
+        if new:
+            sync(path.parent)
     except OSError as error:
         error.filename = str(path)
         raise

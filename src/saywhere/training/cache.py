@@ -27,6 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from saywhere.errors import UserError
+from saywhere.files import sync
 from saywhere.images import ImageError, Preprocess, open_image
 
 HALF_MAX = float(np.finfo(np.float16).max)
@@ -320,6 +321,7 @@ def _fill_group(
             row = {"image": i, "flipped": flipped, "offset": offset, "shapes": shapes, "crc": zlib.crc32(block)}
             lines.append(row)
     data.flush()
+    sync(data.fileno())
     index.write("".join(json.dumps(line) + "\n" for line in lines))
     index.flush()
 

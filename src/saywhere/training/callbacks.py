@@ -8,7 +8,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -18,7 +17,7 @@ import lightning.pytorch as lightning
 from torch import nn
 
 from saywhere.errors import UserError
-from saywhere.files import atomic_path, write_atomically
+from saywhere.files import fit_name, write_atomically
 from saywhere.images import ImageError, LoadedImage, open_image
 from saywhere.training.curves import draw_curves
 from saywhere.training.dataset import Batch
@@ -31,6 +30,10 @@ if TYPE_CHECKING:
 
 class InterruptedRun(Exception):
     """The run was stopped by Ctrl-C or SIGTERM, after its state was saved."""
+
+
+class AbandonedRun(BaseException):
+    """The run was stopped at once, by a second Ctrl-C; Lightning ends the program with code 1 at KeyboardInterrupt."""
 
 
 class RunState(lightning.Callback):
@@ -53,7 +56,8 @@ class RunState(lightning.Callback):
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         if self._interrupted:
-            raise KeyboardInterrupt
+            self._restore()
+            raise AbandonedRun
         self._interrupted = True
         when = "after the validation" if self._validating else "after this step"
         print(f"\nstopping {when}; press Ctrl-C again to stop at once", file=sys.stderr, flush=True)
@@ -98,8 +102,7 @@ class RunState(lightning.Callback):
     def _save(self, trainer: lightning.Trainer, position: tuple[int, int]) -> None:
         self._position = position
         try:
-            with atomic_path(self.path) if trainer.is_global_zero else nullcontext(self.path) as path:
-                trainer.save_checkpoint(path)  # called by all processes, written by the first
+            trainer.save_checkpoint(self.path)  # called by all processes, written by the first
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise UserError(f"{self.path}: the disk is full; free some space and run the same command") from error
@@ -116,6 +119,15 @@ class RunState(lightning.Callback):
 
     def teardown(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, stage: str) -> None:
         """Restore what Ctrl-C did before."""
+        self._restore()
+
+    def on_exception(
+        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, exception: BaseException
+    ) -> None:
+        """Restore what Ctrl-C did before."""
+        self._restore()
+
+    def _restore(self) -> None:
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         self._handlers = {}
@@ -222,7 +234,7 @@ class Examples(lightning.Callback):
             except ImageError:
                 continue
             if drawn is not None:
-                write_atomically(folder / f"{image.stem}.png", partial(drawn.save, format="PNG"))
+                write_atomically(folder / fit_name(image.stem, ".png"), partial(drawn.save, format="PNG"))
         network.train(training)
 
 

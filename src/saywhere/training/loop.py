@@ -8,17 +8,19 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import lightning.pytorch as lightning
 import numpy as np
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
+from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from saywhere.errors import UserError
+from saywhere.files import write_atomically
 from saywhere.training.curves import CsvLog
 from saywhere.training.dataset import Batch, EpochSampler, ImageDataset
 from saywhere.training.optimizers import build_optimizer, build_schedule
@@ -35,6 +37,32 @@ class Position:
     epoch: int = 0
     batches: int = 0
     first_loss: float | None = None
+
+
+def save_state(state: Any, path: Path) -> None:
+    """Write what a run needs to be resumed; the file is whole or not there, and on the disk.
+
+    Raises:
+        OSError: naming ``path``, such as a full disk.
+    """
+
+    def write(stream: IO[bytes]) -> None:
+        try:
+            torch.save(state, stream)
+        except RuntimeError as error:  # by which torch reports that the stream could not be written to
+            if isinstance(error.__context__, OSError):
+                raise error.__context__ from None
+            raise
+
+    write_atomically(path, write)
+
+
+class StateFiles(TorchCheckpointIO):
+    """Write Lightning's checkpoints beside their place; its own way leads through ``$TMPDIR``, which may be small."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        """Write a checkpoint, see :func:`save_state`."""
+        save_state(checkpoint, Path(path))
 
 
 def seed_step(seed: int, epoch: int, batch: int, rank: int) -> torch.Generator:
@@ -286,6 +314,7 @@ def build_trainer(recipe: Recipe, out: Path, callbacks: Sequence[lightning.Callb
             gradient_clip_algorithm=training.clip_by,
             logger=loggers,
             callbacks=list(callbacks),
+            plugins=[StateFiles()],
             default_root_dir=out,
             limit_val_batches=1.0 if recipe.data.validation else 0,
             num_sanity_val_steps=0,

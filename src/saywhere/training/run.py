@@ -21,7 +21,7 @@ from saywhere.networks import checkpoint
 from saywhere.training import cache
 from saywhere.training import recipe as recipes
 from saywhere.training.averaging import AverageWeights
-from saywhere.training.callbacks import Best, Examples, InterruptedRun, LossLog, RunState, ShowProgress
+from saywhere.training.callbacks import AbandonedRun, Best, Examples, InterruptedRun, LossLog, RunState, ShowProgress
 from saywhere.training.card import DataFacts, write_card
 from saywhere.training.dataset import ImageDataset, evenly
 from saywhere.training.finetuning import freeze, start_from
@@ -70,6 +70,7 @@ def train(recipe: Recipe, out: str | Path, restart: bool = False) -> Result:
 
     Raises:
         UserError: wrong data, a recipe other than that of the run in ``out``, a loss that explodes, a full disk.
+        KeyboardInterrupt: at the second Ctrl-C, at which the state is not saved.
     """
     out = Path(out)
     system, config = find_system(recipe.system), model_config(recipe)
@@ -160,6 +161,9 @@ def fit(
             trainer.fit(module, ckpt_path=last if last.exists() else None, weights_only=True)
     except InterruptedRun:
         return Result(out / "model", best.best_epoch + 1, best.metrics, interrupted=True)
+    except AbandonedRun:
+        more = "; the same command goes on from the last state that was saved" if last.exists() else ""
+        raise KeyboardInterrupt(f"stopped{more}") from None
     return Result(out / "model", best.best_epoch + 1, best.metrics)
 
 

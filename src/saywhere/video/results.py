@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from saywhere.errors import UserError
-from saywhere.files import write_text
+from saywhere.files import beside, sync, write_text
+from saywhere.inference.claims import Claim, claim_file
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Places:
     @property
     def unfinished(self) -> Path:
         """The folder of what is needed to go on; it is gone when the video is done."""
-        return self.tracks.with_name(f".{self.tracks.name}.unfinished")
+        return beside(self.tracks, ".{}.unfinished")
 
     def check(self, video: Path | None) -> None:
         """Make the folder, and refuse to write over the video itself.
@@ -71,23 +72,15 @@ class TracksFile:
 
     def __init__(self, places: Places, video: str, settings: Mapping[str, Any]) -> None:
         self.places, self._video, self._settings = places, video, dict(settings)
+        self._claim: Claim | None = None
         with _refused(places.tracks, "cannot be written"):
             self._file = os.open(places.tracks, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
         try:
-            self._claim()
+            self._claim = claim_file(self._file, places.tracks, "wait for it")
             self._resume()
         except BaseException:
             self.close()
             raise
-
-    def _claim(self) -> None:
-        with contextlib.suppress(ImportError):  # not on Windows
-            import fcntl
-
-            try:
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise UserError(f"{self.places.tracks}: another run is writing to it; wait for it") from None
 
     def _resume(self) -> None:
         path, size = self.places.tracks, os.fstat(self._file).st_size
@@ -133,13 +126,15 @@ class TracksFile:
             raise
 
     def keep(self, state: Mapping[str, Any] | None) -> None:
-        """Keep the state that belongs to the file as it is now."""
+        """Keep the state that belongs to the file as it is now, which is on the disk before."""
+        sync(self._file)
         size = os.fstat(self._file).st_size
         stored = {"settings": self._settings, "size": size, "state": state}
         write_text(self.places.unfinished / "state.json", json.dumps(stored))
 
     def finish(self) -> None:
         """Say that the video is done: forget how to go on."""
+        sync(self._file)
         (self.places.unfinished / "state.json").unlink(missing_ok=True)
         shutil.rmtree(self.places.unfinished, ignore_errors=True)
 
@@ -153,6 +148,8 @@ class TracksFile:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+            if self._claim is not None:
+                self._claim.release()
 
     def __enter__(self) -> TracksFile:
         return self

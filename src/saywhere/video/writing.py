@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import av
 from PIL import Image
 
-from saywhere.files import atomic_path
+from saywhere.files import atomic_path, part_of, put_in_place
 from saywhere.video.drawing import Mark, between, draw_marks
 from saywhere.video.reading import Frame, fit
 from saywhere.video.times import TICKS
@@ -112,7 +111,7 @@ class _Part:
 
     def __init__(self, path: Path, size: tuple[int, int]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._path, self._unfinished = path, path.with_name(f".{path.name}.part")
+        self._path, self._unfinished = path, part_of(path)
         with _named(self._path):
             self._file = av.open(str(self._unfinished), "w", "nut")
             codec = "libx264" if "libx264" in av.codecs_available else "mpeg4"
@@ -134,7 +133,7 @@ class _Part:
         with _named(self._path):
             self._file.mux(self._stream.encode())
             self._file.close()
-            os.replace(self._unfinished, self._path)
+            put_in_place(self._unfinished, self._path)
 
     def drop(self) -> None:
         """Remove the file."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from saywhere.errors import UserError
+from saywhere.files import put_in_place
 
 NAME, VERSION = "onnxruntime-web", "1.30.0"
 INTEGRITY = "q0y+JrrtukXSzsBWEMccVfqX25LRmosXHF+CaRJmg8pZClzcV7svNc4rKY3jL02Vb7QmRMDs1SigqR4CXAfKYQ=="
@@ -75,7 +76,7 @@ def fetch(folder: Path) -> Path:
             reason = " ".join((done.stderr or done.stdout).split())[:200]
             raise UserError(f"npm cannot fetch {PACKAGE} ({reason}): name a copy by --runtime")
         _checked(fetched)
-        os.replace(fetched, path)
+        put_in_place(fetched, path)
     return path.resolve()
 
 

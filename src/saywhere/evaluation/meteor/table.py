@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import os
 import shutil
 import sys
 import tempfile
@@ -14,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from saywhere.evaluation.meteor.paraphrases import STEP, Hashes, Ids, Paraphrases, byte_values
+from saywhere.files import put_in_place
 from saywhere.web.runtime import cache_folder
 
 NAMES = ("hashes", "starts", "targets")
@@ -61,7 +61,7 @@ def _write(folder: Path, arrays: tuple[Hashes, Ids, Ids]) -> None:
             np.save(part / f"{name}.npy", array)
         (part / CHECKSUM).write_text(_checksum(arrays), encoding="ascii")
         shutil.rmtree(folder, ignore_errors=True)  # damaged
-        os.replace(part, folder)
+        put_in_place(part, folder)
 
 
 def _checksum(arrays: tuple[Hashes, Ids, Ids]) -> str:

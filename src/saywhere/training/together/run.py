@@ -19,11 +19,11 @@ from torch import Tensor, nn
 
 from saywhere.configs.parts import ProposalConfig
 from saywhere.errors import UserError
-from saywhere.files import write_atomically
 from saywhere.networks import checkpoint
 from saywhere.networks.vision.trunk import Trunk
 from saywhere.training.averaging import MovingAverage
 from saywhere.training.dataset import evenly
+from saywhere.training.loop import save_state
 from saywhere.training.optimizers import learning_rate_factor
 from saywhere.training.precision import explain_precision
 from saywhere.training.progress import track
@@ -270,7 +270,7 @@ class _Run:
         if losses:
             mark = " (best so far)" if better else ""
             print(f"epoch {self.epoch}/{self.options.epochs}: {terms}{mark}", file=sys.stderr, flush=True)
-        write_atomically(self.out / "last.ckpt", lambda stream: torch.save(self.state_dict(), stream))
+        save_state(self.state_dict(), self.out / "last.ckpt")
 
     def resume(self) -> None:
         """Take the state of the run in ``out`` up, or measure what there is before training."""

@@ -80,6 +80,47 @@ def damage(path: Path, first: float, last: float) -> Path:
     return path
 
 
+TURNS: dict[str, tuple[tuple[int, int, int, int], Image.Transpose | None]] = {
+    "as stored": ((1, 0, 0, 1), None),
+    "mirrored": ((-1, 0, 0, 1), Image.Transpose.FLIP_LEFT_RIGHT),
+    "upside down": ((-1, 0, 0, -1), Image.Transpose.ROTATE_180),
+    "flipped": ((1, 0, 0, -1), Image.Transpose.FLIP_TOP_BOTTOM),
+    "transposed": ((0, 1, 1, 0), Image.Transpose.TRANSPOSE),
+    "turned right": ((0, 1, -1, 0), Image.Transpose.ROTATE_90),
+    "transverse": ((0, -1, -1, 0), Image.Transpose.TRANSVERSE),
+    "turned left": ((0, -1, 1, 0), Image.Transpose.ROTATE_270),
+}
+"""The eight ways to show a frame: the matrix ``(a, b, c, d)`` that shows (x, y) at (a x + c y, b x + d y), y downwards,
+and how an image is to be stored for it."""
+
+
+def set_matrix(path: Path, matrix: tuple[float, float, float, float]) -> Path:
+    """Write the display matrix of an MP4 file's video, in its header as ISO/IEC 14496-12 has it."""
+    data = bytearray(path.read_bytes())
+    place = data.index(b"tkhd") + 44
+    a, b, c, d = (round(value * 65536) for value in matrix)
+    data[place : place + 20] = struct.pack(">5i", a, b, 0, c, d)
+    path.write_bytes(data)
+    return path
+
+
+def add_cover(path: Path, jpeg: bytes) -> Path:
+    """Add a picture of a cover to an MP4 file, as its first stream."""
+
+    def box(kind: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", 8 + len(content)) + kind + content
+
+    handler = box(b"hdlr", bytes(8) + b"mdirappl" + bytes(9))
+    items = box(b"ilst", box(b"covr", box(b"data", struct.pack(">II", 13, 0) + jpeg)))
+    udta = box(b"udta", box(b"meta", bytes(4) + handler + items))
+    data = path.read_bytes()
+    moov, trak = data.index(b"moov"), data.index(b"trak") - 4
+    assert data.index(b"mdat") < moov, "or places in it would have to be moved"
+    size = struct.pack(">I", struct.unpack(">I", data[moov - 4 : moov])[0] + len(udta))
+    path.write_bytes(data[: moov - 4] + size + data[moov:trak] + udta + data[trak:])
+    return path
+
+
 class Vectors(NamedTuple):
     """What the fake model embeds: vectors ``(R, D)``, the whole image first."""
 

@@ -6,7 +6,7 @@ import functools
 import os
 import posixpath
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
@@ -16,6 +16,16 @@ TYPE = 156
 """Where a header says what it is the header of."""
 OPEN = 64
 """Archives whose listings are kept, those that were used last."""
+EXTENSIONS = (
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+)
+"""Types of headers whose data say something of the member that comes next."""
+MOST_EXTENSION = 1 << 20
+"""Bytes of such data; more are damage: they are names, times and attributes."""
 
 
 @dataclass(frozen=True)
@@ -47,26 +57,100 @@ def list_archive(path: str | Path) -> Listing:
 def _listing(path: str, size: int, time: int) -> Listing:
     """The listing of a file of this size and time, which are arguments so that a changed file is read anew."""
     members: dict[str, tuple[int, int]] = {}
-    damaged: list[str] = []
+    damage = _Damage()
     with open(path, "rb") as file:
         if not _begins_with_a_header(file):
             return Listing(members, "not a tar archive (compressed ones are not read)")
         end = 0
-        try:
-            with tarfile.open(fileobj=file, mode="r:", ignore_zeros=True) as archive:  # which also passes over damage
-                for member in archive:
-                    if not _is_no_file(file, end, member.offset):
-                        damaged.append(f"bytes {end} to {member.offset} are no files")
-                    end = archive.offset
-                    name = posixpath.normpath(member.name.lstrip("/"))
-                    if member.isreg() and not any(part.startswith(".") for part in name.split("/")):
-                        members[name] = (member.offset_data, member.size)
-        except (tarfile.TarError, ValueError, EOFError):
-            damaged.append(f"ends within a file, after {size} bytes")
-        else:
-            if not _is_no_file(file, end, size):
-                damaged.append(f"bytes {end} to {size} are no files")
-    return Listing(members, f"damaged archive: {'; '.join(damaged)}" if damaged else "")
+        for member, behind in _sound_members(file, size, damage):
+            if not _is_no_file(file, end, member.offset):
+                damage.note_gap(end, member.offset)
+            end = behind
+            name = posixpath.normpath(member.name.lstrip("/"))
+            if member.isreg() and not any(part.startswith(".") for part in name.split("/")):
+                members[name] = (member.offset_data, member.size)
+        if not _is_no_file(file, end, size):
+            damage.note_gap(end, size)
+    return Listing(members, str(damage))
+
+
+class _Damage:
+    """What is wrong with an archive: all of it is counted, the first places are named."""
+
+    NAMED = 3
+
+    def __init__(self) -> None:
+        self._count, self._named, self._last = 0, list[str](), -1
+
+    def note_header(self, member: tarfile.TarInfo, place: int, rest: int) -> None:
+        """Add a file whose header is at ``place``, ``rest`` bytes before the end, and whose data cannot be read."""
+        size = member.size if abs(member.size) < 10**15 else f"about 10^{len(str(abs(member.size))) - 1}"
+        sparse = member.issparse() or member.type == tarfile.GNUTYPE_SPARSE
+        reason = (
+            "is stored without its zeros, which is not read" if sparse else f"claims {size} bytes where {rest} are left"
+        )
+        self._note(f"{member.name!r} {reason}")
+        self._last = place
+
+    def note_gap(self, start: int, end: int) -> None:
+        """Add bytes that are no files, unless a header among them is noted."""
+        if self._last < start:
+            self._note(f"bytes {start} to {end} are no files")
+
+    def _note(self, text: str) -> None:
+        self._count += 1
+        if len(self._named) < self.NAMED:
+            self._named.append(text)
+
+    def __str__(self) -> str:
+        more = self._count - len(self._named)
+        named = self._named + ([f"and {more} more"] if more else [])
+        return f"damaged archive: {'; '.join(named)}" if named else ""
+
+
+def _sound_members(file: BinaryIO, size: int, damage: _Damage) -> Iterator[tuple[tarfile.TarInfo, int]]:
+    """Each member that is whole, and the place behind it; after a damaged one come those from the next header on.
+
+    No size that a header claims is believed before it is compared with the size of the file.
+    """
+
+    class Member(tarfile.TarInfo):
+        @classmethod
+        def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Member:
+            member, place = super().frombuf(buf, encoding, errors), file.tell()
+            rest = size - place
+            most = min(rest, MOST_EXTENSION) if member.type in EXTENSIONS else rest  # extensions are read into memory
+            if _has_data(member) and not (0 <= member.size <= most and member.type != tarfile.GNUTYPE_SPARSE):
+                damage.note_header(member, place - tarfile.BLOCKSIZE, rest)
+                raise tarfile.HeaderError("data that cannot be read")
+            return member
+
+    class Archive(tarfile.TarFile):
+        def next(self) -> tarfile.TarInfo | None:
+            while True:
+                try:
+                    return super().next()
+                except OSError:
+                    raise
+                except Exception:  # of a damaged header tarfile raises anything, such as RecursionError
+                    read = file.tell()
+                    self.offset = read if self.offset < read < size else self.offset + tarfile.BLOCKSIZE
+                    if self.offset >= size:
+                        return None
+
+    with Archive(fileobj=file, ignore_zeros=True, tarinfo=Member) as archive:
+        while (member := archive.next()) is not None:
+            rest = size - member.offset_data
+            if not _has_data(member) or (0 <= member.size <= rest and not member.issparse()):
+                yield member, archive.offset
+            else:  # an extension for this member said so
+                damage.note_header(member, member.offset, rest)
+                archive.offset = member.offset_data
+
+
+def _has_data(member: tarfile.TarInfo) -> bool:
+    """Whether the size of a header is that of data behind it."""
+    return member.isreg() or member.type in EXTENSIONS or member.type not in tarfile.SUPPORTED_TYPES
 
 
 def _begins_with_a_header(file: BinaryIO) -> bool:

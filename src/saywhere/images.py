@@ -157,6 +157,8 @@ def _read_member(path: Path, name: str) -> bytes | None:
         damage = archives.list_archive(path).damage
     except OSError as error:
         raise ImageError(f"{name}: cannot be read ({error.strerror})") from None
+    except MemoryError:
+        raise ImageError(f"{name}: needs more memory than there is") from None
     raise ImageError(f"{name}: {damage or 'is an archive, not an image'}")
 
 

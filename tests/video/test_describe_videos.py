@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from typer.testing import CliRunner, Result
-from video_clips import SquareModel, Timed, damage, moving, plate, write_clip
+from video_clips import TURNS, SquareModel, Timed, damage, moving, plate, set_matrix, write_clip
 
 import saywhere
 from saywhere import cli
@@ -122,6 +123,68 @@ def test_a_variable_rate_and_a_turned_camera(model):
     assert red["end"] >= 4.0
     np.testing.assert_allclose(red["boxes"], [[20, 10, 60, 50]] * 5, atol=3)
     np.testing.assert_allclose(blue["boxes"], [[140, 80, 180, 120]] * 5, atol=3)
+
+
+@pytest.mark.parametrize("turn", TURNS)
+def test_boxes_and_the_annotated_video_are_as_a_player_shows_it(model, turn):
+    matrix, back = TURNS[turn]
+    upright = plate(230, {"red": (20, 10), "blue": (140, 80)})
+    stored = upright if back is None else upright.transpose(back)
+    set_matrix(write_clip(Path("clip.mp4"), [Timed(n / 10, stored) for n in range(10)]), matrix)
+    assert describe("clip.mp4", "--every", "0.2s", "--out", "drawn").exit_code == 0
+    found = {row["phrase"]: row["boxes"][0] for row in rows("drawn/clip.tracks.jsonl") if "phrase" in row}
+    np.testing.assert_allclose(found["a red square"], [20, 10, 60, 50], atol=3)
+    np.testing.assert_allclose(found["a blue square"], [140, 80, 180, 120], atol=3)
+    drawn = frames("drawn/clip.mp4")[0.5]
+    assert drawn.shape == (128, 192, 3)
+    for x, y in ((40, 35), (160, 100), (100, 100), (170, 20)):
+        assert drawn[y, x].astype(int) == pytest.approx(upright.getpixel((x, y)), abs=25)
+    changed = np.abs(drawn.astype(int) - np.asarray(upright)).max(axis=2) > 80
+    assert (
+        changed[20:45, 20:22].mean() > 0.7 and changed[95:, :100].mean() < 0.01
+    )  # the left edge of the red square's box
+
+
+ODD = (
+    "10:22.mp4",
+    "file:plain.mp4",
+    "concat:plain.mp4|plain.mp4",
+    "-i.mp4",
+    "pipe:0.mp4",
+    "http:127.0.0.1:{port}?a.mp4",
+)
+"""Names that FFmpeg takes for protocols, and a command line for options."""
+
+
+def test_names_that_look_like_something_else_are_those_of_files(model):
+    """In a folder, by a pattern, in a list and on the command line; and results are written by them."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        names = [name.format(port=listener.getsockname()[1]) for name in ODD]
+        write_clip(Path("plain.mp4"), moving(0.5))
+        for name in names:
+            write_clip(Path("other.mp4"), [Timed(n / 10, plate(230, {"green": (20, 10)})) for n in range(5)]).rename(
+                name
+            )
+        Path("list.txt").write_text("".join(f"{name}\n" for name in names))
+        for number, words in enumerate((["@list.txt"], [f"./{name}" for name in names], ["--", *names])):
+            assert describe("--out", f"out{number}", *words).exit_code == 0
+            for name in names:
+                stem = f"out{number}/{name.removesuffix('.mp4')}"
+                assert spans(f"{stem}.tracks.jsonl") == [("a green square", 0, 0.5)]
+                assert len(frames(f"file:{stem}.mp4")) == 5 and "a green square" in Path(f"{stem}.vtt").read_text()
+        Path("plain.mp4").unlink()
+        folder = describe(".", "--every", "0.2s", "--json", "10:22.jsonl", "--out", "file:out")
+        assert folder.exit_code == 2 and "holds the tracks of one video alone" in folder.stderr
+        assert describe("*.mp4", "--out", "file:out").exit_code == 0
+        assert len(list(Path("file:out").iterdir())) == 3 * len(names)
+        os.mkdir("below")
+        assert describe("./10:22.mp4", "--out", "below/..", "--json", "http:a.jsonl").exit_code == 2
+        os.chdir("below")
+        assert describe("../10:22.mp4", "--out", ".", "--json", "10:22.jsonl").exit_code == 0
+        assert spans("10:22.jsonl") == [("a green square", 0, 0.5)] and len(frames("file:10:22.mp4")) == 5
+        with pytest.raises(BlockingIOError):
+            listener.accept()
 
 
 SECONDS = LOOKS_A_PART / 10 * 2.5

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import wave
 from fractions import Fraction
 from pathlib import Path
@@ -10,8 +12,9 @@ import av
 import numpy as np
 import photographs
 import pytest
+from av.stream import Disposition
 from PIL import Image
-from video_clips import Timed, damage, moving, write_clip
+from video_clips import TURNS, Timed, add_cover, damage, moving, set_matrix, write_clip
 
 from saywhere.video.reading import Damage, Frame, VideoError, VideoReader, fit, open_camera
 from saywhere.video.times import TICKS
@@ -52,6 +55,128 @@ def test_frames_are_upright(tmp_path, degrees):
     for x, y in ((8, 8), (40, 8), (8, 24), (40, 24)):
         expected = upright.getpixel((2 * x, 2 * y))
         assert image.pixels.getpixel((x, y)) == pytest.approx(expected, abs=25)
+
+
+@pytest.mark.parametrize("turn", TURNS)
+@pytest.mark.parametrize("scale", [1, 0.5])
+def test_frames_are_shown_as_the_display_matrix_says(tmp_path, turn, scale):
+    """All eight ways, mirrored ones too; a scale beside them changes nothing."""
+    matrix, back = TURNS[turn]
+    upright = photographs.quarters(96, 64)
+    stored = upright if back is None else upright.transpose(back)
+    clip = write_clip(tmp_path / "a.mp4", [Timed(n / 10, stored) for n in range(3)])
+    frames, _ = read(set_matrix(clip, tuple(scale * value for value in matrix)))
+    assert frames[0].size == (96, 64)
+    image = frames[0].image(48, "a frame").pixels
+    assert image.size == (48, 32)
+    for x, y in ((8, 8), (40, 8), (8, 24), (40, 24)):
+        assert image.getpixel((x, y)) == pytest.approx(upright.getpixel((2 * x, 2 * y)), abs=25)
+
+
+@pytest.mark.parametrize("matrix", [(0.7, 0.7, -0.7, 0.7), (0, 0, 0, 0), (1, 0.1, 0, 1)])
+def test_frames_with_a_slanted_matrix_are_left_as_they_are(tmp_path, matrix):
+    stored = photographs.quarters(96, 64)
+    clip = write_clip(tmp_path / "a.mp4", [Timed(n / 10, stored) for n in range(3)])
+    frames, _ = read(set_matrix(clip, matrix))
+    assert frames[0].pixels((96, 64)).getpixel((8, 8)) == pytest.approx(stored.getpixel((8, 8)), abs=25)
+
+
+def test_a_picture_of_a_cover_is_no_video(tmp_path):
+    cover = photographs.jpeg(Image.new("RGB", (640, 480), (250, 0, 0)))
+    clip = add_cover(write_clip(tmp_path / "a.mp4", moving(2)), cover)
+    with av.open(str(clip)) as file:
+        assert [stream.codec_context.name for stream in file.streams.video] == ["mjpeg", "h264"]
+    frames, _ = read(clip)
+    assert len(frames) == 20 and frames[0].size == (192, 128)
+    assert frames[0].pixels((192, 128)).getpixel((60, 120)) == pytest.approx((230,) * 3, abs=8)
+
+
+def test_the_best_of_several_videos_is_read(tmp_path):
+    """The one that is marked as default, then the one that FFmpeg finds best; in any order."""
+    sizes = [(64, 32), (192, 128), (128, 64)]
+    for marked in (1, 2):
+        with av.open(str(tmp_path / "a.mkv"), "w") as file:
+            streams = []
+            for number, size in enumerate(sizes):
+                stream = file.add_stream("libx264", rate=10)
+                stream.width, stream.height, stream.pix_fmt = *size, "yuv420p"
+                stream.disposition = Disposition.default if number == marked else Disposition(0)
+                streams.append(stream)
+            for _ in range(5):
+                for stream, size in zip(streams, sizes, strict=True):
+                    file.mux(stream.encode(av.VideoFrame.from_image(Image.new("RGB", size, (90, 90, 90)))))
+            for stream in streams:
+                file.mux(stream.encode())
+        frames, _ = read(tmp_path / "a.mkv")
+        assert (len(frames), frames[0].size) == (5, sizes[marked])
+
+
+def test_sound_with_a_cover_is_no_video(tmp_path):
+    with av.open(str(tmp_path / "a.m4v"), "w", "mp4") as file:
+        stream = file.add_stream("aac", rate=8000, layout="mono")
+        frame = av.AudioFrame.from_ndarray(np.zeros((1, 1024), np.float32), "fltp", "mono")
+        frame.sample_rate = 8000
+        file.mux(stream.encode(frame))
+        file.mux(stream.encode())
+    add_cover(tmp_path / "a.m4v", photographs.jpeg(photographs.quarters()))
+    with pytest.raises(VideoError, match=r"^a\.m4v: no video in this file but a picture of a cover$"):
+        read(tmp_path / "a.m4v")
+
+
+NAMES = ("10:22.mp4", "file:plain.mp4", "concat:plain.mp4|plain.mp4", "pipe:0", "-i.mp4", "data:a.mp4", "a%03d?.mp4")
+"""What FFmpeg takes for protocols, options and patterns."""
+
+
+@pytest.fixture
+def listener(monkeypatch):
+    """A server on this machine that must never be asked."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setblocking(False)
+        yield server.getsockname()[1]
+        with pytest.raises(BlockingIOError):
+            server.accept()
+
+
+@pytest.mark.parametrize("name", [*NAMES, "http:127.0.0.1:{port}?a.mp4", "tcp:127.0.0.1:{port}", "\udcff.mp4"])
+def test_a_name_is_that_of_a_file_whatever_it_looks_like(tmp_path, monkeypatch, listener, name):
+    monkeypatch.chdir(tmp_path)
+    name = name.format(port=listener)
+    plain = write_clip(Path("plain.mp4"), [Timed(n / 10, grey(40)) for n in range(2)])
+    write_clip(Path("other.mp4"), [Timed(n / 10, grey(200)) for n in range(3)]).rename(name)
+    for path in (Path(name), tmp_path / name):
+        frames, _ = read(path)
+        assert len(frames) == 3 and np.asarray(frames[0].pixels((64, 32))).mean() == pytest.approx(200, abs=4)
+    with open_camera(name) as reader:
+        assert sum(1 for _ in reader) == 3
+    Path(name).unlink()
+    with pytest.raises(VideoError, match="no such file"):
+        read(Path(name))
+    assert len(read(plain)[0]) == 2
+
+
+LISTS = {
+    "hls": "#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\n{place}\n#EXT-X-ENDLIST\n",
+    "concat": "ffconcat version 1.0\nfile {place}\n",
+    "sdp": "v=0\no=- 0 0 IN IP4 127.0.0.1\ns=a\nc=IN IP4 127.0.0.1\nt=0 0\nm=video {port} RTP/AVP 31\n",
+}
+
+
+@pytest.mark.parametrize("text", LISTS.values(), ids=LISTS)
+@pytest.mark.parametrize("place", ["plain.mp4", "http://127.0.0.1:{port}/a.ts", "file:plain.ts"])
+@pytest.mark.parametrize("name", ["list.mp4", "list.m3u8"])
+def test_a_file_that_names_others_is_no_video(tmp_path, monkeypatch, listener, text, place, name):
+    monkeypatch.chdir(tmp_path)
+    write_clip(Path("plain.mp4"), moving(1))
+    write_clip(Path("plain.ts"), moving(1))
+    Path(name).write_text(text.format(place=place.format(port=listener), port=listener))
+    with pytest.raises(VideoError, match="not a video that can be read|no video in this file"):
+        assert not read(Path(name))[0]
+
+
+def test_a_pipe_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "a.mp4")
+    with pytest.raises(VideoError, match="not a regular file"):
+        read(tmp_path / "a.mp4")
 
 
 def test_pixels_that_are_not_square_are_stretched(tmp_path):

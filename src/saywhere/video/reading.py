@@ -4,23 +4,40 @@ from __future__ import annotations
 
 import itertools
 import os
+import stat
+import struct
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import av
 from av.error import FFmpegError
+from av.stream import Disposition
 from PIL import Image
 
 from saywhere.errors import UserError
 from saywhere.images import LoadedImage
 from saywhere.video.times import TICKS, to_seconds
 
-_TURNS = {90: Image.Transpose.ROTATE_90, 180: Image.Transpose.ROTATE_180, 270: Image.Transpose.ROTATE_270}
-"""What shows a frame upright, by the degrees that its file says (counterclockwise)."""
+_UPRIGHT = {
+    (False, -1, 1): Image.Transpose.FLIP_LEFT_RIGHT,
+    (False, -1, -1): Image.Transpose.ROTATE_180,
+    (False, 1, -1): Image.Transpose.FLIP_TOP_BOTTOM,
+    (True, 1, 1): Image.Transpose.TRANSPOSE,
+    (True, -1, 1): Image.Transpose.ROTATE_270,
+    (True, -1, -1): Image.Transpose.TRANSVERSE,
+    (True, 1, -1): Image.Transpose.ROTATE_90,
+}
+"""What shows a frame upright: whether its sides change places, and the directions in which x and y then grow."""
+_LYING = (
+    Image.Transpose.TRANSPOSE,
+    Image.Transpose.ROTATE_270,
+    Image.Transpose.TRANSVERSE,
+    Image.Transpose.ROTATE_90,
+)
 
 FAILURES = 20
 """A file that cannot be read so many times in a row is given up."""
@@ -67,7 +84,7 @@ class Frame:
     duration: int
     size: tuple[int, int]
     _decoded: Any
-    _turn: int
+    _turn: Image.Transpose | None
 
     @property
     def time(self) -> float:
@@ -76,10 +93,10 @@ class Frame:
 
     def pixels(self, size: tuple[int, int]) -> Image.Image:
         """Return the upright RGB image in this width and height."""
-        stored = size[::-1] if self._turn in (90, 270) else size
+        stored = size[::-1] if self._turn in _LYING else size
         kind = "AREA" if stored[0] < self._decoded.width else "BILINEAR"  # the mean is slow where nothing is averaged
         image = self._decoded.to_image(width=stored[0], height=stored[1], interpolation=kind)
-        return image.transpose(_TURNS[self._turn]) if self._turn else image
+        return image if self._turn is None else image.transpose(self._turn)
 
     def image(self, long_side: int, name: str) -> LoadedImage:
         """Return the image for a model that needs ``long_side`` pixels."""
@@ -96,11 +113,12 @@ def fit(size: tuple[int, int], long_side: int, multiple: int = 1) -> tuple[int, 
 class VideoReader:
     """Yield the frames of a video file in the order in which they are shown.
 
-    Rotation and pixels that are not square are applied. Frames without a time, or not later than the one before, are
+    Rotation, mirroring and pixels that are not square are applied. Of several videos in a file the one that FFmpeg
+    finds best is read; the picture of a cover is none. Frames without a time, or not later than the one before, are
     given the next time or left out. What cannot be decoded is noted in :attr:`damage`, and reading goes on.
 
     Args:
-        path: the file, or the device of a camera.
+        path: the file, whatever it is called: nothing but this file is read; or the device of a camera.
         name: for messages.
         format: of the input, where it cannot be found out: that of cameras.
         start: yield the frames from this tick on.
@@ -124,14 +142,21 @@ class VideoReader:
         self.duration = None if duration is None or format is not None else duration / av.time_base
 
     def _open(self) -> None:
+        self._file = None
         try:
-            self._container = av.open(self.path, format=self.format, metadata_errors="replace")
+            if self.format is None:  # by its name FFmpeg would take 10:22.mp4 for a protocol, and http:a.mp4 for a site
+                self._file = _open_regular(self.path)
+            source, options = self._file or self.path, {} if self._file is None else {"protocol_whitelist": "none"}
+            self._container = av.open(source, "r", format=self.format, options=options, metadata_errors="replace")
         except (FFmpegError, OSError, ValueError) as error:
-            raise VideoError(f"{self.name}: {_reason(error)}") from error
-        if not self._container.streams.video:
-            self._container.close()
-            raise VideoError(f"{self.name}: no video in this file")
-        self._stream = self._container.streams.video[0]
+            self._close_file()
+            raise VideoError(f"{self.name}: {_reason(error, self._file is not None)}") from error
+        stream = _video(self._container)
+        if stream is None:
+            covered = " but a picture of a cover" if self._container.streams.video else ""
+            self.close()
+            raise VideoError(f"{self.name}: no video in this file{covered}")
+        self._stream = stream
         self._stream.thread_type = "SLICE"  # threads of whole frames tell of damage late, by as many frames
         begin = self._container.start_time
         live = self.format is not None
@@ -140,6 +165,11 @@ class VideoReader:
     def close(self) -> None:
         """Close the file."""
         self._container.close()
+        self._close_file()
+
+    def _close_file(self) -> None:
+        if self._file is not None:
+            self._file.close()
 
     def __enter__(self) -> VideoReader:
         return self
@@ -172,7 +202,7 @@ class VideoReader:
         seconds = float(self._zero or 0) + self.start / TICKS - MARGIN
         try:
             self._container.seek(int(seconds * av.time_base), backward=True)
-        except FFmpegError:
+        except (FFmpegError, OSError):
             return False
         return True
 
@@ -216,7 +246,7 @@ class VideoReader:
         while failures < FAILURES:
             try:
                 packet = next(packets, None)
-            except FFmpegError:
+            except (FFmpegError, OSError):
                 failures += 1
                 self._noted.append(self._last + 1)
                 packets = self._container.demux(self._stream)
@@ -233,13 +263,46 @@ class VideoReader:
             yield from frames
 
     def _frame(self, decoded: Any, ticks: int) -> Frame:
-        turn = decoded.rotation % 360 if decoded.rotation % 90 == 0 else 0
+        turn = _turn(decoded)
         if self._size is None:
             ratio = self._stream.sample_aspect_ratio or 1
             width, height = max(1, round(decoded.width * ratio)), int(decoded.height)
-            self._size = (height, width) if turn in (90, 270) else (width, height)
+            self._size = (height, width) if turn in _LYING else (width, height)
         length = decoded.duration * decoded.time_base if decoded.duration and decoded.time_base else 0
         return Frame(ticks, round(length * TICKS), self._size, decoded, turn)
+
+
+def _open_regular(path: str) -> BinaryIO:
+    """Open a file; a pipe would wait for ever to be written to."""
+    if not stat.S_ISREG(os.stat(path).st_mode) and not os.path.isdir(path):
+        raise ValueError("not a regular file")
+    return open(path, "rb")
+
+
+def _video(container: Any) -> Any:
+    """The video stream that FFmpeg takes for the best one, or None; a picture of a cover is none."""
+    best = container.streams.best("video")
+    if best is None or not _is_cover(best):
+        return best
+    videos = [stream for stream in container.streams.video if not _is_cover(stream)]
+    return max(videos, key=lambda stream: (Disposition.default in stream.disposition, stream.width), default=None)
+
+
+def _is_cover(stream: Any) -> bool:
+    return Disposition.attached_pic in stream.disposition
+
+
+def _turn(decoded: Any) -> Image.Transpose | None:
+    """What shows a decoded frame upright, by the matrix that its file has for that; None if it has a slanted one."""
+    matrix = decoded.side_data.get("DISPLAYMATRIX")
+    if matrix is None:
+        return None
+    a, b, _, c, d = struct.unpack("5i", bytes(matrix)[:20])  # a point (x, y) is shown at (a x + c y, b x + d y)
+    lies = abs(b) + abs(c) > abs(a) + abs(d)
+    to_x, to_y, slant = (c, b, (a, d)) if lies else (a, d, (b, c))
+    if max(map(abs, slant)) >= 0.01 * min(abs(to_x), abs(to_y)):
+        return None
+    return _UPRIGHT.get((lies, 1 if to_x > 0 else -1, 1 if to_y > 0 else -1))
 
 
 def open_camera(device: str) -> VideoReader:
@@ -263,11 +326,11 @@ def open_camera(device: str) -> VideoReader:
     return VideoReader(path, name, format="video4linux2")
 
 
-def _reason(error: Exception) -> str:
-    if isinstance(error, FileNotFoundError):
+def _reason(error: Exception, opened: bool) -> str:
+    if isinstance(error, FileNotFoundError) and not opened:
         return "no such file"
-    if isinstance(error, PermissionError):
+    if isinstance(error, PermissionError) and not opened:
         return "no permission to read it"
-    if isinstance(error, IsADirectoryError):
+    if isinstance(error, IsADirectoryError) and not opened:
         return "is a folder"
     return f"not a video that can be read ({getattr(error, 'strerror', None) or error})"

@@ -81,10 +81,10 @@ class DrawnVideo:
             self._join(whole)
 
     def _join(self, path: Path) -> None:
-        with av.open(str(path), "w", "mp4", options={"movflags": "faststart"}) as file:
+        with av.open(_url(path), "w", "mp4", options={"movflags": "faststart"}) as file:
             stream: Any = None
             for number in range(self.parts):
-                with av.open(str(self._folder / f"{number:05}.nut"), format="nut") as part:
+                with av.open(_url(self._folder / f"{number:05}.nut"), format="nut") as part:
                     if stream is None:
                         stream = file.add_stream_from_template(part.streams.video[0])
                         stream.time_base = BASE
@@ -92,6 +92,11 @@ class DrawnVideo:
                         if packet.dts is not None:
                             packet.stream = stream
                             file.mux(packet)
+
+
+def _url(path: Path) -> str:
+    """How FFmpeg is told to write this file: a name such as ``10:22.mp4`` would be one of a protocol."""
+    return f"file:{os.path.abspath(path)}"
 
 
 @contextlib.contextmanager
@@ -113,7 +118,7 @@ class _Part:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path, self._unfinished = path, part_of(path)
         with _named(self._path):
-            self._file = av.open(str(self._unfinished), "w", "nut")
+            self._file = av.open(_url(self._unfinished), "w", "nut")
             codec = "libx264" if "libx264" in av.codecs_available else "mpeg4"
             self._stream: Any = self._file.add_stream(codec, rate=30, options=_OPTIONS.get(codec, {}))
             self._stream.width, self._stream.height = size

@@ -15,6 +15,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "saywhere"
@@ -287,3 +288,31 @@ def test_the_lock_has_every_dependency_with_hashes_and_no_address() -> None:
     rebuilt = "".join(f"{name}=={version} \\\n{hashes}" for name, version, hashes in entries)
     assert rebuilt == lock, "the lock has lines that are neither a version nor a hash"
     assert wanted <= {canonical(name) for name, _, _ in entries}, "run: make lock"
+
+
+def test_what_is_installed_is_known_by_its_hash() -> None:
+    # A wheel of this checkout has no hash that could be known before it is built; what builds it has.
+    own = re.compile(r"--no-deps \S*/\*\.whl$|--no-deps --no-build-isolation --editable \.$")
+    files = [ROOT / "Makefile", ROOT / "Dockerfile", ROOT / ".ci" / "run", *(ROOT / ".github").rglob("*.yml")]
+    unknown: list[str] = []
+    for path in files:
+        text = path.read_text(encoding="utf-8").replace("\\\n", " ")
+        text = re.sub(r"\$\((LOCKED\w*)\)", lambda name: re.findall(rf"^{name[1]} = (.*)$", text, re.MULTILINE)[0], text)
+        lines = re.split(r"\n|&&", "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#")))
+        installs = [line.strip() for line in lines if re.search(r"\b(pip|uv) +(install|build|sync)\b|-m build\b", line)]
+        unknown += [f"{path.name}: {line}" for line in installs if "--require-hashes" not in line and not own.search(line)]
+    # The release is tried as a user gets it: with the newest versions that it allows.
+    assert unknown == ["release.yml: empty/bin/pip install dist/*.${{ matrix.package }}"]
+
+
+def test_workflows_may_only_read_and_name_their_actions_by_commit() -> None:
+    workflows = sorted((ROOT / ".github" / "workflows").iterdir())
+    assert workflows
+    for path in workflows:
+        text = path.read_text(encoding="utf-8")
+        workflow = yaml.safe_load(text)
+        assert workflow["permissions"] == {"contents": "read"}
+        assert all("permissions" not in job for job in workflow["jobs"].values())
+        used = [step["uses"] for job in workflow["jobs"].values() for step in job["steps"] if "uses" in step]
+        assert used and [name for name in used if not re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", name)] == []
+        assert len(re.findall(r"uses: \S+@\S+ # v\d+\.\d+\.\d+$", text, re.MULTILINE)) == len(used)

@@ -127,12 +127,6 @@ class Captioner(nn.Module):
             generator: of the sentences that are sampled for a reward; dropout follows torch's own seed.
         """
         images = [ImageMaps(self.trunk, m, t.width, t.height) for m, t in zip(features, targets, strict=True)]
-        return self.learn(images, targets, generator)
-
-    def learn(
-        self, images: Sequence[ImageMaps], targets: Sequence[CaptionTarget], generator: torch.Generator | None = None
-    ) -> CaptionOutput | SampledOutput:
-        """Return one training step's outputs for images whose maps are there, as :meth:`forward`."""
         if self.config.reward != "none":
             return self._sampled(images, targets, generator)
         return self._supervised(images, targets)

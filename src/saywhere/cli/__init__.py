@@ -28,7 +28,6 @@ PANELS = {
     "How the bundled model and the tables of the papers were made": (
         "train-classes",
         "train-chunker",
-        "train-neighbours",
         "train-ngrams",
         "calibrate-nouns",
         "calibrate-similarity",

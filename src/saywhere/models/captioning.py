@@ -10,13 +10,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from saywhere.box_coding import BoxCoder
-from saywhere.engines.engine import BoundImages, Captioner, Decoder
+from saywhere.engines.engine import BoundImages, Captioner
 from saywhere.errors import UserError
 from saywhere.models.choice import Correct, Judge, choose
 from saywhere.models.decoding import decode, search
 from saywhere.models.detection import propose_boxes
 from saywhere.models.encoding import Encoding
-from saywhere.models.guidance import guided
 from saywhere.regions import Regions
 from saywhere.text import pad, tokenize
 
@@ -88,7 +87,7 @@ def caption(
         UserError: ``beam_size`` is below 1, or wrong ``boxes``.
     """
     bound = bind(captioner, encodings, boxes)
-    found = search(_guided(captioner, bound), bound.embeddings, captioner.config.decoding, beam_size)
+    found = search(bound.decoder, bound.embeddings, captioner.config.decoding, beam_size)
     decoded = found.best(choose(captioner, bound.embeddings, found, judges))
     texts = [captioner.vocabulary.decode(row) for row in decoded.token_ids.tolist()]
     if correct is not None:
@@ -160,15 +159,6 @@ def bind(captioner: Captioner, encodings: Sequence[Encoding], boxes: Sequence[Ar
     elif config.attend_to == "proposals":
         given = [propose_boxes(e, config.proposals, BoxCoder())[0] for e in encodings]
     return captioner.bind_images([e.maps for e in encodings], given)
-
-
-def _guided(captioner: Captioner, bound: BoundImages) -> Decoder:
-    """The decoder of images, with what people said of similar ones if that is to be asked."""
-    settings, neighbours = captioner.config.neighbours, captioner.neighbours
-    if neighbours is None or not len(bound.embeddings):
-        return bound.decoder
-    size = len(captioner.vocabulary)
-    return guided(bound.decoder, neighbours, bound.embeddings, size, settings.nearest, settings.weight)
 
 
 def _plain(encoding: Encoding, text: str) -> Caption:

@@ -17,7 +17,6 @@ from saywhere.configs.captioner import CaptionerConfig
 from saywhere.images import Preprocess
 from saywhere.models.decoding import decode
 from saywhere.networks.captioner.loss import CaptionOutput, CaptionTarget
-from saywhere.networks.captioner.neighbours import Neighbours
 from saywhere.networks.captioner.ngrams import Ngrams
 from saywhere.networks.captioner.regions import ImageRegions, extract_regions, normalised
 from saywhere.networks.captioner.reward import SampledOutput
@@ -94,9 +93,7 @@ class Captioner(nn.Module):
             stride = config.trunk.strides[-1] if config.head else max(config.levels)
             self.transformer = SpatialTransformer(config.region_size, stride, config.grid, zoom=config.zoom)
         self.decoder = self._build_decoder()
-        size, neighbours, ngrams = self.feature_size, config.neighbours, config.ngrams
-        self.neighbours = Neighbours(size, neighbours) if neighbours.sentences else None
-        self.ngrams = Ngrams(size, ngrams) if ngrams.count else None
+        self.ngrams = Ngrams(self.feature_size, config.ngrams) if config.ngrams.count else None
 
     def _build_decoder(self) -> PlainDecoder | AttentionDecoder:
         config = self.config

@@ -34,19 +34,18 @@ class NgramsConfig(Config):
         size: dimensions of which their probabilities are made.
         weight: in use, of the agreement of a sentence with them (:mod:`saywhere.engines.arrays.ngrams`) in the choice
             among the hypotheses of the beam; 0 asks none.
-        consensus: in use, beside it, of the agreement with the other hypotheses.
     """
+
+    GONE: ClassVar = ("consensus",)
 
     count: int = 0
     words: int = 0
     size: int = 64
-    weight: float = 1.4
-    consensus: float = 0.3
+    weight: float = 1.1
 
     def __post_init__(self) -> None:
         self.require_at_least(0, "count")
-        for name in ("weight", "consensus"):
-            self.require(0 <= getattr(self, name) <= HEAVIEST, name, f"between 0 and {HEAVIEST}")
+        self.require(0 <= self.weight <= HEAVIEST, "weight", f"between 0 and {HEAVIEST}")
         self.require_at_least(self.count, "words")
         self.require_at_least(1, "size")
 

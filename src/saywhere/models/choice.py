@@ -18,7 +18,7 @@ from saywhere.models.decoding import Hypotheses
 from saywhere.models.encoding import Encoding
 from saywhere.text import END, PAD
 
-JUDGED = 7
+JUDGED = 10
 """Hypotheses that the aligner compares: with more a caption takes longer, and is hardly better."""
 
 Ask = Callable[[Sequence[Sequence[str]]], Sequence[np.ndarray]]
@@ -46,8 +46,8 @@ class Judge:
 def choose(captioner: Captioner, embeddings: np.ndarray, found: Hypotheses, judges: Sequence[Judge]) -> np.ndarray:
     """Return the ranks ``(N, B)`` of hypotheses with what speaks for them beside their probability.
 
-    A captioner knows which sentence is usual. If it has n-grams, what people would say of the image, and what the
-    hypotheses have in common, has a say, too. Then the judges have, one after the other.
+    A captioner knows which sentence is usual. If it has n-grams, what people would say of the image has a say, too. Then
+    the judges have, one after the other.
 
     Args:
         captioner: whose hypotheses they are.
@@ -115,8 +115,6 @@ def similarities(aligner: Aligner, encodings: Sequence[Encoding], texts: Sequenc
 
 
 def _agreement(ngrams: Ngrams, config: NgramsConfig, embeddings: np.ndarray, found: Hypotheses) -> np.ndarray:
-    """Return what people would say of images, and what the other hypotheses say, for each hypothesis ``(N, B)``."""
+    """Return what people would say of images for each hypothesis ``(N, B)``."""
     sentences = [ngrams.weigh([row[(row != END) & (row != PAD)].tolist() for row in rows]) for rows in found.token_ids]
-    agreement = np.stack(ngrams.agreement(embeddings, sentences))
-    consensus = np.stack([own.consensus() for own in sentences])
-    return np.float32(config.weight) * agreement + np.float32(config.consensus) * consensus
+    return np.float32(config.weight) * np.stack(ngrams.agreement(embeddings, sentences))

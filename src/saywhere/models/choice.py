@@ -46,8 +46,8 @@ class Judge:
 def choose(captioner: Captioner, embeddings: np.ndarray, found: Hypotheses, judges: Sequence[Judge]) -> np.ndarray:
     """Return the ranks ``(N, B)`` of hypotheses with what speaks for them beside their probability.
 
-    A captioner knows which sentence is usual. If it has n-grams, what people would say of the image has a say, too. Then
-    the judges have, one after the other.
+    A captioner knows which sentence is usual. If it has n-grams, what people would say of the image has a say, too.
+    Then the judges have, one after the other.
 
     Args:
         captioner: whose hypotheses they are.

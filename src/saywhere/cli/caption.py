@@ -26,7 +26,7 @@ from saywhere.cli.options import (
 from saywhere.cli.progress import keep_each, printable, skip_notes
 
 if TYPE_CHECKING:
-    from saywhere import Caption, Model
+    from saywhere import Caption
     from saywhere.images import LoadedImage
     from saywhere.inference import ImageResult, ResultsFile, Source
 

@@ -63,6 +63,8 @@ def test_what_is_needed_of_the_trunk() -> None:
         ({"attend_to": "proposals", "proposals": {"nms_iou": 0}}, "proposals.nms_iou is 0.0, but must be above 0"),
         ({"attend_to": "proposals", "proposals": {"post_nms_top_n": 0}}, "proposals.post_nms_top_n is 0"),
         ({"hiden_size": 3}, "did you mean hidden_size"),
+        ({"ngrams": {"consensus": 0.3}}, r"unknown key ngrams\.consensus; it is no longer an option: remove it"),
+        ({"neighbours": {"sentences": 0}}, "unknown key neighbours; it is no longer an option: remove it"),
     ],
 )
 def test_what_does_not_fit_is_refused(options: dict[str, Any], message: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 from operator import attrgetter
-from typing import Any, Self, get_args
+from typing import Any, ClassVar, Self, get_args
 
 from saywhere import options as user_options
 from saywhere.errors import UserError
@@ -13,7 +13,12 @@ from saywhere.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Options of a network or of a part of one; :meth:`from_dict` makes them and refuses unknown keys."""
+    """Options of a network or of a part of one; :meth:`from_dict` makes them and refuses unknown keys.
+
+    Keys that earlier versions had are named in ``GONE`` of a subclass: the message then says to remove them.
+    """
+
+    GONE: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     def from_dict(cls, options: Mapping[str, Any], prefix: str = "") -> Self:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 from saywhere.configs.base import Config
 from saywhere.configs.parts import DecodingConfig, ProposalConfig, SystemConfig
@@ -25,36 +25,6 @@ HEAVIEST = 1000.0
 
 
 @dataclass(frozen=True)
-class NeighboursConfig(Config):
-    """Options of the sentences of similar images, which help to caption (:mod:`saywhere.models.guidance`).
-
-    Attributes:
-        sentences: so many are stored with the weights; 0 are none. ``saywhere train-neighbours`` chooses them.
-        words: of all of them together.
-        size: dimensions in which images and sentences are compared.
-        nearest: sentences of an image that have a say.
-        weight: in use, of what they say beside the decoder's log-probability of a word; 0 asks none.
-    """
-
-    sentences: int = 0
-    words: int = 0
-    size: int = 48
-    nearest: int = 20
-    weight: float = 0.3
-
-    def __post_init__(self) -> None:
-        self.require_at_least(0, "sentences")
-        self.require(0 <= self.weight <= HEAVIEST, "weight", f"between 0 and {HEAVIEST}")
-        self.require_at_least(self.sentences, "words")
-        self.require_at_least(1, "size", "nearest")
-
-    @property
-    def asked(self) -> bool:
-        """Whether there are sentences, and they have a say."""
-        return self.sentences > 0 and self.weight > 0
-
-
-@dataclass(frozen=True)
 class NgramsConfig(Config):
     """Options of what people would say of an image, n-gram by n-gram, which helps to choose a caption.
 
@@ -64,19 +34,18 @@ class NgramsConfig(Config):
         size: dimensions of which their probabilities are made.
         weight: in use, of the agreement of a sentence with them (:mod:`saywhere.engines.arrays.ngrams`) in the choice
             among the hypotheses of the beam; 0 asks none.
-        consensus: in use, beside it, of the agreement with the other hypotheses.
     """
+
+    GONE: ClassVar = ("consensus",)
 
     count: int = 0
     words: int = 0
     size: int = 64
-    weight: float = 1.4
-    consensus: float = 0.3
+    weight: float = 1.1
 
     def __post_init__(self) -> None:
         self.require_at_least(0, "count")
-        for name in ("weight", "consensus"):
-            self.require(0 <= getattr(self, name) <= HEAVIEST, name, f"between 0 and {HEAVIEST}")
+        self.require(0 <= self.weight <= HEAVIEST, "weight", f"between 0 and {HEAVIEST}")
         self.require_at_least(self.count, "words")
         self.require_at_least(1, "size")
 
@@ -128,9 +97,10 @@ class CaptionerConfig(SystemConfig):
             names, see :func:`saywhere.models.caption_nouns.support`; where ``nouns`` are looked at.
         nouns: in use, a noun of a sentence that no region of the image shows gives way to what one does show, see
             :mod:`saywhere.models.caption_nouns`; for a model with the parts ``densecap`` and ``classes``.
-        neighbours: sentences of similar images, which make the words that they have in common likelier.
         ngrams: what people would say of the image, which has a say in the same choice.
     """
+
+    GONE: ClassVar = ("neighbours",)
 
     proposals: ProposalConfig = PROPOSALS
     decoding: DecodingConfig = DECODING
@@ -160,7 +130,6 @@ class CaptionerConfig(SystemConfig):
     similarity_weight: float = 0.0
     seen_weight: float = 0.0
     nouns: bool = True
-    neighbours: NeighboursConfig = NeighboursConfig()
     ngrams: NgramsConfig = NgramsConfig()
 
     def __post_init__(self) -> None:
@@ -180,7 +149,6 @@ class CaptionerConfig(SystemConfig):
         self.require(not (attends and boxes), "describe_boxes", "false with the decoder attention")
         self.require(boxes or not self.context, "context", "false without describe_boxes, which it is about")
         self.require(self.reward == "none" or not boxes, "reward", "none with describe_boxes")
-        self.require(not (boxes and self.neighbours.sentences), "neighbours.sentences", "0 with describe_boxes")
         self.require(not (boxes and self.ngrams.count), "ngrams.count", "0 with describe_boxes")
         if self.uses_proposals:
             self.require_proposals()

@@ -98,7 +98,7 @@ class TrainingConfig:
         clip: largest norm of the gradient, or None.
         clip_by: ``norm``, or ``value``: ``clip`` bounds each element of the gradient.
         average: epochs after which the mean of the weights is validated and kept, in the place of the last one's alone
-            (:class:`saywhere.training.averaging.AverageWeights`).
+            (:class:`saywhere.training.callbacks.AverageWeights`).
         precision: ``32``, ``bf16-mixed`` or ``16-mixed``.
         devices: how many of the ``accelerator`` devices; more than one trains data-parallel.
         accelerator: ``auto``, ``cpu``, ``gpu`` or another name that Lightning knows.

@@ -15,7 +15,7 @@ from saywhere.errors import UserError
     ("options", "message"),
     [
         ({"trunk": {"long_sid": 100}}, "unknown key trunk.long_sid; did you mean trunk.long_side"),
-        ({"trunk": {"long_side": 0}}, "trunk.long_side is 0, but must be at least 1"),
+        ({"trunk": {"long_side": 0}}, "trunk.long_side is 0, but must be between 1 and 8192"),
         ({"trunk": {"multiple": 0}}, "trunk.multiple is 0"),
         ({"trunk": {"strides": [32, 16, 8]}}, r"trunk.strides is \(32, 16, 8\), but must be one or more, ascending"),
         ({"trunk": {"strides": []}}, "trunk.strides is"),

@@ -30,10 +30,12 @@ def convert_results(
 ) -> None:
     """Convert results to or from COCO, Label Studio, CVAT, FiftyOne, YOLO, Pascal VOC and CSV.
 
-    Where a format has classes, they are the nouns of the phrases.
+    Where a format has classes, they are the nouns of the phrases. Exit code 0 if all went well, 1 if something was left
+    out because it is broken or no upright box, 2 if the command is wrong.
     """
     from saywhere.errors import UserError
     from saywhere.formats.registry import FORMATS
+    from saywhere.report import Report
 
     old, new = FORMATS[source.value], FORMATS[to.value]
     if old.read is None:
@@ -43,11 +45,11 @@ def convert_results(
     if path.is_dir() != old.folder:
         raise UserError(f"{path}: the format {source.value} is a {'folder' if old.folder else 'file'}, and this is not")
     new.require_new(out)
-    count = 0
+    count, report = 0, Report()
 
     def kept() -> Iterator[Regions]:
         nonlocal count
-        for regions in old.read(path, images) if old.read is not None else ():
+        for regions in old.read(path, images, report) if old.read is not None else ():
             if threshold is not None:
                 if regions.scores is None and len(regions):
                     raise UserError(f"{regions.image}: its regions have no scores, so --threshold cannot choose")
@@ -55,5 +57,9 @@ def convert_results(
             count += 1
             yield regions if regions.image is not None else replace(regions, image=f"image{count}")
 
-    new.write_whole(out, kept())
+    new.write_whole(out, kept(), report)
     typer.echo(f"written: {out}, {count} images")
+    for line in report.lines():
+        typer.echo(line, err=True)
+    if not report.ok:
+        raise typer.Exit(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -348,6 +349,13 @@ def test_names_in_yolo_are_yaml(names: str, classes: list[str], tmp_path: Path, 
 def test_names_in_yolo_that_are_refused(names: str, message: str, tmp_path: Path, images: Path) -> None:
     by_yolo(tmp_path, [GOOD], names)
     with pytest.raises(UserError, match=message):
+        read("yolo", tmp_path, images)
+
+
+def test_yolo_without_pyyaml_names_the_extra(tmp_path: Path, images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    by_yolo(tmp_path, [GOOD])
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    with pytest.raises(UserError, match=r"needs PyYAML: pip install 'saywhere\[yolo\]'$"):
         read("yolo", tmp_path, images)
 
 

@@ -26,6 +26,8 @@ PACKAGE = ROOT / "src" / "saywhere"
 FLOORS = (
     ("errors",),
     ("files",),
+    ("syntax",),
+    ("report",),
     ("options",),
     ("boxes",),
     ("box_coding",),

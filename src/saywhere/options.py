@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
-import json
 import math
 import numbers
 import types
@@ -14,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 from saywhere.errors import UserError
+from saywhere.syntax import parse_json
 
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ def assignments(pairs: Sequence[str]) -> dict[str, Any]:
         if not (name and equals):
             raise UserError(f"{pair!r} is not OPTION=VALUE, for example decoding.beam_size=3")
         try:
-            values[name] = json.loads(text)
+            values[name] = parse_json(text)
         except ValueError:
             values[name] = text
     return values

@@ -169,8 +169,9 @@ def _describe_for(format: ResultFormat, sources: list[Source], task: _Task, json
     from saywhere.formats.densecap import LONG_SIDE, write_results
     from saywhere.formats.registry import FORMATS
     from saywhere.inference import Outputs, ResultsFile, ensure_same_settings, out_path
+    from saywhere.report import Report
 
-    new, original = FORMATS[format.value], format is ResultFormat.densecap
+    new, original, report = FORMATS[format.value], format is ResultFormat.densecap, Report()
     place = out / new.name
     if not original:
         new.require_new(place)
@@ -187,8 +188,10 @@ def _describe_for(format: ResultFormat, sources: list[Source], task: _Task, json
             named = ((out_path(Path(), source).as_posix(), outputs.regions(source)) for source in kept)
             write_results(place, named, options)
         else:
-            left_out = new.write_whole(place, (outputs.regions(source) for source in kept))
+            left_out = new.write_whole(place, (outputs.regions(source) for source in kept), report)
             run.skipped.update(dict.fromkeys(left_out, TOO_LONG))
+    for line in report.lines():
+        typer.echo(line, err=True)
     run.report(place)
 
 

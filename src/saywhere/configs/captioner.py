@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
 from saywhere.configs.base import Config
-from saywhere.configs.parts import DecodingConfig, ProposalConfig, SystemConfig
+from saywhere.configs.parts import LARGEST_GRID, MOST_SENTENCES, DecodingConfig, ProposalConfig, SystemConfig
 
 DecoderKind = Literal["rnn", "lstm", "gru", "attention"]
 AttendTo = Literal["whole", "grid", "proposals", "transformer"]
@@ -22,6 +22,8 @@ DECODING = DecodingConfig(max_words=16, beam_size=3, length_penalty=0.7)
 
 HEAVIEST = 1000.0
 """A weight that leaves nothing to the decoder."""
+MOST_STORED = 100_000_000
+"""Sentences, n-grams or words that are stored with the weights, at most."""
 
 
 @dataclass(frozen=True)
@@ -44,10 +46,10 @@ class NgramsConfig(Config):
     weight: float = 1.1
 
     def __post_init__(self) -> None:
-        self.require_at_least(0, "count")
+        self.require_between(0, MOST_STORED, "count")
         self.require(0 <= self.weight <= HEAVIEST, "weight", f"between 0 and {HEAVIEST}")
-        self.require_at_least(self.count, "words")
-        self.require_at_least(1, "size")
+        self.require_between(self.count, MOST_STORED, "words")
+        self.require_features("size")
 
     @property
     def asked(self) -> bool:
@@ -134,14 +136,17 @@ class CaptionerConfig(SystemConfig):
 
     def __post_init__(self) -> None:
         self.require_levels(self.levels, self.head)
-        self.require_at_least(1, "grid", "region_size", "word_size", "hidden_size", "sentences")
+        self.require_between(1, LARGEST_GRID, "grid")
+        self.require_features("region_size", "word_size", "hidden_size")
+        self.require_between(1, MOST_SENTENCES, "sentences")
         self.require_below_one("dropout", "region_dropout", "smoothing")
         self.require_choice((("decoder", DecoderKind), ("attend_to", AttendTo), ("feedback", Feedback)))
         self.require_choice((("pooling", RegionPooling), ("reward", Reward)))
         self.require(set(self.terms) <= set(TERMS), "terms", f"some of {', '.join(TERMS)}")
         self.require(self.zoom > 0, "zoom", "above 0")
         self.require_at_least(0, "word_weight", "invented_weight", "similarity_weight", "seen_weight")
-        self.require(self.num_samples >= 2, "num_samples", "at least 2, to be compared")
+        wanted = f"at least 2, to be compared, and at most {MOST_SENTENCES}"
+        self.require(2 <= self.num_samples <= MOST_SENTENCES, "num_samples", wanted)
         attends = self.decoder == "attention"
         wanted = "whole, but for the decoder attention, which needs more"
         self.require(attends == (self.attend_to != "whole"), "attend_to", wanted)

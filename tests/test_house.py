@@ -30,6 +30,7 @@ FLOORS = (
     ("parses",),
     ("drawing",),
     ("archives",),
+    ("pixels",),
     ("images",),
     ("regions",),
     ("configs",),

@@ -36,6 +36,7 @@ FLOORS = (
     ("parses",),
     ("drawing",),
     ("archives",),
+    ("pixels",),
     ("images",),
     ("regions",),
     ("configs",),

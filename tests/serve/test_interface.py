@@ -92,6 +92,16 @@ def test_an_image_is_shown_upright(client: TestClient) -> None:
     assert (found["width"], found["height"]) == (60, 120)
 
 
+def test_a_jpeg_2000_that_would_stop_all_threads_is_refused(client: TestClient) -> None:
+    """Most are stored at smaller sizes as well, and one of these is decoded."""
+    for resolutions, status in ((6, 200), (1, 415)):
+        stream = io.BytesIO()
+        Image.new("RGB", (2000, 1500), (200, 90, 30)).save(stream, "JPEG2000", num_resolutions=resolutions)
+        answer = client.post("/v1/describe?top=1", content=stream.getvalue())
+        assert answer.status_code == status
+    assert "a JPEG 2000 of 2000 x 1500 takes too long" in error(answer)
+
+
 @pytest.fixture
 def runs(model: saywhere.Model, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many images each run of the network had."""

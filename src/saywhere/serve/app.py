@@ -66,7 +66,7 @@ class Service:
             return await self._answer(question, values, see, tag if keep else None)
 
     def _encode(self, data: bytes) -> Encoding:
-        return self.model.encode(read_image(data, NAME, self.model.long_side, self.limits.pixels))
+        return self.model.encode(read_image(data, NAME, self.model.long_side, self.limits.pixels, refuse_slow=True))
 
     async def _answer(
         self, question: Question, values: Mapping[str, Any], see: Callable[[], Encoding], tag: str | None

@@ -4,7 +4,7 @@
 #     docker run --rm --publish 127.0.0.1:8077:8077 saywhere
 #
 # An index (or a model) of your own: --volume "$PWD/holiday:/data:ro" ... saywhere --index /data/index
-# The network outside of this machine should need a token: --env SAYWHERE_TOKEN=...
+# As published here only this machine reaches it. From others: --publish 8077:8077 --env SAYWHERE_TOKEN=...
 
 FROM python:3.11-slim AS build
 COPY . /source

@@ -6,15 +6,25 @@
 # An index (or a model) of your own: --volume "$PWD/holiday:/data:ro" ... saywhere --index /data/index
 # The network outside of this machine should need a token: --env SAYWHERE_TOKEN=...
 
-FROM python:3.11-slim AS build
+# The base image by the digest of its index, which names an image for each kind of processor. A newer one is looked up by
+# docker buildx imagetools inspect python:3.11-slim, and tried by --build-arg BASE=python:3.11-slim@sha256:...
+ARG BASE=python:3.11.14-slim@sha256:c8271b1f627d0068857dce5b53e14a9558603b527e46f1f901722f935b786a39
+
+FROM ${BASE} AS build
 COPY . /source
 WORKDIR /source
-# Versions as they were tested; hashes would be asked of the checkout itself, too.
-RUN sed -n 's/^\([A-Za-z0-9._-]*==[^ ]*\) .*/\1/p' requirements.txt > versions.txt \
- && python -m venv /saywhere \
- && /saywhere/bin/pip install --no-cache-dir --constraint versions.txt '.[serve]'
+# All by version and hash of the lock: uv, what the core and [serve] need, and what builds the wheel. Compiled, for the user
+# who runs it may write nothing.
+RUN sed -n '/^uv==/,/[^\\]$/p' requirements.txt > /uv.txt \
+ && python -m venv /tools \
+ && /tools/bin/pip install --no-cache-dir --require-hashes --no-deps --requirement /uv.txt \
+ && python -m venv --without-pip /saywhere \
+ && /tools/bin/uv pip install --no-cache --compile-bytecode --python /saywhere/bin/python --require-hashes \
+        --constraint requirements.txt --requirement pyproject.toml --extra serve \
+ && /tools/bin/uv build --no-cache --require-hashes --build-constraints requirements.txt --wheel --out-dir /wheel \
+ && /tools/bin/uv pip install --no-cache --compile-bytecode --python /saywhere/bin/python --no-deps /wheel/*.whl
 
-FROM python:3.11-slim
+FROM ${BASE}
 COPY --from=build /saywhere /saywhere
 ENV PATH=/saywhere/bin:$PATH PYTHONUNBUFFERED=1
 USER 10001:10001

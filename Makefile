@@ -1,6 +1,6 @@
 # Everything a fresh machine needs besides make and Python 3.11 is installed by the first target that wants it: the small
 # core into .venv-core for the demo, everything into .venv for the rest.
-.PHONY: help demo docs test test-core web-runtime check format lock clean
+.PHONY: help demo docs test test-core web-runtime check format figures dist lock clean
 .DEFAULT_GOAL := help
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -19,6 +19,8 @@ help:
 	@echo "make docs       the documentation site, into build/site"
 	@echo "make check      linter, formatter and type checker"
 	@echo "make format     format the code and repair what the linter can"
+	@echo "make dist       the wheel and the sdist, into dist"
+	@echo "make figures    measure again what README.md says of speed, memory and size, and write it there"
 	@echo "make lock       write requirements.txt and requirements-core.txt (UPGRADE=1: with the newest versions)"
 	@echo "make clean      remove the environments and what the demo wrote"
 
@@ -43,20 +45,20 @@ test: check web-runtime
 	$(TEST_ENV) $(BIN)/python -m pytest -n 2
 	$(MAKE) test-core
 
-# ONNX Runtime for the page without a server, fetched once by npm; without it the tests of that page are skipped.
+# ONNX Runtime for the page without a server, fetched once by npm; without it the tests of that page are skipped, or fail in CI.
 web-runtime: $(READY)
 	@$(BIN)/python -c "import pathlib, saywhere.web.runtime as r; r.fetch(pathlib.Path('.venv'))" 2>&1 | tail -n 1; \
-	test -f .venv/onnxruntime-web-*.tgz || echo "without onnxruntime-web the tests of the page without a server are skipped"
+	test -f .venv/onnxruntime-web-*.tgz || echo "without onnxruntime-web the tests of the page without a server do not run"
 
 # The wheel in an environment without PyTorch: the tests that need none of it, with no network.
 test-core: $(READY)
 	rm -rf .venv-wheel dist
-	$(BIN)/python -m hatchling build -t wheel
+	$(BIN)/uv build $(LOCKED_BUILD) --wheel --out-dir dist
 	$(PYTHON) -m venv .venv-wheel
 	$(BIN)/uv pip install --quiet --python $(WHEEL)/python --require-hashes --requirement requirements-core.txt
+	$(BIN)/uv pip install --quiet --python $(WHEEL)/python $(LOCKED) --extra test
+	$(BIN)/uv pip install --quiet --python $(WHEEL)/python $(LOCKED) --extra demo --no-deps
 	$(BIN)/uv pip install --quiet --python $(WHEEL)/python --no-deps dist/*.whl
-	$(BIN)/uv pip install --quiet --python $(WHEEL)/python --constraint .venv/versions.txt pytest hypothesis pytest-xdist
-	$(BIN)/uv pip install --quiet --python $(WHEEL)/python --constraint .venv/versions.txt --no-deps scikit-image
 	$(TEST_ENV) SAYWHERE_TEST_INSTALLED=1 $(WHEEL)/python -m pytest -n 2
 
 check: $(READY)
@@ -67,6 +69,10 @@ check: $(READY)
 format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# What pyproject.toml names, and what builds a wheel, in the versions and with the hashes of the lock.
+LOCKED = --require-hashes --constraint requirements.txt --requirement pyproject.toml
+LOCKED_BUILD = --quiet --require-hashes --build-constraints requirements.txt
 
 # $(1): folder of an environment, $(2): file of its versions and hashes. uv, the installer, is fetched by pip in the
 # version and with the hashes of the lock; uv then installs the rest in parallel, compiled as pip does it, for otherwise
@@ -83,16 +89,20 @@ endef
 $(READY): requirements.txt pyproject.toml
 	$(call install,.venv,requirements.txt)
 	$(BIN)/uv pip install --python $(BIN)/python --no-deps --no-build-isolation --editable .
-	sed -n 's/^\([A-Za-z0-9._-]*==[^ ]*\) .*/\1/p' requirements.txt > .venv/versions.txt
 	@touch $@
 
 # scikit-image without what it needs itself: only its photographs are wanted.
 .venv-core/ready: requirements-core.txt requirements.txt pyproject.toml
 	$(call install,.venv-core,requirements-core.txt)
-	sed -n '/^scikit-image==/,/[^\\]$$/p' requirements.txt > .venv-core/photographs.txt
-	$(CORE)/uv pip install --python $(CORE)/python --no-deps --require-hashes --requirement .venv-core/photographs.txt
-	$(CORE)/uv pip install --compile-bytecode --python $(CORE)/python --no-deps .
+	$(CORE)/uv pip install --python $(CORE)/python $(LOCKED) --extra demo --no-deps
+	rm -rf .venv-core/dist
+	$(CORE)/uv build $(LOCKED_BUILD) --wheel --out-dir .venv-core/dist
+	$(CORE)/uv pip install --compile-bytecode --python $(CORE)/python --no-deps .venv-core/dist/*.whl
 	@touch $@
+
+dist: .venv-core/ready
+	rm -rf dist
+	$(CORE)/uv build $(LOCKED_BUILD) --out-dir dist
 
 COMPILE = $(BIN)/uv pip compile pyproject.toml --generate-hashes --no-header --no-annotate --quiet --python-version 3.11 \
 	--python-platform x86_64-manylinux_2_28

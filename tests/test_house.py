@@ -15,6 +15,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "saywhere"
@@ -287,3 +288,39 @@ def test_the_lock_has_every_dependency_with_hashes_and_no_address() -> None:
     rebuilt = "".join(f"{name}=={version} \\\n{hashes}" for name, version, hashes in entries)
     assert rebuilt == lock, "the lock has lines that are neither a version nor a hash"
     assert wanted <= {canonical(name) for name, _, _ in entries}, "run: make lock"
+
+
+def unhashed_installs(text: str) -> list[str]:
+    """Return the installs and builds in a file of commands whose packages are not checked by hashes that were known before."""
+    variables = dict(re.findall(r"^(\w+) = (.*)$", text, re.MULTILINE))
+    lines = [line for line in text.replace("\\\n", " ").splitlines() if not line.lstrip().startswith("#")]
+    commands = re.sub(r"\$\((\w+)\)", lambda name: variables.get(name[1], name[0]), "\n".join(lines))
+    installs = [c.strip() for c in re.split(r"\n|&&", commands) if re.search(r"\b(pip|uv) +(install|build|pip)\b", c)]
+    # A wheel of this checkout has no hash that could be known before it is built; what builds it has.
+    own = re.compile(r"uv pip install .*--no-deps (\S*/\*\.whl|--no-build-isolation --editable \.)$|uv pip compile ")
+    return [line for line in installs if "--require-hashes" not in line and not own.search(line)]
+
+
+def test_what_is_installed_is_known_by_its_hash() -> None:
+    files = [ROOT / "Makefile", ROOT / "Dockerfile", ROOT / ".ci" / "run", *(ROOT / ".github").rglob("*.yml")]
+    found = {path.name: unhashed_installs(path.read_text(encoding="utf-8")) for path in files}
+    # The release is tried as a user gets it: with the newest versions that it allows.
+    release = "empty/bin/pip install dist/*.${{ matrix.package }}"
+    assert found == {"Makefile": [], "Dockerfile": [], "run": [], "release.yml": [release]}
+    assert unhashed_installs("OPTIONS = --quiet\nt:\n\tbin/uv pip install $(OPTIONS) pytest\n\tpip install .\n") == [
+        "bin/uv pip install --quiet pytest",
+        "pip install .",
+    ]
+
+
+def test_workflows_may_only_read_and_name_their_actions_by_commit() -> None:
+    workflows = sorted((ROOT / ".github" / "workflows").iterdir())
+    assert workflows
+    for path in workflows:
+        text = path.read_text(encoding="utf-8")
+        workflow = yaml.safe_load(text)
+        assert workflow["permissions"] == {"contents": "read"}
+        assert all("permissions" not in job for job in workflow["jobs"].values())
+        used = [step["uses"] for job in workflow["jobs"].values() for step in job["steps"] if "uses" in step]
+        assert used and [name for name in used if not re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", name)] == []
+        assert len(re.findall(r"uses: \S+@\S+ # v\d+\.\d+\.\d+$", text, re.MULTILINE)) == len(used)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import io
 import json
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -13,15 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from chromium import chromium
 from PIL import Image
-from playwright.sync_api import Browser, BrowserContext, Page, TimeoutError, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, TimeoutError, expect
 from server_process import Process
 
 import saywhere
 from saywhere.images import read_image
-
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium: apt-get install chromium")
 
 PATIENCE = 60_000
 """Milliseconds that an answer may take on a machine with other work."""
@@ -37,12 +34,8 @@ FILES = """async files => {
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    expect.set_options(timeout=PATIENCE)
-    options = ["--no-sandbox", "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=options, timeout=2 * PATIENCE)
-        yield chromium
-        chromium.close()
+    with chromium(PATIENCE) as browser:
+        yield browser
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import io
-import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,16 +12,15 @@ from pathlib import Path
 
 import pytest
 import skimage
+from chromium import chromium, web_runtime
 from PIL import Image
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page
 from safetensors.numpy import load_file, save_file
 
 import saywhere
 from saywhere.models.bundle import CONFIG, GRAPH, GRAPH_WEIGHTS, VOCABULARY, WEIGHTS, find_folder
-from saywhere.web.runtime import PACKAGE, cache_folder
 from saywhere.web.site import MOST_HYPOTHESES, SMALL, shrunk, write_site
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 PATIENCE = 240_000
 """Milliseconds that an answer may take on a machine with other work."""
 PHOTOGRAPHS = {
@@ -56,11 +54,7 @@ def as_rounded(tmp_path_factory: pytest.TempPathFactory, as_the_page: dict[str, 
 @pytest.fixture(scope="session")
 def runtime() -> Path:
     """The package of ONNX Runtime that ``make test`` fetched."""
-    folders = (Path(__file__).parents[3] / ".venv", cache_folder())
-    found = next((folder / PACKAGE for folder in folders if (folder / PACKAGE).is_file()), None)
-    if found is None:
-        pytest.skip(f"{PACKAGE} was not fetched: make test does that if npm is installed")
-    return found
+    return web_runtime()
 
 
 @pytest.fixture(scope="session")
@@ -90,15 +84,9 @@ def address(site: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """A browser for one file of tests: a process can run one playwright at a time, and other files have their own."""
-    if CHROMIUM is None:
-        pytest.skip("there is no Chromium: apt-get install chromium")
-    expect.set_options(timeout=PATIENCE)
-    with sync_playwright() as playwright:
-        options = ["--no-sandbox", "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=options, timeout=PATIENCE)
-        yield chromium
-        chromium.close()
+    """A browser for one file of tests."""
+    with chromium(PATIENCE) as browser:
+        yield browser
 
 
 @contextmanager

@@ -38,8 +38,8 @@ def test_help_does_not_wait_for_torch():
 import sys
 from saywhere.cli import app
 commands = (
-    "", "describe", "caption", "ground", "models", "data", "train", "calibrate", "convert", "export", "pseudo-label",
-    "table1",
+    "", "describe", "caption", "ground", "models", "data", "train", "calibrate", "export", "pseudo-label", "papers",
+    "papers convert", "table1",
 )
 tasks = "dense", "caption", "region-captions", "retrieval", "rank", "ground", "attention"
 evaluations = [f"evaluate {task}" for task in tasks]

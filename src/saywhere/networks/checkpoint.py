@@ -28,7 +28,7 @@ from saywhere.models.bundle import CARD, CONFIG, VOCABULARY, WEIGHTS, Bundle
 from saywhere.networks.aligner.network import Aligner
 from saywhere.networks.captioner.network import Captioner
 from saywhere.networks.classes import RegionClassifier
-from saywhere.networks.densecap.build import build_box_coder
+from saywhere.networks.densecap.build import find_conventions
 from saywhere.networks.densecap.network import DenseCap
 from saywhere.networks.region_rnn import RegionRnn
 from saywhere.networks.vision.trunk import Trunk, build_trunk
@@ -319,7 +319,7 @@ def _shared_proposals(configs: Mapping[str, Config], source: Path) -> ProposalCo
 def _build_trunk(trunk: TrunkConfig, configs: Mapping[str, Config], folder: Path) -> Trunk:
     """An untrained trunk with what the networks need."""
     densecap = configs.get("densecap")
-    coder = build_box_coder(densecap) if isinstance(densecap, DenseCapConfig) else BoxCoder()
+    coder = find_conventions(densecap).box_coder(densecap) if isinstance(densecap, DenseCapConfig) else BoxCoder()
     proposals = _shared_proposals(configs, folder)
     return build_trunk(trunk, proposals, "head" in _needs(configs), coder, pretrained=False)
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from saywhere.data import Samples
 from saywhere.errors import UserError
-from saywhere.evaluation.dense.protocols import CLEAN, merge
+from saywhere.evaluation.dense.protocols import CLEAN
 from saywhere.evaluation.region_lines import Box, Proposals, RegionLines
 from saywhere.evaluation.session import image_name
 from saywhere.files import write_atomically
@@ -46,7 +46,7 @@ class TrueBoxes(Proposals):
 
     def __getitem__(self, image: str) -> list[Box]:
         rows = np.array(super().__getitem__(image), dtype=np.float64).reshape(-1, 4)
-        return [(x1, y1, x2, y2) for x1, y1, x2, y2 in merge(CLEAN, rows)[0].tolist()]
+        return [(x1, y1, x2, y2) for x1, y1, x2, y2 in CLEAN.merge(rows)[0].tolist()]
 
 
 class ExternalBoxes(Mapping[str, Sequence[Box]]):

@@ -13,10 +13,18 @@ PLACES = {
     "command=papers": "commands",
     "conventions=original": "densecap2016.network:OriginalConventions",
     "backbone=vgg16_caffe": "densecap2016.network:build_caffe_vgg16",
+    "config=region-rnn": "table1.config:RegionRnnConfig",
+    "network=region-rnn": "table1.region_rnn:RegionRnn",
+    "proposals=METHOD": "external_proposals:find_boxes",
     "kind=original_adam": "densecap2016.conventions:Adam",
     "protocol=original": "densecap2016.evaluator:ORIGINAL",
 }
 """For each option with its value the module of :mod:`saywhere.papers`, and a name in it if not all of it is meant."""
+
+
+def values(option: str) -> list[str]:
+    """Return the values of an option that are looked up here."""
+    return [place.partition("=")[2] for place in PLACES if place.startswith(f"{option}=")]
 
 
 def find(option: str) -> Any:

@@ -39,7 +39,7 @@ import sys
 from saywhere.cli import app
 commands = (
     "", "describe", "caption", "ground", "models", "data", "train", "calibrate", "export", "pseudo-label", "papers",
-    "papers convert", "table1",
+    "papers convert", "papers table1",
 )
 tasks = "dense", "caption", "region-captions", "retrieval", "rank", "ground", "attention"
 evaluations = [f"evaluate {task}" for task in tasks]
@@ -53,7 +53,7 @@ print("heavy:", sorted(heavy & set(sys.modules)))
 """
     out = python(code)
     assert out.endswith("heavy: []\n")
-    for command in ("describe", "caption", "ground", "models", "train", "data", "evaluate", "export", "table1"):
+    for command in ("describe", "caption", "ground", "models", "train", "data", "evaluate", "export", "papers"):
         assert f" {command} " in out
 
 
@@ -128,7 +128,7 @@ def test_help_shows_first_what_asks_a_model_about_images():
     places = [shown.index(f"│ {name} ") for name in ("describe", "ground", "caption", "search", "index", "serve")]
     panels = [shown.index(f"─ {panel} ─") for panel in cli.PANELS]
     assert panels[0] < places[0] and places == sorted(places) and places[-1] < panels[1] and panels == sorted(panels)
-    assert panels[1] < shown.index("│ train ") < panels[2] < shown.index("│ table1 ")
+    assert panels[1] < shown.index("│ train ") < panels[2] < shown.index("│ papers ")
 
 
 def test_a_mistake_of_ours_is_not_hidden(monkeypatch):

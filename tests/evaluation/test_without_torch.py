@@ -36,7 +36,7 @@ def modules() -> list[str]:
     files += [PACKAGE / "evaluation" / f"{name}.py" for name in SHARED]
     names = [".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in files]
     names += [f"saywhere.evaluation.{task}.run" for task in ("dense", "captions", "grounding", "ranking", "search")]
-    return sorted(name.removesuffix(".__init__") for name in names if ".table1." not in name)
+    return sorted(name.removesuffix(".__init__") for name in names)
 
 
 def test_torch_is_blocked() -> None:

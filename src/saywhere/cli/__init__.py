@@ -35,7 +35,6 @@ PANELS = {
         "calibrate-nouns",
         "calibrate-similarity",
         "pseudo-label",
-        "table1",
         "papers",
     ),
 }

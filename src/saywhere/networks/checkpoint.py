@@ -18,6 +18,7 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
 import saywhere
+from saywhere import reproductions
 from saywhere.box_coding import BoxCoder
 from saywhere.configs.base import Config
 from saywhere.configs.densecap import DenseCapConfig
@@ -30,7 +31,6 @@ from saywhere.networks.captioner.network import Captioner
 from saywhere.networks.classes import RegionClassifier
 from saywhere.networks.densecap.build import find_conventions
 from saywhere.networks.densecap.network import DenseCap
-from saywhere.networks.region_rnn import RegionRnn
 from saywhere.networks.vision.trunk import Trunk, build_trunk
 from saywhere.text import Vocabulary
 
@@ -39,9 +39,8 @@ NETWORKS: dict[str, type[nn.Module]] = {
     "aligner": Aligner,
     "captioner": Captioner,
     "classes": RegionClassifier,
-    "region-rnn": RegionRnn,
 }
-"""The network of each part."""
+"""The network of each part, but for those that only reproduce a paper."""
 TRUNK = "trunk."
 OPTIONAL = ("head", "pyramid", "localization")
 """Parts of a trunk that not every network needs."""
@@ -91,7 +90,13 @@ def save(
 
 def part_of(network: nn.Module) -> str:
     """Return the name of the part that a network is."""
-    return next(part for part, kind in NETWORKS.items() if isinstance(network, kind))
+    parts = [*NETWORKS, *reproductions.values("network")]
+    return next(part for part in parts if isinstance(network, network_class(part)))
+
+
+def network_class(part: str) -> type[nn.Module]:
+    """Return the class of a part's network."""
+    return NETWORKS[part] if part in NETWORKS else reproductions.find(f"network={part}")
 
 
 def load_networks(
@@ -122,7 +127,7 @@ def load_networks(
     trunk = _build_trunk(bundle.trunk, configs, bundle.folder)
     trunk.preprocess = replace(trunk.preprocess, mean=bundle.mean, std=bundle.std)
     networks = {
-        part: NETWORKS[part](config, bundle.vocabularies[part], trunk=trunk, pretrained_backbone=False)
+        part: network_class(part)(config, bundle.vocabularies[part], trunk=trunk, pretrained_backbone=False)
         for part, config in configs.items()
     }
     unneeded = tuple(f"{TRUNK}{name}." for name in _needs(bundle.configs) if getattr(trunk, name) is None)

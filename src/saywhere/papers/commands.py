@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from pathlib import Path
 
 import typer
@@ -26,3 +28,30 @@ def convert(
     count = sum(parameter.numel() for parameter in model.parameters())
     typer.echo(f"{out}: {count:,} weights, {len(model.vocabulary.counts)} words")
     typer.echo(f"next: saywhere describe IMAGE --model {out}")
+
+
+@app.command()
+def table1(
+    recipe: Path = typer.Argument(help="A recipe of a comparison, such as recipes/table1.yaml."),
+    changes: list[str] | None = typer.Argument(
+        None, metavar="[KEY=VALUE]...", help="Changes to the recipe, such as data.validation_limit=50 seeds=[0]."
+    ),
+    out: Path | None = typer.Option(None, help="Folder of the table; runs/NAME by default, NAME as in the recipe."),
+) -> None:
+    """Compare FCLN with RNNs on crops and with controls, on external proposals, its own and the true boxes.
+
+    Trains the RNNs if they are not there yet. An interrupted comparison is resumed by the same command.
+    """
+    from saywhere.evaluation.meteor import Meteor
+    from saywhere.papers.table1 import plan as plans
+    from saywhere.papers.table1.run import compare
+    from saywhere.papers.table1.table import markdown, write_table
+
+    plan = plans.load(recipe, changes or [])
+    folder = out or Path("runs") / plan.name
+    command = shlex.join(["saywhere", *sys.argv[1:]])
+    with Meteor() as meteor:  # before the work: it says at once if pycocoevalcap is missing
+        results = compare(plan, folder, meteor)
+    paths = write_table(results, folder, command)
+    typer.echo(markdown(results, command))
+    typer.echo(f"written: {', '.join(map(str, paths))}")

@@ -22,7 +22,7 @@ Array = NDArray[Any]
 
 MERGE_IOU = 0.7
 """True boxes that overlap by so much are one, with the phrases of all."""
-PROTOCOLS = ("clean", "original")
+PROTOCOLS = ("clean", *reproductions.values("protocol"))
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""``saywhere table1`` as it is typed."""
+"""``saywhere papers table1`` as it is typed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def no_java(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def table1(*arguments: object) -> Result:
-    return CliRunner().invoke(cli.app, ["table1", *map(str, arguments)], catch_exceptions=False)
+    return CliRunner().invoke(cli.app, ["papers", "table1", *map(str, arguments)], catch_exceptions=False)
 
 
 def test_the_table_is_printed_and_written(tmp_path: Path) -> None:

@@ -1,7 +1,12 @@
-"""How the Region RNN is trained: crops go through the frozen backbone once, the decoder learns from their features.
+"""Region RNN: each region cropped, resized and passed through the whole network (DenseCap, section 4.1, baselines).
 
-The features of crops are on disk in chunks, each named by a hash of all that it depends on, so that a run that was
-stopped is resumed at the first chunk that is missing, and another seed or another command finds them.
+It has the backbone, the size of the embeddings and the decoder of :class:`saywhere.networks.densecap.network.DenseCap`,
+but sees a region's pixels and nothing around them, and finds no regions. Trained on sentences of whole images, it is
+the Full Image RNN.
+
+In training crops go through the frozen backbone once, and the decoder learns from their features. These are on disk in
+chunks, each named by a hash of all that it depends on, so that a run that was stopped is resumed at the first chunk
+that is missing, and another seed or another command finds them.
 """
 
 from __future__ import annotations
@@ -16,14 +21,18 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
-from saywhere.errors import UserError
+from saywhere.data.sample import Sample
 from saywhere.files import write_atomically
-from saywhere.images import open_image
-from saywhere.networks.region_rnn import RegionRnn
-from saywhere.text import pad
+from saywhere.images import LoadedImage, Preprocess, open_image
+from saywhere.models.decoding import decode
+from saywhere.networks.language.decoders.adapter import TorchDecoder
+from saywhere.networks.language.decoders.lstm import LstmDecoder
+from saywhere.networks.vision.trunk import Trunk, build_trunk
+from saywhere.papers.table1.config import FitConfig, RegionRnnConfig
+from saywhere.text import END, PAD, Vocabulary, pad, tokenize
 from saywhere.training.cache import HALF_MAX, file_digest
 from saywhere.training.optimizers import learning_rate_factor
 from saywhere.training.precision import explain_precision
@@ -34,6 +43,113 @@ CHUNK = 512
 AT_ONCE = 8
 """Crops of one pass: more of them leave a processor's caches."""
 
+CHOICE = 0
+"""Seed of the choice of crops: the same crops train the baselines of all seeds."""
+
+
+class RegionRnn(nn.Module):
+    """A decoder of single crops.
+
+    Args:
+        config: see :class:`RegionRnnConfig`.
+        vocabulary: the words it can use.
+        trunk: backbone; built from ``config`` if not given.
+        pretrained_backbone: start from ImageNet weights, if the trunk is built here.
+    """
+
+    def __init__(
+        self,
+        config: RegionRnnConfig,
+        vocabulary: Vocabulary,
+        trunk: Trunk | None = None,
+        pretrained_backbone: bool = True,
+    ):
+        super().__init__()
+        self.config, self.vocabulary = config, vocabulary
+        self.trunk = build_trunk(config.trunk, pretrained=pretrained_backbone) if trunk is None else trunk
+        self.feature_size = sum(self.trunk.backbone.channels) * config.grid**2
+        self.layers = nn.Sequential(
+            nn.LayerNorm(self.feature_size),  # as the pyramid's normalisation in FCLN: a frozen backbone's scale is any
+            nn.Linear(self.feature_size, config.embed_dim),
+            nn.ReLU(),
+            nn.Dropout(config.dropout),
+            nn.Linear(config.embed_dim, config.embed_dim),
+            nn.ReLU(),
+            nn.Dropout(config.dropout),
+        )
+        self.decoder = LstmDecoder(
+            config.embed_dim, len(vocabulary), config.word_size, config.hidden_size, config.decoder_dropout
+        )
+
+    @property
+    def preprocess(self) -> Preprocess:
+        """How crops become pixels."""
+        return self.trunk.preprocess
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.decoder.output.weight.device
+
+    def crop(self, image: LoadedImage, boxes: Tensor) -> Tensor:
+        """Return the pixels ``(N, 3, side, side)`` in boxes ``(N, 4)`` of an image, resized whatever their shape."""
+        side = self.config.side
+        sx, sy = image.pixels.width / image.width, image.pixels.height / image.height
+        crops = torch.empty(len(boxes), 3, side, side)
+        for row, (x1, y1, x2, y2) in enumerate(boxes.tolist()):
+            left, right = _whole_pixels(x1 * sx, x2 * sx, image.pixels.width)
+            top, bottom = _whole_pixels(y1 * sy, y2 * sy, image.pixels.height)
+            pixels = image.pixels.crop((left, top, right, bottom))
+            # To the preprocessing every crop is square: both of its sides become ``side`` pixels.
+            crops[row] = torch.from_numpy(self.preprocess(LoadedImage(pixels, side, side)))
+        return crops
+
+    def pool(self, crops: Tensor) -> Tensor:
+        """Return features ``(N, feature_size)`` of crops ``(N, 3, side, side)``: maps averaged over a grid."""
+        maps = self.trunk.backbone.body(crops)
+        return torch.cat([functional.adaptive_avg_pool2d(m, self.config.grid).flatten(1) for m in maps], dim=1)
+
+    @torch.no_grad()
+    def features(self, image: LoadedImage, boxes: Tensor, at_once: int = 1) -> Tensor:
+        """Return features ``(N, feature_size)`` of the boxes ``(N, 4)`` of an image, ``at_once`` crops in a pass.
+
+        One crop at a time is fastest on a CPU, whose caches do not hold the maps of several.
+        """
+        parts = boxes.split(at_once) if len(boxes) else ()
+        pooled = [self.pool(self.crop(image, part).to(self.device)) for part in parts]
+        return torch.cat(pooled) if pooled else torch.zeros(0, self.feature_size, device=self.device)
+
+    def forward(self, features: Tensor, token_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the logits of crops' phrases, for training.
+
+        Args:
+            features: ``(N, feature_size)``, as :meth:`pool` gives them.
+            token_ids: ``(N, T)`` of a phrase each, without START and END, padded.
+
+        Returns:
+            ``(K, V)`` logits and the ``(K,)`` token ids they are for: all words and ENDs, row after row.
+        """
+        ends = (token_ids != PAD).sum(dim=1, keepdim=True)
+        targets = functional.pad(token_ids, (0, 1), value=PAD).scatter(1, ends, END)
+        real = targets != PAD
+        return self.decoder(self.layers(features), token_ids, real), targets[real]
+
+    @torch.no_grad()
+    def caption(self, features: Tensor) -> list[str]:
+        """Return a caption for each row of ``features (N, feature_size)``."""
+        decoder = TorchDecoder(self.decoder, self.decoder.output.weight)
+        decoded = decode(decoder, self.layers(features), self.config.decoding)
+        return [self.vocabulary.decode(row) for row in decoded.token_ids.tolist()]
+
+
+def _whole_pixels(low: float, high: float, size: int) -> tuple[int, int]:
+    """The pixels that an interval touches, at least one, inside ``size``."""
+    first = min(max(math.floor(low), 0), size - 1)
+    return first, max(first + 1, min(math.ceil(high), size))
+
+
+# What it is trained on
+
 
 @dataclass(frozen=True)
 class Crop:
@@ -43,35 +159,40 @@ class Crop:
     box: tuple[float, float, float, float]
 
 
-@dataclass(frozen=True)
-class FitConfig:
-    """Say how the decoder of a Region RNN is trained (AdamW, a cosine after a warm-up).
+@dataclass(frozen=True, eq=False)
+class CropTexts:
+    """Hold crops, and for each the phrases that describe it."""
 
-    Attributes:
-        epochs: at most this many passes over the crops; the weights of the best validation loss are kept.
-        batch_size: crops a step.
-        lr, weight_decay: of AdamW.
-        warmup: steps over which the learning rate grows from 0.
-        clip: largest norm of the gradient.
+    crops: list[Crop]
+    phrases: list[tuple[str, ...]]
+
+
+def region_crops(samples: Sequence[Sample], most: int | None) -> CropTexts:
+    """Return true regions, at most ``most`` of an image, drawn at random: first one of each image, then others.
+
+    So the crops of a smaller ``most`` are the first of those of a larger one, and need not be computed again.
     """
+    orders = [np.random.default_rng((CHOICE, i)).permutation(len(s.boxes)).tolist() for i, s in enumerate(samples)]
+    longest = max(map(len, orders), default=0)
+    found = CropTexts([], [])
+    for rank in range(longest if most is None else min(most, longest)):
+        for sample, order in zip(samples, orders, strict=True):
+            if rank < len(order):
+                x1, y1, x2, y2 = sample.boxes[order[rank]].tolist()
+                found.crops.append(Crop(sample.image, (x1, y1, x2, y2)))
+                found.phrases.append(sample.phrases[order[rank]])
+    return found
 
-    epochs: int = 8
-    batch_size: int = 128
-    lr: float = 2e-3
-    weight_decay: float = 0.05
-    warmup: int = 100
-    clip: float = 10.0
 
-    def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} must be at least 1, not {getattr(self, name)}")
-        for name in ("lr", "clip"):
-            if getattr(self, name) <= 0:
-                raise UserError(f"{name} must be above 0, not {getattr(self, name)}")
-        for name in ("weight_decay", "warmup"):
-            if getattr(self, name) < 0:
-                raise UserError(f"{name} must not be negative, but is {getattr(self, name)}")
+def sentence_crops(samples: Sequence[Sample], longest: int) -> CropTexts:
+    """Return whole images with those of their sentences that have one to ``longest`` words."""
+    found = CropTexts([], [])
+    for sample in samples:
+        fitting = tuple(text for text in sample.sentences if 0 < len(tokenize(text)) <= longest)
+        if fitting:
+            found.crops.append(Crop(sample.image, (0.0, 0.0, float(sample.width), float(sample.height))))
+            found.phrases.append(fitting)
+    return found
 
 
 def crop_features(

@@ -12,11 +12,11 @@ from torch.nn import functional
 from torch.testing import assert_close
 
 from saywhere.configs.parts import TrunkConfig
-from saywhere.configs.region_rnn import RegionRnnConfig
 from saywhere.errors import UserError
 from saywhere.images import open_image
 from saywhere.networks import checkpoint
-from saywhere.networks.region_rnn import RegionRnn
+from saywhere.papers.table1.config import RegionRnnConfig
+from saywhere.papers.table1.region_rnn import RegionRnn
 from saywhere.text import END, Vocabulary, pad
 
 VOCABULARY = Vocabulary.build(["a red square", "the blue sky", "a dog"])

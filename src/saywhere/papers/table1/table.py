@@ -10,9 +10,9 @@ from statistics import fmean, stdev
 from typing import Any
 
 import saywhere
-from saywhere.evaluation.table1.plan import Comparison
-from saywhere.evaluation.table1.timing import STAGES
 from saywhere.files import write_text
+from saywhere.papers.table1.plan import Comparison
+from saywhere.papers.table1.timing import STAGES
 
 COLUMNS = ("external", "rpn", "gt")
 ROWS = {
@@ -46,7 +46,7 @@ class Results:
         images: images measured.
         meteor: version of the scorer.
         scores: by row, column and seed ``map``, ``detection_map`` and ``language_meteor``, as fractions.
-        times: ``systems``, as :func:`saywhere.evaluation.table1.timing.take_times` gives them, and ``about``.
+        times: ``systems``, as :func:`saywhere.papers.table1.timing.take_times` gives them, and ``about``.
         boxes: mean number of boxes an image, by column.
     """
 

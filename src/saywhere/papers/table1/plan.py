@@ -8,29 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from saywhere import options
-from saywhere.configs.region_rnn import RegionRnnConfig
 from saywhere.errors import UserError
+from saywhere.papers.table1.config import FitConfig, RegionRnnConfig, TimingConfig
 from saywhere.training import recipe as recipes
 from saywhere.training.recipe import DataConfig
-from saywhere.training.systems.region_rnn import FitConfig
-
-
-@dataclass(frozen=True)
-class TimingConfig:
-    """Say how time is taken.
-
-    Attributes:
-        images: so many of those that are measured, at even distances.
-        rounds: every system describes every image so often, taking turns; the median counts.
-    """
-
-    images: int = 5
-    rounds: int = 3
-
-    def __post_init__(self) -> None:
-        for name in ("images", "rounds"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} must be at least 1, not {getattr(self, name)}")
 
 
 @dataclass(frozen=True)
@@ -43,17 +24,17 @@ class Comparison:
             its images. The metric takes all of their phrases, whatever ``phrases`` leaves out in training.
         fcln: folder of the FCLN of each seed, with ``{seed}`` in its name.
         seeds: of the FCLNs and of the baselines.
-        external: method of the external proposals, see :mod:`saywhere.networks.vision.external_proposals`.
+        external: method of the external proposals, see :mod:`saywhere.papers.external_proposals`.
         proposals: boxes of an image that each system describes, at most.
         nms: the baselines have no second scores; of their proposals those that overlap a better one by more are left
             out, and others come in their place.
-        model: keys of :class:`saywhere.configs.region_rnn.RegionRnnConfig`, for both RNN baselines.
+        model: keys of :class:`saywhere.papers.table1.config.RegionRnnConfig`, for both RNN baselines.
         pretrained: the baselines' backbone starts from its published weights.
         sentence_words: longest caption of the Full Image RNN; longer sentences do not train it.
         crops: at most so many true regions of a training image train the Region RNN; None for all.
         training: of both RNN baselines.
         half: the baselines are trained in bfloat16, the features of crops included, see
-            :func:`saywhere.training.systems.region_rnn.crop_features`; times are always those of float32.
+            :func:`saywhere.papers.table1.region_rnn.crop_features`; times are always those of float32.
         neighbours: training images whose regions are neighbours in the control, at even distances; None for all.
         features: folder of cached features of the FCLN's backbone (``training.cache`` of its recipe), or None.
         cache: folder of cached features of crops.

@@ -16,15 +16,15 @@ import saywhere
 from saywhere import boxes as geometry
 from saywhere.errors import UserError
 from saywhere.evaluation.region_lines import RegionLines
-from saywhere.evaluation.table1 import plan as plans
-from saywhere.evaluation.table1 import run as runs
-from saywhere.evaluation.table1.cells import Cell
-from saywhere.evaluation.table1.run import Run, compare
-from saywhere.evaluation.table1.table import COLUMNS, Results
 from saywhere.images import open_image
 from saywhere.networks import checkpoint
-from saywhere.networks.region_rnn import RegionRnn
-from saywhere.training.systems import region_rnn
+from saywhere.papers.table1 import plan as plans
+from saywhere.papers.table1 import region_rnn
+from saywhere.papers.table1 import run as runs
+from saywhere.papers.table1.cells import Cell
+from saywhere.papers.table1.region_rnn import RegionRnn
+from saywhere.papers.table1.run import Run, compare
+from saywhere.papers.table1.table import COLUMNS, Results
 
 ALL_ROWS = {
     "full-image-rnn",

@@ -12,10 +12,10 @@ from tiny_comparison import StubMeteor
 
 from saywhere.data.sample import Sample
 from saywhere.evaluation.region_lines import RegionLines
-from saywhere.evaluation.table1 import material, timing
-from saywhere.evaluation.table1.cells import Cell, write_lines
-from saywhere.evaluation.table1.decoders import Neighbours
-from saywhere.evaluation.table1.timing import Watch, take_times
+from saywhere.papers.table1 import region_rnn, systems, timing
+from saywhere.papers.table1.cells import Cell, write_lines
+from saywhere.papers.table1.systems import Neighbours
+from saywhere.papers.table1.timing import Watch, take_times
 
 
 def sample(name: str, *phrases: tuple[str, ...], sentences: tuple[str, ...] = ()) -> Sample:
@@ -31,7 +31,7 @@ SAMPLES = [
 
 
 def test_each_image_has_a_crop_before_any_has_two() -> None:
-    found = material.region_crops(SAMPLES, 2)
+    found = region_rnn.region_crops(SAMPLES, 2)
     assert [crop.image.name for crop in found.crops] == ["a.jpg", "b.jpg", "c.jpg", "a.jpg", "c.jpg"]
     for crop, phrases in zip(found.crops, found.phrases, strict=True):
         whole = next(s for s in SAMPLES if s.image == crop.image)
@@ -39,22 +39,22 @@ def test_each_image_has_a_crop_before_any_has_two() -> None:
 
 
 def test_fewer_crops_are_the_first_of_more() -> None:
-    everything = material.region_crops(SAMPLES, None)
+    everything = region_rnn.region_crops(SAMPLES, None)
     assert len(everything.crops) == 6 and len(set(everything.crops)) == 6
     for most in (1, 2):
-        assert material.region_crops(SAMPLES, most).crops == everything.crops[: 3 if most == 1 else 5]
+        assert region_rnn.region_crops(SAMPLES, most).crops == everything.crops[: 3 if most == 1 else 5]
 
 
 def test_sentences_of_whole_images_without_those_too_long_or_wordless() -> None:
-    found = material.sentence_crops(SAMPLES, 16)
+    found = region_rnn.sentence_crops(SAMPLES, 16)
     assert found.phrases == [("A dog runs.",)]
     assert found.crops[0].box == (0, 0, 50, 40)
-    assert len(material.sentence_crops(SAMPLES, 17).crops) == 2
+    assert len(region_rnn.sentence_crops(SAMPLES, 17).crops) == 2
 
 
 def test_the_most_frequent_phrase_by_its_words() -> None:
-    assert material.most_frequent_phrase(SAMPLES) == "a cat"  # as often as "a dog", and before it in the alphabet
-    assert material.most_frequent_phrase([*SAMPLES, sample("d.jpg", ("A dog!",))]) == "a dog"
+    assert systems.most_frequent_phrase(SAMPLES) == "a cat"  # as often as "a dog", and before it in the alphabet
+    assert systems.most_frequent_phrase([*SAMPLES, sample("d.jpg", ("A dog!",))]) == "a dog"
 
 
 def test_the_nearest_region_by_angle() -> None:

@@ -11,13 +11,12 @@ from photographs import quarters
 from torch.testing import assert_close
 
 from saywhere.configs.parts import TrunkConfig
-from saywhere.configs.region_rnn import RegionRnnConfig
 from saywhere.errors import UserError
 from saywhere.images import ImageError, open_image
-from saywhere.networks.region_rnn import RegionRnn
+from saywhere.papers.table1 import region_rnn
+from saywhere.papers.table1.config import FitConfig, RegionRnnConfig
+from saywhere.papers.table1.region_rnn import Crop, LabelledCrops, RegionRnn, crop_features, fit, validate
 from saywhere.text import Vocabulary
-from saywhere.training.systems import region_rnn
-from saywhere.training.systems.region_rnn import Crop, FitConfig, LabelledCrops, crop_features, fit, validate
 
 PHRASES = ("a red square", "the green grass", "blue sky", "a yellow dog")
 BOXES = ((0.0, 0.0, 32.0, 16.0), (32.0, 0.0, 64.0, 16.0), (0.0, 16.0, 32.0, 32.0), (32.0, 16.0, 64.0, 32.0))

@@ -13,14 +13,14 @@ import numpy as np
 import torch
 
 from saywhere.engines.engine import Detector
-from saywhere.evaluation.table1.decoders import rpn_proposals
 from saywhere.images import open_image
 from saywhere.models.decoding import decode
 from saywhere.models.detection import propose_boxes, select
 from saywhere.models.model import Model
-from saywhere.networks.region_rnn import RegionRnn
-from saywhere.networks.vision.external_proposals import ProposalMethod
 from saywhere.networks.vision.image_maps import ImageMaps
+from saywhere.papers.external_proposals import ProposalMethod
+from saywhere.papers.table1.region_rnn import RegionRnn
+from saywhere.papers.table1.systems import rpn_proposals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

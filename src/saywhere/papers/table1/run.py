@@ -14,27 +14,35 @@ from saywhere import data
 from saywhere.data.sample import Sample
 from saywhere.engines.torch import TorchEngine
 from saywhere.errors import UserError
-from saywhere.evaluation.dense.proposals import TrueBoxes, write_truth
+from saywhere.evaluation.dense.run import TrueBoxes, write_truth
 from saywhere.evaluation.meteor import Meteor
 from saywhere.evaluation.region_lines import RegionLines
 from saywhere.evaluation.session import image_sources
-from saywhere.evaluation.table1 import decoders
-from saywhere.evaluation.table1.baselines import FULL, REGION, Baselines
-from saywhere.evaluation.table1.cells import Cell, checkpoint_digest, digest, write_lines
-from saywhere.evaluation.table1.decoders import FCLN, FREQUENT, NEAREST, REFINED, Neighbours
-from saywhere.evaluation.table1.material import most_frequent_phrase
-from saywhere.evaluation.table1.plan import Comparison
-from saywhere.evaluation.table1.table import COLUMNS, Results
-from saywhere.evaluation.table1.timing import Timed, take_times
 from saywhere.files import write_atomically
 from saywhere.images import open_image
 from saywhere.loading import load
 from saywhere.models.encoding import Encoding
 from saywhere.models.model import Model
 from saywhere.networks.vision.backbones import build_backbone
-from saywhere.networks.vision.external_proposals import Proposed, find_proposal_method
 from saywhere.networks.vision.image_maps import ImageMaps
 from saywhere.networks.vision.trunk import Trunk
+from saywhere.papers.external_proposals import Proposed, find_proposal_method
+from saywhere.papers.table1 import systems
+from saywhere.papers.table1.cells import Cell, checkpoint_digest, digest, write_lines
+from saywhere.papers.table1.plan import Comparison
+from saywhere.papers.table1.systems import (
+    FCLN,
+    FREQUENT,
+    FULL,
+    NEAREST,
+    REFINED,
+    REGION,
+    Baselines,
+    Neighbours,
+    most_frequent_phrase,
+)
+from saywhere.papers.table1.table import COLUMNS, Results
+from saywhere.papers.table1.timing import Timed, take_times
 from saywhere.training import cache
 from saywhere.training.dataset import evenly
 from saywhere.training.progress import track
@@ -137,7 +145,7 @@ class Run:
             with track(f"proposals: RPN of seed {seed}", len(self.images)) as progress:
                 for name, sample in self.images.items():
                     detector, encoding = model.require("densecap", "be FCLN"), model.encode(sample.image)
-                    found[name] = decoders.rpn_proposals(detector, encoding, plan.nms, plan.proposals)
+                    found[name] = systems.rpn_proposals(detector, encoding, plan.nms, plan.proposals)
                     progress.advance(1)
             return found
 
@@ -189,9 +197,9 @@ class Run:
             for name, sample in self.images.items():
                 given = {column: some.of[name] for column, some in boxes.items()}
                 image = open_image(sample.image)
-                rows = decoders.fcln_rows(model, image, given, plan.proposals, frequent, neighbours)
+                rows = systems.fcln_rows(model, image, given, plan.proposals, frequent, neighbours)
                 for key, regions in rows.items():
-                    lines[key].append(decoders.line(name, regions))
+                    lines[key].append(systems.line(name, regions))
                 progress.advance(1)
         for cell in cells:
             cell.write(lines[cell.row, cell.column])
@@ -254,7 +262,7 @@ class Run:
                 cell = Cell.of(self.out / "cells", row, column, seed, depends)
                 if not cell.path.is_file():
                     described = self.baselines.describe(network, self.images, boxes[column].of, column)
-                    cell.write(decoders.line(name, regions) for name, regions in described)
+                    cell.write(systems.line(name, regions) for name, regions in described)
                 cells.append(cell)
         return cells
 

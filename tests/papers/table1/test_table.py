@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from tiny_comparison import write_comparison
 
-from saywhere.evaluation.table1 import plan as plans
-from saywhere.evaluation.table1.plan import Comparison
-from saywhere.evaluation.table1.table import COLUMNS, ROWS, Results, markdown, write_table
+from saywhere.papers.table1 import plan as plans
+from saywhere.papers.table1.plan import Comparison
+from saywhere.papers.table1.table import COLUMNS, ROWS, Results, markdown, write_table
 
 AP = {
     "full-image-rnn": (0.02, 0.03),
@@ -83,7 +83,7 @@ def test_an_aim_that_is_just_missed_is_not_reached(results: Results) -> None:
 
 
 def test_the_markdown_has_every_figure(results: Results) -> None:
-    lines = markdown(results, "saywhere table1 x").splitlines()
+    lines = markdown(results, "saywhere papers table1 x").splitlines()
     rows = {line.split(" | ")[0].strip("| "): [part.strip(" |") for part in line.split(" | ")[1:]] for line in lines}
     assert rows["Region source"][:3] == ["METEOR, selective-search", "METEOR, RPN", "METEOR, truth"]
     assert rows["Region RNN"][3:6] == ["2.25 ± 0.35", "4.50 ± 0.71", "18.00 ± 2.83"]
@@ -93,7 +93,7 @@ def test_the_markdown_has_every_figure(results: Results) -> None:
     assert rows["FCLN on external"][3:] == ["4.00 ± 0.00", "", "", "300", "80", "10", "390"]
     assert {ROWS[row] for row in ROWS} <= rows.keys()
     text = "\n".join(lines)
-    assert "3 images" in text and "seeds 0, 1" in text and "`saywhere table1 x`" in text
+    assert "3 images" in text and "seeds 0, 1" in text and "`saywhere papers table1 x`" in text
 
 
 def test_one_seed_has_no_spread(results: Results, plan: Comparison) -> None:
@@ -103,8 +103,8 @@ def test_one_seed_has_no_spread(results: Results, plan: Comparison) -> None:
 
 
 def test_files_are_written(results: Results, tmp_path: Path) -> None:
-    paths = write_table(results, tmp_path / "out", "saywhere table1 x")
+    paths = write_table(results, tmp_path / "out", "saywhere papers table1 x")
     table = json.loads(paths[0].read_text())
-    assert table["command"] == "saywhere table1 x" and table["protocol"] == "clean"
+    assert table["command"] == "saywhere papers table1 x" and table["protocol"] == "clean"
     assert set(table["rows"]) == set(ROWS) and set(table["rows"]["fcln"]["cells"]) == set(COLUMNS)
-    assert paths[1].read_text() == markdown(results, "saywhere table1 x")
+    assert paths[1].read_text() == markdown(results, "saywhere papers table1 x")

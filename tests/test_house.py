@@ -30,7 +30,6 @@ FLOORS = (
     ("boxes",),
     ("box_coding",),
     ("text",),
-    ("parses",),
     ("drawing",),
     ("archives",),
     ("images",),

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from saywhere.loading import list_models, load
     from saywhere.models.captioning import Caption
     from saywhere.models.encoding import Encoding
-    from saywhere.models.ensemble import CaptionEnsemble
     from saywhere.models.grounding import AlignedPhrase, Alignment, ImageVectors, TextVectors
     from saywhere.models.model import Model
     from saywhere.models.phrase_scores import PhraseScores
@@ -26,7 +25,6 @@ _HOMES = {
     "AlignedPhrase": "saywhere.models.grounding",
     "Alignment": "saywhere.models.grounding",
     "Caption": "saywhere.models.captioning",
-    "CaptionEnsemble": "saywhere.models.ensemble",
     "Encoding": "saywhere.models.encoding",
     "Hit": "saywhere.search.index",
     "ImageError": "saywhere.images",
@@ -49,7 +47,6 @@ __all__ = [
     "AlignedPhrase",
     "Alignment",
     "Caption",
-    "CaptionEnsemble",
     "Encoding",
     "Hit",
     "ImageError",

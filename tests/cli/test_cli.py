@@ -39,9 +39,9 @@ import sys
 from saywhere.cli import app
 commands = (
     "", "describe", "caption", "ground", "models", "data", "train", "calibrate", "export", "pseudo-label", "papers",
-    "papers convert", "papers table1",
+    "papers convert", "papers retrieval", "papers table1",
 )
-tasks = "dense", "caption", "region-captions", "retrieval", "rank", "ground", "attention"
+tasks = "dense", "caption", "region-captions", "rank", "ground", "attention"
 evaluations = [f"evaluate {task}" for task in tasks]
 for arguments in map(str.split, (*commands, "data check", "evaluate", *evaluations)):
     try:
@@ -198,7 +198,7 @@ print("all four ran")
     assert python(code).endswith("all four ran\n")
 
 
-@pytest.mark.parametrize("task", ["dense", "caption", "region-captions", "rank", "retrieval", "search", "ground",
+@pytest.mark.parametrize("task", ["dense", "caption", "region-captions", "rank", "search", "ground",
                                   "nouns", "attention"])  # fmt: skip
 def test_a_file_as_the_folder_of_a_report_is_refused_at_once(task: str, tmp_path):
     (tmp_path / "file").write_text("kept")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +16,7 @@ from saywhere.cli.options import (
     Engine,
     Images,
     Limit,
-    Models,
+    Model,
     Precision,
     Set,
     Threads,
@@ -28,7 +26,7 @@ from saywhere.cli.options import (
 from saywhere.cli.progress import keep_each, printable, skip_notes
 
 if TYPE_CHECKING:
-    from saywhere import Caption, Model
+    from saywhere import Caption
     from saywhere.images import LoadedImage
     from saywhere.inference import ImageResult, ResultsFile, Source
 
@@ -46,7 +44,7 @@ def caption(
         callback=check_file,
     ),
     limit: Limit = None,
-    model: Models = None,
+    model: Model = None,
     device: Device = None,
     engine: Engine = None,
     threads: Threads = None,
@@ -64,19 +62,16 @@ def caption(
     from saywhere.inference import ResultsFile, ensure_same_settings, find_images
 
     sources = find_images(paths)[:limit]
-    models = [
-        DeferredModel(name, Runtime(device, engine, threads, precision), change, "captioner", AHEAD)
-        for name in model or [None]
-    ]
+    deferred = DeferredModel(model, Runtime(device, engine, threads, precision), change, "captioner", AHEAD)
     if show_attention is not None:
-        _check_one(show_attention, sources, json, len(models))
-        _draw_attention(sources[0], show_attention, models[0], beam_size)
+        _check_one(show_attention, sources, json)
+        _draw_attention(sources[0], show_attention, deferred, beam_size)
         return
     with contextlib.ExitStack() as stack:
         lines = stack.enter_context(ResultsFile(json, "caption")) if json else None
         if json is not None:
-            ensure_same_settings(json, {"models": [each.facts for each in models], "beam_size": beam_size})
-        skipped = _caption(sources, lines, models, beam_size, batch)
+            ensure_same_settings(json, {"models": [deferred.facts], "beam_size": beam_size})
+        skipped = _caption(sources, lines, deferred, beam_size, batch)
     for note in skip_notes(skipped):
         typer.echo(note, err=True)
     if skipped:
@@ -86,7 +81,7 @@ def caption(
 def _caption(
     sources: list[Source],
     lines: ResultsFile | None,
-    models: list[DeferredModel],
+    model: DeferredModel,
     beam_size: int | None,
     batch: int,
 ) -> dict[str, str]:
@@ -97,9 +92,8 @@ def _caption(
     already = len(sources) - len(todo)
     skipped: dict[str, str] = {}
 
-    @functools.cache
-    def captioner() -> Callable[[list[LoadedImage]], list[Caption]]:
-        return _captioner([model() for model in models], beam_size)
+    def ask(images: list[LoadedImage], _: object) -> list[Caption]:
+        return model().caption(images, beam_size=beam_size, attention=False)
 
     def keep(one: ImageResult[Caption]) -> None:
         assert one.result is not None
@@ -111,13 +105,9 @@ def _caption(
         elif lines is None:
             typer.echo(f"{printable(one.source.name)}: {sentence}")
 
-    if todo:  # or the models would be looked for
-        long_side = max(model.long_side for model in models)
+    if todo:  # or the model would be looked for
         with explain_oom(batch):
-            workers = min(model.workers for model in models)
-            results = run_images(
-                lambda images, _: captioner()(images), todo, batch=batch, long_side=long_side, workers=workers
-            )
+            results = run_images(ask, todo, batch=batch, long_side=model.long_side, workers=model.workers)
             skipped = keep_each(results, keep, len(sources), already, "captioning", resumes=lines is not None)
     if len(sources) > 1 or already:
         earlier = f"; {already} already in {lines.path}" if lines and already else ""
@@ -126,23 +116,11 @@ def _caption(
     return skipped
 
 
-def _captioner(models: list[Model], beam_size: int | None) -> Callable[[list[LoadedImage]], list[Caption]]:
-    """A function that captions images with the model, or with several models together."""
-    from saywhere import CaptionEnsemble
-
-    if len(models) == 1:
-        return lambda images: models[0].caption(images, beam_size=beam_size, attention=False)
-    ensemble = CaptionEnsemble(models)
-    return lambda images: ensemble.caption(images, beam_size=beam_size)
-
-
-def _check_one(out: Path, sources: list[Source], json: Path | None, models: int) -> None:
+def _check_one(out: Path, sources: list[Source], json: Path | None) -> None:
     from saywhere.errors import UserError
 
     if len(sources) != 1:
         raise UserError(f"--show-attention {out}: draws one image, not {len(sources)}")
-    if models != 1:
-        raise UserError(f"--show-attention {out}: draws where one --model looks, not {models}")
     if json is not None:
         raise UserError(f"--show-attention {out}: draws, and writes no --json {json}; run the command twice")
     check_drawing("--show-attention", out, sources[0].path)

@@ -18,7 +18,7 @@ from saywhere.text import tokenize
 
 
 class WordMagnitude(NamedTuple):
-    """Hold the mean length of a word's vectors over the ``places`` where it occurs."""
+    """The mean length of a word's vectors over the ``places`` where it occurs."""
 
     word: str
     magnitude: float
@@ -26,7 +26,7 @@ class WordMagnitude(NamedTuple):
 
 
 class RegionMagnitude(NamedTuple):
-    """Hold the length of a region's vector; ``box`` is in pixels of the image ``image``."""
+    """The length of a region's vector; ``box`` is in pixels of the image ``image``."""
 
     image: str
     box: Box

@@ -1,4 +1,8 @@
-"""Several captioners that caption together (Areas of Attention, Table 4)."""
+"""Rows of the papers' tables of captions: several models together, and the sentence of the most similar image.
+
+Areas of Attention has an ensemble in Table 4; Deep Visual-Semantic Alignments has the nearest neighbour as the baseline
+of section 4.2.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,13 @@ from typing import Any, overload
 
 import numpy as np
 
-from saywhere.engines.engine import Decoder, State
+from saywhere import data as datasets
+from saywhere.engines.engine import Captioner, Decoder, State
 from saywhere.errors import UserError
+from saywhere.evaluation.captions.metrics import CaptionScores
+from saywhere.evaluation.captions.run import score_captioner
+from saywhere.evaluation.region_store import ArrayStore
+from saywhere.evaluation.session import Session, image_sources
 from saywhere.images import ImageLike, LoadedImage, open_image
 from saywhere.models.captioning import Caption, bind
 from saywhere.models.decoding import decode
@@ -17,6 +26,10 @@ from saywhere.models.encoding import Encoding
 from saywhere.models.many import answer
 from saywhere.models.model import Model
 
+TRAIN = "train"
+"""The split whose images are neighbours."""
+NEIGHBOURS = "neighbours"
+"""The folder of a run with the training images' vectors."""
 One = ImageLike | LoadedImage
 
 
@@ -86,6 +99,7 @@ class CaptionEnsemble:
         UserError: there is no model, one has no captioner, or their vocabularies differ.
 
     Example:
+        >>> from saywhere.papers.captions import CaptionEnsemble
         >>> members = [saywhere.load(f"runs/{name}/model") for name in ("a", "b")]
         >>> CaptionEnsemble(members).caption("photo.jpg").sentence
     """
@@ -136,3 +150,101 @@ class CaptionEnsemble:
             Caption(text, tuple(text.split()), image.width, image.height, image.name)
             for text, image in zip(texts, images, strict=True)
         ]
+
+
+class NearestNeighbour:
+    """Caption an image with the first sentence of the training image whose vector is nearest.
+
+    Args:
+        model: whose captioner's image network sees the images.
+        vectors: ``(N, D)`` of the training images, from :func:`image_vectors`.
+        sentences: one of each.
+    """
+
+    def __init__(self, model: Model, vectors: np.ndarray, sentences: Sequence[str]) -> None:
+        if len(vectors) != len(sentences) or not sentences:
+            raise ValueError(f"{len(vectors)} vectors and {len(sentences)} sentences")
+        self.long_side = model.long_side
+        self._model, self._sentences = model, tuple(sentences)
+        self._vectors = np.asarray(vectors, np.float64)
+
+    def caption(self, images: Sequence[LoadedImage], *, beam_size: int | None = None) -> list[Caption]:
+        """Return a sentence for each image; there is no search, so ``beam_size`` changes nothing."""
+        if not images:
+            return []
+        vectors = image_vectors(self._model, images).astype(np.float64)
+        squares = (self._vectors**2).sum(axis=1) - 2 * vectors @ self._vectors.T  # and a constant for each image
+        texts = [self._sentences[row] for row in squares.argmin(axis=1).tolist()]
+        return [
+            Caption(text, tuple(text.split()), image.width, image.height, image.name)
+            for image, text in zip(images, texts, strict=True)
+        ]
+
+
+def image_vectors(model: Model, images: Sequence[Any]) -> np.ndarray:
+    """Return what the captioner sees of whole images ``(N, D)``."""
+    captioner: Captioner = model.require("captioner", "see images as a captioner does")
+    encodings = model.encode(list(images))
+    bound = captioner.bind_images([e.maps for e in encodings], [None] * len(encodings))
+    return np.asarray(bound.embeddings, np.float32)
+
+
+def learn_neighbours(model: Model, session: Session) -> NearestNeighbour:
+    """Return the neighbours of the training images with sentences; their vectors are kept in ``session.out``.
+
+    Training images that cannot be read are left out.
+
+    Raises:
+        UserError: there are no such images, or none can be read.
+    """
+    samples = datasets.read(session.data, session.format, TRAIN)
+    sources = {source.path: source for source in image_sources(samples, session.data)}
+    sentences: dict[str, str] = {}
+    for sample in samples:
+        if sample.sentences:
+            sentences.setdefault(sources[sample.image].name, sample.sentences[0])
+    if not sentences:
+        raise UserError("nearest: the training split has no image with a sentence")
+    store = ArrayStore(session.out / NEIGHBOURS / model.digest())
+    lookup = Session(session.data, session.out, batch=session.batch, progress=session.progress)
+    seen = lookup.each(
+        lambda images, _: list(image_vectors(model, images)),
+        [source for source in sources.values() if source.name in sentences],
+        store,
+        lambda name, vector: store.write(name, {"vector": vector}),
+        long_side=model.long_side,
+        what="looking at training images",
+    )
+    vectors = np.stack([store.read(source.name)["vector"] for source in seen])
+    return NearestNeighbour(model, vectors, [sentences[source.name] for source in seen])
+
+
+def run(
+    models: Sequence[Model], session: Session, beam_size: int | None = None, nearest: bool = False
+) -> CaptionScores:
+    """Caption the images of a data set as a row of a paper's table does, and score the sentences.
+
+    Args:
+        models: with a captioner; they caption together.
+        session: the data and the results.
+        beam_size: hypotheses in decoding; that of the first model if None.
+        nearest: instead of decoding answer with a sentence of the training image that looks most alike to the model.
+
+    Raises:
+        UserError: a model has no captioner, there is one where several are needed or the other way round, or as
+            :func:`saywhere.evaluation.captions.run.run`.
+    """
+    for model in models:
+        model.check("captioner", "caption images")
+    if nearest and len(models) > 1:
+        raise UserError("nearest: one model finds the most similar image, not several together")
+    if not nearest and len(models) < 2:
+        raise UserError("an ensemble is several models; one alone is measured by saywhere evaluate caption")
+    settings = {"model": ", ".join(model.digest() for model in models), "beam_size": beam_size}
+    if nearest:
+        (model,) = models
+        return score_captioner(
+            lambda: learn_neighbours(model, session), model.long_side, session, settings | {"nearest": True}
+        )
+    together = CaptionEnsemble(models)
+    return score_captioner(lambda: together, together.long_side, session, settings)

@@ -1,26 +1,38 @@
+"""Rows of tables of captions: several models together, the nearest training image's sentence, and their command."""
+
 from __future__ import annotations
 
 import itertools
+import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from photographs import noise
+from photographs import noise, quarters
 from tiny_bundle import bundle_model
 from tiny_captioner import SENTENCES, captioner_model, tiny_captioner, tiny_config
+from typer.testing import CliRunner, Result
 
+import saywhere
+from saywhere import cli
 from saywhere.configs.parts import DecodingConfig
 from saywhere.errors import UserError
+from saywhere.evaluation import meteor
+from saywhere.evaluation.captions import metrics
+from saywhere.evaluation.captions.metrics import CaptionScores
+from saywhere.evaluation.session import Session
 from saywhere.images import open_image
 from saywhere.models.captioning import bind
 from saywhere.models.decoding import decode
-from saywhere.models.ensemble import CaptionEnsemble, EnsembleDecoder
 from saywhere.models.model import Model
+from saywhere.networks import checkpoint
 from saywhere.networks.captioner.network import Captioner
 from saywhere.networks.language.decoders.adapter import TorchDecoder
 from saywhere.networks.language.decoders.attention import AttentionDecoder, pad_regions
 from saywhere.networks.language.decoders.gru import GruDecoder
 from saywhere.networks.language.decoders.lstm import LstmDecoder
+from saywhere.papers.captions import CaptionEnsemble, EnsembleDecoder, NearestNeighbour, image_vectors, learn_neighbours
 from saywhere.text import END, PAD, START, UNKNOWN, Vocabulary
 
 IMAGES = [noise(96, 64, seed) for seed in range(5)]
@@ -191,3 +203,130 @@ def test_wrong_use_is_reported_in_a_line():
         ensemble.caption(IMAGES[0], beam_size=0)
     with pytest.raises(UserError, match="an image is a path, PIL image or array, not NoneType"):
         ensemble.caption(None)
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return captioner_model(tiny_captioner(decoder="gru"))
+
+
+def album(folder: Path) -> Path:
+    """Three training images; the third has no sentence."""
+    rows = []
+    for name, image in (("a", quarters(96, 64)), ("b", noise(96, 64, 1)), ("c", noise(64, 96, 2))):
+        image.save(folder / f"{name}.png")
+        sentences = [f"this is {name}", "something else"] if name != "c" else []
+        rows.append({"image": f"{name}.png", "split": "train", "regions": [], "sentences": sentences})
+    (folder / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def texts(neighbours: NearestNeighbour, *images) -> list[str]:
+    return [caption.sentence for caption in neighbours.caption([open_image(image) for image in images])]
+
+
+def test_an_image_gets_the_first_sentence_of_the_one_most_like_it(model: Model, tmp_path: Path) -> None:
+    root = album(tmp_path)
+    neighbours = learn_neighbours(model, Session(root, tmp_path / "out"))
+    darker = quarters(96, 64).point(lambda value: value * 0.9)
+    assert texts(neighbours, darker, noise(96, 64, 1)) == ["this is a", "this is b"]
+    assert neighbours.caption([]) == []
+    files = sorted((tmp_path / "out/neighbours").rglob("*.safetensors"))
+    times = [file.stat().st_mtime_ns for file in files]
+    again = learn_neighbours(model, Session(root, tmp_path / "out"))
+    assert len(files) == 2 and [file.stat().st_mtime_ns for file in files] == times
+    assert texts(again, darker) == ["this is a"]
+
+
+@pytest.mark.parametrize("options", [{"decoder": "gru"}, {"decoder": "attention", "attend_to": "proposals"}])
+def test_the_distance_is_euclidean(options: dict[str, str]) -> None:
+    model = captioner_model(tiny_captioner(**options))
+    vectors = image_vectors(model, [quarters(96, 64)])
+    near, longer = vectors + 0.1, vectors * 3  # the second has the same direction, and is farther
+    neighbours = NearestNeighbour(model, np.concatenate((longer, near)), ("far", "near"))
+    assert texts(neighbours, quarters(96, 64)) == ["near"]
+
+
+def test_training_images_that_cannot_be_used_are_reported(model: Model, tmp_path: Path) -> None:
+    root = album(tmp_path)
+    rows = (root / "data.jsonl").read_text().splitlines()
+    (root / "data.jsonl").write_text(rows[2] + "\n")
+    with pytest.raises(UserError, match="no image with a sentence"):
+        learn_neighbours(model, Session(root, tmp_path / "out"))
+    (root / "data.jsonl").write_text(rows[1] + "\n")
+    data = (root / "b.png").read_bytes()
+    (root / "b.png").write_bytes(data[: len(data) // 2])
+    with pytest.raises(UserError, match=r"none of the 1 images could be read; b\.png: "):
+        learn_neighbours(model, Session(root, tmp_path / "out"))
+    with pytest.raises(ValueError, match="1 vectors and 2 sentences"):
+        NearestNeighbour(model, np.zeros((1, 3)), ("a", "b"))
+
+
+class StubMeteor:
+    version = "stub"
+
+    def __enter__(self) -> StubMeteor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def same_text(said, true, scorer) -> CaptionScores:
+    """1 for a caption that is among the references, else 0."""
+    each = {name: float(text in true[name]) for name, text in said.items()}
+    return CaptionScores(dict.fromkeys(metrics.ORDER, sum(each.values()) / len(each)), each)
+
+
+@pytest.fixture
+def stubs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(meteor, "Meteor", StubMeteor)
+    monkeypatch.setattr(metrics, "score_captions", same_text)
+    monkeypatch.chdir(tmp_path)
+
+
+def captioned_album() -> Path:
+    folder, rows = Path("album"), []
+    (folder / "p").mkdir(parents=True)
+    for number in range(4):
+        noise(96 + number, 64, number).save(folder / "p" / f"{number}.png")
+        row = {"image": f"p/{number}.png", "split": "dev", "regions": []}
+        rows.append({**row, "sentences": [f"{96 + number} wide", f"a noise of {number}"]})
+    (folder / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def caption(*arguments: object) -> Result:
+    return CliRunner().invoke(cli.app, ["papers", "caption", *map(str, arguments)], catch_exceptions=False)
+
+
+def report() -> dict:
+    return json.loads(Path("out/report.json").read_text())
+
+
+def test_several_models_caption_together(stubs, tmp_path):
+    names = [str(checkpoint.save(tiny_captioner(seed), tmp_path / f"m{seed}")) for seed in (0, 1)]
+    both = ("--model", names[0], "--model", names[1])
+    done = caption(*both, "--data", captioned_album(), "--out", "out", "--device", "cpu")
+    assert (done.exit_code, done.stderr) == (0, "") and report()["model"] == ", ".join(names)
+    together = CaptionEnsemble([saywhere.load(name) for name in names])
+    (expected,) = together.caption([Path("album/p/1.png")])
+    lines = [json.loads(line) for line in Path("out/predictions.jsonl").read_text().splitlines()]
+    assert lines[1]["caption"] == expected.sentence
+
+
+def test_the_nearest_training_image_answers(stubs, tmp_path):
+    name, root = str(checkpoint.save(tiny_captioner(decoder="gru"), tmp_path / "m")), captioned_album()
+    rows = [json.loads(line) for line in (root / "data.jsonl").read_text().splitlines()]
+    train = [row | {"split": "train"} for row in rows]
+    (root / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*rows, *train]))
+    done = caption("--nearest", "--model", name, "--data", root, "--out", "out", "--device", "cpu")
+    assert (done.exit_code, done.stderr) == (0, "") and report()["model"] == f"nearest:{name}"
+    assert report()["cider"] == 1, "each image is the nearest to itself, and its first sentence is true"
+    assert len(list(Path("out/neighbours").rglob("*.safetensors"))) == 4
+    both = ("--nearest", "--model", name, "--model", name)
+    together = caption(*both, "--data", root, "--out", "two", "--device", "cpu")
+    assert together.exit_code == 2 and "one model finds the most similar image" in together.stderr
+    alone = caption("--model", name, "--data", root, "--out", "two", "--device", "cpu")
+    assert alone.exit_code == 2 and "one alone is measured by saywhere evaluate caption" in alone.stderr
+    assert not Path("two").exists()

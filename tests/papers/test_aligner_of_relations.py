@@ -21,13 +21,12 @@ from typer.testing import CliRunner, Result
 from saywhere import UserError, cli, options
 from saywhere.data.sample import Sample
 from saywhere.engines.arrays.requirements import refused_options
-from saywhere.evaluation.magnitudes import word_magnitudes
 from saywhere.loading import load
 from saywhere.networks import checkpoint
 from saywhere.networks.aligner.network import Aligner
 from saywhere.networks.aligner.targets import SentenceTarget
-from saywhere.networks.language.relation_encoder import RelationEncoder
-from saywhere.parses import encode_relations, pad_relations, read_parses
+from saywhere.papers.magnitudes import word_magnitudes
+from saywhere.papers.relations import RelationEncoder, encode_relations, pad_relations, read_parses
 from saywhere.text import END, START, UNKNOWN
 from saywhere.training.recipe import Recipe
 from saywhere.training.run import train

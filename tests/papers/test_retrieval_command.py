@@ -1,4 +1,4 @@
-"""``saywhere evaluate retrieval`` as it is typed, on an untrained tiny model."""
+"""``saywhere papers retrieval`` as it is typed, on an untrained tiny model."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typer.testing import CliRunner, Result
 
 import saywhere
 from saywhere import cli
-from saywhere.evaluation.retrieval import best_regions
 from saywhere.models.model import Model
 from saywhere.networks import checkpoint
+from saywhere.papers import retrieval as module
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def model(monkeypatch, tmp_path) -> Model:
 
 
 def retrieval(*arguments: object) -> Result:
-    command = ["evaluate", "retrieval", "--model", "m", "--device", "cpu", *map(str, arguments)]
+    command = ["papers", "retrieval", "--model", "m", "--device", "cpu", *map(str, arguments)]
     return CliRunner().invoke(cli.app, command, catch_exceptions=False)
 
 
@@ -94,8 +94,8 @@ def test_a_run_goes_on_and_another_question_costs_no_image(model, monkeypatch):
     assert (report()["images"], described) == (4, [2, 2])
     first, asked = report(), queries()
     scored = []
-    usual_score = best_regions.phrase_log_probs
-    monkeypatch.setattr(best_regions, "phrase_log_probs", lambda *a: (scored.append(1), usual_score(*a))[1])
+    usual_score = module.phrase_log_probs
+    monkeypatch.setattr(module, "phrase_log_probs", lambda *a: (scored.append(1), usual_score(*a))[1])
     assert retrieval("--data", root, "--out", "out", "--queries", 3, "--protocol", "original").exit_code == 0
     assert (report()["protocol"], scored, described) == ("original", [], [2, 2])
     assert [q["phrases"] for q in queries()] == [q["phrases"] for q in asked]

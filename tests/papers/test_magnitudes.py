@@ -8,9 +8,9 @@ import pytest
 from saywhere.configs.aligner import AlignerConfig
 from saywhere.engines.engine import EncodedText
 from saywhere.errors import UserError
-from saywhere.evaluation.magnitudes import RegionMagnitude, WordMagnitude, region_magnitudes, word_magnitudes
 from saywhere.models.grounding import ImageVectors
 from saywhere.models.model import Model
+from saywhere.papers.magnitudes import RegionMagnitude, WordMagnitude, region_magnitudes, word_magnitudes
 from saywhere.text import Vocabulary
 
 

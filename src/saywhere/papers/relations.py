@@ -1,11 +1,14 @@
-"""Parsed sentences: the relations between words that any parser found and wrote as CoNLL-U."""
+"""Relations between words as the fragments of a sentence (Deep Visual-Semantic Alignments, section 4.1).
+
+Any parser may find them and write them as CoNLL-U; here they are read and encoded.
+"""
 
 from __future__ import annotations
 
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
@@ -13,9 +16,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
 
 from saywhere.errors import UserError
-from saywhere.text import START, Vocabulary, tokenize
+from saywhere.networks.language.text_encoder import EncodedText
+from saywhere.text import PAD, START, Vocabulary, tokenize
 
 FREQUENT = 0.01
 """A kind of relation is frequent from this share of all relations on."""
@@ -40,7 +47,7 @@ class Relation(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Parses:
-    """Hold the relations of sentences.
+    """The relations of sentences.
 
     Attributes:
         path: the file.
@@ -59,6 +66,27 @@ class Parses:
         if (found := self.relations.get(_letters(text))) is None:
             raise UserError(f"{self.path} has no parse of {text!r}: parse it too, or name its file with parses=FILE")
         return found
+
+    def encode(
+        self,
+        texts: Iterable[str],
+        kinds: Sequence[str],
+        vocabulary: Vocabulary,
+        change: Callable[[str], str] = lambda word: word,
+    ) -> np.ndarray:
+        """Return the relations of sentences as one array ``(S, T, 3)``, see :func:`pad_relations`.
+
+        Args:
+            texts: the sentences.
+            kinds, vocabulary: see :func:`encode_relations`.
+            change: what becomes of each word, such as left of right.
+
+        Raises:
+            UserError: one was not parsed.
+        """
+        found = [self.find(text) for text in texts]
+        changed = [[Relation(kind, change(head), change(word)) for kind, head, word in row] for row in found]
+        return pad_relations([encode_relations(row, kinds, vocabulary) for row in changed])
 
     def frequent_kinds(self) -> tuple[str, ...]:
         """Return the kinds of at least a hundredth of all relations, the most frequent first."""
@@ -168,3 +196,54 @@ def _relations(path: Path, words: Sequence[_Word]) -> Iterator[Relation]:
             raise UserError(f"{path}:{word.line}: the head is word {word.head}, but there are only {len(words)}")
         if form:
             yield Relation(word.kind, forms[word.head - 1] if word.head else "", form)
+
+
+class RelationEncoder(nn.Module):
+    """Encode relations ``(R, w1, w2)`` as ``s = f(W_R [x1, x2] + b_R)`` in the space of the regions.
+
+    W_R and b_R belong to the kind of the relation, x1 and x2 are the vectors of the head and of the word that depends
+    on it; in the place of a root's head stands START. These are the sentence fragments of Karpathy, Joulin and Fei-Fei
+    (2014), which the rows "DepTree edges" of Alignments use with Eq. 8.
+
+    Args:
+        vocabulary_size: V, reserved tokens included.
+        word_size: of the word vectors x.
+        out_size: D of the vectors s.
+        kinds: of relations, with the one that rare kinds share.
+        dropout: on x.
+        rectified: f is the rectifier; without it s is linear in x, of any sign.
+    """
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        word_size: int,
+        out_size: int,
+        kinds: int,
+        dropout: float = 0.0,
+        rectified: bool = True,
+    ):
+        super().__init__()
+        self.rectified = rectified
+        self.words = nn.Embedding(vocabulary_size, word_size, padding_idx=PAD)
+        self.maps = nn.ModuleList(nn.Linear(2 * word_size, out_size) for _ in range(kinds))
+        self.dropout = nn.Dropout(dropout)
+        with torch.no_grad():
+            self.words.weight.normal_(std=0.2)
+            self.words.weight[PAD] = 0
+
+    def forward(self, relations: Tensor) -> EncodedText:
+        """Encode relations ``(S, T, 3)`` of sentences, padded on the right: the word, its head and the kind of each.
+
+        More padding changes nothing; a sentence of no relations has no vectors.
+        """
+        mask = relations[..., 0] != PAD
+        words, heads, kinds = relations[mask].unbind(1)  # (N,): padding costs no products
+        pairs = self.dropout(self.words(torch.stack((heads, words), dim=1))).flatten(1)  # (N, 2E)
+        order = kinds.argsort(stable=True)
+        parts = pairs[order].split(kinds.bincount(minlength=len(self.maps)).tolist())
+        rows = torch.cat([apply(part) for apply, part in zip(self.maps, parts, strict=True)])
+        rows = functional.relu(rows) if self.rectified else rows
+        vectors = rows.new_zeros(*mask.shape, rows.shape[1])
+        vectors[mask] = rows[order.argsort()]
+        return EncodedText(vectors, mask)

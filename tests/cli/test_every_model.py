@@ -36,6 +36,8 @@ KINDS = ("flickr-coco", "densecap", "aligner", "captioner", "box-captioner", "re
 DETECTS = {"flickr-coco", "densecap"}
 ALIGNS = {"flickr-coco", "aligner"}
 CAPTIONS = {"flickr-coco", "captioner", "box-captioner"}
+TOGETHER = {"captioner", "box-captioner"}
+"""Those of one vocabulary."""
 COMMANDS: dict[str, tuple[list[str], set[str]]] = {
     "describe": (["IMAGE"], DETECTS),
     "describe ": (["IMAGE", "--boxes", "BOXES"], DETECTS | {"box-captioner"}),
@@ -51,6 +53,7 @@ COMMANDS: dict[str, tuple[list[str], set[str]]] = {
     "evaluate region-captions": (["--data", "ALBUM", "--limit", "2", "--out", "OUT"], DETECTS | {"box-captioner"}),
     "evaluate rank": (["--data", "ALBUM", "--limit", "2", "--out", "OUT"], ALIGNS),
     "papers retrieval": (["--data", "ALBUM", "--limit", "2", "--queries", "2", "--out", "OUT"], DETECTS),
+    "papers caption": (["--data", "ALBUM", "--limit", "2", "--model", "CAPTIONER", "--out", "OUT"], TOGETHER),
     "evaluate search": (["--data", "ALBUM", "--limit", "2", "--out", "OUT"], ALIGNS),
     "evaluate ground": (["--data", "FLICKR", "--limit", "2", "--out", "OUT"], DETECTS | ALIGNS),
     "evaluate ground ": (["--data", "FLICKR", "--limit", "2", "--part", "densecap", "--out", "OUT"], DETECTS),
@@ -127,7 +130,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     with saywhere.Index(root / "index", made["aligner"]) as index:
         index.add(album)
     data = {"IMAGE": album / "0.png", "BOXES": root / "boxes.json", "ALBUM": album, "FLICKR": flickr}
-    data["INDEX"] = root / "index"
+    data |= {"INDEX": root / "index", "CAPTIONER": Path(made["captioner"])}
     return {"flickr-coco": "flickr-coco", **made, **{word: str(place) for word, place in data.items()}}
 
 

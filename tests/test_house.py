@@ -26,6 +26,7 @@ PACKAGE = ROOT / "src" / "saywhere"
 FLOORS = (
     ("errors",),
     ("files",),
+    ("progress",),
     ("options",),
     ("boxes",),
     ("box_coding",),
@@ -44,12 +45,12 @@ FLOORS = (
     ("engines.onnx_trunk",),
     ("engines.onnx",),
     ("loading",),
+    ("formats",),
     ("inference",),
     ("video",),
     ("search",),
     ("serve",),
     ("web",),
-    ("formats",),
     ("data",),
     # What stands above imports without torch; what stands below may need it.
     ("ops",),

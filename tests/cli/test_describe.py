@@ -13,8 +13,8 @@ from typer.testing import CliRunner, Result
 
 import saywhere
 from saywhere import cli
-from saywhere.cli.progress import TOO_LONG
 from saywhere.drawing import COLOURS
+from saywhere.files import TOO_LONG
 from saywhere.inference import batches
 from tests import photographs
 from tests.stubs import StubModel

@@ -21,8 +21,7 @@ from video_clips import TURNS, SquareModel, Timed, damage, moving, plate, set_ma
 
 import saywhere
 from saywhere import cli
-from saywhere.cli.progress import TOO_LONG
-from saywhere.files import part_of
+from saywhere.files import TOO_LONG, part_of
 from saywhere.video.following import LOOKS_A_PART
 
 FILES = ("clip.mp4", "clip.tracks.jsonl", "clip.vtt")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from saywhere.cli.loading import DeferredModel, Runtime, explain_oom
+from saywhere.cli.loading import DeferredModel, Runtime
 from saywhere.cli.options import (
     Batch,
     BeamSize,
@@ -25,12 +25,14 @@ from saywhere.cli.options import (
     check_drawing,
     check_file,
 )
-from saywhere.cli.progress import keep_each, printable, skip_notes
+from saywhere.cli.printing import report_skipped
+from saywhere.files import printable
 
 if TYPE_CHECKING:
     from saywhere import Caption, Model
     from saywhere.images import LoadedImage
     from saywhere.inference import ImageResult, ResultsFile, Source
+    from saywhere.inference.run import Summary
 
 AHEAD = ("captioner", "densecap", "classes", "aligner.last")
 """What the first caption needs: the other parts choose among its hypotheses."""
@@ -76,11 +78,10 @@ def caption(
         lines = stack.enter_context(ResultsFile(json, "caption")) if json else None
         if json is not None:
             ensure_same_settings(json, {"models": [each.facts for each in models], "beam_size": beam_size})
-        skipped = _caption(sources, lines, models, beam_size, batch)
-    for note in skip_notes(skipped):
-        typer.echo(note, err=True)
-    if skipped:
-        raise typer.Exit(1)
+        summary = _caption(sources, lines, models, beam_size, batch)
+    if summary.count > 1 or summary.already:
+        typer.echo(str(summary), err=True)
+    report_skipped(summary.skipped)
 
 
 def _caption(
@@ -89,41 +90,23 @@ def _caption(
     models: list[DeferredModel],
     beam_size: int | None,
     batch: int,
-) -> dict[str, str]:
-    """Caption what is not yet in the file, and print how many that were; the images that were skipped, with reasons."""
-    from saywhere.inference import run_images
-
-    todo = [source for source in sources if lines is None or source.name not in lines.done]
-    already = len(sources) - len(todo)
-    skipped: dict[str, str] = {}
+) -> Summary:
+    """Caption what is not yet in the file; captions are printed if there is none, or of one image alone."""
+    from saywhere.inference.run import Outputs, Run
 
     @functools.cache
     def captioner() -> Callable[[list[LoadedImage]], list[Caption]]:
         return _captioner([model() for model in models], beam_size)
 
-    def keep(one: ImageResult[Caption]) -> None:
-        assert one.result is not None
-        width, height, sentence = one.result.width, one.result.height, one.result.sentence
-        if lines is not None:
-            lines.append({"width": width, "height": height, "caption": sentence}, one.source.name)
-        if len(sources) == 1:
-            typer.echo(sentence)
+    def show(one: ImageResult[Caption], so_far: Summary) -> None:
+        if so_far.count == 1:
+            typer.echo(str(one.result))
         elif lines is None:
-            typer.echo(f"{printable(one.source.name)}: {sentence}")
+            typer.echo(f"{printable(one.source.name)}: {one.result}")
 
-    if todo:  # or the models would be looked for
-        long_side = max(model.long_side for model in models)
-        with explain_oom(batch):
-            workers = min(model.workers for model in models)
-            results = run_images(
-                lambda images, _: captioner()(images), todo, batch=batch, long_side=long_side, workers=workers
-            )
-            skipped = keep_each(results, keep, len(sources), already, "captioning", resumes=lines is not None)
-    if len(sources) > 1 or already:
-        earlier = f"; {already} already in {lines.path}" if lines and already else ""
-        missed = f"; {len(skipped)} skipped" if skipped else ""
-        typer.echo(f"{len(todo) - len(skipped)} captioned{earlier}{missed}", err=True)
-    return skipped
+    verbs = ("captioning", "captioned")
+    run = Run(lambda images, _: captioner()(images), models, Outputs(lines), batch=batch, each=show, verbs=verbs)
+    return run(sources)
 
 
 def _captioner(models: list[Model], beam_size: int | None) -> Callable[[list[LoadedImage]], list[Caption]]:

@@ -14,7 +14,7 @@ import typer
 
 from saywhere.cli.loading import DeferredModel, Runtime
 from saywhere.cli.options import Beta, Device, Engine, Model, Precision, Regions, Set, Threads, check_drawing
-from saywhere.cli.table import print_table
+from saywhere.cli.printing import print_table
 
 if TYPE_CHECKING:
     import saywhere

@@ -10,9 +10,21 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from saywhere.cli.loading import Runtime, load_model
-from saywhere.cli.options import Device, Engine, Model, Precision, Set, Threads
-from saywhere.cli.progress import printable
-from saywhere.cli.stores import Collection, IndexFolder, Store, StoreKind, Url, Where
+from saywhere.cli.options import (
+    Collection,
+    Device,
+    Engine,
+    IndexFolder,
+    Model,
+    Precision,
+    Set,
+    Store,
+    StoreKind,
+    Threads,
+    Url,
+    Where,
+)
+from saywhere.files import printable
 
 if TYPE_CHECKING:
     import saywhere

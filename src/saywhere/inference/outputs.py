@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 
@@ -23,7 +24,7 @@ DRAWN_SIDES = (800, 1600)
 
 @dataclass(frozen=True)
 class Outputs:
-    """Where the regions of images are kept.
+    """Where the answers about images are kept: regions or, without a folder, others that have ``to_dict``.
 
     Attributes:
         lines: the file of results, or None.
@@ -65,7 +66,7 @@ class Outputs:
         """Return whether the result is in the file; at most its image is missing in the folder."""
         return self.lines is not None and source.name in self.lines.done
 
-    def keep(self, done: ImageResult[Regions]) -> None:
+    def keep(self, done: ImageResult[Any]) -> None:
         """Write the image, then the line if it is new: an image in the file is never without its drawing.
 
         Raises:

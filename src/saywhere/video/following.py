@@ -7,13 +7,12 @@ from typing import Any, Protocol
 
 from saywhere.images import LoadedImage
 from saywhere.video.captions import write_captions
-from saywhere.video.drawing import Mark
 from saywhere.video.reading import Damage, Frame, VideoError, VideoReader
 from saywhere.video.results import TracksFile
 from saywhere.video.times import TICKS
 from saywhere.video.tracking import Tracker
 from saywhere.video.watching import Look
-from saywhere.video.writing import DrawnVideo
+from saywhere.video.writing import DrawnVideo, Mark
 
 LOOKS_A_PART = 20
 """Looks from one state on the disk to the next: what is done again after a kill."""
@@ -182,8 +181,3 @@ class Recording:
         if places.captions is not None:
             write_captions(places.captions, places.tracks)
         self._file.finish()
-
-
-def looks_in(duration: float | None, every: int) -> int:
-    """Return about how many looks a video of ``duration`` seconds takes; 1 if the duration is not known."""
-    return 1 if duration is None else max(1, -(-round(duration * TICKS) // every))

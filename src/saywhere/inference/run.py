@@ -62,7 +62,7 @@ class Summary:
 
     def __str__(self) -> str:
         parts = [f"{self.done} {self.verb}" + ("" if self.regions is None else f", {self.regions} regions")]
-        parts += [f"{self.already} already in {self.lines}"] if self.already else []
+        parts += [f"{self.already} already {f'in {self.lines}' if self.lines else 'done'}"] if self.already else []
         parts += [f"{self.without_boxes} without boxes left out"] if self.without_boxes else []
         parts += [f"{len(self.skipped)} skipped"] if self.skipped else []
         return "; ".join(parts)

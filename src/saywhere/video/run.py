@@ -62,8 +62,9 @@ def follow(
 
     Example:
         >>> rows = []
-        >>> done = saywhere.follow("clip.mp4", each=rows.append)
-        >>> [(row["start"], row["end"], row["phrase"]) for row in rows if "track" in row]
+        >>> print(saywhere.follow("clip.mp4", each=rows.append))
+        1 followed
+        >>> phrases = [(row["start"], row["end"], row["phrase"]) for row in rows if "track" in row]
     """
     from saywhere.inference import find_images
 

@@ -24,6 +24,7 @@ import numpy as np
 
 from saywhere import Regions
 from saywhere.formats.registry import FORMATS
+from saywhere.report import Report
 
 Found = dict[str, np.ndarray]
 """Of each image, by its name without suffix, the boxes ``(N, 4)`` ``x1 y1 x2 y2`` in pixels."""
@@ -107,7 +108,7 @@ def by_ourselves(format: str) -> Callable[[Path, Path], Found]:
     """The way back: what ``saywhere convert-results --from`` reads."""
     read = FORMATS[format].read
     assert read is not None
-    return lambda out, images: {Path(str(one.image)).stem: one.boxes for one in read(out, images)}
+    return lambda out, images: {Path(str(one.image)).stem: one.boxes for one in read(out, images, Report())}
 
 
 class Reader(NamedTuple):

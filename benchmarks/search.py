@@ -38,6 +38,7 @@ from saywhere.files import write_text
 from saywhere.models.grounding import ImageVectors
 from saywhere.search import Qdrant
 from saywhere.search.index import TOP
+from saywhere.search.qdrant import masked
 from saywhere.search.scan import best, similarities
 from saywhere.search.store import Stamp, Store
 from saywhere.search.vectors import Snapshot, without_hubness
@@ -180,7 +181,7 @@ def measure_served(url: str, folder: Path, model: saywhere.Model, queries: int) 
                 shared.append(len(exact[number] & {hit.image for hit in hits}) / len(hits))
         finally:
             place.delete()
-    return {"url": url, "overlap": round(statistics.mean(shared), 4), "wall": spread(times)}
+    return {"url": masked(url), "overlap": round(statistics.mean(shared), 4), "wall": spread(times)}
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import struct
 import zlib
 from pathlib import Path
@@ -22,15 +23,73 @@ def quarters(width: int = 64, height: int = 32) -> Image.Image:
     return image
 
 
-def png(width: int, height: int, depth: int, colour: int, rows: bytes) -> bytes:
+def png(width: int, height: int, depth: int, colour: int, rows: bytes, transparent: bytes = b"") -> bytes:
     """A PNG file of raw ``rows`` (with their filter bytes); for depths and sizes that Pillow does not write."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
     header = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)
-    parts = (chunk(b"IHDR", header), chunk(b"IDAT", zlib.compress(rows)), chunk(b"IEND", b""))
+    trns = [chunk(b"tRNS", transparent)] if transparent else []
+    parts = (chunk(b"IHDR", header), *trns, chunk(b"IDAT", zlib.compress(rows)), chunk(b"IEND", b""))
     return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
+def tiff(
+    values: numpy.ndarray,
+    photometric: int,
+    *,
+    planes: int = 1,
+    packed: bool = False,
+    extra: int | None = None,
+    bits: int | None = None,
+    data: bytes | None = None,
+) -> bytes:
+    """A TIFF file as the specification has it, for kinds of pixels that Pillow does not write.
+
+    Args:
+        values: ``(H, W)`` or ``(H, W, C)``; the order of bytes of the file is that of their type.
+        photometric: 0 white is the least value, 1 black is, 2 RGB, 6 YCbCr.
+        planes: 1 colours beside one another, 2 one plane after the other; in strips of 3 rows.
+        packed: compressed by deflate.
+        extra: what the last channel is: 0 nothing, 1 premultiplied alpha, 2 alpha.
+        bits, data: of a value and of the whole image, if not those of the array.
+    """
+    order = ">" if values.dtype.byteorder == ">" else "<"
+    height, width = values.shape[:2]
+    channels = 1 if values.ndim == 2 else values.shape[2]
+    layers = [values] if planes == 1 else [values[:, :, channel] for channel in range(channels)]
+    strips = [layer[top : top + 3].tobytes() for layer in layers for top in range(0, height, 3)]
+    strips = [zlib.compress(strip) if packed else strip for strip in (strips if data is None else [data])]
+    kind = {"u": 1, "i": 2, "f": 3}[values.dtype.kind]
+    entries: dict[int, tuple[int, list[int]]] = {  # by their numbers: type 3 SHORT or 4 LONG, and the values
+        256: (4, [width]),
+        257: (4, [height]),
+        258: (3, [bits or 8 * values.dtype.itemsize] * channels),
+        259: (3, [8 if packed else 1]),
+        262: (3, [photometric]),
+        273: (4, list(itertools.accumulate((len(strip) for strip in strips[:-1]), initial=8))),
+        277: (3, [channels]),
+        278: (4, [height if data is not None else 3]),
+        279: (4, [len(strip) for strip in strips]),
+        284: (3, [planes]),
+        339: (3, [kind] * channels),
+        **({338: (3, [extra])} if extra is not None else {}),
+    }
+    body = b"".join(strips)
+    place = 8 + len(body)
+    outside = place + 2 + 12 * len(entries) + 4
+    table, behind = struct.pack(order + "H", len(entries)), b""
+    for number, (form, numbers) in sorted(entries.items()):
+        packed_numbers = struct.pack(f"{order}{len(numbers)}{'H' if form == 3 else 'I'}", *numbers)
+        table += struct.pack(order + "HHI", number, form, len(numbers))
+        if len(packed_numbers) <= 4:
+            table += packed_numbers.ljust(4, b"\0")
+        else:
+            table += struct.pack(order + "I", outside + len(behind))
+            behind += packed_numbers
+    mark = b"MM\0*" if order == ">" else b"II*\0"
+    return mark + struct.pack(order + "I", place) + body + table + bytes(4) + behind
 
 
 def huge_png_header() -> bytes:

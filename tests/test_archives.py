@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import tarfile
 from pathlib import Path
@@ -14,7 +15,7 @@ from photographs import noise, png, quarters
 from saywhere.archives import list_archive, read_member
 from saywhere.errors import UserError
 from saywhere.images import ImageError, open_image
-from saywhere.inference import describe_images, find_images, out_path
+from saywhere.inference import ResultsFile, describe_images, find_images, out_path, read_boxes
 from tests.stubs import StubModel
 
 
@@ -57,6 +58,26 @@ def test_images_of_an_archive_are_those_that_were_put_in(shard: Path) -> None:
         find_images(["shard.tar/003.png"])
     done = list(describe_images(StubModel(), find_images([shard]), batch=2))
     assert [len(one.result or ()) for one in done] == [2, 2, 2]
+
+
+def test_names_that_look_like_addresses_or_options_are_names(shard: Path) -> None:
+    """In an archive, in a list, in a file of boxes and in results."""
+    odd = ["10:22.png", "file:a.png", "http:127.0.0.1:9?a.png", "-x.png", "@list.png", "b.tar/c.png", "{0}%d.png"]
+    write_tar(shard, {name: png_of(number) for number, name in enumerate(odd)})
+    found = [f"shard.tar/{name}" for name in odd]
+    Path("@odd.txt").write_text("".join(f"{name}\n" for name in found))
+    assert names(shard) == names("@@odd.txt") == names("./shard.tar") == found
+    boxes = {name: [[0, 0, number + 1, 5]] for number, name in enumerate(found)}
+    lines = (json.dumps({"image": name, "boxes": given}) + "\n" for name, given in boxes.items())
+    Path("http:boxes.jsonl").write_text("".join(lines))
+    sources = find_images([shard])
+    given = read_boxes(Path("http:boxes.jsonl"), sources)
+    assert given == boxes
+    with ResultsFile(Path("file:results.jsonl")) as results:
+        for number, one in enumerate(describe_images(StubModel(), sources, given)):
+            assert one.result is not None and one.result.boxes.tolist() == [[0, 0, number + 1, 5]]
+            results.append(one.result.to_dict(), one.source.name)
+    assert [json.loads(line)["image"] for line in Path("file:results.jsonl").read_text().splitlines()] == found
 
 
 def test_archives_are_found_by_patterns_and_not_in_folders(shard: Path) -> None:

@@ -26,6 +26,8 @@ PACKAGE = ROOT / "src" / "saywhere"
 FLOORS = (
     ("errors",),
     ("files",),
+    ("syntax",),
+    ("report",),
     ("progress",),
     ("options",),
     ("boxes",),
@@ -35,6 +37,7 @@ FLOORS = (
     ("parses",),
     ("drawing",),
     ("archives",),
+    ("pixels",),
     ("images",),
     ("regions",),
     ("configs",),

@@ -169,6 +169,8 @@ def test_assignments_are_json_or_text() -> None:
         "odd": "a=b",
     }
     assert assignments(given) == wanted
+    deep = "[" * 100_000
+    assert assignments([f"a={deep}", 'b={"c": 1, "c": 2}']) == {"a": deep, "b": '{"c": 1, "c": 2}'}
     for wrong in ("beam_size", "=3"):
         with pytest.raises(UserError, match=r"is not OPTION=VALUE"):
             assignments([wrong])

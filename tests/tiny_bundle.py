@@ -26,7 +26,6 @@ from saywhere.models.bundle import GRAPH, GRAPH_WEIGHTS
 from saywhere.models.model import Model
 from saywhere.networks import checkpoint
 from saywhere.networks.aligner.network import Aligner
-from saywhere.networks.captioner.neighbours import Neighbours
 from saywhere.networks.captioner.network import Captioner
 from saywhere.networks.captioner.ngrams import Ngrams
 from saywhere.networks.densecap.network import DenseCap
@@ -66,8 +65,6 @@ def tiny_networks(
             config = tiny_captioner_config(**{"proposals": PROPOSALS, **options})
             network = Captioner(config, CAPTIONER_VOCABULARY, trunk)
             _shake(network.decoder)
-            if network.neighbours is not None:
-                _say(network.neighbours, len(CAPTIONER_VOCABULARY))
             if network.ngrams is not None:
                 _expect(network.ngrams, len(CAPTIONER_VOCABULARY))
         networks[part] = network.eval()
@@ -86,16 +83,6 @@ def _aligner(trunk: Trunk, options: Mapping[str, Any]) -> Aligner:
             encoder.decode.bias.zero_()
             encoder.words.weight.mul_(6)
     return network
-
-
-@torch.no_grad()
-def _say(neighbours: Neighbours, words: int) -> None:
-    """Draw sentences of as many words each, and vectors of them."""
-    neighbours.query.weight.normal_()
-    neighbours.keys.random_(-127, 128)
-    neighbours.commonness.normal_(std=10)
-    neighbours.lengths.fill_(len(neighbours.token_ids) // len(neighbours.lengths))
-    neighbours.token_ids.random_(4, words)
 
 
 @torch.no_grad()

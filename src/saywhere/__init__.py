@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from saywhere.models.bundle import list_models
     from saywhere.models.captioning import Caption
     from saywhere.models.encoding import Encoding
-    from saywhere.models.ensemble import CaptionEnsemble
     from saywhere.models.grounding import AlignedPhrase, Alignment, ImageVectors, TextVectors
     from saywhere.models.model import Model
     from saywhere.models.phrase_scores import PhraseScores
@@ -29,7 +28,6 @@ _HOMES = {
     "AlignedPhrase": "saywhere.models.grounding",
     "Alignment": "saywhere.models.grounding",
     "Caption": "saywhere.models.captioning",
-    "CaptionEnsemble": "saywhere.models.ensemble",
     "Encoding": "saywhere.models.encoding",
     "Hit": "saywhere.search.index",
     "ImageError": "saywhere.images",
@@ -54,7 +52,6 @@ __all__ = [
     "AlignedPhrase",
     "Alignment",
     "Caption",
-    "CaptionEnsemble",
     "Encoding",
     "Hit",
     "ImageError",

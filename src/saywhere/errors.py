@@ -12,10 +12,12 @@ class UserError(ValueError):
 
 @contextlib.contextmanager
 def explain_oom(batch: int) -> Iterator[None]:
-    """Turn too little memory on a device into a ``UserError`` that names the way out, a smaller ``batch``."""
+    """Turn too little memory on a device into a ``UserError`` that names the ways out."""
     try:
         yield
-    except RuntimeError as error:
-        if type(error).__name__ != "OutOfMemoryError":
+    except Exception as error:  # torch and ONNX Runtime have errors of their own for it
+        full = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+        if not full and "allocate memory" not in str(error):
             raise
-        raise UserError(f"the device has too little memory for --batch {batch}; give a smaller one") from error
+        way_out = "give a smaller one, or a smaller trunk.long_side or beam_size"
+        raise UserError(f"the device has too little memory for --batch {batch}; {way_out}") from error

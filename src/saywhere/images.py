@@ -20,6 +20,15 @@ from PIL import Image, UnidentifiedImageError
 
 from saywhere import archives
 from saywhere.errors import UserError
+from saywhere.pixels import (
+    DECODING,
+    decoding_bytes,
+    learn_tiffs,
+    orientation,
+    reduce_jpeg2000,
+    stored_size,
+    upright_rgb,
+)
 
 ImageLike = str | Path | Image.Image | np.ndarray
 
@@ -53,20 +62,10 @@ PLUGINS = ("Jpeg", "Mpo", "Png", "Gif", "Bmp", "WebP", "Tiff", "Jpeg2K", "Avif",
 _COMMON = {b"\xff\xd8\xff": "Jpeg", b"\x89PNG": "Png"}
 """How files of the most common formats begin: for them one module of Pillow is enough."""
 
-_TURNS = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
-
-ORIENTATION = 0x0112
-"""The EXIF tag of the turn, 1 to 8, that shows an image upright."""
-
-TIFF_WIDTH, TIFF_HEIGHT = 256, 257
+_ICON = b"\0\0\1\0"
+"""How icon files begin."""
+ICON_PIXELS = 4_000_000
+"""Larger images in icons are refused: Pillow decodes them when the file is opened, and believes no size before that."""
 
 LYING = (5, 6, 7, 8)
 """EXIF orientations whose upright image has width and height exchanged."""
@@ -126,13 +125,19 @@ def open_image(source: ImageLike | LoadedImage, long_side: int | None = None) ->
     name = str(getattr(source, "filename", "") or "<image>")
     _check_size(source, name, MAX_PIXELS)
     try:
-        pixels = _to_rgb(source)
+        pixels, _ = upright_rgb(source)
     except (OSError, SyntaxError, ValueError) as error:  # PIL decodes a file when its pixels are first used
         raise ImageError(f"{name}: damaged image ({' '.join(str(error).split())})") from error
     return LoadedImage(pixels, *pixels.size, name=name)
 
 
-def read_image(data: bytes, name: str, long_side: int | None = None, max_pixels: int | None = None) -> LoadedImage:
+def read_image(
+    data: bytes,
+    name: str,
+    long_side: int | None = None,
+    max_pixels: int | None = None,
+    refuse_slow: bool = False,
+) -> LoadedImage:
     """Open an image file that is in memory, as :func:`open_image` opens one on the disk.
 
     Args:
@@ -140,14 +145,17 @@ def read_image(data: bytes, name: str, long_side: int | None = None, max_pixels:
         name: what messages call it.
         long_side: see :func:`open_image`.
         max_pixels: larger images are refused before they are decoded; ``MAX_PIXELS`` if None.
+        refuse_slow: refuse a large JPEG 2000 that does not store itself in about ``long_side``, too, as most do: its
+            decoder stops all threads of the process, for a second a megapixel or so.
 
     Raises:
         ImageError: not an image, damaged, empty, or more than ``max_pixels`` pixels.
     """
     if not data:
         raise ImageError(f"{name}: empty file")
-    with _opened(io.BytesIO(data), name, max_pixels) as image:
-        return _decode(image, name, long_side)
+    source = io.BytesIO(data)
+    with _opened(source, name, max_pixels) as image:
+        return _decode(image, source, name, long_side, refuse_slow)
 
 
 def measure(path: str | Path) -> DiskSize:
@@ -157,15 +165,15 @@ def measure(path: str | Path) -> DiskSize:
         MissingImageError: there is no such file.
         ImageError: not an image, a damaged header, empty, or more than ``MAX_PIXELS`` pixels.
     """
-    with _opened(Path(path), str(path)) as image:
-        return _upright_size(image)
+    with _opened(Path(path), str(path)) as image, DECODING.take(decoding_bytes(image, image.size)):
+        return _upright(*stored_size(image), orientation(image))
 
 
 def _open_file(path: Path, name: str, long_side: int | None) -> LoadedImage:
     if archives.SUFFIX in name and (data := _read_member(path, name)) is not None:
         return read_image(data, name, long_side)
     with _opened(path, name) as image:
-        return _decode(image, name, long_side)
+        return _decode(image, path, name, long_side)
 
 
 def _read_member(path: Path, name: str) -> bytes | None:
@@ -188,6 +196,8 @@ def _opened(source: Path | io.BytesIO, name: str, max_pixels: int | None = None)
     if isinstance(source, Path):
         _check_file(source, name)
     try:
+        if _start(source, len(_ICON)) == _ICON:
+            _check_icon(source, name)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # corrupt EXIF and the like: what matters raises
             with Image.open(source, formats=_formats(source)) as image:
@@ -229,51 +239,69 @@ def _check_file(path: Path, name: str) -> None:
 
 def _formats(source: Path | io.BytesIO) -> list[str]:
     """Those of ``FORMATS`` that a file may have and this Pillow can read; their modules are imported."""
-    if isinstance(source, Path):
-        with source.open("rb") as file:
-            start = file.read(4)
-    else:
-        start = source.getvalue()[:4]
+    start = _start(source, 4)
     for plugin in next(((name,) for mark, name in _COMMON.items() if start.startswith(mark)), PLUGINS):
         with contextlib.suppress(ImportError):  # AVIF came with Pillow 11.3
             importlib.import_module(f"PIL.{plugin}ImagePlugin")
+            if plugin == "Tiff":
+                learn_tiffs()
     return [name for name in FORMATS if name in Image.OPEN]
 
 
-def _decode(image: Image.Image, name: str, long_side: int | None) -> LoadedImage:
+def _check_icon(source: Path | io.BytesIO, name: str) -> None:
+    """Refuse an icon with too large an image in it, whatever its list of images says of their sizes."""
+    with source.open("rb") if isinstance(source, Path) else io.BytesIO(source.getvalue()) as file:
+        count = int.from_bytes(file.read(6)[4:], "little")
+        for entry in range(count):
+            file.seek(6 + 16 * entry + 12)
+            file.seek(int.from_bytes(file.read(4), "little"))
+            head = file.read(24)
+            if head.startswith(b"\x89PNG"):
+                size = int.from_bytes(head[16:20]), int.from_bytes(head[20:24])
+            elif head[:1] == b"\x0c":
+                size = int.from_bytes(head[4:6], "little"), int.from_bytes(head[6:8], "little") // 2
+            else:
+                width, height = (int.from_bytes(head[at : at + 4], "little", signed=True) for at in (4, 8))
+                size = width, height // 2
+            if abs(math.prod(size)) > ICON_PIXELS:
+                limit = f"the limit of {ICON_PIXELS // 1_000_000} megapixels for icons"
+                raise ImageError(f"{name}: {size[0]} x {size[1]} is over {limit}")
+
+
+def _start(source: Path | io.BytesIO, count: int) -> bytes:
+    """The first bytes of a file."""
+    if not isinstance(source, Path):
+        return source.getbuffer()[:count].tobytes()
+    with source.open("rb") as file:
+        return file.read(count)
+
+
+def _decode(
+    image: Image.Image, source: Path | io.BytesIO, name: str, long_side: int | None, refuse_slow: bool = False
+) -> LoadedImage:
     """The upright RGB pixels of an opened file, no more of them than needed, and the size that a viewer shows."""
-    size = _upright_size(image)
-    if long_side is not None:
-        full = image.size
+    full = stored_size(image)
+    if long_side is not None and image.format == "JPEG2000":
+        reduce_jpeg2000(image, _start(source, 1 << 20), long_side)
+        if refuse_slow and max(image.size) > 2 * long_side:
+            raise ImageError(f"{name}: a JPEG 2000 of {full[0]} x {full[1]} takes too long; make it a JPEG or a PNG")
+    elif long_side is not None:
         factor = min(1.0, long_side / max(full))
         image.draft("RGB", (max(1, math.ceil(full[0] * factor)), max(1, math.ceil(full[1] * factor))))
-    pixels = _to_rgb(image)
-    if long_side is not None and (shrink := max(pixels.size) // long_side) > 1:
-        pixels = pixels.reduce(min(shrink, *pixels.size))
-    return LoadedImage(pixels, size.width, size.height, name)
+
+    def again() -> Image.Image:
+        file = source if isinstance(source, Path) else io.BytesIO(source.getvalue())
+        return Image.open(file, formats=[image.format or ""])
+
+    with DECODING.take(decoding_bytes(image, full)):
+        pixels, turn = upright_rgb(image, long_side, again)
+    width, height, _ = _upright(*full, turn)
+    return LoadedImage(pixels, width, height, name)
 
 
-def _upright_size(image: Image.Image) -> DiskSize:
-    """The size that a viewer shows, of an opened file."""
-    orientation = _orientation(image)
-    width, height = _stored_size(image)
-    if orientation in LYING:
-        width, height = height, width
-    return DiskSize(width, height, orientation)
-
-
-def _stored_size(image: Image.Image) -> tuple[int, int]:
-    """Width and height before any turn; some versions of Pillow give those of a TIFF after it."""
-    tags = getattr(image, "tag_v2", {})
-    return (tags[TIFF_WIDTH], tags[TIFF_HEIGHT]) if TIFF_WIDTH in tags and TIFF_HEIGHT in tags else image.size
-
-
-def _orientation(image: Image.Image) -> int:
-    """EXIF orientation, 1 to 8; an image whose EXIF block cannot be read is taken as upright."""
-    try:
-        return image.getexif().get(ORIENTATION, 1)
-    except Exception:  # a damaged EXIF block raises anything, and the pixels may be sound
-        return 1
+def _upright(width: int, height: int, turn: int) -> DiskSize:
+    """The size that a viewer shows, of an image that is stored in this size and orientation."""
+    return DiskSize(height, width, turn) if turn in LYING else DiskSize(width, height, turn)
 
 
 def _check_size(image: Image.Image, name: str, max_pixels: int) -> None:
@@ -282,40 +310,6 @@ def _check_size(image: Image.Image, name: str, max_pixels: int) -> None:
         raise ImageError(f"{name}: image without pixels ({width} x {height})")
     if width * height > max_pixels:
         raise ImageError(f"{name}: {width} x {height} is over the limit of {max_pixels // 1_000_000} megapixels")
-
-
-def _to_rgb(image: Image.Image) -> Image.Image:
-    """Upright pixels in RGB, without the file's own notes: its orientation would turn them once more."""
-    pixels = _upright(image)
-    pixels.info.clear()
-    return pixels
-
-
-def _upright(image: Image.Image) -> Image.Image:
-    image.load()  # before the question for its orientation: Pillow turns a TIFF itself, and takes the mark off
-    if (turn := _TURNS.get(_orientation(image))) is not None:
-        image = image.transpose(turn)
-    if image.mode.startswith(("I", "F")):
-        return _from_high_range(image)
-    if image.mode in ("RGBA", "LA", "PA", "RGBa") or "transparency" in image.info:
-        image = image.convert("RGBA")
-        background = Image.new("RGBA", image.size, (255, 255, 255, 255))
-        return Image.alpha_composite(background, image).convert("RGB")
-    return image.convert("RGB")
-
-
-def _from_high_range(image: Image.Image) -> Image.Image:
-    """A 16-bit, 32-bit or float grey image in 8 bits, scaled by the range of its format or else of itself.
-
-    Of integers in 32 bits that are all below 256, or below 65,536, that is the range.
-    """
-    values = np.asarray(image, dtype=np.float32)
-    values = np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
-    largest = float(values.max(initial=0))
-    least = 255.0 if image.mode == "I" and largest <= 255 else 65535.0
-    top = max(largest, least if image.mode.startswith("I") else 1.0)
-    levels = (values / top * 255).round().clip(0, 255)
-    return Image.fromarray(levels.astype(np.uint8)).convert("RGB")
 
 
 def _from_array(array: Any) -> Image.Image:

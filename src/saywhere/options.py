@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
-import json
 import math
 import numbers
 import types
@@ -14,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 from saywhere.errors import UserError
+from saywhere.syntax import parse_json
 
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ def assignments(pairs: Sequence[str]) -> dict[str, Any]:
         if not (name and equals):
             raise UserError(f"{pair!r} is not OPTION=VALUE, for example decoding.beam_size=3")
         try:
-            values[name] = json.loads(text)
+            values[name] = parse_json(text)
         except ValueError:
             values[name] = text
     return values
@@ -113,7 +113,9 @@ def _made(cls: type[T], base: T | None, values: Mapping[str, Any], source: str, 
     fields = {f.name: f for f in dataclasses.fields(typing.cast(Any, cls)) if f.init}
     for key in values:
         if key not in fields:
-            raise UserError(f"{source}unknown key {prefix}{key}; {_hint(str(key), fields, prefix)}")
+            gone = key in getattr(cls, "GONE", ())
+            hint = "it is no longer an option: remove it" if gone else _hint(str(key), fields, prefix)
+            raise UserError(f"{source}unknown key {prefix}{key}; {hint}")
     for name, f in fields.items():
         if base is None and name not in values and _default(f) is dataclasses.MISSING:
             raise UserError(f"{source}{prefix}{name} is missing")

@@ -124,7 +124,7 @@ class _Word(NamedTuple):
 @lru_cache(maxsize=2)
 def _read(path: Path, *_stamp: int) -> Parses:
     found: dict[str, tuple[Relation, ...]] = {}
-    with path.open(encoding="utf-8-sig") as lines:
+    with path.open(encoding="utf-8-sig", newline="\n") as lines:
         for text, words in _sentences(path, lines):
             if letters := _letters(text):
                 relations = tuple(_relations(path, words))
@@ -138,7 +138,7 @@ def _sentences(path: Path, lines: Iterable[str]) -> Iterator[tuple[str, list[_Wo
     """The text and the words of each sentence."""
     text, words = "", list[_Word]()
     for number, line in enumerate(chain(lines, ("",)), start=1):
-        columns = line.rstrip("\n").split("\t")
+        columns = line.rstrip("\r\n").split("\t")
         if line.startswith("#"):
             text = found[1].strip() if (found := _TEXT.match(line)) else text
         elif not line.strip():

@@ -30,7 +30,6 @@ EVERYTHING: dict[str, Callable[[Any], object]] = {
     "attend": lambda model: model.attend(IMAGE, ["a dog"]),
     "ground by a part": lambda model: model.ground(IMAGE, "a dog", part="aligner"),
     "ground by beta": lambda model: model.ground(IMAGE, "a dog", beta=0),
-    "an ensemble": lambda model: saywhere.CaptionEnsemble([model, model]),
 }
 
 

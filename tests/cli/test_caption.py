@@ -11,7 +11,6 @@ from tiny_densecap import tiny_model
 from typer.testing import CliRunner
 
 import saywhere
-from saywhere import CaptionEnsemble
 from saywhere.cli import app
 from saywhere.drawing import draw_attention
 from saywhere.networks import checkpoint
@@ -70,24 +69,6 @@ def test_several_images_are_named(tmp_path: Path, model: str):
     said = run(tmp_path, "--model", model)
     assert [line.partition(": ")[0] for line in said.stdout.splitlines()] == [f"{tmp_path}/a.png", f"{tmp_path}/b.png"]
     assert "2 captioned" in said.stderr
-
-
-def test_several_models_are_an_ensemble(tmp_path: Path, model: str, loaded: saywhere.Model):
-    noise(96, 64).save(tmp_path / "a.png")
-    other = tiny_captioner(1)
-    folder = checkpoint.save(other, tmp_path / "other")
-    together = CaptionEnsemble([loaded, saywhere.load(folder)]).caption(tmp_path / "a.png").sentence
-    assert run(tmp_path / "a.png", "--model", model, "--model", folder).output == together + "\n"
-    assert together != loaded.caption(tmp_path / "a.png").sentence
-    drawing = ("--show-attention", tmp_path / "out.png")
-    assert (
-        "where one --model looks, not 2"
-        in run(tmp_path / "a.png", "--model", model, "--model", folder, *drawing, code=2).stderr
-    )
-    words = (folder / "vocabulary.json").read_text()
-    (folder / "vocabulary.json").write_text(words.replace('"bench"', '"bank"'))
-    refused = run(tmp_path / "a.png", "--model", model, "--model", folder, code=2)
-    assert "captioners of one vocabulary" in refused.stderr and refused.stderr.count("\n") == 1
 
 
 def test_options_of_the_model_may_be_changed(tmp_path: Path, model: str):

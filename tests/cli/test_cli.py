@@ -16,7 +16,7 @@ import saywhere
 from saywhere import DEFAULT_MODEL, cli
 from saywhere.errors import UserError
 
-SEEDED = ("train-chunker", "train-classes", "train-neighbours", "train-ngrams", "train-together")
+SEEDED = ("train-chunker", "train-classes", "train-ngrams")
 RUNNER = CliRunner()
 
 

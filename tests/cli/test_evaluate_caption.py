@@ -18,8 +18,9 @@ from saywhere import cli
 from saywhere.cli.evaluate import caption as command
 from saywhere.evaluation import meteor
 from saywhere.evaluation.captions import metrics as captioning
+from saywhere.evaluation.captions.ensemble import CaptionEnsemble
 from saywhere.evaluation.captions.metrics import CaptionScores
-from saywhere.images import LoadedImage
+from saywhere.images import LoadedImage, open_image
 from saywhere.models.captioning import Caption
 from saywhere.networks import checkpoint
 
@@ -173,8 +174,8 @@ def test_several_models_caption_together(stubs, tmp_path):
     both = ("--ensemble", "--model", names[0], "--model", names[1])
     done = caption(*both, "--data", album(), "--out", "out", "--device", "cpu")
     assert (done.exit_code, done.stderr) == (0, "") and report()["model"] == ", ".join(names)
-    together = saywhere.CaptionEnsemble([saywhere.load(name) for name in names])
-    (expected,) = together.caption([Path("album/p/1.png")])
+    together = CaptionEnsemble([saywhere.load(name) for name in names])
+    (expected,) = together.caption([open_image("album/p/1.png")])
     lines = [json.loads(line) for line in Path("out/predictions.jsonl").read_text().splitlines()]
     assert lines[1]["caption"] == expected.sentence
 

@@ -109,5 +109,9 @@ def test_too_little_memory_names_the_way_out():
 
     with pytest.raises(UserError, match="--batch 9; give a smaller one"), explain_oom(9):
         raise OutOfMemoryError("lots of lines")
+    full = (MemoryError("Unable to allocate 12.5 GiB"), RuntimeError("DefaultCPUAllocator: can't allocate memory"))
+    for error in full:
+        with pytest.raises(UserError, match="or a smaller trunk.long_side or beam_size"), explain_oom(9):
+            raise error
     with pytest.raises(RuntimeError, match="another"), explain_oom(9):
         raise RuntimeError("another")

@@ -17,6 +17,8 @@ from saywhere.errors import UserError
         ({"embed_dim": 0}, "embed_dim is 0"),
         ({"embed_dim": 15, "encoders": 2}, "embed_dim is 15, but must be a multiple of the 2 encoders"),
         ({"encoders": 0}, "encoders is 0"),
+        ({"embed_dim": 10**9}, "embed_dim is 1000000000, but must be between 1 and 16384"),
+        ({"hubs": 10**9}, "hubs is 1000000000"),
         ({"sentences": 0}, "sentences is 0"),
         ({"word_dropout": 1.5}, "word_dropout is 1.5, but must be between 0 and 1"),
         ({"dropout": 1}, "dropout is 1.0, but must be at least 0 and below 1"),

@@ -53,6 +53,11 @@ def test_what_is_needed_of_the_trunk() -> None:
         ({"word_weight": -1.0}, "word_weight is -1.0"),
         ({"zoom": 0}, "zoom is 0.0, but must be above 0"),
         ({"grid": 0}, "grid is 0"),
+        ({"grid": 10**5}, "grid is 100000, but must be between 1 and 64"),
+        ({"num_samples": 10**9}, "num_samples is 1000000000, but must be .* at most 1000"),
+        ({"sentences": 10**9}, "sentences is 1000000000"),
+        ({"neighbours": {"sentences": 10**12, "words": 10**12}}, "neighbours.sentences is 1000000000000"),
+        ({"ngrams": {"size": 10**9}}, "ngrams.size is 1000000000"),
         ({"region_size": 0}, "region_size is 0"),
         ({"terms": ["word-state", "colour"]}, r"terms\[1\] is one of word-state"),
         ({"feedback": "full"}, "feedback is one of none, marginal, conditional"),
@@ -63,6 +68,8 @@ def test_what_is_needed_of_the_trunk() -> None:
         ({"attend_to": "proposals", "proposals": {"nms_iou": 0}}, "proposals.nms_iou is 0.0, but must be above 0"),
         ({"attend_to": "proposals", "proposals": {"post_nms_top_n": 0}}, "proposals.post_nms_top_n is 0"),
         ({"hiden_size": 3}, "did you mean hidden_size"),
+        ({"ngrams": {"consensus": 0.3}}, r"unknown key ngrams\.consensus; it is no longer an option: remove it"),
+        ({"neighbours": {"sentences": 0}}, "unknown key neighbours; it is no longer an option: remove it"),
     ],
 )
 def test_what_does_not_fit_is_refused(options: dict[str, Any], message: str) -> None:

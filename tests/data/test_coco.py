@@ -86,6 +86,24 @@ def test_missing_images_and_broken_entries_are_named(tmp_path):
     }
 
 
+def test_images_and_classes_of_one_id_are_refused(tmp_path):
+    write(tmp_path, [instance(1, 9, 18, [0, 0, 9, 9])], [(9, "A dog.")])
+    file = tmp_path / "annotations/captions_train2017.json"
+    sound = json.loads(file.read_text())
+    for other in ("b/000000000009.jpg", "000000000009.jpg"):
+        file.write_text(json.dumps({**sound, "images": [*IMAGES, {**IMAGES[0], "file_name": other}]}))
+        with pytest.raises(UserError, match=f"captions_train2017.json: {other} and .*9.jpg have the id 9"):
+            read(tmp_path)
+    file.write_text(json.dumps({**sound, "images": [{**IMAGES[0], "file_name": "other.jpg"}]}))
+    with pytest.raises(UserError, match="other.jpg and 000000000009.jpg have the id 9"):
+        read(tmp_path)
+    file.write_text(json.dumps(sound))
+    file = tmp_path / "annotations/instances_train2017.json"
+    file.write_text(json.dumps({"images": IMAGES, "annotations": [], "categories": [*CLASSES, CLASSES[0]]}))
+    with pytest.raises(UserError, match="two categories have the id 1"):
+        read(tmp_path)
+
+
 def test_files_of_another_kind_are_user_errors(tmp_path):
     write(tmp_path, [])
     file = tmp_path / "annotations/instances_train2017.json"
@@ -94,6 +112,9 @@ def test_files_of_another_kind_are_user_errors(tmp_path):
         read(tmp_path)
     file.write_text(json.dumps({"images": IMAGES, "annotations": [], "categories": [{"id": 3}]}))
     with pytest.raises(UserError, match="broken categories"):
+        read(tmp_path)
+    file.write_text('{"images": [],\n "images": []}')
+    with pytest.raises(UserError, match="is not a JSON file: the key 'images' is there twice: line 2"):
         read(tmp_path)
     file.write_text("no json")
     with pytest.raises(UserError, match="is not a JSON file"):

@@ -5,8 +5,8 @@ import pytest
 from photographs import quarters
 
 from saywhere.data.entities import count_phrases, read_entities, read_marked
-from saywhere.data.sample import Report
 from saywhere.errors import UserError
+from saywhere.report import Report
 from saywhere.text import tokenize
 
 LINE = "[/EN#1/people A man 's friend] in [/EN#2/clothing a red T-shirt] rides [/EN#3/other/animals a horse] [ now ] ."

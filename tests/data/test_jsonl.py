@@ -89,6 +89,37 @@ def test_broken_lines_and_regions_are_named_with_their_line(tmp_path):
     assert problems["missing image"] == ["photos/c.png"]
 
 
+def test_lines_end_at_newlines_and_a_mark_before_them_is_passed_over(tmp_path):
+    cat = {"box": [0, 0, 9, 9], "phrase": "a\u2028cat\x85here"}
+    write(tmp_path)
+    text = "\r\n".join(json.dumps(row, ensure_ascii=False) for row in (one(cat), one(cat)))
+    (tmp_path / "mine.jsonl").write_text(text, encoding="utf-8-sig", newline="")
+    samples = read(tmp_path)
+    assert samples.phrases() == ["a cat here"] * 2
+    assert samples.report.ok
+
+
+def test_a_line_in_which_a_key_would_be_lost_is_named(tmp_path):
+    twice = '{"image": "photos/a.png", "regions": [{"box": [0, 0, 9, 9], "phrase": "a", "phrase": "b"}]}'
+    write(tmp_path, one(), twice, "[" * 100_000)
+    assert read(tmp_path).report.problems["broken line"] == [
+        "mine.jsonl:2 (not JSON: the key 'phrase' is there twice: line 1)",
+        "mine.jsonl:3 (not JSON: it is nested too deeply)",
+    ]
+    write(tmp_path, twice)
+    with pytest.raises(UserError, match=r"no line is a JSON object .line 1: not JSON: the key 'phrase' is there twice"):
+        read(tmp_path)
+
+
+def test_an_image_whose_regions_are_all_broken_is_not_one_without_regions(tmp_path):
+    broken, flat = {"box": [9, 0, 0, 9], "phrase": "x"}, {"box": [9, 9, 9, 20], "phrase": "x"}
+    nameless = {"box": [0, 0, 9, 9], "phrase": "..."}
+    write(tmp_path, one(), one(broken), one(flat), one(nameless), one(broken, sentences=["A cat."]))
+    samples = read(tmp_path)
+    assert [(len(one.boxes), one.sentences) for one in samples] == [(0, ()), (0, ("A cat.",))]
+    assert samples.report.problems["image left out with all its regions"] == ["photos/a.png"] * 3
+
+
 def test_a_file_without_any_json_is_a_user_error(tmp_path):
     write(tmp_path, "image,box", "a.png,3")
     with pytest.raises(UserError, match=r"mine\.jsonl is not a file of JSON lines: no line is a JSON object"):

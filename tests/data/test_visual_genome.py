@@ -120,6 +120,7 @@ def test_broken_regions_and_entries_are_named(tmp_path):
         "box without area or outside the image": ["1.jpg"],
         "phrase without a word": ["1.jpg"],
         "broken annotation": ["2 (no list of regions)", *["an entry without an id in region_descriptions.json"] * 2],
+        "image left out with all its regions": ["2.jpg"],
     }
 
 

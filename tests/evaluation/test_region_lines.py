@@ -57,6 +57,8 @@ def test_several_lines_of_an_image_are_joined_if_that_is_allowed(tmp_path):
     [
         ("", "f.jsonl: is empty"),
         ('{"image": "a", "boxes"', "line 1: not JSON"),
+        ("[" * 100_000, "line 1: not JSON (it is nested too deeply)"),
+        ('\n{"image": "a", "boxes": [], "image": "b"}', "line 2: not JSON (the key 'image' is there twice"),
         ('{"boxes": []}', 'line 1: not {"image": NAME'),
         ('\n{"image": "a", "boxes": [[1, 2, 3]]}', "line 2: [1, 2, 3] is not a box"),
         ('{"image": "a", "boxes": [[1, 2, NaN, 4]]}', "line 1: [1, 2, NaN, 4] is not a box"),
@@ -73,6 +75,15 @@ def test_malformed_lines_are_named(tmp_path, text, message):
     (tmp_path / "f.jsonl").write_text(text)
     with pytest.raises(UserError, match=re.escape(message)):
         RegionLines(tmp_path / "f.jsonl", ("scores", "captions"))
+
+
+def test_a_mark_before_the_lines_is_passed_over_and_they_end_at_newlines(tmp_path):
+    row = {"image": "a\u2028b.jpg", "boxes": [CAT], "captions": ["a\x85cat"]}
+    text = f"{json.dumps(row, ensure_ascii=False)}\r\n{json.dumps({**row, 'image': 'b.jpg'})}"
+    (tmp_path / "f.jsonl").write_text(text, encoding="utf-8-sig", newline="")
+    lines = RegionLines(tmp_path / "f.jsonl")
+    assert lines.names == ["a\u2028b.jpg", "b.jpg"]
+    assert lines["a\u2028b.jpg"].captions == ("a\x85cat",)
 
 
 def test_proposals_by_either_name(tmp_path):

@@ -104,6 +104,28 @@ def test_no_more_images_are_held_than_are_worked_on_and_one_batch(tmp_path, monk
     assert batch < most[0] <= (1 + workers) * batch, "it reads ahead, but not far"
 
 
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("held", [0, 1, 20_000, 1 << 30])
+def test_images_that_are_held_are_counted_in_bytes_too(tmp_path, monkeypatch, held, workers):
+    """With little memory batches are smaller, and all is answered in order all the same."""
+    names, _ = photographs.write_album(tmp_path, 30, 3)
+    monkeypatch.setattr(batches, "HELD", held)
+    sizes: list[int] = []
+
+    def ask(images, _):
+        sizes.append(len(images))
+        return [image.name for image in images]
+
+    done = list(run_images(ask, find_images([tmp_path]), batch=6, workers=workers))
+    assert [one.source.name for one in done] == names
+    assert all(one.result == one.source.name for one in done if one.error is None)
+    assert sum(sizes) == 27 and max(sizes) <= 6
+    if held < 2:
+        assert max(sizes) == 1
+    elif held == 1 << 30:
+        assert sizes.count(6) == 4 and sum(sizes) == 27
+
+
 def test_several_workers_ask_at_the_same_time_and_keep_the_order(tmp_path):
     names, bad = photographs.write_album(tmp_path, 23, 5)
     together, calls = threading.Barrier(2, timeout=60), itertools.count()

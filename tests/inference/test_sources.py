@@ -123,6 +123,18 @@ def test_boxes_as_lines(album):
     assert read_boxes(file, find_images(["p"])) == {"p/b.jpg": [[1, 2, 3, 4]], "p/sub/b.jpg": []}
 
 
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_a_mark_before_a_list_or_boxes_is_passed_over_and_lines_end_at_newlines(album, newline):
+    Path("p/b\u2028c.jpg").write_bytes(b"x")
+    listed = ["p/b.jpg", "p/b\u2028c.jpg"]
+    Path("list.txt").write_text(newline.join(listed), encoding="utf-8-sig", newline="")
+    assert names("@list.txt") == listed
+    rows = [{"image": name, "boxes": [[1, 2, 3, 4]]} for name in listed]
+    text = newline.join(json.dumps(row, ensure_ascii=False) for row in rows)
+    Path("boxes.jsonl").write_text(text, encoding="utf-8-sig", newline="")
+    assert list(read_boxes(Path("boxes.jsonl"), find_images(["p"]))) == listed
+
+
 def test_boxes_as_one_list(album):
     file = album / "boxes.json"
     file.write_text("[[0, 0, 10, 10.5],\n [5, 5, 6, 6]]")
@@ -138,8 +150,10 @@ def test_boxes_as_one_list(album):
         ('{"image": "q/b.jpg"}', "line 1: not "),
         ('{"image": "q/b.jpg", "boxes": []}\nnonsense', "line 2: not JSON"),
         ('{"image": "other.jpg", "boxes": []}', "no boxes for any of the 1 images; it names 'other.jpg'"),
+        ('\n{"image": "q/b.jpg", "boxes": [[0, 0, 1, 1]], "boxes": []}', "line 2: not JSON .the key 'boxes' is there"),
+        ('{"image": ' + "[" * 100_000, "line 1: not JSON .it is nested too deeply"),
         ("", "no boxes for any"),
-        ("\udcff", "cannot be read"),
+        ("\udcff", "cannot be read .not a UTF-8 text file"),
     ],
 )
 def test_a_malformed_file_of_boxes(album, text, reason):

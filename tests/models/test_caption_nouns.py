@@ -14,7 +14,7 @@ from tiny_classes import TRUNK, tiny_networks
 from saywhere.configs.classes import ClassesConfig
 from saywhere.engines.torch import TorchEngine
 from saywhere.models import caption_nouns
-from saywhere.models.caption_nouns import Witness, correct, support
+from saywhere.models.caption_nouns import NounChecker, correct, support
 from saywhere.models.class_evidence import ClassEvidence
 from saywhere.models.model import Model
 from saywhere.models.nouns import noun_tree
@@ -104,7 +104,7 @@ def test_a_model_with_classes_has_the_last_word(monkeypatch: pytest.MonkeyPatch)
         asked.extend(given[1])  # pyright: ignore[reportArgumentType]
         return ["a cat"] * 3
 
-    monkeypatch.setattr(Witness, "correct", changed)
+    monkeypatch.setattr(NounChecker, "correct", changed)
     assert [caption.sentence for caption in model(nouns=False).caption(images)] == plain and not asked
     found = model().caption(images)
     assert asked == plain
@@ -123,7 +123,7 @@ def test_the_first_regions_decide_where_they_show_all() -> None:
     sentences = ["a dog", "a person on the grass", "a zebra", "it is blue"]
     shown = caption_nouns.see(asked.detector, asked.classes, encodings)
     expected = [correct(asked.classes, *pair) for pair in zip(shown, sentences, strict=True)]
-    assert Witness(asked.detector, asked.classes, encodings).correct(sentences) == expected
+    assert NounChecker(asked.detector, asked.classes, encodings).correct(sentences) == expected
     for posterior, sentence in zip(shown, sentences, strict=True):
         if caption_nouns.all_seen(asked.classes, posterior, sentence):
             assert correct(asked.classes, posterior, sentence) == sentence
@@ -136,7 +136,7 @@ def test_what_the_image_shows_helps_to_choose_among_hypotheses(monkeypatch: pyte
     monkeypatch.setattr(
         caption_nouns, "support", lambda classes, posterior, texts: np.array([men(text) for text in texts])
     )
-    monkeypatch.setattr(Witness, "correct", lambda witness, sentences: sentences)
+    monkeypatch.setattr(NounChecker, "correct", lambda witness, sentences: sentences)
     images, wide = [noise(96, 64, seed) for seed in range(6)], {"decoding": {"beam_size": 6}}
     plain, strong = model(**wide), model(**wide, seen_weight=1e3)
     likeliest, chosen = ([c.sentence for c in each.caption(images)] for each in (plain, strong))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,12 +14,16 @@ from photographs import noise
 from tiny_bundle import tiny_networks
 from tiny_captioner import VOCABULARY, captioner_model, tiny_captioner, tiny_maps, tiny_target
 
+from saywhere.configs.captioner import CaptionerConfig, NgramsConfig
+from saywhere.engines.arrays.ngrams import Ngrams
 from saywhere.engines.torch import TorchEngine
 from saywhere.errors import UserError
 from saywhere.images import open_image
-from saywhere.models import captioning, choice
-from saywhere.models.decoding import search
+from saywhere.models import captioning
+from saywhere.models.captioning import Reason, Reranker, build_reranker
+from saywhere.models.decoding import Hypotheses, search
 from saywhere.models.model import Model
+from saywhere.text import END, PAD
 
 BOXES = np.array([[0, 0, 40, 30], [10, 20, 96, 64], [50, 0, 96, 20]], np.float32)
 
@@ -64,7 +71,7 @@ def test_more_hypotheses_are_never_less_likely_and_the_configuration_has_the_def
 
 @pytest.mark.parametrize("decoder", ["gru", "attention"])
 def test_the_aligner_helps_to_choose_among_the_hypotheses_of_the_beam(decoder, monkeypatch):
-    monkeypatch.setattr(choice, "JUDGED", 3)
+    monkeypatch.setattr(captioning, "SHORTLIST", 3)
     images = [noise(96, 64, seed) for seed in range(4)]
     options = {"decoder": decoder, "attend_to": "grid" if decoder == "attention" else "whole"}
 
@@ -79,13 +86,13 @@ def test_the_aligner_helps_to_choose_among_the_hypotheses_of_the_beam(decoder, m
     texts = [[captioner.vocabulary.decode(row) for row in rows] for rows in found.token_ids.tolist()]
     fits = np.full(found.ranks.shape, -np.inf, np.float32)
     for i, (image, of_image) in enumerate(zip(images, texts, strict=True)):
-        said = [b for b in found.ranks[i].argsort()[-choice.JUDGED :] if of_image[b]]
+        said = [b for b in found.ranks[i].argsort()[-captioning.SHORTLIST :] if of_image[b]]
         fits[i, said] = plain.similarity([plain.embed(image)], plain.embed_text([of_image[b] for b in said]))[0]
 
     def chosen(ranks: np.ndarray) -> list[str]:
         return [of_image[b] for of_image, b in zip(texts, ranks.argmax(axis=1), strict=True)]
 
-    assert np.isfinite(fits).sum() < fits.size  # the worst are not judged
+    assert np.isfinite(fits).sum() < fits.size  # the worst are not compared
     assert sentences(plain.caption(images)) == chosen(found.ranks)
     expected = found.ranks + 0.5 * fits
     assert sentences(mixed.caption(images)) == chosen(expected)
@@ -198,3 +205,80 @@ def test_wrong_use_is_reported_in_a_line():
     boxes = tiny(decoder="rnn", describe_boxes=True)
     with pytest.raises(UserError, match="96 x 64"):
         boxes.describe([image], [[[0.0, 0, 110, 10]]])
+
+
+# The choice among hypotheses
+
+TEXTS = ("a dog runs", "a man", "the sky is blue")
+"""Of two images the same, in this order of probability."""
+RANKS = np.array([[-1.0, -1.1, -1.2]] * 2, np.float32)
+
+
+def hypotheses(texts: tuple[str, ...] = TEXTS) -> Hypotheses:
+    rows = [[*VOCABULARY.encode(text), END] for text in texts]
+    token_ids = np.array([[row + [PAD] * (8 - len(row)) for row in rows]] * 2)
+    return Hypotheses(token_ids, np.zeros(token_ids.shape, np.float32), RANKS[:, : len(texts)])
+
+
+def by_ngrams(said: tuple[str, ...], weight: float) -> Reason:
+    """What a captioner has for hypotheses that expects one of these words of the first image, the other of the next."""
+    signs = np.where(np.arange(len(said)) % 2, -9, 9)[:, None]
+    arrays = {"keys": signs, "offsets": np.zeros(len(said)), "rarity": np.ones(len(said))}
+    arrays |= {"lengths": np.ones(len(said)), "token_ids": np.array([VOCABULARY.encode(word)[0] for word in said])}
+    known = Ngrams.unpack(np.ones((1, 1), np.float32), np.zeros(1, np.float32), arrays, len(VOCABULARY))
+    config = CaptionerConfig(ngrams=replace(NgramsConfig(), weight=weight))
+    captioner: Any = SimpleNamespace(config=config, ngrams=known)
+    (reason,) = build_reranker(captioner, np.array([[1.0], [-1.0]], np.float32), []).reasons
+    return reason
+
+
+def fits(*values: list[float], asked: list[Any] | None = None):
+    """A score of each sentence of two images that is known, and remembers what it was asked."""
+
+    def score(sentences):
+        if asked is not None:
+            asked.extend([one.text for one in of_image] for of_image in sentences)
+        return [np.array(row) for row in values]
+
+    return score
+
+
+def ranks(*reasons: Reason, texts: tuple[str, ...] = TEXTS) -> np.ndarray:
+    return Reranker(reasons).rank(hypotheses(texts), VOCABULARY)
+
+
+def test_without_a_reason_the_likeliest_is_chosen():
+    np.testing.assert_array_equal(ranks(), RANKS)
+
+
+def test_what_people_would_say_of_each_image_is_chosen():
+    found = ranks(by_ngrams(("blue", "man"), 20.0))
+    assert found.argmax(axis=1).tolist() == [2, 1]
+    np.testing.assert_allclose(found[:, 0], -1)  # it has none of these words
+
+
+def test_reasons_are_added_by_their_weights():
+    values, asked = ([0.0, 3.0, 1.0], [0.0, 1.0, 1.5]), list[Any]()
+    found = ranks(Reason(fits(*values, asked=asked), 0.5), Reason(fits(*values, asked=asked), 0.1))
+    assert asked == [list(TEXTS)] * 4
+    np.testing.assert_allclose(found, RANKS + 0.6 * np.array(values, np.float32), rtol=1e-6)
+
+
+def test_a_reason_may_score_only_the_best_by_those_before():
+    asked, last = list[Any](), ([0.0, 5.0], [0.0, 5.0])
+    words = by_ngrams(("blue", "man"), 20.0)
+    found = ranks(words, Reason(fits(*last, asked=asked), 1.0, 2))
+    assert [sorted(texts) for texts in asked] == [["a dog runs", "the sky is blue"], ["a dog runs", "a man"]]
+    assert np.isneginf(found).tolist() == [[False, True, False], [False, False, True]]
+    asked.clear()
+    ranks(words, Reason(fits(*[[0.0, 9.0, 0.0]] * 2), 9.0), Reason(fits(*last, asked=asked), 1.0, 2))
+    assert [sorted(texts) for texts in asked] == [["a man", "the sky is blue"], ["a dog runs", "a man"]]
+
+
+def test_one_hypothesis_needs_no_reason_and_an_empty_one_is_not_scored():
+    asked = list[Any]()
+    reason = Reason(fits([2.0], [2.0], asked=asked), 1.0)
+    np.testing.assert_array_equal(ranks(reason, texts=("a dog runs",)), RANKS[:, :1])
+    assert not asked
+    np.testing.assert_allclose(ranks(reason, texts=("", "a man")), RANKS[:, :2] + [0, 2])
+    assert asked == [["a man"]] * 2

@@ -60,6 +60,17 @@ def test_an_index_follows_its_folder(model, album, tmp_path) -> None:
         assert index.remove(album / "new.png") == 1 and len(index) == 5
 
 
+def test_a_model_in_a_folder_that_is_not_utf_8_is_named_and_found_again(model, album, tmp_path) -> None:
+    folder = tmp_path / os.fsdecode(b"mod\xe8le")
+    folder.mkdir()
+    asked: list[str] = []
+    with saywhere.Index(tmp_path / "i", folder, load=lambda name: (asked.append(name), model)[1]) as index:
+        index.add(album)
+    with saywhere.Index(tmp_path / "i", load=lambda name: (asked.append(name), model)[1]) as again:
+        assert len(again.search("a dog", top=3)) == 3
+    assert asked == [str(folder)] * 2
+
+
 def test_what_becomes_unreadable_is_no_longer_found(model, album, tmp_path) -> None:
     with saywhere.Index(tmp_path / "i", model) as index:
         index.add(album)

@@ -5,20 +5,24 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import threading
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import saywhere
 from saywhere import UserError
 from saywhere.models.grounding import ImageVectors
 from saywhere.search import Qdrant
 from saywhere.search.points import point_id
-from saywhere.search.qdrant import QdrantStore
+from saywhere.search.qdrant import QdrantStore, masked
 from saywhere.search.scan import Question
 from saywhere.search.stamps import Stamp, Video, moment_name
 from saywhere.search.store import Store
+from saywhere.search.stores import Located
 from saywhere.search.vectors import with_hubness
 
 qdrant_client = pytest.importorskip("qdrant_client")
@@ -81,6 +85,12 @@ def test_videos_are_kept_with_their_moments(store, random_images) -> None:
         (image.name, None), ("/v/clip.mp4", 0.0), ("/v/clip.mp4", 2.0)
     ]  # fmt: skip
     assert plain(store.load(moment_name(video.path, 2.0)))[1:] == plain(second)[1:]
+    assert {store.locate(each.entry) for each in found} == {
+        Located(image.name, None, Stamp(7, 8, b"h")),
+        *(Located("/v/clip.mp4", time, video.stamp) for time in (0.0, 2.0)),
+    }
+    for other in (point_id(video.path), point_id("/not/there.jpg"), "0-0", "", point_id(image.name).upper(), "\0"):
+        assert store.locate(other) is None
     assert store.load(video.path) is None  # its state is no image
     assert store.remove([video.path]) == 1 and store.videos() == {} and len(store) == 1
 
@@ -158,6 +168,63 @@ def test_a_server_that_is_away_and_a_wrong_url_are_one_line(monkeypatch) -> None
     for url in ("localhost:6333", "localhost", "nonsense://x:1"):
         with pytest.raises(UserError, match=url):
             Qdrant(url).exists()
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("http://127.0.0.1:6333", "http://127.0.0.1:6333"),
+        ("http://user:p4ssword@127.0.0.1:{port}", "http://***@127.0.0.1:{port}"),
+        ("http://user:p4ss@word@127.0.0.1:{port}/q", "http://***@127.0.0.1:{port}/q"),
+        ("http://:p4ssword@127.0.0.1:{port}", "http://***@127.0.0.1:{port}"),
+        ("https://p4ssword@127.0.0.1:{port}", "https://***@127.0.0.1:{port}"),
+        ("http://user:p4ss/word@127.0.0.1:{port}", "http://***@127.0.0.1:{port}"),
+        ("user:p4ssword@127.0.0.1:{port}", "***@127.0.0.1:{port}"),
+        ("http://user:p4ssword@[::1", "http://***@[::1"),
+        ("nonsense://user:p4ssword@x:y", "nonsense://***@x:y"),
+        (":memory:", ":memory:"),
+        ("path:/home/me@work/db", "path:/home/me@work/db"),
+    ],
+)
+def test_passwords_in_urls_are_never_shown(url: str, shown: str, monkeypatch) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))  # nobody listens here
+        url, shown = (text.replace("{port}", str(free.getsockname()[1])) for text in (url, shown))
+        place = Qdrant(url, "album")
+        said = [masked(url), str(place), repr(place)]
+        assert all(shown in text for text in said)
+        if "@" in url and not url.startswith("path:"):
+            with pytest.raises(UserError) as refused:
+                saywhere.Index(place)
+            said.append(str(refused.value))
+            assert shown in said[-1] and "\n" not in said[-1]
+        assert not [text for text in said if "p4ss" in text or "user:" in text]
+
+
+def test_a_password_is_not_shown_where_a_server_answers(monkeypatch) -> None:
+    class Grumpy(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(403)
+            self.end_headers()
+            self.wfile.write(b'{"status": {"error": "who is user:p4ssword?"}}')
+
+        def log_message(self, *_: object) -> None: ...
+
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with HTTPServer(("127.0.0.1", 0), Grumpy) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with pytest.raises(UserError, match=r"http://\*\*\*@127.0.0.1:\d+: the server answers 403, ") as refused:
+            Qdrant(f"http://user:p4ssword@127.0.0.1:{server.server_port}").exists()
+        server.shutdown()
+    assert "p4ss" not in str(refused.value)
+
+
+def test_a_command_to_make_an_index_does_not_show_a_password(monkeypatch) -> None:
+    monkeypatch.setattr(Qdrant, "exists", lambda _: False)
+    with pytest.raises(UserError, match=r"--url http://\*\*\*@localhost:6333 --collection album") as refused:
+        Qdrant("http://user:p4ssword@localhost:6333", "album").open()
+    assert "p4ss" not in str(refused.value)
 
 
 def test_points_are_the_same_whoever_writes_them(random_images) -> None:

@@ -21,7 +21,9 @@ from saywhere.models.grounding import ImageVectors
 from saywhere.search import store as stores
 from saywhere.search.database import explained
 from saywhere.search.scan import Question
+from saywhere.search.stamps import Video, moment_name
 from saywhere.search.store import Stamp, Store
+from saywhere.search.stores import Located
 from saywhere.search.vectors import Snapshot, with_hubness
 
 FACTS = {"size": "25", "digest": "d", "model": "m"}
@@ -312,3 +314,23 @@ def test_names_that_are_no_text_are_kept(tmp_path, random_images) -> None:
     with Store(tmp_path, FACTS) as store:
         store.put([(name, Stamp(1, 1), random_images(1)[0])])
         assert list(content(store)) == [name] and store.find(name) == 0
+        assert store.locate("0-0") == Located(name, None, Stamp(1, 1))
+
+
+def test_entries_are_found_again_until_they_have_other_numbers(tmp_path, random_images) -> None:
+    images = random_images(4)
+    video = Video("/v/clip.mp4", Stamp(5, 6), 90_000, 180_000, 2.0)
+    question = Question(np.ones((1, 25), np.float32), np.ones((1, 1), np.float32))
+    with Store(tmp_path, FACTS) as store:
+        store.put(rows(images[:3]))
+        store.put([(moment_name(video.path, 2.0), Stamp(0, 0), images[3])], video)
+        found = {each.entry: store.locate(each.entry) for each in store.nearest(question, 4)}
+        assert found == {
+            **{f"0-{n}": Located(images[n].name, None, stamp) for n, (_, stamp, _) in enumerate(rows(images[:3]))},
+            "0-3": Located(video.path, 2.0, video.stamp),
+        }
+        store.remove([images[0].name])
+        assert store.locate("0-0") is None and store.locate("0-1") == found["0-1"]
+        assert store.compact()
+        assert not any(map(store.locate, found)) and store.locate("1-0") == found["0-1"]
+        assert not any(map(store.locate, ("", "1", "1-", "-0", "1-9", "1- 0", "1-\u0660", f"1-{2**64}", "1-0\n")))

@@ -1,4 +1,4 @@
-"""The container file without a container: what it copies is there, and its commands and options exist."""
+"""The container file without a container: what it copies is there, its commands and options exist, its port answers."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import json
 import re
 import shlex
 import subprocess
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
+from server_process import Process
 from typer.main import get_command
 
 from saywhere import cli
@@ -77,3 +79,19 @@ def test_it_serves_without_rights(lines: list[tuple[str, str]]) -> None:
     compile(check[2], "HEALTHCHECK", "exec")
     port, path = re.findall(r"http://127\.0\.0\.1:(\d+)(/\w+)", check[2])[0]
     assert port == last["EXPOSE"] and path in describe_api(False)["paths"]
+
+
+def test_the_documented_command_leads_to_a_server_that_answers(lines: list[tuple[str, str]]) -> None:
+    said = [(ROOT / name).read_text(encoding="utf-8") for name in ("Dockerfile", "docs/serve.md")]
+    places = {found for text in said for found in re.findall(r"docker run .*--publish ([\d.]+:\d+):8077 ", text)}
+    _, _, *options = json.loads(dict(lines)["ENTRYPOINT"])
+    server = Process(*options)
+    try:
+        for host in ("".join(places), "localhost:8077", "rebound.example:8077"):
+            connection = HTTPConnection("127.0.0.1", server.port, timeout=120)
+            connection.request("GET", "/v1/models", headers={"Host": host})
+            assert connection.getresponse().status == (421 if "rebound" in host else 200)
+            connection.close()
+    finally:
+        assert server.stop() == (0, "")
+    assert len(places) == 1

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import tarfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,10 +19,12 @@ import skimage
 from photographs import huge_png_header, jpeg, noise
 from PIL import Image
 from starlette.testclient import TestClient
+from video_clips import Timed, write_clip
 
 import saywhere
 from saywhere.images import read_image
 from saywhere.serve.app import create_app
+from saywhere.serve.encodings import Encodings, tag_of
 from saywhere.serve.limits import Limits
 from saywhere.serve.questions import QUESTIONS
 
@@ -92,6 +96,16 @@ def test_an_image_is_shown_upright(client: TestClient) -> None:
     assert (found["width"], found["height"]) == (60, 120)
 
 
+def test_a_jpeg_2000_that_would_stop_all_threads_is_refused(client: TestClient) -> None:
+    """Most are stored at smaller sizes as well, and one of these is decoded."""
+    for resolutions, status in ((6, 200), (1, 415)):
+        stream = io.BytesIO()
+        Image.new("RGB", (2000, 1500), (200, 90, 30)).save(stream, "JPEG2000", num_resolutions=resolutions)
+        answer = client.post("/v1/describe?top=1", content=stream.getvalue())
+        assert answer.status_code == status
+    assert "a JPEG 2000 of 2000 x 1500 takes too long" in error(answer)
+
+
 @pytest.fixture
 def runs(model: saywhere.Model, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many images each run of the network had."""
@@ -131,9 +145,11 @@ def test_one_image_asked_about_at_the_same_time_is_encoded_once(
 def test_an_encoding_that_shall_not_be_stored_is_not(model: saywhere.Model, photo: bytes, runs: list[int]) -> None:
     with TestClient(create_app(model)) as client:
         for _ in range(2):
-            response = client.post("/v1/embed?regions=1", content=photo, headers={"Cache-Control": "no-store"})
-            assert response.status_code == 200 and "etag" not in response.headers
-    assert runs == [1, 1]
+            for said in ("no-store", "No-Store", "max-age=0 , NO-STORE"):
+                response = client.post("/v1/embed?regions=1", content=photo, headers={"Cache-Control": said})
+                assert response.status_code == 200 and "etag" not in response.headers
+        assert "etag" in client.post("/v1/embed", content=photo, headers={"Cache-Control": "x-no-store"}).headers
+    assert runs == [1] * 7
 
 
 @pytest.mark.parametrize(
@@ -175,6 +191,70 @@ def test_what_is_not_an_image_is_refused(client: TestClient, body: bytes) -> Non
     if body:
         response = client.post("/v1/describe", files={"image": ("a.jpg", body)})
         assert response.status_code == 415 and error(response).startswith("image: ")
+
+
+def test_nobody_waits_for_an_image_that_is_being_encoded(
+    model: saywhere.Model, photo: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go, under_way, asked, encode, find = (
+        threading.Event(), threading.Event(), threading.Event(), model.engine.trunk.encode, Encodings.find
+    )  # fmt: skip
+
+    def wait(pixels: Any) -> Any:
+        under_way.set()
+        assert go.wait(60)
+        return encode(pixels)
+
+    monkeypatch.setattr(model.engine.trunk, "encode", wait)
+    monkeypatch.setattr(Encodings, "find", lambda *arguments: (asked.set(), find(*arguments))[1])
+    with TestClient(create_app(model, Limits(threads=2))) as client, ThreadPoolExecutor(2) as pool:
+        first = pool.submit(client.post, "/v1/embed?regions=1", content=photo)
+        assert under_way.wait(60)
+        again = pool.submit(client.post, "/v1/embed?regions=1", headers={"If-Match": f'"{tag_of(photo)}"'})
+        assert asked.wait(60)
+        assert client.get("/healthz").status_code == 200
+        assert not first.done() and not again.done()
+        go.set()
+        assert first.result().json() == again.result().json()
+
+
+def test_nobody_waits_for_the_database_of_an_index(
+    model: saywhere.Model, indexed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go, asked = threading.Event(), threading.Event()
+    with (
+        saywhere.Index(indexed, model) as index,
+        TestClient(create_app(model, index=index)) as client,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        monkeypatch.setattr(saywhere.Index, "__len__", lambda _: (asked.set(), go.wait(60), 7)[2])
+        models = pool.submit(client.get, "/v1/models")
+        assert asked.wait(60)
+        assert client.get("/healthz").status_code == 200 and not models.done()
+        go.set()
+        assert models.result().json()["indexed"] == 7
+
+
+@pytest.mark.parametrize(("question", "parameter", "most"), [
+    ("describe", "box=1,1,90,90", 1000), ("embed", "box=1,1,90,90", 1000), ("ground?text=a dog", "box=1,1,90,90", 1000),
+    ("ground", "text=a dog", 100),
+])  # fmt: skip
+def test_repeated_parameters_are_counted(
+    client: TestClient, photo: bytes, question: str, parameter: str, most: int
+) -> None:
+    url = f"/v1/{question}{'&' if '?' in question else '?'}"
+    response = client.post(url + "&".join([parameter] * (most + 1)), content=photo)
+    name = parameter.partition("=")[0]
+    assert response.status_code == 422 and error(response) == f"{name} is given more than {most} times"
+    response = client.post(url + "&".join([parameter] * most), content=photo)
+    assert response.status_code == 200 and len(response.content) < 10_000_000
+
+
+def test_answers_that_are_too_large_together_are_refused(model: saywhere.Model, photo: bytes) -> None:
+    with TestClient(create_app(model, Limits(answers=2000))) as client:
+        response = client.post("/v1/embed", content=photo)
+        assert response.status_code == 429 and response.headers["retry-after"] == "1"
+        assert [client.post("/v1/describe?top=1", content=photo).status_code for _ in range(9)] == [200] * 9
 
 
 def test_an_image_with_more_pixels_than_allowed_is_refused(model: saywhere.Model) -> None:
@@ -263,6 +343,7 @@ def test_a_failure_of_the_server_is_one_line(model: saywhere.Model, photo: bytes
     with TestClient(create_app(broken), raise_server_exceptions=False) as client:
         response = client.post("/v1/describe", content=photo)
         assert response.status_code == 500 and "secret" not in error(response)
+        assert response.headers["cross-origin-resource-policy"] == "same-origin"
         assert client.post("/v1/embed?regions=1", content=photo).status_code == 200
 
 
@@ -311,11 +392,13 @@ def test_the_description_has_every_route_and_parameter(client: TestClient) -> No
 
 def test_a_search_answers_as_the_index_does(model: saywhere.Model, indexed: Path) -> None:
     with saywhere.Index(indexed, model) as index, TestClient(create_app(model, index=index)) as client:
-        wanted = [as_json(hit.to_dict()) for hit in index.search("a dog - snow", top=2)]
+        found = index.search("a dog - snow", top=2)
+        wanted = [{"entry": hit.entry, **as_json(hit.to_dict())} for hit in found]
         response = client.get("/v1/search", params={"q": "a dog - snow", "top": 2})
         assert response.json() == {"query": "a dog - snow", "hits": wanted}
         assert client.get("/v1/models").json()["indexed"] == 5
-        copy = client.get("/v1/search/image", params={"path": str(indexed.parent / "chelsea.jpg")})
+        entries = {hit.image: hit.entry for hit in index.search("a cat")}
+        copy = client.get("/v1/search/image", params={"entry": entries[str(indexed.parent / "chelsea.jpg")]})
         assert copy.headers["content-type"] == "image/jpeg"
         assert Image.open(io.BytesIO(copy.content)).size == (400, 300)
         wrong = {"q=": "letters", "q=a&top=0": "from 1 to 100", "q=%2C": "no word", "": "parameter q is missing"}
@@ -328,24 +411,165 @@ def test_a_moment_of_a_video_is_found_and_shown(model: saywhere.Model, indexed: 
     clip = str(indexed.parent / "clip.mp4")
     with saywhere.Index(indexed, model) as index, TestClient(create_app(model, index=index)) as client:
         hits = client.get("/v1/search", params={"q": "a rocket"}).json()["hits"]
-        assert sorted(hit["time"] for hit in hits if hit["image"] == clip) == [0.0, 1.0]
+        entries = {hit["time"]: hit["entry"] for hit in hits if hit["image"] == clip}
+        assert sorted(entries) == [0.0, 1.0]
         for time, name in ((0.0, "coffee.png"), (1.0, "rocket.jpg")):
-            copy = client.get("/v1/search/image", params={"path": clip, "time": time})
+            copy = client.get("/v1/search/image", params={"entry": entries[time]})
             shown = np.asarray(Image.open(io.BytesIO(copy.content))).astype(int)
             expected = np.asarray(Image.open(Path(skimage.data_dir) / name).convert("RGB").resize((400, 300)))
             assert shown.shape == (300, 400, 3) and np.abs(shown - expected).mean() < 15
-        for params in ({"path": clip}, {"path": clip, "time": 0.5}, {"path": f"{clip}\0{1000:010}"}):
-            response = client.get("/v1/search/image", params=params)
-            assert response.status_code == 404 and "the index has no image" in error(response)
 
 
-def test_only_images_of_the_index_are_shown(model: saywhere.Model, indexed: Path, photo_path: Path) -> None:
+def test_only_entries_of_the_index_are_shown(model: saywhere.Model, indexed: Path) -> None:
     with saywhere.Index(indexed, model) as index, TestClient(create_app(model, index=index)) as client:
-        for path in (photo_path, "/etc/passwd", indexed.parent / "x" / ".." / "chelsea.jpg"):
-            response = client.get("/v1/search/image", params={"path": str(path)})
-            assert response.status_code == 404 and "the index has no image" in error(response)
+        for entry in ("0-5", "1-0", "0", "-1", "0-0x", "0-\u0663", f"0-{2**63}", "/etc/passwd", "../chelsea.jpg", "\0"):
+            response = client.get("/v1/search/image", params={"entry": entry})
+            assert response.status_code == 404 and "the index has no entry" in error(response), entry
+        assert client.get("/v1/search/image", params={"path": str(indexed.parent / "chelsea.jpg")}).status_code == 422
     with TestClient(create_app(model)) as client:
         assert "--index" in error(client.get("/v1/search?q=a dog"))
+        assert "--index" in error(client.get("/v1/search/image?entry=0-0"))
+
+
+def small_index(model: saywhere.Model, folder: Path, *names: str) -> saywhere.Index:
+    """An index of photographs of these names, all of one size, in ``folder``."""
+    folder.mkdir(parents=True)
+    for number, name in enumerate(names):
+        (folder / name).write_bytes(jpeg(noise(120, 80 + number)))
+    index = saywhere.Index(folder.parent / "index", model)
+    assert str(index.add(folder)).startswith(f"{len(names)} added")
+    return index
+
+
+def test_names_that_are_not_utf_8_are_found_and_shown(model: saywhere.Model, tmp_path: Path) -> None:
+    name = os.fsdecode(b"caf\xe9 \xff.jpg")
+    with small_index(model, tmp_path / "photos", name) as index, TestClient(create_app(model, index=index)) as client:
+        response = client.get("/v1/search?q=a café")
+        assert response.status_code == 200 and response.content.isascii()
+        (hit,) = response.json()["hits"]
+        assert hit["image"] == str(tmp_path / "photos" / name) and response.json()["query"] == "a café"
+        url = f"/v1/search/image?entry={hit['entry']}"
+        assert Image.open(io.BytesIO(client.get(url).content)).size == (120, 80)
+        (tmp_path / "photos" / name).unlink()
+        response = client.get(url)
+        assert response.status_code == 404 and name in error(response)
+
+
+@pytest.fixture
+def stranger(tmp_path: Path) -> Path:
+    """An image that was never indexed, and is not to be shown."""
+    path = tmp_path / "home" / "a.jpg"
+    path.parent.mkdir()
+    path.write_bytes(jpeg(noise(60, 60)))
+    return path
+
+
+def disguise(path: Path, like: Path) -> None:
+    """Give a file the size and the time of another one."""
+    status = like.stat()
+    path.write_bytes(path.read_bytes().ljust(status.st_size, b"\0"))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert path.stat().st_size == status.st_size
+
+
+def link(path: Path, target: Path) -> None:
+    path.unlink()
+    path.symlink_to(target)
+
+
+def link_folder(path: Path, target: Path) -> None:
+    path.parent.rename(path.parent.with_name("away"))
+    path.parent.symlink_to(target.parent)
+
+
+def put(path: Path, target: Path) -> None:
+    path.write_bytes(target.read_bytes())
+
+
+def pipe(path: Path, target: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize("disguised", [False, True])
+@pytest.mark.parametrize("replace", [link, link_folder, put, pipe])
+def test_a_file_in_the_place_of_an_indexed_one_is_not_shown(
+    model: saywhere.Model, tmp_path: Path, stranger: Path, replace: Callable[[Path, Path], None], disguised: bool
+) -> None:
+    path = tmp_path / "photos" / "a.jpg"
+    with small_index(model, path.parent, "a.jpg") as index, TestClient(create_app(model, index=index)) as client:
+        (hit,) = client.get("/v1/search?q=a dog").json()["hits"]
+        url = f"/v1/search/image?entry={hit['entry']}"
+        assert client.get(url).status_code == 200
+        if disguised:
+            disguise(stranger, path)
+        replace(path, stranger)
+        response = client.get(url)
+        assert response.status_code == 404 and "run saywhere index again" in error(response)
+
+
+def test_a_file_with_the_same_content_is_shown(model: saywhere.Model, tmp_path: Path) -> None:
+    path = tmp_path / "photos" / "a.jpg"
+    with small_index(model, path.parent, "a.jpg") as index, TestClient(create_app(model, index=index)) as client:
+        (hit,) = client.get("/v1/search?q=a dog").json()["hits"]
+        url = f"/v1/search/image?entry={hit['entry']}"
+        wanted = client.get(url).content
+        os.utime(path, (1, 1))
+        assert client.get(url).content == wanted
+        path.parent.rename(tmp_path / "moved")
+        path.parent.symlink_to(tmp_path / "moved")
+        assert [client.get(url).content for _ in range(2)] == [wanted] * 2
+
+
+def test_a_member_of_an_archive_is_shown_as_long_as_it_is_the_same(model: saywhere.Model, tmp_path: Path) -> None:
+    def write(side: int) -> Path:
+        data = jpeg(noise(120, side))
+        with tarfile.open(tmp_path / "photos.tar", "w") as archive:
+            member = tarfile.TarInfo("a.jpg")
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+        return tmp_path / "photos.tar"
+
+    with saywhere.Index(tmp_path / "index", model) as index, TestClient(create_app(model, index=index)) as client:
+        index.add(write(80))
+        (hit,) = client.get("/v1/search?q=a dog").json()["hits"]
+        url = f"/v1/search/image?entry={hit['entry']}"
+        assert Image.open(io.BytesIO(client.get(url).content)).size == (120, 80)
+        write(81)
+        assert client.get(url).status_code == 404
+
+
+def test_another_video_in_the_place_of_an_indexed_one_is_not_shown(model: saywhere.Model, tmp_path: Path) -> None:
+    clip, stranger = tmp_path / "photos" / "clip.mp4", tmp_path / "home.mp4"
+    clip.parent.mkdir()
+    for path, shade in ((clip, 0), (stranger, 200)):
+        write_clip(path, [Timed(0, Image.new("RGB", (96, 64), (shade, 90, 60)))])
+    longest = max(path.stat().st_size for path in (clip, stranger))
+    clip.write_bytes(clip.read_bytes().ljust(longest, b"\0"))
+    with saywhere.Index(tmp_path / "index", model) as index, TestClient(create_app(model, index=index)) as client:
+        index.add(clip.parent)
+        (hit,) = client.get("/v1/search?q=a dog").json()["hits"]
+        url = f"/v1/search/image?entry={hit['entry']}"
+        wanted = client.get(url)
+        assert wanted.status_code == 200
+        os.utime(clip, (1, 1))
+        assert client.get(url).content == wanted.content
+        disguise(stranger, clip)
+        link(clip, stranger)
+        assert client.get(url).status_code == 404
+
+
+def test_an_entry_of_before_an_image_was_indexed_anew_is_gone(model: saywhere.Model, tmp_path: Path) -> None:
+    folder = tmp_path / "photos"
+    with small_index(model, folder, "a.jpg", "b.jpg") as index, TestClient(create_app(model, index=index)) as client:
+        old = {hit["image"]: hit["entry"] for hit in client.get("/v1/search?q=a dog").json()["hits"]}
+        (folder / "a.jpg").write_bytes(jpeg(noise(40, 30)))
+        index.add(folder)  # which also writes the files anew, and with them gives "b.jpg" another number
+        for entry in old.values():
+            assert client.get(f"/v1/search/image?entry={entry}").status_code == 404
+        new = {hit["image"]: hit["entry"] for hit in client.get("/v1/search?q=a dog").json()["hits"]}
+        copy = client.get(f"/v1/search/image?entry={new[str(folder / 'a.jpg')]}")
+        assert Image.open(io.BytesIO(copy.content)).size == (40, 30)
 
 
 def test_the_page_is_whole_and_loads_nothing_from_elsewhere(client: TestClient) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import base64
+import functools
 import io
 import json
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +39,19 @@ FILES = """async files => {
 def browser() -> Iterator[Browser]:
     with chromium(PATIENCE) as browser:
         yield browser
+
+
+OTHER = """async ([image, verb]) => {
+  const shown = await new Promise((done) => {
+    const element = new Image();
+    element.onload = () => done(true);
+    element.onerror = () => done(false);
+    element.src = image;
+  });
+  const sent = fetch(verb, {method: "POST", mode: "no-cors", body: "x"});
+  return [shown, await sent.then((response) => response.type, () => "refused")];
+}"""
+"""What a page can do with a server that does not know it: an image in it, and a request that is not asked about."""
 
 
 @pytest.fixture
@@ -334,3 +350,25 @@ def test_a_token_is_asked_for_once(visit: Callable[..., Page], photo: bytes) -> 
         assert "s3cret" not in page.url
     finally:
         assert server.stop() == (0, "")
+
+
+def test_a_page_of_another_port_gets_nothing(
+    browser: Browser, server: Process, model: saywhere.Model, indexed: Path, tmp_path: Path
+) -> None:
+    with saywhere.Index(indexed, model) as index:
+        entry = index.search("a cat")[0].entry
+    (tmp_path / "index.html").write_text("<title>Other</title>")
+    handler = functools.partial(SimpleHTTPRequestHandler, directory=tmp_path)
+    refused: list[tuple[str, str | None]] = []
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as other:
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        context = browser.new_context()
+        page = context.new_page()
+        page.on("requestfailed", lambda request: refused.append((request.url.partition("/v1/")[2], request.failure)))
+        page.goto(f"http://127.0.0.1:{other.server_port}/")
+        shown = page.evaluate(OTHER, [f"{server.url}/v1/search/image?entry={entry}", f"{server.url}/v1/describe"])
+        context.close()
+        other.shutdown()
+    assert shown == [False, "refused"]
+    reason = "net::ERR_BLOCKED_BY_RESPONSE.NotSameOrigin"
+    assert refused == [(f"search/image?entry={entry}", reason), ("describe", reason)]

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import socket
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import AsyncIterator, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection, HTTPException
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import uvicorn
 from server_process import Process
 from starlette.applications import Starlette
-from starlette.responses import PlainTextResponse
+from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Route
 
 from saywhere.serve.limits import Limits
@@ -45,6 +48,12 @@ def send_raw(port: int, data: bytes) -> bytes:
 def test_it_answers(server: Process, photo: bytes) -> None:
     status, found = ask(server.port, "/v1/describe?top=2", photo)
     assert status == 200 and len(found["captions"]) == 2
+
+
+def test_a_large_answer_arrives_whole(server: Process, photo: bytes) -> None:
+    boxes = "&".join(f"box={n % 20},{n % 30},{200 + n % 150},{210 + n % 150}" for n in range(1000))
+    status, found = ask(server.port, f"/v1/embed?{boxes}", photo)
+    assert status == 200 and found["boxes"][-1] == [19.0, 9.0, 299.0, 309.0] and len(found["vectors"]) == 1001
 
 
 def test_what_is_not_http_gets_an_error_in_json(server: Process) -> None:
@@ -99,10 +108,32 @@ def test_sigterm_loses_no_request_that_has_begun(photo: bytes) -> None:
     assert busy.is_set() and all(status == 200 and found == wanted for status, found, wanted in answers)
 
 
+MUCH = 16 << 20
+"""Bytes of an answer that the system does not take from the server before they are read."""
+
+
+class Quick(NamedTuple):
+    """A server with short limits in a thread."""
+
+    port: int
+    connections: Collection[Any]
+
+
 @pytest.fixture
-def quick() -> Any:
-    """A server with short limits in a thread: its port."""
-    app = Starlette(routes=[Route("/", lambda request: PlainTextResponse("here"))])
+def quick() -> Iterator[Quick]:
+    much, little = PlainTextResponse(b"0" * MUCH), PlainTextResponse("here")
+
+    async def in_pieces() -> AsyncIterator[bytes]:
+        for _ in range(64):
+            yield b"0" * (MUCH // 64)
+
+    app = Starlette(
+        routes=[
+            Route("/", lambda request: little),
+            Route("/much", lambda request: much),
+            Route("/pieces", lambda request: StreamingResponse(in_pieces())),
+        ]
+    )
     listening, started = bind("127.0.0.1", 0), threading.Event()
     servers: list[uvicorn.Server] = []
     keep = uvicorn.Server.startup
@@ -113,10 +144,12 @@ def quick() -> Any:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(uvicorn.Server, "startup", startup)
-        thread = threading.Thread(target=run, args=(app, listening, Limits(idle_seconds=1), started.set))
+        thread = threading.Thread(
+            target=run, args=(app, listening, Limits(idle_seconds=1, reading_seconds=1), started.set)
+        )
         thread.start()
         assert started.wait(60)
-        yield listening.getsockname()[1]
+        yield Quick(listening.getsockname()[1], servers[0].server_state.connections)
         servers[0].should_exit = True
         thread.join(60)
         assert not thread.is_alive()
@@ -126,8 +159,23 @@ REQUEST = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 
 
 @pytest.mark.parametrize("sent", [b"", REQUEST[:8], REQUEST], ids=["nothing", "half", "one"])
-def test_idle_connections_are_closed(quick: int, sent: bytes) -> None:
-    assert (b"here" in send_raw(quick, sent)) == (sent == REQUEST)
+def test_idle_connections_are_closed(quick: Quick, sent: bytes) -> None:
+    assert (b"here" in send_raw(quick.port, sent)) == (sent == REQUEST)
+
+
+@pytest.mark.parametrize("path", [b"/much", b"/pieces"])
+def test_who_does_not_read_is_dropped(quick: Quick, path: bytes) -> None:
+    request = REQUEST.replace(b"/ ", path + b" ", 1)
+    with socket.create_connection(("127.0.0.1", quick.port), timeout=60) as silent:
+        silent.sendall(2 * request)
+        assert len(silent.recv(1)) == 1
+        while quick.connections:
+            time.sleep(0.02)
+        received = 0
+        with contextlib.suppress(ConnectionResetError):
+            while chunk := silent.recv(1 << 20):
+                received += len(chunk)
+        assert received < MUCH
 
 
 def test_a_port_in_use_is_one_line(server: Process) -> None:

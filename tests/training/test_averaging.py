@@ -13,7 +13,6 @@ from tiny_training import tiny_recipe, write_data
 
 from saywhere.options import from_dict
 from saywhere.training import run
-from saywhere.training.averaging import MovingAverage
 from saywhere.training.curves import read_log
 from saywhere.training.recipe import Recipe
 
@@ -61,31 +60,3 @@ def test_validation_sees_the_mean(root: Path, tmp_path: Path) -> None:
         [value for _, value in read_log(tmp_path / f"{average}" / "metrics.csv")["val/loss"]] for average in (1, 3)
     )
     assert one[0] == mean[0] and one[1] != mean[1]  # after the first epoch there is nothing to average
-
-
-def test_a_moving_average_stands_in_for_a_while() -> None:
-    weights = {"a": torch.zeros(2)}
-    average = MovingAverage(weights, decay=0.5)
-    for value in (1.0, 2.0):
-        weights["a"].fill_(value)
-        average.update()
-    expected = 9 / 11 * 1.0  # 2/11 of 0 stays after the first step
-    expected = 3 / 12 * expected + 9 / 12 * 2.0
-    with average.applied():
-        torch.testing.assert_close(weights["a"], torch.full((2,), expected))
-    assert weights["a"].tolist() == [2.0, 2.0]
-    other = {"a": torch.zeros(2)}
-    resumed = MovingAverage(other, decay=0.5)
-    resumed.load_state_dict(average.state_dict())
-    with resumed.applied():
-        torch.testing.assert_close(other["a"], torch.full((2,), expected))
-
-
-def test_a_share_of_the_first_weights_stays() -> None:
-    weights = {"a": torch.zeros(2)}
-    average = MovingAverage(weights, decay=0.0, share=0.25)
-    weights["a"].fill_(4.0)
-    average.update()
-    with average.applied():
-        assert weights["a"].tolist() == [1.0, 1.0]
-    assert weights["a"].tolist() == [4.0, 4.0]

@@ -65,6 +65,8 @@ def test_data_are_read_from_entities_and_from_text(tmp_path):
     text = tmp_path / "text.txt.gz"
     text.write_bytes(gzip.compress("".join(f"7\t{line}\n" for line in LINES).encode()))
     assert [s.tags for s in read_text(text)] == [s.tags for s in read_split(root, "train")]
+    text.write_bytes(gzip.compress("\ufeff7\t[/EN#1/people A\u2028man] runs .\r\n".encode()))
+    assert [s.text for s in read_text(text)] == ["A\u2028man runs ."]
     text.write_bytes(b"no archive")
     with pytest.raises(UserError, match=r"text\.txt\.gz cannot be read as text"):
         read_text(text)

@@ -124,9 +124,9 @@ def test_a_recipe_begins_with_another_model(tmp_path: Path) -> None:
         run.build_network(nothing, samples)
 
 
-def test_sentences_of_similar_images_are_not_taken_over():
-    stored = {"decoder.begin.bias": torch.ones(2), "neighbours.token_ids": torch.ones(3, dtype=torch.int16)}
+def test_n_grams_are_not_taken_over():
+    stored = {"decoder.begin.bias": torch.ones(2), "ngrams.token_ids": torch.ones(3, dtype=torch.int16)}
     new = {name: torch.zeros_like(tensor) for name, tensor in stored.items()}
     start = take_over(new, stored, torch.zeros((2, 4), dtype=torch.long), (4, 4))
-    assert start.new == ("neighbours.token_ids",) and new["decoder.begin.bias"].tolist() == [1, 1]
-    assert not new["neighbours.token_ids"].any()
+    assert start.new == ("ngrams.token_ids",) and new["decoder.begin.bias"].tolist() == [1, 1]
+    assert not new["ngrams.token_ids"].any()

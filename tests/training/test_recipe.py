@@ -115,6 +115,32 @@ def test_a_missing_key_and_a_file_that_is_no_recipe(tmp_path: Path) -> None:
         recipes.load(tmp_path / "d.yaml")
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("training:\n  epochs: 3\nname: b\ntraining:\n  seed: 1\n", "the key 'training' is there twice: line 4"),
+        ("model:\n  decoding: {beam_size: 3,\n    beam_size: 4}\n", "the key 'beam_size' is there twice: line 3"),
+        ("model: &m {trunk: *m}", "an alias makes it endless"),
+        ("model: " + "[" * 5000, "it is nested too deeply"),
+    ],
+)
+def test_a_recipe_in_which_something_would_be_lost_is_refused(file: Path, text: str, message: str) -> None:
+    wrong = file.with_name("wrong.yaml")
+    wrong.write_text(text)
+    with pytest.raises(UserError, match=f"wrong.yaml is not a YAML recipe: {message}"):
+        recipes.load(wrong)
+    with pytest.raises(UserError, match="is not YAML: the key 'a' is there twice: line 1"):
+        recipes.load(file, ["model={a: 1, a: 2}"])
+    with pytest.raises(UserError, match="is not YAML: it is nested too deeply"):
+        recipes.load(file, ["model=" + "[" * 5000])
+
+
+def test_a_mark_before_a_recipe_is_passed_over(file: Path) -> None:
+    marked = file.with_name("marked.yaml")
+    marked.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
+    assert recipes.load(marked) == recipes.load(file)
+
+
 def test_yaml_round_trip(tmp_path: Path) -> None:
     recipe = replace(from_dict(Recipe, tiny_recipe(tmp_path)), description="caf\u00e9: one line")
     (tmp_path / "again.yaml").write_text(recipe.to_yaml())

@@ -27,10 +27,8 @@ PANELS = {
     "Commands": ("describe", "ground", "caption", "search", "index", "serve", "models", "convert-results"),
     "Train and measure a model of your own": ("data", "train", "calibrate", "export", "evaluate"),
     "How the bundled model and the tables of the papers were made": (
-        "train-together",
         "train-classes",
         "train-chunker",
-        "train-neighbours",
         "train-ngrams",
         "calibrate-nouns",
         "calibrate-similarity",

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +16,7 @@ from saywhere.cli.options import (
     Engine,
     Images,
     Limit,
-    Models,
+    Model,
     Precision,
     Set,
     Threads,
@@ -29,7 +27,7 @@ from saywhere.cli.printing import report_skipped
 from saywhere.files import printable
 
 if TYPE_CHECKING:
-    from saywhere import Caption, Model
+    from saywhere import Caption
     from saywhere.images import LoadedImage
     from saywhere.inference import ImageResult, ResultsFile, Source
     from saywhere.inference.run import Summary
@@ -48,7 +46,7 @@ def caption(
         callback=check_file,
     ),
     limit: Limit = None,
-    model: Models = None,
+    model: Model = None,
     device: Device = None,
     engine: Engine = None,
     threads: Threads = None,
@@ -66,19 +64,16 @@ def caption(
     from saywhere.inference import ResultsFile, ensure_same_settings, find_images
 
     sources = find_images(paths)[:limit]
-    models = [
-        DeferredModel(name, Runtime(device, engine, threads, precision), change, "captioner", AHEAD)
-        for name in model or [None]
-    ]
+    deferred = DeferredModel(model, Runtime(device, engine, threads, precision), change, "captioner", AHEAD)
     if show_attention is not None:
-        _check_one(show_attention, sources, json, len(models))
-        _draw_attention(sources[0], show_attention, models[0], beam_size)
+        _check_one(show_attention, sources, json)
+        _draw_attention(sources[0], show_attention, deferred, beam_size)
         return
     with contextlib.ExitStack() as stack:
         lines = stack.enter_context(ResultsFile(json, "caption")) if json else None
         if json is not None:
-            ensure_same_settings(json, {"models": [each.facts for each in models], "beam_size": beam_size})
-        summary = _caption(sources, lines, models, beam_size, batch)
+            ensure_same_settings(json, {**deferred.facts, "beam_size": beam_size})
+        summary = _caption(sources, lines, deferred, beam_size, batch)
     if summary.count > 1 or summary.already:
         typer.echo(str(summary), err=True)
     report_skipped(summary.skipped)
@@ -87,16 +82,15 @@ def caption(
 def _caption(
     sources: list[Source],
     lines: ResultsFile | None,
-    models: list[DeferredModel],
+    deferred: DeferredModel,
     beam_size: int | None,
     batch: int,
 ) -> Summary:
     """Caption what is not yet in the file; captions are printed if there is none, or of one image alone."""
     from saywhere.inference.run import Outputs, Run
 
-    @functools.cache
-    def captioner() -> Callable[[list[LoadedImage]], list[Caption]]:
-        return _captioner([model() for model in models], beam_size)
+    def ask(images: list[LoadedImage], _: object) -> list[Caption]:
+        return deferred().caption(images, beam_size=beam_size, attention=False)
 
     def show(one: ImageResult[Caption], so_far: Summary) -> None:
         if so_far.count == 1:
@@ -105,27 +99,14 @@ def _caption(
             typer.echo(f"{printable(one.source.name)}: {one.result}")
 
     verbs = ("captioning", "captioned")
-    run = Run(lambda images, _: captioner()(images), models, Outputs(lines), batch=batch, each=show, verbs=verbs)
-    return run(sources)
+    return Run(ask, deferred, Outputs(lines), batch=batch, each=show, verbs=verbs)(sources)
 
 
-def _captioner(models: list[Model], beam_size: int | None) -> Callable[[list[LoadedImage]], list[Caption]]:
-    """A function that captions images with the model, or with several models together."""
-    from saywhere import CaptionEnsemble
-
-    if len(models) == 1:
-        return lambda images: models[0].caption(images, beam_size=beam_size, attention=False)
-    ensemble = CaptionEnsemble(models)
-    return lambda images: ensemble.caption(images, beam_size=beam_size)
-
-
-def _check_one(out: Path, sources: list[Source], json: Path | None, models: int) -> None:
+def _check_one(out: Path, sources: list[Source], json: Path | None) -> None:
     from saywhere.errors import UserError
 
     if len(sources) != 1:
         raise UserError(f"--show-attention {out}: draws one image, not {len(sources)}")
-    if models != 1:
-        raise UserError(f"--show-attention {out}: draws where one --model looks, not {models}")
     if json is not None:
         raise UserError(f"--show-attention {out}: draws, and writes no --json {json}; run the command twice")
     check_drawing("--show-attention", out, sources[0].path)

@@ -32,11 +32,12 @@ def convert_results(
 ) -> None:
     """Convert results to or from COCO, Label Studio, CVAT, FiftyOne, YOLO, Pascal VOC and CSV.
 
-    Where a format has classes, they are the nouns of the phrases. Exit code 0 if all went well, 1 if images were left
-    out because their names are too long, 2 if the command is wrong.
+    Where a format has classes, they are the nouns of the phrases. Exit code 0 if all went well, 1 if something was left
+    out because it is broken, no upright box, or has too long a name, 2 if the command is wrong.
     """
     from saywhere.errors import UserError
     from saywhere.formats.registry import FORMATS
+    from saywhere.report import Report
 
     old, new = FORMATS[source.value], FORMATS[to.value]
     if old.read is None:
@@ -46,11 +47,11 @@ def convert_results(
     if path.is_dir() != old.folder:
         raise UserError(f"{path}: the format {source.value} is a {'folder' if old.folder else 'file'}, and this is not")
     new.require_new(out)
-    count = 0
+    count, report = 0, Report()
 
     def kept() -> Iterator[Regions]:
         nonlocal count
-        for regions in old.read(path, images) if old.read is not None else ():
+        for regions in old.read(path, images, report) if old.read is not None else ():
             if threshold is not None:
                 if regions.scores is None and len(regions):
                     raise UserError(f"{regions.image}: its regions have no scores, so --threshold cannot choose")
@@ -58,6 +59,10 @@ def convert_results(
             count += 1
             yield regions if regions.image is not None else replace(regions, image=f"image{count}")
 
-    left_out = new.write_whole(out, kept())
+    left_out = new.write_whole(out, kept(), report)
     typer.echo(f"written: {out}, {count - len(left_out)} images")
+    for line in report.lines():
+        typer.echo(line, err=True)
     report_skipped(dict.fromkeys(left_out, TOO_LONG))
+    if not report.ok:
+        raise typer.Exit(1)

@@ -22,15 +22,6 @@ Model = Annotated[
         show_default="the bundled model",
     ),
 ]
-Models = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--model",
-        metavar="NAME|DIR",
-        help="Name or folder of a model; repeat to ensemble captioners.",
-        show_default="the bundled model",
-    ),
-]
 ComparedModels = Annotated[
     list[str] | None,
     typer.Option(

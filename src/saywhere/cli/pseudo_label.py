@@ -107,5 +107,5 @@ def _label(
         labelled = {name: (one.boxes, [phrases[0] for phrases in one.phrases]) for name, one in asked.items()}
         return find_phrases(model(), images, labelled)
 
-    run = Run(label, [model], Outputs(lines), batch=batch, verbs=("labelling", "labelled"))
+    run = Run(label, model, Outputs(lines), batch=batch, verbs=("labelling", "labelled"))
     return run([Source(one.image, name, one.image) for name, one in named.items()]).skipped

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from saywhere.configs.base import Config
-from saywhere.configs.parts import ProposalConfig, SystemConfig
+from saywhere.configs.base import MOST_FEATURES, Config
+from saywhere.configs.parts import MOST_SENTENCES, ProposalConfig, SystemConfig
 
 RegionKind = Literal["proposals", "whole"]
 Normalize = Literal["none", "regions", "both"]
@@ -158,8 +158,11 @@ class AlignerConfig(SystemConfig):
     grounding: GroundingConfig = GroundingConfig()
 
     def __post_init__(self) -> None:
-        self.require_at_least(1, "embed_dim", "encoders", "word_size", "hidden_size", "sentences")
-        self.require_at_least(0, "margin", "beta", "phrase_weight", "hubs")
+        self.require_features("embed_dim", "word_size", "hidden_size")
+        self.require_between(1, MOST_SENTENCES, "sentences")
+        self.require_between(1, self.embed_dim, "encoders")
+        self.require_between(0, MOST_FEATURES, "hubs")
+        self.require_at_least(0, "margin", "beta", "phrase_weight")
         self.require(not self.hubs or self.score == "max", "hubs", "0 with the score fragments")
         self.require_share("word_dropout", "smoothing")
         self.require_below_one("feature_dropout", "dropout")

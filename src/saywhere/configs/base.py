@@ -5,15 +5,23 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 from operator import attrgetter
-from typing import Any, Self, get_args
+from typing import Any, ClassVar, Self, get_args
 
 from saywhere import options as user_options
 from saywhere.errors import UserError
 
+MOST_FEATURES = 16384
+"""Numbers of a vector, or filters of a layer, at most: the weights between two layers of so many have a gigabyte."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Options of a network or of a part of one; :meth:`from_dict` makes them and refuses unknown keys."""
+    """Options of a network or of a part of one; :meth:`from_dict` makes them and refuses unknown keys.
+
+    Keys that earlier versions had are named in ``GONE`` of a subclass: the message then says to remove them.
+    """
+
+    GONE: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
     def from_dict(cls, options: Mapping[str, Any], prefix: str = "") -> Self:
@@ -48,6 +56,15 @@ class Config:
         """Refuse options below ``least``."""
         for name in names:
             self.require(attrgetter(name)(self) >= least, name, f"at least {least}")
+
+    def require_between(self, least: int, most: int, *names: str) -> None:
+        """Refuse options below ``least`` or above ``most``."""
+        for name in names:
+            self.require(least <= attrgetter(name)(self) <= most, name, f"between {least} and {most}")
+
+    def require_features(self, *names: str) -> None:
+        """Refuse widths of layers below 1 or above :data:`MOST_FEATURES`."""
+        self.require_between(1, MOST_FEATURES, *names)
 
     def require_share(self, *names: str) -> None:
         """Refuse options that are not between 0 and 1."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 from saywhere.configs.base import Config
-from saywhere.configs.parts import DecodingConfig, ProposalConfig, SystemConfig
+from saywhere.configs.parts import LARGEST_GRID, MOST_SENTENCES, DecodingConfig, ProposalConfig, SystemConfig
 
 DecoderKind = Literal["rnn", "lstm", "gru", "attention"]
 AttendTo = Literal["whole", "grid", "proposals", "transformer"]
@@ -22,36 +22,8 @@ DECODING = DecodingConfig(max_words=16, beam_size=3, length_penalty=0.7)
 
 HEAVIEST = 1000.0
 """A weight that leaves nothing to the decoder."""
-
-
-@dataclass(frozen=True)
-class NeighboursConfig(Config):
-    """Options of the sentences of similar images, which help to caption (:mod:`saywhere.models.guidance`).
-
-    Attributes:
-        sentences: so many are stored with the weights; 0 are none. ``saywhere train-neighbours`` chooses them.
-        words: of all of them together.
-        size: dimensions in which images and sentences are compared.
-        nearest: sentences of an image that have a say.
-        weight: in use, of what they say beside the decoder's log-probability of a word; 0 asks none.
-    """
-
-    sentences: int = 0
-    words: int = 0
-    size: int = 48
-    nearest: int = 20
-    weight: float = 0.3
-
-    def __post_init__(self) -> None:
-        self.require_at_least(0, "sentences")
-        self.require(0 <= self.weight <= HEAVIEST, "weight", f"between 0 and {HEAVIEST}")
-        self.require_at_least(self.sentences, "words")
-        self.require_at_least(1, "size", "nearest")
-
-    @property
-    def asked(self) -> bool:
-        """Whether there are sentences, and they have a say."""
-        return self.sentences > 0 and self.weight > 0
+MOST_STORED = 100_000_000
+"""Sentences, n-grams or words that are stored with the weights, at most."""
 
 
 @dataclass(frozen=True)
@@ -64,21 +36,20 @@ class NgramsConfig(Config):
         size: dimensions of which their probabilities are made.
         weight: in use, of the agreement of a sentence with them (:mod:`saywhere.engines.arrays.ngrams`) in the choice
             among the hypotheses of the beam; 0 asks none.
-        consensus: in use, beside it, of the agreement with the other hypotheses.
     """
+
+    GONE: ClassVar = ("consensus",)
 
     count: int = 0
     words: int = 0
     size: int = 64
-    weight: float = 1.4
-    consensus: float = 0.3
+    weight: float = 1.1
 
     def __post_init__(self) -> None:
-        self.require_at_least(0, "count")
-        for name in ("weight", "consensus"):
-            self.require(0 <= getattr(self, name) <= HEAVIEST, name, f"between 0 and {HEAVIEST}")
-        self.require_at_least(self.count, "words")
-        self.require_at_least(1, "size")
+        self.require_between(0, MOST_STORED, "count")
+        self.require(0 <= self.weight <= HEAVIEST, "weight", f"between 0 and {HEAVIEST}")
+        self.require_between(self.count, MOST_STORED, "words")
+        self.require_features("size")
 
     @property
     def asked(self) -> bool:
@@ -128,9 +99,10 @@ class CaptionerConfig(SystemConfig):
             names, see :func:`saywhere.models.caption_nouns.support`; where ``nouns`` are looked at.
         nouns: in use, a noun of a sentence that no region of the image shows gives way to what one does show, see
             :mod:`saywhere.models.caption_nouns`; for a model with the parts ``densecap`` and ``classes``.
-        neighbours: sentences of similar images, which make the words that they have in common likelier.
         ngrams: what people would say of the image, which has a say in the same choice.
     """
+
+    GONE: ClassVar = ("neighbours",)
 
     proposals: ProposalConfig = PROPOSALS
     decoding: DecodingConfig = DECODING
@@ -160,19 +132,21 @@ class CaptionerConfig(SystemConfig):
     similarity_weight: float = 0.0
     seen_weight: float = 0.0
     nouns: bool = True
-    neighbours: NeighboursConfig = NeighboursConfig()
     ngrams: NgramsConfig = NgramsConfig()
 
     def __post_init__(self) -> None:
         self.require_levels(self.levels, self.head)
-        self.require_at_least(1, "grid", "region_size", "word_size", "hidden_size", "sentences")
+        self.require_between(1, LARGEST_GRID, "grid")
+        self.require_features("region_size", "word_size", "hidden_size")
+        self.require_between(1, MOST_SENTENCES, "sentences")
         self.require_below_one("dropout", "region_dropout", "smoothing")
         self.require_choice((("decoder", DecoderKind), ("attend_to", AttendTo), ("feedback", Feedback)))
         self.require_choice((("pooling", RegionPooling), ("reward", Reward)))
         self.require(set(self.terms) <= set(TERMS), "terms", f"some of {', '.join(TERMS)}")
         self.require(self.zoom > 0, "zoom", "above 0")
         self.require_at_least(0, "word_weight", "invented_weight", "similarity_weight", "seen_weight")
-        self.require(self.num_samples >= 2, "num_samples", "at least 2, to be compared")
+        wanted = f"at least 2, to be compared, and at most {MOST_SENTENCES}"
+        self.require(2 <= self.num_samples <= MOST_SENTENCES, "num_samples", wanted)
         attends = self.decoder == "attention"
         wanted = "whole, but for the decoder attention, which needs more"
         self.require(attends == (self.attend_to != "whole"), "attend_to", wanted)
@@ -180,7 +154,6 @@ class CaptionerConfig(SystemConfig):
         self.require(not (attends and boxes), "describe_boxes", "false with the decoder attention")
         self.require(boxes or not self.context, "context", "false without describe_boxes, which it is about")
         self.require(self.reward == "none" or not boxes, "reward", "none with describe_boxes")
-        self.require(not (boxes and self.neighbours.sentences), "neighbours.sentences", "0 with describe_boxes")
         self.require(not (boxes and self.ngrams.count), "ngrams.count", "0 with describe_boxes")
         if self.uses_proposals:
             self.require_proposals()

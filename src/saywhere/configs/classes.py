@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from saywhere.configs.base import MOST_FEATURES
 from saywhere.configs.parts import LAST_CHANNELS, PLACE, SystemConfig
 
 
@@ -32,7 +33,8 @@ class ClassesConfig(SystemConfig):
 
     def __post_init__(self) -> None:
         self.require_levels(self.levels, True)
-        self.require_at_least(0, "trust", "embed_dim")
+        self.require_at_least(0, "trust")
+        self.require_between(0, MOST_FEATURES, "embed_dim")
         for name in ("temperature", "sharpness", "rest"):
             self.require(getattr(self, name) > 0, name, "above 0")
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from saywhere.box_coding import MAX_LOG_SCALE
-from saywhere.configs.parts import DecodingConfig, ProposalConfig, Shapes, SystemConfig, TrunkConfig
+from saywhere.configs.parts import LARGEST_GRID, DecodingConfig, ProposalConfig, Shapes, SystemConfig, TrunkConfig
 
 Conventions = Literal["saywhere", "original"]
 Pooling = Literal["bilinear", "roi_align"]
@@ -100,8 +100,8 @@ class DenseCapConfig(SystemConfig):
     def __post_init__(self) -> None:
         self.require_proposals()
         self.require_at_least(1, "proposals.post_nms_top_n", "rpn_batch", "batch")
-        self.require_at_least(1, "pool_size", "embed_dim", "word_size", "hidden_size")
-        self.require(self.fc_size is None or self.fc_size >= 1, "fc_size", "at least 1, or null")
+        self.require_between(1, LARGEST_GRID, "pool_size")
+        self.require_features("embed_dim", "word_size", "hidden_size", *(() if self.fc_size is None else ("fc_size",)))
         self.require_share("final_nms", "fg_iou", "bg_iou", "rpn_fg_iou", "rpn_bg_iou", "positive_share")
         self.require_share("noun_threshold")
         self.require(self.repeat_nms is None or 0 <= self.repeat_nms <= 1, "repeat_nms", "between 0 and 1, or null")

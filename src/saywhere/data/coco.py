@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
 from saywhere.data.assembly import Annotation
 from saywhere.data.files import find, number, read_json, size_box, text
 from saywhere.data.phrases import unique
-from saywhere.data.sample import Report
 from saywhere.errors import UserError
+from saywhere.formats.coco import by_id
+from saywhere.report import Report
 
 KINDS = ("instances", "captions")
 
@@ -37,7 +39,7 @@ def read_split(root: Path, split: str, report: Report) -> list[Annotation]:
             continue
         content = read_json(file, dict)
         images, entries = (_list(content, part, file) for part in ("images", "annotations"))
-        _add_images(found, images, root, split, report)
+        _add_images(found, images, root / split, file, report)
         if kind == "captions":
             _add_captions(found, entries, report)
         else:
@@ -50,18 +52,30 @@ def read_split(root: Path, split: str, report: Report) -> list[Annotation]:
 _MEANS = {"instances": "regions", "captions": "sentences"}
 
 
-def _add_images(found: dict[Any, Annotation], images: list[Any], root: Path, split: str, report: Report) -> None:
-    places = (split, f"images/{split}", "images", ".")
-    folder = next((root / place for place in places if (root / place).is_dir()), root)
+def _add_images(found: dict[Any, Annotation], images: list[Any], split: Path, file: Path, report: Report) -> None:
+    """Add the images of a file to those of the other one, which have the same ids if they are the same images.
+
+    Raises:
+        UserError: two images have one id.
+    """
+    root = split.parent
+    places = (split, root / "images" / split.name, root / "images", root)
+    folder = next((place for place in places if place.is_dir()), root)
+    here: set[Any] = set()
     for entry in images:
         try:
             key, name = entry["id"], text(entry["file_name"])
             size = number(entry["width"]), number(entry["height"])
             if min(size) <= 0:
                 raise ValueError(f"size {size}")
-            found.setdefault(key, Annotation(name, folder / name, size=size))
+            known = found.setdefault(key, Annotation(name, folder / name, size=size))
+            same = key not in here and known.name == name
+            here.add(key)
         except (KeyError, TypeError, ValueError):
             report.problem("broken annotation", f"image {_name(entry)}")
+        else:
+            if not same:
+                raise UserError(f"{file}: {name} and {known.name} have the id {key!r}: give each image its own")
 
 
 def _add_captions(found: dict[Any, Annotation], entries: list[Any], report: Report) -> None:
@@ -85,11 +99,16 @@ def _add_instances(found: dict[Any, Annotation], entries: list[Any], classes: di
                 found[entry["image_id"]].labelled.append((box, classes[entry["category_id"]]))
         except (KeyError, TypeError, ValueError, AttributeError):
             report.problem("broken region", f"annotation {_name(entry)}")
+            with contextlib.suppress(KeyError, TypeError):
+                found[entry["image_id"]].broken = True
 
 
 def _classes(content: dict[str, Any], file: Path) -> dict[Any, str]:
     try:
-        return {entry["id"]: text(entry["name"]) for entry in _list(content, "categories", file)}
+        entries = by_id(_list(content, "categories", file), f"{file}: two categories")
+        return {key: text(entry["name"]) for key, entry in entries.items()}
+    except UserError:
+        raise
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{file}: broken categories ({error})") from error
 

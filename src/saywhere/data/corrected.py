@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import xml.etree.ElementTree as xml
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from saywhere.data.assembly import Annotation
 from saywhere.data.phrases import unique
-from saywhere.data.sample import Report
 from saywhere.formats import cvat, label_studio
-from saywhere.regions import Regions
+from saywhere.formats.reading import Reader
+from saywhere.formats.xml_files import read_xml
+from saywhere.report import Report
 
 SPLIT = "train"
 """An export is one split."""
@@ -23,7 +22,7 @@ def is_label_studio(root: Path) -> bool:
         return False
     try:
         tasks = json.loads(root.read_bytes())
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return isinstance(tasks, list) and bool(tasks) and isinstance(tasks[0], dict) and "data" in tasks[0]
 
@@ -33,8 +32,8 @@ def is_cvat(root: Path) -> bool:
     if root.suffix.lower() != ".xml" or not root.is_file():
         return False
     try:
-        return xml.parse(root).getroot().tag == "annotations"
-    except (OSError, xml.ParseError):
+        return read_xml(root).tag == "annotations"
+    except (OSError, ValueError):
         return False
 
 
@@ -45,17 +44,17 @@ def splits(root: Path) -> list[str]:
 
 def read_label_studio(root: Path, split: str, report: Report) -> list[Annotation]:
     """Return every task; its image is looked for beside the export, and in ``images`` there."""
-    return _annotations(root, label_studio.read)
+    return _annotations(root, label_studio.read, report)
 
 
 def read_cvat(root: Path, split: str, report: Report) -> list[Annotation]:
     """Return every image; it is looked for beside the export, and in ``images`` there."""
-    return _annotations(root, cvat.read)
+    return _annotations(root, cvat.read, report)
 
 
-def _annotations(root: Path, read: Callable[[Path], Iterator[Regions]]) -> list[Annotation]:
+def _annotations(root: Path, read: Reader, report: Report) -> list[Annotation]:
     found: list[Annotation] = []
-    for regions in read(root):
+    for regions in read(root, None, report):
         name = regions.image or ""
         texts = zip(regions.boxes.tolist(), regions.captions or (), strict=True)
         labelled = unique([(tuple(box), caption) for box, caption in texts])

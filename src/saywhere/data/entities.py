@@ -14,9 +14,9 @@ from saywhere import boxes as geometry
 from saywhere.data import flickr
 from saywhere.data.assembly import measure_all, to_disk
 from saywhere.data.files import read_lines
-from saywhere.data.sample import Report
 from saywhere.errors import UserError
 from saywhere.images import DiskSize, ImageError
+from saywhere.report import Report
 from saywhere.text import tokenize
 
 _PIECE = re.compile(r"\[/EN#(?P<entity>[^/\s]+)/(?P<types>\S+) (?P<phrase>[^\]]*)\]|(?P<plain>[^\[]+|\[)")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from saywhere.data.phrases import Box
 from saywhere.errors import UserError
+from saywhere.syntax import decode, parse_json, split_lines
 
 
 def find(root: Path, folders: Iterable[str], names: Sequence[str]) -> Path | None:
@@ -29,9 +29,9 @@ def read_lines(path: Path) -> list[str]:
         UserError: it is not UTF-8.
     """
     try:
-        return path.read_text(encoding="utf-8-sig").splitlines()
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not a UTF-8 text file: {error.reason} at byte {error.start}") from error
+        return split_lines(decode(path.read_bytes()))
+    except ValueError as error:
+        raise UserError(f"{path} is {error}") from error
 
 
 def read_json(path: Path, kind: type) -> Any:
@@ -45,7 +45,7 @@ def read_json(path: Path, kind: type) -> Any:
         UserError: it is not JSON, or of another kind.
     """
     try:
-        content = json.loads(path.read_bytes())
+        content = parse_json(path.read_bytes())
     except ValueError as error:
         raise UserError(f"{path} is not a JSON file: {error}") from error
     if not isinstance(content, kind):

@@ -13,8 +13,8 @@ from pathlib import Path
 from saywhere.data.assembly import Annotation
 from saywhere.data.files import find, read_lines
 from saywhere.data.phrases import Box, unique
-from saywhere.data.sample import Report
 from saywhere.errors import UserError
+from saywhere.report import Report
 
 TOKEN_FILES = ("Flickr8k.token.txt", "results_20130124.token")
 TEXT_FOLDERS = (".", "Flickr8k_text", "Entities", "flickr30k_entities")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,9 @@ from typing import Any
 from saywhere.data.assembly import Annotation
 from saywhere.data.files import corner_box, number, read_lines, text
 from saywhere.data.phrases import Labelled, unique
-from saywhere.data.sample import Report
 from saywhere.errors import UserError
+from saywhere.report import Report
+from saywhere.syntax import parse_json
 
 SPLIT_NAMES = ("train", "dev", "val", "test")
 
@@ -23,7 +23,8 @@ def recognises(root: Path) -> bool:
 
 def splits(root: Path) -> list[str]:
     """Return every split that a line belongs to, in the order of their first lines."""
-    return list(dict.fromkeys(_split(row, file) for file in _files(root) for _, row in _rows(file) if row is not None))
+    rows = ((row, file) for file in _files(root) for _, row in _rows(file) if isinstance(row, dict))
+    return list(dict.fromkeys(_split(row, file) for row, file in rows))
 
 
 def read_split(root: Path, split: str, report: Report) -> list[Annotation]:
@@ -32,8 +33,8 @@ def read_split(root: Path, split: str, report: Report) -> list[Annotation]:
     for file in _files(root):
         for line, row in _rows(file):
             name = f"{file.name}:{line}"
-            if row is None:
-                report.problem("broken line", f"{name} (not a JSON object)")
+            if isinstance(row, str):
+                report.problem("broken line", f"{name} ({row})")
             elif _split(row, file) == split:
                 try:
                     found.append(_annotation(row, file, name, report))
@@ -52,14 +53,15 @@ def _annotation(row: dict[str, Any], file: Path, name: str, report: Report) -> A
         if min(size) <= 0:
             raise ValueError(f"size {size[0]:g} x {size[1]:g}")
     sentences = tuple(text(sentence) for sentence in _list(row, "sentences"))
-    labelled = []
+    labelled, broken = [], False
     for i, region in enumerate(_list(row, "regions")):
         try:
             labelled += _labelled(region)
         except (KeyError, TypeError, ValueError) as error:
             reason = f"no {error}" if isinstance(error, KeyError) else error
             report.problem("broken region", f"{name} region {i} ({reason})")
-    return Annotation(image, file.parent / image, unique(labelled), sentences, size)
+            broken = True
+    return Annotation(image, file.parent / image, unique(labelled), sentences, size, broken)
 
 
 def _labelled(region: dict[str, Any]) -> list[Labelled]:
@@ -81,21 +83,22 @@ def _split(row: dict[str, Any], file: Path) -> str:
     return str(row.get("split", file.stem if file.stem in SPLIT_NAMES else "train"))
 
 
-def _rows(file: Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
-    """Yield line numbers from 1 and rows, None for a broken line; ``UserError`` if all of them are broken."""
+def _rows(file: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
+    """Yield line numbers from 1 and rows, or what is wrong with a line; ``UserError`` if all of them are broken."""
     lines = [(i, line) for i, line in enumerate(read_lines(file), start=1) if line.strip()]
     rows = [(i, _row(line)) for i, line in lines]
-    if all(row is None for _, row in rows):
-        raise UserError(f"{file} is not a file of JSON lines: {'no line is a JSON object' if rows else 'it is empty'}")
+    if all(isinstance(row, str) for _, row in rows):
+        wrong = f"no line is a JSON object (line {rows[0][0]}: {rows[0][1]})" if rows else "it is empty"
+        raise UserError(f"{file} is not a file of JSON lines: {wrong}")
     yield from rows
 
 
-def _row(line: str) -> dict[str, Any] | None:
+def _row(line: str) -> dict[str, Any] | str:
     try:
-        row = json.loads(line)
-    except ValueError:
-        return None
-    return row if isinstance(row, dict) else None
+        row = parse_json(line)
+    except ValueError as error:
+        return f"not JSON: {error}"
+    return row if isinstance(row, dict) else "not a JSON object"
 
 
 def _files(root: Path) -> list[Path]:

@@ -10,8 +10,8 @@ import numpy as np
 
 from saywhere import boxes as geometry
 from saywhere import options as user_options
-from saywhere.data.sample import Report
 from saywhere.errors import UserError
+from saywhere.report import Report
 from saywhere.text import strip_lead_in, tokenize
 
 Box = tuple[float, float, float, float]

@@ -12,9 +12,9 @@ from typing import Any
 from saywhere.data.assembly import Annotation, extent, fits, measure_all
 from saywhere.data.files import find, index_images, number, read_json, size_box, text
 from saywhere.data.phrases import Labelled, unique
-from saywhere.data.sample import Report
 from saywhere.errors import UserError
 from saywhere.images import DiskSize
+from saywhere.report import Report
 
 REGIONS = "region_descriptions.json"
 SIZES = "image_data.json"
@@ -52,7 +52,8 @@ def read_split(root: Path, split: str, report: Report) -> list[Annotation]:
             report.problem("broken annotation", f"an entry without an id in {REGIONS}")
         elif wanted is None or key in wanted:
             image = images.get(f"{key}.jpg", folders[0] / f"{key}.jpg")
-            found.append(Annotation(f"{key}.jpg", image, _regions(entry, report), size=sizes.get(key)))
+            labelled, broken = _regions(entry, report)
+            found.append(Annotation(f"{key}.jpg", image, labelled, size=sizes.get(key), broken=broken))
     if wanted is not None:
         for key in sorted(wanted - {int(Path(annotation.name).stem) for annotation in found}):
             report.listed += 1
@@ -133,12 +134,13 @@ def _key(entry: Any) -> int | None:
     return key if isinstance(key, int) else None
 
 
-def _regions(entry: dict[str, Any], report: Report) -> list[Labelled]:
+def _regions(entry: dict[str, Any], report: Report) -> tuple[list[Labelled], bool]:
+    """Return the regions of an image, and whether some were left out because they are broken."""
     regions = entry.get("regions")
     if not isinstance(regions, list):
         report.problem("broken annotation", f"{_key(entry)} (no list of regions)")
-        return []
-    found = []
+        return [], True
+    found: list[Labelled] = []
     for region in regions:
         try:
             box = size_box([region[side] for side in ("x", "y", "width", "height")])
@@ -146,4 +148,4 @@ def _regions(entry: dict[str, Any], report: Report) -> list[Labelled]:
         except (KeyError, TypeError, ValueError):
             name = region.get("region_id") if isinstance(region, dict) else region
             report.problem("broken region", f"{_key(entry)}: region {name}")
-    return unique(found)
+    return unique(found), len(found) < len(regions)

@@ -21,7 +21,6 @@ from saywhere.configs.captioner import CaptionerConfig
 from saywhere.configs.classes import ClassesConfig
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.engines.arrays.hubness import Hubness
-from saywhere.engines.arrays.neighbours import Neighbours
 from saywhere.engines.arrays.ngrams import Ngrams
 from saywhere.images import LoadedImage
 from saywhere.text import Vocabulary
@@ -227,11 +226,6 @@ class Captioner(Protocol):
     @property
     def vocabulary(self) -> Vocabulary:
         """Its words."""
-        ...
-
-    @property
-    def neighbours(self) -> Neighbours | None:
-        """What people said of images like this one; None if there is nothing, or it is not to be asked."""
         ...
 
     @property

@@ -32,7 +32,6 @@ from saywhere.engines.arrays.image_maps import (
     whole_image,
 )
 from saywhere.engines.arrays.layers import BatchNorm, Linear, Weights, in_single, layer_norm, relu, side_by_side
-from saywhere.engines.arrays.neighbours import Neighbours
 from saywhere.engines.arrays.ngrams import Ngrams
 from saywhere.engines.arrays.requirements import refused_options, require_shapes
 from saywhere.engines.arrays.text_encoder import TextEncoder
@@ -295,20 +294,13 @@ class OnnxCaptioner:
         return self._weights.shape(first.get(self.config.decoder, "decoder.begin.weight"))[1]
 
     @cached_property
-    def neighbours(self) -> Neighbours | None:
-        """What people said of images like this one; None if there is nothing, or it is not to be asked."""
-        stored = self._weights.below("neighbours")
-        return Neighbours.read(stored, len(self.vocabulary)) if self.config.neighbours.asked else None
-
-    @cached_property
     def ngrams(self) -> Ngrams | None:
         """What people would say of an image; None if there is nothing, or it is not to be asked."""
         return Ngrams.read(self._weights.below("ngrams"), len(self.vocabulary)) if self.config.ngrams.asked else None
 
     def prepare(self) -> None:
         """Read the weights."""
-        _ = self.neighbours, self.ngrams
-        _ = (self._attention, self._narrow) if self.config.decoder == "attention" else self._plain
+        _ = self.ngrams, (self._attention, self._narrow) if self.config.decoder == "attention" else self._plain
 
     def bind_images(self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray | None]) -> BoundImages:
         """Return the decoder of images; ``boxes`` are the regions to attend to, None to let the network choose."""

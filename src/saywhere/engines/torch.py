@@ -18,9 +18,8 @@ from saywhere.configs.aligner import AlignerConfig
 from saywhere.configs.captioner import CaptionerConfig
 from saywhere.configs.classes import ClassesConfig
 from saywhere.configs.densecap import DenseCapConfig
-from saywhere.engines.arrays import neighbours, ngrams
+from saywhere.engines.arrays import ngrams
 from saywhere.engines.arrays.hubness import Hubness, Typical
-from saywhere.engines.arrays.neighbours import Neighbours
 from saywhere.engines.arrays.ngrams import Ngrams
 from saywhere.engines.engine import BoundImages, EncodedText, RegionHeadOutput, RpnOutput
 from saywhere.errors import UserError
@@ -254,7 +253,7 @@ class TorchCaptioner:
 
     def __init__(self, network: Captioner) -> None:
         self._network = network
-        self._neighbours, self._ngrams = _neighbours(network), _ngrams(network)
+        self._ngrams = _ngrams(network)
 
     @property
     def config(self) -> CaptionerConfig:
@@ -265,11 +264,6 @@ class TorchCaptioner:
     def vocabulary(self) -> Vocabulary:
         """Its words."""
         return self._network.vocabulary
-
-    @property
-    def neighbours(self) -> Neighbours | None:
-        """What people said of images like this one; None if there is nothing, or it is not to be asked."""
-        return self._neighbours
 
     @property
     def ngrams(self) -> Ngrams | None:
@@ -308,13 +302,6 @@ class TorchCaptioner:
         assert not isinstance(network.decoder, AttentionDecoder), "the decoder attention captions whole images"
         rows = [network.embed(m, _boxes(b, m)) for m, b in zip(maps, boxes, strict=True)]
         return TorchDecoder(network.decoder, network.decoder.words.weight), _array(torch.cat(rows))
-
-
-def _neighbours(network: Captioner) -> Neighbours | None:
-    stored = network.neighbours
-    if stored is None or not network.config.neighbours.asked:
-        return None
-    return Neighbours.unpack(*_stored(stored, neighbours.STORED), len(network.vocabulary))
 
 
 def _ngrams(network: Captioner) -> Ngrams | None:

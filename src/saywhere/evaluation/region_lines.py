@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from saywhere.errors import UserError
+from saywhere.syntax import parse_json
 
 Array = NDArray[Any]
 Box = tuple[float, float, float, float]
@@ -230,7 +231,7 @@ def _lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
 
 def _parse_json(line: bytes, where: str) -> Any:
     try:
-        return json.loads(line)
+        return parse_json(line)
     except ValueError as error:
         raise UserError(f"{where}: not JSON ({error})") from error
 

@@ -24,7 +24,7 @@ from saywhere.inference import Source, run_images
 from saywhere.models.model import Model
 
 if TYPE_CHECKING:
-    from saywhere.models.ensemble import CaptionEnsemble
+    from saywhere.evaluation.captions.ensemble import CaptionEnsemble
 
 T = TypeVar("T")
 

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from saywhere import boxes as geometry
+from saywhere.errors import UserError
 from saywhere.files import write_text
 from saywhere.formats.labels import classes, labels
-from saywhere.formats.reading import Row, explain, to_regions
+from saywhere.formats.reading import OtherShape, Row, leave_out, reader, to_regions
 from saywhere.regions import Regions
+from saywhere.report import Report
+from saywhere.syntax import parse_json
+
+LONGEST_NUMBER = 18
+"""Digits of an id; of more it does not fit into 64 bits, which other programs give it."""
 
 
 def write_annotations(path: Path, images: Iterable[Regions]) -> None:
@@ -35,25 +43,70 @@ def write_annotations(path: Path, images: Iterable[Regions]) -> None:
 
 
 def write_results(path: Path, images: Iterable[Regions]) -> None:
-    """Write a list of ``image_id, bbox, score, caption``; the id is the number in a COCO file's name, or the name."""
-    rows = [row for regions in images for row in regions.to_coco(_image_id(regions.image or ""))]
-    write_text(path, json.dumps(rows))
+    """Write a list of ``image_id, bbox, score, caption``.
+
+    The id is the number at the end of a file's name if no other image has it, else the name.
+
+    Raises:
+        UserError: two images have one name.
+    """
+    found = list(images)
+    numbers = Counter(_number(regions.image or "") for regions in found)
+    by_id: dict[int | str, Regions] = {}
+    for regions in found:
+        name = regions.image or ""
+        number = _number(name)
+        key = name if number is None or numbers[number] > 1 else number
+        if key in by_id:
+            raise UserError(f"{name}: two images have this name, and COCO's results name them by it")
+        by_id[key] = regions
+    write_text(path, json.dumps([row for key, regions in by_id.items() for row in regions.to_coco(key)]))
 
 
-def _image_id(name: str) -> int | str:
+def _number(name: str) -> int | None:
     number = Path(name).stem.rpartition("_")[2]
-    return int(number) if number.isascii() and number.isdigit() else name
+    return int(number) if number.isascii() and number.isdigit() and len(number) <= LONGEST_NUMBER else None
 
 
-def read(path: Path, images: Path | None = None) -> Iterator[Regions]:
+@reader("coco")
+def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
     """Yield the regions of each image; the text is the phrase if there is one, and the class otherwise."""
-    with explain(path, "coco"):
-        content = json.loads(path.read_bytes())
-        names = {entry["id"]: entry["name"] for entry in content["categories"]}
-        rows: dict[Any, list[Row]] = {entry["id"]: [] for entry in content["images"]}
-        for entry in content["annotations"]:
-            x, y, width, height = entry["bbox"]
-            text = entry.get("caption") or names[entry["category_id"]]
-            rows[entry["image_id"]].append(Row((x, y, x + width, y + height), text, entry.get("score")))
-        for entry in content["images"]:
-            yield to_regions(entry["file_name"], entry["width"], entry["height"], rows[entry["id"]])
+    content = parse_json(path.read_bytes())
+    classes = by_id(content["categories"], f"{path}: two categories")
+    known = by_id(content["images"], f"{path}: two images")
+    entries: dict[Any, list[dict[str, Any]]] = {key: [] for key in known}
+    for entry in content["annotations"]:
+        with leave_out(report, "broken annotation", entry.get("id") if isinstance(entry, dict) else entry):
+            if entry["image_id"] not in entries:
+                raise ValueError(f"no image has the id {entry['image_id']!r}")
+            entries[entry["image_id"]].append(entry)
+    for key, entry in known.items():
+        with leave_out(report, "broken image", key):
+            size = entry["width"], entry["height"]
+            found = to_regions(entry["file_name"], size, entries[key], partial(_rows, classes), report)
+            if found is not None:
+                yield found
+
+
+def by_id(entries: Iterable[Mapping[str, Any]], kind: str) -> dict[Any, Mapping[str, Any]]:
+    """Return entries by their ``id``.
+
+    Raises:
+        UserError: two of one kind have one id, so that what belongs to which is not known.
+    """
+    found: dict[Any, Mapping[str, Any]] = {}
+    for entry in entries:
+        if found.setdefault(entry["id"], entry) is not entry:
+            raise UserError(f"{kind} have the id {entry['id']!r}: give each its own")
+    return found
+
+
+def _rows(classes: Mapping[Any, Mapping[str, Any]], entry: Mapping[str, Any]) -> Iterator[Row]:
+    outline = entry.get("segmentation")
+    if outline and not entry.get("bbox"):
+        raise OtherShape("mask" if isinstance(outline, dict) else "polygon")
+    x, y, width, height = entry["bbox"]
+    text = entry.get("caption")
+    if not text and entry["category_id"] not in classes:
+        raise ValueError(f"no category has the id {entry['category_id']!r}")
+    yield Row((x, y, x + width, y + height), text or classes[entry["category_id"]]["name"], entry.get("score"))

@@ -7,11 +7,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from saywhere.formats.labels import classes, labels
-from saywhere.formats.reading import Row, explain, to_regions, upright
-from saywhere.formats.xml_files import legal, write_xml
+from saywhere.formats.reading import OtherShape, Row, leave_out, reader, require_upright, to_regions
+from saywhere.formats.xml_files import legal, read_xml, write_xml
 from saywhere.regions import Regions
+from saywhere.report import Report
 
 CORNERS = ("xtl", "ytl", "xbr", "ybr")
+OF_THE_IMAGE = "tag"
+"""The element of a class of the whole image; all others in an image mark regions."""
 
 
 def write(path: Path, images: Iterable[Regions]) -> None:
@@ -42,20 +45,26 @@ def write(path: Path, images: Iterable[Regions]) -> None:
     write_xml(path, root)
 
 
-def read(path: Path, images: Path | None = None) -> Iterator[Regions]:
+@reader("cvat")
+def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
     """Yield the regions of each image; the text is the phrase if there is one, and the class otherwise."""
-    with explain(path, "cvat"):
-        root = xml.parse(path).getroot()
-        if root.find("track") is not None:
-            raise ValueError('it has the tracks of a video; export it as "CVAT for images"')
-        for image in root.iter("image"):
-            width, height = int(image.attrib["width"]), int(image.attrib["height"])
-            yield to_regions(image.attrib["name"], width, height, [_row(box) for box in image.iter("box")])
+    root = read_xml(path)
+    if root.find("track") is not None:
+        raise ValueError('it has the tracks of a video; export it as "CVAT for images"')
+    for image in root.iter("image"):
+        with leave_out(report, "broken image", image.get("name")):
+            size = image.attrib["width"], image.attrib["height"]
+            shapes = [shape for shape in image if shape.tag != OF_THE_IMAGE]
+            found = to_regions(image.attrib["name"], size, shapes, _rows, report)
+            if found is not None:
+                yield found
 
 
-def _row(box: xml.Element) -> Row:
-    upright(box.get("rotation"))
-    more = {one.attrib["name"]: one.text or "" for one in box.iter("attribute")}
-    x1, y1, x2, y2 = (float(box.attrib[corner]) for corner in CORNERS)
+def _rows(shape: xml.Element) -> Iterator[Row]:
+    if shape.tag != "box":
+        raise OtherShape(shape.tag)
+    require_upright(shape.get("rotation"))
+    more = {one.attrib["name"]: one.text or "" for one in shape.iter("attribute")}
+    x1, y1, x2, y2 = (float(shape.attrib[corner]) for corner in CORNERS)
     score = more.get("score")
-    return Row((x1, y1, x2, y2), more.get("phrase") or box.attrib["label"], float(score) if score else None)
+    yield Row((x1, y1, x2, y2), more.get("phrase") or shape.attrib["label"], float(score) if score else None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ from saywhere import boxes as geometry
 from saywhere.errors import UserError
 from saywhere.files import write_text
 from saywhere.formats.labels import classes, labels
-from saywhere.formats.reading import ImagesByStem, Row, explain, in_pixels, to_regions
+from saywhere.formats.reading import ImagesByStem, OtherShape, Row, in_pixels, leave_out, reader, to_regions
 from saywhere.regions import Regions
+from saywhere.report import Report
+from saywhere.syntax import parse_json
 
 
 def write(path: Path, images: Iterable[Regions]) -> None:
@@ -37,19 +40,27 @@ def write(path: Path, images: Iterable[Regions]) -> None:
     write_text(path, json.dumps({"classes": classes(found), "labels": rows}))
 
 
-def read(path: Path, images: Path | None = None) -> Iterator[Regions]:
+@reader("fiftyone")
+def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
     """Yield the regions of each image; the text is the phrase if there is one, and the class otherwise."""
     found = ImagesByStem(images, "fiftyone")
-    with explain(path, "fiftyone"):
-        content = json.loads(path.read_bytes())
-        for stem, entries in content["labels"].items():
+    content = parse_json(path.read_bytes())
+    classes = content.get("classes")
+    for stem, entries in content["labels"].items():
+        with leave_out(report, "image that cannot be used", stem):
             place, width, height = found[stem]
-            names = content.get("classes")
-            yield to_regions(place, width, height, [_row(entry, names, width, height) for entry in entries or ()])
+            regions = to_regions(place, (width, height), entries or (), partial(_rows, classes, width, height), report)
+            if regions is not None:
+                yield regions
 
 
-def _row(entry: dict[str, Any], names: list[str] | None, width: int, height: int) -> Row:
+def _rows(names: list[str] | None, width: int, height: int, entry: dict[str, Any]) -> Iterator[Row]:
+    if "bounding_box" not in entry and "points" in entry:
+        raise OtherShape("polyline")
     kind = entry["label"]
-    name = names[kind] if isinstance(kind, int) and names else str(kind)
-    text = entry.get("attributes", {}).get("phrase") or name
-    return Row(in_pixels(entry["bounding_box"], width, height), text, entry.get("confidence"))
+    numbered = isinstance(kind, int) and not isinstance(kind, bool) and names
+    if numbered and not 0 <= kind < len(names or ()):
+        raise ValueError(f"no class has the number {kind}")
+    name = (names or ())[kind] if numbered else str(kind)
+    text = (entry.get("attributes") or {}).get("phrase") or name
+    yield Row(in_pixels(entry["bounding_box"], width, height), text, entry.get("confidence"))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
@@ -16,9 +17,18 @@ from saywhere import boxes as geometry
 from saywhere.errors import UserError
 from saywhere.files import write_text
 from saywhere.formats.labels import classes, labels
-from saywhere.formats.reading import Row, explain, in_pixels, to_regions, upright
+from saywhere.formats.reading import OtherShape, Row, in_pixels, leave_out, reader, require_upright, to_regions
 from saywhere.regions import Regions
+from saywhere.report import Report
+from saywhere.syntax import parse_json
 
+SIDES = ("x", "y", "width", "height")
+LABELS = ("rectanglelabels", "labels")
+"""Kinds of entries that give a rectangle its classes."""
+ASKED = frozenset(
+    ["labels", "textarea", "choices", "taxonomy", "rating", "number", "datetime", "pairwise", "ranker", "relation"]
+)
+"""Kinds of entries that mark no place themselves; they are about a region of their id, or about the whole image."""
 LOCAL = "/data/local-files/?d="
 """What Label Studio has before the path of a file in its own storage folder."""
 
@@ -70,13 +80,14 @@ def _task(regions: Regions) -> dict[str, Any]:
     }
 
 
-def read(path: Path, images: Path | None = None) -> Iterator[Regions]:
+@reader("label-studio")
+def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
     """Yield the regions of each task: of its last annotation that was not skipped, else of its last prediction.
 
     A task without regions that does not say the size of its image is left out.
     """
-    with explain(path, "label-studio"):
-        for task in json.loads(path.read_bytes()):
+    for number, task in enumerate(parse_json(path.read_bytes())):
+        with leave_out(report, "broken task", task.get("id", f"number {number}") if isinstance(task, dict) else task):
             made = [entry for entry in task.get("annotations", []) if not entry.get("was_cancelled")]
             result = [*task.get("predictions", []), *made][-1]["result"] if task.get("predictions") or made else []
             sized = next((entry for entry in result if "original_width" in entry), {})
@@ -84,19 +95,48 @@ def read(path: Path, images: Path | None = None) -> Iterator[Regions]:
             width = sized.get("original_width", data.get("width"))
             height = sized.get("original_height", data.get("height"))
             if width is None or height is None:
+                report.left_out["tasks without regions, whose images have no size in the file"] += 1
                 continue
-            yield to_regions(image_name(data["image"]), width, height, _rows(result, width, height))
+            name, groups = image_name(data["image"]), _by_region(result)
+            regions = to_regions(name, (width, height), groups, partial(_rows, width, height), report)
+            if regions is not None:
+                yield regions
 
 
-def _rows(result: list[dict[str, Any]], width: int, height: int) -> Iterator[Row]:
-    said = {entry["id"]: entry["value"]["text"] for entry in result if entry.get("type") == "textarea"}
-    for entry in result:
-        if entry.get("type") == "rectanglelabels":
-            value = entry["value"]
-            upright(value.get("rotation"))
-            box = in_pixels((value[side] / 100 for side in ("x", "y", "width", "height")), width, height)
-            texts = said.get(entry["id"]) or value["rectanglelabels"]
-            yield Row(box, texts if isinstance(texts, str) else texts[0], entry.get("score"))
+def _by_region(result: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """The entries of each region: its shape, its labels and its texts have one id. Those of the whole image go."""
+    groups: dict[Any, list[dict[str, Any]]] = {}
+    for number, entry in enumerate(result):
+        groups.setdefault(entry.get("id", number), []).append(entry)
+    return [group for group in groups.values() if any(_shape(entry) for entry in group)]
+
+
+def _shape(entry: dict[str, Any]) -> str | None:
+    """The shape of a region, such as ``rectangle`` or ``polygon``; None where an entry has no place in the image."""
+    kind = entry["type"]
+    if kind not in ASKED:
+        return kind.removesuffix("labels")
+    return "rectangle" if entry.get("value", {}).keys() >= set(SIDES) else None
+
+
+def _rows(width: int, height: int, group: list[dict[str, Any]]) -> Iterator[Row]:
+    """A row for each text of a region, or for each of its labels if it has no text."""
+    places = {shape: entry["value"] for entry in group if (shape := _shape(entry))}
+    if other := [shape for shape in places if shape != "rectangle"]:
+        raise OtherShape(other[0])
+    require_upright(places["rectangle"].get("rotation"))
+    box = in_pixels((places["rectangle"][side] / 100 for side in SIDES), width, height)
+    said = [text for entry in group if entry["type"] == "textarea" for text in _texts(entry["value"]["text"])]
+    named = [text for entry in group for kind in LABELS for text in _texts(entry["value"].get(kind, []))]
+    if not said and not named:
+        raise ValueError("a region has neither a label nor a text")
+    score = next((entry["score"] for entry in group if entry.get("score") is not None), None)
+    for text in dict.fromkeys(said or named):
+        yield Row(box, text, score)
+
+
+def _texts(value: str | list[str]) -> list[str]:
+    return [text for text in ([value] if isinstance(value, str) else value) if text]
 
 
 def image_name(address: str) -> str:

@@ -1,13 +1,13 @@
-"""What the readers of all formats share."""
+"""What the readers of all formats share: a bad item of many is left out and named in a report."""
 
 from __future__ import annotations
 
 import csv
-import xml.etree.ElementTree as xml
-from collections.abc import Iterable, Iterator
+import functools
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -15,6 +15,17 @@ from saywhere import boxes as geometry
 from saywhere.errors import UserError
 from saywhere.images import SUFFIXES, ImageError, measure
 from saywhere.regions import Regions
+from saywhere.report import Report
+
+SLACK = 0.05
+"""A box may leave its image by this share of a side, and a pixel, and is cut; one that leaves it further is refused."""
+
+WRONG = (KeyError, TypeError, AttributeError, IndexError, ValueError, OverflowError, RecursionError)
+"""What readers raise where something is missing or of another kind than the format has."""
+
+Entry = TypeVar("Entry")
+Reader = Callable[[Path, Path | None, Report], Iterator[Regions]]
+"""A function of a file or folder, the folder of the images if it is known, and the report of what is left out."""
 
 
 class Row(NamedTuple):
@@ -25,44 +36,126 @@ class Row(NamedTuple):
     score: float | None = None
 
 
-@contextmanager
-def explain(path: Path, format: str) -> Iterator[None]:
-    """Turn what goes wrong in a file that is not in its format into one line.
+class OtherShape(ValueError):
+    """What marks a region and is no upright box; the text is the name of the shape, such as ``polygon``."""
 
-    Raises:
-        UserError: the file cannot be read, or something in it is missing or of the wrong kind.
+
+def reader(format: str) -> Callable[[Reader], Reader]:
+    """Return a decorator for the reader of a format, which turns into one line what makes a file unreadable.
+
+    The reader then raises ``UserError`` if the file cannot be read, is in another format, or if nothing in it is right.
     """
+
+    def decorate(read: Reader) -> Reader:
+        @functools.wraps(read)
+        def read_all(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
+            found = False
+            try:
+                for regions in read(path, images, report):
+                    found = True
+                    yield regions
+            except UserError:
+                raise
+            except (*WRONG, csv.Error) as error:
+                way_out = " (--from names another one)" if isinstance(error, KeyError) else ""
+                raise UserError(f"{path}: not in the format {format}: {reason(error)}{way_out}") from error
+            except OSError as error:
+                raise UserError(f"{path} cannot be read ({error.strerror})") from error
+            if report.problems and not found:
+                raise UserError(f"{path}: not in the format {format}: {'; '.join(report.lines(1))}")
+
+        return read_all
+
+    return decorate
+
+
+def reason(error: BaseException) -> str:
+    """Return what is wrong, by an error of :data:`WRONG`."""
+    if isinstance(error, KeyError):
+        return f"{error} is missing"
+    other = isinstance(error, TypeError | AttributeError | IndexError)
+    return f"a part of it is of another kind ({error})" if other else str(error)
+
+
+@contextmanager
+def leave_out(report: Report, kind: str, name: object) -> Iterator[None]:
+    """Name an item in the report, and go on with the next, if something in it is missing or wrong."""
     try:
         yield
-    except UserError:
-        raise
-    except KeyError as error:
-        raise UserError(f"{path}: not in the format {format}: {error} is missing (--from names another one)") from error
-    except (TypeError, AttributeError, IndexError) as error:
-        raise UserError(f"{path}: not in the format {format}: a part of it is of another kind ({error})") from error
-    except (ValueError, OverflowError, RecursionError, csv.Error, xml.ParseError) as error:
-        raise UserError(f"{path}: not in the format {format}: {error}") from error
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror})") from error
+    except WRONG as error:
+        report.problem(kind, f"{name} ({reason(error)})")
 
 
-def to_regions(name: str, width: float, height: float, rows: Iterable[Row]) -> Regions:
-    """Return the regions of an image; they have scores if all rows have.
+def to_regions(
+    name: Any,
+    size: tuple[object, object],
+    entries: Iterable[Entry],
+    rows: Callable[[Entry], Iterable[Row]],
+    report: Report,
+) -> Regions | None:
+    """Return the regions of an image; they have scores if all have.
+
+    What is no upright box or is broken is left out and named in the report. An image that has nothing else is left out,
+    too, for it is not one without regions: None.
+
+    Args:
+        name, size: of the image; its size in pixels.
+        entries: its regions as the format has them.
+        rows: returns what is in an entry, and raises an error of :data:`WRONG`.
+        report: takes what is left out.
 
     Raises:
-        ValueError: a box is outside the image by more than rounding leaves it, or see :func:`checked`.
+        ValueError: as :func:`checked`, or the size is none.
     """
-    found, width, height = list(rows), int(width), int(height)
-    boxes = np.array([row.box for row in found], np.float64).reshape(-1, 4)
-    cut = geometry.clip(boxes, width, height)
-    near = np.isfinite(boxes).all(axis=1) & (np.abs(cut - boxes) <= 1).all(axis=1)
-    bad = np.flatnonzero(~near | (cut[:, 2:] < cut[:, :2]).any(axis=1))
-    if len(bad):
-        raise ValueError(f"the box {boxes[bad[0]].tolist()} is not inside {name}, {width} x {height}")
+    width, height = (int(float(str(side))) for side in size)
+    if name is None:
+        raise ValueError("an image has no name")
+    checked(Regions.empty(width, height, name))
+    found: list[Row] = []
+    lost = False
+    for entry in entries:
+        try:
+            found += [_cut(row, width, height, report) for row in rows(entry)]
+        except OtherShape as shape:
+            report.problem(f"{shape} instead of an upright box", name)
+            lost = True
+        except WRONG as error:
+            report.problem("broken region", f"{name}: {reason(error)}")
+            lost = True
+    if lost and not found:
+        report.listed += 1
+        report.problem("image left out with all its regions", name)
+        return None
     scores = [row.score for row in found if row.score is not None]
+    if 0 < len(scores) < len(found):
+        report.left_out["scores of an image of which other regions have none"] += len(scores)
+    boxes = np.array([row.box for row in found], np.float64).reshape(-1, 4)
     texts = tuple(row.caption for row in found)
-    given = np.array(scores) if len(scores) == len(found) else None
-    return checked(Regions(width, height, cut, given, texts, image=name))
+    return Regions(width, height, boxes, scores if len(scores) == len(found) else None, texts, image=name)  # pyright: ignore[reportArgumentType]
+
+
+def _cut(row: Row, width: int, height: int, report: Report) -> Row:
+    """The row with its box cut to the image; ``ValueError`` if it is no region of it."""
+    text: object = row.caption
+    if not isinstance(text, str):
+        raise ValueError(f"{text!r} is not a text")
+    if row.score is not None and not 0 <= row.score <= 1:
+        raise ValueError(f"the score {row.score:g} is not a probability")
+    box = np.array(row.box, np.float64)
+    told = f"the box {[round(value, 2) for value in box.tolist()]}"
+    if not np.isfinite(box).all():
+        raise ValueError(f"{told} has a side that is not finite")
+    if (box[2:] < box[:2]).any():
+        raise ValueError(f"{told} is inside out")
+    cut = geometry.clip(box[None], width, height)[0]
+    off = np.abs(cut - box)
+    allowed = SLACK * np.array([width, height] * 2) + 1
+    if (off > allowed).any() or ((cut[2:] <= cut[:2]) & (box[2:] > box[:2])).any():
+        raise ValueError(f"{told} is not inside the {width} x {height} image")
+    if (off > 1).any():
+        report.left_out["boxes cut at the border of the image"] += 1
+    x1, y1, x2, y2 = cut.tolist()
+    return row._replace(box=(x1, y1, x2, y2))
 
 
 def checked(regions: Regions) -> Regions:
@@ -82,10 +175,10 @@ def checked(regions: Regions) -> Regions:
     return regions
 
 
-def upright(rotation: str | float | None) -> None:
-    """Refuse a rotated box: ``ValueError``."""
+def require_upright(rotation: str | float | None) -> None:
+    """Refuse a rotated box: :class:`OtherShape`."""
     if rotation and float(rotation) % 360:
-        raise ValueError(f"a box is rotated by {rotation} degrees, and only upright ones can be read")
+        raise OtherShape("rotated box")
 
 
 def in_pixels(values: Iterable[float], width: int, height: int) -> tuple[float, float, float, float]:
@@ -114,11 +207,14 @@ class ImagesByStem:
             if path.suffix.lower() in SUFFIXES:
                 self._found.setdefault(path.stem, []).append(path)
 
+    def __contains__(self, stem: str) -> bool:
+        return stem in self._found
+
     def __getitem__(self, stem: str) -> tuple[str, int, int]:
         """Return path, width and height of an image; ``UserError`` if there is none, or several of this name."""
         paths = self._found.get(stem, [])
         if len(paths) != 1:
-            raise UserError(f"{stem}: {len(paths)} images in {self.folder} have this name, and it must be one")
+            raise UserError(f"{len(paths)} images in {self.folder} have this name, and it must be one")
         try:
             size = measure(paths[0])
         except ImageError as error:

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from saywhere.errors import UserError
 from saywhere.files import part_of, put_in_place, write_text
 from saywhere.formats import coco, cvat, densecap, fiftyone, label_studio, table, voc, yolo
-from saywhere.formats.reading import checked, explain
+from saywhere.formats.reading import Reader, checked, leave_out, reader
+from saywhere.formats.xml_files import ILLEGAL
 from saywhere.regions import Regions
+from saywhere.report import Report
+from saywhere.syntax import parse_json
+
+HALF_CHARACTER = re.compile("[\ud800-\udfff]")
+"""A surrogate, which UTF-8 has no bytes for."""
+NO_BYTE = re.compile("[\ud800-\udc7f\udd00-\udfff]")
+"""A surrogate that stands for no byte of a file's name either (PEP 383)."""
 
 
 @dataclass(frozen=True)
@@ -23,24 +32,28 @@ class Format:
         about: one line for the help.
         write: regions of images to a file, or into a folder; may return the names of images that are left out because
             no file can have such a name.
-        read: a file or folder, and the folder of its images, to regions; None if sizes or classes cannot be had back.
+        read: see :data:`saywhere.formats.reading.Reader`; None if sizes or classes cannot be had back.
         name: of the file or folder among the results of a run.
         folder: whether it is a folder.
+        xml: whether texts can only have the characters of XML.
     """
 
     about: str
     name: str
     write: Callable[[Path, Iterable[Regions]], list[str] | None]
-    read: Callable[[Path, Path | None], Iterator[Regions]] | None
+    read: Reader | None
     folder: bool = False
+    xml: bool = False
 
     def require_new(self, path: Path) -> None:
         """Refuse a path where something is that somebody may have corrected, but for an empty folder: ``UserError``."""
         if path.exists() and (not self.folder or any(path.iterdir() if path.is_dir() else [path])):
             raise UserError(f"{path} is there already; name another --out, or remove it first")
 
-    def write_whole(self, path: Path, images: Iterable[Regions]) -> list[str]:
+    def write_whole(self, path: Path, images: Iterable[Regions], report: Report) -> list[str]:
         """Write regions of images; a folder, too, is whole or not there.
+
+        Characters that the format cannot hold are replaced, and counted in the report.
 
         Returns:
             the names of images that are left out because they are too long for a file.
@@ -49,6 +62,7 @@ class Format:
             UserError: the format has no place for the name of an image.
             OSError: naming ``path``, such as a full disk.
         """
+        images = (self._encodable(regions, report) for regions in images)
         if not self.folder:
             return self.write(path, images) or []
         part = part_of(path)
@@ -66,6 +80,18 @@ class Format:
                 error.filename, error.filename2 = str(path), None
             raise
 
+    def _encodable(self, regions: Regions, report: Report) -> Regions:
+        def encodable(text: str, bad: re.Pattern[str]) -> str:
+            text, count = (ILLEGAL if self.xml else bad).subn("\N{REPLACEMENT CHARACTER}", text)
+            if count:
+                report.left_out[f"characters of {regions.image!r} that the file cannot hold"] += count
+            return text
+
+        name = None if regions.image is None else encodable(regions.image, NO_BYTE)
+        captions = regions.captions and tuple(encodable(caption, HALF_CHARACTER) for caption in regions.captions)
+        same = name == regions.image and captions == regions.captions
+        return regions if same else replace(regions, image=name, captions=captions)
+
 
 def _write_lines(path: Path, images: Iterable[Regions]) -> None:
     write_text(path, "".join(json.dumps(regions.to_dict()) + "\n" for regions in images))
@@ -75,11 +101,13 @@ def _write_densecap(path: Path, images: Iterable[Regions]) -> None:
     densecap.write_results(path, ((regions.image or "", regions) for regions in images), {})
 
 
-def _read_lines(path: Path, images: Path | None = None) -> Iterator[Regions]:
-    with explain(path, "saywhere"), path.open(encoding="utf-8") as lines:
-        for line in lines:
+@reader("saywhere")
+def _read_lines(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
             if line.strip():
-                yield checked(Regions.from_dict(json.loads(line)))
+                with leave_out(report, "broken line", f"line {number}"):
+                    yield checked(Regions.from_dict(parse_json(line)))
 
 
 FORMATS: dict[str, Format] = {
@@ -88,10 +116,10 @@ FORMATS: dict[str, Format] = {
     "coco": Format("annotations with images and categories", "annotations.json", coco.write_annotations, coco.read),
     "coco-results": Format("a list of detections, for COCO's evaluator", "results.json", coco.write_results, None),
     "label-studio": Format("tasks with predictions", "tasks.json", label_studio.write, label_studio.read),
-    "cvat": Format("annotations of CVAT for images 1.1", "annotations.xml", cvat.write, cvat.read),
+    "cvat": Format("annotations of CVAT for images 1.1", "annotations.xml", cvat.write, cvat.read, xml=True),
     "fiftyone": Format("labels of FiftyOneImageDetectionDataset", "labels.json", fiftyone.write, fiftyone.read),
     "yolo": Format("a folder with data.yaml and labels", "yolo", yolo.write, yolo.read, folder=True),
-    "voc": Format("a folder with an XML file for each image", "voc", voc.write, voc.read, folder=True),
+    "voc": Format("a folder with an XML file for each image", "voc", voc.write, voc.read, folder=True, xml=True),
     "csv": Format("a line for each region", "regions.csv", table.write, table.read),
 }
 """What the nouns of phrases are classes in, wherever a format has classes."""

@@ -9,13 +9,16 @@ from pathlib import Path
 from saywhere.errors import UserError
 from saywhere.files import fits
 from saywhere.formats.labels import labels
-from saywhere.formats.reading import Row, explain, to_regions
-from saywhere.formats.xml_files import legal, write_xml
+from saywhere.formats.reading import OtherShape, Row, leave_out, reader, to_regions
+from saywhere.formats.xml_files import legal, read_xml, write_xml
 from saywhere.regions import Regions
+from saywhere.report import Report
 
 CORNERS = ("xmin", "ymin", "xmax", "ymax")
 FIRST = (1, 1, 0, 0)
 """A box from 0 to 10 covers VOC's pixels 1 to 10."""
+OTHER_SHAPES = {"polygon": "polygon", "robndbox": "rotated box"}
+"""What LabelMe and roLabelImg have in the place of ``bndbox``."""
 
 
 def write(path: Path, images: Iterable[Regions]) -> list[str]:
@@ -56,22 +59,25 @@ def _write_one(path: Path, regions: Regions) -> None:
     write_xml(path, root)
 
 
-def read(path: Path, images: Path | None = None) -> Iterator[Regions]:
+@reader("voc")
+def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
     """Yield the regions of each ``.xml`` file in a folder; the text is the phrase if there is one, else the class."""
-    with explain(path, "voc"):
-        for file in sorted(path.rglob("*.xml")):
-            with explain(file, "voc"):
-                root = xml.parse(file).getroot()
-                width, height = (int(_text(root, f"size/{side}")) for side in ("width", "height"))
-                rows = [_row(entry) for entry in root.iter("object")]
-                yield to_regions(_text(root, "filename"), width, height, rows)
+    for file in sorted(path.rglob("*.xml")):
+        with leave_out(report, "broken file", file.relative_to(path)):
+            root = read_xml(file)
+            size = _text(root, "size/width"), _text(root, "size/height")
+            found = to_regions(_text(root, "filename"), size, root.iter("object"), _rows, report)
+            if found is not None:
+                yield found
 
 
-def _row(entry: xml.Element) -> Row:
+def _rows(entry: xml.Element) -> Iterator[Row]:
+    if entry.find("bndbox") is None and (other := [tag for tag in OTHER_SHAPES if entry.find(tag) is not None]):
+        raise OtherShape(OTHER_SHAPES[other[0]])
     corners = zip(CORNERS, FIRST, strict=True)
     x1, y1, x2, y2 = (float(_text(entry, f"bndbox/{corner}")) - first for corner, first in corners)
     score = entry.findtext("score")
-    return Row((x1, y1, x2, y2), entry.findtext("phrase") or _text(entry, "name"), float(score) if score else None)
+    yield Row((x1, y1, x2, y2), entry.findtext("phrase") or _text(entry, "name"), float(score) if score else None)
 
 
 def _text(entry: xml.Element, tag: str) -> str:

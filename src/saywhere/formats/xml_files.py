@@ -1,4 +1,4 @@
-"""XML as the formats write it: whole files, and only characters that XML has."""
+"""XML as the formats read and write it: whole files, and only characters that XML has."""
 
 from __future__ import annotations
 
@@ -8,12 +8,21 @@ from pathlib import Path
 
 from saywhere.files import write_atomically
 
-_ILLEGAL = re.compile("[^\\t\\n\\r\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]")
+ILLEGAL = re.compile("[^\\t\\n\\r\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]")
+"""A character that XML cannot hold."""
+
+
+def read_xml(path: Path) -> xml.Element:
+    """Return the root of an XML file; ``ValueError`` if it is none, or is in an encoding that Python does not know."""
+    try:
+        return xml.parse(path).getroot()
+    except (xml.ParseError, LookupError) as error:
+        raise ValueError(str(error)) from error
 
 
 def legal(text: str | None) -> str:
     """Return a text with a replacement character for each that XML cannot hold; empty for None."""
-    return _ILLEGAL.sub("\N{REPLACEMENT CHARACTER}", text or "")
+    return ILLEGAL.sub("\N{REPLACEMENT CHARACTER}", text or "")
 
 
 def write_xml(path: Path, root: xml.Element) -> None:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from saywhere import boxes as geometry
 from saywhere.errors import UserError
 from saywhere.files import fits, write_text
 from saywhere.formats.labels import classes, labels
-from saywhere.formats.reading import ImagesByStem, Row, explain, in_pixels, to_regions
+from saywhere.formats.reading import ImagesByStem, OtherShape, Row, in_pixels, leave_out, reader, reason, to_regions
 from saywhere.regions import Regions
+from saywhere.report import Report
+from saywhere.syntax import decode, parse_yaml, split_lines
 
 
 def write(path: Path, images: Iterable[Regions]) -> list[str]:
@@ -43,50 +47,61 @@ def write(path: Path, images: Iterable[Regions]) -> list[str]:
             lines.append(" ".join([str(numbers[name]), *(f"{value:.6f}" for value in box)]) + "\n")
         if not fits(write_text, path / "labels" / f"{stem}.txt", "".join(lines)):
             left_out.append(regions.image or "")
-    listed = "".join(f"  {number}: {json.dumps(name, ensure_ascii=False)}\n" for name, number in numbers.items())
-    write_text(path / "data.yaml", f"path: .\ntrain: images\nval: images\nnames:\n{listed}")
+    listed = "".join(f"\n  {number}: {json.dumps(name, ensure_ascii=False)}" for name, number in numbers.items())
+    write_text(path / "data.yaml", f"path: .\ntrain: images\nval: images\nnames:{listed or ' {}'}\n")
     return left_out
 
 
-def read(path: Path, images: Path | None = None) -> Iterator[Regions]:
-    """Yield the regions of each image under ``images`` that has a text file; the texts are the classes."""
+@reader("yolo")
+def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
+    """Yield the regions of each image under ``images`` that has a text file; the texts are the classes.
+
+    ``labels/classes.txt``, where some programs write the classes, is passed over.
+
+    Raises:
+        UserError: PyYAML is not installed.
+    """
     found = ImagesByStem(images, "yolo")
-    with explain(path / "data.yaml", "yolo"):
-        names = _names((path / "data.yaml").read_text(encoding="utf-8"))
+    try:
+        names = _names(parse_yaml((path / "data.yaml").read_bytes()))
+    except ModuleNotFoundError as error:
+        raise UserError("reading YOLO's data.yaml needs PyYAML: pip install 'saywhere[yolo]'") from error
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{path / 'data.yaml'}: not in the format yolo: {reason(error)}") from error
+    seen: set[str] = set()
     for file in sorted((path / "labels").rglob("*.txt")):
-        place, width, height = found[file.stem]
-        with explain(file, "yolo"):
-            rows = [_row(line.split(), names, width, height) for line in file.read_text().splitlines() if line.strip()]
-            yield to_regions(place, width, height, rows)
+        if file.name == "classes.txt" and file.stem not in found:
+            continue
+        with leave_out(report, "file that cannot be used", file.relative_to(path)):
+            if file.stem in seen:
+                raise ValueError("another file is of the image of this name")
+            seen.add(file.stem)
+            place, width, height = found[file.stem]
+            lines = [line.split() for line in split_lines(decode(file.read_bytes())) if line.strip()]
+            regions = to_regions(place, (width, height), lines, partial(_rows, names, width, height), report)
+            if regions is not None:
+                yield regions
 
 
-def _row(parts: list[str], names: dict[int, str], width: int, height: int) -> Row:
+def _rows(names: dict[int, str], width: int, height: int, parts: list[str]) -> Iterator[Row]:
+    if len(parts) > 6 and len(parts) % 2:
+        raise OtherShape("polygon")
     if len(parts) not in (5, 6):
         raise ValueError(f"{len(parts)} numbers in a line; a box has 5, or 6 with its score")
-    number, score = int(parts[0]), float(parts[5]) if len(parts) == 6 else None
+    number, score = float(parts[0]), float(parts[5]) if len(parts) == 6 else None
+    if number not in names:
+        raise ValueError(f"no class has the number {parts[0]}")
     x, y, w, h = (float(part) for part in parts[1:5])
-    return Row(in_pixels((x - w / 2, y - h / 2, w, h), width, height), names[number], score)
+    yield Row(in_pixels((x - w / 2, y - h / 2, w, h), width, height), names[int(number)], score)
 
 
-def _names(text: str) -> dict[int, str]:
-    """The classes in ``data.yaml`` by number: behind ``names:`` in brackets or braces, or in the lines below it."""
-    lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
-    first = next((number for number, line in enumerate(lines) if line.startswith("names:")), None)
-    if first is None:
-        raise KeyError("names")
-    inline = lines[first].removeprefix("names:").partition("#")[0].strip()
-    entries = inline.strip("[]{}").split(",") if inline else []
-    for line in lines[first + 1 :] if not inline else ():
-        if not line.startswith((" ", "\t", "-")):
-            break
-        entries.append(line.strip().removeprefix("-"))
-    found: dict[int, str] = {}
-    for entry in (entry.strip() for entry in entries if entry.strip()):
-        number, colon, name = entry.partition(":")
-        numbered = colon and number.isdigit()
-        found[int(number) if numbered else len(found)] = _name((name if numbered else entry).strip())
-    return found
-
-
-def _name(text: str) -> str:
-    return json.loads(text) if text.startswith('"') else text.strip("'")
+def _names(content: dict[str, Any]) -> dict[int, str]:
+    """The classes in ``data.yaml`` by number: a list, or a mapping of numbers."""
+    names = content["names"] or ()
+    found = {int(number): name for number, name in (names.items() if isinstance(names, dict) else enumerate(names))}
+    for number, name in found.items():
+        if isinstance(names, str) or isinstance(name, bool) or not isinstance(name, str | int | float):
+            raise ValueError(f"the class {number} is {name!r} and no text; put it in quotes")
+    if len(found) < len(names):
+        raise ValueError("two classes have one number")
+    return {number: str(name) for number, name in found.items()}

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -19,6 +19,9 @@ from saywhere.inference.sources import Source
 from saywhere.regions import Regions, check_boxes
 
 T = TypeVar("T")
+
+HELD = 1 << 30
+"""Bytes of decoded images from which on no more are read ahead, and what was read is worked on, however few it is."""
 
 Ask = Callable[[list[LoadedImage], list[np.ndarray] | None], Sequence[T]]
 """Returns the answer for each image; the boxes are given for all images or for none."""
@@ -102,7 +105,7 @@ def run_images(
     """Yield what ``ask`` answers for ``sources``, in their order; one that cannot be read gives its error and no more.
 
     Each image is decoded once, and the next batch is read while the model works: at most ``(1 + workers) * batch``
-    decoded images are held at any time.
+    decoded images are held at any time, and at most ``HELD`` bytes of them and one image more.
 
     Args:
         ask: called with ``batch`` images at a time, for the first time when one could be read.
@@ -112,60 +115,104 @@ def run_images(
         long_side: pixels that are needed; larger images are decoded to about this size.
         workers: calls of ``ask`` at the same time, from as many threads.
     """
-    slots = threading.Semaphore((1 + workers) * batch)
-    stop = threading.Event()
-    line: queue.Queue[_Read | BaseException | None] = queue.Queue()
-    arguments = (sources, boxes, long_side, slots, stop, line)
+    line: queue.Queue[_Read | BaseException | Literal["full"] | None] = queue.Queue()
+    room = _Room((1 + workers) * batch, lambda: line.put("full"))
+    arguments = (sources, boxes, long_side, room, line)
     reader = threading.Thread(target=_read_ahead, args=arguments, daemon=True, name="saywhere-reader")
     reader.start()
     pool = ThreadPoolExecutor(workers, "saywhere-worker")
     running: deque[Future[list[ImageResult[T]]]] = deque()
     try:
         waiting: list[_Read] = []
-        before = False
+        before: int | None = None
         while True:
             item = line.get()
             if isinstance(item, BaseException):
                 raise item
-            ended = item is None
-            if item is not None:
+            ended, pressed = item is None, item is None or item == "full"
+            if isinstance(item, _Read):
                 waiting.append(item)
             del item  # or the last image would be held while the next ones are waited for
-            if waiting and (ended or sum(read.image is not None for read in waiting) == batch):
+            if waiting and (pressed or sum(read.image is not None for read in waiting) == batch):
                 running.append(pool.submit(_ask_batch, ask, waiting, boxes is not None))
                 waiting = []
-            while running and (ended or len(running) == workers):
+            while running and (pressed or len(running) == workers):
                 done = running.popleft().result()
                 while done:
-                    held = done[0].image is not None
+                    held = _bytes_of(done[0].image)
                     yield done.pop(0)
-                    if before:  # the caller's loop lets go of an image only when it has the next one
-                        slots.release()
+                    if before is not None:  # the caller's loop lets go of an image only when it has the next one
+                        room.leave(before)
                     before = held
             if ended:
                 return
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-        stop.set()
-        slots.release()  # a reader that waits for a slot sees that it is to stop
+        room.close()
+
+
+class _Room:
+    """Room for decoded images: so many of them, and about ``HELD`` bytes.
+
+    Args:
+        places: how many.
+        press: called if the bytes are too many: what is held must be worked on, or nothing would ever leave.
+    """
+
+    def __init__(self, places: int, press: Callable[[], object]) -> None:
+        self._places, self._press = places, press
+        self._count = self._bytes = 0
+        self._closed = False
+        self._changed = threading.Condition()
+
+    def wait(self) -> bool:
+        """Wait until one more may enter; False if the room is closed."""
+        with self._changed:
+            if self._bytes > HELD:
+                self._press()
+            self._changed.wait_for(lambda: self._closed or self._is_free())
+            return not self._closed
+
+    def _is_free(self) -> bool:  # the last one that was handed out is held until the caller asks for the next one
+        return self._count < self._places and (self._bytes <= HELD or self._count <= 1)
+
+    def enter(self, size: int) -> None:
+        """Count an image of so many bytes."""
+        with self._changed:
+            self._count, self._bytes = self._count + 1, self._bytes + size
+
+    def leave(self, size: int) -> None:
+        """Count it no more."""
+        with self._changed:
+            self._count, self._bytes = self._count - 1, self._bytes - size
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Let nobody in any more, nor wait."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+
+def _bytes_of(image: LoadedImage | None) -> int | None:
+    """What Pillow holds of an RGB image; None if there is none."""
+    return None if image is None else 4 * image.pixels.width * image.pixels.height
 
 
 def _read_ahead(
     sources: Sequence[Source],
     boxes: Mapping[str, ArrayLike] | None,
     long_side: int | None,
-    slots: threading.Semaphore,
-    stop: threading.Event,
-    line: queue.Queue[_Read | BaseException | None],
+    room: _Room,
+    line: queue.Queue[_Read | BaseException | Literal["full"] | None],
 ) -> None:
     try:
         for source in sources:
-            slots.acquire()
-            if stop.is_set():
+            if not room.wait():
                 return
             read = _read(source, None if boxes is None else boxes[source.name], long_side)
-            if read.image is None:
-                slots.release()
+            if (size := _bytes_of(read.image)) is not None:
+                room.enter(size)
             line.put(read)
             del read
         line.put(None)

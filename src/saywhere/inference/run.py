@@ -78,7 +78,7 @@ class Run(Generic[T]):
 
     Attributes:
         ask: see :func:`run_images`.
-        models: those that ``ask`` uses; they are not looked for if nothing is to be asked.
+        model: that ``ask`` uses; it is not looked for if nothing is to be asked.
         outputs: where answers go.
         boxes: by name of the image, see :func:`run_images`.
         batch: images a call of ``ask``.
@@ -89,7 +89,7 @@ class Run(Generic[T]):
     """
 
     ask: Ask[T]
-    models: Sequence[DeferredModel]
+    model: DeferredModel
     outputs: Outputs
     boxes: Mapping[str, ArrayLike] | None = None
     batch: int = 8
@@ -130,9 +130,8 @@ class Run(Generic[T]):
         return summary
 
     def _fresh(self, todo: Sequence[Source]) -> Iterator[ImageResult[T]]:
-        if todo:  # or the models would be looked for
-            long_side = max(self.outputs.long_side, *(model.long_side for model in self.models))
-            workers = min(model.workers for model in self.models)
+        if todo:  # or the model would be looked for
+            long_side, workers = max(self.outputs.long_side, self.model.long_side), self.model.workers
             yield from run_images(self.ask, todo, self.boxes, batch=self.batch, long_side=long_side, workers=workers)
 
 
@@ -232,8 +231,9 @@ class _Description:
         """Describe images, and write the results of all of them for another program into the folder ``out``."""
         from saywhere.formats.densecap import LONG_SIDE, write_results
         from saywhere.formats.registry import FORMATS
+        from saywhere.report import Report
 
-        new, original = FORMATS[output_format], output_format == "densecap"
+        report, new, original = Report(), FORMATS[output_format], output_format == "densecap"
         place = out / new.name
         if not original:
             new.require_new(place)
@@ -249,8 +249,10 @@ class _Description:
                 named = ((out_path(Path(), source).as_posix(), outputs.regions(source)) for source in kept)
                 write_results(place, named, {**options, "threshold": self.threshold})
             else:
-                left_out = new.write_whole(place, (outputs.regions(source) for source in kept))
+                left_out = new.write_whole(place, (outputs.regions(source) for source in kept), report)
                 summary.skipped.update(dict.fromkeys(left_out, TOO_LONG))
+        for line in report.lines():
+            self.tell(line, err=True)
         return self._report(summary, [json, out, place] if original else [json, place])
 
     def share(self, sources: Sequence[Source], sharding: Sharding, json: Path, out: Path | None) -> Summary:
@@ -280,7 +282,7 @@ class _Description:
         def ask(images: list[LoadedImage], given: list[np.ndarray] | None) -> list[Regions]:
             return self.model().describe(images, given, top=self.top, threshold=self.threshold)
 
-        run = Run(ask, [self.model], outputs, self.given, self.batch, self.each, claim=claim, bar=self.bar)
+        run = Run(ask, self.model, outputs, self.given, self.batch, self.each, claim=claim, bar=self.bar)
         summary = run(sources)
         summary.regions, summary.without_boxes = summary.regions or 0, self.without_boxes
         return summary

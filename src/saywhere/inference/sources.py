@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
 import glob
-import json
 import os
 import sys
 from collections.abc import Iterable, Sequence
@@ -14,6 +14,7 @@ from typing import Any
 from saywhere import archives
 from saywhere.errors import UserError
 from saywhere.images import SUFFIXES
+from saywhere.syntax import decode, parse_json, split_lines
 
 LIST = "@"
 """Before the name of a file with a path on each line; ``@-`` is standard input."""
@@ -175,7 +176,8 @@ def _lines(file: str) -> list[str]:
         data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     except OSError as error:
         raise UserError(f"{LIST}{file}: this list cannot be read ({error.strerror})") from error
-    return [os.fsdecode(line.rstrip(b"\r")) for line in data.split(b"\n") if line.strip()]
+    lines = data.removeprefix(codecs.BOM_UTF8).split(b"\n")
+    return [os.fsdecode(line.rstrip(b"\r")) for line in lines if line.strip()]
 
 
 def _walk(folder: str, hidden: set[str], suffixes: frozenset[str]) -> list[str]:
@@ -213,16 +215,16 @@ def read_boxes(file: Path, sources: Sequence[Source]) -> dict[str, list[Any]]:
         UserError: the file cannot be read, a line is malformed, or no image is in the file.
     """
     try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{file}: cannot be read ({getattr(error, 'strerror', None) or 'not UTF-8 text'})") from error
+        text = decode(file.read_bytes())
+    except (OSError, ValueError) as error:
+        raise UserError(f"{file}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
     whole = _whole_list(text)
     if whole is not None:
         if len(sources) != 1:
             raise UserError(f"{file}: one list of boxes is for one image, not {len(sources)}; name them in JSON lines")
         return {sources[0].name: whole}
     given: dict[str, list[Any]] = {}
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(split_lines(text), 1):
         if line.strip():
             row = _row(line, f"{file} line {number}")
             given.setdefault(os.path.normpath(row["image"]), []).extend(row["boxes"])
@@ -240,16 +242,16 @@ def read_boxes(file: Path, sources: Sequence[Source]) -> dict[str, list[Any]]:
 
 def _whole_list(text: str) -> list[Any] | None:
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
+        value = parse_json(text)
+    except ValueError:
         return None
     return value if isinstance(value, list) else None
 
 
 def _row(line: str, where: str) -> dict[str, Any]:
     try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
+        row = parse_json(line)
+    except ValueError as error:
         raise UserError(f"{where}: not JSON ({error})") from error
     if not isinstance(row, dict) or not isinstance(row.get("image"), str) or not isinstance(row.get("boxes"), list):
         raise UserError(f'{where}: not {{"image": NAME, "boxes": [[x1, y1, x2, y2], ...]}}')

@@ -9,7 +9,6 @@ graph in int8 with its weights.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,6 +26,7 @@ from saywhere.configs.overrides import override
 from saywhere.configs.parts import TrunkConfig
 from saywhere.configs.region_rnn import RegionRnnConfig
 from saywhere.errors import UserError
+from saywhere.syntax import parse_json
 from saywhere.text import Vocabulary
 
 C = TypeVar("C", bound=Config)
@@ -213,8 +213,8 @@ def _one_line(text: str) -> str:
 
 def _json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        return parse_json(path.read_bytes())
+    except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read as JSON: {error}") from error
 
 

@@ -29,8 +29,8 @@ LISTED = 2
 """Things that take the place of a sentence of which nothing is seen."""
 
 
-class Witness:
-    """Tell what images show of the nouns of sentences; a look at an image serves all questions.
+class NounChecker:
+    """Check the nouns of sentences by what their images show; a look at an image serves all questions.
 
     Args:
         detector, classes: of the model.

@@ -1,24 +1,142 @@
-"""A sentence of an image, and where the model looked at each word (Areas of Attention; the multimodal RNN)."""
+"""A sentence of an image, and where the model looked at each word (Areas of Attention; the multimodal RNN).
+
+A caption is the hypothesis of the beam with the highest sum of length-normalised log-probability and weighted reasons
+(:class:`Reranker`); its nouns are edited after that (:mod:`saywhere.models.caption_nouns`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from saywhere.box_coding import BoxCoder
-from saywhere.engines.engine import BoundImages, Captioner, Decoder
+from saywhere.engines.engine import Aligner, BoundImages, Captioner
 from saywhere.errors import UserError
-from saywhere.models.choice import Correct, Judge, choose
-from saywhere.models.decoding import decode, search
+from saywhere.models import grounding
+from saywhere.models.caption_nouns import NounChecker
+from saywhere.models.decoding import Hypotheses, decode, search
 from saywhere.models.detection import propose_boxes
 from saywhere.models.encoding import Encoding
-from saywhere.models.guidance import guided
 from saywhere.regions import Regions
-from saywhere.text import pad, tokenize
+from saywhere.text import END, PAD, Vocabulary, pad, tokenize
+
+SHORTLIST = 10
+"""Hypotheses of an image that the aligner compares: with more a caption takes longer, and is hardly better."""
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A hypothesis: its text, and its token ids without END."""
+
+    text: str
+    token_ids: list[int]
+
+
+@dataclass(frozen=True)
+class Reason:
+    """What speaks for a hypothesis beside its log-probability.
+
+    Attributes:
+        score: returns for each image how much speaks for each of its sentences, none of which is empty.
+        weight: of this in the sum.
+        shortlist: it scores only so many hypotheses of an image, the best so far, and the others are no longer chosen
+            from; None for all.
+    """
+
+    score: Callable[[Sequence[Sequence[Sentence]]], Sequence[np.ndarray]]
+    weight: float
+    shortlist: int | None = None
+
+
+class Reranker:
+    """Rank hypotheses by the sum of their length-normalised log-probability and weighted reasons.
+
+    Args:
+        reasons: in this order; what costs most comes last, and may be asked about a shortlist alone.
+    """
+
+    def __init__(self, reasons: Sequence[Reason]) -> None:
+        self.reasons = tuple(reasons)
+
+    def rank(self, found: Hypotheses, vocabulary: Vocabulary) -> np.ndarray:
+        """Return the sums ``(N, B)``; -inf for hypotheses that are not on a shortlist. One hypothesis needs no reason.
+
+        Args:
+            found: the hypotheses.
+            vocabulary: of their words.
+        """
+        sums = found.ranks
+        if sums.shape[1] == 1 or not self.reasons:
+            return sums
+        rows = [[row[(row != END) & (row != PAD)].tolist() for row in rows] for rows in found.token_ids]
+        sentences = [[Sentence(vocabulary.decode(ids), ids) for ids in of_image] for of_image in rows]
+        for reason in self.reasons:
+            sums = _add(reason, sums, sentences)
+        return sums
+
+
+def _add(reason: Reason, sums: np.ndarray, sentences: Sequence[Sequence[Sentence]]) -> np.ndarray:
+    best = np.argsort(-sums, axis=1, kind="stable")[:, : reason.shortlist]
+    scored = [
+        [b for b in sorted(row) if of_image[b].text] for row, of_image in zip(best.tolist(), sentences, strict=True)
+    ]
+    added = np.full_like(sums, -np.inf)
+    np.put_along_axis(added, best, np.take_along_axis(sums, best, axis=1), axis=1)
+    scores = reason.score([[of_image[b] for b in row] for row, of_image in zip(scored, sentences, strict=True)])
+    for row, columns, values in zip(added, scored, scores, strict=True):
+        row[columns] += np.float32(reason.weight) * values
+    return added
+
+
+def build_reranker(
+    captioner: Captioner,
+    embeddings: np.ndarray,
+    encodings: Sequence[Encoding],
+    aligner: Aligner | None = None,
+    nouns: NounChecker | None = None,
+) -> Reranker:
+    """Return what ranks captions of images, by the parts of a model and the weights of its captioner.
+
+    Args:
+        captioner: with n-grams, or without.
+        embeddings: ``(N, F)`` of the images.
+        encodings: of the images.
+        aligner, nouns: of the same images; None for a model that lacks them.
+    """
+    config, ngrams, reasons = captioner.config, captioner.ngrams, list[Reason]()
+    if ngrams is not None:
+
+        def expected(sentences: Sequence[Sequence[Sentence]]) -> list[np.ndarray]:
+            weighed = [ngrams.weigh([one.token_ids for one in of_image]) for of_image in sentences]
+            return ngrams.agreement(embeddings, weighed)
+
+        reasons.append(Reason(expected, config.ngrams.weight))
+    if nouns is not None and config.seen_weight:
+        reasons.append(Reason(lambda sentences: nouns.support(_texts(sentences)), config.seen_weight))
+    if aligner is not None and config.similarity_weight:
+        score = partial(_similarities, aligner.last, encodings)
+        reasons.append(Reason(score, config.similarity_weight, SHORTLIST))
+    return Reranker(reasons)
+
+
+def _texts(sentences: Sequence[Sequence[Sentence]]) -> list[list[str]]:
+    return [[one.text for one in of_image] for of_image in sentences]
+
+
+def _similarities(
+    aligner: Aligner, encodings: Sequence[Encoding], sentences: Sequence[Sequence[Sentence]]
+) -> list[np.ndarray]:
+    """Return how well each of its sentences fits each image, without hubness: a caption may be one that fits many."""
+    texts = _texts(sentences)
+    known = iter(grounding.embed_texts(aligner, [text for its in texts for text in its], plain=True))
+    pairs = zip(grounding.embed_images(aligner, encodings, plain=True), texts, strict=True)
+    score = aligner.config.score
+    return [grounding.plain_similarities(image, [next(known) for _ in its], score) for image, its in pairs]
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,8 +188,8 @@ def caption(
     beam_size: int | None = None,
     boxes: Sequence[ArrayLike] | None = None,
     attention: bool = True,
-    judges: Sequence[Judge] = (),
-    correct: Correct | None = None,
+    aligner: Aligner | None = None,
+    nouns: NounChecker | None = None,
 ) -> list[Caption]:
     """Return a sentence for each image.
 
@@ -81,18 +199,18 @@ def caption(
         beam_size: hypotheses in decoding, instead of the configuration's; 1 is greedy.
         boxes: of each image ``(R, 4)`` in its pixels, to attend to instead of the model's own proposals.
         attention: also return where the model looked at each word, if it attends to regions.
-        judges: of the hypotheses of the beam, see :func:`saywhere.models.choice.choose`.
-        correct: has the last word.
+        aligner: helps to choose among the hypotheses of the beam, see :func:`build_reranker`.
+        nouns: checks the nouns of these images; helps to choose, too, and edits the sentence that is chosen.
 
     Raises:
         UserError: ``beam_size`` is below 1, or wrong ``boxes``.
     """
     bound = bind(captioner, encodings, boxes)
-    found = search(_guided(captioner, bound), bound.embeddings, captioner.config.decoding, beam_size)
-    decoded = found.best(choose(captioner, bound.embeddings, found, judges))
+    found = search(bound.decoder, bound.embeddings, captioner.config.decoding, beam_size)
+    reranker = build_reranker(captioner, bound.embeddings, encodings, aligner, nouns)
+    decoded = found.best(reranker.rank(found, captioner.vocabulary))
     texts = [captioner.vocabulary.decode(row) for row in decoded.token_ids.tolist()]
-    if correct is not None:
-        texts = list(correct(texts))
+    texts = texts if nouns is None else nouns.correct(texts)
     captions = [_plain(encoding, text) for encoding, text in zip(encodings, texts, strict=True)]
     if not attention or bound.attention is None:
         return captions
@@ -160,15 +278,6 @@ def bind(captioner: Captioner, encodings: Sequence[Encoding], boxes: Sequence[Ar
     elif config.attend_to == "proposals":
         given = [propose_boxes(e, config.proposals, BoxCoder())[0] for e in encodings]
     return captioner.bind_images([e.maps for e in encodings], given)
-
-
-def _guided(captioner: Captioner, bound: BoundImages) -> Decoder:
-    """The decoder of images, with what people said of similar ones if that is to be asked."""
-    settings, neighbours = captioner.config.neighbours, captioner.neighbours
-    if neighbours is None or not len(bound.embeddings):
-        return bound.decoder
-    size = len(captioner.vocabulary)
-    return guided(bound.decoder, neighbours, bound.embeddings, size, settings.nearest, settings.weight)
 
 
 def _plain(encoding: Encoding, text: str) -> Caption:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from saywhere.configs.parts import DecodingConfig
+from saywhere.configs.parts import MOST_HYPOTHESES, DecodingConfig
 from saywhere.engines.engine import Decoder, State
 from saywhere.errors import UserError
 from saywhere.text import END, PAD, START
@@ -73,11 +73,12 @@ def search(decoder: Decoder, embeddings: Any, settings: DecodingConfig, beam_siz
         beam_size: hypotheses kept for each item, instead of those of ``settings``.
 
     Raises:
-        UserError: ``beam_size`` is below 1.
+        UserError: ``beam_size`` is below 1 or above :data:`saywhere.configs.parts.MOST_HYPOTHESES`.
     """
     beam_size = settings.beam_size if beam_size is None else beam_size
-    if beam_size < 1:
-        raise UserError(f"beam_size is at least 1, not {beam_size}")
+    if not 1 <= beam_size <= MOST_HYPOTHESES:
+        limit = "least 1" if beam_size < 1 else f"most {MOST_HYPOTHESES}"
+        raise UserError(f"beam_size is at {limit}, not {beam_size}")
     if len(embeddings) == 0:
         nothing = np.zeros((0, 1, 0), np.float32)
         return Hypotheses(nothing.astype(np.int64), nothing, nothing.sum(axis=2))

@@ -12,8 +12,8 @@ from saywhere.engines.engine import Engine
 from saywhere.errors import UserError
 from saywhere.images import ImageLike, LoadedImage, open_image
 from saywhere.models import captioning, detection, grounding
+from saywhere.models.caption_nouns import NounChecker
 from saywhere.models.captioning import Caption
-from saywhere.models.choice import judges_of
 from saywhere.models.class_evidence import ClassEvidence
 from saywhere.models.encoding import Encoding
 from saywhere.models.grounding import Alignment, ImageVectors, TextVectors
@@ -370,8 +370,10 @@ class Model:
         captioner = self.require("captioner", "caption images")
 
         def ask(encodings: Sequence[Encoding], given: Sequence[ArrayLike] | None) -> list[Caption]:
-            asked = judges_of(captioner.config, encodings, self.aligner, self.detector, self.classes)
-            return captioning.caption(captioner, encodings, beam_size, given, attention, *asked)
+            nouns = None
+            if captioner.config.nouns and self.detector is not None and self.classes is not None:
+                nouns = NounChecker(self.detector, self.classes, encodings)
+            return captioning.caption(captioner, encodings, beam_size, given, attention, self.aligner, nouns)
 
         return answer(ask, self._encode, images, boxes)
 

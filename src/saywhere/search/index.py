@@ -19,6 +19,7 @@ from saywhere.models.placing import word_fits
 from saywhere.regions import Regions
 from saywhere.search.indexing import Changes, Indexing, absolute
 from saywhere.search.phrases import PhrasesInImages
+from saywhere.search.points import path_to_text, text_to_path
 from saywhere.search.query import Query
 from saywhere.search.scan import Question
 from saywhere.search.store import Folder
@@ -43,6 +44,8 @@ class Hit:
         time: of the moment in the video, in seconds; None for an image.
         anywhere: probability that any image of the index shows all that is wanted, the same for all hits of a search;
             None as ``probability``.
+        entry: by which the index finds it again (:meth:`saywhere.search.stores.ImageStore.locate`), until it is
+            indexed anew.
     """
 
     image: str
@@ -51,9 +54,10 @@ class Hit:
     probability: float | None = None
     time: float | None = None
     anywhere: float | None = None
+    entry: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form: all but ``regions`` as they are called here, and of each phrase its place."""
+        """Return the JSON form: all but ``regions`` and ``entry`` as they are called here, of each phrase its place."""
         found, phrases = self.regions, []
         values = [] if found.similarities is None else found.similarities.tolist()
         for region, value in zip(found, values, strict=True):
@@ -130,7 +134,8 @@ class Index:
         if not self._checked:
             self._model.require("aligner", "search")
             if self._store is not None and self._model.engine.vectors_digest() != self._store.facts["digest"]:
-                raise UserError(f"{self.place}: {self._difference(self._store.facts['model'])}, or make another index")
+                made = text_to_path(self._store.facts["model"])
+                raise UserError(f"{self.place}: {self._difference(made)}, or make another index")
             self._checked = self._store is not None
         return self._model
 
@@ -138,7 +143,7 @@ class Index:
     def _name(self) -> str:
         if self._given is not None:
             return str(self._given)
-        return DEFAULT_MODEL if self._store is None else self._store.facts["model"]
+        return DEFAULT_MODEL if self._store is None else text_to_path(self._store.facts["model"])
 
     @property
     def _full_name(self) -> str:
@@ -177,7 +182,7 @@ class Index:
         if self._store is None:
             facts = {
                 "digest": model.engine.vectors_digest(),
-                "model": self._full_name,
+                "model": path_to_text(self._full_name),
                 "size": str(model.require("aligner", "search").config.embed_dim + 1),  # with the hubness
             }
             self._store = self.place.open(facts)
@@ -249,12 +254,15 @@ class Index:
         question = self._image_question(image) if phrases is None else phrases.question()
         found = self.store.nearest(question, top, exact=exact, threads=self._workers)
         if phrases is None:
-            return [Hit(v.name, value, Regions.empty(v.width, v.height, v.name), time=t) for value, v, t in found]
-        placed = [phrases.find(vectors) for _, vectors, _ in found]
+            return [
+                Hit(v.name, value, Regions.empty(v.width, v.height, v.name), time=t, entry=entry)
+                for value, v, t, entry in found
+            ]
+        placed = [phrases.find(each.vectors) for each in found]
         anywhere = phrases.anywhere(placed[0], len(self)) if placed else None
         return [
-            Hit(v.name, value - phrases.hubness, there.regions, there.probability, t, anywhere)
-            for (value, v, t), there in zip(found, placed, strict=True)
+            Hit(v.name, value - phrases.hubness, there.regions, there.probability, t, anywhere, entry)
+            for (value, v, t, entry), there in zip(found, placed, strict=True)
         ]
 
     def regions(self, query: str | Query, image: str | Path, *, top: int = TOP) -> Regions:

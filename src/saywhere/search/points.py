@@ -31,7 +31,7 @@ def point_id(name: str) -> str:
 
 
 def path_to_text(path: str) -> str:
-    """Return a path as JSON can have it."""
+    """Return a path as JSON and databases can have it: one that is not UTF-8 by its bytes."""
     try:
         path.encode()
     except UnicodeEncodeError:
@@ -39,10 +39,14 @@ def path_to_text(path: str) -> str:
     return path
 
 
+def text_to_path(text: str) -> str:
+    """Return the path that :func:`path_to_text` was given."""
+    return os.fsdecode(bytes.fromhex(text.removeprefix(BYTES))) if text.startswith(BYTES) else text
+
+
 def path_of(payload: Mapping[str, Any]) -> str:
     """Return the path that a payload has."""
-    text = payload["path"]
-    return os.fsdecode(bytes.fromhex(text.removeprefix(BYTES))) if text.startswith(BYTES) else text
+    return text_to_path(payload["path"])
 
 
 def stamp_fields(stamp: Stamp) -> dict[str, Any]:

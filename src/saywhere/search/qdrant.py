@@ -10,7 +10,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import sqlite3
+import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -39,7 +41,7 @@ from saywhere.search.points import (
 )
 from saywhere.search.scan import CANDIDATES, EACH, Question
 from saywhere.search.stamps import Stamp, Video
-from saywhere.search.stores import Found
+from saywhere.search.stores import Found, Located
 from saywhere.search.vectors import with_hubness
 
 if TYPE_CHECKING:
@@ -55,6 +57,13 @@ TOGETHER = 32
 """Images that are written by one request: some 10 MB."""
 PAGE = 1000
 """Points that are asked for by one request."""
+_CREDENTIALS = re.compile(r"(?!path:)((?:[a-z][a-z0-9+.-]*:)?//)?(.*)@", re.IGNORECASE | re.DOTALL)
+"""At the beginning of a URL: the scheme, then user and password up to the last ``@``, for a password may have one."""
+
+
+def masked(url: str) -> str:
+    """Return a URL as it may be shown: without the user and the password that are in it."""
+    return _CREDENTIALS.sub(r"\1***@", url, count=1) if _CREDENTIALS.match(url) else url
 
 
 @dataclass(frozen=True)
@@ -80,7 +89,16 @@ class Qdrant:
     api_key: str | None = field(default=None, repr=False)
 
     def __str__(self) -> str:
-        return f"{self.url} ({self.collection})"
+        return f"{masked(self.url)} ({self.collection})"
+
+    def __repr__(self) -> str:
+        return f"Qdrant({masked(self.url)!r}, {self.collection!r})"
+
+    def _reason(self, error: object) -> str:
+        """What an error says; nothing if it says what is not to be shown of the URL."""
+        text, known = str(error).replace(self.url, masked(self.url)), _CREDENTIALS.match(self.url)
+        secrets = {part for part in re.split("[:@/]", known[2]) if part} if known else set[str]()
+        return type(error).__name__ if any(part in text for part in secrets) else text
 
     @property
     def folder(self) -> None:
@@ -129,7 +147,7 @@ class Qdrant:
         except UserError:
             raise
         except (ValueError, RuntimeError, OSError, KeyError, TypeError, sqlite3.Error) as error:
-            raise UserError(f"{self.url or '--url'}: cannot be opened ({error})") from error
+            raise UserError(f"{masked(self.url) or '--url'}: cannot be opened ({self._reason(error)})") from error
 
     @contextlib.contextmanager
     def asking(self) -> Iterator[QdrantClient]:
@@ -142,11 +160,12 @@ class Qdrant:
         except UserError:
             raise
         except (ValueError, sqlite3.Error) as error:  # of the client's own engine
-            raise UserError(f"{self}: {error}") from error
+            raise UserError(f"{self}: {self._reason(error)}") from error
         except ResponseHandlingException as error:
-            raise UserError(f"{self.url}: no Qdrant server answers ({error.source})") from error
+            raise UserError(f"{masked(self.url)}: no Qdrant server answers ({self._reason(error.source)})") from error
         except UnexpectedResponse as error:
-            raise UserError(f"{self.url}: the server answers {error.status_code}, {_reason(error.content)}") from error
+            answer = self._reason(_answer(error.content))
+            raise UserError(f"{masked(self.url)}: the server answers {error.status_code}, {answer}") from error
 
     def close(self) -> None:
         """Let go of the connections; they are made anew when they are needed."""
@@ -167,7 +186,7 @@ def _require_vectors(folder: Path, collection: str) -> None:
         raise UserError(f"{points}: is missing, and with it all images; remove {folder} and index them again")
 
 
-def _reason(content: bytes) -> str:
+def _answer(content: bytes) -> str:
     """What an answer says in Qdrant's form, or the beginning of another one, in a line."""
     try:
         return str(json.loads(content)["status"]["error"])
@@ -193,7 +212,7 @@ class QdrantStore:
     def __init__(self, place: Qdrant, facts: Mapping[str, str] | None = None) -> None:
         self._place, self._name = place, place.collection
         if facts is None and not place.exists():
-            where = f"--store qdrant --url {place.url} --collection {self._name}"
+            where = f"--store qdrant --url {masked(place.url)} --collection {self._name}"
             raise UserError(f"{place}: no index is here; make one: saywhere index PATH... {where}")
         with place.asking() as client:
             if facts is not None and not client.collection_exists(self._name):
@@ -239,6 +258,20 @@ class QdrantStore:
         found = self._retrieve([name], [REGIONS])
         return image_of(found[0])[0] if found and found[0].vector else None
 
+    def locate(self, entry: str) -> Located | None:
+        """Return what an entry is, see :class:`saywhere.search.stores.ImageStore`."""
+        payload = self._payload(entry) if _is_id(entry) else None
+        if payload is None or payload["kind"] == VIDEO:
+            return None
+        path, time = path_of(payload), payload["time"]
+        file = payload if time is None else self._payload(point_id(path))
+        return None if file is None else Located(path, time, stamp_of(file))
+
+    def _payload(self, point: str) -> dict[str, Any] | None:
+        with self._place.asking() as client:
+            found = client.retrieve(self._name, [point], with_payload=True, with_vectors=False)
+        return found[0].payload if found else None
+
     def _retrieve(self, names: Sequence[str], vectors: Sequence[str] = ()) -> list[models.Record]:
         with self._place.asking() as client:
             ids = [point_id(name) for name in names]
@@ -268,7 +301,8 @@ class QdrantStore:
                 points = client.retrieve(self._name, chosen, with_payload=True, with_vectors=[REGIONS])
         else:
             points = self._query(wanted, top, payload=True, vectors=[REGIONS])
-        found = [Found(_similarity(image, question), image, time) for image, time in map(image_of, points)]
+        named = [(*image_of(point), str(point.id)) for point in points]
+        found = [Found(_similarity(image, question), image, time, entry) for image, time, entry in named]
         return sorted(found, key=lambda row: -row.similarity)
 
     def _query(
@@ -360,6 +394,13 @@ def _matching(key: str, values: Sequence[str]) -> models.Filter:
     from qdrant_client import models
 
     return models.Filter(must=[models.FieldCondition(key=key, match=models.MatchAny(any=list(values)))])
+
+
+def _is_id(text: str) -> bool:
+    try:
+        return str(uuid.UUID(text)) == text
+    except ValueError:
+        return False
 
 
 def _similarity(image: ImageVectors, question: Question) -> float:

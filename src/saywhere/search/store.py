@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sqlite3
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ from saywhere.search.coding import encode, fit
 from saywhere.search.database import Database, create
 from saywhere.search.scan import Question, nearest
 from saywhere.search.stamps import AFTER, MARK, VIDEOS, Stamp, Video, split_moment
-from saywhere.search.stores import Found
+from saywhere.search.stores import Found, Located
 from saywhere.search.vectors import Extent, Snapshot, append, compact, damage, write_at
 
 VERSION = "2"
@@ -32,6 +33,8 @@ WASTE = 0.3
 """Share of forgotten regions from which on the files are written anew."""
 ATTEMPTS = 5
 """How often the files are looked for, or a search begins anew, because the writer has changed the files meanwhile."""
+ENTRY_NAME = re.compile(r"(\d{1,18})-(\d{1,18})", re.ASCII)
+"""How a search names entries: the generation of the files, since a compaction gives other numbers, and the number."""
 EXTENT = tuple(field.name for field in fields(Extent))
 
 
@@ -158,6 +161,20 @@ class Store:
         entry = self.find(name)
         return None if entry is None else self.snapshot().load(entry, split_moment(name)[0])
 
+    def locate(self, entry: str) -> Located | None:
+        """Return what an entry is, see :class:`saywhere.search.stores.ImageStore`."""
+        if not (parts := ENTRY_NAME.fullmatch(entry)):
+            return None
+        with self._open.transaction("DEFERRED") as db:
+            row = db.execute("SELECT path, size, time, hash FROM images WHERE entry = ?", (int(parts[2]),)).fetchone()
+            if row is None or self._extent(db).generation != int(parts[1]):
+                return None
+            path, time = split_moment(os.fsdecode(row[0]))
+            if time is not None:
+                query = "SELECT path, size, time, hash FROM videos WHERE path = ?"
+                row = db.execute(query, (os.fsencode(path),)).fetchone()
+        return None if row is None else Located(path, time, Stamp(*row[1:]))
+
     def nearest(self, question: Question, top: int, *, exact: bool = False, threads: int = 1) -> list[Found]:
         """Return the images that fit best, see :class:`saywhere.search.stores.ImageStore`."""
         for _ in range(ATTEMPTS):
@@ -168,7 +185,11 @@ class Store:
             names = self.look_up(snapshot, entries.tolist())
             if names is not None:
                 rows = zip(entries.tolist(), map(split_moment, names), values.tolist(), strict=True)
-                return [Found(value, snapshot.load(entry, path), time) for entry, (path, time), value in rows]
+                made = snapshot.extent.generation
+                return [
+                    Found(value, snapshot.load(entry, path), time, f"{made}-{entry}")
+                    for entry, (path, time), value in rows
+                ]
         raise UserError(f"{self.folder}: the index changes faster than it can be searched; try again")
 
     def _check_codes(self, snapshot: Snapshot) -> None:

@@ -18,11 +18,27 @@ class Found(NamedTuple):
         similarity: to the query.
         vectors: of the image, whose name is its path.
         time: of a moment of a video, in seconds; None for an image.
+        entry: by which :meth:`ImageStore.locate` finds it again.
     """
 
     similarity: float
     vectors: ImageVectors
     time: float | None
+    entry: str = ""
+
+
+class Located(NamedTuple):
+    """Hold where an entry of an index comes from.
+
+    Attributes:
+        path: of the image, or of the video that it is a moment of.
+        time: of the moment, in seconds; None for an image.
+        stamp: of the file when it was embedded.
+    """
+
+    path: str
+    time: float | None
+    stamp: Stamp
 
 
 class ImageStore(Protocol):
@@ -48,6 +64,10 @@ class ImageStore(Protocol):
 
     def load(self, name: str) -> ImageVectors | None:
         """Return an image, or a moment, as it was embedded; None if it is not in the index."""
+        ...
+
+    def locate(self, entry: str) -> Located | None:
+        """Return what an entry is, by the name that a search gave it; None if there is none, or not any more."""
         ...
 
     def nearest(self, question: Question, top: int, *, exact: bool = False, threads: int = 1) -> list[Found]:

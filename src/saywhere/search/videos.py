@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 import numpy as np
 
 from saywhere.errors import UserError
-from saywhere.images import LoadedImage, open_image
+from saywhere.images import LoadedImage, open_image, read_image
 from saywhere.models.grounding import ImageVectors
 from saywhere.search.stamps import Stamp, Video, moment_name
 from saywhere.search.stores import ImageStore
@@ -120,25 +121,28 @@ def likeness(vectors: np.ndarray, others: np.ndarray) -> float:
     return float((vectors @ others.T / np.maximum(lengths, 1e-9)).max(axis=1).mean())
 
 
-def open_found(path: str, time: float | None, long_side: int) -> LoadedImage:
+def open_found(path: str, time: float | None, long_side: int, file: BinaryIO | None = None) -> LoadedImage:
     """Open an image, or the frame of a video at a moment.
 
     Args:
         path: of the file.
         time: seconds, to the millisecond; None for an image.
         long_side: pixels that are needed.
+        file: opened, which is read instead of what the path may mean by now.
 
     Raises:
         UserError: it cannot be read, or not any more.
     """
     if time is None:
-        return open_image(path, long_side)
+        return open_image(path, long_side) if file is None else read_image(file.read(), path, long_side)
     try:
         from saywhere.video.reading import VideoReader
         from saywhere.video.times import to_ticks
     except ModuleNotFoundError:
         raise UserError(f"{path}: {MISSING}") from None
-    with VideoReader(path, path, start=max(0, to_ticks(time - 0.0005))) as reader:
+    opened = None if file is None else Path(f"/dev/fd/{file.fileno()}")
+    place = opened if opened and opened.exists() else path  # Windows has none
+    with VideoReader(place, path, start=max(0, to_ticks(time - 0.0005))) as reader:
         frame = next(iter(reader), None)
         if frame is None:
             raise UserError(f"{path}: has no frame at {time} seconds any more")

@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
-import hmac
-import json
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 import saywhere
 from saywhere.errors import UserError
-from saywhere.images import ImageError, read_image
+from saywhere.images import ImageError
 from saywhere.models.encoding import Encoding
 from saywhere.models.model import Model
-from saywhere.serve.bodies import Bodies
+from saywhere.serve.bodies import Bodies, image_in
 from saywhere.serve.description import describe_api
 from saywhere.serve.encodings import Encodings, tag_of
-from saywhere.serve.gallery import search, small_copy
-from saywhere.serve.limits import Limits
+from saywhere.serve.gallery import Gallery
+from saywhere.serve.gate import HEADERS, Gate, check_access
+from saywhere.serve.limits import Budget, Limits
 from saywhere.serve.pages import Page, read_pages
 from saywhere.serve.parameters import read_query
-from saywhere.serve.problems import Problem
+from saywhere.serve.problems import Problem, to_json
 from saywhere.serve.questions import EMBED_TEXT, QUESTIONS, SEARCH, SEARCH_IMAGE, Question, embed_text
 from saywhere.serve.workers import Workers
 
@@ -40,81 +40,126 @@ NAME = "image"
 """What results and messages call the image of a request."""
 
 
+PIECE = 1 << 16
+"""Bytes of an answer that are sent at a time."""
+
+
+class Answer(Response):
+    """Send an answer in pieces, each when the reader has taken those before, and count the bytes until then."""
+
+    def __init__(self, body: bytes, memory: Budget, media_type: str, headers: Mapping[str, str]) -> None:
+        super().__init__(body, headers=headers, media_type=media_type)
+        self._memory = memory
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it.
+
+        Raises:
+            Problem: 429 if too many answers have not been read yet.
+        """
+        body = bytes(self.body)
+        self._memory.take(len(body))
+        try:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            for start in range(0, len(body), PIECE):
+                await send({"type": "http.response.body", "body": body[start : start + PIECE], "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
+        finally:
+            self._memory.give_back(len(body))
+
+
 class Service:
     """Answer the requests; one model, which :func:`create_app` binds to paths."""
 
     def __init__(self, model: Model, limits: Limits, index: Index | None) -> None:
         self.model, self.limits, self.index, self.digest = model, limits, index, model.digest()
         self.workers, self.bodies, self.encodings = Workers(limits), Bodies(limits), Encodings(limits)
+        self.unread = Budget(limits.answers)
+        self._gallery = None if index is None else Gallery(index)
 
     async def ask(self, question: Question, request: Request) -> Response:
         """Answer a question about the image in the body, or about the one that ``If-Match`` names."""
         values = read_query(question.parameters, request.query_params)
         if match := request.headers.get("if-match"):
             tag = match.strip().strip('"')
-            encoding = self.encodings.find(tag)
-            if encoding is None:
-                raise Problem(412, "this image is not kept here (any more): send it again")
-            return await self._answer(question, values, lambda: encoding, tag)
-        async with self.bodies.image(request) as data:
-            if not data:
-                raise Problem(415, "the body is empty: send an image")
-            tag = tag_of(data)
-            keep = "no-store" not in request.headers.get("cache-control", "")
-            encode = functools.partial(self._encode, data)
-            see = functools.partial(self.encodings.make, tag, encode) if keep else encode
-            return await self._answer(question, values, see, tag if keep else None)
+            return await self._answer(question, values, lambda: (self._find(tag), tag))
+        async with self.bodies.read(request) as body:
+            see = functools.partial(self._see, body, request.headers)
+            return await self._answer(question, values, see)
+
+    def _find(self, tag: str) -> Encoding:
+        encoding = self.encodings.find(tag)
+        if encoding is None:
+            raise Problem(412, "this image is not kept here (any more): send it again")
+        return encoding
+
+    def _see(self, body: bytes, headers: Headers) -> tuple[Encoding, str | None]:
+        """The encoding of the image in a body, and the tag by which it is kept; None if it is not."""
+        data = image_in(body, headers)
+        directives = ",".join(headers.getlist("cache-control")).lower().split(",")
+        if "no-store" in map(str.strip, directives):
+            return self._encode(data), None
+        tag = tag_of(data)
+        return self.encodings.make(tag, functools.partial(self._encode, data)), tag
 
     def _encode(self, data: bytes) -> Encoding:
-        return self.model.encode(read_image(data, NAME, self.model.long_side, self.limits.pixels))
+        return self.model.encode(read_image(data, NAME, self.model.long_side, self.limits.pixels, refuse_slow=True))
 
     async def _answer(
-        self, question: Question, values: Mapping[str, Any], see: Callable[[], Encoding], tag: str | None
+        self, question: Question, values: Mapping[str, Any], see: Callable[[], tuple[Encoding, str | None]]
     ) -> Response:
-        def work() -> bytes:
-            return _json(question.answer(self.model, see(), values))
+        """The answer to a question about what ``see`` returns, which is called in a thread, for it takes a while."""
 
-        headers = {"Cache-Control": "no-store"} | ({"ETag": f'"{tag}"'} if tag else {})
-        return Response(await self.workers.run(work), headers=headers, media_type="application/json")
+        def work() -> tuple[bytes, str | None]:
+            encoding, tag = see()
+            return to_json(question.answer(self.model, encoding, values)), tag
+
+        body, tag = await self.workers.run(work)
+        return self._json(body, {"Cache-Control": "no-store"} | ({"ETag": f'"{tag}"'} if tag else {}))
+
+    def _json(self, body: bytes, headers: Mapping[str, str]) -> Response:
+        return Answer(body, self.unread, "application/json", headers)
 
     async def embed_text(self, request: Request) -> Response:
         """Return the vectors of a text's words."""
         values = read_query(EMBED_TEXT, request.query_params)
-        body = await self.workers.run(lambda: _json(embed_text(self.model, values)))
-        return Response(body, media_type="application/json")
+        return self._json(await self.workers.run(lambda: to_json(embed_text(self.model, values))), {})
 
     async def search(self, request: Request) -> Response:
         """Return the images of the index that fit a text."""
-        index, values = self._index, read_query(SEARCH, request.query_params)
-        body = await self.workers.run(lambda: _json(search(index, values)))
-        return Response(body, headers={"Cache-Control": "no-store"}, media_type="application/json")
+        gallery, values = self.gallery, read_query(SEARCH, request.query_params)
+        body = await self.workers.run(lambda: to_json(gallery.search(values)))
+        return self._json(body, {"Cache-Control": "no-store"})
 
     async def search_image(self, request: Request) -> Response:
         """Return a small copy of an image of the index, or of a frame of one of its videos."""
-        index, values = self._index, read_query(SEARCH_IMAGE, request.query_params)
-        body = await self.workers.run(lambda: small_copy(index, values["path"], values.get("time")))
-        return Response(body, headers={"Cache-Control": "private, max-age=600"}, media_type="image/jpeg")
+        gallery, values = self.gallery, read_query(SEARCH_IMAGE, request.query_params)
+        body = await self.workers.run(lambda: gallery.small_copy(values["entry"]))
+        return Answer(body, self.unread, "image/jpeg", {"Cache-Control": "private, max-age=600"})
 
     @property
-    def _index(self) -> Index:
-        if self.index is None:
+    def gallery(self) -> Gallery:
+        """The index and its images.
+
+        Raises:
+            Problem: 404 if there is none.
+        """
+        if self._gallery is None:
             raise Problem(404, "this server has no index: start it with --index DIR")
-        return self.index
+        return self._gallery
 
     async def models(self, request: Request) -> Response:
         """Name the model that answers, its parts and the limits."""
         read_query((), request.query_params)
         model = {"name": self.model.name, "parts": list(self.model.parts), "digest": self.digest}
-        indexed = None if self.index is None else len(self.index)
-        return JSONResponse({"models": [model], "indexed": indexed, "max_body": self.limits.body})
+        indexed = None if self.index is None else await asyncio.to_thread(len, self.index)
+        body = to_json({"models": [model], "indexed": indexed, "max_body": self.limits.body})
+        return Response(body, media_type="application/json")
 
     async def health(self, request: Request) -> Response:
         """Say that the server answers."""
-        return JSONResponse({"status": "ok", "version": saywhere.__version__})
-
-
-def _json(value: dict[str, Any]) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+        body = to_json({"status": "ok", "version": saywhere.__version__})
+        return Response(body, media_type="application/json")
 
 
 def create_app(
@@ -130,15 +175,20 @@ def create_app(
         model: that answers.
         limits: of requests; the defaults if None.
         token: that requests below ``/v1`` must bring, as ``Authorization: Bearer TOKEN``; none is needed if None.
-        hosts: names that requests may call the server by, in the header ``Host``; any if empty. A server for this
-            machine alone gives its own, or a site could reach it by a name of its own that leads here.
+        hosts: names that requests may call the server by, in the header ``Host``, beside the addresses of this machine
+            for itself and the one that they reached; ``*`` is any name. If there are none, a server with a token may
+            be called anything. One without it may not, or a site could reach it by a name of its own that leads here.
         index: that is searched; a server without one answers 404 to searches.
+
+    Raises:
+        UserError: the token or a host cannot be used.
 
     Example:
         >>> app = create_app(saywhere.load(threads=1))
     """
+    check_access(token, hosts)
     service = Service(model, limits or Limits(), index)
-    description = _json(describe_api(token is not None))
+    description = to_json(describe_api(token is not None))
     routes = [
         Route(f"/v1/{question.name}", functools.partial(service.ask, question), methods=["POST"])
         for question in QUESTIONS
@@ -167,7 +217,7 @@ def create_app(
         Exception: _failure,
     }
     app = Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
-    app.add_middleware(_Gate, token=token, hosts=hosts)
+    app.add_middleware(Gate, token=token, hosts=hosts)
     return app
 
 
@@ -176,29 +226,6 @@ def _fixed(page: Page) -> Callable[[Request], Any]:
         return page.response(request)
 
     return answer
-
-
-class _Gate:
-    """Refuse requests below ``/v1`` without the token, compared in constant time, and all for a strange host."""
-
-    def __init__(self, app: ASGIApp, token: str | None, hosts: Collection[str]) -> None:
-        self._app, self._hosts = app, hosts
-        self._token = None if token is None else f"Bearer {token}".encode()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        problem = self._problem(scope) if scope["type"] == "http" else None
-        await (self._app if problem is None else problem.response())(scope, receive, send)
-
-    def _problem(self, scope: Scope) -> Problem | None:
-        headers = dict(scope["headers"])
-        host = urlsplit(f"//{headers.get(b'host', b'').decode('latin-1')}").hostname
-        if self._hosts and host not in self._hosts:
-            return Problem(421, f"this server is not called {host}: it is for its own machine")
-        given = headers.get(b"authorization", b"")
-        if self._token and scope["path"].startswith("/v1/") and not hmac.compare_digest(given, self._token):
-            message = "the token is missing or wrong: send Authorization: Bearer TOKEN"
-            return Problem(401, message, {"WWW-Authenticate": "Bearer"})
-        return None
 
 
 def _problem(_: Request, error: Exception) -> Response:
@@ -217,4 +244,5 @@ def _refused(status: int) -> Callable[[Request, Exception], Response]:
 
 
 def _failure(_: Request, error: Exception) -> Response:
-    return Problem(500, "the server failed at this request; its log says why").response()
+    headers = {name.decode(): value.decode() for name, value in HEADERS}
+    return Problem(500, "the server failed at this request; its log says why", headers).response()

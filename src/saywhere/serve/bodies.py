@@ -7,12 +7,12 @@ import contextlib
 from collections.abc import AsyncIterator
 
 from python_multipart.exceptions import FormParserError
-from starlette.datastructures import UploadFile
+from starlette.datastructures import Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
-from saywhere.serve.limits import Limits
-from saywhere.serve.problems import Problem, busy
+from saywhere.serve.limits import Budget, Limits
+from saywhere.serve.problems import Problem
 
 FIELD = "image"
 """Name of the part of a form that holds the image."""
@@ -22,15 +22,14 @@ class Bodies:
     """Read bodies, and know how many bytes of them are in memory."""
 
     def __init__(self, limits: Limits) -> None:
-        self._limits, self._held = limits, 0
+        self._limits, self._memory = limits, Budget(limits.bodies)
 
     @contextlib.asynccontextmanager
-    async def image(self, request: Request) -> AsyncIterator[bytes]:
-        """Yield the bytes of a request's image: its body, or the part ``image`` of a form.
+    async def read(self, request: Request) -> AsyncIterator[bytes]:
+        """Yield the body of a request.
 
         Raises:
-            Problem: 408 if it does not arrive in time, 413 if it is too large, 429 if all bodies together are, and 422
-                if a form has no part ``image``.
+            Problem: 408 if it does not arrive in time, 413 if it is too large, and 429 if all bodies together are.
         """
         length = request.headers.get("content-length", "")
         if length.isdigit() and int(length) > self._limits.body:
@@ -38,21 +37,19 @@ class Bodies:
         body = bytearray()
         try:
             await self._read(request, body)
-            yield await _image_part(request, bytes(body))
+            yield bytes(body)
         finally:
-            self._held -= len(body)
+            self._memory.give_back(len(body))
 
     async def _read(self, request: Request, body: bytearray) -> None:
         """Append what arrives to ``body``, and count it."""
         try:
             async with asyncio.timeout(self._limits.upload_seconds):
                 async for chunk in request.stream():
-                    body += chunk
-                    self._held += len(chunk)
-                    if len(body) > self._limits.body:
+                    if len(body) + len(chunk) > self._limits.body:
                         raise self._too_large()
-                    if self._held > self._limits.bodies:
-                        raise busy()
+                    self._memory.take(len(chunk))
+                    body += chunk
         except TimeoutError:
             seconds = f"{self._limits.upload_seconds:g}"
             raise Problem(408, f"the body did not arrive within {seconds} seconds", {"Connection": "close"}) from None
@@ -66,17 +63,26 @@ class _InMemory(MultiPartParser):
     spool_max_size = 1 << 40  # or parts would be written to the disk
 
 
-async def _image_part(request: Request, body: bytes) -> bytes:
-    """The part ``image`` of a form; a body that is no form as it is."""
-    if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
-        return body
+def image_in(body: bytes, headers: Headers) -> bytes:
+    """Return the image of a request: the body, or the part ``image`` of a form. It takes a while: for a thread.
 
+    Raises:
+        Problem: 415 if there is nothing in it, 422 if a form is damaged or has no part ``image``.
+    """
+    is_form = headers.get("content-type", "").lower().startswith("multipart/form-data")
+    data = asyncio.run(_image_part(body, headers)) if is_form and body else body
+    if not data:
+        raise Problem(415, "the body is empty: send an image")
+    return data
+
+
+async def _image_part(body: bytes, headers: Headers) -> bytes:
     async def whole() -> AsyncIterator[bytes]:
         yield body
         yield b""
 
     try:
-        parser = _InMemory(request.headers, whole(), max_files=8, max_fields=8)  # pyright: ignore[reportArgumentType]
+        parser = _InMemory(headers, whole(), max_files=8, max_fields=8)  # pyright: ignore[reportArgumentType]
         form = await parser.parse()
     except (MultiPartException, FormParserError, KeyError, ValueError) as error:
         reason = getattr(error, "message", "") or str(error)

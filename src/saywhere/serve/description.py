@@ -9,13 +9,15 @@ from saywhere.serve.parameters import Parameter
 from saywhere.serve.questions import EMBED_TEXT, QUESTIONS, SEARCH, SEARCH_IMAGE, Question
 
 PROBLEMS = {
-    "400": "Not HTTP.",
+    "400": "Not HTTP, or a header is wrong.",
     "401": "The token is missing or wrong.",
-    "404": "There is no such path, index, or image in it.",
+    "403": "The page of another site asks.",
+    "404": "There is no such path, index, or entry in it, or its file is not any more what was indexed.",
     "408": "The body did not arrive in time.",
     "412": "The image that If-Match names is not kept: send it again.",
     "413": "The body is too large.",
     "415": "The body is not an image, or one that cannot be read.",
+    "421": "The server is not called by this name.",
     "422": "A parameter is unknown, missing or wrong.",
     "429": "The queue is full: try again after the seconds of Retry-After.",
     "503": "There was no answer in time.",
@@ -35,7 +37,7 @@ _PHRASE = {"type": "object", "properties": {"words": _TEXT, "box": _NUMBERS, "si
 _HIT = {
     "type": "object",
     "properties": _IMAGE
-    | {"time": _NUMBER, "similarity": _NUMBER, "probability": _NUMBER, "anywhere": _NUMBER}
+    | {"entry": _TEXT, "time": _NUMBER, "similarity": _NUMBER, "probability": _NUMBER, "anywhere": _NUMBER}
     | {"phrases": {"type": "array", "items": _PHRASE}},
 }
 _JPEG = {"type": "string", "format": "binary"}

@@ -22,7 +22,7 @@ class Parameter:
         description: one line.
         minimum, maximum: of a number; of a text, of the number of its letters.
         choices: all values of a text that are allowed; any text if empty.
-        many: whether it may be repeated; the value is then a list.
+        most: how often it may be given; if more than once, the value is a list.
         required: whether it must be given.
     """
 
@@ -32,7 +32,7 @@ class Parameter:
     minimum: float = 0
     maximum: float = math.inf
     choices: tuple[str, ...] = ()
-    many: bool = False
+    most: int = 1
     required: bool = False
 
     def read(self, text: str) -> Any:
@@ -86,7 +86,7 @@ class Parameter:
             value["enum"] = list(self.choices)
         if self.kind == "box":
             value["example"] = "10,20,110,220"
-        schema = {"type": "array", "items": value} if self.many else value
+        schema = {"type": "array", "items": value, "maxItems": self.most} if self.most > 1 else value
         return {
             "name": self.name, "in": "query", "required": self.required, "description": self.description,
             "schema": schema,
@@ -97,10 +97,10 @@ def read_query(parameters: Sequence[Parameter], query: QueryParams) -> Mapping[s
     """Return the values of a query by name; parameters that are not given are left out.
 
     Raises:
-        Problem: 422 if a parameter is unknown, missing, repeated, or has a wrong value.
+        Problem: 422 if a parameter is unknown, missing, given too often, or has a wrong value.
     """
     known = {parameter.name: parameter for parameter in parameters}
-    values: dict[str, Any] = {}
+    values: dict[str, list[Any]] = {}
     for name, text in query.multi_items():
         if name not in known:
             have = f"this question has {', '.join(known)}" if known else "this question has none"
@@ -110,13 +110,11 @@ def read_query(parameters: Sequence[Parameter], query: QueryParams) -> Mapping[s
             value = parameter.read(text)
         except ValueError as error:
             raise Problem(422, f"{name} is {error}, not {text[:40]!r}") from None
-        if parameter.many:
-            values.setdefault(name, []).append(value)
-        elif name in values:
-            raise Problem(422, f"{name} is given more than once")
-        else:
-            values[name] = value
+        if len(values.setdefault(name, [])) == parameter.most:
+            times = "once" if parameter.most == 1 else f"{parameter.most} times"
+            raise Problem(422, f"{name} is given more than {times}")
+        values[name].append(value)
     missing = [parameter.name for parameter in parameters if parameter.required and parameter.name not in values]
     if missing:
         raise Problem(422, f"the parameter {missing[0]} is missing")
-    return values
+    return {name: several if known[name].most > 1 else several[0] for name, several in values.items()}

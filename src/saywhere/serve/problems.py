@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from typing import Any
 
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 
 class Problem(Exception):
@@ -22,9 +24,9 @@ class Problem(Exception):
 
     def response(self) -> Response:
         """Return the answer: ``{"error": message}``."""
-        return JSONResponse({"error": self.message}, self.status, self.headers)
+        return Response(to_json({"error": self.message}), self.status, self.headers, "application/json")
 
 
-def busy() -> Problem:
-    """Return what a client is told when there is more to do than fits in the queue."""
-    return Problem(429, "the server is busy: try again in a second", {"Retry-After": "1"})
+def to_json(value: Any) -> bytes:
+    """Return the JSON of a value in ASCII: names of files that are not UTF-8 are escaped, as in files of results."""
+    return json.dumps(value, separators=(",", ":")).encode("ascii")

@@ -11,6 +11,8 @@ from saywhere.models.model import Model
 from saywhere.serve.parameters import Parameter
 
 MAX_REGIONS, MAX_LETTERS, MAX_HITS = 1000, 1000, 100
+MAX_BOXES, MAX_TEXTS = MAX_REGIONS, 100
+"""An answer has at most 10 MB."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ QUESTIONS = (
             Parameter("top", "integer", "At most this many regions, best first.", 0, MAX_REGIONS),
             Parameter("threshold", "number", "Only regions with at least this score.", 0, 1),
             Parameter(
-                "box", "box", "Describe just this box, in pixels of the image; may be repeated.", many=True
+                "box", "box", "Describe just this box, in pixels of the image; may be repeated.", most=MAX_BOXES
             ),
         ),
         _describe,
@@ -84,13 +86,13 @@ QUESTIONS = (
         (
             Parameter(
                 "text", "text", "A sentence, which is cut into phrases; if repeated, each is a phrase.", 1, MAX_LETTERS,
-                many=True, required=True,
+                most=MAX_TEXTS, required=True,
             ),
             Parameter("part", "text", "The part of the model that answers.", choices=("aligner", "densecap")),
             Parameter("beta", "number", "How much neighbouring words of a sentence want the same box.", 0, 1000),
             _REGIONS,
             Parameter("threshold", "number", "Least probability of a phrase that is found; 0 finds all.", 0, 1),
-            Parameter("box", "box", "Choose among these boxes; may be repeated.", many=True),
+            Parameter("box", "box", "Choose among these boxes; may be repeated.", most=MAX_BOXES),
         ),
         _ground,
     ),
@@ -106,7 +108,7 @@ QUESTIONS = (
     Question(
         "embed",
         "Return the regions of an image as vectors in the space of words.",
-        (_REGIONS, Parameter("box", "box", "Use these boxes; may be repeated.", many=True)),
+        (_REGIONS, Parameter("box", "box", "Use these boxes; may be repeated.", most=MAX_BOXES)),
         _embed,
     ),
 )  # fmt: skip
@@ -116,6 +118,5 @@ SEARCH = (
     Parameter("top", "integer", "At most this many images, best first.", 1, MAX_HITS),
 )
 SEARCH_IMAGE = (
-    Parameter("path", "text", "Of an image or a video in the index.", 1, 4096, required=True),
-    Parameter("time", "number", "Of a moment of the video, in seconds.", 0, 10**7),
+    Parameter("entry", "text", "Of an image or a moment in the index, as a search names it.", 1, 100, required=True),
 )

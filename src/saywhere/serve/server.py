@@ -8,6 +8,7 @@ import json
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -45,9 +46,13 @@ def run(app: Starlette, listening: socket.socket, limits: Limits, started: Calla
         limits: of connections and of the time to finish.
         started: called when requests are answered.
     """
+
+    class connection(_Connection):
+        reading_seconds = limits.reading_seconds
+
     config = uvicorn.Config(
         app,
-        http=_Connection,
+        http=connection,
         ws="none",
         log_level="error",
         access_log=False,  # a path holds the texts that users ask for
@@ -59,11 +64,17 @@ def run(app: Starlette, listening: socket.socket, limits: Limits, started: Calla
 
 
 class _Connection(H11Protocol):
-    """A connection that is closed when no request has begun for a while, also within the head of one."""
+    """A connection that is closed when no request has begun for a while, also within the head of one.
 
+    And when an answer has not been read for a while.
+    """
+
+    reading_seconds = 60.0
     _last: object = ()
     """The last request, if the connection was idle at the last look; None before the first request."""
     _draining = False
+    _unread: tuple[object, float] | None = None
+    """Of which request an answer was not read at the last look, and since when."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Begin to watch the connection."""
@@ -71,13 +82,24 @@ class _Connection(H11Protocol):
         self._watch()
 
     def _watch(self) -> None:
+        self._unread = self._look_for_unread()
+        if self._unread is not None and time.monotonic() - self._unread[1] >= self.reading_seconds:
+            self.transport.abort()
+            return
         if self.transport.is_closing():
-            return
-        if self._idle and self.cycle is self._last:
-            self.transport.close()
-            return
+            if self._unread is None:
+                return
+        elif self._idle and self.cycle is self._last:
+            self.transport.close()  # when what is written has been read
         self._last = self.cycle if self._idle else ()
         self.loop.call_later(self.config.timeout_keep_alive, self._watch)
+
+    def _look_for_unread(self) -> tuple[object, float] | None:
+        if not self.transport.get_write_buffer_size():
+            return None
+        if self._unread is not None and self._unread[0] is self.cycle:
+            return self._unread
+        return self.cycle, time.monotonic()
 
     @property
     def _idle(self) -> bool:

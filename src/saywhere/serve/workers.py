@@ -8,8 +8,8 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-from saywhere.serve.limits import Limits
-from saywhere.serve.problems import Problem, busy
+from saywhere.serve.limits import Limits, busy
+from saywhere.serve.problems import Problem
 
 T = TypeVar("T")
 

@@ -76,7 +76,7 @@ def embed(bundle: Bundle, sets: Sequence[Sequence[Sample]], device: str | None) 
     Raises:
         UserError: too few of them have such sentences and can be read.
     """
-    model = load(bundle.folder, device, options={f"captioner.{part}.weight": 0.0 for part in ("neighbours", "ngrams")})
+    model = load(bundle.folder, device, options={"captioner.ngrams.weight": 0.0})
     captioner = model.require("captioner", "caption images")
     longest = min(captioner.config.decoding.max_words, LONGEST)
     embeddings, sentences, skipped = list[np.ndarray](), list[list[list[int]]](), list[str]()

@@ -16,6 +16,7 @@ from saywhere.data.entities import read_marked
 from saywhere.data.files import read_lines
 from saywhere.errors import UserError
 from saywhere.models.chunker import BEGIN, BEGIN_HIDDEN, TAGS, Chunker, hash_words
+from saywhere.syntax import decode, split_lines
 from saywhere.text import split_words, tokenize
 from saywhere.training.progress import track
 
@@ -74,8 +75,8 @@ def read_text(path: Path) -> list[TaggedSentence]:
     """
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        lines = content.decode().splitlines()
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+        lines = split_lines(decode(content))
+    except (OSError, EOFError, ValueError) as error:
         raise UserError(f"{path} cannot be read as text: {error}") from error
     found = [read_tagged(line.partition("\t")[2]) for line in lines if "[/EN#" in line]
     if not found:

@@ -12,6 +12,7 @@ import yaml
 
 from saywhere import options
 from saywhere.errors import UserError
+from saywhere.syntax import parse_yaml
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ class TrainingConfig:
         clip: largest norm of the gradient, or None.
         clip_by: ``norm``, or ``value``: ``clip`` bounds each element of the gradient.
         average: epochs after which the mean of the weights is validated and kept, in the place of the last one's alone
-            (:class:`saywhere.training.averaging.AverageWeights`).
+            (:class:`saywhere.training.callbacks.AverageWeights`).
         precision: ``32``, ``bf16-mixed`` or ``16-mixed``.
         devices: how many of the ``accelerator`` devices; more than one trains data-parallel.
         accelerator: ``auto``, ``cpu``, ``gpu`` or another name that Lightning knows.
@@ -211,11 +212,11 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
 def read(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """Return the keys of a YAML file, changed by ``key=value`` pairs; ``UserError`` as for :func:`load`."""
     try:
-        tree = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        tree = parse_yaml(Path(path).read_bytes())
     except FileNotFoundError:
         raise UserError(f"{path}: no such recipe") from None
-    except (yaml.YAMLError, UnicodeDecodeError, IsADirectoryError) as error:
-        raise UserError(f"{path} is not a YAML recipe: {' '.join(str(error).split())}") from error
+    except (ValueError, IsADirectoryError) as error:
+        raise UserError(f"{path} is not a YAML recipe: {error}") from error
     if not isinstance(tree, dict):
         raise UserError(f"{path} is not a recipe: it has no keys such as name, data, model, training")
     for override in overrides:
@@ -228,9 +229,9 @@ def _override(tree: dict[str, Any], override: str) -> None:
     if not equals or not key:
         raise UserError(f"{override!r} is not key=value, for example training.epochs=2")
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise UserError(f"the value of {override!r} is not YAML: {' '.join(str(error).split())}") from error
+        value = parse_yaml(text)
+    except ValueError as error:
+        raise UserError(f"the value of {override!r} is not YAML: {error}") from error
     *parents, last = key.split(".")
     node = tree
     for parent in parents:

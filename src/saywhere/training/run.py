@@ -20,8 +20,16 @@ from saywhere.files import write_text
 from saywhere.networks import checkpoint
 from saywhere.training import cache
 from saywhere.training import recipe as recipes
-from saywhere.training.averaging import AverageWeights
-from saywhere.training.callbacks import AbandonedRun, Best, Examples, InterruptedRun, LossLog, RunState, ShowProgress
+from saywhere.training.callbacks import (
+    AbandonedRun,
+    AverageWeights,
+    Best,
+    Examples,
+    InterruptedRun,
+    LossLog,
+    RunState,
+    ShowProgress,
+)
 from saywhere.training.card import DataFacts, write_card
 from saywhere.training.dataset import ImageDataset, evenly
 from saywhere.training.finetuning import freeze, start_from

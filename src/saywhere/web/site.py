@@ -184,9 +184,9 @@ def _densecap(weights: Weights, points: int) -> dict[str, Packed]:
 
 
 def _part(weights: Weights, part: str) -> dict[str, Packed]:
-    """The weights of a part that the browser reads, by their whole names: captions are not guided, and not chosen."""
+    """The weights of a part that the browser reads, by their whole names: no n-grams, for captions are not chosen."""
     below = weights.below(part)
-    unread = ("neighbours.", "ngrams.", "num_batches_tracked")
+    unread = ("ngrams.", "num_batches_tracked")
     names = [name for name in below.names() if not name.startswith(unread) and not name.endswith(unread)]
     stored = {f"{part}.{name}": below.stored(name) for name in names}
     return {

@@ -58,12 +58,8 @@ def test_agreement_is_the_mean_cosine_of_n_grams_by_their_rarity_that_counts_lon
     assert min(map(min, found)) > 0 and max(map(max, found)) < 1
 
 
-def test_consensus_is_the_mean_cosine_with_the_others():
-    known, same, apart = ngrams(), [4, 5, 6], [7]
-    np.testing.assert_allclose(known.weigh([same, same, apart]).consensus(), [0.5, 0.5, 0], atol=1e-6)
-    np.testing.assert_allclose(known.weigh([same, same]).consensus(), [1, 1], rtol=1e-6)
-    assert known.weigh([same]).consensus().tolist() == [0] and known.weigh([]).consensus().shape == (0,)
-    nothing = known.weigh([[]])
+def test_a_sentence_without_a_word_has_one_n_gram():
+    nothing = ngrams().weigh([[]])
     assert nothing.weights.tolist() == [[1]] and nothing.rows.tolist() == [-1]  # START, END
 
 

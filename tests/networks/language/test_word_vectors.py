@@ -23,6 +23,13 @@ def test_the_words_of_the_vocabulary_are_found(tmp_path, header):
     assert {number: v.tolist() for number, v in found.items()} == {4: [1, -2], 5: pytest.approx([0.5, 0.1])}
 
 
+def test_a_mark_before_the_file_is_passed_over_and_lines_end_at_newlines(tmp_path):
+    text = "\ufeffdog 1 -2\r\na\rcat 9 9\n\x85 0 0\ncat 0.5 1e-1\n"
+    (tmp_path / "v.txt").write_bytes(text.encode())
+    found = read_word_vectors(tmp_path / "v.txt", VOCABULARY)
+    assert {number: v.tolist() for number, v in found.items()} == {4: [1, -2], 5: pytest.approx([0.5, 0.1])}
+
+
 def test_loaded_rows_are_the_file_s_and_the_others_have_their_spread(tmp_path):
     torch.manual_seed(0)
     vocabulary = Vocabulary({"dog": 3, "cat": 2} | {f"w{i}": 1 for i in range(500)})

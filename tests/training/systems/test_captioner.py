@@ -92,10 +92,9 @@ def test_the_system_builds_what_the_configuration_says():
     assert system.targets(of_boxes) == BoxTargets(of_boxes.vocabulary)
 
 
-@pytest.mark.parametrize("stored", [{"neighbours": {"sentences": 3, "words": 9}}, {"ngrams": {"count": 3, "words": 9}}])
-def test_what_is_stored_beside_a_captioner_later_is_no_option_of_a_recipe(stored: dict[str, dict[str, int]]):
-    config = tiny_config(**stored)
-    with pytest.raises(UserError, match=r"model\.(neighbours.sentences|ngrams.count) must be 0 in a recipe"):
+def test_n_grams_are_no_option_of_a_recipe():
+    config = tiny_config(ngrams={"count": 3, "words": 9})
+    with pytest.raises(UserError, match=r"model\.ngrams\.count must be 0 in a recipe"):
         CaptionerSystem().build(config, VOCABULARY, pretrained=False)
 
 

@@ -14,11 +14,12 @@ from photographs import jpeg, noise, quarters
 from playwright.sync_api import Page
 
 import saywhere
-from saywhere.images import ORIENTATION, LoadedImage, read_image
+from saywhere.images import LoadedImage, read_image
 from saywhere.models.caption_nouns import correct
 from saywhere.models.naming import with_noun
 from saywhere.models.nouns import noun_tree
 from saywhere.models.placing import cut_phrases
+from saywhere.pixels import ORIENTATION
 from saywhere.text import tokenize
 
 TEXT = "a woman in an orange suit, a cat with whiskers and two cups on the wooden table"

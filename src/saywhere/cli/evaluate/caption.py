@@ -45,7 +45,7 @@ def caption(
     sentence of the training image that looks most alike to NAME. Exit code 0 if all went well, 1 if images were skipped
     or the data set is not whole, 2 if the command is wrong.
     """
-    from saywhere import CaptionEnsemble
+    from saywhere.evaluation.captions.ensemble import CaptionEnsemble
     from saywhere.evaluation.captions.run import run
     from saywhere.evaluation.captions.scoring import score_files
 

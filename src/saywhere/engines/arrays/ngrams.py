@@ -146,8 +146,3 @@ class WeighedNgrams:
 
     weights: np.ndarray
     rows: np.ndarray
-
-    def consensus(self) -> np.ndarray:
-        """Return how alike each sentence is to the others ``(B,)``: the mean of cosines over these and n."""
-        products = self.weights @ self.weights.sum(axis=0) - (self.weights**2).sum(axis=1)
-        return (products / (ORDER * max(len(products) - 1, 1))).astype(np.float32)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from saywhere.configs.aligner import AlignerConfig
-from saywhere.configs.captioner import CaptionerConfig, NeighboursConfig, NgramsConfig
+from saywhere.configs.captioner import CaptionerConfig, NgramsConfig
 from saywhere.configs.classes import ClassesConfig
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.configs.parts import LAST_CHANNELS, TrunkConfig
@@ -134,15 +134,7 @@ def _aligner(config: AlignerConfig, words: int) -> Shapes:
 
 
 def _captioner(config: CaptionerConfig, words: int) -> Shapes:
-    return _caption_decoder(config, words) | _neighbours(config.neighbours) | _ngrams(config.ngrams)
-
-
-def _neighbours(config: NeighboursConfig) -> Shapes:
-    if not config.sentences:
-        return {}
-    shapes = _linear("neighbours.query", config.size, "features")
-    shapes |= {"neighbours.keys": (config.sentences, config.size), "neighbours.token_ids": (config.words,)}
-    return shapes | {f"neighbours.{kind}": (config.sentences,) for kind in ("commonness", "lengths")}
+    return _caption_decoder(config, words) | _ngrams(config.ngrams)
 
 
 def _ngrams(config: NgramsConfig) -> Shapes:

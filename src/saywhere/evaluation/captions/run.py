@@ -12,6 +12,7 @@ import numpy as np
 
 from saywhere.errors import UserError
 from saywhere.evaluation import meteor
+from saywhere.evaluation.captions.ensemble import CaptionEnsemble
 from saywhere.evaluation.captions.metrics import CaptionScores
 from saywhere.evaluation.captions.nearest_neighbour import learn_neighbours
 from saywhere.evaluation.captions.scoring import Comparison, compare
@@ -21,7 +22,6 @@ from saywhere.files import write_text
 from saywhere.images import LoadedImage
 from saywhere.inference import ResultsFile
 from saywhere.models.captioning import Caption
-from saywhere.models.ensemble import CaptionEnsemble
 from saywhere.models.model import Model
 
 PREDICTIONS, TRUTH = "predictions.jsonl", "truth.jsonl"

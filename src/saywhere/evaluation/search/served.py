@@ -11,7 +11,7 @@ from saywhere.configs.aligner import Score
 from saywhere.errors import UserError
 from saywhere.evaluation.search.metric import DEPTH, ask, score_texts
 from saywhere.models.grounding import TextVectors
-from saywhere.search.qdrant import Qdrant
+from saywhere.search.qdrant import Qdrant, masked
 from saywhere.search.scan import best
 from saywhere.search.stamps import Stamp
 from saywhere.search.vectors import Snapshot
@@ -65,4 +65,4 @@ def compare(url: str, snapshot: Snapshot, texts: Sequence[TextVectors], score: S
                 shares.append(len(wanted & found) / len(wanted))
         finally:
             place.delete()
-    return ServedResult(url, float(np.mean(shares)), len(shares))
+    return ServedResult(masked(url), float(np.mean(shares)), len(shares))

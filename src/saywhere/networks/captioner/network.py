@@ -17,7 +17,6 @@ from saywhere.configs.captioner import CaptionerConfig
 from saywhere.images import Preprocess
 from saywhere.models.decoding import decode
 from saywhere.networks.captioner.loss import CaptionOutput, CaptionTarget
-from saywhere.networks.captioner.neighbours import Neighbours
 from saywhere.networks.captioner.ngrams import Ngrams
 from saywhere.networks.captioner.regions import ImageRegions, extract_regions, normalised
 from saywhere.networks.captioner.reward import SampledOutput
@@ -94,9 +93,7 @@ class Captioner(nn.Module):
             stride = config.trunk.strides[-1] if config.head else max(config.levels)
             self.transformer = SpatialTransformer(config.region_size, stride, config.grid, zoom=config.zoom)
         self.decoder = self._build_decoder()
-        size, neighbours, ngrams = self.feature_size, config.neighbours, config.ngrams
-        self.neighbours = Neighbours(size, neighbours) if neighbours.sentences else None
-        self.ngrams = Ngrams(size, ngrams) if ngrams.count else None
+        self.ngrams = Ngrams(self.feature_size, config.ngrams) if config.ngrams.count else None
 
     def _build_decoder(self) -> PlainDecoder | AttentionDecoder:
         config = self.config
@@ -127,12 +124,6 @@ class Captioner(nn.Module):
             generator: of the sentences that are sampled for a reward; dropout follows torch's own seed.
         """
         images = [ImageMaps(self.trunk, m, t.width, t.height) for m, t in zip(features, targets, strict=True)]
-        return self.learn(images, targets, generator)
-
-    def learn(
-        self, images: Sequence[ImageMaps], targets: Sequence[CaptionTarget], generator: torch.Generator | None = None
-    ) -> CaptionOutput | SampledOutput:
-        """Return one training step's outputs for images whose maps are there, as :meth:`forward`."""
         if self.config.reward != "none":
             return self._sampled(images, targets, generator)
         return self._supervised(images, targets)

@@ -24,7 +24,7 @@ def read_word_vectors(path: str | Path, vocabulary: Vocabulary) -> dict[int, Ten
     found: dict[int, Tensor] = {}
     size = 0
     try:
-        with Path(path).open(encoding="utf-8", errors="replace") as lines:
+        with Path(path).open(encoding="utf-8-sig", errors="replace", newline="\n") as lines:
             for count, line in enumerate(lines, start=1):
                 word, _, rest = line.rstrip().partition(" ")
                 if word not in wanted or (count == 1 and rest.count(" ") == 0):

@@ -21,12 +21,11 @@ class ImageMaps:
         trunk: that made the maps.
         maps: of the backbone, ``(C_l, H_l, W_l)``, finest first.
         width, height: of the network's input, in pixels.
-        head: the map of :attr:`head`, if it is there already.
     """
 
-    def __init__(self, trunk: Trunk, maps: Sequence[Tensor], width: int, height: int, head: Tensor | None = None):
+    def __init__(self, trunk: Trunk, maps: Sequence[Tensor], width: int, height: int):
         self.trunk, self.maps, self.width, self.height = trunk, tuple(maps), width, height
-        self._head = head
+        self._head: Tensor | None = None
         self._pyramid: tuple[Tensor, ...] | None = None
         self._rpn: RpnOutput | None = None
 

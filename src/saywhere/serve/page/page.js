@@ -272,8 +272,7 @@ function showHit(hit) {
   caption.className = "caption";
   caption.textContent = name;
   button.append(shot, caption);
-  const time = hit.time === undefined ? {} : {time: hit.time};
-  const path = `v1/search/image?${new URLSearchParams({path: hit.image, ...time})}`;
+  const path = `v1/search/image?${new URLSearchParams({entry: hit.entry})}`;
   const file = trying(async () => (await server.get(path)).blob());
   file.then((blob) => blob && (image.src = URL.createObjectURL(blob)));
   image.addEventListener("load", () => URL.revokeObjectURL(image.src));

@@ -107,10 +107,8 @@ class CaptionerSystem:
         """Return the untrained network; proposals are not trained, and their trunk is that of ``config.localizer``.
 
         Raises:
-            UserError: it is to have sentences or n-grams, which are stored beside a captioner when it is trained.
+            UserError: it is to have n-grams, which are stored beside a captioner when it is trained.
         """
-        if config.neighbours.sentences:
-            raise UserError("model.neighbours.sentences must be 0 in a recipe: saywhere train-neighbours stores them")
         if config.ngrams.count:
             raise UserError("model.ngrams.count must be 0 in a recipe: saywhere train-ngrams stores them")
         proposes = config.uses_proposals

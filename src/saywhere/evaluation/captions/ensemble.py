@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
 from saywhere.engines.engine import Decoder, State
 from saywhere.errors import UserError
-from saywhere.images import ImageLike, LoadedImage, open_image
+from saywhere.images import LoadedImage
 from saywhere.models.captioning import Caption, bind
 from saywhere.models.decoding import decode
-from saywhere.models.encoding import Encoding
-from saywhere.models.many import answer
 from saywhere.models.model import Model
-
-One = ImageLike | LoadedImage
 
 
 class EnsembleDecoder:
@@ -84,10 +80,6 @@ class CaptionEnsemble:
 
     Raises:
         UserError: there is no model, one has no captioner, or their vocabularies differ.
-
-    Example:
-        >>> members = [saywhere.load(f"runs/{name}/model") for name in ("a", "b")]
-        >>> CaptionEnsemble(members).caption("photo.jpg").sentence
     """
 
     def __init__(self, models: Sequence[Model]) -> None:
@@ -106,25 +98,8 @@ class CaptionEnsemble:
         """Pixels on the long side that images should have at least."""
         return max(model.long_side for model in self.models)
 
-    @overload
-    def caption(self, images: One, *, beam_size: int | None = None) -> Caption: ...
-    @overload
-    def caption(self, images: Sequence[One], *, beam_size: int | None = None) -> list[Caption]: ...
-    def caption(self, images: Any, *, beam_size: int | None = None) -> Any:
-        """Return a sentence for an image, or for each of a list or generator of images, without attention.
-
-        Raises:
-            ImageError: an image cannot be read.
-            UserError: ``beam_size`` is below 1, or an encoding is given, which is one model's.
-        """
-        return answer(lambda some: self._caption(some, beam_size), self._open, images)
-
-    def _open(self, images: Sequence[One]) -> list[LoadedImage]:
-        if any(isinstance(image, Encoding) for image in images):
-            raise UserError("an encoding is one model's: give an ensemble the image itself")
-        return [open_image(image, self.long_side) for image in images]
-
-    def _caption(self, images: Sequence[LoadedImage], beam_size: int | None) -> list[Caption]:
+    def caption(self, images: Sequence[LoadedImage], beam_size: int | None = None) -> list[Caption]:
+        """Return a sentence for each image, without attention; ``UserError`` if ``beam_size`` is below 1."""
         encodings = [model.encode(list(images)) for model in self.models]
         bound = [bind(c, e) for c, e in zip(self._captioners, encodings, strict=True)]
         together = EnsembleDecoder([member.decoder for member in bound])

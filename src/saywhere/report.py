@@ -1,0 +1,41 @@
+"""What is missing, broken or left out of what other programs wrote, by kind and with names."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Report:
+    """Collect what is missing, broken or left out of a data set, or of another program's results.
+
+    Attributes:
+        listed: images that the split names.
+        problems: what is missing or broken: the kind, and the names of what it affects.
+        left_out: what was left out or changed by design or by an option: the kind, and how often.
+        notes: remarks on the data set as a whole.
+    """
+
+    listed: int = 0
+    problems: dict[str, list[str]] = field(default_factory=dict)
+    left_out: Counter[str] = field(default_factory=Counter)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """True if nothing is missing or broken."""
+        return not self.problems
+
+    def problem(self, kind: str, name: str) -> None:
+        """Add something missing or broken: its kind, and the name of what it affects."""
+        self.problems.setdefault(kind, []).append(name)
+
+    def lines(self, names: int = 5) -> list[str]:
+        """Return the report as lines of text, with at most ``names`` names for each kind of problem."""
+        lines = [f"note: {note}" for note in self.notes]
+        for kind, found in self.problems.items():
+            more = f", and {len(found) - names} more" if len(found) > names else ""
+            lines.append(f"{kind}: {len(found)} ({', '.join(found[:names])}{more})")
+        lines += [f"left out or changed: {kind}: {n}" for kind, n in self.left_out.items()]
+        return lines

@@ -1,0 +1,198 @@
+"""Which requests are let in: well-formed, to a name of this server, from its own page or a program, with the token."""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import re
+from collections.abc import Collection
+from typing import NamedTuple
+from urllib.parse import unquote
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from saywhere.errors import UserError
+from saywhere.serve.problems import Problem
+
+ANY = "*"
+"""In place of the names of a server: it is called anything."""
+BELOW = "/v1/"
+"""Paths that need the token, and are not for the pages of other sites."""
+HEADERS = ((b"cross-origin-resource-policy", b"same-origin"), (b"x-content-type-options", b"nosniff"))
+"""Of every answer: no other site shows it, or takes it for something else than it is."""
+_AUTHORITY = re.compile(r"(?:\[([0-9A-Fa-f:.]+(?:%[\w.~-]+)?)\]|([\w.~%!$&'()*+,;=-]*))(?::(\d*))?", re.ASCII)
+_ABSOLUTE = re.compile(rb"(https?)://([^/?#]*)(/[^?#]*)?", re.IGNORECASE)
+_PORTS = {"http": "80", "https": "443"}
+
+
+class Host(NamedTuple):
+    """Hold how a server is called.
+
+    Attributes:
+        name: in small letters; an address as :mod:`ipaddress` writes it.
+        port: digits; empty if it is not said.
+    """
+
+    name: str
+    port: str
+
+    @classmethod
+    def parse(cls, text: str) -> Host:
+        """Read a name or an address, the port behind it if there is one.
+
+        Raises:
+            ValueError: it is neither.
+        """
+        parts = _AUTHORITY.fullmatch(text)
+        if not parts:
+            raise ValueError(text)
+        if parts[1] is not None:
+            return cls(_plain(str(ipaddress.IPv6Address(parts[1]))), parts[3] or "")
+        return cls(_plain(parts[2]), parts[3] or "")
+
+    @classmethod
+    def name_of(cls, text: str) -> str:
+        """Return the name that a user has given, where an IPv6 address may be without its brackets.
+
+        Raises:
+            ValueError: it is neither a name nor an address.
+        """
+        return cls.parse(f"[{text}]" if text.count(":") > 1 and "[" not in text else text).name
+
+    @property
+    def is_this_machine(self) -> bool:
+        """Whether it means the machine itself, whoever says it."""
+        try:
+            address = ipaddress.ip_address(self.name)
+        except ValueError:
+            return self.name == "localhost"
+        return address.is_loopback or address.is_unspecified
+
+
+def check_access(token: str | None, hosts: Collection[str]) -> None:
+    """Check what a :class:`Gate` is given.
+
+    Raises:
+        UserError: no header can bring the token, or one of the hosts is none.
+    """
+    if token is not None and not re.fullmatch("[!-~]([ -~]*[!-~])?", token):
+        raise UserError(
+            "--token: headers can bring ASCII letters, digits and signs, and no space at the ends; give those"
+        )
+    for host in hosts:
+        try:
+            known = Host.name_of(host)
+        except ValueError:
+            known = ""
+        if not known:
+            raise UserError(f"--allowed-host {host!r} is no name of a server; give one such as images.example.org")
+
+
+class Gate:
+    """Let requests in, or answer what is wrong with them.
+
+    Args:
+        app: that answers those that are let in.
+        token: that requests below ``/v1`` must bring; none is needed if None.
+        hosts: see :func:`saywhere.serve.app.create_app`. Both were checked by :func:`check_access`.
+    """
+
+    def __init__(self, app: ASGIApp, token: str | None, hosts: Collection[str]) -> None:
+        self._app, self._token = app, token
+        self._open = ANY in hosts or (token is not None and not hosts)
+        self._names = {Host.name_of(host) for host in hosts}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), *HEADERS]
+            await send(message)
+
+        try:
+            scope = _in_origin_form(scope)
+            self._check(scope)
+        except Problem as problem:
+            await problem.response()(scope, receive, send_with_headers)
+        else:
+            await self._app(scope, receive, send_with_headers)
+
+    def _check(self, scope: Scope) -> None:
+        headers = Headers(scope=scope)
+        if "transfer-encoding" in headers and "content-length" in headers:
+            raise _malformed("Transfer-Encoding and Content-Length exclude each other")
+        hosts = headers.getlist("host")
+        try:
+            host = Host.parse(hosts[0] if hosts else "")
+        except ValueError:
+            raise _malformed(f"Host is a name or an address, not {hosts[0][:80]!r}") from None
+        if len(hosts) > 1:
+            raise _malformed("there is more than one Host")
+        if not self._is_own(host, scope):
+            way_out = f"if it is to be, start it with --allowed-host {host.name[:200] or 'NAME'}"
+            raise Problem(421, f"this server is not called {host.name[:200]!r}; {way_out}")
+        if scope["path"].startswith(BELOW):
+            if self._is_foreign(headers, host):
+                raise Problem(403, "this server answers its own page and programs, not the pages of other sites")
+            self._check_token(headers)
+
+    def _is_own(self, host: Host, scope: Scope) -> bool:
+        """Whether a request calls the server by a name of its own: a site can turn names of its own to this machine."""
+        if self._open or host.is_this_machine or host.name in self._names:
+            return True
+        reached = (scope.get("server") or ("",))[0]
+        return host.name == _plain(reached) != ""
+
+    def _is_foreign(self, headers: Headers, host: Host) -> bool:
+        """Whether the page of another site sends a request: its browser says so."""
+        if site := headers.get("sec-fetch-site"):
+            return site.strip().lower() not in ("same-origin", "none")
+        origin = headers.get("origin")
+        if origin is None:
+            return False
+        scheme, _, rest = origin.strip().lower().partition("://")
+        try:
+            page = Host.parse(rest)
+        except ValueError:
+            return True
+        default = _PORTS.get(scheme)
+        same = page.name == host.name and (page.port or default) == (host.port or default)
+        return default is None or not (same or page.name in self._names)
+
+    def _check_token(self, headers: Headers) -> None:
+        if self._token is None:
+            return
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        right = hmac.compare_digest(given.strip().encode("latin-1"), self._token.encode("ascii"))
+        if scheme.lower() != "bearer" or not right:
+            message = "the token is missing or wrong: send Authorization: Bearer TOKEN"
+            raise Problem(401, message, {"WWW-Authenticate": "Bearer"})
+
+
+def _in_origin_form(scope: Scope) -> Scope:
+    """A request to an absolute URL as one to its path: the URL's host counts, and not the header."""
+    absolute = _ABSOLUTE.fullmatch(scope.get("raw_path") or b"")
+    if not absolute:
+        return scope
+    path = absolute[3] or b"/"
+    headers = [(name, value) for name, value in scope["headers"] if name != b"host"]
+    target = {"path": unquote(path.decode("ascii")), "raw_path": path, "headers": [(b"host", absolute[2]), *headers]}
+    return {**scope, **target}
+
+
+def _plain(name: str) -> str:
+    """A name in small letters; an address without its zone, and as IPv4 where it stands for one."""
+    try:
+        address = ipaddress.ip_address(name.partition("%")[0])
+    except ValueError:
+        return name.lower().removesuffix(".")
+    return str(getattr(address, "ipv4_mapped", None) or address)
+
+
+def _malformed(message: str) -> Problem:
+    return Problem(400, message, {"Connection": "close"})

@@ -1,0 +1,82 @@
+"""JSON, YAML and lines that people write are read strictly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from saywhere.syntax import decode, parse_json, parse_yaml, split_lines
+
+BOMB = "l0: &l0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
+    f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 10)}]\n" for n in range(1, 9)
+)
+
+
+def test_lines_end_at_newlines_only() -> None:
+    text = "a\u2028b\x85c\x0bd\x1ce\rf\r\ng\n\nh\n"
+    assert split_lines(text) == ["a\u2028b\x85c\x0bd\x1ce\rf", "g", "", "h"]
+    assert split_lines("a") == ["a"]
+    assert split_lines("") == []
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
+def test_json_in_any_of_its_encodings(encoding: str) -> None:
+    assert parse_json('{"a": ["é"]}'.encode(encoding)) == {"a": ["é"]}
+    assert parse_json("\ufeff[1]") == [1]
+    assert decode(b"\xef\xbb\xbf\xc3\xa9") == "é"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"a": 1,\n "b": {"a": 2},\n "a": 3}', "the key 'a' is there twice: line 3"),
+        ('{"a": "x: {", "b": [{"c": 1},\n{"c": 1, "\\u0063": 2}]}', "the key 'c' is there twice: line 2"),
+        ("[" * 100_000, "nested too deeply"),
+        ('{"a":' * 100_000, "nested too deeply"),
+        ("{", "line 1 column 2"),
+        ("9" * 5000, "digits"),
+        (b"\xff\xff", "not utf-8 text: invalid start byte at byte 0"),
+    ],
+)
+def test_json_that_is_refused(text: str | bytes, message: str) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
+        parse_json(text)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (b"\xef\xbb\xbfa: 1", {"a": 1}),
+        ("", None),
+        ("x: &a {<<: {b: 1}, b: 2}\ny: {<<: *a, b: 3}", {"x": {"b": 2}, "y": {"b": 3}}),
+        ("a: &a [1, 2]\nb: *a\nc: {'a': 1, \"b\": '#'}  # a", {"a": [1, 2], "b": [1, 2], "c": {"a": 1, "b": "#"}}),
+    ],
+)
+def test_yaml_is_what_safe_load_reads(text: str | bytes, value: Any) -> None:
+    yaml = pytest.importorskip("yaml")
+    assert parse_yaml(text) == value == yaml.safe_load(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: 1\nb:\n  c: 2\na: 3\n", "the key 'a' is there twice: line 4"),
+        ("{0: a, 1: b,\n 0: c}", "the key '0' is there twice: line 2"),
+        ("[" * 50_000, "nested too deeply"),
+        ("- " * 5000, "nested too deeply"),
+        ("a: &a [*a]", "an alias makes it endless: line 1"),
+        (BOMB, "an alias makes it endless: line"),
+        ("!!int ''", "not what its tag says"),
+        ("a: 2001-99-99", "month must be in 1..12"),
+        ("a: [1", "expected ',' or ']'"),
+        ("!!python/object:os.system x", "could not determine a constructor"),
+        (b"\xff", "not a UTF-8 text file: invalid start byte at byte 0"),
+    ],
+)
+def test_yaml_that_is_refused(text: str | bytes, message: str) -> None:
+    pytest.importorskip("yaml")
+    with pytest.raises(ValueError, match=message) as caught:
+        parse_yaml(text)
+    assert "\n" not in str(caught.value)

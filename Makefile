@@ -10,7 +10,8 @@ WHEEL := .venv-wheel/bin
 READY := .venv/ready
 PHOTOGRAPHS := astronaut.png camera.png motorcycle_left.png
 
-# One thread a process: the tests run in two processes, and more threads than cores make torch slower, not faster.
+# One thread a process: the tests run in two processes, and more threads than cores make torch slower, not faster. Each gets
+# a contiguous half, so that what the tests of a file share is made once, and takes over from the other in the end.
 TEST_ENV := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1
 
 help:
@@ -42,7 +43,7 @@ demo: .venv-core/ready
 	@echo "The photographs with boxes and captions drawn: $(PHOTOGRAPHS:%=demo/%)"
 
 test: check web-runtime
-	$(TEST_ENV) $(BIN)/python -m pytest -n 2
+	$(TEST_ENV) $(BIN)/python -m pytest -n 2 --dist worksteal
 	$(MAKE) test-core
 
 # ONNX Runtime for the page without a server, fetched once by npm; without it the tests of that page are skipped, or fail in CI.
@@ -59,7 +60,7 @@ test-core: $(READY)
 	$(BIN)/uv pip install --quiet --python $(WHEEL)/python $(LOCKED) --extra test
 	$(BIN)/uv pip install --quiet --python $(WHEEL)/python $(LOCKED) --extra demo --no-deps
 	$(BIN)/uv pip install --quiet --python $(WHEEL)/python --no-deps dist/*.whl
-	$(TEST_ENV) SAYWHERE_TEST_INSTALLED=1 $(WHEEL)/python -m pytest -n 2
+	$(TEST_ENV) SAYWHERE_TEST_INSTALLED=1 $(WHEEL)/python -m pytest -n 2 --dist worksteal
 
 check: $(READY)
 	$(BIN)/ruff check .

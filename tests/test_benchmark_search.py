@@ -9,10 +9,9 @@ from pathlib import Path
 
 import numpy as np
 from photographs import noise
-from tiny_aligner import tiny_aligner
+from tiny_bundle import exported_bundle
 
 import saywhere
-from saywhere.networks import checkpoint
 from saywhere.search.store import Store
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "search.py"
@@ -25,7 +24,7 @@ def test_a_whole_run_on_an_enlarged_index(tmp_path) -> None:
     spec.loader.exec_module(benchmark)
     for number in range(3):
         noise(96, 64, number).save(tmp_path / f"{number}.png")
-    model = checkpoint.save(tiny_aligner(), tmp_path / "model")
+    model = exported_bundle()
     with saywhere.Index(tmp_path / "real", str(model)) as index:
         index.add(sorted(tmp_path.glob("*.png")))
         real = index.store.snapshot()

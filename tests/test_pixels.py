@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import io
 import itertools
+import os
+import signal
 import struct
 import subprocess
 import sys
@@ -18,7 +20,7 @@ from PIL import Image, ImageFile
 
 from saywhere import pixels
 from saywhere.images import ImageError, open_image, read_image
-from saywhere.pixels import Budget
+from saywhere.pixels import BUDGET, DECODING, Budget
 
 RANDOM = np.random.default_rng(1)
 
@@ -175,6 +177,21 @@ def test_a_jpeg_2000_is_decoded_at_the_size_that_it_stores(size, resolutions, ki
         assert read_image(stream.getvalue(), "a", 100, refuse_slow=True).width == size[0]
 
 
+@pytest.mark.parametrize("tiles", [(128, 128), (100, 90), (333, 64)])
+@pytest.mark.parametrize("long_side", [40, 90, 300])
+def test_a_jpeg_2000_in_tiles_has_them_in_their_places(tiles, long_side):
+    stream = io.BytesIO()
+    photographs.quarters(1004, 778).crop((0, 0, 1003, 777)).save(stream, "JPEG2000", num_resolutions=6, tile_size=tiles)
+    whole = read_image(stream.getvalue(), "a").pixels
+    found = opened(stream.getvalue(), long_side)
+    height, width = found.shape[:2]
+    expected = np.asarray(whole.resize((width, height))).astype(int)
+    apart = np.minimum(  # from where the quarters meet
+        np.abs(np.arange(height) - height / 2)[:, None] / height, np.abs(np.arange(width) - width / 2) / width
+    )
+    assert (np.abs(found - expected)[apart > 0.08] > 25).mean() < 0.01
+
+
 # Memory
 
 
@@ -206,6 +223,17 @@ def test_an_error_gives_its_bytes_back():
             raise RuntimeError
     with budget.take(10):
         pass
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork processes")
+def test_a_process_that_is_forked_off_while_images_are_decoded_has_a_budget_of_its_own():
+    with DECODING.take(BUDGET):
+        child = os.fork()
+        if child == 0:
+            signal.alarm(60)  # ends it if it waits for a thread that it does not have
+            with DECODING.take(BUDGET):
+                os._exit(7)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
 MEASURE = """

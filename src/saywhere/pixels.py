@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -54,7 +55,12 @@ class Budget:
     """Share a number of bytes among threads; who asks first is served first."""
 
     def __init__(self, total: int) -> None:
-        self._total = self._free = total
+        self._total = total
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget who holds bytes: in a process that was forked off, these threads are not there."""
+        self._free = self._total
         self._turn = threading.Lock()
         self._returned = threading.Condition()
 
@@ -75,6 +81,8 @@ class Budget:
 
 DECODING = Budget(BUDGET)
 """What the decoders of this process share."""
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=DECODING.reset)
 
 
 def decoding_bytes(image: Image.Image, full: tuple[int, int]) -> int:
@@ -308,9 +316,8 @@ def _halvings(start: bytes) -> int:
     at = start.find(b"\xff\x4f\xff\x51") + 2
     counts: list[int] = []
     wide = 0
-    while (
-        at >= 2 and start[at : at + 1] == b"\xff" and start[at + 1 : at + 2] != b"\x90"
-    ):  # where the first tile begins
+    first_tile = b"\x90"
+    while at >= 2 and start[at : at + 1] == b"\xff" and start[at + 1 : at + 2] != first_tile:
         kind, length = start[at + 1 : at + 2], int.from_bytes(start[at + 2 : at + 4])
         if kind == b"\x51":  # sizes and places of the image and its tiles, and how dense its colours are
             size, offset, tile, tile_offset = (_pair(start, at + place) for place in (6, 14, 22, 30))
@@ -318,9 +325,8 @@ def _halvings(start: bytes) -> int:
             dense = start[at + 40 : at + 40 + 3 * components]
             if any(offset + tile_offset) or set(dense[1::3] + dense[2::3]) != {1}:
                 return 0
-            counts += [
-                (side & -side).bit_length() - 1 for side, full in zip(tile, size, strict=True) if 0 < side < full
-            ]
+            several = [side for side, full in zip(tile, size, strict=True) if 0 < side < full]
+            counts += [(side & -side).bit_length() - 1 for side in several]  # or Pillow would misplace the tiles
             wide = int(components > 256)  # numbers of components are longer then
         elif kind in (b"\x52", b"\x53"):
             place = at + (9 if kind == b"\x52" else 6 + wide)

@@ -16,6 +16,7 @@ from saywhere import cli
 from saywhere.evaluation import meteor
 from saywhere.evaluation.captions import metrics as captioning
 from saywhere.evaluation.captions.metrics import CaptionScores
+from saywhere.evaluation.region_captions.run import word_facts
 from saywhere.networks import checkpoint
 
 BOXES = ([0, 0, 40, 60], [50, 5, 90, 60])
@@ -67,6 +68,27 @@ def test_each_true_box_is_described(files, tmp_path):
         r.captions for r in saywhere.load(model).describe([str(tmp_path / f"{n}.png") for n in (0, 1)], [BOXES] * 2)
     ]
     assert row["bleu_1"] == sum(len(text.split()) for texts in said for text in texts) / 4
+    assert (row["words"], row["distinct_true"], row["sex_boxes"], row["sex_right"]) == (row["bleu_1"], 1, 0, None)
+    assert f"{row['words']:.2f} words a phrase, {row['distinct']} different ones (1 true)" in result.output
+    assert "colour: 0 boxes, said of 0.0000, of these right 0.0000" in result.output
+
+
+def test_words_for_sex_and_colour_are_right_or_wrong_where_the_truth_names_them():
+    cases = [
+        ("a man's hand beside a woman", ["a woman with a red bag", "a man in grey"]),
+        ("a lady in a gray and blue coat", ["a boy in a grey coat"]),
+        ("a person in an orange vest", ["two girls in orange vests"]),
+        ("a black dog", ["a dog with a white man"]),
+        ("an orange on a green plate", ["a glass of orange juice", "an orange"]),
+    ]
+    facts = word_facts(
+        {str(i): said for i, (said, _) in enumerate(cases)}, {str(i): true for i, (_, true) in enumerate(cases)}
+    )
+    assert (facts.sex_boxes, facts.sex_said, facts.sex_right) == (4, 0.5, 0.5)
+    assert (facts.colour_boxes, facts.colour_said, facts.colour_right) == (4, 0.75, 0.5)
+    assert (facts.words, facts.distinct, facts.distinct_true) == (5.8, 5, 5)
+    nothing = word_facts({"0": "a dog", "1": "A dog."}, {"0": ["a dog"], "1": ["a cat"]})
+    assert (nothing.distinct, nothing.sex_right, nothing.colour_said) == (1, None, None)
 
 
 def test_options_of_the_model_can_be_changed(files, tmp_path):

@@ -31,6 +31,15 @@ def folders(tmp_path_factory) -> tuple[Path, Path]:
     return checkpoint.save(densecap, root / "densecap"), checkpoint.save(captioner_on(densecap), root / "captioner")
 
 
+@pytest.fixture(scope="module")
+def both(folders, tmp_path_factory) -> Path:
+    """One model of the two; its graph takes seconds."""
+    out = tmp_path_factory.mktemp("exported") / "both"
+    result = export(*folders, "--out", out)
+    assert result.exit_code == 0 and f"written: {out}" in result.stdout, result.output
+    return out
+
+
 def captioner_on(densecap: DenseCap) -> Captioner:
     """A captioner of whole images, whose trunk has the same backbone and no pyramid."""
     captioner = tiny_captioner(decoder="gru")
@@ -38,40 +47,36 @@ def captioner_on(densecap: DenseCap) -> Captioner:
     return captioner
 
 
-def test_one_model_answers_as_its_parts_do(folders, tmp_path):
+def test_one_model_answers_as_its_parts_do(folders, both, tmp_path):
     densecap, captioner = folders
-    result = export(densecap, captioner, "--out", tmp_path / "both")
-    assert result.exit_code == 0 and f"written: {tmp_path / 'both'}" in result.stdout, result.output
     noise(96, 64).save(tmp_path / "a.png")
-    both = saywhere.load(tmp_path / "both")
-    assert both.parts == ("densecap", "captioner")
-    assert both.caption(tmp_path / "a.png").sentence == saywhere.load(captioner).caption(tmp_path / "a.png").sentence
-    found, expected = (saywhere.load(f).describe(tmp_path / "a.png") for f in (tmp_path / "both", densecap))
+    model = saywhere.load(both)
+    assert model.parts == ("densecap", "captioner")
+    assert model.caption(tmp_path / "a.png").sentence == saywhere.load(captioner).caption(tmp_path / "a.png").sentence
+    found, expected = (saywhere.load(f).describe(tmp_path / "a.png") for f in (both, densecap))
     assert found.captions == expected.captions  # weights are rounded to half precision
     np.testing.assert_allclose(found.boxes, expected.boxes, atol=0.1)
     np.testing.assert_allclose(found.scores, expected.scores, atol=1e-3)
-    sizes = [(folder / "model.safetensors").stat().st_size for folder in (tmp_path / "both", densecap, captioner)]
+    sizes = [(folder / "model.safetensors").stat().st_size for folder in (both, densecap, captioner)]
     assert sizes[0] < sum(sizes[1:])
 
 
-def test_a_part_trained_anew_replaces_that_of_a_model(folders, tmp_path):
-    densecap, captioner = folders
-    export(densecap, captioner, "--out", tmp_path / "both")
-    anew = captioner_on(checkpoint.load_network(tmp_path / "both", "densecap"))
+def test_a_part_trained_anew_replaces_that_of_a_model(both, tmp_path):
+    anew = captioner_on(checkpoint.load_network(both, "densecap"))
     with torch.no_grad():
         anew.decoder.output.bias.add_(torch.linspace(0, 9, len(anew.decoder.output.bias)))
     checkpoint.save(anew, tmp_path / "anew")
-    refused = export(tmp_path / "both", tmp_path / "anew", "--out", tmp_path / "new")
+    refused = export(both, tmp_path / "anew", "--out", tmp_path / "new")
     assert refused.exit_code == 2 and "both have the part captioner" in refused.stderr
-    result = export(tmp_path / "both", tmp_path / "anew", "--replace", "--out", tmp_path / "new")
+    result = export(both, tmp_path / "anew", "--replace", "--out", tmp_path / "new")
     assert result.exit_code == 0, result.output
     noise(96, 64).save(tmp_path / "a.png")
-    new, both = saywhere.load(tmp_path / "new"), saywhere.load(tmp_path / "both")
+    new, before = saywhere.load(tmp_path / "new"), saywhere.load(both)
     sentence = new.caption(tmp_path / "a.png").sentence
     assert sentence == saywhere.load(tmp_path / "anew").caption(tmp_path / "a.png").sentence
-    assert sentence != both.caption(tmp_path / "a.png").sentence
-    assert new.parts == both.parts
-    assert new.describe(tmp_path / "a.png").captions == both.describe(tmp_path / "a.png").captions
+    assert sentence != before.caption(tmp_path / "a.png").sentence
+    assert new.parts == before.parts
+    assert new.describe(tmp_path / "a.png").captions == before.describe(tmp_path / "a.png").captions
     again = export(
         tmp_path / "new",
         "--set",

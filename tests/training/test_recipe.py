@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from tiny_training import CONFIG, plain, tiny_recipe, write_data, write_recipe
+from photographs import noise
+from tiny_training import BOXES, CONFIG, plain, tiny_recipe, write_data, write_recipe
 
 from saywhere.configs.parts import DecodingConfig
 from saywhere.data import FORMATS, PhraseOptions
@@ -14,7 +17,8 @@ from saywhere.options import from_dict
 from saywhere.training import recipe as recipes
 from saywhere.training.recipe import OptimizerConfig, Recipe
 from saywhere.training.run import model_config, read_training
-from saywhere.training.systems.registry import find_system
+from saywhere.training.systems.densecap import PhraseTargets, usable
+from saywhere.training.systems.registry import build_vocabulary, find_system
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 COMPARISON = "table1"  # of several models; see tests/evaluation/table1
@@ -73,9 +77,33 @@ def test_further_data_sets_are_trained_on_after_the_first(tmp_path: Path) -> Non
     assert recipes.load(write_recipe(tmp_path / "again.yaml", first), also).to_dict() == recipe.to_dict()
 
 
+def test_names_of_classes_teach_no_words_where_there_are_phrases(tmp_path: Path) -> None:
+    first = write_data(tmp_path / "first", train=2, validation=1)
+    noise(96, 64, 9).save(tmp_path / "other.jpg")
+    names = [{"box": box, "phrase": f"a thing {n}"} for n, box in enumerate([BOXES[0], [0.0, 30.0, 20.0, 60.0]])]
+    (tmp_path / "names").mkdir()
+    lines = [{"image": str(path), "regions": names} for path in (first / "001.jpg", tmp_path / "other.jpg")]
+    (tmp_path / "names" / "train.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    also = [f"data.also.names.root={tmp_path / 'names'}", "data.also.names.names=true", "data.also.names.words=0.25"]
+    recipe = recipes.load(write_recipe(tmp_path / "recipe.yaml", first), also)
+    system = find_system("densecap")
+    plain_sample, joined, rest = read_training(recipe.data, system, CONFIG)[0]
+    assert (plain_sample.phrase_weights, joined.image, rest.image.name) == (None, first / "001.jpg", "other.jpg")
+    assert joined.phrases[3:] == (("a thing 1",),) and joined.boxes[3].tolist() == [0, 30, 20, 60]
+    assert joined.phrase_weights is not None and joined.phrase_weights.tolist() == [1, 1, 1, 0]
+    assert rest.phrase_weights is not None and rest.phrase_weights.tolist() == [0.25, 0.25]
+    kept = usable([replace(joined, phrase_weights=np.array([1, 0.5, 0.25, 0]))], longest=2)[0]
+    assert kept.phrase_weights is not None
+    assert [len(kept.boxes), *kept.phrase_weights.tolist()] == [2, 0.5, 0.25]
+    vocabulary = build_vocabulary(system, [kept], 1)
+    target = PhraseTargets(vocabulary)(kept, (96, 64), False, np.random.default_rng(0))
+    assert target.phrase_weights is not None and target.phrase_weights.tolist() == [0.5, 0.25]
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ("data.also.more={root: x, words: -1}", "words must be not negative, not -1"),
         ("training.epoch=2", "did you mean training.epochs"),
         ("training.rest.weight_deca=2", "did you mean training.rest.weight_decay"),
         ("trainin.epochs=2", "did you mean training?"),

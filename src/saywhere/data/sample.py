@@ -24,6 +24,7 @@ class Sample:
             numpy converts is accepted.
         phrases: for each box its reference phrases, one or more.
         sentences: captions of the whole image, any number.
+        phrase_weights: ``(N,)`` how much the phrases of each box count where a network learns words; None for 1 each.
 
     Raises:
         ValueError: lengths differ, or a box has no phrase.
@@ -35,9 +36,14 @@ class Sample:
     boxes: np.ndarray
     phrases: tuple[tuple[str, ...], ...]
     sentences: tuple[str, ...] = ()
+    phrase_weights: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "boxes", np.asarray(self.boxes, np.float32))
+        if self.phrase_weights is not None and len(self.phrase_weights) != len(self.phrases):
+            raise ValueError(
+                f"{self.image}: {len(self.phrase_weights)} weights for {len(self.phrases)} sets of phrases"
+            )
         if self.boxes.shape != (len(self.phrases), 4):
             raise ValueError(f"{self.image}: boxes {self.boxes.shape} for {len(self.phrases)} sets of phrases")
         if not all(self.phrases):

@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 import saywhere
 from saywhere.errors import UserError
-from saywhere.images import ImageError
+from saywhere.images import ImageError, read_image
 from saywhere.models.encoding import Encoding
 from saywhere.models.model import Model
 from saywhere.serve.bodies import Bodies, image_in

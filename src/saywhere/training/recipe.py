@@ -21,6 +21,9 @@ class SourceConfig:
 
     Attributes:
         root, format, train, phrases, train_limit: as of :class:`DataConfig`.
+        words: how much its phrases count where the dense captioner learns words; 0 teaches boxes alone.
+        names: its phrases are mere names of classes. In an image that another data set describes its boxes teach no
+            words, and those that lie on a box with a phrase are left out (:func:`saywhere.training.run.join_names`).
     """
 
     root: str
@@ -28,6 +31,11 @@ class SourceConfig:
     train: str = "train"
     phrases: dict[str, Any] = field(default_factory=dict)
     train_limit: int | None = None
+    words: float = 1.0
+    names: bool = False
+
+    def __post_init__(self) -> None:
+        _check(self.words >= 0, "words", self.words, "not negative")
 
 
 @dataclass(frozen=True)

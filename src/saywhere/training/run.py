@@ -6,12 +6,14 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
+from saywhere import boxes as geometry
 from saywhere import data
 from saywhere.configs.base import Config
 from saywhere.data import PhraseOptions, Sample, Samples
@@ -43,6 +45,9 @@ FREE_TO_CHANGE = (
     *(f"training.{key}" for key in ("epochs", "patience", "workers", "cache", "samples", "half")),
 )
 """Keys of a recipe that may differ when a run is resumed; ``epochs`` moves the end of the cosine."""
+
+SAME_BOX = 0.85
+"""Boxes of two data sets that overlap by this IoU or more are one."""
 
 RUN_FILES = ("last.ckpt", "recipe.yaml", "metrics.csv", "curves.png", "tensorboard", "samples", "model")
 
@@ -227,8 +232,43 @@ def read_training(config: DataConfig, system: System, model: Config) -> tuple[li
     Raises:
         UserError: as :func:`read_split`.
     """
-    parts = [read_split(part, system, model, part.train, part.train_limit) for part in (config, *config.also.values())]
-    return [sample for samples, _ in parts for sample in samples], " and ".join(name for _, name in parts)
+    samples, name = read_split(config, system, model, config.train, config.train_limit)
+    names = [name]
+    for part in sorted(config.also.values(), key=lambda part: part.names):  # mere names join what others describe
+        more, name = read_split(part, system, model, part.train, part.train_limit)
+        if part.words != 1:
+            more = [replace(s, phrase_weights=np.full(len(s.boxes), part.words, np.float32)) for s in more]
+        samples, names = join_names(samples, more) if part.names else [*samples, *more], [*names, name]
+    return samples, " and ".join(names)
+
+
+def join_names(samples: Sequence[Sample], named: Sequence[Sample]) -> list[Sample]:
+    """Return samples with the boxes of others that have mere names of classes.
+
+    In an image that has phrases the named boxes get the weight 0 for words: a name is less than a phrase, and there are
+    more of them. Named boxes that overlap one with a phrase by :data:`SAME_BOX` or more are left out.
+
+    Args:
+        samples: with phrases.
+        named: with names; those of images that are not among ``samples`` are returned after these, as they are.
+    """
+    described = {sample.image.resolve(): number for number, sample in enumerate(samples)}
+    joined, rest = list(samples), list[Sample]()
+    for more in named:
+        if (number := described.get(more.image.resolve())) is None:
+            rest.append(more)
+            continue
+        sample = joined[number]
+        overlap = geometry.iou(more.boxes, samples[number].boxes).max(axis=1, initial=0)
+        rows = np.flatnonzero(overlap < SAME_BOX).tolist()
+        weights = np.ones(len(sample.boxes), np.float32) if sample.phrase_weights is None else sample.phrase_weights
+        joined[number] = replace(
+            sample,
+            boxes=np.concatenate((sample.boxes, more.boxes[rows])),
+            phrases=(*sample.phrases, *(more.phrases[row] for row in rows)),
+            phrase_weights=np.concatenate((weights, np.zeros(len(rows), np.float32))),
+        )
+    return joined + rest
 
 
 def read_split(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from saywhere.networks.densecap.network import DenseCap, DenseCapOutput, Target
 from saywhere.networks.vision.roi_pooling import pool_pyramid
 from saywhere.networks.vision.trunk import build_trunk
 from saywhere.ops.losses import balanced_score_loss, box_loss, score_loss
-from saywhere.text import END, PAD
+from saywhere.text import END, PAD, tokenize
 
 WIDTH, HEIGHT = 96, 64
 
@@ -91,6 +92,32 @@ def test_training_output_holds_together():
     assert int((output.token_ids == END).sum()) == positives and PAD not in output.token_ids
     texts = " ".join(VOCABULARY.tokens[token] for token in output.token_ids.tolist()).split(" <end>")
     assert {phrase.strip() for phrase in texts[:-1]} <= set(PHRASES[:3])
+
+
+def test_phrases_without_weight_teach_boxes_alone_and_others_count_by_theirs():
+    model = tiny_model(batch=64, fg_iou=0.99).train()  # the truths alone are positive, in their order
+    model.decoder.eval()
+    target = tiny_target()
+    weighed = replace(target, phrase_weights=torch.tensor([0.5, 0.0, 2.0]))
+    torch.manual_seed(0)
+    output = step(model, [weighed])
+    assert len(output.offsets) == 3 and int((output.token_ids == END).sum()) == 2
+    texts = " ".join(VOCABULARY.tokens[token] for token in output.token_ids.tolist()).split(" <end>")
+    phrases = [text.strip() for text in texts[:-1]]
+    assert sorted(phrases) == sorted([PHRASES[0], PHRASES[2]])
+    lengths = [len(tokenize(phrase)) + 1 for phrase in phrases]
+    each = [0.5 if phrase == PHRASES[0] else 2.0 for phrase in phrases]
+    weights = torch.tensor([w for w, length in zip(each, lengths, strict=True) for _ in range(length)])
+    assert output.word_weights is not None and torch.equal(output.word_weights, weights)
+    losses = -output.word_logits.log_softmax(1).gather(1, output.token_ids[:, None])[:, 0]
+    caption = DenseCapCriterion(model.config)(output)["caption"]
+    assert_close(caption, model.config.caption_weight * (losses * weights).sum() / 2.5)
+    silent = step(model, [replace(target, phrase_weights=torch.zeros(3))])
+    losses = DenseCapCriterion(model.config)(silent)
+    assert losses["caption"] == 0 and losses["box"] >= 0 and len(silent.offsets) == 3
+    both = step(model, [target, weighed])
+    assert both.word_weights is not None and sorted(set(both.word_weights.tolist())) == [0.5, 1.0, 2.0]
+    assert step(model, [target]).word_weights is None
 
 
 def test_the_truths_offsets_are_zero_where_the_truth_itself_is_sampled():
@@ -319,7 +346,7 @@ def test_dropout_changes_training_only(option: str, changed: set[str]):
         differ = {
             f.name
             for f in dataclasses.fields(DenseCapOutput)
-            if not torch.equal(getattr(first, f.name), getattr(second, f.name))
+            if f.name != "word_weights" and not torch.equal(getattr(first, f.name), getattr(second, f.name))
         }
         assert differ == (changed if training else set())
 

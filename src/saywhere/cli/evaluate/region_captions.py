@@ -29,6 +29,9 @@ def region_captions(
 ) -> None:
     """Captions of boxes that are given: BLEU, METEOR, ROUGE-L and CIDEr-D, against a data set.
 
+    Also words a phrase, how many phrases differ, and how often words for somebody's sex and for colours are right
+    where the true phrases name them.
+
     Needs a model with a dense captioner, or with a captioner without attention. Exit code 0 if all went well, 1 if
     images were skipped or the data set is not whole, 2 if the command is wrong.
     """
@@ -40,3 +43,10 @@ def region_captions(
         scores = run(loaded, now, merge)
         figures = ", ".join(f"{name} {value:.4f}" for name, value in scores.metrics.items())
         typer.echo(f"{len(scores.cider)} boxes: {figures}")
+        words = scores.words
+        typer.echo(f"{words.words:.2f} words a phrase, {words.distinct} different ones ({words.distinct_true} true)")
+        for what, boxes, said, right in (
+            ("sex", words.sex_boxes, words.sex_said, words.sex_right),
+            ("colour", words.colour_boxes, words.colour_said, words.colour_right),
+        ):
+            typer.echo(f"{what}: {boxes} boxes, said of {said or 0:.4f}, of these right {right or 0:.4f}")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.networks.densecap.network import DenseCapOutput
 from saywhere.ops.losses import balanced_score_loss, box_loss, offset_decay, score_loss
+from saywhere.text import END
 
 
 class DenseCapCriterion(nn.Module):
@@ -33,16 +35,26 @@ class DenseCapCriterion(nn.Module):
             "rpn_box": config.rpn_box_weight * self._box(output.rpn_offsets, output.rpn_offset_targets),
             "score": config.score_weight * score_loss(output.logits, output.positive),
             "box": config.box_weight * self._box(output.offsets, output.offset_targets),
-            "caption": config.caption_weight * caption_loss(output.word_logits, output.token_ids, len(output.offsets)),
+            "caption": config.caption_weight * self._caption(output),
         }
         if config.box_decay:
             losses["decay"] = offset_decay(output.rpn_all_offsets, config.box_decay)
         return losses
 
+    def _caption(self, output: DenseCapOutput) -> Tensor:
+        return caption_loss(output.word_logits, output.token_ids, len(output.offsets), output.word_weights)
+
     def _box(self, offsets: Tensor, targets: Tensor) -> Tensor:
         return box_loss(offsets, targets, self.config.box_beta, self.config.box_limit)
 
 
-def caption_loss(logits: Tensor, token_ids: Tensor, phrases: int) -> Tensor:
-    """Return the cross entropy of ``token_ids (K,)`` of all phrases under ``logits (K, V)``, over their number."""
-    return functional.cross_entropy(logits, token_ids, reduction="sum") / max(phrases, 1)
+def caption_loss(logits: Tensor, token_ids: Tensor, phrases: int, weights: Tensor | None = None) -> Tensor:
+    """Return the cross entropy of ``token_ids (K,)`` of all phrases under ``logits (K, V)``, over their number.
+
+    With ``weights (K,)``, the same for all words of a phrase and its END, it is the weighted mean over the phrases.
+    """
+    if weights is None:
+        return functional.cross_entropy(logits, token_ids, reduction="sum") / max(phrases, 1)
+    total = weights[token_ids == END].sum()
+    each = functional.cross_entropy(logits, token_ids, reduction="none")
+    return (each * weights).sum() / total.clamp(min=torch.finfo(weights.dtype).tiny)

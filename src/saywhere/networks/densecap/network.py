@@ -27,16 +27,19 @@ class Target:
         width, height: of the network's input.
         boxes: ``(M, 4)`` ``x1 y1 x2 y2`` in its pixels; M may be 0.
         token_ids: ``(M, T)`` of one phrase a box, without START and END, padded.
+        phrase_weights: ``(M,)`` how much each phrase counts; None for 1 each.
     """
 
     width: int
     height: int
     boxes: Tensor
     token_ids: Tensor
+    phrase_weights: Tensor | None = None
 
     def to(self, device: torch.device) -> Target:
         """Return the same truth on ``device``."""
-        return replace(self, boxes=self.boxes.to(device), token_ids=self.token_ids.to(device))
+        weights = None if self.phrase_weights is None else self.phrase_weights.to(device)
+        return replace(self, boxes=self.boxes.to(device), token_ids=self.token_ids.to(device), phrase_weights=weights)
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +52,9 @@ class DenseCapOutput:
         rpn_all_offsets: ``(A, 4)`` of every anchor.
         logits, positive: ``(B,)`` second score of the sampled regions, and whether each is positive.
         offsets, offset_targets: ``(Q, 4)`` second offset of the positive ones.
-        word_logits, token_ids: ``(K, V)`` and ``(K,)``: the words of the positive ones, all words and ENDs in a row.
+        word_logits, token_ids: ``(K, V)`` and ``(K,)``: the words of the positive ones, all words and ENDs in a row;
+            positive ones whose phrase has no weight are left out.
+        word_weights: ``(K,)`` weight of the phrase that a word is of; None for 1 each.
     """
 
     rpn_logits: Tensor
@@ -63,6 +68,7 @@ class DenseCapOutput:
     offset_targets: Tensor
     word_logits: Tensor
     token_ids: Tensor
+    word_weights: Tensor | None = None
 
 
 class DenseCap(nn.Module):
@@ -142,8 +148,11 @@ class DenseCap(nn.Module):
         positive = _is_positive(choices)
         references = torch.cat([boxes[: len(choice.positive)] for boxes, choice in regions])
         token_ids = _with_end([t.token_ids[choice.truth] for t, choice in zip(targets, choices, strict=True)])
+        embeddings, weights = head_output.embeddings[positive], _phrase_weights(targets, choices)
+        if weights is not None:
+            token_ids, embeddings, weights = token_ids[weights > 0], embeddings[weights > 0], weights[weights > 0]
         real, previous = token_ids != PAD, token_ids[:, :-1]
-        word_logits = self.decoder(head_output.embeddings[positive], previous.masked_fill(previous == END, PAD), real)
+        word_logits = self.decoder(embeddings, previous.masked_fill(previous == END, PAD), real)
         rows = list(zip(rpns, sampled, targets, strict=True))
         return DenseCapOutput(
             rpn_logits=torch.cat([coder.pick(rpn.logits, choice.rows) for rpn, choice, _ in rows]),
@@ -161,6 +170,7 @@ class DenseCap(nn.Module):
             ),
             word_logits=word_logits,
             token_ids=token_ids[real],
+            word_weights=None if weights is None else weights[:, None].expand_as(real)[real],
         )
 
     def sample_anchors(self, rpn: RpnOutput, target: Target, generator: torch.Generator | None = None) -> SampledBoxes:
@@ -232,6 +242,14 @@ def _is_positive(sampled: Sequence[SampledBoxes]) -> Tensor:
     """Mask over all sampled rows of all images, in their order."""
     parts = [torch.arange(len(s.rows), device=s.rows.device) < len(s.positive) for s in sampled]
     return torch.cat(parts)
+
+
+def _phrase_weights(targets: Sequence[Target], sampled: Sequence[SampledBoxes]) -> Tensor | None:
+    """Weights of the phrases of all positive rows of all images, in their order; None if all are 1."""
+    if all(target.phrase_weights is None for target in targets):
+        return None
+    weights = [t.boxes.new_ones(len(t.boxes)) if t.phrase_weights is None else t.phrase_weights for t in targets]
+    return torch.cat([each[choice.truth] for each, choice in zip(weights, sampled, strict=True)])
 
 
 def _with_end(token_ids: Sequence[Tensor]) -> Tensor:

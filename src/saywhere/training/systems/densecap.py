@@ -45,7 +45,8 @@ class PhraseTargets:
         for references in sample.phrases:
             phrase = references[int(random.integers(len(references)))]
             token_ids.append(self.vocabulary.encode(mirror_phrase(phrase) if flipped else phrase))
-        return Target(width, height, torch.from_numpy(boxes), torch.from_numpy(pad(token_ids)))
+        weights = None if sample.phrase_weights is None else torch.from_numpy(sample.phrase_weights)
+        return Target(width, height, torch.from_numpy(boxes), torch.from_numpy(pad(token_ids)), weights)
 
 
 class DenseCapSystem:
@@ -101,7 +102,15 @@ def usable(samples: Sequence[Sample], longest: int | None = None) -> list[Sample
         phrases = [tuple(phrase for phrase in each if _fits(phrase, longest)) for each in sample.phrases]
         rows = [i for i, references in enumerate(phrases) if references]
         if rows:
-            kept.append(replace(sample, boxes=sample.boxes[rows], phrases=tuple(phrases[i] for i in rows)))
+            weights = None if sample.phrase_weights is None else sample.phrase_weights[rows]
+            kept.append(
+                replace(
+                    sample,
+                    boxes=sample.boxes[rows],
+                    phrases=tuple(phrases[i] for i in rows),
+                    phrase_weights=weights,
+                )
+            )
     return kept
 
 

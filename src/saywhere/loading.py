@@ -223,6 +223,16 @@ class DeferredModel:
         return self._stored.with_options(self._options).trunk.long_side
 
 
+def load_model(
+    name: str | None = None,
+    runtime: Runtime | None = None,
+    changes: Sequence[str] | None = None,
+    part: str | None = None,
+) -> Model:
+    """Load a model with changed options; arguments and errors are those of :class:`DeferredModel`."""
+    return DeferredModel(name, runtime, changes, part)()
+
+
 def _read_ahead(model: Any, parts: Sequence[str]) -> None:
     """Read what is read otherwise when it is first used; if that fails, it is tried again then, and the user told."""
     from saywhere.models.chunker import Chunker

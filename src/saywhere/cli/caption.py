@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from saywhere.cli.loading import DeferredModel, Runtime
 from saywhere.cli.options import (
     Batch,
     BeamSize,
@@ -25,6 +24,7 @@ from saywhere.cli.options import (
 )
 from saywhere.cli.printing import report_skipped
 from saywhere.files import printable
+from saywhere.loading import DeferredModel, Runtime
 
 if TYPE_CHECKING:
     from saywhere import Caption
@@ -117,8 +117,7 @@ def _draw_attention(source: Source, out: Path, deferred: DeferredModel, beam_siz
     from saywhere.drawing import draw_attention
     from saywhere.drawing.attention import PANEL
     from saywhere.errors import UserError
-    from saywhere.images import open_image
-    from saywhere.inference.outputs import save_image
+    from saywhere.images import open_image, save_image
 
     image = open_image(source.path, max(deferred.long_side, PANEL))
     seen = deferred().caption(image, beam_size=beam_size)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from saywhere.cli.loading import DeferredModel, Runtime
 from saywhere.cli.options import (
     PATHS,
     Batch,
@@ -27,6 +26,7 @@ from saywhere.cli.options import (
 )
 from saywhere.cli.printing import print_table, skip_notes
 from saywhere.files import printable
+from saywhere.loading import DeferredModel, Runtime
 
 if TYPE_CHECKING:
     from saywhere.inference import ImageResult

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 import saywhere
-from saywhere.cli.loading import Runtime, load_model
 from saywhere.cli.options import (
     Batch,
     Collection,
@@ -36,6 +35,7 @@ from saywhere.cli.options import (
 from saywhere.cli.printing import report_skipped
 from saywhere.errors import UserError, explain_oom
 from saywhere.files import printable
+from saywhere.loading import Runtime, load_model
 from saywhere.video.times import parse_duration
 
 if TYPE_CHECKING:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from saywhere.cli.loading import DeferredModel, Runtime
 from saywhere.cli.options import (
     Batch,
     Beta,
@@ -22,6 +21,7 @@ from saywhere.cli.options import (
     Threads,
 )
 from saywhere.cli.printing import skip_notes
+from saywhere.loading import DeferredModel, Runtime
 
 if TYPE_CHECKING:
     from saywhere.data import Sample

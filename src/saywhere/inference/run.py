@@ -16,16 +16,15 @@ from saywhere.errors import UserError, explain_oom
 from saywhere.files import TOO_LONG, beside, fits
 from saywhere.images import LoadedImage
 from saywhere.inference.batches import Ask, ImageResult, run_images
-from saywhere.inference.claims import Claim
-from saywhere.inference.outputs import Outputs
-from saywhere.inference.results import ResultsFile, compare_settings, ensure_same_settings, read_names
-from saywhere.inference.shards import Shard, Sharding, Shards, work_on
+from saywhere.inference.results import Outputs, ResultsFile, compare_settings, ensure_same_settings, read_names
 from saywhere.inference.sources import Source, find_images, out_path, read_boxes
 from saywhere.loading import DeferredModel
 from saywhere.progress import Tell, progress, silent
 from saywhere.regions import Regions
 
 if TYPE_CHECKING:
+    from saywhere.inference.claims import Claim
+    from saywhere.inference.shards import Shard, Sharding
     from saywhere.models.model import Model
 
 T = TypeVar("T")
@@ -257,6 +256,8 @@ class _Description:
 
     def share(self, sources: Sequence[Source], sharding: Sharding, json: Path, out: Path | None) -> Summary:
         """Describe shards beside other processes, and merge them into ``json`` if this is the last one."""
+        from saywhere.inference.shards import Shards, work_on
+
         compare_settings(json, self.facts)
         shards = Shards(beside(json, "{}.shards"), sharding.shards, sources, self.facts)
         earlier, summary = read_names(json), Summary(len(sources), regions=0)

@@ -6,7 +6,7 @@ import contextlib
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,13 +18,12 @@ from saywhere.inference.sources import Source
 from saywhere.loading import DeferredModel
 from saywhere.progress import Tell, progress, silent
 from saywhere.video import SUFFIXES
-from saywhere.video.results import Places, TracksFile
-from saywhere.video.times import EVERY, check_duration, clock, parse_duration, to_seconds, to_ticks
 
 if TYPE_CHECKING:  # what reads videos is an extra
     from saywhere.models.model import Model
-    from saywhere.video.following import Follower, Recording
+    from saywhere.video.following import Recording
     from saywhere.video.reading import VideoReader
+    from saywhere.video.results import Places
 
 THRESHOLD = 0.2
 """Least score of the regions that are followed, unless the user says otherwise."""
@@ -95,13 +94,20 @@ class Videos:
     bar: bool = True
     each: Callable[[Mapping[str, Any]], object] | None = None
     tell: Tell = silent
-    _found: list[tuple[Source, Places | None]] = field(default_factory=list[tuple[Source, Places | None]])
 
     def __post_init__(self) -> None:
-        seconds = EVERY if self.every is None else self.every
-        parsed = parse_duration(seconds) if isinstance(seconds, str) else check_duration(seconds, f"every {seconds}")
-        self.ticks = to_ticks(parsed)
+        self._found: list[tuple[Source, Places | None]] = []
         self.threshold = THRESHOLD if self.threshold is None else self.threshold
+        if self.every is not None:
+            _ = self.ticks  # a wrong time is an error before anything is done
+
+    @property
+    def ticks(self) -> int:
+        """Ticks from one look to the next."""
+        from saywhere.video.times import EVERY, check_duration, parse_duration, to_ticks
+
+        every = EVERY if self.every is None else self.every
+        return to_ticks(parse_duration(every) if isinstance(every, str) else check_duration(every, f"every {every}"))
 
     def take(self, paths: Sequence[str]) -> list[Source]:
         """Find what ``paths`` mean; keeps the videos and returns the images.
@@ -150,6 +156,8 @@ class Videos:
                 places.check(source.path)
 
     def _place(self, relative: Path, lines: Path | None) -> Places | None:
+        from saywhere.video.results import Places
+
         if self.out is None:
             return None if lines is None else Places(lines)
         places = Places.below(self.out, relative)
@@ -207,38 +215,32 @@ class Videos:
         self, reader: VideoReader, places: Places | None, summary: Summary, stopped: threading.Event | None = None
     ) -> None:
         """Follow one video, with its tracks in files or, if it has no places, passed on as they end."""
-        from saywhere.video.following import Follower, Recording
-        from saywhere.video.reading import VideoError
+        from saywhere.video.following import Recording
+        from saywhere.video.results import TracksFile
         from saywhere.video.watching import Watcher
 
-        stop = (stopped or threading.Event()).is_set
-        if places is None:
-            watch = Watcher(self.model(), self.top, self.threshold)
-            follower = Follower(reader, watch, self.ticks, self._pass_on, stop=stop)
-            self._run(follower, follower, reader, resumes=False)
-            if not follower.looks:
-                raise VideoError(f"{reader.name}: not one frame could be read")
-            follower.finish()
-            self._tell(follower, reader, [])
-            summary.done += 1
-            return
-        with TracksFile(places, reader.name, self._settings(reader)) as file:
-            if file.done:
+        with contextlib.ExitStack() as stack:
+            file = places and stack.enter_context(TracksFile(places, reader.name, self._settings(reader)))
+            if places and file and file.done:
                 self.tell(f"{printable(reader.name)}: already in {places.tracks}")
                 summary.already += 1
                 return
-            watch = Watcher(self.model(), self.top, self.threshold)
-            recording = Recording(reader, watch, self.ticks, file, stop)
+            watch, stop = Watcher(self.model(), self.top, self.threshold), (stopped or threading.Event()).is_set
+            recording = Recording(reader, watch, self.ticks, file or self._pass_on, stop)
             try:
-                self._run(recording, recording.follower, reader, resumes=stopped is None)
+                self._run(recording, reader, resumes=places is not None and stopped is None)
                 recording.finish()
             except BaseException:
                 recording.abandon()
                 raise
-            written = [path for path in (places.drawing, places.captions, places.tracks) if path]
-            self._tell(recording.follower, reader, written)
-            summary.done += 1
-            summary.written += written
+        done = recording.follower
+        counts = {"track": done.tracks, "scene": done.scenes, "look": done.looks}
+        tracks, scenes, looks = (f"{count} {name}{'' if count == 1 else 's'}" for name, count in counts.items())
+        self.tell(f"{printable(reader.name)}: {tracks} in {scenes}, {looks}")
+        if written := [path for path in (places.drawing, places.captions, places.tracks) if path] if places else []:
+            self.tell(f"written: {', '.join(map(str, written))}")
+        summary.done += 1
+        summary.written += written
 
     def _settings(self, reader: VideoReader) -> dict[str, Any]:
         status = Path(reader.path).stat()
@@ -250,25 +252,21 @@ class Videos:
             for row in rows:
                 self.each(row)
 
-    def _run(self, run: Follower | Recording, follower: Follower, reader: VideoReader, resumes: bool) -> None:
+    def _run(self, recording: Recording, reader: VideoReader, resumes: bool) -> None:
         """Go through a video beside a progress bar."""
+        from saywhere.video.times import clock, to_seconds, to_ticks
+
+        follower = recording.follower
         total = 1 if reader.duration is None else max(1, -(-to_ticks(reader.duration) // self.ticks))
         title = f"describing {printable(Path(reader.name).name)}"
         with progress(title, total, follower.looks, self.bar) as advance:
             try:
-                for _ in run.run():
+                for _ in recording.run():
                     advance()
             except KeyboardInterrupt:
                 far = f"{clock(to_seconds(follower.ticks))} of {clock(reader.duration or 0)}"
                 again = "; the same command goes on from here" if resumes else ""
                 raise KeyboardInterrupt(f"interrupted after {far} of {printable(reader.name)}{again}") from None
-
-    def _tell(self, follower: Follower, reader: VideoReader, written: Sequence[Path]) -> None:
-        counts = {"track": follower.tracks, "scene": follower.scenes, "look": follower.looks}
-        tracks, scenes, looks = (f"{count} {name}{'' if count == 1 else 's'}" for name, count in counts.items())
-        self.tell(f"{printable(reader.name)}: {tracks} in {scenes}, {looks}")
-        if written:
-            self.tell(f"written: {', '.join(map(str, written))}")
 
 
 def _is_video(source: Source) -> bool:

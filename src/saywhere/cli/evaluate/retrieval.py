@@ -9,8 +9,8 @@ import typer
 from saywhere import DEFAULT_MODEL
 from saywhere.cli import options
 from saywhere.cli.evaluate.running import Data, session
-from saywhere.cli.loading import Runtime, load_model
 from saywhere.cli.options import Seed
+from saywhere.loading import Runtime, load_model
 
 
 def retrieval(

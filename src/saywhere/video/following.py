@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from saywhere.video.captions import write_captions
 from saywhere.video.reading import Damage, Frame, VideoError, VideoReader
-from saywhere.video.results import TracksFile
+from saywhere.video.results import TracksFile, write_captions
 from saywhere.video.times import TICKS
 from saywhere.video.tracking import Tracker
 from saywhere.video.watching import Watcher

@@ -22,7 +22,7 @@ from typing import Any
 
 import saywhere
 from saywhere.files import write_text
-from saywhere.inference import ResultsFile, describe_images, find_images
+from saywhere.inference import ResultsFile, find_images, run_images
 from saywhere.search.shards import begin_shards, embed_shard, merge_shards
 
 RECORD = Path(__file__).with_suffix(".json")
@@ -73,7 +73,8 @@ def measure(images: Sequence[Path], folder: Path, name: str) -> dict[str, Any]:
     with ResultsFile(folder / "lines.jsonl") as lines:
 
         def describe() -> None:
-            for one in describe_images(model, sources, top=TOP):
+            answers = run_images(lambda images, _: model.describe(images, top=TOP), sources, long_side=model.long_side)
+            for one in answers:
                 assert one.result is not None
                 lines.append(one.result.to_dict(), one.source.name)
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
 import numpy as np
 
 from saywhere.images import LoadedImage
+from saywhere.inference import ImageResult, Source, run_images
 from saywhere.regions import Regions
 
 
@@ -39,3 +43,14 @@ class StubModel:
         red = image.pixels.getpixel((0, 0))[0]
         captions = tuple(f"thing {number} in {red}" for number in range(len(boxes)))
         return Regions(w, h, boxes, np.linspace(0.9, 0.2, len(boxes)), captions)
+
+
+def describe_images(
+    model: StubModel, sources: Sequence[Source], boxes: Mapping[str, Any] | None = None, batch: int = 8, **options: Any
+) -> Iterator[ImageResult[Regions]]:
+    """Yield what ``model`` answers."""
+
+    def ask(images: list[LoadedImage], given: list[np.ndarray] | None) -> list[Regions]:
+        return model.describe(images, given, **options)
+
+    return run_images(ask, sources, boxes, batch=batch, long_side=model.long_side)

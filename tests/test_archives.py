@@ -15,8 +15,8 @@ from photographs import noise, png, quarters
 from saywhere.archives import list_archive, read_member
 from saywhere.errors import UserError
 from saywhere.images import ImageError, open_image
-from saywhere.inference import ResultsFile, describe_images, find_images, out_path, read_boxes
-from tests.stubs import StubModel
+from saywhere.inference import ResultsFile, find_images, out_path, read_boxes
+from tests.stubs import StubModel, describe_images
 
 
 def png_of(seed: int) -> bytes:

@@ -11,6 +11,7 @@ The blocks of one document share the folder and, if they are Python, their varia
 
 from __future__ import annotations
 
+import doctest
 import json
 import os
 import re
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from video_clips import moving, write_clip
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "saywhere"
@@ -231,6 +233,16 @@ def test_marked_blocks_run_as_written(document: Path, folder: Path) -> None:
     marked = [block for block in blocks(document) if block.run]
     assert {block.language for block in marked} <= SHELL - {""} | {"python"}
     execute(marked, folder)
+
+
+@pytest.mark.parametrize("name", ["describe", "follow"])
+def test_examples_of_docstrings_run(name: str, folder: Path) -> None:
+    import saywhere
+
+    write_clip(folder / "clip.mp4", moving(1))
+    (test,) = doctest.DocTestFinder(recurse=False).find(getattr(saywhere, name), name, globs={"saywhere": saywhere})
+    said: list[str] = []
+    assert test.examples and doctest.DocTestRunner().run(test, out=said.append).failed == 0, "".join(said)
 
 
 @pytest.mark.parametrize("notebook", sorted((ROOT / "docs").rglob("*.ipynb")), ids=name_of)

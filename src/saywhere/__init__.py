@@ -8,7 +8,9 @@ if TYPE_CHECKING:
     from saywhere.errors import UserError
     from saywhere.evaluation.session import evaluate
     from saywhere.images import ImageError
-    from saywhere.loading import list_models, load
+    from saywhere.inference.run import describe
+    from saywhere.loading import load
+    from saywhere.models.bundle import list_models
     from saywhere.models.captioning import Caption
     from saywhere.models.encoding import Encoding
     from saywhere.models.grounding import AlignedPhrase, Alignment, ImageVectors, TextVectors
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from saywhere.models.phrase_scores import PhraseScores
     from saywhere.regions import Region, Regions
     from saywhere.search import Hit, Index
+    from saywhere.video.run import follow
 
 __version__ = "0.1.0"
 DEFAULT_MODEL = "flickr-coco"
@@ -36,8 +39,10 @@ _HOMES = {
     "Regions": "saywhere.regions",
     "TextVectors": "saywhere.models.grounding",
     "UserError": "saywhere.errors",
+    "describe": "saywhere.inference.run",
     "evaluate": "saywhere.evaluation.session",
-    "list_models": "saywhere.loading",
+    "follow": "saywhere.video.run",
+    "list_models": "saywhere.models.bundle",
     "load": "saywhere.loading",
 }
 _PACKAGES = ("search",)
@@ -59,7 +64,9 @@ __all__ = [
     "TextVectors",
     "UserError",
     "__version__",
+    "describe",
     "evaluate",
+    "follow",
     "list_models",
     "load",
 ]

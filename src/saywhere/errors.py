@@ -1,5 +1,23 @@
-"""The error that a user can cause and mend."""
+"""Invalid input of a user, and what else a user can mend."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
 
 
 class UserError(ValueError):
     """One line that names the file, the value and the way out; the command line prints it and exits with 2."""
+
+
+@contextlib.contextmanager
+def explain_oom(batch: int) -> Iterator[None]:
+    """Turn too little memory on a device into a ``UserError`` that names the ways out."""
+    try:
+        yield
+    except Exception as error:  # torch and ONNX Runtime have errors of their own for it
+        full = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+        if not full and "allocate memory" not in str(error):
+            raise
+        way_out = "give a smaller one, or a smaller trunk.long_side or beam_size"
+        raise UserError(f"the device has too little memory for --batch {batch}; {way_out}") from error

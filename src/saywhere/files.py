@@ -14,6 +14,8 @@ P = ParamSpec("P")
 
 LONGEST_NAME = 255
 """Bytes of a file's name that file systems take."""
+TOO_LONG = "its name is too long for the file that would be written"
+"""What is said of an image or a video where :func:`fits` says no."""
 NOT_SYNCED = frozenset((errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP))
 """What file systems answer that have no fsync of a file or folder."""
 _PART = re.compile(r"\.[0-9a-f]{16}\.part")
@@ -53,6 +55,12 @@ def fits(write: Callable[P, object], *arguments: P.args, **options: P.kwargs) ->
             raise
         return False
     return True
+
+
+def printable(name: str) -> str:
+    """Return a file name as text that can be printed on one line, also if it is not UTF-8 or has control characters."""
+    text = name.encode("utf-8", "replace").decode("utf-8")
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def sync(file: Path | int) -> None:

@@ -20,6 +20,7 @@ from PIL import Image, UnidentifiedImageError
 
 from saywhere import archives
 from saywhere.errors import UserError
+from saywhere.files import write_atomically
 from saywhere.pixels import (
     DECODING,
     decoding_bytes,
@@ -35,6 +36,12 @@ ImageLike = str | Path | Image.Image | np.ndarray
 MAX_PIXELS = 150_000_000
 """Larger images are refused before they are decoded."""
 
+DRAWN_SIDES = (800, 1600)
+"""Drawn images have their long side within these: small ones are enlarged so that captions can be read."""
+SUFFIXES = frozenset((
+    ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".jp2", ".avif",
+))  # fmt: skip
+"""Files with these endings are taken from a folder; a file named by itself may have any ending."""
 FORMATS = ("JPEG", "MPO", "PNG", "GIF", "BMP", "DIB", "WEBP", "TIFF", "JPEG2000", "AVIF", "PPM", "ICO")
 """Formats of Pillow that are read; not those that run another program, or have no mark by which to know them."""
 PLUGINS = ("Jpeg", "Mpo", "Png", "Gif", "Bmp", "WebP", "Tiff", "Jpeg2K", "Avif", "Ppm", "Ico")
@@ -306,6 +313,24 @@ def _from_array(array: Any) -> Image.Image:
     if array.dtype != np.uint8:
         raise ImageError(f"an array image has dtype uint8 or float, not {array.dtype}")
     return Image.fromarray(array)
+
+
+def resized(image: LoadedImage, least: int, most: int) -> Image.Image:
+    """Return the pixels of ``image``, resized if its long side is not within ``least`` and ``most``."""
+    long_side = max(image.width, image.height)
+    target = min(max(long_side, least), most)
+    size = (max(1, image.width * target // long_side), max(1, image.height * target // long_side))
+    if size == image.pixels.size:
+        return image.pixels
+    return image.pixels.resize(size, Image.Resampling.BICUBIC, reducing_gap=3.0)
+
+
+def save_image(path: Path, image: Image.Image) -> None:
+    """Write ``image`` as PNG if the name says so, else as JPEG, atomically."""
+    if path.suffix.lower() == ".png":
+        write_atomically(path, lambda stream: image.save(stream, "PNG"))
+    else:
+        write_atomically(path, lambda stream: image.save(stream, "JPEG", quality=92))
 
 
 @dataclass(frozen=True)

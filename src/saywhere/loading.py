@@ -1,20 +1,22 @@
-"""Load a model: find its folder and choose the engine that runs it."""
+"""Load a model, at once or when it is first needed: find its folder and choose the engine that runs it."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-from collections.abc import Mapping
+import threading
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from saywhere import DEFAULT_MODEL
-from saywhere.adapters.sources import find_adapted
 from saywhere.errors import UserError
-from saywhere.models.bundle import GRAPH, find_folder, list_models
-from saywhere.models.model import Model
-from saywhere.options import require_ints
 
-__all__ = ["ENGINES", "list_models", "load"]
+if TYPE_CHECKING:
+    from saywhere.adapters.sources import Adapted
+    from saywhere.models.bundle import Bundle
+    from saywhere.models.model import Model
 
 ENGINES = {"onnx": "saywhere.engines.onnx", "torch": "saywhere.engines.torch"}
 """The module of each engine; it has ``load(name_or_folder, device, options, threads, precision)``."""
@@ -62,6 +64,9 @@ def load(
         >>> model = saywhere.load()
         >>> model = saywhere.load("runs/mine/model", options={"decoding.beam_size": 3})
     """
+    from saywhere.models.model import Model
+    from saywhere.options import require_ints
+
     require_ints(1, threads=threads)
     folder, engine = choose_engine(name_or_folder, device, engine)
     runtime = _import_engine(engine, folder)
@@ -73,6 +78,9 @@ def load(
 
 def choose_engine(name_or_folder: str | Path, device: str | None, engine: str | None) -> tuple[Path, str]:
     """Return the folder of a model and the name of the engine that runs it; arguments and errors as :func:`load`."""
+    from saywhere.adapters.sources import find_adapted
+    from saywhere.models.bundle import GRAPH, find_folder
+
     if engine is not None and engine not in ENGINES:
         raise UserError(f"no engine {engine!r}; there are {', '.join(ENGINES)}")
     if (adapted := find_adapted(name_or_folder)) is not None:
@@ -93,3 +101,146 @@ def _import_engine(engine: str, folder: Path) -> Any:
             raise
         extra = f"'saywhere[{EXTRAS[package]}]'" if EXTRAS[package] else package
         raise UserError(f"{folder} needs the engine {engine}, which needs {package}: pip install {extra}") from error
+
+
+class Runtime(NamedTuple):
+    """Where a model runs and by what: ``--device``, ``--engine``, ``--threads`` and ``--precision``."""
+
+    device: str | None = None
+    engine: str | None = None
+    threads: int | None = None
+    precision: str | None = None
+
+
+class DeferredModel:
+    """A model that is loaded when it is first called for, so that a run without work for it does not wait.
+
+    Args:
+        name: of a bundled model, or a folder, or a loaded model; None for the model that is used if none is named.
+        runtime: where it runs and by what.
+        changes: ``OPTION=VALUE`` of ``--set``.
+        part: the part that the command uses: options are its own unless their names begin with another part.
+        ahead: parts that the first image is asked of: with the engine ``onnx`` a thread reads their weights, while the
+            caller loads the network that all parts share.
+
+    Example:
+        >>> model = DeferredModel()
+        >>> image = open_image("photo.jpg", model.long_side)  # reads the configuration
+        >>> model().caption(image)  # loads the weights
+    """
+
+    def __init__(
+        self,
+        name: str | Path | Model | None = None,
+        runtime: Runtime | None = None,
+        changes: Sequence[str] | None = None,
+        part: str | None = None,
+        ahead: Sequence[str] = (),
+    ) -> None:
+        self._loaded = None if name is None or isinstance(name, str | Path) else name
+        self._name = str(name or DEFAULT_MODEL) if self._loaded is None else self._loaded.name
+        self._runtime, self._changes, self._part, self._ahead = runtime or Runtime(), changes or (), part, ahead
+
+    def __call__(self) -> Model:
+        """Return the model, which is loaded at the first call.
+
+        Raises:
+            UserError: there is no such model, it is damaged, or an option does not fit.
+        """
+        return self._model
+
+    @cached_property
+    def _model(self) -> Model:
+        import saywhere
+
+        if self._loaded is not None:
+            return self._loaded
+        model = saywhere.load(self._name, **self._runtime._asdict(), options=self._options)
+        if self._ahead and self._engine == "onnx":
+            threading.Thread(target=_read_ahead, args=(model, self._ahead), name="saywhere-weights").start()
+        return model
+
+    @property
+    def name(self) -> str:
+        """The name or folder."""
+        return self._name
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What answers follow from, however it was written: the model, its changed options, the precision."""
+        if self._loaded is not None:
+            return {"model": self._loaded.digest()}
+        model = str(Path(self.name).resolve()) if Path(self.name).is_dir() else self.name
+        precision = self._runtime.precision or "float32"
+        return {"model": model, "set": sorted(self._changes), "precision": precision}
+
+    @cached_property
+    def _stored(self) -> Bundle:
+        from saywhere.models.bundle import Bundle
+
+        return Bundle.read(self._name)
+
+    @cached_property
+    def _adapted(self) -> Adapted | None:
+        """A model of transformers, which has no parts and no options."""
+        from saywhere.adapters.sources import find_adapted
+
+        return find_adapted(self._name)
+
+    @cached_property
+    def _engine(self) -> str:
+        if self._loaded is not None:
+            return type(self._loaded.engine).__module__.rpartition(".")[2]
+        return choose_engine(self._name, self._runtime.device, self._runtime.engine)[1]
+
+    @cached_property
+    def _options(self) -> dict[str, Any]:
+        if not self._changes:
+            return {}
+        from saywhere.options import assignments
+
+        values, parts = assignments(self._changes), {} if self._adapted else self._stored.configs
+        if self._part not in parts:
+            return values
+        named = {*parts, "trunk"}
+        return {name if name.split(".")[0] in named else f"{self._part}.{name}": v for name, v in values.items()}
+
+    @property
+    def workers(self) -> int:
+        """How many threads ask the model at the same time, if there are many images."""
+        from saywhere.engines.session import available_threads
+
+        threads = self._runtime.threads or available_threads()
+        return threads if self._engine == "onnx" else 1  # torch's own threads use all processors
+
+    @property
+    def long_side(self) -> int:
+        """Pixels of the long side that images are decoded at; the weights need not be loaded for it."""
+        if self._loaded is not None:
+            return self._loaded.long_side
+        if self._adapted:
+            return self._adapted.family.long_side
+        return self._stored.with_options(self._options).trunk.long_side
+
+
+def load_model(
+    name: str | None = None,
+    runtime: Runtime | None = None,
+    changes: Sequence[str] | None = None,
+    part: str | None = None,
+) -> Model:
+    """Load a model with changed options; arguments and errors are those of :class:`DeferredModel`."""
+    return DeferredModel(name, runtime, changes, part)()
+
+
+def _read_ahead(model: Any, parts: Sequence[str]) -> None:
+    """Read what is read otherwise when it is first used; if that fails, it is tried again then, and the user told."""
+    from saywhere.models.chunker import Chunker
+    from saywhere.models.nouns import noun_tree
+
+    with contextlib.suppress(Exception):
+        if "classes" in parts:
+            noun_tree()
+        if "aligner" in parts:
+            Chunker.load()
+        model.engine.prepare(parts)

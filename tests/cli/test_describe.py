@@ -13,8 +13,8 @@ from typer.testing import CliRunner, Result
 
 import saywhere
 from saywhere import cli
-from saywhere.cli.progress import TOO_LONG
 from saywhere.drawing import COLOURS
+from saywhere.files import TOO_LONG
 from saywhere.inference import batches
 from tests import photographs
 from tests.stubs import StubModel
@@ -273,7 +273,7 @@ def test_an_image_that_vanishes_before_it_is_drawn_is_skipped(model, monkeypatch
     photographs.quarters(400, 300).save("b.jpg")
     describe("a.jpg", "b.jpg", "--json", "r.jsonl")
     real = batches.open_image
-    monkeypatch.setattr("saywhere.inference.outputs.open_image", lambda p, s: Path("a.jpg").unlink(True) or real(p, s))
+    monkeypatch.setattr("saywhere.inference.results.open_image", lambda p, s: Path("a.jpg").unlink(True) or real(p, s))
     result = describe("a.jpg", "b.jpg", "--out", "out", "--json", "r.jsonl")
     assert (result.exit_code, result.stderr) == (1, "skipped: a.jpg: no such file\n")
     assert len(rows("r.jsonl")) == 2 and [path.name for path in Path("out").iterdir()] == ["b.jpg"]

@@ -13,9 +13,9 @@ from tiny_densecap import tiny_model
 
 import saywhere
 from saywhere.cli.caption import AHEAD
-from saywhere.cli.loading import DeferredModel, Runtime, explain_oom, load_model
 from saywhere.engines.onnx import OnnxEngine
-from saywhere.errors import UserError
+from saywhere.errors import UserError, explain_oom
+from saywhere.loading import DeferredModel, Runtime, load_model
 from saywhere.networks import checkpoint
 
 

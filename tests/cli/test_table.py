@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from saywhere.cli.table import print_table
+from saywhere.cli.printing import print_table
 
 HEADER = ("score", "box", "caption")
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 import saywhere
 from saywhere.cli import app
 from saywhere.cli.options import ResultFormat
-from saywhere.cli.progress import TOO_LONG
+from saywhere.files import TOO_LONG
 from saywhere.formats.registry import FORMATS
 from tests import photographs
 from tests.stubs import StubModel

@@ -9,10 +9,10 @@ import weakref
 import numpy as np
 import pytest
 
-from saywhere.inference import batches, describe_images, find_images, run_images
+from saywhere.inference import batches, find_images, run_images
 from saywhere.regions import Regions
 from tests import photographs
-from tests.stubs import StubModel
+from tests.stubs import StubModel, describe_images
 
 
 def test_order_batches_and_errors(tmp_path):

@@ -6,7 +6,7 @@ import itertools
 import json
 import random
 
-from saywhere.video.captions import Cue, cues, write_captions
+from saywhere.video.results import Cue, cues, write_captions
 
 
 def test_a_caption_changes_when_a_phrase_begins_or_ends():

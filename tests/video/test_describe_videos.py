@@ -21,8 +21,8 @@ from video_clips import TURNS, SquareModel, Timed, damage, moving, plate, set_ma
 
 import saywhere
 from saywhere import cli
-from saywhere.cli.progress import TOO_LONG
-from saywhere.files import part_of
+from saywhere.errors import UserError
+from saywhere.files import TOO_LONG, part_of
 from saywhere.video.following import LOOKS_A_PART
 
 FILES = ("clip.mp4", "clip.tracks.jsonl", "clip.vtt")
@@ -70,6 +70,23 @@ def test_tracks_are_printed_if_no_file_is_given(model):
         "clip.mp4: 3 tracks in 2 scenes, 15 looks",
     ]
     assert sorted(os.listdir()) == ["clip.mp4"]
+
+
+def test_python_users_follow_videos_with_the_rows_and_files_of_the_command(model):
+    for name in ("clips/a.mp4", "clips/b.mp4"):
+        write_clip(Path(name), two_scenes())
+    Path("clips/c.mp4").write_text("no video")
+    plate(230, {}).save("clips/d.png")
+    assert describe("clips/a.mp4", "--every", "0.2s", "--json", "a.jsonl").exit_code == 0
+    seen = []
+    done = saywhere.follow("clips/a.mp4", every=0.2, each=seen.append)
+    assert (str(done), done.written) == ("1 followed", [])
+    assert [{"video": "clips/a.mp4", **row} for row in seen] == rows("a.jsonl")
+    for counts in ("2 followed; 1 skipped", "0 followed; 2 already done; 1 skipped"):
+        done = saywhere.follow("clips", every="0.2s", out="out")
+        assert str(done) == counts and [*done.skipped] == ["clips/c.mp4"]
+    with pytest.raises(UserError, match=r"every 0: give a time from 1ms to 60m"):
+        saywhere.follow("clips", every=0)
 
 
 def test_tracks_captions_and_the_annotated_video_are_written(model):

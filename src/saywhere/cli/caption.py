@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from saywhere.cli.loading import DeferredModel, Runtime, explain_oom
 from saywhere.cli.options import (
     Batch,
     BeamSize,
@@ -23,12 +22,15 @@ from saywhere.cli.options import (
     check_drawing,
     check_file,
 )
-from saywhere.cli.progress import keep_each, printable, skip_notes
+from saywhere.cli.printing import report_skipped
+from saywhere.files import printable
+from saywhere.loading import DeferredModel, Runtime
 
 if TYPE_CHECKING:
     from saywhere import Caption
     from saywhere.images import LoadedImage
     from saywhere.inference import ImageResult, ResultsFile, Source
+    from saywhere.inference.run import Summary
 
 AHEAD = ("captioner", "densecap", "classes", "aligner.last")
 """What the first caption needs: the other parts choose among its hypotheses."""
@@ -71,11 +73,10 @@ def caption(
         lines = stack.enter_context(ResultsFile(json, "caption")) if json else None
         if json is not None:
             ensure_same_settings(json, {**deferred.facts, "beam_size": beam_size})
-        skipped = _caption(sources, lines, deferred, beam_size, batch)
-    for note in skip_notes(skipped):
-        typer.echo(note, err=True)
-    if skipped:
-        raise typer.Exit(1)
+        summary = _caption(sources, lines, deferred, beam_size, batch)
+    if summary.count > 1 or summary.already:
+        typer.echo(str(summary), err=True)
+    report_skipped(summary.skipped)
 
 
 def _caption(
@@ -84,36 +85,21 @@ def _caption(
     deferred: DeferredModel,
     beam_size: int | None,
     batch: int,
-) -> dict[str, str]:
-    """Caption what is not yet in the file, and print how many that were; the images that were skipped, with reasons."""
-    from saywhere.inference import run_images
-
-    todo = [source for source in sources if lines is None or source.name not in lines.done]
-    already = len(sources) - len(todo)
-    skipped: dict[str, str] = {}
+) -> Summary:
+    """Caption what is not yet in the file; captions are printed if there is none, or of one image alone."""
+    from saywhere.inference.run import Outputs, Run
 
     def ask(images: list[LoadedImage], _: object) -> list[Caption]:
         return deferred().caption(images, beam_size=beam_size, attention=False)
 
-    def keep(one: ImageResult[Caption]) -> None:
-        assert one.result is not None
-        width, height, sentence = one.result.width, one.result.height, one.result.sentence
-        if lines is not None:
-            lines.append({"width": width, "height": height, "caption": sentence}, one.source.name)
-        if len(sources) == 1:
-            typer.echo(sentence)
+    def show(one: ImageResult[Caption], so_far: Summary) -> None:
+        if so_far.count == 1:
+            typer.echo(str(one.result))
         elif lines is None:
-            typer.echo(f"{printable(one.source.name)}: {sentence}")
+            typer.echo(f"{printable(one.source.name)}: {one.result}")
 
-    if todo:  # or the model would be looked for
-        with explain_oom(batch):
-            results = run_images(ask, todo, batch=batch, long_side=deferred.long_side, workers=deferred.workers)
-            skipped = keep_each(results, keep, len(sources), already, "captioning", resumes=lines is not None)
-    if len(sources) > 1 or already:
-        earlier = f"; {already} already in {lines.path}" if lines and already else ""
-        missed = f"; {len(skipped)} skipped" if skipped else ""
-        typer.echo(f"{len(todo) - len(skipped)} captioned{earlier}{missed}", err=True)
-    return skipped
+    verbs = ("captioning", "captioned")
+    return Run(ask, deferred, Outputs(lines), batch=batch, each=show, verbs=verbs)(sources)
 
 
 def _check_one(out: Path, sources: list[Source], json: Path | None) -> None:
@@ -131,8 +117,7 @@ def _draw_attention(source: Source, out: Path, deferred: DeferredModel, beam_siz
     from saywhere.drawing import draw_attention
     from saywhere.drawing.attention import PANEL
     from saywhere.errors import UserError
-    from saywhere.images import open_image
-    from saywhere.inference.outputs import save_image
+    from saywhere.images import open_image, save_image
 
     image = open_image(source.path, max(deferred.long_side, PANEL))
     seen = deferred().caption(image, beam_size=beam_size)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from saywhere.cli.options import ResultFormat
-from saywhere.cli.progress import TOO_LONG, report_skipped
+from saywhere.cli.printing import report_skipped
+from saywhere.files import TOO_LONG
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

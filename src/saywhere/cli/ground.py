@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from saywhere.cli.loading import DeferredModel, Runtime
 from saywhere.cli.options import Beta, Device, Engine, Model, Precision, Regions, Set, Threads, check_drawing
-from saywhere.cli.table import print_table
+from saywhere.cli.printing import print_table
+from saywhere.loading import DeferredModel, Runtime
 
 if TYPE_CHECKING:
     import saywhere
@@ -140,7 +140,7 @@ def _row(found: saywhere.Regions, least: float) -> dict[str, Any]:
 
 def _draw(image: LoadedImage, found: saywhere.Regions, out: Path) -> None:
     from saywhere.drawing import draw_sentence
-    from saywhere.inference.outputs import save_image
+    from saywhere.images import save_image
 
     save_image(out, draw_sentence(image.pixels, found.boxes, (found.width, found.height), found.captions or ()))
 
@@ -149,7 +149,7 @@ def _draw_steps(image: LoadedImage, alignment: saywhere.Alignment, folder: Path)
     """Write drawings of the regions, and of the words one by one, with ``--beta`` and as one phrase; and snippets."""
     from saywhere.drawing import draw_boxes
     from saywhere.files import write_text
-    from saywhere.inference.outputs import save_image
+    from saywhere.images import save_image
 
     folder.mkdir(parents=True, exist_ok=True)
     numbers = [str(i) for i in range(len(alignment.boxes))]

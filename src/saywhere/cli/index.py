@@ -3,31 +3,44 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from enum import StrEnum
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 import saywhere
-from saywhere.cli.loading import Runtime, explain_oom, load_model
 from saywhere.cli.options import (
     Batch,
+    Collection,
+    CollectionShards,
     Device,
     Engine,
     Images,
+    IndexFolder,
     Model,
     Precision,
     Regions,
+    Replicas,
     RetryFailed,
     Set,
     ShardCount,
     ShardNumber,
+    Store,
+    StoreKind,
     Threads,
+    Url,
+    Where,
 )
-from saywhere.cli.progress import keep_each, printable, report_skipped
-from saywhere.cli.sharding import Sharding, work_on
-from saywhere.cli.stores import Collection, CollectionShards, IndexFolder, Replicas, Store, StoreKind, Url, Where
-from saywhere.errors import UserError
+from saywhere.cli.printing import report_skipped
+from saywhere.errors import UserError, explain_oom
+from saywhere.files import printable
+from saywhere.loading import Runtime, load_model
 from saywhere.video.times import parse_duration
+
+if TYPE_CHECKING:
+    from saywhere.inference import ImageResult
+    from saywhere.inference.shards import Shard, Sharding
 
 LARGE = 20_000
 """Images from which on codes are proposed."""
@@ -78,6 +91,8 @@ def index(
     Each batch is kept as soon as it is done; after a kill the same command goes on. Exit code 0 if all went well, 1 if
     some were skipped because they cannot be read, 2 if the command is wrong.
     """
+    from saywhere.inference.shards import Sharding
+
     sharding = Sharding.of(shards, shard, retry_failed, paths)
     _check(sharding, repair, launcher, workers, every)
     seconds = None if every is None else parse_duration(every)
@@ -92,12 +107,10 @@ def index(
     place = Where(folder, store, url, collection, shards_of_collection, replicas).place()
     with saywhere.Index(place, model, load=load) as made, explain_oom(batch):
         if sharding is not None:
-            _index_shards(made, paths, sharding, batch, regions, components)
-            return
+            return _index_shards(made, paths, sharding, batch, regions, components)
         run = made.begin(paths, regions=regions, components=components, repair=repair, every=seconds)
         done = run.changes.unchanged
-        total = done + len(run.todo) + len(run.videos)
-        keep_each(run.results(batch), lambda _: None, total, done, "indexing")
+        _embed(run.results(batch), done + len(run.todo) + len(run.videos), done)
         _report(made, run.changes)
 
 
@@ -115,20 +128,27 @@ def _check(
         raise UserError("--workers is for --launcher")
 
 
+def _embed(results: Iterable[ImageResult[Any]], total: int, done: int = 0) -> dict[str, str]:
+    """Go through the results beside a bar; the images that were skipped, with the reasons."""
+    from saywhere.inference.run import keep_each
+
+    return keep_each(results, lambda _: None, total, done, "indexing")
+
+
 def _index_shards(
     made: saywhere.Index, paths: list[str], sharding: Sharding, batch: int, regions: int | None, components: int | None
 ) -> None:
     """Index shards beside other processes, and merge them if this is the last one."""
-    from saywhere.inference.shards import Shard
+    from saywhere.inference.shards import work_on
     from saywhere.search.shards import begin_shards, embed_shard, merge_shards
 
     shards = begin_shards(made, paths, sharding.shards, regions)
 
     def embed(shard: Shard) -> dict[str, str]:
         results = embed_shard(made, shard, batch, regions)
-        return keep_each(results, lambda _: None, len(shard.sources), 0, "indexing")
+        return _embed(results, len(shard.sources))
 
-    skipped = work_on(shards, sharding, embed, "indexed")
+    skipped = work_on(shards, sharding, embed, "indexed", typer.echo)
     changes: saywhere.search.Changes | None = None
     for results in shards.merging():
         changes = merge_shards(made, paths, shards, results, components)

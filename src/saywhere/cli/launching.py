@@ -1,4 +1,4 @@
-"""A command in many processes of a Ray cluster, which share their work by its shards."""
+"""This program called again with arguments of its own command line, or in many processes of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -6,15 +6,33 @@ import importlib
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import typer
 
-from saywhere.cli.arguments import START, without_options
-
+START = "from saywhere.cli import main; main()"
+"""What a Python runs that is this program."""
 OWN = ("--launcher", "--workers", "--threads")
 """Options that are not passed on as they are."""
+
+
+def without_options(arguments: Sequence[str], names: Collection[str]) -> list[str]:
+    """Return arguments without some options that take a value, and without their values.
+
+    Example:
+        >>> without_options(["index", "a", "--workers", "3", "--shards=2"], ["--workers"])
+        ['index', 'a', '--shards=2']
+    """
+    kept: list[str] = []
+    rest = iter(arguments)
+    for argument in rest:
+        name, equals, _ = argument.partition("=")
+        if name not in names:
+            kept.append(argument)
+        elif not equals:
+            next(rest, None)
+    return kept
 
 
 def launch(arguments: Sequence[str], workers: int | None, threads: int) -> int:

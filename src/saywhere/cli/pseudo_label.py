@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from saywhere.cli.loading import Runtime, explain_oom, load_model
 from saywhere.cli.options import (
     Batch,
     Beta,
@@ -23,16 +20,14 @@ from saywhere.cli.options import (
     Splits,
     Threads,
 )
-from saywhere.cli.progress import keep_each, skip_notes
+from saywhere.cli.printing import skip_notes
+from saywhere.loading import DeferredModel, Runtime
 
 if TYPE_CHECKING:
-    import saywhere
     from saywhere.data import Sample
     from saywhere.images import LoadedImage
-    from saywhere.inference import ImageResult, ResultsFile
+    from saywhere.inference import ResultsFile
     from saywhere.regions import Regions
-
-    Label = Callable[[list[LoadedImage]], list[Regions]]
 
 
 def pseudo_label(
@@ -73,13 +68,12 @@ def pseudo_label(
     }
     samples = [sample for samples in found.values() for sample in samples]
     part, use = ("densecap", "describe boxes") if boxes else ("aligner", "align words with regions")
-    loaded = load_model(model, Runtime(device, engine, threads, precision), change, part)
-    loaded.require(part, use)
-    done = {"model": loaded.digest(), "data": str(data), "beta": beta, "boxes": boxes}
+    deferred = DeferredModel(model, Runtime(device, engine, threads, precision), change, part)
+    deferred().require(part, use)
+    done = {"model": deferred().digest(), "data": str(data), "beta": beta, "boxes": boxes}
     ensure_same_run(out, done, "aligned")
     with ResultsFile(out / "aligned" / "regions.json-lines") as lines:
-        label = _from_boxes(loaded, samples) if boxes else _from_sentences(loaded, samples, beta)
-        skipped = _label(label, [str(one.image) for one in samples], loaded.long_side, batch, lines)
+        skipped = _label(deferred, samples, boxes, beta, batch, lines)
         rows = [
             (sample.image, name, lines.regions(str(sample.image)))
             for name, samples in found.items()
@@ -96,34 +90,22 @@ def pseudo_label(
         raise typer.Exit(1)
 
 
-def _from_sentences(model: saywhere.Model, samples: list[Sample], beta: float | None) -> Label:
-    from saywhere.inference.snippets import find_snippets
-
-    return partial(find_snippets, model, sentences={str(one.image): one.sentences for one in samples}, beta=beta)
-
-
-def _from_boxes(model: saywhere.Model, samples: list[Sample]) -> Label:
-    from saywhere.inference.snippets import find_phrases
-
-    labelled = {str(one.image): (one.boxes, [references[0] for references in one.phrases]) for one in samples}
-    return partial(find_phrases, model, regions=labelled)
-
-
 def _label(
-    label: Label,
-    names: list[str],
-    long_side: int,
-    batch: int,
-    lines: ResultsFile,
+    model: DeferredModel, samples: list[Sample], boxes: bool, beta: float | None, batch: int, lines: ResultsFile
 ) -> dict[str, str]:
     """Add the regions of the images that are not in the file; the images that were skipped, with the reasons."""
-    from saywhere.inference import Source, run_images
+    from saywhere.inference import Outputs, Source
+    from saywhere.inference.run import Run
+    from saywhere.inference.snippets import find_phrases, find_snippets
 
-    def keep(one: ImageResult[Regions]) -> None:
-        if one.result is not None:
-            lines.append(one.result.to_dict(), one.source.name)
+    named = {str(sample.image): sample for sample in samples}
 
-    todo = [Source(Path(name), name, Path(name)) for name in names if name not in lines.done]
-    with explain_oom(batch):
-        results = run_images(lambda images, _: label(images), todo, batch=batch, long_side=long_side)
-        return keep_each(results, keep, len(names), len(names) - len(todo), "labelling")
+    def label(images: list[LoadedImage], _: object) -> list[Regions]:
+        asked = {image.name: named[image.name] for image in images}
+        if not boxes:
+            return find_snippets(model(), images, {name: one.sentences for name, one in asked.items()}, beta)
+        labelled = {name: (one.boxes, [phrases[0] for phrases in one.phrases]) for name, one in asked.items()}
+        return find_phrases(model(), images, labelled)
+
+    run = Run(label, model, Outputs(lines), batch=batch, verbs=("labelling", "labelled"))
+    return run([Source(one.image, name, one.image) for name, one in named.items()]).skipped

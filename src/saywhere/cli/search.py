@@ -9,10 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from saywhere.cli.loading import Runtime, load_model
-from saywhere.cli.options import Device, Engine, Model, Precision, Set, Threads
-from saywhere.cli.progress import printable
-from saywhere.cli.stores import Collection, IndexFolder, Store, StoreKind, Url, Where
+from saywhere.cli.options import (
+    Collection,
+    Device,
+    Engine,
+    IndexFolder,
+    Model,
+    Precision,
+    Set,
+    Store,
+    StoreKind,
+    Threads,
+    Url,
+    Where,
+)
+from saywhere.files import printable
+from saywhere.loading import Runtime, load_model
 
 if TYPE_CHECKING:
     import saywhere
@@ -178,7 +190,7 @@ def _drawings(index: saywhere.Index, hits: Sequence[saywhere.Hit], out: Path) ->
 def _draw(hits: Sequence[saywhere.Hit], names: Mapping[int, Path]) -> None:
     from saywhere.drawing import draw_sentence
     from saywhere.errors import UserError
-    from saywhere.inference.outputs import DRAWN_SIDES, resized, save_image
+    from saywhere.images import DRAWN_SIDES, resized, save_image
     from saywhere.search.videos import open_found
 
     missing: list[Any] = []

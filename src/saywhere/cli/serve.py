@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from saywhere.cli.loading import Runtime, load_model
 from saywhere.cli.options import Device, Engine, Model, Precision, Set
+from saywhere.loading import Runtime, load_model
 
 if TYPE_CHECKING:
     import saywhere

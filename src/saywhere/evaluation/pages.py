@@ -10,8 +10,7 @@ from typing import TypeVar
 from PIL import Image
 
 from saywhere.files import write_atomically
-from saywhere.images import ImageError, LoadedImage, open_image
-from saywhere.inference.outputs import resized, save_image
+from saywhere.images import ImageError, LoadedImage, open_image, resized, save_image
 from saywhere.regions import Regions
 
 SIDE = 640

@@ -13,8 +13,7 @@ import numpy as np
 
 from saywhere import boxes as geometry
 from saywhere.errors import UserError
-from saywhere.images import ImageError, measure
-from saywhere.inference.sources import SUFFIXES
+from saywhere.images import SUFFIXES, ImageError, measure
 from saywhere.regions import Regions
 from saywhere.report import Report
 

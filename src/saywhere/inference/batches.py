@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from saywhere.errors import UserError
 from saywhere.images import LoadedImage, open_image
 from saywhere.inference.sources import Source
-from saywhere.regions import Regions, check_boxes
+from saywhere.regions import check_boxes
 
 T = TypeVar("T")
 
@@ -25,26 +25,6 @@ HELD = 1 << 30
 
 Ask = Callable[[list[LoadedImage], list[np.ndarray] | None], Sequence[T]]
 """Returns the answer for each image; the boxes are given for all images or for none."""
-
-
-class Describer(Protocol):
-    """What is asked of a model to describe images."""
-
-    @property
-    def long_side(self) -> int:
-        """Pixels of the long side that images are decoded at."""
-        ...
-
-    def describe(
-        self,
-        images: list[LoadedImage],
-        boxes: list[np.ndarray] | None = None,
-        *,
-        top: int | None = None,
-        threshold: float | None = None,
-    ) -> list[Regions]:
-        """Return the regions of each image; those of the given boxes, if there are any."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -66,31 +46,6 @@ class _Read:
     image: LoadedImage | None = None
     boxes: np.ndarray | None = None
     error: str | None = None
-
-
-def describe_images(
-    model: Describer,
-    sources: Sequence[Source],
-    boxes: Mapping[str, ArrayLike] | None = None,
-    *,
-    top: int | None = None,
-    threshold: float | None = None,
-    batch: int = 8,
-) -> Iterator[ImageResult[Regions]]:
-    """Yield the regions of the images ``sources``; see :func:`run_images`.
-
-    Args:
-        model: such as a :class:`saywhere.Model`.
-        sources: images from :func:`find_images`.
-        boxes: by name of the image: only these are described. Each source has an entry.
-        top, threshold: passed to the model.
-        batch: images a call of the model.
-    """
-
-    def ask(images: list[LoadedImage], given: list[np.ndarray] | None) -> list[Regions]:
-        return model.describe(images, given, top=top, threshold=threshold)
-
-    return run_images(ask, sources, boxes, batch=batch, long_side=model.long_side)
 
 
 def run_images(

@@ -12,16 +12,43 @@ import uuid
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from saywhere.errors import UserError
 from saywhere.files import put_in_place, short_name, write_text
-from saywhere.inference.claims import Claim, Claims
+from saywhere.inference.claims import Claim, Claims, LostClaimError
 from saywhere.inference.sources import Source
+from saywhere.progress import Tell
 
 PLAN, MERGE = "shards.json", "merge"
 PAUSE = 0.5
 """Seconds between two looks at shards that others work on."""
+
+
+class Sharding(NamedTuple):
+    """How a work is divided: ``--shards``, ``--shard`` and ``--retry-failed``."""
+
+    shards: int
+    only: int | None = None
+    retry_failed: bool = False
+
+    @classmethod
+    def of(cls, count: int | None, only: int | None, retry_failed: bool, paths: Sequence[str]) -> Sharding | None:
+        """Return what the options say of the images of ``paths``; None if there are no shards.
+
+        Raises:
+            UserError: the options do not fit each other.
+        """
+        if count is None:
+            if only is not None or retry_failed:
+                option = "--retry-failed" if only is None else "--shard"
+                raise UserError(f"{option} is for images in shards: give --shards N")
+            return None
+        if only is not None and only >= count:
+            raise UserError(f"--shard {only}: the shards are counted from 0 to {count - 1}")
+        if "@-" in paths:
+            raise UserError("--shards needs a list that every process can read: give @FILE instead of @-")
+        return cls(count, only, retry_failed)
 
 
 @dataclass(frozen=True)
@@ -216,6 +243,47 @@ class Shards:
         """Remove what was to be removed, also by a run that was killed while it did."""
         for away in self.folder.parent.glob(f".{short_name(self.folder.name)}.*.merged"):
             shutil.rmtree(away, ignore_errors=True)
+
+
+def work_on(
+    shards: Shards, sharding: Sharding, do: Callable[[Shard], Mapping[str, str]], done: str, tell: Tell
+) -> dict[str, str]:
+    """Do shards until all are done by this or other processes, with a line for each.
+
+    Args:
+        shards: the work.
+        sharding: which of them.
+        do: does one, and returns the images that were skipped, with the reasons.
+        done: what is done with an image, such as ``described``.
+        tell: called with the lines.
+
+    Returns:
+        the images that this process skipped, with the reasons.
+    """
+
+    def wait_for(count: int) -> None:
+        tell(f"waiting for {count} shards that other processes work on", err=True)
+
+    skipped: dict[str, str] = {}
+    with contextlib.closing(shards.work(sharding.only, sharding.retry_failed, wait_for)) as work:
+        for shard in work:
+            title = f"shard {shard.number} of {shards.count}"
+            try:
+                missed = do(shard)
+                kept = shard.finish(missed)
+            except (LostClaimError, OSError):  # who takes over moves the files away
+                if shard.claim.held():
+                    raise
+                missed, kept = {}, False
+            if not kept:
+                tell(f"{title}: was taken over by another process", err=True)
+                continue
+            skipped.update(missed)
+            tail = f", {len(missed)} skipped" if missed else ""
+            tell(f"{title}: {len(shard.sources) - len(missed)} {done}{tail}")
+    if not shards.is_merged() and (left := shards.count - shards.done()):
+        tell(f"{left} of {shards.count} shards are not done yet")
+    return skipped
 
 
 def _errors(folder: Path, number: int) -> Path:

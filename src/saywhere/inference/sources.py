@@ -13,30 +13,11 @@ from typing import Any
 
 from saywhere import archives
 from saywhere.errors import UserError
+from saywhere.images import SUFFIXES
 from saywhere.syntax import decode, parse_json, split_lines
 
 LIST = "@"
 """Before the name of a file with a path on each line; ``@-`` is standard input."""
-
-SUFFIXES = frozenset(
-    (
-        ".jpg",
-        ".jpeg",
-        ".jpe",
-        ".jfif",
-        ".png",
-        ".gif",
-        ".bmp",
-        ".webp",
-        ".tif",
-        ".tiff",
-        ".ppm",
-        ".pgm",
-        ".jp2",
-        ".avif",
-    )
-)
-"""Files with these endings are taken from a folder; a file named by itself may have any ending."""
 
 DRAWN_SUFFIXES = frozenset((".jpg", ".jpeg", ".png"))
 """Drawings of images with these endings keep their names; to the names of others ``.jpg`` is appended."""

@@ -13,8 +13,8 @@ from saywhere import DEFAULT_MODEL
 from saywhere.cli import options
 from saywhere.cli.evaluate.caption import print_scores
 from saywhere.cli.evaluate.running import Data, session
-from saywhere.cli.loading import Runtime, load_model
 from saywhere.cli.options import Seed
+from saywhere.loading import Runtime, load_model
 
 Together = Annotated[
     list[str] | None,

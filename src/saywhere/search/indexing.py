@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from saywhere import archives
+from saywhere.images import SUFFIXES as IMAGES
 from saywhere.images import LoadedImage
 from saywhere.inference import ImageResult, Source, run_images
-from saywhere.inference.sources import SUFFIXES as IMAGES
 from saywhere.inference.sources import name_images, named_source
 from saywhere.models.grounding import ImageVectors
 from saywhere.models.model import Model

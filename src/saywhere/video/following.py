@@ -3,33 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
-from saywhere.images import LoadedImage
-from saywhere.video.captions import write_captions
-from saywhere.video.drawing import Mark
 from saywhere.video.reading import Damage, Frame, VideoError, VideoReader
-from saywhere.video.results import TracksFile
+from saywhere.video.results import TracksFile, write_captions
 from saywhere.video.times import TICKS
 from saywhere.video.tracking import Tracker
-from saywhere.video.watching import Look
-from saywhere.video.writing import DrawnVideo
+from saywhere.video.watching import Watcher
+from saywhere.video.writing import DrawnVideo, Mark
 
 LOOKS_A_PART = 20
 """Looks from one state on the disk to the next: what is done again after a kill."""
-
-
-class Watch(Protocol):
-    """Look at a frame, such as :class:`saywhere.video.watching.Watcher`."""
-
-    @property
-    def long_side(self) -> int:
-        """Pixels that the frame needs on its long side."""
-        ...
-
-    def __call__(self, image: LoadedImage) -> Look:
-        """Return what is seen."""
-        ...
 
 
 class Follower:
@@ -54,7 +38,7 @@ class Follower:
     def __init__(
         self,
         reader: VideoReader,
-        watch: Watch,
+        watch: Watcher,
         every: int,
         keep: Callable[[list[dict[str, Any]]], object],
         drawing: DrawnVideo | None = None,
@@ -124,37 +108,37 @@ class Follower:
 
 
 class Recording:
-    """One video with its files: followed from where an earlier run was stopped, and finished.
+    """One video followed from where an earlier run was stopped, and finished, with its files if it has some.
 
     Args:
         reader: of the video, beginning at its first frame.
         watch: see :class:`Follower`.
         every: see :class:`Follower`.
-        file: of the tracks, with the state of an earlier run.
+        file: of the tracks, with the state of an earlier run; or what is called with their rows, as of a follower.
         stop: see :class:`Follower`.
     """
 
     def __init__(
         self,
         reader: VideoReader,
-        watch: Watch,
+        watch: Watcher,
         every: int,
-        file: TracksFile,
+        file: TracksFile | Callable[[list[dict[str, Any]]], object],
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._file, self._name = file, reader.name
-        self._drawing = None
-        state = file.state
-        if file.places.drawing is not None:
+        self._file, keep = (file, file.append) if isinstance(file, TracksFile) else (None, file)
+        self._name, self._drawing = reader.name, None
+        state = None if self._file is None else self._file.state
+        if self._file is not None and self._file.places.drawing is not None:
             parts = 0 if state is None else state["parts"]
-            self._drawing = DrawnVideo(file.places.unfinished, parts)
+            self._drawing = DrawnVideo(self._file.places.unfinished, parts)
         reader.start = 0 if state is None else state["ticks"]
-        self.follower = Follower(reader, watch, every, file.append, self._drawing, state, stop)
+        self.follower = Follower(reader, watch, every, keep, self._drawing, state, stop)
 
     def run(self) -> Iterator[int]:
         """Go through the video, and keep the state now and then; yields the number of looks after each."""
         for looks in self.follower.run():
-            if looks % LOOKS_A_PART == 0:
+            if looks % LOOKS_A_PART == 0 and self._file is not None:
                 if self._drawing is not None:
                     self._drawing.end_part()
                 self._file.keep(self.follower.state())
@@ -171,19 +155,17 @@ class Recording:
         Raises:
             VideoError: there was no frame to look at; no file is left.
         """
-        places = self._file.places
         if not self.follower.looks:
             self.abandon()
-            self._file.discard()
+            if self._file is not None:
+                self._file.discard()
             raise VideoError(f"{self._name}: not one frame could be read")
         self.follower.finish()
+        if self._file is None:
+            return
+        places = self._file.places
         if self._drawing is not None and places.drawing is not None:
             self._drawing.join(places.drawing)
         if places.captions is not None:
             write_captions(places.captions, places.tracks)
         self._file.finish()
-
-
-def looks_in(duration: float | None, every: int) -> int:
-    """Return about how many looks a video of ``duration`` seconds takes; 1 if the duration is not known."""
-    return 1 if duration is None else max(1, -(-round(duration * TICKS) // every))

@@ -10,7 +10,7 @@ import typer
 from saywhere import DEFAULT_MODEL
 from saywhere.cli import options
 from saywhere.cli.evaluate.running import EntitiesData, session
-from saywhere.cli.loading import Runtime, load_model
+from saywhere.loading import Runtime, load_model
 
 
 class Spread(StrEnum):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from saywhere.cli.arguments import START, without_options
+from saywhere.cli.launching import START, without_options
 from saywhere.errors import UserError
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def folders(models: Sequence[str], out: Path) -> list[Path]:
 
 
 def _show(compared: Compared, out: Path) -> None:
-    from saywhere.cli.table import print_table
+    from saywhere.cli.printing import print_table
 
     typer.echo(", ".join(f"{name} {value}" for name, value in {"task": compared.task, **compared.facts}.items()))
     print_table([*compared.header[1:], "model"], [[*row[1:], row[0]] for row in compared.rows])

@@ -11,8 +11,8 @@ from saywhere import DEFAULT_MODEL
 from saywhere.cli import options
 from saywhere.cli.evaluate.comparing import one_or_compare
 from saywhere.cli.evaluate.running import session
-from saywhere.cli.loading import Runtime, load_model
 from saywhere.errors import UserError
+from saywhere.loading import Runtime, load_model
 
 if TYPE_CHECKING:
     from saywhere.evaluation.dense.metric import DenseCaptioningResult

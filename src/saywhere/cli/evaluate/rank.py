@@ -10,7 +10,7 @@ from saywhere import DEFAULT_MODEL
 from saywhere.cli import options
 from saywhere.cli.evaluate.comparing import one_or_compare
 from saywhere.cli.evaluate.running import Data, session
-from saywhere.cli.loading import Runtime, load_model
+from saywhere.loading import Runtime, load_model
 
 
 def rank(

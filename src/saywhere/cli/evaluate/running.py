@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from saywhere.cli.loading import explain_oom
-from saywhere.cli.progress import progress, skip_notes
+from saywhere.cli.printing import skip_notes
+from saywhere.errors import explain_oom
+from saywhere.progress import progress
 
 if TYPE_CHECKING:
     from saywhere.evaluation.session import Progress, Session

@@ -9,7 +9,7 @@ import typer
 from saywhere import DEFAULT_MODEL
 from saywhere.cli import options
 from saywhere.cli.evaluate.running import Data, session
-from saywhere.cli.loading import Runtime, load_model
+from saywhere.loading import Runtime, load_model
 
 
 def search(

@@ -1,14 +1,14 @@
-"""Tables on a terminal."""
+"""What commands print alike: tables, and the images that were skipped."""
 
 from __future__ import annotations
 
 import shutil
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import typer
 
-from saywhere.cli.progress import printable
+from saywhere.files import printable
 
 LEAST = 20
 """Letters that the last column has at least, however narrow the terminal is."""
@@ -39,3 +39,16 @@ def print_table(
             shown = line if colours is None else typer.style(line, fg=colours[number])
             typer.echo(f" {start}{shown}")
             start = " " * indent
+
+
+def skip_notes(skipped: Mapping[str, str]) -> list[str]:
+    """Return a line for each image that was skipped."""
+    return [f"skipped: {printable(name)}: {printable(reason)}" for name, reason in skipped.items()]
+
+
+def report_skipped(skipped: Mapping[str, str]) -> None:
+    """Print the images that were skipped, which gives exit code 1."""
+    for note in skip_notes(skipped):
+        typer.echo(note, err=True)
+    if skipped:
+        raise typer.Exit(1)

@@ -1,0 +1,340 @@
+"""A run over many images: each answer is kept as soon as it is there, and a stopped run goes on where it was."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from saywhere.errors import UserError, explain_oom
+from saywhere.files import TOO_LONG, beside, fits
+from saywhere.images import LoadedImage
+from saywhere.inference.batches import Ask, ImageResult, run_images
+from saywhere.inference.results import Outputs, ResultsFile, compare_settings, ensure_same_settings, read_names
+from saywhere.inference.sources import Source, find_images, out_path, read_boxes
+from saywhere.loading import DeferredModel
+from saywhere.progress import Tell, progress, silent
+from saywhere.regions import Regions
+
+if TYPE_CHECKING:
+    from saywhere.inference.claims import Claim
+    from saywhere.inference.shards import Shard, Sharding
+    from saywhere.models.model import Model
+
+T = TypeVar("T")
+TOP = 10
+"""Regions an image, unless the user says otherwise."""
+
+
+@dataclass
+class Summary:
+    """What became of the images, or videos, of a run.
+
+    Attributes:
+        count: images in all, without those that the file of boxes does not name.
+        done, already: images answered by this run, and by an earlier one.
+        regions: found by this run; None where answers are no regions.
+        without_boxes: images that the file of boxes does not name.
+        skipped: names of the images without an answer, with the reasons.
+        damaged: names of the videos that could only be read in part, with what could not.
+        written: files and folders with results.
+        verb: what was done, such as ``described``.
+        lines: file of the results, or None.
+    """
+
+    count: int = 0
+    done: int = 0
+    already: int = 0
+    regions: int | None = None
+    without_boxes: int = 0
+    skipped: dict[str, str] = field(default_factory=dict[str, str])
+    damaged: dict[str, str] = field(default_factory=dict[str, str])
+    written: list[Path] = field(default_factory=list[Path])
+    verb: str = "described"
+    lines: Path | None = None
+
+    def __str__(self) -> str:
+        parts = [f"{self.done} {self.verb}" + ("" if self.regions is None else f", {self.regions} regions")]
+        parts += [f"{self.already} already {f'in {self.lines}' if self.lines else 'done'}"] if self.already else []
+        parts += [f"{self.without_boxes} without boxes left out"] if self.without_boxes else []
+        parts += [f"{len(self.skipped)} skipped"] if self.skipped else []
+        return "; ".join(parts)
+
+
+Each = Callable[[ImageResult[T], Summary], object]
+"""Called with each new answer when it is kept, and with what the run has done so far."""
+
+
+@dataclass(frozen=True)
+class Run(Generic[T]):
+    """A model asked about images that have no answer yet, and drawings made that are missing.
+
+    Attributes:
+        ask: see :func:`run_images`.
+        model: that ``ask`` uses; it is not looked for if nothing is to be asked.
+        outputs: where answers go.
+        boxes: by name of the image, see :func:`run_images`.
+        batch: images a call of ``ask``.
+        each: see :data:`Each`.
+        verbs: what is being done with an image, and was: ``("describing", "described")``.
+        claim: of the shard that the images are; it ends the run when it is lost.
+        bar: whether to show a progress bar on a terminal.
+    """
+
+    ask: Ask[T]
+    model: DeferredModel
+    outputs: Outputs
+    boxes: Mapping[str, ArrayLike] | None = None
+    batch: int = 8
+    each: Each[T] | None = None
+    verbs: tuple[str, str] = ("describing", "described")
+    claim: Claim | None = None
+    bar: bool = True
+
+    def __call__(self, sources: Sequence[Source]) -> Summary:
+        """Go through the images.
+
+        Raises:
+            UserError: the model cannot be used, or the device has too little memory.
+            KeyboardInterrupt: with a line that says how far it came.
+        """
+        outputs = self.outputs
+        todo = [source for source in sources if not outputs.is_described(source)]
+        undrawn = [source for source in sources if outputs.lacks_image(source)]
+        summary = Summary(len(sources), already=len(sources) - len(todo), verb=self.verbs[1])
+        summary.lines = None if outputs.lines is None else outputs.lines.path
+
+        def keep(one: ImageResult[T]) -> None:
+            new = not outputs.is_described(one.source)
+            outputs.keep(one)
+            if new:
+                summary.done += 1
+                if isinstance(one.result, Regions):
+                    summary.regions = (summary.regions or 0) + len(one.result)
+                if self.each is not None:
+                    self.each(one, summary)
+
+        results: Iterable[ImageResult[Any]] = itertools.chain(outputs.read_back(undrawn), self._fresh(todo))
+        if self.claim is not None:
+            results = self.claim.check(results)
+        done, resumes = summary.already - len(undrawn), outputs.lines is not None
+        with explain_oom(self.batch):
+            summary.skipped = keep_each(results, keep, len(sources), done, self.verbs[0], resumes, self.bar)
+        return summary
+
+    def _fresh(self, todo: Sequence[Source]) -> Iterator[ImageResult[T]]:
+        if todo:  # or the model would be looked for
+            long_side, workers = max(self.outputs.long_side, self.model.long_side), self.model.workers
+            yield from run_images(self.ask, todo, self.boxes, batch=self.batch, long_side=long_side, workers=workers)
+
+
+def describe(
+    images: str | Path | Sequence[str | Path | Source],
+    model: str | Path | Model | DeferredModel | None = None,
+    *,
+    json: str | Path | None = None,
+    out: str | Path | None = None,
+    boxes: str | Path | None = None,
+    top: int | None = TOP,
+    threshold: float | None = None,
+    batch: int = 8,
+    output_format: str = "saywhere",
+    sharding: Sharding | None = None,
+    progress: bool = False,
+    each: Each[Regions] | None = None,
+    tell: Tell = silent,
+) -> Summary:
+    """Describe images, as the command ``saywhere describe`` does; a stopped run goes on when it is called again.
+
+    Args:
+        images: files, folders, patterns, archives or lists, see :func:`saywhere.inference.find_images`.
+        model: its name or folder, or the model; the bundled one if None.
+        json: JSON lines with the results; images that are in it are not described again.
+        out: folder of the images with boxes and phrases drawn, or of what ``output_format`` writes.
+        boxes: file of the boxes to describe, see :func:`saywhere.inference.read_boxes`: all of them, and no others.
+        top: at most so many regions an image; all of them if None.
+        threshold: only regions with at least this score.
+        batch: images at a time.
+        output_format: one of :data:`saywhere.formats.registry.FORMATS`.
+        sharding: work on shards of the images beside other processes; None to do all of them here.
+        progress: show a bar on a terminal.
+        each: called with each new result, and with the summary so far.
+        tell: called with what the command prints; nothing is printed if it is not given.
+
+    Raises:
+        UserError: wrong arguments, no images, or results that were begun with other options.
+
+    Example:
+        >>> print(saywhere.describe("photos", json="regions.jsonl", out="drawn", progress=True))
+        3 described, 30 regions
+    """
+    paths = [images] if isinstance(images, str | Path) else list(images)
+    json, out, boxes = (None if path is None else Path(path) for path in (json, out, boxes))
+    found = [path for path in paths if isinstance(path, Source)]
+    if others := [path for path in paths if not isinstance(path, Source)]:
+        found += find_images(others, [out] if out else [])
+    model = model if isinstance(model, DeferredModel) else DeferredModel(model, part="densecap")
+    if output_format != "saywhere" and out is None:
+        raise UserError(f"--output-format {output_format} needs --out DIR, the folder of what is written")
+    if sharding is not None and (json is None or output_format != "saywhere"):
+        raise UserError("--shards needs --json FILE, where all shards come together, and no --output-format")
+    given = None if boxes is None else read_boxes(boxes, found)
+    sources = found if given is None else [source for source in found if source.name in given]
+    Outputs(None, out).check(sources if output_format in ("saywhere", "densecap") else [])
+    most = None if given is not None else top
+    work = _Description(model, given, most, threshold, batch, progress, each, tell, boxes, len(found) - len(sources))
+    if sharding is not None and json is not None:
+        return work.share(sources, sharding, json, out)
+    if output_format != "saywhere" and out is not None:
+        return work.convert(sources, output_format, json or out / "regions.jsonl", out)
+    return work.keep(sources, json, out)
+
+
+@dataclass(frozen=True)
+class _Description:
+    """What is asked of each image, and what is told of it; for the rest see :func:`describe`."""
+
+    model: DeferredModel
+    given: Mapping[str, ArrayLike] | None
+    top: int | None
+    threshold: float | None
+    batch: int
+    bar: bool
+    each: Each[Regions] | None
+    tell: Tell
+    boxes: Path | None
+    without_boxes: int
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the results follow from."""
+        boxes = None if self.boxes is None else str(self.boxes)
+        return {**self.model.facts, "boxes": boxes, "top": self.top, "threshold": self.threshold or None}
+
+    def keep(self, sources: Sequence[Source], json: Path | None, out: Path | None) -> Summary:
+        """Describe images, with lines and drawings where they are wanted."""
+        with contextlib.ExitStack() as stack:
+            lines = stack.enter_context(ResultsFile(json)) if json else None
+            if json is not None:
+                ensure_same_settings(json, self.facts)
+            summary = self._run(sources, Outputs(lines, out))
+        return self._report(summary, [path for path in (json, out) if path and summary.done])
+
+    def convert(self, sources: Sequence[Source], output_format: str, json: Path, out: Path) -> Summary:
+        """Describe images, and write the results of all of them for another program into the folder ``out``."""
+        from saywhere.formats.densecap import LONG_SIDE, write_results
+        from saywhere.formats.registry import FORMATS
+        from saywhere.report import Report
+
+        report, new, original = Report(), FORMATS[output_format], output_format == "densecap"
+        place = out / new.name
+        if not original:
+            new.require_new(place)
+        if json.absolute() == place.absolute() or place.absolute() in json.absolute().parents:
+            raise UserError(f"--json {json}: is where the result is written; name another file")
+        with ResultsFile(json) as lines:
+            ensure_same_settings(json, self.facts)
+            outputs = Outputs(lines, out, LONG_SIDE) if original else Outputs(lines)
+            summary = self._run(sources, outputs)
+            kept = [source for source in sources if outputs.is_described(source)]
+            if original:  # whose viewer needs the images beside it, under these names
+                options = {"model": self.model.name, "image_size": LONG_SIDE, "top": self.top}
+                named = ((out_path(Path(), source).as_posix(), outputs.regions(source)) for source in kept)
+                write_results(place, named, {**options, "threshold": self.threshold})
+            else:
+                left_out = new.write_whole(place, (outputs.regions(source) for source in kept), report)
+                summary.skipped.update(dict.fromkeys(left_out, TOO_LONG))
+        for line in report.lines():
+            self.tell(line, err=True)
+        return self._report(summary, [json, out, place] if original else [json, place])
+
+    def share(self, sources: Sequence[Source], sharding: Sharding, json: Path, out: Path | None) -> Summary:
+        """Describe shards beside other processes, and merge them into ``json`` if this is the last one."""
+        from saywhere.inference.shards import Shards, work_on
+
+        compare_settings(json, self.facts)
+        shards = Shards(beside(json, "{}.shards"), sharding.shards, sources, self.facts)
+        earlier, summary = read_names(json), Summary(len(sources), regions=0)
+
+        def describe_one(shard: Shard) -> dict[str, str]:
+            todo = [source for source in shard.sources if source.name not in earlier]
+            with ResultsFile(shard.part) as lines:
+                return self._run(todo, Outputs(lines, out), shard.claim).skipped
+
+        summary.skipped = work_on(shards, sharding, describe_one, "described", self.tell)
+        for results in shards.merging():
+            numbers = range(shards.count)
+            summary.skipped = {name: why for number in numbers for name, why in shards.skipped(number).items()}
+            with ResultsFile(json) as lines:
+                ensure_same_settings(json, self.facts)
+                merged = sum(lines.merge(result) for result in results)
+            counts = f"{merged} described; {len(summary.skipped)} skipped"
+            self.tell(f"all {shards.count} shards are done: {counts}; written: {json}")
+            summary.done, summary.written = merged, [json]
+        return summary
+
+    def _run(self, sources: Sequence[Source], outputs: Outputs, claim: Claim | None = None) -> Summary:
+        def ask(images: list[LoadedImage], given: list[np.ndarray] | None) -> list[Regions]:
+            return self.model().describe(images, given, top=self.top, threshold=self.threshold)
+
+        run = Run(ask, self.model, outputs, self.given, self.batch, self.each, claim=claim, bar=self.bar)
+        summary = run(sources)
+        summary.regions, summary.without_boxes = summary.regions or 0, self.without_boxes
+        return summary
+
+    def _report(self, summary: Summary, written: list[Path]) -> Summary:
+        summary.written = written
+        if summary.count > 1 or summary.already or summary.without_boxes:
+            self.tell(str(summary))
+        if written:
+            self.tell(f"written: {', '.join(map(str, written))}")
+        return summary
+
+
+def keep_each(
+    results: Iterable[ImageResult[T]],
+    keep: Callable[[ImageResult[T]], object],
+    total: int,
+    completed: int = 0,
+    what: str = "describing",
+    resumes: bool = True,
+    bar: bool = True,
+) -> dict[str, str]:
+    """Pass each result to ``keep`` beside a progress bar.
+
+    Args:
+        results: from :func:`saywhere.inference.run_images`.
+        keep: called with those that have a result.
+        total, completed: images in all, and those that an earlier run has done.
+        what: title of the bar.
+        resumes: the same command, given again, goes on where this one was stopped; told after Ctrl-C.
+        bar: whether to show the bar on a terminal.
+
+    Returns:
+        the names of the images that were skipped, with the reasons.
+
+    Raises:
+        KeyboardInterrupt: with the line that says how far it came.
+    """
+    skipped: dict[str, str] = {}
+    count = completed
+    with progress(what, total, completed, bar) as advance:
+        try:
+            for one in results:
+                if one.result is None:
+                    skipped[one.source.name] = one.error or "cannot be read"
+                elif not fits(keep, one):
+                    skipped[one.source.name] = TOO_LONG
+                else:
+                    count += 1
+                advance()
+        except KeyboardInterrupt:
+            again = "; the same command goes on from here" if resumes else ""
+            raise KeyboardInterrupt(f"interrupted after {count} of {total} images{again}") from None
+    return skipped

@@ -1,0 +1,289 @@
+"""A run over videos: which they are, where the tracks of their regions go, and what is told of them."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from saywhere.errors import UserError
+from saywhere.files import TOO_LONG, fits, printable
+from saywhere.images import SUFFIXES as IMAGES
+from saywhere.inference.run import TOP, Summary
+from saywhere.inference.sources import Source
+from saywhere.loading import DeferredModel
+from saywhere.progress import Tell, progress, silent
+from saywhere.video import SUFFIXES
+
+if TYPE_CHECKING:  # what reads videos is an extra
+    from saywhere.models.model import Model
+    from saywhere.video.following import Recording
+    from saywhere.video.reading import VideoReader
+    from saywhere.video.results import Places
+
+THRESHOLD = 0.2
+"""Least score of the regions that are followed, unless the user says otherwise."""
+
+
+def follow(
+    videos: str | Path | Sequence[str | Path],
+    model: str | Path | Model | DeferredModel | None = None,
+    *,
+    every: str | float | None = None,
+    top: int | None = TOP,
+    threshold: float | None = None,
+    json: str | Path | None = None,
+    out: str | Path | None = None,
+    progress: bool = False,
+    each: Callable[[Mapping[str, Any]], object] | None = None,
+    tell: Tell = silent,
+) -> Summary:
+    """Follow the regions of videos, as ``saywhere describe`` does; a stopped run goes on when it is called again.
+
+    Args:
+        videos: files, folders or patterns, see :func:`saywhere.inference.find_images`.
+        model: its name or folder, or the model; the bundled one if None.
+        every: time from one look to the next, such as ``"0.5s"``, or seconds.
+        top: at most so many regions of a look; all of them if None.
+        threshold: only regions with at least this score; ``THRESHOLD`` if None.
+        json: JSON lines with the tracks and scenes of the only video (see docs/video.md).
+        out: folder of the annotated videos, their captions and their tracks.
+        progress: show a bar on a terminal.
+        each: called with the row of each track and scene when it has ended, if neither ``json`` nor ``out`` is given.
+        tell: called with what the command prints; nothing is printed if it is not given.
+
+    Raises:
+        UserError: wrong arguments, no videos, or files that were begun with other options.
+
+    Example:
+        >>> rows = []
+        >>> print(saywhere.follow("clip.mp4", each=rows.append))
+        1 followed
+        >>> phrases = [(row["start"], row["end"], row["phrase"]) for row in rows if "track" in row]
+    """
+    from saywhere.inference import find_images
+
+    paths = [videos] if isinstance(videos, str | Path) else list(videos)
+    json, out = (None if path is None else Path(path) for path in (json, out))
+    model = model if isinstance(model, DeferredModel) else DeferredModel(model, part="densecap")
+    work = Videos(model, every, top, threshold, json, out, bar=progress, each=each, tell=tell)
+    work.add(find_images(paths, [out] if out else [], SUFFIXES))
+    return work.follow()
+
+
+@dataclass
+class Videos:
+    """Videos and cameras whose regions are followed; for the attributes see also :func:`follow`.
+
+    Attributes:
+        of_images: an option that was given and is for images alone, or None.
+        bar: whether to show a progress bar on a terminal.
+    """
+
+    model: DeferredModel
+    every: str | float | None = None
+    top: int | None = TOP
+    threshold: float | None = None
+    json: Path | None = None
+    out: Path | None = None
+    of_images: str | None = None
+    bar: bool = True
+    each: Callable[[Mapping[str, Any]], object] | None = None
+    tell: Tell = silent
+
+    def __post_init__(self) -> None:
+        self._found: list[tuple[Source, Places | None]] = []
+        self.threshold = THRESHOLD if self.threshold is None else self.threshold
+        if self.every is not None:
+            _ = self.ticks  # a wrong time is an error before anything is done
+
+    @property
+    def ticks(self) -> int:
+        """Ticks from one look to the next."""
+        from saywhere.video.times import EVERY, check_duration, parse_duration, to_ticks
+
+        every = EVERY if self.every is None else self.every
+        return to_ticks(parse_duration(every) if isinstance(every, str) else check_duration(every, f"every {every}"))
+
+    def take(self, paths: Sequence[str]) -> list[Source]:
+        """Find what ``paths`` mean; keeps the videos and returns the images.
+
+        Raises:
+            UserError: there is nothing, or no place for the results of all of it.
+        """
+        from saywhere.inference import find_images
+
+        left_out = [self.out] if self.out else []
+        try:
+            found = find_images(paths, left_out, IMAGES if self.every is None else IMAGES | SUFFIXES)
+        except UserError as error:  # for want of images, where there may be videos
+            try:
+                both = find_images(paths, left_out, IMAGES | SUFFIXES)
+            except UserError:
+                raise error from None
+            video = next(source.name for source in both if _is_video(source))
+            way_out = "give --every TIME, such as --every 0.5s, to describe videos in a folder"
+            raise UserError(f"{video}: {way_out}") from error
+        self.add([source for source in found if _is_video(source)], beside=not all(map(_is_video, found)))
+        return [source for source in found if not _is_video(source)]
+
+    def add(self, videos: Sequence[Source], beside: bool = False) -> None:
+        """Follow these as well.
+
+        Args:
+            videos: from :func:`saywhere.inference.find_images`.
+            beside: whether there are images as well, whose results take the file of lines.
+
+        Raises:
+            UserError: there is no place for the results of all of them.
+        """
+        if videos and self.of_images:
+            raise UserError(f"{self.of_images} is for images, and {videos[0].name} is a video")
+        if self.json and (len(videos) > 1 or (beside and videos and not self.out)):
+            raise UserError(f"--json {self.json}: holds the tracks of one video alone; give --out DIR for several")
+        lines = None if beside else self.json
+        self._found += [(source, self._place(source.relative, lines)) for source in videos]
+        taken: set[Path] = set()
+        for source, places in self._found:
+            if places is not None:
+                if places.tracks in taken:
+                    raise UserError(f"{places.tracks}: would be written for two videos; give them two folders")
+                taken.add(places.tracks)
+                places.check(source.path)
+
+    def _place(self, relative: Path, lines: Path | None) -> Places | None:
+        from saywhere.video.results import Places
+
+        if self.out is None:
+            return None if lines is None else Places(lines)
+        places = Places.below(self.out, relative)
+        return places if lines is None else replace(places, tracks=lines)
+
+    def follow(self) -> Summary:
+        """Follow the regions of the videos, one after the other."""
+        summary = Summary(len(self._found), verb="followed")
+        if not self._found:
+            return summary  # without asking for the extra
+        from saywhere.video.reading import VideoError, VideoReader
+
+        notes: list[str] = []
+        for source, places in self._found:
+            name, skipped = printable(source.name), None
+            try:
+                with VideoReader(source.path, source.name) as reader:
+                    if not fits(self._follow, reader, places, summary):
+                        skipped = TOO_LONG
+                    elif reader.damage.count:
+                        summary.damaged[source.name] = str(reader.damage)
+                        notes.append(f"{name}: {reader.damage}")
+            except VideoError as error:
+                skipped = str(error).removeprefix(f"{source.name}: ")
+            if skipped is not None:
+                summary.skipped[source.name] = skipped
+                notes.append(f"skipped: {name}: {printable(skipped)}")
+        for note in notes:
+            self.tell(note, err=True)
+        return summary
+
+    def film(self, camera: str, paths: Sequence[str]) -> None:
+        """Follow what a camera sees, until Ctrl-C, which ends the recording in good order.
+
+        Raises:
+            UserError: there is no such camera, there is a recording already, or there are other things to describe.
+        """
+        from saywhere.video.reading import open_camera
+
+        beside = paths[0] if paths else self.of_images
+        if beside:
+            raise UserError(f"--camera {camera} describes what the camera sees, and not {beside} beside it")
+        places = self._place(Path(f"camera-{Path(camera).name}"), self.json)
+        if places is not None:
+            if places.tracks.exists() or places.unfinished.exists():
+                raise UserError(f"{places.tracks}: is an earlier recording; give another place")
+            places.check(None)
+        with open_camera(camera) as reader, _ctrl_c() as stopped:
+            self.tell(f"{reader.name}: Ctrl-C ends the recording", err=True)
+            self._follow(reader, places, Summary(), stopped)
+            if reader.damage.count:
+                self.tell(f"{reader.name}: {reader.damage}", err=True)
+
+    def _follow(
+        self, reader: VideoReader, places: Places | None, summary: Summary, stopped: threading.Event | None = None
+    ) -> None:
+        """Follow one video, with its tracks in files or, if it has no places, passed on as they end."""
+        from saywhere.video.following import Recording
+        from saywhere.video.results import TracksFile
+        from saywhere.video.watching import Watcher
+
+        with contextlib.ExitStack() as stack:
+            file = places and stack.enter_context(TracksFile(places, reader.name, self._settings(reader)))
+            if places and file and file.done:
+                self.tell(f"{printable(reader.name)}: already in {places.tracks}")
+                summary.already += 1
+                return
+            watch, stop = Watcher(self.model(), self.top, self.threshold), (stopped or threading.Event()).is_set
+            recording = Recording(reader, watch, self.ticks, file or self._pass_on, stop)
+            try:
+                self._run(recording, reader, resumes=places is not None and stopped is None)
+                recording.finish()
+            except BaseException:
+                recording.abandon()
+                raise
+        done = recording.follower
+        counts = {"track": done.tracks, "scene": done.scenes, "look": done.looks}
+        tracks, scenes, looks = (f"{count} {name}{'' if count == 1 else 's'}" for name, count in counts.items())
+        self.tell(f"{printable(reader.name)}: {tracks} in {scenes}, {looks}")
+        if written := [path for path in (places.drawing, places.captions, places.tracks) if path] if places else []:
+            self.tell(f"written: {', '.join(map(str, written))}")
+        summary.done += 1
+        summary.written += written
+
+    def _settings(self, reader: VideoReader) -> dict[str, Any]:
+        status = Path(reader.path).stat()
+        own = {"--every": self.ticks, "--top": self.top, "--threshold": self.threshold}
+        return {**own, **self.model.facts, "content of the video": [status.st_size, status.st_mtime_ns]}
+
+    def _pass_on(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        if self.each is not None:
+            for row in rows:
+                self.each(row)
+
+    def _run(self, recording: Recording, reader: VideoReader, resumes: bool) -> None:
+        """Go through a video beside a progress bar."""
+        from saywhere.video.times import clock, to_seconds, to_ticks
+
+        follower = recording.follower
+        total = 1 if reader.duration is None else max(1, -(-to_ticks(reader.duration) // self.ticks))
+        title = f"describing {printable(Path(reader.name).name)}"
+        with progress(title, total, follower.looks, self.bar) as advance:
+            try:
+                for _ in recording.run():
+                    advance()
+            except KeyboardInterrupt:
+                far = f"{clock(to_seconds(follower.ticks))} of {clock(reader.duration or 0)}"
+                again = "; the same command goes on from here" if resumes else ""
+                raise KeyboardInterrupt(f"interrupted after {far} of {printable(reader.name)}{again}") from None
+
+
+def _is_video(source: Source) -> bool:
+    return source.path.suffix.lower() in SUFFIXES
+
+
+@contextlib.contextmanager
+def _ctrl_c() -> Iterator[threading.Event]:
+    """Yield an event that Ctrl-C sets, the first time; the second time it interrupts."""
+    event = threading.Event()
+
+    def stop(*_: object) -> None:
+        event.set()
+        signal.signal(signal.SIGINT, before)
+
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        yield event
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,76 @@
+"""Runs as Python users call them; the commands that call them have their tests in tests/cli."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import saywhere
+from saywhere.errors import UserError
+from saywhere.inference.shards import Sharding
+from tests import photographs
+from tests.stubs import StubModel
+
+
+class Loaded(StubModel):
+    """A model that was loaded before."""
+
+    name, engine = "mine", SimpleNamespace()
+
+    def digest(self) -> str:
+        return "0123"
+
+
+@pytest.fixture
+def loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Loaded:
+    monkeypatch.setattr(saywhere, "load", lambda *_, **__: pytest.fail("loaded again"), raising=False)
+    monkeypatch.chdir(tmp_path)
+    return Loaded()
+
+
+def rows(file: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in Path(file).read_text().splitlines()]
+
+
+def test_a_run_says_what_became_of_the_images_and_goes_on(loaded: Loaded) -> None:
+    _, bad = photographs.write_album(Path("album"), 12, 3)
+    seen: list[tuple[str, int, int]] = []
+    first = saywhere.describe(
+        "album", loaded, json="r.jsonl", out="drawn", top=1, each=lambda one, so_far: seen.append(
+            (one.source.name, len(one.result or ()), so_far.done))
+    )  # fmt: skip
+    assert (first.count, first.done, first.already, first.regions) == (12, 9, 0, 9)
+    assert list(first.skipped) == bad and str(first) == "9 described, 9 regions; 3 skipped"
+    assert first.written == [Path("r.jsonl"), Path("drawn")]
+    assert seen == [(str(row["image"]), 1, number) for number, row in enumerate(rows("r.jsonl"), 1)]
+    loaded.batches.clear()
+    again = saywhere.describe(["album"], loaded, json="r.jsonl", out="drawn", top=1)
+    assert str(again) == "0 described, 0 regions; 9 already in r.jsonl; 3 skipped"
+    assert again.written == [] and loaded.batches == []
+    with pytest.raises(UserError, match=r"r\.jsonl: was begun otherwise \(top: 1, now None\)"):
+        saywhere.describe("album", loaded, json="r.jsonl", top=None)
+
+
+def test_nothing_is_printed_unless_asked_for(loaded: Loaded, capsys: pytest.CaptureFixture[str]) -> None:
+    photographs.write_album(Path("album"), 3, 0)
+    told: list[str] = []
+    done = saywhere.describe("album", loaded)
+    assert (done.done, done.regions, done.written) == (3, 6, []) and capsys.readouterr() == ("", "")
+    saywhere.describe("album", loaded, json="r.jsonl", tell=lambda message, err=False: told.append(message))
+    assert told == ["3 described, 6 regions", "written: r.jsonl"] and capsys.readouterr() == ("", "")
+
+
+def test_shards_and_other_formats(loaded: Loaded) -> None:
+    photographs.write_album(Path("album"), 4, 0)
+    part = saywhere.describe("album", loaded, json="r.jsonl", sharding=Sharding(2, only=1))
+    assert part.written == [] and not Path("r.jsonl").exists()
+    rest = saywhere.describe("album", loaded, json="r.jsonl", sharding=Sharding(2))
+    assert (rest.done, rest.written) == (4, [Path("r.jsonl")]) and len(rows("r.jsonl")) == 4
+    coco = saywhere.describe("album", loaded, out="coco", output_format="coco")
+    assert coco.written == [Path("coco/regions.jsonl"), Path("coco/annotations.json")]
+    assert len(json.loads(Path("coco/annotations.json").read_text())["images"]) == 4
+    with pytest.raises(UserError, match="--output-format yolo needs --out DIR"):
+        saywhere.describe("album", loaded, output_format="yolo")

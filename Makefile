@@ -71,6 +71,10 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# On an idle machine. With the names of measurements it also does those that need data sets: benchmarks/figures.py.
+figures: $(READY)
+	$(BIN)/python benchmarks/figures.py measure
+
 # What pyproject.toml names, and what builds a wheel, in the versions and with the hashes of the lock.
 LOCKED = --require-hashes --constraint requirements.txt --requirement pyproject.toml
 LOCKED_BUILD = --quiet --require-hashes --build-constraints requirements.txt

@@ -271,6 +271,7 @@ def main() -> None:
         "configurations": [configuration(w.task, w.ready, w.rounds) for w in workers],
         "ratios": ratios([(w.task, w.rounds) for w in workers]),
     }
+    report["table"] = table(report["configurations"])
     show(report)
     if options.json is not None:
         options.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")

@@ -178,7 +178,7 @@ def test_a_jpeg_2000_is_decoded_at_the_size_that_it_stores(size, resolutions, ki
 
 
 @pytest.mark.parametrize("tiles", [(128, 128), (100, 90), (333, 64)])
-@pytest.mark.parametrize("long_side", [40, 90, 300])
+@pytest.mark.parametrize("long_side", [125, 250, 300])
 def test_a_jpeg_2000_in_tiles_has_them_in_their_places(tiles, long_side):
     stream = io.BytesIO()
     photographs.quarters(1004, 778).crop((0, 0, 1003, 777)).save(stream, "JPEG2000", num_resolutions=6, tile_size=tiles)

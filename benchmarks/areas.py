@@ -71,8 +71,8 @@ def ways(options: argparse.Namespace) -> dict[str, Callable[[], object]]:
 
     from saywhere.errors import UserError
     from saywhere.images import open_image
-    from saywhere.networks.vision.external_proposals import SelectiveSearch
     from saywhere.options import assignments
+    from saywhere.papers.external_proposals import SelectiveSearch
 
     image = open_image(skimage.data.astronaut())
     sizes, beam_size = assignments(options.set), options.beam_size

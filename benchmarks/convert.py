@@ -1,4 +1,4 @@
-"""Memory and time of ``saywhere convert`` on a checkpoint with the sizes of the released one, made up.
+"""Memory and time of ``saywhere papers convert`` on a checkpoint with the sizes of the released one, made up.
 
     python benchmarks/convert.py FOLDER
 
@@ -40,7 +40,7 @@ def count_weights(sizes: dict[str, Any], words: int) -> int:
 
 def main() -> None:
     """Make the checkpoint if it is not there, convert it, print."""
-    parser = argparse.ArgumentParser(description="Memory and time of saywhere convert.")
+    parser = argparse.ArgumentParser(description="Memory and time of saywhere papers convert.")
     parser.add_argument("folder", type=Path, help="for the checkpoint (1.2 GB) and the model")
     folder: Path = parser.parse_args().folder
     folder.mkdir(parents=True, exist_ok=True)
@@ -49,7 +49,7 @@ def main() -> None:
         make(file)
     start = time.perf_counter()
     program = "from saywhere.cli import main; main()"
-    subprocess.run([sys.executable, "-c", program, "convert", str(file), str(folder / "model")], check=True)
+    subprocess.run([sys.executable, "-c", program, "papers", "convert", str(file), str(folder / "model")], check=True)
     used = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
     print(f"{file.stat().st_size / 1e9:.2f} GB converted in {time.perf_counter() - start:.0f} s, at most {used:.1f} GB")
 

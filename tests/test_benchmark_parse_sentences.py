@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from saywhere.parses import Relation, read_parses
+from saywhere.papers.relations import Relation, read_parses
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "parse_sentences.py"
 

@@ -8,7 +8,7 @@ import torch
 
 from saywhere.box_coding import BoxCoder, propose
 from saywhere.engines.engine import RpnOutput
-from saywhere.original.box_coding import OriginalBoxCoder
+from saywhere.papers.densecap2016.conventions import OriginalBoxCoder
 
 CODERS = pytest.mark.parametrize("coder", [BoxCoder(), OriginalBoxCoder()], ids=["saywhere", "original"])
 RANDOM = np.random.default_rng(0)

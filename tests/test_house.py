@@ -15,16 +15,20 @@ import sys
 import tokenize
 import tomllib
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import yaml
 from chromium import chromium, web_runtime
+
+from saywhere import reproductions
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "saywhere"
 
 FLOORS = (
     ("errors",),
+    ("reproductions",),
     ("files",),
     ("syntax",),
     ("report",),
@@ -32,9 +36,7 @@ FLOORS = (
     ("options",),
     ("boxes",),
     ("box_coding",),
-    ("torch7_sort",),
     ("text",),
-    ("parses",),
     ("drawing",),
     ("archives",),
     ("pixels",),
@@ -57,7 +59,6 @@ FLOORS = (
     ("data",),
     # What stands above imports without torch; what stands below may need it.
     ("ops",),
-    ("original",),
     ("networks",),
     ("engines.torch", "engines.compare", "engines.quantize", "engines.export"),
     ("adapters.adapter", "adapters.writing", "adapters.detecting", "adapters.calibration"),
@@ -65,6 +66,7 @@ FLOORS = (
     ("training",),
     ("evaluation",),
     ("cli",),
+    ("papers",),
     ("__main__",),
 )
 """Modules and packages, or modules of a package, from the top down; ``__init__`` of a split package has no imports."""
@@ -188,6 +190,25 @@ def test_floors_import_only_from_floors_above(house: House) -> None:
     assert house.wrong_floors() == []
 
 
+PAPERS = "saywhere.papers"
+
+
+def test_nothing_outside_papers_imports_it(house: House) -> None:
+    outside = {name: tree for name, tree in house.trees.items() if not f"{name}.".startswith(f"{PAPERS}.")}
+    assert outside.keys() < house.trees.keys()
+    assert [(a, b) for a, b in house.imports if a in outside and b not in outside] == []
+    nodes = ((name, node) for name, tree in outside.items() for node in ast.walk(tree))
+    texts = {(name, n.value) for name, n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+    assert {name for name, text in texts if text.startswith(PAPERS)} == {"saywhere.reproductions"}
+
+
+@pytest.mark.parametrize("option", reproductions.PLACES)
+def test_what_an_option_names_is_in_papers(option: str) -> None:
+    found = reproductions.find(option)
+    module = found.__name__ if isinstance(found, ModuleType) else type(found).__module__
+    assert (found.__module__ if callable(found) else module).startswith(PAPERS)
+
+
 def test_imports_have_no_cycles(house: House) -> None:
     assert house.cycle() == []
 
@@ -198,7 +219,7 @@ def test_what_stands_above_the_line_imports_without_torch(house: House) -> None:
     assert {"saywhere.models.model", "saywhere.engines.onnx", "saywhere.data.coco"} <= set(above)
     lines = ["import sys", "sys.modules['torch'] = sys.modules['torchvision'] = sys.modules['timm'] = None"]
     lines += [f"import {name}" for name in ("saywhere", *above)]
-    lines += ["below = ('saywhere.networks', 'saywhere.training')"]
+    lines += ["below = ('saywhere.networks', 'saywhere.training', 'saywhere.papers')"]
     lines += ["assert not [name for name in sys.modules if name.startswith(below)]"]
     done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -9,7 +9,7 @@ from typing import IO, Any
 
 import numpy
 
-from saywhere.networks.densecap import torch7_weights as places
+from saywhere.papers.densecap2016 import convert as places
 
 NAMES = {"float32": "Float", "float64": "Double", "int64": "Long", "uint8": "Byte"}
 

@@ -1,6 +1,6 @@
 """How a network writes, places, compares and cuts its boxes; for numpy arrays and torch tensors alike.
 
-The published program does all of this in ways of its own (:mod:`saywhere.original.box_coding`); neither a network nor
+The published program does all of this in ways of its own (:mod:`saywhere.papers.densecap2016`); neither a network nor
 the model layer sees which it is.
 """
 

@@ -2,7 +2,7 @@
 
 Boxes are floating-point arrays ``(N, 4)`` of ``x1 y1 x2 y2`` in pixels, origin 0, continuous: the width is ``x2 - x1``.
 Functions return arrays of the library, and on the device, of their arguments; gradients flow through them. The 1-based
-and "+1" conventions of the original DenseCap program live in :mod:`saywhere.original`.
+and "+1" conventions of the original DenseCap program live in :mod:`saywhere.papers.densecap2016`.
 """
 
 from __future__ import annotations

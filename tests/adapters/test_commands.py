@@ -35,7 +35,7 @@ COMMANDS: dict[str, tuple[list[str], set[str]]] = {
     "evaluate caption": (["--data", "ALBUM", "--out", "OUT"], WRITES),
     "evaluate ground": (["--data", "FLICKR", "--limit", "2", "--out", "OUT"], ALL),
     "evaluate rank": (["--data", "ALBUM", "--out", "OUT"], set()),
-    "evaluate retrieval": (["--data", "ALBUM", "--out", "OUT"], set()),
+    "papers retrieval": (["--data", "ALBUM", "--out", "OUT"], set()),
     "describe ": (["IMAGE", "--set", "final_nms=0.3"], set()),
     "describe  ": (["IMAGE", "--engine", "onnx"], set()),
 }

@@ -16,6 +16,7 @@ from tiny_adapters import WRITERS, tiny_adapted, tiny_folder
 
 import saywhere
 from saywhere import UserError
+from saywhere.papers.captions import CaptionEnsemble
 
 IMAGE = noise(64, 64, 0)
 WRITE = ("florence2", "kosmos-2")
@@ -30,6 +31,7 @@ EVERYTHING: dict[str, Callable[[Any], object]] = {
     "attend": lambda model: model.attend(IMAGE, ["a dog"]),
     "ground by a part": lambda model: model.ground(IMAGE, "a dog", part="aligner"),
     "ground by beta": lambda model: model.ground(IMAGE, "a dog", beta=0),
+    "an ensemble": lambda model: CaptionEnsemble([model, model]),
 }
 
 

@@ -38,10 +38,10 @@ def test_help_does_not_wait_for_torch():
 import sys
 from saywhere.cli import app
 commands = (
-    "", "describe", "caption", "ground", "models", "data", "train", "calibrate", "convert", "export", "pseudo-label",
-    "table1",
+    "", "describe", "caption", "ground", "models", "data", "train", "calibrate", "export", "pseudo-label", "papers",
+    "papers convert", "papers retrieval", "papers table1",
 )
-tasks = "dense", "caption", "region-captions", "retrieval", "rank", "ground", "attention"
+tasks = "dense", "caption", "region-captions", "rank", "ground", "attention"
 evaluations = [f"evaluate {task}" for task in tasks]
 for arguments in map(str.split, (*commands, "data check", "evaluate", *evaluations)):
     try:
@@ -53,7 +53,7 @@ print("heavy:", sorted(heavy & set(sys.modules)))
 """
     out = python(code)
     assert out.endswith("heavy: []\n")
-    for command in ("describe", "caption", "ground", "models", "train", "data", "evaluate", "export", "table1"):
+    for command in ("describe", "caption", "ground", "models", "train", "data", "evaluate", "export", "papers"):
         assert f" {command} " in out
 
 
@@ -128,7 +128,7 @@ def test_help_shows_first_what_asks_a_model_about_images():
     places = [shown.index(f"│ {name} ") for name in ("describe", "ground", "caption", "search", "index", "serve")]
     panels = [shown.index(f"─ {panel} ─") for panel in cli.PANELS]
     assert panels[0] < places[0] and places == sorted(places) and places[-1] < panels[1] and panels == sorted(panels)
-    assert panels[1] < shown.index("│ train ") < panels[2] < shown.index("│ table1 ")
+    assert panels[1] < shown.index("│ train ") < panels[2] < shown.index("│ papers ")
 
 
 @pytest.mark.parametrize("error", ["KeyError('ours')", "EOFError()", "OSError('no number')", "MemoryError()"])
@@ -222,7 +222,7 @@ print("all four ran")
     assert python(code).endswith("all four ran\n")
 
 
-@pytest.mark.parametrize("task", ["dense", "caption", "region-captions", "rank", "retrieval", "search", "ground",
+@pytest.mark.parametrize("task", ["dense", "caption", "region-captions", "rank", "search", "ground",
                                   "nouns", "attention"])  # fmt: skip
 def test_a_file_as_the_folder_of_a_report_is_refused_at_once(task: str, tmp_path):
     (tmp_path / "file").write_text("kept")

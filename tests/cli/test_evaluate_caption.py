@@ -13,14 +13,12 @@ from tiny_aligner import tiny_aligner
 from tiny_captioner import tiny_captioner
 from typer.testing import CliRunner, Result
 
-import saywhere
 from saywhere import cli
 from saywhere.cli.evaluate import caption as command
 from saywhere.evaluation import meteor
 from saywhere.evaluation.captions import metrics as captioning
-from saywhere.evaluation.captions.ensemble import CaptionEnsemble
 from saywhere.evaluation.captions.metrics import CaptionScores
-from saywhere.images import LoadedImage, open_image
+from saywhere.images import LoadedImage
 from saywhere.models.captioning import Caption
 from saywhere.networks import checkpoint
 
@@ -169,17 +167,6 @@ def test_mistakes_are_one_line(model, arguments, message):
     assert not Path("out").exists()
 
 
-def test_several_models_caption_together(stubs, tmp_path):
-    names = [str(checkpoint.save(tiny_captioner(seed), tmp_path / f"m{seed}")) for seed in (0, 1)]
-    both = ("--ensemble", "--model", names[0], "--model", names[1])
-    done = caption(*both, "--data", album(), "--out", "out", "--device", "cpu")
-    assert (done.exit_code, done.stderr) == (0, "") and report()["model"] == ", ".join(names)
-    together = CaptionEnsemble([saywhere.load(name) for name in names])
-    (expected,) = together.caption([open_image("album/p/1.png")])
-    lines = [json.loads(line) for line in Path("out/predictions.jsonl").read_text().splitlines()]
-    assert lines[1]["caption"] == expected.sentence
-
-
 def test_options_of_the_model_are_changed_and_reported(stubs, tmp_path):
     name = str(checkpoint.save(tiny_captioner(), tmp_path / "m"))
     arguments = ("--model", name, "--data", album(), "--device", "cpu", "--set", "decoding.max_words=2")
@@ -188,20 +175,6 @@ def test_options_of_the_model_are_changed_and_reported(stubs, tmp_path):
     assert len(lines) == 4 and max(map(len, lines)) <= 2
     done = caption("--model", name, "--data", "album", "--device", "cpu", "--out", "out")
     assert done.exit_code == 2 and "was made with another model" in done.stderr
-
-
-def test_the_nearest_training_image_answers(stubs, tmp_path):
-    name, root = str(checkpoint.save(tiny_captioner(decoder="gru"), tmp_path / "m")), album()
-    rows = [json.loads(line) for line in (root / "data.jsonl").read_text().splitlines()]
-    train = [row | {"split": "train"} for row in rows]
-    (root / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*rows, *train]))
-    done = caption("--model", f"nearest:{name}", "--data", root, "--out", "out", "--device", "cpu")
-    assert (done.exit_code, done.stderr) == (0, "") and report()["model"] == f"nearest:{name}"
-    assert report()["cider"] == 1, "each image is the nearest to itself, and its first sentence is true"
-    assert len(list(Path("out/neighbours").rglob("*.safetensors"))) == 4
-    both = ("--ensemble", "--model", f"nearest:{name}", "--model", name)
-    together = caption(*both, "--data", root, "--out", "two", "--device", "cpu")
-    assert together.exit_code == 2 and "one model finds the most similar image" in together.stderr
 
 
 def test_a_model_without_a_captioner_and_data_without_sentences(stubs, tmp_path):

@@ -20,12 +20,12 @@ from typer.testing import CliRunner
 
 import saywhere
 from saywhere import cli
-from saywhere.configs.region_rnn import RegionRnnConfig
 from saywhere.evaluation import meteor
 from saywhere.evaluation.captions import metrics
 from saywhere.models.bundle import CONFIGS
 from saywhere.networks import checkpoint
-from saywhere.networks.region_rnn import RegionRnn
+from saywhere.papers.table1.config import RegionRnnConfig
+from saywhere.papers.table1.region_rnn import RegionRnn
 from saywhere.serve import server
 from saywhere.text import Vocabulary
 
@@ -36,6 +36,8 @@ KINDS = ("flickr-coco", "densecap", "aligner", "captioner", "box-captioner", "re
 DETECTS = {"flickr-coco", "densecap"}
 ALIGNS = {"flickr-coco", "aligner"}
 CAPTIONS = {"flickr-coco", "captioner", "box-captioner"}
+TOGETHER = {"captioner", "box-captioner"}
+"""Those of one vocabulary."""
 COMMANDS: dict[str, tuple[list[str], set[str]]] = {
     "describe": (["IMAGE"], DETECTS),
     "describe ": (["IMAGE", "--boxes", "BOXES"], DETECTS | {"box-captioner"}),
@@ -50,7 +52,8 @@ COMMANDS: dict[str, tuple[list[str], set[str]]] = {
     "evaluate caption": (["--data", "ALBUM", "--limit", "2", "--out", "OUT"], CAPTIONS),
     "evaluate region-captions": (["--data", "ALBUM", "--limit", "2", "--out", "OUT"], DETECTS | {"box-captioner"}),
     "evaluate rank": (["--data", "ALBUM", "--limit", "2", "--out", "OUT"], ALIGNS),
-    "evaluate retrieval": (["--data", "ALBUM", "--limit", "2", "--queries", "2", "--out", "OUT"], DETECTS),
+    "papers retrieval": (["--data", "ALBUM", "--limit", "2", "--queries", "2", "--out", "OUT"], DETECTS),
+    "papers caption": (["--data", "ALBUM", "--limit", "2", "--model", "CAPTIONER", "--out", "OUT"], TOGETHER),
     "evaluate search": (["--data", "ALBUM", "--limit", "2", "--out", "OUT"], ALIGNS),
     "evaluate ground": (["--data", "FLICKR", "--limit", "2", "--out", "OUT"], DETECTS | ALIGNS),
     "evaluate ground ": (["--data", "FLICKR", "--limit", "2", "--part", "densecap", "--out", "OUT"], DETECTS),
@@ -110,7 +113,9 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "region-rnn": RegionRnn(config, Vocabulary.build(PHRASES), pretrained_backbone=False),
         "classes": tiny_networks()["classes"],
     }
-    assert {checkpoint.part_of(network) for network in networks.values()} == set(CONFIGS), "a kind of model is missing"
+    assert {checkpoint.part_of(network) for network in networks.values()} == {*CONFIGS, "region-rnn"}, (
+        "a kind of model is missing"
+    )
     made = {kind: str(checkpoint.save(network, root / kind)) for kind, network in networks.items()}
     album, rows = root / "album", []
     album.mkdir()
@@ -125,7 +130,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     with saywhere.Index(root / "index", made["aligner"]) as index:
         index.add(album)
     data = {"IMAGE": album / "0.png", "BOXES": root / "boxes.json", "ALBUM": album, "FLICKR": flickr}
-    data["INDEX"] = root / "index"
+    data |= {"INDEX": root / "index", "CAPTIONER": Path(made["captioner"])}
     return {"flickr-coco": "flickr-coco", **made, **{word: str(place) for word, place in data.items()}}
 
 

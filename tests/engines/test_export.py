@@ -23,7 +23,6 @@ from saywhere import UserError
 from saywhere.box_coding import BoxCoder
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.configs.parts import ProposalConfig, TrunkConfig
-from saywhere.configs.region_rnn import RegionRnnConfig
 from saywhere.engines import export as exporting
 from saywhere.engines.export import export, require_exportable, write_graph
 from saywhere.engines.onnx import OnnxEngine
@@ -31,10 +30,11 @@ from saywhere.images import Preprocess
 from saywhere.models.bundle import GRAPH, GRAPH_WEIGHTS, Bundle, GraphInfo
 from saywhere.networks import checkpoint
 from saywhere.networks.densecap.network import DenseCap
-from saywhere.networks.region_rnn import RegionRnn
 from saywhere.networks.vision.backbones import Backbone
 from saywhere.networks.vision.rpn import AnchorGenerator, LocalizationLayer, RpnHead
 from saywhere.networks.vision.trunk import Trunk
+from saywhere.papers.table1.config import RegionRnnConfig
+from saywhere.papers.table1.region_rnn import RegionRnn
 from saywhere.text import Vocabulary
 
 FILES = ["README.md", "config.json", "model.safetensors", "trunk.json", "trunk.onnx", "vocabulary.json"]

@@ -16,15 +16,15 @@ from torch import nn
 
 from saywhere.box_coding import propose
 from saywhere.configs.parts import TrunkConfig
-from saywhere.configs.region_rnn import RegionRnnConfig
 from saywhere.engines.torch import TorchEngine, find_device, load
 from saywhere.errors import UserError
 from saywhere.images import open_image
 from saywhere.networks import checkpoint
 from saywhere.networks.aligner.network import Aligner
 from saywhere.networks.captioner.network import Captioner
-from saywhere.networks.region_rnn import RegionRnn
 from saywhere.networks.vision.image_maps import ImageMaps
+from saywhere.papers.table1.config import RegionRnnConfig
+from saywhere.papers.table1.region_rnn import RegionRnn
 from saywhere.text import START, pad
 
 SIZES = ((96, 64), (64, 96), (96, 64))
@@ -195,7 +195,7 @@ def test_a_baseline_is_no_model(tmp_path: Path):
     trunk = TrunkConfig(backbone="test_efficientnet", strides=(32,), long_side=64, multiple=64)
     config = RegionRnnConfig(trunk=trunk)
     folder = checkpoint.save(RegionRnn(config, VOCABULARY, pretrained_backbone=False), tmp_path / "model")
-    with pytest.raises(UserError, match="model is a region-rnn, a baseline that only table1 runs"):
+    with pytest.raises(UserError, match="model is a region-rnn, which only saywhere papers runs"):
         load(folder, "cpu")
 
 

@@ -42,7 +42,7 @@ answers = {
     "similarity": model.similarity([model.embed(seen)], [model.embed_text("a dog")]).tolist(),
     "models": list(saywhere.list_models()),
 }
-wrong = ("torch", "saywhere.networks", "saywhere.training", "saywhere.original", "saywhere.engines.torch")
+wrong = ("torch", "saywhere.networks", "saywhere.training", "saywhere.papers", "saywhere.engines.torch")
 answers["imported"] = [name for name in sys.modules if name.startswith(wrong) and sys.modules[name] is not None]
 print(json.dumps(answers))
 """

@@ -38,9 +38,9 @@ def test_no_regions():
 
 
 def test_the_arithmetic_is_that_of_the_programs_functions():
-    """``result`` does without torch what the functions of :mod:`saywhere.original` do."""
+    """``result`` does without torch what the functions of :mod:`saywhere.papers.densecap2016.conventions` do."""
     torch = pytest.importorskip("torch")
-    from saywhere import original
+    from saywhere.papers.densecap2016 import conventions as original
 
     random = np.random.default_rng(0)
     for _ in range(50):

@@ -28,7 +28,7 @@ sys.argv[0] = "saywhere"
 try:
     main()
 finally:
-    heavy = ("saywhere.networks", "saywhere.training", "saywhere.evaluation", "saywhere.original")
+    heavy = ("saywhere.networks", "saywhere.training", "saywhere.evaluation", "saywhere.papers")
     assert not [name for name in sys.modules if name.startswith(heavy)]
 """
 """The program in a process that can open no connection and has no PyTorch."""

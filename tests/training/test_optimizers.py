@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from saywhere import original
+from saywhere.papers.densecap2016 import conventions as original
 from saywhere.training.optimizers import build_optimizer, build_schedule, learning_rate_factor
 from saywhere.training.recipe import OptimizerConfig, TrainingConfig
 

@@ -21,7 +21,7 @@ from saywhere.training.systems.densecap import PhraseTargets, usable
 from saywhere.training.systems.registry import build_vocabulary, find_system
 
 RECIPES = Path(__file__).parents[2] / "recipes"
-COMPARISON = "table1"  # of several models; see tests/evaluation/table1
+COMPARISON = "table1"  # of several models; see tests/papers/table1
 SHIPPED = sorted(path for path in RECIPES.glob("*.yaml") if path.stem != COMPARISON)
 
 

@@ -21,6 +21,7 @@ import typer
 from typer.core import TyperGroup
 
 import saywhere
+from saywhere import reproductions
 from saywhere.errors import UserError
 
 PANELS = {
@@ -33,8 +34,7 @@ PANELS = {
         "calibrate-nouns",
         "calibrate-similarity",
         "pseudo-label",
-        "table1",
-        "convert",
+        "papers",
     ),
 }
 """The commands in the order of ``--help``, by its panels.
@@ -79,7 +79,8 @@ class Commands(UserDict[str, Any]):
         command = super().__getitem__(name)
         if command is None:
             module = name.replace("-", "_")
-            found = importlib.import_module(f"saywhere.cli.{module}")
+            own = name != "papers"
+            found = importlib.import_module(f"saywhere.cli.{module}") if own else reproductions.find("command=papers")
             if function := getattr(found, module, None):
                 app = typer.Typer(add_completion=False)
                 app.command(name, rich_help_panel=COMMANDS[name])(function)

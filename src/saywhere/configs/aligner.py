@@ -90,9 +90,8 @@ class AlignerConfig(SystemConfig):
             (an ensemble in one model).
         word_size, hidden_size, cell, rectified, residual: of each encoder, see
             :class:`saywhere.networks.language.text_encoder.TextEncoder`.
-        parses: CoNLL-U file of parsed sentences (:mod:`saywhere.parses`). Their relations then take the place of words,
-            for :class:`saywhere.networks.language.relation_encoder.RelationEncoder`, and only these sentences can be
-            encoded. None encodes words.
+        parses: CoNLL-U file of parsed sentences (:mod:`saywhere.papers.relations`). Their relations then take the place
+            of words, and only these sentences can be encoded. None encodes words.
         relations: kinds of relations that have a map each; all others share one. Training takes the frequent ones if
             none are named.
         word_vectors: file in GloVe's text format that training starts from; None draws them.

@@ -123,7 +123,7 @@ def load(
         torch.set_num_threads(threads)
     networks = checkpoint.load_networks(name_or_folder, find_device(device), options)
     if unknown := [part for part in networks if part not in PARTS]:
-        raise UserError(f"{name_or_folder} is a {unknown[0]}, a baseline that only table1 runs")
+        raise UserError(f"{name_or_folder} is a {unknown[0]}, which only saywhere papers runs")
     return TorchEngine(networks)
 
 

@@ -8,12 +8,13 @@ import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from saywhere import data as datasets
+from saywhere import reproductions
 from saywhere.data import PhraseOptions, Report, Samples
 from saywhere.data.entities import MarkedImage, count_phrases, read_entities
 from saywhere.errors import UserError
@@ -22,9 +23,6 @@ from saywhere.evaluation.resume import ensure_same_run, ensure_same_task
 from saywhere.images import LoadedImage
 from saywhere.inference import Source, run_images
 from saywhere.models.model import Model
-
-if TYPE_CHECKING:
-    from saywhere.evaluation.captions.ensemble import CaptionEnsemble
 
 T = TypeVar("T")
 
@@ -36,7 +34,6 @@ TASKS = {
     "caption": "captions",
     "region-captions": "region_captions",
     "rank": "ranking",
-    "retrieval": "retrieval",
     "search": "search",
     "ground": "grounding",
     "nouns": "nouns",
@@ -230,7 +227,7 @@ def image_name(path: Path, folder: Path) -> str:
 
 
 def evaluate(
-    model: Model | CaptionEnsemble | str | Path,
+    model: Model | str | Path,
     data: str | Path,
     task: str = "dense",
     *,
@@ -247,7 +244,7 @@ def evaluate(
     Args:
         model: a model, or the name or folder of one.
         data: folder of the data set, or its file.
-        task: one of :data:`TASKS`.
+        task: one of :data:`TASKS`, or ``retrieval`` of the DenseCap paper.
         out: folder of the report; ``evaluation/TASK`` if not given.
         format, split, limit, batch, progress: see :class:`Session`.
         options: of the task, by the names of the command's options: see ``run`` in its module.
@@ -261,16 +258,19 @@ def evaluate(
     Example:
         >>> saywhere.evaluate("flickr-coco", "data/flickr8k", task="rank", limit=100).text_to_image.r10
     """
-    if task not in TASKS:
-        raise UserError(f"no task {task!r}; there are {', '.join(TASKS)}")
+    others = reproductions.values("task")
+    if task not in (*TASKS, *others):
+        raise UserError(f"no task {task!r}; there are {', '.join([*TASKS, *others])}")
     loaded = model
     if isinstance(loaded, str | Path):
         from saywhere.loading import load
 
         loaded = load(loaded)
-    name = str(model) if loaded is not model else getattr(loaded, "name", "an ensemble")
+    name = str(model) if loaded is not model else loaded.name
     folder = Path("evaluation", task) if out is None else Path(out)
     session = Session(Path(data), folder, format, split, limit, batch, model=name, progress=progress, task=task)
     session.command = f"saywhere.evaluate({name!r}, {str(data)!r}, {task!r})"
+    if task in others:
+        return reproductions.find(f"task={task}")(loaded, session, **options)
     run: Callable[..., Any] = importlib.import_module(f"saywhere.evaluation.{TASKS[task]}.run").run
     return run(loaded, session, **options)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from saywhere import options as user_options
+from saywhere import reproductions
 from saywhere.configs.aligner import AlignerConfig
 from saywhere.configs.base import Config
 from saywhere.configs.captioner import CaptionerConfig
@@ -24,7 +25,6 @@ from saywhere.configs.classes import ClassesConfig
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.configs.overrides import override
 from saywhere.configs.parts import TrunkConfig
-from saywhere.configs.region_rnn import RegionRnnConfig
 from saywhere.errors import UserError
 from saywhere.syntax import parse_json
 from saywhere.text import Vocabulary
@@ -43,8 +43,8 @@ CONFIGS: dict[str, type[Config]] = {
     "aligner": AlignerConfig,
     "captioner": CaptionerConfig,
     "classes": ClassesConfig,
-    "region-rnn": RegionRnnConfig,
 }
+"""The options of each part, but for those that only reproduce a paper."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,8 +94,9 @@ class Bundle:
         parts = _mapping(stored.get("parts"), f"{path}: parts")
         if not parts:
             raise UserError(f"{path}: parts is empty: the model can do nothing")
-        if unknown := [part for part in parts if part not in CONFIGS]:
-            raise UserError(f"{path}: unknown part {unknown[0]!r}; known are {', '.join(CONFIGS)}")
+        known = [*CONFIGS, *reproductions.values("config")]
+        if unknown := [part for part in parts if part not in known]:
+            raise UserError(f"{path}: unknown part {unknown[0]!r}; known are {', '.join(known)}")
         description = stored.get("description", "")
         if not isinstance(description, str):
             raise UserError(f"{path}: description is a text, not {description!r}")
@@ -236,7 +237,8 @@ def _part(part: str, options: Any, trunk: TrunkConfig, path: Path) -> Config:
     name = f"parts.{part}"
     if "trunk" in _mapping(options, f"{path}: {name}"):
         raise UserError(f"{path}: {name}.trunk: the trunk's options stand at the top of the file")
-    return _config(CONFIGS[part], {**options, "trunk": trunk.to_dict()}, path, name)
+    kind = CONFIGS[part] if part in CONFIGS else reproductions.find(f"config={part}")
+    return _config(kind, {**options, "trunk": trunk.to_dict()}, path, name)
 
 
 def _levels(value: Any, source: str) -> tuple[float, ...]:

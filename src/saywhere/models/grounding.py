@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from saywhere import boxes as geometry
+from saywhere import reproductions
 from saywhere.box_coding import BoxCoder
 from saywhere.configs.aligner import AlignerConfig, Score
 from saywhere.engines.engine import Aligner
@@ -18,7 +19,6 @@ from saywhere.models.detection import propose_boxes
 from saywhere.models.encoding import Encoding
 from saywhere.models.mrf import decode_chain, segments
 from saywhere.models.similarity import similarity_matrix
-from saywhere.parses import encode_relations, pad_relations, read_parses
 from saywhere.regions import Regions
 from saywhere.text import END, pad, tokenize
 
@@ -258,8 +258,8 @@ def token_ids(aligner: Aligner, texts: Sequence[str]) -> np.ndarray:
         raise UserError(f"the sentence {wordless[0]!r} has no word")
     config = aligner.config
     if config.parses is not None:
-        found = map(read_parses(config.parses).find, texts)
-        return pad_relations([encode_relations(row, config.relations, aligner.vocabulary) for row in found])
+        parses = reproductions.find("parses=FILE")(config.parses)
+        return parses.encode(texts, config.relations, aligner.vocabulary)
     end = [END] if config.sentence_token else []
     return pad([aligner.vocabulary.encode(text) + end for text in texts])
 

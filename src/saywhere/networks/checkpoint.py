@@ -17,6 +17,7 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
 import saywhere
+from saywhere import reproductions
 from saywhere.box_coding import BoxCoder
 from saywhere.configs.base import Config
 from saywhere.configs.densecap import DenseCapConfig
@@ -27,9 +28,8 @@ from saywhere.models.bundle import CARD, CONFIG, VOCABULARY, WEIGHTS, Bundle
 from saywhere.networks.aligner.network import Aligner
 from saywhere.networks.captioner.network import Captioner
 from saywhere.networks.classes import RegionClassifier
-from saywhere.networks.densecap.build import build_box_coder
+from saywhere.networks.densecap.build import find_conventions
 from saywhere.networks.densecap.network import DenseCap
-from saywhere.networks.region_rnn import RegionRnn
 from saywhere.networks.vision.trunk import Trunk, build_trunk
 from saywhere.text import Vocabulary
 
@@ -38,9 +38,8 @@ NETWORKS: dict[str, type[nn.Module]] = {
     "aligner": Aligner,
     "captioner": Captioner,
     "classes": RegionClassifier,
-    "region-rnn": RegionRnn,
 }
-"""The network of each part."""
+"""The network of each part, but for those that only reproduce a paper."""
 TRUNK = "trunk."
 OPTIONAL = ("head", "pyramid", "localization")
 """Parts of a trunk that not every network needs."""
@@ -90,7 +89,13 @@ def save(
 
 def part_of(network: nn.Module) -> str:
     """Return the name of the part that a network is."""
-    return next(part for part, kind in NETWORKS.items() if isinstance(network, kind))
+    parts = [*NETWORKS, *reproductions.values("network")]
+    return next(part for part in parts if isinstance(network, network_class(part)))
+
+
+def network_class(part: str) -> type[nn.Module]:
+    """Return the class of a part's network."""
+    return NETWORKS[part] if part in NETWORKS else reproductions.find(f"network={part}")
 
 
 def load_networks(
@@ -121,7 +126,7 @@ def load_networks(
     trunk = _build_trunk(bundle.trunk, configs, bundle.folder)
     trunk.preprocess = replace(trunk.preprocess, mean=bundle.mean, std=bundle.std)
     networks = {
-        part: NETWORKS[part](config, bundle.vocabularies[part], trunk=trunk, pretrained_backbone=False)
+        part: network_class(part)(config, bundle.vocabularies[part], trunk=trunk, pretrained_backbone=False)
         for part, config in configs.items()
     }
     unneeded = tuple(f"{TRUNK}{name}." for name in _needs(bundle.configs) if getattr(trunk, name) is None)
@@ -318,7 +323,7 @@ def _shared_proposals(configs: Mapping[str, Config], source: Path) -> ProposalCo
 def _build_trunk(trunk: TrunkConfig, configs: Mapping[str, Config], folder: Path) -> Trunk:
     """An untrained trunk with what the networks need."""
     densecap = configs.get("densecap")
-    coder = build_box_coder(densecap) if isinstance(densecap, DenseCapConfig) else BoxCoder()
+    coder = find_conventions(densecap).box_coder(densecap) if isinstance(densecap, DenseCapConfig) else BoxCoder()
     proposals = _shared_proposals(configs, folder)
     return build_trunk(trunk, proposals, "head" in _needs(configs), coder, pretrained=False)
 

@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from saywhere import original
+from saywhere import reproductions
 from saywhere.training.recipe import OptimizerConfig, TrainingConfig
 
 
@@ -85,7 +85,7 @@ def _single(config: OptimizerConfig, parameters: list[nn.Parameter], name: str) 
         return torch.optim.RMSprop(groups, config.lr, config.alpha, config.eps, config.weight_decay)
     settings: Any = {"betas": config.betas, "eps": config.eps, "weight_decay": config.weight_decay}
     if config.kind == "original_adam":
-        return original.Adam(groups, config.lr, **settings)
+        return reproductions.find("kind=original_adam")(groups, config.lr, **settings)
     kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config.kind]
     return kind(groups, config.lr, **settings, fused=True)  # a third of the time on a CPU
 

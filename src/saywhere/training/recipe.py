@@ -69,7 +69,7 @@ class OptimizerConfig:
 
     Attributes:
         kind: ``adam``, ``sgd`` and ``rmsprop`` add the weight decay to the gradient (L2), ``adamw`` shrinks the weights
-            themselves; ``original_adam`` is the published program's Adam, :class:`saywhere.original.Adam`.
+            themselves; ``original_adam`` is the published program's Adam (``saywhere.papers.densecap2016``).
         lr: learning rate after the warm-up.
         betas: of the Adams.
         alpha: smoothing of RMSprop's mean of squared gradients.

@@ -12,10 +12,10 @@ from tiny_captioner import tiny_config as tiny_captioner_config
 from tiny_densecap import tiny_config, tiny_model
 
 from saywhere.configs.densecap import DenseCapConfig
-from saywhere.configs.region_rnn import RegionRnnConfig
 from saywhere.engines.arrays.layers import Weights
 from saywhere.engines.arrays.requirements import refused_options, require_shapes
 from saywhere.errors import UserError
+from saywhere.papers.table1.config import RegionRnnConfig
 
 MAKERS: dict[str, Any] = {"densecap": tiny_model, "aligner": tiny_aligner, "captioner": tiny_captioner}
 ONE_LEVEL = {"trunk": {"strides": [16]}, "proposals": {"pyramid_channels": 0, "anchors": [[[20, 20]]]}}

@@ -13,7 +13,8 @@ import pytest
 
 from saywhere.errors import UserError
 from saywhere.evaluation.dense.metric import IOUS, METEORS, DenseCaptioning
-from saywhere.evaluation.dense.protocols import CLEAN, ORIGINAL, average_precision, first_claims, match, merge
+from saywhere.evaluation.dense.protocols import CLEAN, first_claims
+from saywhere.papers.densecap2016.evaluator import ORIGINAL
 from saywhere.regions import Regions
 
 A, B, FAR = [0, 0, 10, 10], [50, 50, 60, 60], [80, 0, 90, 10]
@@ -64,17 +65,17 @@ def test_two_truths_three_detections():
 
 def test_precision_is_the_best_at_a_recall_or_above():
     hits = np.array([False, True, True, False, True])  # precision 0 1/2 2/3 1/2 3/5, recall 0 1/4 2/4 2/4 3/4
-    assert average_precision(CLEAN, hits, 4) == pytest.approx((51 * 2 / 3 + 25 * 3 / 5) / 101)
-    assert average_precision(ORIGINAL, hits, 4) == pytest.approx((51 * 2 / 3 + 25 * 3 / 5) / 100, abs=0.011)
+    assert CLEAN.average_precision(hits, 4) == pytest.approx((51 * 2 / 3 + 25 * 3 / 5) / 101)
+    assert ORIGINAL.average_precision(hits, 4) == pytest.approx((51 * 2 / 3 + 25 * 3 / 5) / 100, abs=0.011)
 
 
 @pytest.mark.parametrize("hit", range(101))
 def test_101_recalls_reached_exactly(hit):
     hits = np.arange(100) < hit
-    assert average_precision(CLEAN, hits, 100) == pytest.approx((hit + 1) / 101 if hit else 0)
+    assert CLEAN.average_precision(hits, 100) == pytest.approx((hit + 1) / 101 if hit else 0)
     if hit == 6:
-        assert average_precision(ORIGINAL, hits, 100) == pytest.approx(0.06)
-        assert average_precision(replace(ORIGINAL, precision="float"), hits, 100) == pytest.approx(0.07)
+        assert ORIGINAL.average_precision(hits, 100) == pytest.approx(0.06)
+        assert replace(ORIGINAL, precision="float").average_precision(hits, 100) == pytest.approx(0.07)
 
 
 def test_a_detection_below_the_threshold_takes_no_truth():
@@ -123,7 +124,7 @@ def test_the_second_best_truth_is_not_tried():
 
 
 def test_of_two_equal_overlaps_the_first_truth_is_taken():
-    matches = match(CLEAN, np.array([[0.0, 0, 10, 10]]), np.ones(1), np.array([[0.0, 0, 10, 5], [0, 5, 10, 10]]))
+    matches = CLEAN.match(np.array([[0.0, 0, 10, 10]]), np.ones(1), np.array([[0.0, 0, 10, 5], [0, 5, 10, 10]]))
     assert matches.truth.tolist() == [0] and matches.overlap.tolist() == [0.5]
 
 
@@ -131,7 +132,7 @@ def test_an_unmatched_detection_takes_no_truth():
     predicted = regions((FAR, 0.9, "a cat"), (A, 0.8, "a car"))
     assert evaluate((predicted, [A], [["a car"]])).map == 0.5
     assert evaluate((predicted, [A], [["a car"]]), protocol="original").map == 0
-    blind = replace(CLEAN, unmatched_claim_last=True)
+    blind = replace(ORIGINAL, corner_boxes=False, any_overlap_claims=False, drifting_recall=False)
     assert evaluate((predicted, [A], [["a car"]]), protocol=blind).map == 0
     assert evaluate((predicted, [B, A], [["a bus"], ["a car"]]), protocol=blind).map == 0
     assert evaluate((predicted, [A, B], [["a car"], ["a bus"]]), protocol=blind).map == pytest.approx(51 / 202)
@@ -166,7 +167,7 @@ def test_truths_are_merged():
         result = evaluate((regions((mean, 0.9, said)), [A, side(0.7)], [["a car"], ["a bus"]]))
         assert (result.truths, result.map) == (1, 1)
     assert evaluate((regions((mean, 0.9, "a car")), [A, side(0.69)], [["a car"], ["a bus"]])).truths == 2
-    merged, groups = merge(CLEAN, np.array([A, side(0.7)], dtype=float))
+    merged, groups = CLEAN.merge(np.array([A, side(0.7)], dtype=float))
     assert merged.tolist() == [mean] and groups == [[0, 1]]
 
 
@@ -324,7 +325,7 @@ def by_loops(images, iou_min, meteor_min, original):
 
     rows, positives = [], 0
     for boxes, scores, captions, truth, _ in images:
-        truths, _ = merge(ORIGINAL if original else CLEAN, np.array(truth, dtype=float).reshape(-1, 4))
+        truths, _ = (ORIGINAL if original else CLEAN).merge(np.array(truth, dtype=float).reshape(-1, 4))
         positives, used = positives + len(truths), set()
         for d in sorted(range(len(boxes)), key=lambda d: -scores[d]):
             best, chosen = 0, -1

@@ -12,14 +12,17 @@ from tiny_densecap import PHRASES, VOCABULARY, tiny_config, tiny_model, tiny_tar
 from torch.testing import assert_close
 
 from saywhere import boxes as geometry
-from saywhere.box_coding import propose
+from saywhere.box_coding import BoxCoder, propose
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.engines.engine import RpnOutput
 from saywhere.errors import UserError
+from saywhere.networks.densecap.build import Conventions, Pool, RegionDecoder
 from saywhere.networks.densecap.loss import DenseCapCriterion, caption_loss
 from saywhere.networks.densecap.network import DenseCap, DenseCapOutput, Target
+from saywhere.networks.language.decoders.lstm import LstmDecoder
 from saywhere.networks.vision.roi_pooling import pool_pyramid
 from saywhere.networks.vision.trunk import build_trunk
+from saywhere.ops.box_sampling import RegionSampler
 from saywhere.ops.losses import balanced_score_loss, box_loss, score_loss
 from saywhere.text import END, PAD, tokenize
 
@@ -406,3 +409,28 @@ def test_the_original_configuration_builds_the_published_network():
     assert frozen == [64, 64, 64, 64, 128, 128, 128, 128]  # weights and biases of the first four convolutions
     losses = DenseCapCriterion(model.config)(step(model.train(), [tiny_target()]))
     assert set(losses) == {"rpn_score", "rpn_box", "score", "box", "caption", "decay"}
+
+
+def test_conventions_are_taken_as_they_are_given() -> None:
+    """Box coder, pooling, sampler and decoder come from the argument, whatever the options name."""
+
+    class Others(Conventions):
+        def box_coder(self, config: DenseCapConfig) -> BoxCoder:
+            return BoxCoder(0.5)
+
+        def pooling(self, config: DenseCapConfig) -> Pool:
+            return lambda maps, boxes, size: torch.full((len(boxes), 1), float(size[0]))
+
+        def rpn_sampler(self, config: DenseCapConfig) -> RegionSampler:
+            return RegionSampler(2, 0.9, 0.1)
+
+        def decoder(self, config: DenseCapConfig, vocabulary_size: int) -> RegionDecoder:
+            return LstmDecoder(config.embed_dim, vocabulary_size, 3, 5)
+
+    usual = tiny_model()
+    other = DenseCap(usual.config, usual.vocabulary, pretrained_backbone=False, conventions=Others())
+    assert other.box_coder == BoxCoder(0.5) != usual.box_coder
+    assert other.rpn_sampler == RegionSampler(2, 0.9, 0.1) != usual.rpn_sampler
+    assert other.decoder.words.weight.shape[1] == 3
+    pooled = other.pool([()], [torch.zeros(2, 4)], [(7, 9)])
+    assert pooled.tolist() == [[7.0], [7.0]]

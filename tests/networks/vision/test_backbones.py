@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from saywhere.errors import UserError
-from saywhere.networks.vision.backbones import Head, Pyramid, build_backbone, build_caffe_vgg16, by_shape
+from saywhere.networks.vision.backbones import Head, Pyramid, build_backbone, by_shape
+from saywhere.papers.densecap2016.network import build_caffe_vgg16
 
 
 def test_any_timm_network_with_its_strides_channels_and_pixels():

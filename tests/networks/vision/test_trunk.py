@@ -13,8 +13,7 @@ from saywhere.configs.densecap import DenseCapConfig
 from saywhere.configs.parts import ProposalConfig, TrunkConfig
 from saywhere.errors import UserError
 from saywhere.networks.vision.trunk import Trunk, build_trunk
-from saywhere.original.box_coding import OriginalBoxCoder
-from saywhere.original.images import OriginalPreprocess
+from saywhere.papers.densecap2016.conventions import OriginalBoxCoder, OriginalPreprocess
 
 CONFIG = TrunkConfig(backbone="test_efficientnet", long_side=96)
 PROPOSALS = ProposalConfig(pyramid_channels=16, hidden_size=16, post_nms_top_n=20)

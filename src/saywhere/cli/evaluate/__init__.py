@@ -13,7 +13,6 @@ from saywhere.cli.evaluate import (
     nouns,
     rank,
     region_captions,
-    retrieval,
     search,
 )
 
@@ -29,7 +28,6 @@ app.command("dense")(dense.dense)
 app.command("caption")(caption.caption)
 app.command("region-captions")(region_captions.region_captions)
 app.command("rank")(rank.rank)
-app.command("retrieval")(retrieval.retrieval)
 app.command("search")(search.search)
 app.command("ground")(ground.ground)
 app.command("nouns")(nouns.nouns)

@@ -17,19 +17,15 @@ from saywhere.loading import Runtime, load_model
 if TYPE_CHECKING:
     from saywhere.evaluation.captions.metrics import CaptionScores
 
-NEAREST = "nearest:"
-"""What the name of a model begins with that answers with a sentence of the most similar training image."""
-
 
 def caption(
-    model: options.ComparedModels = None,
+    models: options.ComparedModels = None,
     data: options.DataRoot = None,
     format: options.DataFormat = None,
     split: options.Split = None,
     beam_size: options.BeamSize = None,
     predictions: Path | None = typer.Option(None, metavar="FILE", help="Score these captions instead (JSON lines)."),
     truth: Path | None = typer.Option(None, metavar="FILE", help="The truth for --predictions (JSON lines)."),
-    ensemble: bool = typer.Option(False, "--ensemble", help="Caption with all models together instead."),
     change: options.Set = None,
     limit: options.Limit = None,
     out: options.Out = Path("evaluation/caption"),
@@ -41,40 +37,29 @@ def caption(
 ) -> None:
     """Captions of whole images: BLEU, METEOR, ROUGE-L and CIDEr-D, against a data set.
 
-    Give --data for a model with a captioner, or --predictions and --truth. A model named nearest:NAME answers with a
-    sentence of the training image that looks most alike to NAME. Exit code 0 if all went well, 1 if images were skipped
-    or the data set is not whole, 2 if the command is wrong.
+    Give --data for a model with a captioner, or --predictions and --truth. Exit code 0 if
+    all went well, 1 if images were skipped or the data set is not whole, 2 if the command is wrong.
     """
-    from saywhere.evaluation.captions.ensemble import CaptionEnsemble
     from saywhere.evaluation.captions.run import run
     from saywhere.evaluation.captions.scoring import score_files
 
-    if not ensemble:
-        one_or_compare("caption", model, out)
+    model = one_or_compare("caption", models, out)
     written = "report.json, examples.html"
     if data and not (predictions or truth):
-        names = model or [DEFAULT_MODEL]
-        loaded = [
-            load_model(name.removeprefix(NEAREST), Runtime(device, engine, threads, precision), change, "captioner")
-            for name in names
-        ]
+        loaded = load_model(model, Runtime(device, engine, threads, precision), change, "captioner")
         about = {"format": format, "split": split, "limit": limit, "batch": batch, "written": written}
-        with session("caption", data, out, model=names, change=change, **about) as now:
-            together = loaded[0] if len(loaded) == 1 else CaptionEnsemble(loaded)
-            _print(run(together, now, beam_size, nearest=any(name.startswith(NEAREST) for name in names)))
-    elif (
-        predictions
-        and truth
-        and not (data or model or ensemble or format or beam_size or device or engine or threads or change)
-    ):
+        with session("caption", data, out, model=model or DEFAULT_MODEL, change=change, **about) as now:
+            print_scores(run(loaded, now, beam_size))
+    elif predictions and truth and not (data or model or format or beam_size or device or engine or threads or change):
         with session("caption", truth, out, split=split, limit=limit, written=written) as now:
-            _print(score_files(predictions, now))
+            print_scores(score_files(predictions, now))
     else:
         raise UserError(
             "give --data, for a model; or --predictions and --truth, without options of a model and of data"
         )
 
 
-def _print(scores: CaptionScores) -> None:
+def print_scores(scores: CaptionScores) -> None:
+    """Print the figures of all images."""
     figures = ", ".join(f"{name} {value:.4f}" for name, value in scores.metrics.items())
     typer.echo(f"{len(scores.cider)} images: {figures}")

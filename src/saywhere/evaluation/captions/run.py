@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from saywhere.errors import UserError
 from saywhere.evaluation import meteor
-from saywhere.evaluation.captions.ensemble import CaptionEnsemble
 from saywhere.evaluation.captions.metrics import CaptionScores
-from saywhere.evaluation.captions.nearest_neighbour import learn_neighbours
 from saywhere.evaluation.captions.scoring import Comparison, compare
 from saywhere.evaluation.region_lines import read_captions
 from saywhere.evaluation.session import Session
@@ -28,26 +26,43 @@ PREDICTIONS, TRUTH = "predictions.jsonl", "truth.jsonl"
 """Files of a run: the captions of the model, and the references."""
 
 
-def run(
-    model: Model | CaptionEnsemble, session: Session, beam_size: int | None = None, nearest: bool = False
-) -> CaptionScores:
+class Captioner(Protocol):
+    """What captions a few images at a time."""
+
+    def caption(self, images: Sequence[LoadedImage], *, beam_size: int | None = None) -> list[Caption]:
+        """Return a caption for each image."""
+        ...
+
+
+def run(model: Model, session: Session, beam_size: int | None = None) -> CaptionScores:
     """Caption the images of a data set and score the sentences: BLEU, METEOR, ROUGE-L and CIDEr-D.
 
     Args:
-        model: with a captioner, or several together.
+        model: with a captioner.
         session: the data and the results.
         beam_size: hypotheses in decoding; the model's own number if None.
-        nearest: instead of decoding answer with a sentence of the training image that looks most alike to the model;
-            see :mod:`saywhere.evaluation.captions.nearest_neighbour`.
 
     Raises:
         UserError: the model has no captioner, no image can be read, or what measures is not installed.
     """
-    members = model.models if isinstance(model, CaptionEnsemble) else (model,)
-    for member in members:
-        member.check("captioner", "caption images")
-    if nearest and isinstance(model, CaptionEnsemble):
-        raise UserError("nearest: one model finds the most similar image, not several together")
+    model.check("captioner", "caption images")
+    return score_captioner(lambda: model, model.long_side, session, {"model": model.digest(), "beam_size": beam_size})
+
+
+def score_captioner(
+    start: Callable[[], Captioner | Model], long_side: int, session: Session, settings: Mapping[str, Any]
+) -> CaptionScores:
+    """Caption the images of a data set by anything, and score the sentences.
+
+    Args:
+        start: returns what captions, when the data has been read and the run prepared.
+        long_side: pixels on the long side that images should have at least.
+        session: the data and the results.
+        settings: what the captions depend on, beside the data; has ``beam_size``.
+
+    Raises:
+        UserError: no image can be read, or what measures is not installed.
+    """
     with meteor.Meteor() as scorer:
         samples = session.read()
         sources = {source.path: source for source in session.sources(samples)}
@@ -60,12 +75,10 @@ def run(
             phrases.setdefault(name, []).extend(text for texts in sample.phrases for text in texts)
         if not references:
             raise UserError(f"{session.data}: the split {samples.split} has no image with a sentence about all of it")
-        settings: dict[str, Any] = {"model": ", ".join(m.digest() for m in members), "data": samples.name}
-        settings |= {"split": samples.split, "beam_size": beam_size} | ({"nearest": True} if nearest else {})
-        session.resume(settings, PREDICTIONS)
+        session.resume({**settings, "data": samples.name, "split": samples.split}, PREDICTIONS)
         write_references(references, session.out / TRUTH)
         chosen = [source for source in sources.values() if source.name in references]
-        captioner = learn_neighbours(model, session) if nearest and isinstance(model, Model) else model
+        captioner, beam_size = start(), settings["beam_size"]
 
         def ask(images: list[LoadedImage], _: list[np.ndarray] | None) -> list[Caption]:
             if isinstance(captioner, Model):
@@ -75,7 +88,7 @@ def run(
         with ResultsFile(session.out / PREDICTIONS, "caption") as lines:
             seen = session.each(
                 ask, chosen, lines.done, lambda name, caption: lines.append(caption.to_dict(), name),
-                long_side=model.long_side,
+                long_side=long_side,
             )  # fmt: skip
         found = read_captions(session.out / PREDICTIONS)
         captions = {source.name: found[os.path.normpath(source.name)] for source in seen}

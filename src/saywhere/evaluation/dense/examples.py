@@ -8,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from saywhere.evaluation.dense.metric import PROTOCOLS
-from saywhere.evaluation.dense.protocols import merge
+from saywhere.evaluation.dense.protocols import find_rules
 from saywhere.evaluation.pages import Page, choose
 from saywhere.evaluation.region_lines import Array, ImageRegions, RegionLines
 from saywhere.regions import Regions
@@ -71,7 +70,7 @@ def _extent(*parts: ImageRegions) -> tuple[float, float]:
 
 
 def _truth(true: ImageRegions, size: tuple[float, float], protocol: str) -> Regions:
-    boxes, groups = merge(PROTOCOLS[protocol], true.boxes)
+    boxes, groups = find_rules(protocol).merge(true.boxes)
     captions = true.captions or ()
     return _regions(boxes, [" / ".join(dict.fromkeys(captions[i] for i in group)) for group in groups], size)
 

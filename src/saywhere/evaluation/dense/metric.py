@@ -3,8 +3,7 @@
 A detection is true at (IoU t, METEOR m) if its IoU with the true box that it overlaps most is at least t, its caption
 scores above m against the phrases of that box, and no better detection has taken the box. True boxes are merged at IoU
 0.7 first. There are two protocols: ``clean`` is this definition, ``original`` equals the evaluator of the published
-program digit for digit. :class:`saywhere.evaluation.dense.protocols.Rules` has the differences,
-``docs/evaluation.md`` their effect.
+program digit for digit. ``docs/evaluation.md`` has the differences and their effect.
 """
 
 from __future__ import annotations
@@ -17,24 +16,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from saywhere.errors import UserError
-from saywhere.evaluation.dense.protocols import (
-    CLEAN,
-    ORIGINAL,
-    Rules,
-    average_precision,
-    descending_order,
-    first_claims,
-    match,
-    merge,
-    sum_in_order,
-)
+from saywhere.evaluation.dense.protocols import Rules, find_rules, sum_in_order
 from saywhere.regions import Regions
 
 Array = NDArray[Any]
 Scorer = Callable[[Sequence[tuple[str, Sequence[str]]]], Sequence[float]]
 """A function that scores pairs of a caption and its references, in order, from 0 to 1: METEOR."""
 
-PROTOCOLS = {rules.name: rules for rules in (CLEAN, ORIGINAL)}
 IOUS = (0.3, 0.4, 0.5, 0.6, 0.7)
 METEORS = (0, 0.05, 0.1, 0.15, 0.2, 0.25)
 CHUNK = 1 << 16
@@ -85,9 +73,7 @@ class DenseCaptioning:
     """
 
     def __init__(self, protocol: str | Rules = "clean") -> None:
-        if isinstance(protocol, str) and protocol not in PROTOCOLS:
-            raise UserError(f"no protocol {protocol!r}; there are {' and '.join(PROTOCOLS)}")
-        self.rules = PROTOCOLS[protocol] if isinstance(protocol, str) else protocol
+        self.rules = find_rules(protocol) if isinstance(protocol, str) else protocol
         self._captions: dict[str, int] = {}
         self._references: list[tuple[str, ...]] = []
         self._bags: list[tuple[str, ...]] = []
@@ -148,8 +134,8 @@ class DenseCaptioning:
             raise ValueError(f"{where}every true box needs a list of one phrase or more")
         rows = np.repeat(truth, [len(phrases) for phrases in references], axis=0)
         phrases = [phrase for several in references for phrase in several]
-        merged, groups = merge(self.rules, rows)
-        matches = match(self.rules, predicted, ranks, merged)
+        merged, groups = self.rules.merge(rows)
+        matches = self.rules.match(predicted, ranks, merged)
         self._scores.append(ranks[matches.order])
         self._overlaps.append(matches.overlap)
         self._claims.append(np.where(matches.claim < 0, -1, matches.claim + len(self._references)))
@@ -173,17 +159,15 @@ class DenseCaptioning:
         """
         scores, overlap = _joined(self._scores, np.float64), _joined(self._overlaps, np.float64)
         claim, caption = _joined(self._claims, np.int64), _joined(self._caption_ids, np.int64)
-        claimants = claim >= 0
-        if self.rules.any_overlap_claims:
-            claimants = first_claims(claim, claimants)
+        claimants = self.rules.claimants(claim)
         decides = claimants & (overlap >= min(IOUS))
         meteor = np.zeros(len(scores))
         meteor[decides] = self._score(scorer, caption[decides], claim[decides], self._references)
-        order = descending_order(self.rules, scores)
+        order = self.rules.order(scores)
 
         def ap(qualifies: Array) -> float:
-            hits = self._hits(qualifies, overlap, claim, claimants)
-            return average_precision(self.rules, hits[order], len(self._references))
+            hits = self.rules.hits(qualifies, overlap, claim, claimants)
+            return self.rules.average_precision(hits[order], len(self._references))
 
         detection = {f"iou_{iou}": ap(overlap >= iou) for iou in IOUS}
         cells = {f"iou_{t}/meteor_{m}": ap((overlap >= t) & (meteor > m)) for t in IOUS for m in METEORS}
@@ -198,13 +182,6 @@ class DenseCaptioning:
             ap=cells,
             detection_ap=detection,
         )
-
-    def _hits(self, qualifies: Array, overlap: Array, claim: Array, claimants: Array) -> Array:
-        """Return the mask of the true detections, given the mask of those that reach the thresholds."""
-        if self.rules.any_overlap_claims:
-            return claimants & qualifies
-        blind = claimants & (overlap == 0)  # there are none without unmatched_claim_last
-        return first_claims(claim, qualifies | blind) & qualifies
 
     def _language(self, scorer: Scorer, caption: Array) -> float:
         image = np.repeat(np.arange(len(self._bags)), [len(scores) for scores in self._scores])

@@ -1,14 +1,25 @@
-"""Dense captioning of a data set by a model: its regions on disk, then their scores."""
+"""Dense captioning of a data set by a model: the boxes to describe, its regions on disk, then their scores."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from saywhere import reproductions
+from saywhere.data import Samples
 from saywhere.evaluation import meteor
 from saywhere.evaluation.dense.metric import DenseCaptioningResult
-from saywhere.evaluation.dense.proposals import find_proposals, proposals_digest, write_truth
+from saywhere.evaluation.dense.protocols import CLEAN
 from saywhere.evaluation.dense.scoring import Comparison, check_plots, compare
-from saywhere.evaluation.region_lines import RegionLines
-from saywhere.evaluation.session import Session
-from saywhere.inference import ResultsFile
+from saywhere.evaluation.region_lines import Box, Proposals, RegionLines
+from saywhere.evaluation.session import Session, image_name
+from saywhere.files import write_atomically
+from saywhere.inference import ResultsFile, Source
 from saywhere.models.model import Model
 
 PREDICTIONS, TRUTH = "predictions.jsonl", "truth.jsonl"
@@ -21,7 +32,7 @@ def run(model: Model, session: Session, proposals: str = "rpn", protocol: str = 
     Args:
         model: with a dense captioner.
         session: the data and the results.
-        proposals: the boxes to describe, see :func:`saywhere.evaluation.dense.proposals.find_proposals`.
+        proposals: the boxes to describe, see :func:`find_proposals`.
         protocol: ``clean``, or ``original``: as the published program counts.
 
     Raises:
@@ -46,3 +57,56 @@ def run(model: Model, session: Session, proposals: str = "rpn", protocol: str = 
         names, facts = [source.name for source in seen], {"proposals": proposals}
         files = Comparison(samples.name, predictions, truth, names, [session.folder], facts)
         return compare(session, files, protocol, scorer)
+
+
+def write_truth(samples: Samples, root: Path, path: Path) -> None:
+    """Write the true boxes of ``samples`` as lines of JSON, a box once for each of its phrases; atomically."""
+    folder = root if root.is_dir() else root.parent
+
+    def write(stream: Any) -> None:
+        for sample in samples:
+            boxes = sample.boxes.tolist()
+            pairs = [(box, text) for box, phrases in zip(boxes, sample.phrases, strict=True) for text in phrases]
+            row = {"image": image_name(sample.image, folder), "width": sample.width, "height": sample.height}
+            row |= {"boxes": [box for box, _ in pairs], "captions": [text for _, text in pairs]}
+            stream.write((json.dumps(row) + "\n").encode())
+
+    write_atomically(path, write)
+
+
+class TrueBoxes(Proposals):
+    """The true boxes as proposals: merged as the metric merges them (protocol clean), each once."""
+
+    def __getitem__(self, image: str) -> list[Box]:
+        rows = np.array(super().__getitem__(image), dtype=np.float64).reshape(-1, 4)
+        return [(x1, y1, x2, y2) for x1, y1, x2, y2 in CLEAN.merge(rows)[0].tolist()]
+
+
+def find_proposals(kind: str, truth: RegionLines, sources: Sequence[Source]) -> Mapping[str, Sequence[Box]] | None:
+    """Return the boxes to describe, by name of the image.
+
+    Args:
+        kind: ``rpn`` (the model's own: None is returned), ``gt`` (the true ones), a file of lines with boxes, or a
+            method of external proposals, such as ``selective-search``.
+        truth: the true boxes.
+        sources: the images.
+
+    Raises:
+        UserError: the method is not installed, or the file cannot be read or has none of the images.
+    """
+    if kind == "rpn":
+        return None
+    names = {source.name: (source.name, str(source.path)) for source in sources}
+    if kind == "gt":
+        return TrueBoxes(truth, names)
+    if Path(kind).is_file():
+        return Proposals(RegionLines(Path(kind), needs=(), several=True), names)
+    return reproductions.find("proposals=METHOD")(kind, sources)
+
+
+def proposals_digest(kind: str) -> str:
+    """Return what tells these proposals from others: the hash of a file, else the kind."""
+    if not Path(kind).is_file():
+        return kind
+    with open(kind, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

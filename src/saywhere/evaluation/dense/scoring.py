@@ -13,6 +13,7 @@ from saywhere.evaluation import meteor
 from saywhere.evaluation.dense.calibration import CalibrationMeter
 from saywhere.evaluation.dense.examples import RANKED, Ranked, write_examples
 from saywhere.evaluation.dense.metric import DenseCaptioning, DenseCaptioningResult, Scorer
+from saywhere.evaluation.dense.protocols import find_rules
 from saywhere.evaluation.dense.report import write_dense_report
 from saywhere.evaluation.region_lines import ImageRegions, RegionLines
 from saywhere.evaluation.session import Session
@@ -38,7 +39,7 @@ def score_files(predictions: Path, session: Session, protocol: str = "clean") ->
     """
     check_plots()
     with meteor.Meteor() as scorer:  # before the work: it reports at once if pycocoevalcap is missing
-        ordered = protocol != "original"
+        ordered = find_rules(protocol).ordered
         found = RegionLines(predictions, needs=("scores", "captions"), ordered=ordered)
         truth = RegionLines(session.data, several=True, ordered=ordered)
         names = truth.names[: session.limit]

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
+from saywhere import reproductions
 from saywhere.configs.aligner import AlignerConfig
 from saywhere.images import Preprocess
 from saywhere.networks.aligner.loss import AlignmentOutput
 from saywhere.networks.aligner.score import pair_scores
 from saywhere.networks.aligner.targets import SentenceTarget, phrase_products
-from saywhere.networks.language.relation_encoder import RelationEncoder
 from saywhere.networks.language.text_encoder import EncodedText, TextEncoder
 from saywhere.networks.vision.image_maps import ImageMaps
 from saywhere.networks.vision.region_features import RegionExtractor, feature_size, mean_features
@@ -201,10 +201,11 @@ class Hubs(nn.Module):
         self.requires_grad_(False)
 
 
-def _text_encoder(config: AlignerConfig, words: int, dim: int) -> TextEncoder | RelationEncoder:
+def _text_encoder(config: AlignerConfig, words: int, dim: int) -> nn.Module:
     if config.parses is not None:
         kinds = len(config.relations) + 1
-        return RelationEncoder(words, config.word_size, dim, kinds, config.dropout, config.rectified)
+        encoder = reproductions.find("encoder=relations")
+        return encoder(words, config.word_size, dim, kinds, config.dropout, config.rectified)
     return TextEncoder(
         words, config.word_size, config.hidden_size, dim, config.cell, config.dropout, config.rectified, config.residual
     )

@@ -12,7 +12,7 @@ from saywhere.box_coding import propose
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.engines.engine import RegionHeadOutput, RpnOutput
 from saywhere.images import Preprocess
-from saywhere.networks.densecap.build import build_box_coder, build_decoder, build_pooling, build_rpn_sampler
+from saywhere.networks.densecap.build import Conventions, find_conventions
 from saywhere.networks.vision.region_head import RegionHead
 from saywhere.networks.vision.trunk import Trunk, build_trunk
 from saywhere.ops.box_sampling import RegionSampler, SampledBoxes
@@ -82,6 +82,7 @@ class DenseCap(nn.Module):
         vocabulary: the words it can use.
         trunk: with a localization layer, shared with other networks; built from ``config`` if not given.
         pretrained_backbone: start from ImageNet weights, if the trunk is built here.
+        conventions: what makes box coder, pooling, sampler and decoder; those that ``config`` names if not given.
 
     Attributes:
         trunk: see :class:`saywhere.networks.vision.trunk.Trunk`.
@@ -100,23 +101,25 @@ class DenseCap(nn.Module):
         vocabulary: Vocabulary,
         trunk: Trunk | None = None,
         pretrained_backbone: bool = True,
+        conventions: Conventions | None = None,
     ):
         super().__init__()
         self.config, self.vocabulary = config, vocabulary
-        self.box_coder = build_box_coder(config)
+        make = conventions or find_conventions(config)
+        self.box_coder = make.box_coder(config)
         if trunk is None:
             trunk = build_trunk(config.trunk, config.proposals, False, self.box_coder, pretrained_backbone)
         trunk.require_parts(proposals=True, head=False)
         self.trunk = trunk
-        self.rpn_sampler = build_rpn_sampler(config)
+        self.rpn_sampler = make.rpn_sampler(config)
         self.sampler = RegionSampler(
             config.batch, config.fg_iou, config.bg_iou, config.positive_share, best_is_positive=False
         )
-        self._pool = build_pooling(config)
+        self._pool = make.pooling(config)
         self.region_head = RegionHead(
             trunk.region_channels, config.pool_size, config.embed_dim, config.dropout, config.fc_size
         )
-        self.decoder = build_decoder(config, len(vocabulary))
+        self.decoder = make.decoder(config, len(vocabulary))
 
     # Training
 

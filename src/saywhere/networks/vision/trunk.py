@@ -15,7 +15,6 @@ from saywhere.errors import UserError
 from saywhere.images import Preprocess
 from saywhere.networks.vision.backbones import Backbone, Head, Pyramid, build_backbone, by_shape
 from saywhere.networks.vision.rpn import AnchorGenerator, LocalizationLayer, RpnHead
-from saywhere.original.images import OriginalPreprocess
 
 TAKEN = ("backbone", "head", "pyramid", "localization")
 
@@ -147,8 +146,7 @@ def build_trunk(
         UserError: no such backbone or stride, or weights that cannot be had.
     """
     backbone = build_backbone(trunk.backbone, trunk.strides, pretrained, trunk.vgg_channels)
-    kind = OriginalPreprocess if trunk.backbone == "vgg16_caffe" else Preprocess
-    preprocess = kind(trunk.long_side, trunk.multiple, backbone.mean, backbone.std)
+    preprocess = backbone.preprocess(trunk.long_side, trunk.multiple, backbone.mean, backbone.std)
     last = Head(backbone.channels[-1]) if head else None
     if last is not None and pretrained:
         last.load_published(trunk.backbone)

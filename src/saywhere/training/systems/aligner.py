@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
 from saywhere import boxes as geometry
+from saywhere import reproductions
 from saywhere.configs.aligner import AlignerConfig
 from saywhere.data.entities import find_marks, read_marks
 from saywhere.data.sample import Sample
@@ -20,7 +22,6 @@ from saywhere.networks.aligner.loss import AlignmentCriterion
 from saywhere.networks.aligner.network import Aligner
 from saywhere.networks.aligner.targets import SentenceTarget
 from saywhere.networks.language.word_vectors import load_word_vectors, read_word_vectors
-from saywhere.parses import Parses, Relation, encode_relations, pad_relations, read_parses
 from saywhere.text import END, Vocabulary, pad, tokenize
 from saywhere.training.dataset import mirror_phrase
 from saywhere.training.systems.localizer import take_localizer
@@ -43,7 +44,7 @@ class SentenceTargets:
     count: int
     end: bool
     phrases: bool = False
-    parses: Parses | None = None
+    parses: Any = None
     kinds: tuple[str, ...] = ()
 
     def __call__(
@@ -69,17 +70,15 @@ class SentenceTargets:
 
     def _encode(self, texts: Sequence[str], flipped: bool) -> torch.Tensor:
         if self.parses is not None:
-            found = [self.parses.find(text) for text in texts]
-            found = [map(_mirror, relations) for relations in found] if flipped else found
-            return torch.from_numpy(
-                pad_relations([encode_relations(relations, self.kinds, self.vocabulary) for relations in found])
-            )
+            change = (mirror_phrase,) if flipped else ()
+            return torch.from_numpy(self.parses.encode(texts, self.kinds, self.vocabulary, *change))
         rows = [self.vocabulary.encode(mirror_phrase(text) if flipped else text) for text in texts]
         return torch.from_numpy(pad([row + [END] * self.end for row in rows]))
 
 
-def _mirror(relation: Relation) -> Relation:
-    return Relation(relation.kind, mirror_phrase(relation.head), mirror_phrase(relation.word))
+def _read_parses(config: AlignerConfig) -> Any:
+    """The parsed sentences of ``config.parses``; None without them."""
+    return None if config.parses is None else reproductions.find("parses=FILE")(config.parses)
 
 
 class AlignerSystem:
@@ -101,8 +100,7 @@ class AlignerSystem:
         """
         kept = [replace(s, sentences=tuple(t for t in s.sentences if tokenize(t))) for s in samples]
         kept = [sample for sample in kept if sample.sentences]
-        if config.parses is not None:
-            parses = read_parses(config.parses)
+        if (parses := _read_parses(config)) is not None:
             for text in chain.from_iterable(map(self.texts, kept)):
                 parses.find(text)
         if not config.phrase_weight:
@@ -120,7 +118,7 @@ class AlignerSystem:
     def build(self, config: AlignerConfig, vocabulary: Vocabulary, pretrained: bool) -> Aligner:
         """Return the untrained network; if ``pretrained``, with published weights or ``config.localizer``'s trunk."""
         if config.parses is not None and not config.relations:
-            config = replace(config, relations=read_parses(config.parses).frequent_kinds())
+            config = replace(config, relations=_read_parses(config).frequent_kinds())
         proposes = config.uses_proposals
         network = Aligner(config, vocabulary, pretrained_backbone=pretrained and not proposes)
         if pretrained and proposes:
@@ -142,10 +140,9 @@ class AlignerSystem:
     def targets(self, network: Aligner) -> SentenceTargets:
         """Return what makes sentences."""
         config = network.config
-        parses = None if config.parses is None else read_parses(config.parses)
         phrases = config.phrase_weight > 0
         return SentenceTargets(
-            network.vocabulary, config.sentences, config.sentence_token, phrases, parses, config.relations
+            network.vocabulary, config.sentences, config.sentence_token, phrases, _read_parses(config), config.relations
         )
 
     def draw(self, network: Aligner, image: LoadedImage) -> None:

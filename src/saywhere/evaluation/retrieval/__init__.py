@@ -1,1 +1,0 @@
-"""Images retrieved by phrases of their regions."""

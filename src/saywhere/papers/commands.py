@@ -1,0 +1,151 @@
+"""``saywhere papers ...``: published checkpoints and tables. Each command parses, calls the library, prints."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from saywhere import DEFAULT_MODEL
+from saywhere.cli import options
+from saywhere.cli.evaluate.caption import print_scores
+from saywhere.cli.evaluate.running import Data, session
+from saywhere.cli.options import Seed
+from saywhere.loading import Runtime, load_model
+
+Together = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--model",
+        metavar="NAME|DIR",
+        help="Name or folder of a model; repeat to caption with several together.",
+        show_default="the bundled model",
+    ),
+]
+
+app = typer.Typer(help="Reproduce published programs and tables.", no_args_is_help=True)
+
+
+@app.callback()
+def _papers() -> None:
+    pass
+
+
+@app.command()
+def convert(
+    checkpoint: Path = typer.Argument(help="A Torch7 file such as densecap-pretrained-vgg16.t7."),
+    out: Path = typer.Argument(help="Folder of the converted model, for --model of the other commands."),
+) -> None:
+    """Convert a Torch7 checkpoint of the published DenseCap program; nothing in the file is executed."""
+    from saywhere.papers.densecap2016.convert import convert_to_folder
+
+    model = convert_to_folder(checkpoint, out)
+    count = sum(parameter.numel() for parameter in model.parameters())
+    typer.echo(f"{out}: {count:,} weights, {len(model.vocabulary.counts)} words")
+    typer.echo(f"next: saywhere describe IMAGE --model {out}")
+
+
+@app.command()
+def table1(
+    recipe: Path = typer.Argument(help="A recipe of a comparison, such as recipes/table1.yaml."),
+    changes: list[str] | None = typer.Argument(
+        None, metavar="[KEY=VALUE]...", help="Changes to the recipe, such as data.validation_limit=50 seeds=[0]."
+    ),
+    out: Path | None = typer.Option(None, help="Folder of the table; runs/NAME by default, NAME as in the recipe."),
+) -> None:
+    """Compare FCLN with RNNs on crops and with controls, on external proposals, its own and the true boxes.
+
+    Trains the RNNs if they are not there yet. An interrupted comparison is resumed by the same command.
+    """
+    from saywhere.evaluation.meteor import Meteor
+    from saywhere.papers.table1 import plan as plans
+    from saywhere.papers.table1.run import compare
+    from saywhere.papers.table1.table import markdown, write_table
+
+    plan = plans.load(recipe, changes or [])
+    folder = out or Path("runs") / plan.name
+    command = shlex.join(["saywhere", *sys.argv[1:]])
+    with Meteor() as meteor:  # before the work: it says at once if pycocoevalcap is missing
+        results = compare(plan, folder, meteor)
+    paths = write_table(results, folder, command)
+    typer.echo(markdown(results, command))
+    typer.echo(f"written: {', '.join(map(str, paths))}")
+
+
+@app.command()
+def retrieval(
+    data: Data,
+    model: options.Model = None,
+    format: options.DataFormat = None,
+    split: options.Split = None,
+    regions: int = typer.Option(20, min=1, metavar="N", help="At most so many regions of an image, the best."),
+    queries: int = typer.Option(100, min=1, metavar="N", help="Queries of four phrases of one image."),
+    seed: Seed = 0,
+    protocol: options.Protocol = typer.Option(
+        options.Protocol.clean, help="Mean over phrases: of log P (clean), of P (original)."
+    ),
+    change: options.Set = None,
+    limit: options.Limit = None,
+    out: options.Out = Path("evaluation/retrieval"),
+    batch: options.Batch = 8,
+    device: options.Device = None,
+    engine: options.Engine = None,
+    threads: options.Threads = None,
+    precision: options.Precision = None,
+) -> None:
+    """Retrieval of images by four phrases of their regions, and of the regions (DenseCap, section 4.2).
+
+    Needs a model with a dense captioner. Exit code 0 if all went well, 1 if images were skipped or the data set is not
+    whole, 2 if the command is wrong.
+    """
+    from saywhere.papers.retrieval import run
+
+    name, loaded = (
+        model or DEFAULT_MODEL,
+        load_model(model, Runtime(device, engine, threads, precision), change, "densecap"),
+    )
+    about = {"format": format, "split": split, "limit": limit, "batch": batch}
+    written = "report.json, queries.json, examples.html"
+    with session("retrieval", data, out, model=name, change=change, written=written, **about) as now:
+        result = run(loaded, now, regions, queries, seed, protocol.value)
+        typer.echo(
+            f"{result.queries} queries to {result.images} images, protocol {result.protocol}: "
+            f"R@1 {result.r1:.3f}, R@5 {result.r5:.3f}, R@10 {result.r10:.3f}, median rank {result.median_rank:g}; "
+            f"IoU > 0.5 {result.iou_recall['0.5']:.3f}, median IoU {result.median_iou:.3f}"
+        )
+
+
+@app.command()
+def caption(
+    data: Data,
+    models: Together = None,
+    nearest: bool = typer.Option(
+        False, "--nearest", help="Answer with a sentence of the training image that looks most alike to the model."
+    ),
+    format: options.DataFormat = None,
+    split: options.Split = None,
+    beam_size: options.BeamSize = None,
+    change: options.Set = None,
+    limit: options.Limit = None,
+    out: options.Out = Path("evaluation/caption"),
+    batch: options.Batch = 8,
+    device: options.Device = None,
+    engine: options.Engine = None,
+    threads: options.Threads = None,
+    precision: options.Precision = None,
+) -> None:
+    """Score captions of several models together (Areas of Attention, Table 4) or of the nearest training image.
+
+    Exit code 0 if all went well, 1 if images were skipped or the data set is not whole, 2 if the command is wrong.
+    """
+    from saywhere.papers.captions import run
+
+    names = models or [DEFAULT_MODEL]
+    loaded = [load_model(name, Runtime(device, engine, threads, precision), change, "captioner") for name in names]
+    about = {"format": format, "split": split, "limit": limit, "batch": batch, "written": "report.json, examples.html"}
+    named = [f"nearest:{name}" for name in names] if nearest else names
+    with session("caption", data, out, model=named, change=change, **about) as now:
+        print_scores(run(loaded, now, beam_size, nearest))

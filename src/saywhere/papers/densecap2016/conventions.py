@@ -1,0 +1,617 @@
+"""The conventions of the published DenseCap program, at the edge of ours.
+
+Everything else in saywhere counts pixels from 0, continuously, in boxes ``x1 y1 x2 y2``. The program counts from 1,
+writes boxes as centre and size, and takes a box to reach from the centre of its first pixel to the centre of its last
+one. The functions here keep its formats and quirks, so that its numbers can be repeated, and call ours for the
+mathematics. They keep the program's names.
+
+There are three formats of boxes, all 1-based: ``xcycwh`` (centre and size, inside the network), ``x1y1x2y2`` (the
+centres of the first and the last pixel; "corners" below) and ``xywh`` (first pixel and size). A box of one pixel has
+size 1 and equal corners: corners are ``(w - 1) / 2`` from the centre and areas are ``(x2 - x1 + 1) (y2 - y1 + 1)``.
+Functions of boxes accept any leading shape unless they say otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, Literal, TypeVar, overload
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.optimizer import ParamsT
+
+from saywhere import boxes as ours
+from saywhere.box_coding import BoxCoder
+from saywhere.boxes import Array
+from saywhere.images import LoadedImage, Preprocess
+from saywhere.ops.bilinear import bilinear
+from saywhere.ops.box_sampling import RegionSampler, SampledBoxes
+from saywhere.ops.losses import box_loss, score_loss
+from saywhere.papers.densecap2016 import torch7_sort
+
+# Boxes
+
+Format = Literal["xcycwh", "x1y1x2y2", "xywh"]
+
+
+def xcycwh_to_ours(boxes: Tensor) -> Tensor:
+    """Return our ``x1 y1 x2 y2`` of ``xcycwh``, without loss: pixel 1 is the interval from 0 to 1, its centre 0.5."""
+    return ours.from_center(boxes - boxes.new_tensor([0.5, 0.5, 0, 0]))
+
+
+def ours_to_xcycwh(boxes: Tensor) -> Tensor:
+    """Invert :func:`xcycwh_to_ours`."""
+    return ours.to_center(boxes) + boxes.new_tensor([0.5, 0.5, 0, 0])
+
+
+def corners_to_ours(boxes: Tensor) -> Tensor:
+    """Return our boxes of inclusive 1-based corners: our width is their ``x2 - x1 + 1``."""
+    return boxes - boxes.new_tensor([1, 1, 0, 0])
+
+
+def ours_to_corners(boxes: Tensor) -> Tensor:
+    """Invert :func:`corners_to_ours`."""
+    return boxes + boxes.new_tensor([1, 1, 0, 0])
+
+
+def xcycwh_to_x1y1x2y2(boxes: Tensor) -> Tensor:
+    """Return corners ``(w - 1) / 2`` from the centre; ours are ``w / 2`` from it."""
+    return ours_to_corners(xcycwh_to_ours(boxes))
+
+
+def x1y1x2y2_to_xcycwh(boxes: Tensor) -> Tensor:
+    """Return centre and size ``x2 - x1``, without the 1 that :func:`xcycwh_to_x1y1x2y2` took: a pixel is lost."""
+    return ours.to_center(boxes)
+
+
+def xywh_to_x1y1x2y2(boxes: Tensor) -> Tensor:
+    """Return corners: the last pixel of a box is ``x + w - 1``; ours ends at ``x + w``."""
+    return ours.from_size(boxes) - boxes.new_tensor([0, 0, 1, 1])
+
+
+def x1y1x2y2_to_xywh(boxes: Tensor) -> Tensor:
+    """Invert :func:`xywh_to_x1y1x2y2`."""
+    return ours.to_size(boxes + boxes.new_tensor([0, 0, 1, 1]))
+
+
+def xcycwh_to_xywh(boxes: Tensor) -> Tensor:
+    """Return first pixel and size; the first pixel is ``(w - 1) / 2`` before the centre."""
+    return x1y1x2y2_to_xywh(xcycwh_to_x1y1x2y2(boxes))
+
+
+def xywh_to_xcycwh(boxes: Tensor) -> Tensor:
+    """Return a centre ``w / 2`` after the first pixel: half a pixel more than :func:`xcycwh_to_xywh` took away."""
+    return ours.to_center(ours.from_size(boxes))
+
+
+def scale_boxes_xywh(boxes: Tensor, factor: float) -> Tensor:
+    """Return ``xywh`` boxes of an image resized by ``factor``; pixel 1 stays pixel 1."""
+    first = boxes.new_tensor([1, 1, 0, 0])
+    return (boxes - first) * factor + first
+
+
+def true_boxes(boxes: Tensor, factor: float, long_side: int = 720) -> Tensor:
+    """Return what the program trains on: ``xywh`` boxes of an image resized by ``factor``, as whole ``xcycwh``.
+
+    Rounded to pixels (halves away from 0), then pushed and cut into the square of ``long_side``, also where the image
+    is lower than that. The centre is the first pixel and half the size, rounded down.
+    """
+    scaled = scale_boxes_xywh(boxes, factor)
+    x, y, w, h = (scaled.sign() * (scaled.abs() + 0.5).floor()).unbind(-1)
+    x, y = x.clamp(1, long_side - 1), y.clamp(1, long_side - 1)
+    w, h = torch.minimum(w, long_side - x), torch.minimum(h, long_side - y)
+    return torch.stack((x + (w / 2).floor(), y + (h / 2).floor(), w, h), dim=-1)
+
+
+def clip_boxes(
+    boxes: Tensor,
+    x_max: float,
+    y_max: float,
+    format: Format = "xcycwh",
+    x_min: float = 1,
+    y_min: float = 1,
+) -> tuple[Tensor, Tensor]:
+    """Return boxes cut to the image, and a mask of those with a size left.
+
+    The first pixel is clamped to ``[min, max - 1]`` and the last to ``[min + 1, max]``: a box outside becomes a valid
+    one on the border, where ours becomes empty. Only a box of at most one pixel that is not on the border is invalid.
+    ``xcycwh`` boxes come back 1 pixel smaller, even those that were not cut, by :func:`x1y1x2y2_to_xcycwh`.
+    """
+    to_corners = {"xcycwh": xcycwh_to_x1y1x2y2, "xywh": xywh_to_x1y1x2y2, "x1y1x2y2": torch.clone}[format]
+    x1, y1, x2, y2 = to_corners(boxes).unbind(-1)
+    x1, x2 = x1.clamp(x_min, x_max - 1), x2.clamp(x_min + 1, x_max)
+    y1, y2 = y1.clamp(y_min, y_max - 1), y2.clamp(y_min + 1, y_max)
+    from_corners = {"xcycwh": x1y1x2y2_to_xcycwh, "xywh": x1y1x2y2_to_xywh, "x1y1x2y2": torch.clone}[format]
+    return from_corners(torch.stack((x1, y1, x2, y2), dim=-1)), (x2 > x1) & (y2 > y1)
+
+
+def apply_box_transform(boxes: Tensor, offsets: Tensor) -> Tensor:
+    """Return ``xcycwh`` boxes moved by ``offsets``, DenseCap's Eqs. 1 and 2, without a bound."""
+    return ours.to_center(ours.decode(offsets, ours.from_center(boxes)))
+
+
+def invert_box_transform(anchors: Tensor, boxes: Tensor) -> Tensor:
+    """Return the offsets that turn ``anchors`` into ``boxes`` (both ``xcycwh``); a size of 0 gives infinities."""
+    return ours.encode(ours.from_center(boxes), ours.from_center(anchors))
+
+
+def box_iou(a: Tensor, b: Tensor) -> Tensor:
+    """Return the IoU ``(..., N, M)`` of ``xcycwh`` boxes ``a (..., N, 4)``, ``b (..., M, 4)`` of the training sampler.
+
+    Areas are ``w h``, but the intersection is between inclusive corners without the 1 that belongs to them: a box of
+    10 x 10 pixels overlaps itself by 0.68. NMS, merging and evaluation have the 1 (:func:`iou_matrix`).
+    """
+    corners_a, corners_b = xcycwh_to_x1y1x2y2(a).unsqueeze(-2), xcycwh_to_x1y1x2y2(b).unsqueeze(-3)
+    top_left = torch.maximum(corners_a[..., :2], corners_b[..., :2])
+    bottom_right = torch.minimum(corners_a[..., 2:], corners_b[..., 2:])
+    intersection = (bottom_right - top_left).clamp(min=0).prod(dim=-1)
+    areas = a[..., 2:].prod(dim=-1).unsqueeze(-1) + b[..., 2:].prod(dim=-1).unsqueeze(-2)
+    return intersection / (areas - intersection)
+
+
+def iou_matrix(boxes: Tensor) -> Tensor:
+    """Return the IoU ``(N, N)`` of corner boxes ``(N, 4)`` with the "+1" areas of inclusive pixels."""
+    return ours.iou(corners_to_ours(boxes), corners_to_ours(boxes))
+
+
+def merge_boxes(boxes: Tensor, threshold: float) -> tuple[Tensor, list[list[int]]]:
+    """Return means ``(G, 4)`` and members of the groups of corner boxes ``(N, 4)``: our merging with "+1" areas.
+
+    The program counts neighbours in a byte, so that 256 boxes that are all neighbours have none and vanish. Here they
+    are one group.
+    """
+    means, groups = ours.merge(corners_to_ours(boxes).numpy(), threshold)
+    return ours_to_corners(torch.from_numpy(means)), groups
+
+
+def nms(boxes: Tensor, scores: Tensor, overlap: float, max_boxes: int | None = None) -> Tensor:
+    """Return the corner boxes that survive, best first: our NMS with "+1" areas and the program's order of ties.
+
+    Scores are compared as float32 and read from the end of an ascending sort. Boxes with IoU <= ``overlap`` stay.
+    """
+    best_first = ascending_order(scores.detach().float()).flip(0)
+    ranks = torch.arange(len(boxes), 0, -1, device=boxes.device)
+    kept = ours.nms(corners_to_ours(boxes)[best_first], ranks, overlap, max_boxes)
+    return best_first[kept]
+
+
+def ascending_order(values: Tensor) -> Tensor:
+    """Return indices ``(N,)`` that sort ``values (N,)`` upwards, with equal values in the order of Torch7."""
+    return torch.from_numpy(torch7_sort.ascending_order(values.detach().cpu().numpy())).to(values.device)
+
+
+# Anchors
+
+
+def field_center(stride: float) -> float:
+    """Return where the first cell of a map stands: 8.5 for stride 16. Ours is 8: pixel 1 is centred at 0.5."""
+    return stride / 2 + 0.5
+
+
+def feature_map_size(height: int, width: int, halvings: int = 4) -> tuple[int, int]:
+    """Return rows and columns of the map after VGG-16's poolings, which round up: 540 x 720 gives 34 x 45."""
+    return -(-height // 2**halvings), -(-width // 2**halvings)
+
+
+def make_anchors(
+    shapes: Sequence[tuple[float, float]],
+    height: int,
+    width: int,
+    stride: tuple[float, float] = (16, 16),
+    first: tuple[float, float] | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """Return anchors ``(k * height * width, 4)`` as ``xcycwh``, ordered by shape, row, column.
+
+    Ours are ordered by row, column, shape.
+
+    Args:
+        shapes: k pairs (w, h) in pixels.
+        height, width: cells of the map.
+        stride: pixels per cell, horizontally and vertically.
+        first: the 1-based centre (x, y) of the first cell; :func:`field_center` of ``stride`` if not given.
+        dtype: of the result.
+    """
+    first = first or (field_center(stride[0]), field_center(stride[1]))
+    kind = np.float64 if dtype == torch.float64 else np.float32
+    cells = torch.from_numpy(ours.anchor_grid(shapes, height, width, 1, kind)).to(dtype)
+    cells = ours.to_center(cells)  # centres at 0.5, 1.5, ...
+    cells = cells.reshape(height, width, len(shapes), 4).permute(2, 0, 1, 3).reshape(-1, 4)
+    centers = (cells[:, :2] - 0.5) * cells.new_tensor(stride) + cells.new_tensor(first)
+    return torch.cat((centers, cells[:, 2:]), dim=1)
+
+
+def reshape_box_features(features: Tensor, k: int) -> Tensor:
+    """Return ``(N, k * D, H, W)`` of a convolution, shape by shape, as rows ``(N, k * H * W, D)``."""
+    n, channels, height, width = features.shape
+    rows = features.reshape(n, k, channels // k, height, width).permute(0, 1, 3, 4, 2)
+    return rows.reshape(n, k * height * width, channels // k)
+
+
+def make_boxes(
+    offsets: Tensor,
+    shapes: Sequence[tuple[float, float]],
+    stride: tuple[float, float] = (16, 16),
+    first: tuple[float, float] | None = None,
+) -> Tensor:
+    """Return boxes ``(N, k * H * W, 4)`` as ``xcycwh`` of the box convolution's output ``(N, 4 * k, H, W)``."""
+    anchors = make_anchors(shapes, *offsets.shape[-2:], stride=stride, first=first, dtype=offsets.dtype)
+    return apply_box_transform(anchors.to(offsets.device), reshape_box_features(offsets, len(shapes)))
+
+
+# Which boxes are trained on, and the gradients that come back from them
+
+
+def inside_image(boxes: Tensor, width: float, height: float) -> Tensor:
+    """Return the mask ``(N,)`` of ``xcycwh`` boxes whose first and last pixels are in the image, from 1 to its size."""
+    corners = xcycwh_to_x1y1x2y2(boxes)
+    return (corners[..., :2] >= 1).all(dim=-1) & (corners[..., 2:] <= corners.new_tensor([width, height])).all(dim=-1)
+
+
+@dataclass(frozen=True)
+class BoxSampler:
+    """Samples positives and negatives among boxes by their :func:`box_iou` with the truths.
+
+    A box is positive above ``high``, negative below ``low``, neither if it leaves the image (when one is given). The
+    best box of each truth is positive in any case; its own best truth, which may be another one, is what it learns.
+    Positives are at most half of ``size``, sampled without replacement; negatives fill the rest, with replacement where
+    they are too few. If there are none, all that is not positive is negative.
+    """
+
+    size: int = 256
+    high: float = 0.7
+    low: float = 0.3
+
+    def __call__(
+        self,
+        boxes: Tensor,
+        truths: Tensor,
+        image: tuple[float, float] | None = None,
+        generator: torch.Generator | None = None,
+    ) -> SampledBoxes:
+        """Return indices from 0 of ``boxes (A, 4)``, positives with those of their ``truths (M, 4)``; all ``xcycwh``.
+
+        ``image`` is its (width, height); without it boxes outside are sampled too.
+        """
+        inside = None if image is None else inside_image(boxes, *image)
+        return self._sampler()(box_iou(boxes, truths), inside, generator)
+
+    def candidates(
+        self, boxes: Tensor, truths: Tensor, image: tuple[float, float] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return masks ``(A,)`` of the positive and the negative boxes that are sampled from."""
+        inside = None if image is None else inside_image(boxes, *image)
+        positive, _, negative = self._sampler().candidates(box_iou(boxes, truths), inside)
+        return positive, negative
+
+    def _sampler(self) -> RegionSampler:
+        return RegionSampler(self.size, self.high, self.low, fill=True)
+
+
+class _Pick(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, rows: Tensor) -> Tensor:
+        ctx.save_for_backward(rows)
+        ctx.shape = values.shape
+        return values[rows]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (rows,) = ctx.saved_tensors
+        (gradient,) = gradients
+        last = torch.full(ctx.shape[:1], -1, dtype=torch.long, device=rows.device)
+        places = torch.arange(len(rows), device=rows.device)
+        last.scatter_reduce_(0, rows, places, "amax")
+        picked = last >= 0
+        result = gradient.new_zeros(ctx.shape)
+        result[picked] = gradient[last[picked]]
+        return result, None
+
+
+def pick(values: Tensor, rows: Tensor) -> Tensor:
+    """Return ``values[rows]``; a row picked twice gets the gradient of the last time only, not the sum."""
+    return _Pick.apply(values, rows)  # pyright: ignore[reportReturnType]
+
+
+# Pooling
+
+
+def box_to_affine(boxes: Tensor, image_height: int, image_width: int) -> Tensor:
+    """Return the affine maps ``(N, 2, 3)`` from the square [-1, 1] to each ``xcycwh`` box, y before x.
+
+    Centres run from -1 at pixel 1 to 1 at the last pixel, but sizes are divided by the image's size, not that less 1.
+    """
+    xc, yc, w, h = boxes.unbind(-1)
+    x, y = (2 * xc - image_width - 1) / (image_width - 1), (2 * yc - image_height - 1) / (image_height - 1)
+    zero = torch.zeros_like(x)
+    rows = torch.stack((h / image_height, zero, y), dim=-1), torch.stack((zero, w / image_width, x), dim=-1)
+    return torch.stack(rows, dim=-2)
+
+
+def roi_pooling(
+    features: Tensor, boxes: Tensor, image_height: int, image_width: int, size: int | tuple[int, int] = 7
+) -> Tensor:
+    """Return features ``(N, C, rows, columns)`` in each ``xcycwh`` box: ``bilinear`` with another map to cells.
+
+    The program puts the first cell on the image's first pixel, the last cell on its last pixel and the others evenly
+    between. Ours stand in the middle of the pixels that they are made from, exactly a stride apart.
+
+    Args:
+        features: ``(C, H, W)`` of one image.
+        boxes: ``(N, 4)`` in pixels of that image.
+        image_height, image_width: its size.
+        size: points per side, or (rows, columns).
+    """
+    affine = box_to_affine(boxes, image_height, image_width)
+    height, width = features.shape[-2:]
+    x, y = (affine[:, 1, 2] + 1) / 2 * (width - 1), (affine[:, 0, 2] + 1) / 2 * (height - 1)
+    w, h = affine[:, 1, 1] * (width - 1), affine[:, 0, 0] * (height - 1)
+    cells = ours.from_center(torch.stack((x + 0.5, y + 0.5, w, h), dim=-1))  # ours has the first cell's centre at 0.5
+    return bilinear(features, cells, size, stride=1)
+
+
+# The box coder of a network that is to be the program
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def _for_arrays(method: Method) -> Method:
+    """Let a method of tensors take numpy arrays too, and then return such."""
+
+    @wraps(method)
+    def either(self: Any, *arguments: Any) -> Any:
+        if not any(isinstance(a, np.ndarray) for a in arguments):
+            return method(self, *arguments)
+        tensors = [torch.from_numpy(np.array(a)) if isinstance(a, np.ndarray) else a for a in arguments]
+        result = method(self, *tensors)
+        return tuple(r.numpy() for r in result) if isinstance(result, tuple) else result.numpy()
+
+    return either  # pyright: ignore[reportReturnType]
+
+
+@dataclass(frozen=True)
+class OriginalBoxCoder(BoxCoder):
+    """Encode and decode the program's boxes: ``xcycwh`` from 1, anchors by shape before place.
+
+    The quirks are those of the functions that its methods name.
+    """
+
+    max_log_scale: float | None = None
+
+    @_for_arrays
+    def from_xyxy(self, boxes: Array) -> Array:
+        """See :func:`ours_to_xcycwh`."""
+        return ours_to_xcycwh(boxes)
+
+    @_for_arrays
+    def to_xyxy(self, boxes: Array) -> Array:
+        """See :func:`xcycwh_to_ours`."""
+        return xcycwh_to_ours(boxes)
+
+    @_for_arrays
+    def encode(self, boxes: Array, references: Array) -> Array:
+        """See :func:`invert_box_transform`."""
+        return invert_box_transform(references, boxes)
+
+    @_for_arrays
+    def decode(self, offsets: Array, references: Array) -> Array:
+        """See :func:`apply_box_transform`; sizes are not bounded."""
+        return apply_box_transform(references, offsets)
+
+    def anchors(
+        self, shapes: Sequence[tuple[float, float]], height: int, width: int, stride: int, dtype: Any = np.float32
+    ) -> np.ndarray:
+        """See :func:`make_anchors`."""
+        kind = torch.float64 if dtype == np.float64 else torch.float32
+        return make_anchors(shapes, height, width, (stride, stride), dtype=kind).numpy()
+
+    @_for_arrays
+    def rows(self, features: Array, k: int) -> Array:
+        """See :func:`reshape_box_features`: by shape, row, column."""
+        return reshape_box_features(features, k)
+
+    @_for_arrays
+    def iou(self, boxes: Array, truths: Array) -> Array:
+        """See :func:`box_iou`."""
+        return box_iou(boxes, truths)
+
+    @_for_arrays
+    def inside(self, boxes: Array, width: float, height: float) -> Array:
+        """See :func:`inside_image`."""
+        return inside_image(boxes, width, height)
+
+    def pick(self, values: Tensor, rows: Tensor) -> Tensor:
+        """See :func:`pick`."""
+        return pick(values, rows)
+
+    @_for_arrays
+    def clip(self, boxes: Array, width: float, height: float) -> tuple[Array, Array]:
+        """See :func:`clip_boxes`."""
+        return clip_boxes(boxes, width, height)
+
+    @_for_arrays
+    def suppress_proposals(self, boxes: Array, logits: Array, overlap: float, limit: int) -> Array:
+        """See :func:`nms`; by the probabilities of the two-way softmax.
+
+        ``logits`` are the differences of its two logits.
+        """
+        return nms(xcycwh_to_x1y1x2y2(boxes), logits.sigmoid(), overlap, limit)
+
+    @_for_arrays
+    def suppress_final(self, boxes: Array, clipped: Array, logits: Array, overlap: float) -> Array:
+        """See :func:`nms`; boxes as they are, outside the image too, in single precision."""
+        return nms(xcycwh_to_x1y1x2y2(boxes.float()), logits, overlap)
+
+
+# Images
+
+BLUE_GREEN_RED_MEANS = (103.939, 116.779, 123.68)
+
+
+def scaled_size(width: int, height: int, long_side: int) -> tuple[int, int]:
+    """Return width and height after resizing to ``long_side``; the short side is rounded down."""
+    longest = max(width, height)
+    return max(1, width * long_side // longest), max(1, height * long_side // longest)
+
+
+def scale_weights(source: int, target: int) -> Tensor:
+    """Return the matrix ``(target, source)`` that resizes rows or columns from ``source`` to ``target`` pixels.
+
+    Larger: linear between pixels, the first and the last ones staying where they are. Smaller: each new pixel is the
+    mean of the old ones that it covers. Places are computed in single precision, as there.
+    """
+    places = np.arange(target + 1, dtype=np.float32)
+    weights = np.zeros((target, source), np.float32)
+    rows = np.arange(target)
+    if target > source:
+        places = places[:-1] * np.float32((source - 1) / (target - 1))
+        places[-1] = source - 1
+        left = places.astype(np.int64)
+        weights[rows, left] += 1 - (places - left)
+        weights[rows, np.minimum(left + 1, source - 1)] += places - left
+    elif target < source:
+        edges = places * np.float32(source / target)
+        cells = np.arange(source, dtype=np.float32)
+        covered = np.minimum(edges[1:, None], cells + 1) - np.maximum(edges[:-1, None], cells)
+        weights = covered.clip(0, 1)
+        weights /= weights.sum(axis=1, keepdims=True)
+    else:
+        weights[rows, rows] = 1
+    return torch.from_numpy(weights)
+
+
+def scale_image(pixels: Tensor, width: int, height: int) -> Tensor:
+    """Resize ``pixels (C, h, w)`` as the program's image library does: columns first, then rows."""
+    across = scale_weights(pixels.shape[2], width).to(pixels)
+    down = scale_weights(pixels.shape[1], height).to(pixels)
+    return down @ (pixels @ across.T)
+
+
+def caffe_pixels(pixels: Tensor) -> Tensor:
+    """Return what Caffe's VGG-16 takes of ``pixels (3, h, w)``, R G B from 0 to 1: B G R, 0 to 255, less the means."""
+    return pixels.flip(0) * 255 - pixels.new_tensor(BLUE_GREEN_RED_MEANS)[:, None, None]
+
+
+@dataclass(frozen=True)
+class OriginalPreprocess(Preprocess):
+    """The program's way to look at an image; ``multiple`` is 1, ``mean`` and ``std`` are B G R, as shares of 255."""
+
+    def size(self, width: int, height: int) -> tuple[int, int]:
+        """See :func:`scaled_size`."""
+        return scaled_size(width, height, self.long_side)
+
+    def __call__(self, image: LoadedImage) -> np.ndarray:
+        """Return pixels ``(3, h, w)`` float32, see :func:`caffe_pixels`."""
+        width, height = self.size(image.width, image.height)
+        values = torch.from_numpy(np.array(image.pixels)).permute(2, 0, 1).float() / 255
+        return caffe_pixels(scale_image(values, width, height)).numpy()
+
+
+# Losses, and the optimizer
+
+OFFSET_LIMIT = 10.0
+"""Rows of offsets with a target beyond this in magnitude do not train."""
+
+
+def two_way_cross_entropy(scores: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean cross entropy of logits ``(N, 2)``, positive first, to ``targets (N,)`` 1 or 2; 0 for no rows.
+
+    Only the difference of the two logits counts: it is the logit of :func:`saywhere.ops.losses.score_loss`.
+    """
+    return score_loss(scores[:, 0] - scores[:, 1], targets == 1)
+
+
+def balanced_cross_entropy(positive: Tensor, negative: Tensor) -> Tensor:
+    """Return the RPN's objectness loss: the mean over positives ``(P, 2)`` plus that over negatives ``(M, 2)``.
+
+    Either side counts as a whole, however few there are of it; a mean over the batch would favour the more frequent.
+    """
+    ones = torch.ones(len(positive), dtype=torch.long, device=positive.device)
+    twos = torch.full((len(negative),), 2, dtype=torch.long, device=negative.device)
+    return two_way_cross_entropy(positive, ones) + two_way_cross_entropy(negative, twos)
+
+
+def logistic_loss(scores: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean over ``N * C`` of the binary logistic losses of logits ``(N, C)``; 0 for no rows.
+
+    ``targets (N,)`` name the one class, counted from 1, that each row is; 0: none. The recognition network has C = 1.
+    """
+    classes = torch.arange(1, scores.shape[1] + 1, device=scores.device)
+    return score_loss(scores, targets[:, None] == classes)
+
+
+def offset_loss(offsets: Tensor, targets: Tensor) -> Tensor:
+    """Return smooth L1 (beta 1), the mean over the elements of ``offsets (..., 4)``.
+
+    A row with a target beyond ``OFFSET_LIMIT`` costs nothing but still counts in the mean. The program gets there by
+    overwriting both rows with zeros in place; we leave them.
+    """
+    return box_loss(offsets, targets, beta=1.0, limit=OFFSET_LIMIT)
+
+
+def box_regression_loss(offsets: Tensor, anchors: Tensor, boxes: Tensor) -> Tensor:
+    """Return :func:`offset_loss` between ``offsets`` and those that turn ``anchors`` into ``boxes``.
+
+    Gradients reach ``anchors`` too: in the recognition network they are proposals, and the program detaches nothing.
+    """
+    return offset_loss(offsets, invert_box_transform(anchors, boxes))
+
+
+class Adam(Optimizer):
+    """Adam with ``eps`` added to the root of the second moment before its bias is corrected, not after.
+
+    Where torch's Adam divides by ``sqrt(v / c) + eps``, with the correction ``c = 1 - beta2 ** t``, this divides by
+    ``(sqrt(v) + eps) / sqrt(c)``: in the first steps ``eps`` counts for more.
+
+    Args:
+        params: parameters or groups of them.
+        lr: step size.
+        betas: decay of the two moments.
+        eps: keeps the division finite.
+        weight_decay: L2, added to the gradient.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float = 1e-5,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+    ):
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Take one step; ``closure`` computes the loss and its gradients again, if given."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._update(parameter, parameter.grad, group)
+        return loss
+
+    def _update(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+        state = self.state[parameter]
+        if not state:
+            state.update(step=0, mean=torch.zeros_like(parameter), square=torch.zeros_like(parameter))
+        state["step"] += 1
+        gradient = gradient + group["weight_decay"] * parameter
+        beta1, beta2 = group["betas"]
+        mean = state["mean"].lerp_(gradient, 1 - beta1)
+        square = state["square"].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        correction = (1 - beta2 ** state["step"]) ** 0.5 / (1 - beta1 ** state["step"])
+        parameter.addcdiv_(mean, square.sqrt() + group["eps"], value=-group["lr"] * correction)

@@ -1,0 +1,156 @@
+"""The published program's evaluator of dense captions, ``protocol="original"``, repeated to the last digit.
+
+Boxes are the program's corners: float32
+``x1 y1 x2 y2`` that name the first and the last pixel, so a box of equal corners has an area of 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from saywhere.evaluation.dense.protocols import MERGE_IOU, Rules, first_claims, sum_in_order
+from saywhere.papers.densecap2016.torch7_sort import ascending_order
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class OriginalRules(Rules):
+    """How the program departs from the definition; each way can be switched off.
+
+    Attributes:
+        name: the protocol, as reports name it.
+        corner_boxes: boxes are float32 corners of the first and last pixel, sizes have 1 added, and merging counts
+            neighbours in a byte. Otherwise they are continuous.
+        any_overlap_claims: a true box is taken by the first detection that overlaps it most, however little. Otherwise
+            by the first that reaches the thresholds, determined anew for each pair of thresholds.
+        unmatched_claim_last: a detection that overlaps no true box takes the last one of the image.
+        drifting_recall: precision is averaged over 100 recalls, added up with rounding errors. Otherwise over the 101
+            recalls from 0 to 1, compared as integers.
+        ties: equal scores stand in the order of the ``input``, or as the unstable quicksort of Torch7 (``torch``)
+            leaves them: :mod:`saywhere.papers.densecap2016.torch7_sort`.
+        precision: of IoUs in merging, of recall and of precision. The program uses double in its evaluation and float
+            in the validation during training. Has no effect without ``corner_boxes`` and ``drifting_recall``.
+    """
+
+    name: str = "original"
+    corner_boxes: bool = True
+    any_overlap_claims: bool = True
+    unmatched_claim_last: bool = True
+    drifting_recall: bool = True
+    ties: Literal["input", "torch"] = "input"
+    precision: Literal["double", "float"] = "double"
+
+    ordered = False  # boxes are taken as they stand
+
+    @property
+    def dtype(self) -> type[np.floating[Any]]:
+        """Numpy's type of ``precision``."""
+        return np.float32 if self.precision == "float" else np.float64
+
+    def merge(self, boxes: Array) -> tuple[Array, list[list[int]]]:
+        """See :func:`merge`."""
+        if not self.corner_boxes:
+            return super().merge(boxes)
+        return merge(boxes.astype(np.float32), MERGE_IOU, self.dtype)
+
+    def order(self, scores: Array) -> Array:
+        """Sort downwards, with equal scores as ``ties`` says."""
+        return ascending_order(-scores) if self.ties == "torch" else super().order(scores)
+
+    def overlaps(self, boxes: Array, truths: Array) -> Array:
+        """See :func:`overlaps`."""
+        return overlaps(boxes.astype(np.float32), truths) if self.corner_boxes else super().overlaps(boxes, truths)
+
+    def claims(self, truth: Array, truths: int) -> Array:
+        """Let a detection without a true box claim the last one: -1 is an index."""
+        return np.where(truth < 0, truths - 1, truth) if self.unmatched_claim_last else truth
+
+    def claimants(self, claim: Array) -> Array:
+        """Of each true box only its first detection may be true, whatever it overlaps."""
+        claimants = super().claimants(claim)
+        return first_claims(claim, claimants) if self.any_overlap_claims else claimants
+
+    def hits(self, qualifies: Array, overlap: Array, claim: Array, claimants: Array) -> Array:
+        """See :class:`OriginalRules`; those that overlap nothing claim too."""
+        if self.any_overlap_claims:
+            return claimants & qualifies
+        blind = claimants & (overlap == 0)  # there are none without unmatched_claim_last
+        return first_claims(claim, qualifies | blind) & qualifies
+
+    def recall_starts(self, hits: Array, positives: int) -> Array:
+        """See :func:`recall_starts`."""
+        if not self.drifting_recall:
+            return super().recall_starts(hits, positives)
+        return recall_starts(hits, positives, self.dtype)
+
+    def total(self, values: Sequence[float]) -> float:
+        """Add up as a loop does, a rounding at each step."""
+        return sum_in_order(values) if self.drifting_recall else super().total(values)
+
+
+ORIGINAL = OriginalRules()
+
+
+def overlaps(a: Array, b: Array) -> Array:
+    """Return the IoU ``(N, M)``, in doubles, of corner boxes ``a (N, 4)`` and ``b (M, 4)`` of float32 values.
+
+    Areas are ``(x2 - x1 + 1) (y2 - y1 + 1)``, also for boxes that are inside out, so an IoU may be below 0, above 1 or
+    infinite.
+    """
+    a, b = a.astype(np.float64)[:, None], b.astype(np.float64)[None]
+    width = np.minimum(a[..., 2], b[..., 2]) - np.maximum(a[..., 0], b[..., 0]) + 1
+    height = np.minimum(a[..., 3], b[..., 3]) - np.maximum(a[..., 1], b[..., 1]) + 1
+    common = width * height
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where((width > 0) & (height > 0), common / (_area(a) + _area(b) - common), 0.0)
+
+
+def _area(boxes: Array) -> Array:
+    return (boxes[..., 2] - boxes[..., 0] + 1) * (boxes[..., 3] - boxes[..., 1] + 1)
+
+
+def merge(boxes: Array, threshold: float, dtype: type[np.floating[Any]]) -> tuple[Array, list[list[int]]]:
+    """Merge corner boxes ``(N, 4)`` as :func:`saywhere.boxes.merge`: return the means ``(G, 4)`` and members of groups.
+
+    IoUs and the threshold are compared as ``dtype``; means are float32. Neighbours are counted in a byte: boxes with a
+    multiple of 256 neighbours vanish unless another group takes them.
+    """
+    iou = overlaps(boxes, boxes).astype(dtype)
+    np.fill_diagonal(iou, 1)
+    close = iou >= dtype(threshold)
+    means, groups = [], []
+    while len(boxes):
+        neighbours = close.sum(axis=0) % 256
+        if not neighbours.any():
+            break
+        members = np.flatnonzero(close[neighbours.argmax()])
+        means.append(np.add.accumulate(boxes[members], dtype=np.float32)[-1] / np.float32(len(members)))
+        groups.append(members.tolist())
+        close[members] = False
+        close[:, members] = False
+    return np.array(means, dtype=np.float32).reshape(-1, 4), groups
+
+
+def recall_starts(hits: Array, positives: int, dtype: type[np.floating[Any]]) -> Array:
+    """Return for each recall of the program how many of the best detections do not reach it yet.
+
+    The program adds 0.01 until it is above 1, and rounding errors add up: there are 100 recalls, the 7th is a little
+    above 0.06, the last a little below 1. Recalls and their bounds are compared as ``dtype``.
+
+    Args:
+        hits: ``(N,)`` whether the detections, best first, are true.
+        positives: number of true boxes, above 0.
+        dtype: float32 or float64.
+    """
+    bounds, bound = [], 0.0
+    while bound <= 1:
+        bounds.append(bound)
+        bound += 0.01
+    recall = np.cumsum(hits).astype(dtype) / dtype(positives)
+    return np.searchsorted(recall, np.array(bounds, dtype=dtype))

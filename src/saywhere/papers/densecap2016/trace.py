@@ -1,0 +1,191 @@
+"""Every intermediate result of a DenseCap with the program's conventions, in the program's formats.
+
+:func:`trace_inference` and :func:`trace_training` run the same parts as use and training, one image at a time. Boxes
+are ``xcycwh`` from 1, tokens count from 1, indices from 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from saywhere.box_coding import propose
+from saywhere.errors import UserError
+from saywhere.networks.densecap.loss import DenseCapCriterion
+from saywhere.networks.densecap.network import DenseCap, DenseCapOutput, Target
+from saywhere.ops.box_sampling import SampledBoxes
+from saywhere.papers.densecap2016.language_model import OriginalDecoder, decode_sequences
+from saywhere.text import END, PAD, RESERVED, UNKNOWN
+
+
+@dataclass(frozen=True, eq=False)
+class InferenceTrace:
+    """What the program computes of an image, of A anchors, B proposals and N results.
+
+    Attributes:
+        conv_features: ``(C, H, W)``.
+        rpn_boxes, rpn_anchors, rpn_trans: ``(A, 4)``; rows by shape, row, column.
+        rpn_scores: ``(A, 2)`` logits, positive first.
+        rpn_boxes_clipped, rpn_valid: ``(A, 4)`` and mask ``(A,)``.
+        rpn_pos_prob_of_valid: probability of each valid row.
+        rpn_nms: indices ``(B,)`` of valid rows.
+        proposals: ``(B, 4)``.
+        roi_features: ``(B, C, size, size)``.
+        embeddings: ``(B, D)``.
+        objectness, box_trans: ``(B,)`` second logits, and ``(B, 4)`` second offsets.
+        final_boxes: ``(B, 4)``, not clipped.
+        tokens: ``(B, T)`` all that are decoded, also after END.
+        captions: of the B proposals.
+        final_nms: indices ``(N,)`` of the proposals that are kept, best first: the results are these rows.
+    """
+
+    conv_features: Tensor
+    rpn_boxes: Tensor
+    rpn_anchors: Tensor
+    rpn_trans: Tensor
+    rpn_scores: Tensor
+    rpn_boxes_clipped: Tensor
+    rpn_valid: Tensor
+    rpn_pos_prob_of_valid: Tensor
+    rpn_nms: Tensor
+    proposals: Tensor
+    roi_features: Tensor
+    embeddings: Tensor
+    objectness: Tensor
+    box_trans: Tensor
+    final_boxes: Tensor
+    tokens: Tensor
+    captions: list[str]
+    final_nms: Tensor
+
+
+@torch.no_grad()
+def trace_inference(
+    model: DenseCap,
+    pixels: Tensor,
+    proposals: int | None = None,
+    rpn_nms: float | None = None,
+    final_nms: float | None = None,
+) -> InferenceTrace:
+    """Run the program's forward pass at test time.
+
+    Args:
+        model: with ``conventions: original``, in eval mode.
+        pixels: ``(3, h, w)`` as ``model.trunk.preprocess`` gives them, in the model's precision.
+        proposals, rpn_nms, final_nms: instead of the configuration's.
+
+    Raises:
+        UserError: the model has other conventions.
+    """
+    decoder, config, coder = _decoder(model), model.config, model.box_coder
+    height, width = pixels.shape[1:]
+    maps = model.neck(model.trunk.backbone([pixels]))
+    (rpn,) = model.rpn(maps)
+    assert model.trunk.localization is not None
+    scores = model.trunk.localization.head.score_and_offset(maps[0][0][None])[0][0]
+    boxes = coder.decode(rpn.offsets, rpn.anchors)
+    clipped, valid = coder.clip(boxes, width, height)
+    overlap = config.proposals.nms_iou if rpn_nms is None else rpn_nms
+    limit = config.proposals.post_nms_top_n if proposals is None else proposals
+    kept = coder.suppress_proposals(clipped[valid], rpn.logits[valid], overlap, limit)
+    found, _ = propose(coder, rpn, (width, height), overlap, config.proposals.pre_nms_top_n, limit)
+    features = model.pool(maps, [found], [(width, height)])
+    out = model.region_head(features)
+    final = coder.decode(out.offsets, found)
+    tokens = decoder.model.sample(out.embeddings, config.decoding.max_words)
+    overlap = config.final_nms if final_nms is None else final_nms
+    return InferenceTrace(
+        conv_features=maps[0][0],
+        rpn_boxes=boxes,
+        rpn_anchors=rpn.anchors,
+        rpn_trans=rpn.offsets,
+        rpn_scores=scores,
+        rpn_boxes_clipped=clipped,
+        rpn_valid=valid,
+        rpn_pos_prob_of_valid=rpn.logits[valid].sigmoid(),
+        rpn_nms=kept,
+        proposals=found,
+        roi_features=features,
+        embeddings=out.embeddings,
+        objectness=out.logits,
+        box_trans=out.offsets,
+        final_boxes=final,
+        tokens=tokens,
+        captions=decode_sequences(tokens, words_of(model)),
+        final_nms=coder.suppress_final(final, final, out.logits, overlap),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingTrace:
+    """One step before its gradients.
+
+    Attributes:
+        sampled: the anchors that train, see :class:`SampledBoxes`.
+        output: what the losses are made of.
+        losses: ``rpn_score, rpn_box, score, box, caption``, weighted, and ``decay``, which the program does not print.
+        total: their sum, to be minimised.
+    """
+
+    sampled: SampledBoxes
+    output: DenseCapOutput
+    losses: dict[str, Tensor]
+    total: Tensor
+
+
+def trace_training(
+    model: DenseCap,
+    pixels: Tensor,
+    boxes: Tensor,
+    tokens: Tensor,
+    sampled: SampledBoxes | None = None,
+    generator: torch.Generator | None = None,
+) -> TrainingTrace:
+    """Run the program's forward pass in training; ``total.backward()`` gives the gradients.
+
+    ``model.trunk.backbone.set_trainable(True)`` lets them reach all but the first four convolutions. Dropout is that of
+    the model's mode.
+
+    Args:
+        model: with ``conventions: original``.
+        pixels: ``(3, h, w)`` as ``model.trunk.preprocess`` gives them.
+        boxes: the truths ``(M, 4)``, ``xcycwh`` from 1.
+        tokens: their captions ``(M, T)``, 1 to V, 0 where there is no word.
+        sampled: indices from 0 of the anchors (by shape, row, column) that train, instead of sampling them.
+        generator: source of the sampler's randomness.
+
+    Raises:
+        UserError: the model has other conventions.
+    """
+    _decoder(model)
+    height, width = pixels.shape[1:]
+    features = model.trunk.backbone([pixels])
+    target = Target(width, height, model.box_coder.to_xyxy(boxes), from_tokens(tokens, len(model.vocabulary)))
+    if sampled is None:
+        with torch.no_grad():
+            (rpn,) = model.rpn(model.neck(features))
+        sampled = model.sample_anchors(rpn, replace(target, boxes=boxes), generator)
+    output = model(features, [target], sampled=[sampled])
+    losses: dict[str, Tensor] = DenseCapCriterion(model.config)(output)
+    return TrainingTrace(sampled, output, losses, torch.stack(list(losses.values())).sum())
+
+
+def from_tokens(tokens: Tensor, vocabulary_size: int) -> Tensor:
+    """Return the token ids of the program's tokens: 0 nothing, 1 to V words (the last unknown), V + 1 END."""
+    words = vocabulary_size - len(RESERVED) + 1
+    token_ids = torch.arange(words + 2, device=tokens.device) + len(RESERVED) - 1
+    token_ids[0], token_ids[words], token_ids[words + 1] = PAD, UNKNOWN, END
+    return token_ids[tokens]
+
+
+def words_of(model: DenseCap) -> list[str]:
+    """Return the words of the program's tokens from 1 on."""
+    return [*model.vocabulary.counts, OriginalDecoder.unknown]
+
+
+def _decoder(model: DenseCap) -> OriginalDecoder:
+    if not isinstance(model.decoder, OriginalDecoder):
+        raise UserError("this model is not one of the published program: its configuration has conventions=saywhere")
+    return model.decoder

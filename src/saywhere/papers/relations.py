@@ -1,0 +1,249 @@
+"""Relations between words as the fragments of a sentence (Deep Visual-Semantic Alignments, section 4.1).
+
+Any parser may find them and write them as CoNLL-U; here they are read and encoded.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from saywhere.errors import UserError
+from saywhere.networks.language.text_encoder import EncodedText
+from saywhere.text import PAD, START, Vocabulary, tokenize
+
+FREQUENT = 0.01
+"""A kind of relation is frequent from this share of all relations on."""
+_COLUMNS = 10
+_TEXT = re.compile(r"#\s*text\s*=\s*(.*)")
+_NO_WORD = re.compile(r"\d+[-.]\d+")
+
+
+class Relation(NamedTuple):
+    """A word and what it depends on.
+
+    Attributes:
+        kind: name of the relation, such as ``nsubj``.
+        head: the word that it depends on; empty at the root of the sentence.
+        word: the word itself.
+    """
+
+    kind: str
+    head: str
+    word: str
+
+
+@dataclass(frozen=True, eq=False)
+class Parses:
+    """The relations of sentences.
+
+    Attributes:
+        path: the file.
+        relations: of each sentence, by its letters and digits alone; in the order of its words.
+    """
+
+    path: Path
+    relations: Mapping[str, tuple[Relation, ...]]
+
+    def find(self, text: str) -> tuple[Relation, ...]:
+        """Return the relations of a sentence; case, spaces and punctuation do not count.
+
+        Raises:
+            UserError: it was not parsed.
+        """
+        if (found := self.relations.get(_letters(text))) is None:
+            raise UserError(f"{self.path} has no parse of {text!r}: parse it too, or name its file with parses=FILE")
+        return found
+
+    def encode(
+        self,
+        texts: Iterable[str],
+        kinds: Sequence[str],
+        vocabulary: Vocabulary,
+        change: Callable[[str], str] = lambda word: word,
+    ) -> np.ndarray:
+        """Return the relations of sentences as one array ``(S, T, 3)``, see :func:`pad_relations`.
+
+        Args:
+            texts: the sentences.
+            kinds, vocabulary: see :func:`encode_relations`.
+            change: what becomes of each word, such as left of right.
+
+        Raises:
+            UserError: one was not parsed.
+        """
+        found = [self.find(text) for text in texts]
+        changed = [[Relation(kind, change(head), change(word)) for kind, head, word in row] for row in found]
+        return pad_relations([encode_relations(row, kinds, vocabulary) for row in changed])
+
+    def frequent_kinds(self) -> tuple[str, ...]:
+        """Return the kinds of at least a hundredth of all relations, the most frequent first."""
+        counts = Counter(relation.kind for relation in chain.from_iterable(self.relations.values()))
+        least = FREQUENT * counts.total()
+        return tuple(sorted((kind for kind, n in counts.items() if n >= least), key=lambda kind: (-counts[kind], kind)))
+
+
+def read_parses(path: str | Path) -> Parses:
+    """Read a CoNLL-U file; one that was read already and has not changed is not read again.
+
+    A parse belongs to the sentence of its ``# text =``, or to its words one after the other if there is none; of
+    several parses of one sentence the first counts. Each word gives one relation, to its head. Punctuation gives none,
+    and what depends on it counts as a root. Multiword tokens (``1-2``), whose words follow on lines of their own, and
+    empty nodes (``1.1``) are skipped.
+
+    Raises:
+        UserError: there is no such file, or a line is damaged; the message has its number.
+    """
+    path = Path(path)
+    try:
+        stat = path.stat()
+        return _read(path, stat.st_mtime_ns, stat.st_size)
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not a UTF-8 text file: {error.reason} at byte {error.start}") from error
+    except OSError as error:
+        raise UserError(f"{path} cannot be read as CoNLL-U: {error.strerror}") from error
+
+
+def encode_relations(relations: Iterable[Relation], kinds: Sequence[str], vocabulary: Vocabulary) -> list[list[int]]:
+    """Return ``[word, head, kind]`` of each relation as numbers.
+
+    A word that the vocabulary lacks is the unknown word, and the head of the root is START. Of a form of several words
+    (``t-shirt``) the last counts. A kind has its place in ``kinds``, counted from 1; 0 is any other.
+    """
+    numbers = {kind: number for number, kind in enumerate(kinds, start=1)}
+    return [
+        [vocabulary.encode(word)[-1], vocabulary.encode(head)[-1] if head else START, numbers.get(kind, 0)]
+        for kind, head, word in relations
+    ]
+
+
+def pad_relations(sentences: Sequence[Sequence[Sequence[int]]]) -> np.ndarray:
+    """Return encoded relations as one ``(S, T, 3)`` int64 array, filled up with 0 on the right: PAD as a word."""
+    padded = np.zeros((len(sentences), max((len(rows) for rows in sentences), default=0), 3), np.int64)
+    for row, rows in zip(padded, sentences, strict=True):
+        row[: len(rows)] = np.array(rows, np.int64).reshape(-1, 3)
+    return padded
+
+
+def _letters(text: str) -> str:
+    """A sentence without what tokenisers disagree about: ``the water 's edge`` is ``the water's edge``."""
+    return "".join(tokenize(text)).replace("'", "")
+
+
+class _Word(NamedTuple):
+    form: str
+    head: int
+    kind: str
+    line: int
+
+
+@lru_cache(maxsize=2)
+def _read(path: Path, *_stamp: int) -> Parses:
+    found: dict[str, tuple[Relation, ...]] = {}
+    with path.open(encoding="utf-8-sig", newline="\n") as lines:
+        for text, words in _sentences(path, lines):
+            if letters := _letters(text):
+                relations = tuple(_relations(path, words))
+                if not relations:
+                    raise UserError(f"{path}:{words[0].line}: no word of {text!r} has a letter or a digit")
+                found.setdefault(letters, relations)
+    return Parses(path, found)
+
+
+def _sentences(path: Path, lines: Iterable[str]) -> Iterator[tuple[str, list[_Word]]]:
+    """The text and the words of each sentence."""
+    text, words = "", list[_Word]()
+    for number, line in enumerate(chain(lines, ("",)), start=1):
+        columns = line.rstrip("\r\n").split("\t")
+        if line.startswith("#"):
+            text = found[1].strip() if (found := _TEXT.match(line)) else text
+        elif not line.strip():
+            if words:
+                yield text or " ".join(word.form for word in words), words
+            text, words = "", list[_Word]()
+        elif len(columns) != _COLUMNS:
+            raise UserError(f"{path}:{number}: {len(columns)} columns with tabs between them; CoNLL-U has {_COLUMNS}")
+        elif not _NO_WORD.fullmatch(columns[0]):
+            words.append(_word(columns, number, f"{path}:{number}", len(words) + 1))
+
+
+def _word(columns: Sequence[str], line: int, place: str, expected: int) -> _Word:
+    name, form, head, kind = columns[0], columns[1], columns[6], columns[7]
+    if name != str(expected):
+        raise UserError(f"{place}: a word is numbered {name!r} where {expected} is expected")
+    if not (head.isascii() and head.isdecimal() and len(head) < 10) or head == name:
+        raise UserError(f"{place}: the head of word {name} is {head!r}, but must be the number of another word, or 0")
+    return _Word(form, int(head), sys.intern(kind), line)
+
+
+def _relations(path: Path, words: Sequence[_Word]) -> Iterator[Relation]:
+    """The relation of each word that has a letter or a digit."""
+    forms = [sys.intern(" ".join(tokenize(word.form))) for word in words]
+    for form, word in zip(forms, words, strict=True):
+        if word.head > len(words):
+            raise UserError(f"{path}:{word.line}: the head is word {word.head}, but there are only {len(words)}")
+        if form:
+            yield Relation(word.kind, forms[word.head - 1] if word.head else "", form)
+
+
+class RelationEncoder(nn.Module):
+    """Encode relations ``(R, w1, w2)`` as ``s = f(W_R [x1, x2] + b_R)`` in the space of the regions.
+
+    W_R and b_R belong to the kind of the relation, x1 and x2 are the vectors of the head and of the word that depends
+    on it; in the place of a root's head stands START. These are the sentence fragments of Karpathy, Joulin and Fei-Fei
+    (2014), which the rows "DepTree edges" of Alignments use with Eq. 8.
+
+    Args:
+        vocabulary_size: V, reserved tokens included.
+        word_size: of the word vectors x.
+        out_size: D of the vectors s.
+        kinds: of relations, with the one that rare kinds share.
+        dropout: on x.
+        rectified: f is the rectifier; without it s is linear in x, of any sign.
+    """
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        word_size: int,
+        out_size: int,
+        kinds: int,
+        dropout: float = 0.0,
+        rectified: bool = True,
+    ):
+        super().__init__()
+        self.rectified = rectified
+        self.words = nn.Embedding(vocabulary_size, word_size, padding_idx=PAD)
+        self.maps = nn.ModuleList(nn.Linear(2 * word_size, out_size) for _ in range(kinds))
+        self.dropout = nn.Dropout(dropout)
+        with torch.no_grad():
+            self.words.weight.normal_(std=0.2)
+            self.words.weight[PAD] = 0
+
+    def forward(self, relations: Tensor) -> EncodedText:
+        """Encode relations ``(S, T, 3)`` of sentences, padded on the right: the word, its head and the kind of each.
+
+        More padding changes nothing; a sentence of no relations has no vectors.
+        """
+        mask = relations[..., 0] != PAD
+        words, heads, kinds = relations[mask].unbind(1)  # (N,): padding costs no products
+        pairs = self.dropout(self.words(torch.stack((heads, words), dim=1))).flatten(1)  # (N, 2E)
+        order = kinds.argsort(stable=True)
+        parts = pairs[order].split(kinds.bincount(minlength=len(self.maps)).tolist())
+        rows = torch.cat([apply(part) for apply, part in zip(self.maps, parts, strict=True)])
+        rows = functional.relu(rows) if self.rectified else rows
+        vectors = rows.new_zeros(*mask.shape, rows.shape[1])
+        vectors[mask] = rows[order.argsort()]
+        return EncodedText(vectors, mask)

@@ -1,0 +1,360 @@
+"""Region RNN: each region cropped, resized and passed through the whole network (DenseCap, section 4.1, baselines).
+
+It has the backbone, the size of the embeddings and the decoder of :class:`saywhere.networks.densecap.network.DenseCap`,
+but sees a region's pixels and nothing around them, and finds no regions. Trained on sentences of whole images, it is
+the Full Image RNN.
+
+In training crops go through the frozen backbone once, and the decoder learns from their features. These are on disk in
+chunks, each named by a hash of all that it depends on, so that a run that was stopped is resumed at the first chunk
+that is missing, and another seed or another command finds them.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from saywhere.data.sample import Sample
+from saywhere.files import write_atomically
+from saywhere.images import LoadedImage, Preprocess, open_image
+from saywhere.models.decoding import decode
+from saywhere.networks.language.decoders.adapter import TorchDecoder
+from saywhere.networks.language.decoders.lstm import LstmDecoder
+from saywhere.networks.vision.trunk import Trunk, build_trunk
+from saywhere.papers.table1.config import FitConfig, RegionRnnConfig
+from saywhere.text import END, PAD, Vocabulary, pad, tokenize
+from saywhere.training.cache import HALF_MAX, file_digest
+from saywhere.training.optimizers import learning_rate_factor
+from saywhere.training.precision import explain_precision
+
+CHUNK = 512
+"""Crops of one file."""
+
+AT_ONCE = 8
+"""Crops of one pass: more of them leave a processor's caches."""
+
+CHOICE = 0
+"""Seed of the choice of crops: the same crops train the baselines of all seeds."""
+
+
+class RegionRnn(nn.Module):
+    """A decoder of single crops.
+
+    Args:
+        config: see :class:`RegionRnnConfig`.
+        vocabulary: the words it can use.
+        trunk: backbone; built from ``config`` if not given.
+        pretrained_backbone: start from ImageNet weights, if the trunk is built here.
+    """
+
+    def __init__(
+        self,
+        config: RegionRnnConfig,
+        vocabulary: Vocabulary,
+        trunk: Trunk | None = None,
+        pretrained_backbone: bool = True,
+    ):
+        super().__init__()
+        self.config, self.vocabulary = config, vocabulary
+        self.trunk = build_trunk(config.trunk, pretrained=pretrained_backbone) if trunk is None else trunk
+        self.feature_size = sum(self.trunk.backbone.channels) * config.grid**2
+        self.layers = nn.Sequential(
+            nn.LayerNorm(self.feature_size),  # as the pyramid's normalisation in FCLN: a frozen backbone's scale is any
+            nn.Linear(self.feature_size, config.embed_dim),
+            nn.ReLU(),
+            nn.Dropout(config.dropout),
+            nn.Linear(config.embed_dim, config.embed_dim),
+            nn.ReLU(),
+            nn.Dropout(config.dropout),
+        )
+        self.decoder = LstmDecoder(
+            config.embed_dim, len(vocabulary), config.word_size, config.hidden_size, config.decoder_dropout
+        )
+
+    @property
+    def preprocess(self) -> Preprocess:
+        """How crops become pixels."""
+        return self.trunk.preprocess
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.decoder.output.weight.device
+
+    def crop(self, image: LoadedImage, boxes: Tensor) -> Tensor:
+        """Return the pixels ``(N, 3, side, side)`` in boxes ``(N, 4)`` of an image, resized whatever their shape."""
+        side = self.config.side
+        sx, sy = image.pixels.width / image.width, image.pixels.height / image.height
+        crops = torch.empty(len(boxes), 3, side, side)
+        for row, (x1, y1, x2, y2) in enumerate(boxes.tolist()):
+            left, right = _whole_pixels(x1 * sx, x2 * sx, image.pixels.width)
+            top, bottom = _whole_pixels(y1 * sy, y2 * sy, image.pixels.height)
+            pixels = image.pixels.crop((left, top, right, bottom))
+            # To the preprocessing every crop is square: both of its sides become ``side`` pixels.
+            crops[row] = torch.from_numpy(self.preprocess(LoadedImage(pixels, side, side)))
+        return crops
+
+    def pool(self, crops: Tensor) -> Tensor:
+        """Return features ``(N, feature_size)`` of crops ``(N, 3, side, side)``: maps averaged over a grid."""
+        maps = self.trunk.backbone.body(crops)
+        return torch.cat([functional.adaptive_avg_pool2d(m, self.config.grid).flatten(1) for m in maps], dim=1)
+
+    @torch.no_grad()
+    def features(self, image: LoadedImage, boxes: Tensor, at_once: int = 1) -> Tensor:
+        """Return features ``(N, feature_size)`` of the boxes ``(N, 4)`` of an image, ``at_once`` crops in a pass.
+
+        One crop at a time is fastest on a CPU, whose caches do not hold the maps of several.
+        """
+        parts = boxes.split(at_once) if len(boxes) else ()
+        pooled = [self.pool(self.crop(image, part).to(self.device)) for part in parts]
+        return torch.cat(pooled) if pooled else torch.zeros(0, self.feature_size, device=self.device)
+
+    def forward(self, features: Tensor, token_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the logits of crops' phrases, for training.
+
+        Args:
+            features: ``(N, feature_size)``, as :meth:`pool` gives them.
+            token_ids: ``(N, T)`` of a phrase each, without START and END, padded.
+
+        Returns:
+            ``(K, V)`` logits and the ``(K,)`` token ids they are for: all words and ENDs, row after row.
+        """
+        ends = (token_ids != PAD).sum(dim=1, keepdim=True)
+        targets = functional.pad(token_ids, (0, 1), value=PAD).scatter(1, ends, END)
+        real = targets != PAD
+        return self.decoder(self.layers(features), token_ids, real), targets[real]
+
+    @torch.no_grad()
+    def caption(self, features: Tensor) -> list[str]:
+        """Return a caption for each row of ``features (N, feature_size)``."""
+        decoder = TorchDecoder(self.decoder, self.decoder.output.weight)
+        decoded = decode(decoder, self.layers(features), self.config.decoding)
+        return [self.vocabulary.decode(row) for row in decoded.token_ids.tolist()]
+
+
+def _whole_pixels(low: float, high: float, size: int) -> tuple[int, int]:
+    """The pixels that an interval touches, at least one, inside ``size``."""
+    first = min(max(math.floor(low), 0), size - 1)
+    return first, max(first + 1, min(math.ceil(high), size))
+
+
+# What it is trained on
+
+
+@dataclass(frozen=True)
+class Crop:
+    """A box of an image file: ``x1 y1 x2 y2`` in its pixels."""
+
+    image: Path
+    box: tuple[float, float, float, float]
+
+
+@dataclass(frozen=True, eq=False)
+class CropTexts:
+    """Hold crops, and for each the phrases that describe it."""
+
+    crops: list[Crop]
+    phrases: list[tuple[str, ...]]
+
+
+def region_crops(samples: Sequence[Sample], most: int | None) -> CropTexts:
+    """Return true regions, at most ``most`` of an image, drawn at random: first one of each image, then others.
+
+    So the crops of a smaller ``most`` are the first of those of a larger one, and need not be computed again.
+    """
+    orders = [np.random.default_rng((CHOICE, i)).permutation(len(s.boxes)).tolist() for i, s in enumerate(samples)]
+    longest = max(map(len, orders), default=0)
+    found = CropTexts([], [])
+    for rank in range(longest if most is None else min(most, longest)):
+        for sample, order in zip(samples, orders, strict=True):
+            if rank < len(order):
+                x1, y1, x2, y2 = sample.boxes[order[rank]].tolist()
+                found.crops.append(Crop(sample.image, (x1, y1, x2, y2)))
+                found.phrases.append(sample.phrases[order[rank]])
+    return found
+
+
+def sentence_crops(samples: Sequence[Sample], longest: int) -> CropTexts:
+    """Return whole images with those of their sentences that have one to ``longest`` words."""
+    found = CropTexts([], [])
+    for sample in samples:
+        fitting = tuple(text for text in sample.sentences if 0 < len(tokenize(text)) <= longest)
+        if fitting:
+            found.crops.append(Crop(sample.image, (0.0, 0.0, float(sample.width), float(sample.height))))
+            found.phrases.append(fitting)
+    return found
+
+
+def crop_features(
+    root: Path,
+    network: RegionRnn,
+    crops: Sequence[Crop],
+    half: bool = False,
+    done: Callable[[int], object] = lambda count: None,
+) -> Tensor:
+    """Return features ``(N, feature_size)`` float16 of crops; those that are in files below ``root`` are read.
+
+    Args:
+        root: folder of all caches.
+        network: its backbone and the size of its crops count.
+        crops: in any order; an image is opened once for neighbouring crops of it.
+        half: compute in bfloat16, which processors with such instructions do several times faster; the features agree
+            with those of float32 to a cosine of 0.9997.
+        done: called with the number of further crops that are ready.
+
+    Raises:
+        ImageError: an image cannot be read.
+    """
+    folder = root / _network_key(network, half)
+    parts: list[Tensor] = []
+    for start in range(0, len(crops), CHUNK):
+        chunk = crops[start : start + CHUNK]
+        path = folder / f"{_crops_key(chunk)}.npy"
+        values = _read(path, (len(chunk), network.feature_size))
+        if values is None:
+            values = _compute(network, chunk, half)
+            write_atomically(path, lambda stream, values=values: np.save(stream, values))
+        parts.append(torch.from_numpy(values))
+        done(len(chunk))
+    return torch.cat(parts) if parts else torch.zeros(0, network.feature_size, dtype=torch.float16)
+
+
+def _network_key(network: RegionRnn, half: bool) -> str:
+    config = network.config
+    about = (config.trunk.backbone, config.trunk.strides, config.side, config.grid, half, network.preprocess)
+    digest = hashlib.sha256(f"1 {about}".encode())
+    for key, tensor in sorted(network.trunk.backbone.state_dict().items()):
+        digest.update(key.encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()[:20]
+
+
+def _crops_key(crops: Sequence[Crop]) -> str:
+    digest = hashlib.sha256()
+    for crop in crops:
+        digest.update(f"{crop.image.resolve()} {file_digest(crop.image)} {crop.box}\n".encode())
+    return digest.hexdigest()[:32]
+
+
+def _read(path: Path, shape: tuple[int, int]) -> np.ndarray | None:
+    """The array in a file; None if there is none, or not a whole one."""
+    try:
+        values = np.load(path)
+    except (OSError, ValueError, EOFError):
+        return None
+    return values if values.shape == shape and values.dtype == np.float16 else None
+
+
+def _compute(network: RegionRnn, crops: Sequence[Crop], half: bool) -> np.ndarray:
+    network.eval()
+    layout = torch.channels_last if half else torch.contiguous_format
+    network.trunk.backbone.to(memory_format=layout)
+    pixels: list[Tensor] = []
+    for image, several in groupby(crops, key=lambda crop: crop.image):
+        boxes = torch.tensor([crop.box for crop in several])
+        pixels += network.crop(open_image(image), boxes).unbind()
+    parts: list[Tensor] = []
+    with torch.inference_mode(), torch.autocast(network.device.type, torch.bfloat16, enabled=half):
+        for start in range(0, len(pixels), AT_ONCE):
+            batch = torch.stack(pixels[start : start + AT_ONCE]).to(network.device).contiguous(memory_format=layout)
+            parts.append(network.pool(batch).float().clamp(-HALF_MAX, HALF_MAX).half().cpu())
+    return torch.cat(parts).numpy()
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledCrops:
+    """Hold crops to learn from: ``features (N, feature_size)``, and for each its phrases, one or more."""
+
+    features: Tensor
+    phrases: Sequence[Sequence[str]]
+
+    def token_ids(self, network: RegionRnn, rows: Sequence[int], random: np.random.Generator | None) -> Tensor:
+        """Return token ids ``(N, T)`` of one phrase for each of ``rows``: a random one, or the first."""
+        several = [self.phrases[row] for row in rows]
+        chosen = [each[int(random.integers(len(each))) if random else 0] for each in several]
+        return torch.from_numpy(pad([network.vocabulary.encode(phrase) for phrase in chosen]))
+
+
+def fit(
+    network: RegionRnn,
+    train: LabelledCrops,
+    validation: LabelledCrops,
+    config: FitConfig,
+    seed: int,
+    half: bool = False,
+    report: Callable[[int, float, float], None] = lambda epoch, train, validation: None,
+) -> list[float]:
+    """Train all but the backbone; the network ends in eval mode with the weights of the best validation loss.
+
+    The same seed gives the same weights.
+
+    Args:
+        network: is changed.
+        train, validation: crops with phrases; of validation the first phrase of each counts.
+        config: how.
+        seed: of the order, the phrases and the dropout.
+        half: multiply in bfloat16.
+        report: called with epoch (from 1), mean training loss and validation loss a phrase, in nats.
+
+    Returns:
+        the validation loss after each epoch.
+
+    Raises:
+        UserError: the processor cannot compute in bfloat16.
+    """
+    parameters = [*network.layers.parameters(), *network.decoder.parameters()]
+    optimizer = torch.optim.AdamW(parameters, lr=config.lr, weight_decay=config.weight_decay)
+    steps = config.epochs * math.ceil(len(train.phrases) / config.batch_size)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: learning_rate_factor(step, steps, config.warmup, "cosine")
+    )
+    losses: list[float] = []
+    best = copy.deepcopy(network.state_dict())
+    for epoch in range(config.epochs):
+        random = np.random.default_rng((seed, epoch))
+        torch.manual_seed(int(random.integers(1 << 62)))
+        network.train()
+        order, total = random.permutation(len(train.phrases)).tolist(), 0.0
+        for start in range(0, len(order), config.batch_size):
+            rows = order[start : start + config.batch_size]
+            with explain_precision("half=false"), torch.autocast(network.device.type, torch.bfloat16, enabled=half):
+                loss = _loss(network, train, rows, random)
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(parameters, config.clip)
+            optimizer.step()
+            schedule.step()
+            total += float(loss.detach()) * len(rows)
+        losses.append(validate(network, validation, config.batch_size))
+        if losses[-1] == min(losses):
+            best = copy.deepcopy(network.state_dict())
+        report(epoch + 1, total / max(len(order), 1), losses[-1])
+    network.load_state_dict(best)
+    network.eval()
+    return losses
+
+
+@torch.no_grad()
+def validate(network: RegionRnn, crops: LabelledCrops, batch_size: int) -> float:
+    """Return the mean loss of the first phrase of each crop, in nats; the network ends in eval mode."""
+    network.eval()
+    rows = list(range(len(crops.phrases)))
+    batches = [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
+    return sum(float(_loss(network, crops, batch, None)) * len(batch) for batch in batches) / max(len(rows), 1)
+
+
+def _loss(network: RegionRnn, crops: LabelledCrops, rows: Sequence[int], random: np.random.Generator | None) -> Tensor:
+    """Cross entropy of all words of the phrases, by phrase."""
+    features = crops.features[torch.tensor(rows)].to(network.device).float()
+    logits, token_ids = network(features, crops.token_ids(network, rows, random).to(network.device))
+    return functional.cross_entropy(logits.float(), token_ids, reduction="sum") / len(rows)

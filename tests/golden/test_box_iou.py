@@ -1,7 +1,0 @@
-from saywhere import original
-
-GOLDEN = "box_iou"
-
-
-def test_box_iou(case, same):
-    same(original.box_iou(case["boxes1"], case["boxes2"]), case["output"])

@@ -1,0 +1,234 @@
+"""What the golden values do not pin: how the conventions relate to ours, properties, and empty inputs."""
+
+import copy
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from saywhere import boxes as ours
+from saywhere.ops.bilinear import bilinear
+from saywhere.papers.densecap2016 import conventions as original
+
+coordinates = st.lists(st.integers(0, 200).map(lambda n: n / 4), min_size=4, max_size=4)
+
+
+def random(*shape, seed=0):
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def test_one_pixel_in_every_convention():
+    ours_box = torch.tensor([4.0, 6, 5, 7])  # the fifth pixel of the seventh row
+    assert original.ours_to_xcycwh(ours_box).tolist() == [5, 7, 1, 1]
+    assert original.ours_to_corners(ours_box).tolist() == [5, 7, 5, 7]
+    assert original.xcycwh_to_x1y1x2y2(torch.tensor([5.0, 7, 1, 1])).tolist() == [5, 7, 5, 7]
+    assert original.xcycwh_to_xywh(torch.tensor([5.0, 7, 1, 1])).tolist() == [5, 7, 1, 1]
+
+
+@given(coordinates)
+def test_conversions_to_ours_and_back_lose_nothing(numbers):
+    box = torch.tensor(numbers, dtype=torch.float64)
+    assert torch.equal(original.ours_to_xcycwh(original.xcycwh_to_ours(box)), box)
+    assert torch.equal(original.ours_to_corners(original.corners_to_ours(box)), box)
+    assert torch.equal(original.corners_to_ours(original.xcycwh_to_x1y1x2y2(box)), original.xcycwh_to_ours(box))
+
+
+@given(coordinates)
+def test_conversions_of_the_program_that_lose_and_that_do_not(numbers):
+    box = torch.tensor(numbers, dtype=torch.float64)
+    assert torch.equal(original.x1y1x2y2_to_xywh(original.xywh_to_x1y1x2y2(box)), box)
+    shrunk = original.x1y1x2y2_to_xcycwh(original.xcycwh_to_x1y1x2y2(box))
+    assert torch.equal(box - shrunk, torch.tensor([0, 0, 1, 1], dtype=torch.float64))
+    moved = original.xywh_to_xcycwh(original.xcycwh_to_xywh(box))
+    assert torch.equal(moved - box, torch.tensor([0.5, 0.5, 0, 0], dtype=torch.float64))
+
+
+def test_iou_matrix_counts_inclusive_pixels():
+    corners = torch.tensor([[1.0, 1, 10, 10], [6, 1, 15, 10], [11, 1, 20, 10]])
+    torch.testing.assert_close(
+        original.iou_matrix(corners), torch.tensor([[1, 1 / 3, 0], [1 / 3, 1, 1 / 3], [0, 1 / 3, 1]])
+    )
+
+
+def test_iou_of_the_sampler_is_less_than_1_for_a_box_with_itself():
+    box = torch.tensor([[50.0, 60, 10, 10]])
+    assert original.box_iou(box, box).item() == pytest.approx(81 / (200 - 81))
+    assert original.box_iou(box.expand(3, 5, 4), box.expand(3, 2, 4)).shape == (3, 5, 2)
+
+
+def test_boxes_to_train_on_are_whole_pixels_in_the_square():
+    boxes = torch.tensor([[11.0, 21, 30, 41], [1, 1, 3, 3], [1400, 1000, 100, 100], [-5, 1438, 10, 10]])
+    half = original.true_boxes(boxes, 0.5)
+    assert half[0].tolist() == [6 + 7, 11 + 10, 15, 21]  # 20.5 away from 0
+    assert half[1].tolist() == [1 + 1, 1 + 1, 2, 2]
+    assert half[2].tolist() == [701 + 9, 501 + 25, 19, 50]  # 700.5 and 500.5 away from 0; the width ends at 720
+    assert half[3].tolist() == [1 + 2, 719 + 0, 5, 1]
+
+
+def test_clip_differs_from_ours_outside_the_image():
+    outside = torch.tensor([[-50.0, 10, -40, 20]])
+    clipped, valid = original.clip_boxes(outside, 30, 40, format="x1y1x2y2")
+    assert clipped.tolist() == [[1, 10, 2, 20]] and valid.tolist() == [True]
+    assert ours.area(ours.clip(original.corners_to_ours(outside), 30, 40)).item() == 0
+
+
+@given(st.lists(st.integers(0, 6), max_size=80))
+def test_ascending_order_sorts(numbers):
+    values = torch.tensor(numbers, dtype=torch.float32)
+    order = original.ascending_order(values)
+    assert sorted(order.tolist()) == list(range(len(numbers)))
+    assert values[order].tolist() == sorted(values.tolist())
+    if len(numbers) <= 11:  # left to the insertion sort, which is stable
+        assert order.tolist() == values.argsort(stable=True).tolist()
+
+
+def test_ascending_order_of_ties_is_the_quicksorts():
+    """The orders in which the program's library, compiled, leaves 24 equal numbers and 12 pairs of 0 and 1."""
+    equal = [18, 19, 15, 16, 17, 13, 11, 20, 21, 22, 14, 0, 12, 5, 6, 2, 3, 4, 1, 10, 7, 8, 9, 23]
+    pairs = [0, 20, 12, 18, 10, 8, 16, 6, 4, 22, 2, 14, 21, 19, 17, 11, 15, 13, 1, 9, 7, 5, 3, 23]
+    assert original.ascending_order(torch.zeros(24)).tolist() == equal
+    assert original.ascending_order(torch.arange(24.0) % 2).tolist() == pairs
+    assert original.ascending_order(torch.zeros(11)).tolist() == list(range(11))
+    assert original.ascending_order(torch.zeros(12)).tolist() != list(range(12))
+
+
+@given(st.lists(st.integers(0, 10**6), unique=True, max_size=60))
+def test_ascending_order_without_ties_needs_no_quicksort(numbers):
+    values = torch.tensor(numbers, dtype=torch.float64)
+    once = original.ascending_order(torch.cat((values, values)))  # ties: takes the long way
+    first = [row for row in once.tolist() if row < len(numbers)]
+    assert original.ascending_order(values).tolist() == first
+
+
+def test_nms_takes_the_last_of_equals_where_ours_takes_the_first():
+    corners, scores = torch.tensor([[1.0, 1, 10, 10]] * 3), torch.full((3,), 0.5)
+    assert original.nms(corners, scores, 0.5).tolist() == [2]
+    assert ours.nms(original.corners_to_ours(corners), scores, 0.5).tolist() == [0]
+
+
+def test_anchors_are_ours_in_another_order():
+    shapes = [(45, 90), (64, 64)]
+    theirs = original.xcycwh_to_ours(original.make_anchors(shapes, 3, 4))
+    expected = ours.anchor_grid(shapes, 3, 4, stride=16).reshape(3, 4, 2, 4).transpose(2, 0, 1, 3).reshape(-1, 4)
+    assert torch.equal(theirs, torch.from_numpy(expected))
+    assert original.make_anchors(shapes, 3, 4).dtype == torch.float32
+
+
+def test_boxes_without_offsets_are_the_anchors():
+    shapes = [(45, 90), (64, 64), (10, 12)]
+    boxes = original.make_boxes(torch.zeros(2, 12, 3, 4), shapes)
+    assert torch.equal(boxes, original.make_anchors(shapes, 3, 4).expand(2, -1, -1))
+
+
+def test_roi_pooling_is_our_sampling_but_for_the_place_of_the_cells():
+    features = random(3, 9, 12)
+    height, width = 9 * 16, 12 * 16
+    box = torch.tensor([[30.0, 20, 100, 90]], dtype=torch.float64)
+    theirs = original.roi_pooling(features, original.ours_to_xcycwh(box), height, width)
+    whole = torch.tensor([[(width + 1) / 2, (height + 1) / 2, width, height]], dtype=torch.float64)
+    torch.testing.assert_close(original.roi_pooling(features, whole, height, width, (9, 12))[0], features)
+    # cells at (pixel - 1) / (size - 1) of the map's extent instead of at pixel / stride
+    x1, y1, x2, y2 = box[0].tolist()
+    xc, yc = ((x1 + x2) / 2 - 0.5) / (width - 1) * 11, ((y1 + y2) / 2 - 0.5) / (height - 1) * 8
+    w, h = (x2 - x1) / width * 11, (y2 - y1) / height * 8
+    cells = torch.tensor([[xc - w / 2, yc - h / 2, xc + w / 2, yc + h / 2]], dtype=torch.float64) + 0.5
+    torch.testing.assert_close(theirs, bilinear(features, cells, 7, stride=1))
+
+
+def test_roi_pooling_gradients():
+    features = random(2, 5, 6).requires_grad_()
+    boxes = torch.tensor([[40.3, 30.2, 50.7, 33.1], [5.2, 70.9, 44.4, 61.3]], dtype=torch.float64).requires_grad_()
+    assert torch.autograd.gradcheck(lambda f, b: original.roi_pooling(f, b, 80, 96, 3), (features, boxes))
+
+
+def test_balanced_cross_entropy_weighs_both_sides_alike():
+    positive, negative = torch.tensor([[0.0, 0.0]]), torch.tensor([[0.0, 5.0]])
+    once = original.balanced_cross_entropy(positive, negative)
+    torch.testing.assert_close(once, torch.tensor([2.0, 1 + torch.e**-5]).log().sum())
+    torch.testing.assert_close(original.balanced_cross_entropy(positive, negative.expand(50, 2)), once)
+    assert original.balanced_cross_entropy(negative, positive) > once + 4  # positive is the first of the two
+
+
+def test_offset_loss_counts_ignored_rows_in_the_mean():
+    offsets = torch.zeros(2, 4, requires_grad=True)
+    targets = torch.tensor([[1.0, 0, 0, 0], [0, 0, 0, 10.5]])
+    loss = original.offset_loss(offsets, targets)
+    loss.backward()
+    assert loss.item() == pytest.approx(0.5 / 8)
+    assert offsets.grad[1].tolist() == [0, 0, 0, 0]
+    assert original.offset_loss(torch.zeros(1, 4), torch.tensor([[10.0, 0, 0, 0]])).item() == pytest.approx(9.5 / 4)
+
+
+def test_logistic_loss_of_one_logit():
+    scores = torch.tensor([[2.0], [-1.0]])
+    expected = -(torch.sigmoid(torch.tensor(2.0)).log() + torch.sigmoid(torch.tensor(1.0)).log()) / 2
+    torch.testing.assert_close(original.logistic_loss(scores, torch.tensor([1, 0])), expected)
+
+
+def run(optimizer, parameter, steps=5):
+    for step in range(steps):
+        parameter.grad = random(4, seed=step)
+        optimizer.step()
+    return parameter.detach().clone()
+
+
+def parameter():
+    return torch.nn.Parameter(random(4, seed=9))
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_adam_without_eps_is_torchs(weight_decay):
+    a, b = parameter(), parameter()
+    theirs = run(original.Adam([a], lr=0.1, eps=0, weight_decay=weight_decay), a)
+    torchs = run(torch.optim.Adam([b], lr=0.1, eps=0, weight_decay=weight_decay), b)
+    torch.testing.assert_close(theirs, torchs)
+
+
+def test_adam_eps_counts_for_more_in_the_first_steps():
+    a, b = parameter(), parameter()
+    start = a.detach().clone()
+    theirs = run(original.Adam([a], lr=0.1, eps=0.01), a, steps=1) - start
+    torchs = run(torch.optim.Adam([b], lr=0.1, eps=0.01), b, steps=1) - start
+    gradient = random(4, seed=0)
+    torch.testing.assert_close(theirs, -0.1 * gradient / (gradient.abs() + 0.01 / 0.001**0.5))
+    torch.testing.assert_close(torchs, -0.1 * gradient / (gradient.abs() + 0.01))
+
+
+def test_adam_resumes_from_its_state():
+    a, b = parameter(), parameter()
+    whole = original.Adam([a], lr=0.1)
+    run(whole, a, steps=3)
+    resumed = original.Adam([b], lr=0.1)
+    with torch.no_grad():
+        b.copy_(a)
+    resumed.load_state_dict(copy.deepcopy(whole.state_dict()))
+    assert torch.equal(run(whole, a), run(resumed, b))
+
+
+def test_adam_leaves_parameters_without_gradient_and_calls_the_closure():
+    a, frozen = parameter(), parameter()
+    before = frozen.detach().clone()
+    optimizer = original.Adam([{"params": [a], "lr": 0.5}, {"params": [frozen]}], lr=0.1)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = a.square().sum()
+        loss.backward()
+        return loss.item()
+
+    first, start = optimizer.step(closure), a.detach().clone()
+    assert optimizer.step(closure) < first and not torch.equal(start, a)
+    assert torch.equal(frozen, before) and optimizer.step() is None
+
+
+def test_nothing_in_nothing_out():
+    none = torch.zeros(0, 4)
+    clipped, valid = original.clip_boxes(none, 10, 10)
+    assert clipped.shape == (0, 4) and valid.shape == (0,)
+    assert original.nms(none, torch.zeros(0), 0.5).shape == (0,)
+    assert original.merge_boxes(none, 0.7)[0].shape == (0, 4)
+    assert original.box_iou(none, torch.zeros(3, 4)).shape == (0, 3)
+    assert original.roi_pooling(torch.zeros(2, 3, 4), none, 48, 64).shape == (0, 2, 7, 7)
+    assert original.offset_loss(none, none).item() == 0
+    assert original.balanced_cross_entropy(torch.zeros(0, 2), torch.zeros(0, 2)).item() == 0

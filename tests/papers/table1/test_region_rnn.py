@@ -1,0 +1,196 @@
+"""The Region RNN sees the pixels of a box and nothing else, and learns to name them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from photographs import quarters
+from PIL import Image
+from torch.nn import functional
+from torch.testing import assert_close
+
+from saywhere.configs.parts import TrunkConfig
+from saywhere.errors import UserError
+from saywhere.images import open_image
+from saywhere.networks import checkpoint
+from saywhere.papers.table1.config import RegionRnnConfig
+from saywhere.papers.table1.region_rnn import RegionRnn
+from saywhere.text import END, Vocabulary, pad
+
+VOCABULARY = Vocabulary.build(["a red square", "the blue sky", "a dog"])
+QUARTERS = torch.tensor([[0.0, 0, 32, 16], [32, 0, 64, 16], [0, 16, 32, 32], [32, 16, 64, 32]])
+
+
+def tiny(seed: int = 0, **options: object) -> RegionRnn:
+    base = RegionRnnConfig(
+        trunk=TrunkConfig(backbone="test_efficientnet", strides=(32,), long_side=64, multiple=64),
+        grid=2,
+        embed_dim=16,
+        word_size=12,
+        hidden_size=20,
+        dropout=0.0,
+        decoder_dropout=0.0,
+    )
+    torch.manual_seed(seed)
+    return RegionRnn(base.merge(options), VOCABULARY, pretrained_backbone=False).eval()
+
+
+def test_a_crop_has_the_pixels_of_its_box() -> None:
+    model = tiny()
+    crops = model.crop(open_image(quarters(64, 32)), QUARTERS)
+    assert crops.shape == (4, 3, 64, 64)
+    mean, std = (torch.tensor(v)[:, None, None] for v in (model.preprocess.mean, model.preprocess.std))
+    colours = torch.tensor([[250.0, 20, 20], [20, 240, 20], [30, 30, 245], [245, 245, 20]]) / 255
+    assert_close(crops * std + mean, colours[:, :, None, None].expand(4, 3, 64, 64), atol=1e-5, rtol=0)
+
+
+def test_boxes_are_in_pixels_of_the_image_though_it_was_decoded_smaller(tmp_path: Path) -> None:
+    quarters(640, 320).save(tmp_path / "large.png")
+    image = open_image(tmp_path / "large.png", long_side=64)
+    assert image.pixels.size == (64, 32)
+    whole = tiny().crop(open_image(tmp_path / "large.png"), QUARTERS * 10)
+    assert_close(tiny().crop(image, QUARTERS * 10), whole, atol=1e-5, rtol=0)
+
+
+def test_the_pixels_that_a_box_touches_and_at_least_one() -> None:
+    image = Image.new("RGB", (4, 1))
+    for x in range(4):
+        image.putpixel((x, 0), (80 * x, 0, 0))
+    model = tiny(trunk={"long_side": 8, "multiple": 8})
+    boxes = torch.tensor([[1.4, 0, 1.6, 1], [2.0, 0, 2.0, 1], [4, 1, 4, 1], [1.5, 0, 2.5, 1]])
+    red = model.crop(open_image(image), boxes)[:, 0, 4] * model.preprocess.std[0] + model.preprocess.mean[0]
+    assert_close(red[:3, 0] * 255, torch.tensor([80.0, 160, 240]), atol=1e-3, rtol=0)
+    assert_close(red[3, [0, 7]] * 255, torch.tensor([80.0, 160]), atol=1e-3, rtol=0)
+
+
+def test_features_are_means_over_the_grid() -> None:
+    model = tiny(trunk={"strides": [16, 32]}, grid=2)
+    crops = torch.randn(3, 3, 64, 64)
+    features = model.pool(crops)
+    fine, coarse = model.trunk.backbone.body(crops)
+    assert features.shape == (3, model.feature_size) == (3, 4 * (fine.shape[1] + coarse.shape[1]))
+    assert_close(features[:, : 4 * fine.shape[1]].reshape(3, -1, 2, 2)[..., 0, 1], fine[:, :, :2, 2:].mean((2, 3)))
+    assert_close(features[:, 4 * fine.shape[1] :].reshape(3, -1, 2, 2), coarse)
+
+
+def test_a_region_does_not_see_what_is_around_it() -> None:
+    model, box = tiny(), torch.tensor([[0.0, 0, 32, 16]])
+    other = quarters(64, 32)
+    other.paste((1, 2, 3), (32, 0, 64, 32))
+    other.paste((3, 2, 1), (0, 16, 64, 32))
+    assert_close(model.features(open_image(quarters(64, 32)), box), model.features(open_image(other), box))
+
+
+def test_crops_together_and_one_by_one_are_the_same() -> None:
+    model, image = tiny(), open_image(quarters(64, 32))
+    together = model.features(image, QUARTERS, at_once=3)
+    assert_close(model.features(image, QUARTERS), together, atol=1e-5, rtol=1e-5)
+    assert model.features(image, torch.zeros(0, 4)).shape == (0, model.feature_size)
+
+
+def test_forward_is_the_log_likelihood_of_the_words_and_the_end() -> None:
+    model = tiny().double()
+    features = torch.randn(2, model.feature_size, dtype=torch.float64)
+    phrases = [VOCABULARY.encode("a dog"), VOCABULARY.encode("a red square")]
+    logits, targets = model(features, torch.from_numpy(pad(phrases)))
+    assert targets.tolist() == [*phrases[0], END, *phrases[1], END]
+    assert logits.shape == (7, len(VOCABULARY))
+    state, total = model.decoder.start(model.layers(features[1:])), 0.0
+    previous = torch.tensor([1])
+    for word in [*phrases[1], END]:
+        log_probs, state = model.decoder.step(previous, state)
+        total += log_probs[0, word].item()
+        previous = torch.tensor([word])
+    ours = -functional.cross_entropy(logits[3:], targets[3:], reduction="sum")
+    assert ours.item() == pytest.approx(total, abs=1e-9)
+
+
+def test_no_gradient_reaches_the_backbone() -> None:
+    model = tiny().train()
+    logits, targets = model(model.pool(torch.randn(2, 3, 64, 64)), torch.tensor([[4], [5]]))
+    functional.cross_entropy(logits, targets).backward()
+    assert all(p.grad is None for p in model.trunk.backbone.parameters())
+    assert all(p.grad is not None for p in model.layers.parameters())
+
+
+def test_each_box_has_a_caption_of_its_own() -> None:
+    model, image = tiny(), open_image(quarters(64, 32))
+    captions = model.caption(model.features(image, QUARTERS) * 5)
+    assert len(captions) == 4 and model.caption(model.features(image, torch.zeros(0, 4))) == []
+    assert model.caption(model.features(image, QUARTERS[2:3]) * 5) == captions[2:3]
+
+
+def test_longest_caption_and_beam() -> None:
+    features = torch.randn(60, tiny().feature_size, generator=torch.Generator().manual_seed(0)) * 5
+
+    def caption(end: float = 0.0, **options: object) -> list[str]:
+        model = tiny(**options)
+        with torch.no_grad():
+            model.decoder.output.weight.mul_(6)
+            model.decoder.output.bias[END] += end
+        return model.caption(features)
+
+    assert max(len(text.split()) for text in caption(-2.0, decoding={"max_words": 2})) == 2
+    assert max(len(text.split()) for text in caption(-2.0, decoding={"max_words": 7})) == 7
+    wide = caption(decoding={"beam_size": 4})
+    assert wide != caption()
+    assert caption(decoding={"beam_size": 4, "length_penalty": 2.0}) != wide
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({}, (64, 4, 16, 12, 20)),
+        ({"trunk": {"long_side": 32, "multiple": 32}}, (32, 4, 16, 12, 20)),
+        ({"grid": 3}, (64, 9, 16, 12, 20)),
+        ({"embed_dim": 8}, (64, 4, 8, 12, 20)),
+        ({"word_size": 8}, (64, 4, 16, 8, 20)),
+        ({"hidden_size": 8}, (64, 4, 16, 12, 8)),
+    ],
+)
+def test_sizes_are_those_of_the_configuration(options: dict[str, object], wanted: tuple[int, ...]) -> None:
+    model = tiny(**options)
+    crops = model.crop(open_image(quarters(64, 32)), QUARTERS)
+    features = model.pool(crops)
+    cells = features.shape[1] // model.trunk.backbone.channels[0]
+    lstm, words = model.decoder.lstm, model.decoder.words
+    assert (crops.shape[2], cells, model.layers(features).shape[1], words.embedding_dim, lstm.hidden_size) == wanted
+
+
+@pytest.mark.parametrize("option", ["dropout", "decoder_dropout"])
+def test_dropout_changes_training_only(option: str) -> None:
+    model, token_ids = tiny(**{option: 0.5}), torch.tensor([[4, 5], [6, 0]])
+    features = torch.randn(2, model.feature_size)
+    assert torch.equal(model(features, token_ids)[0], model(features, token_ids)[0])
+    model.train()
+    assert not torch.equal(model(features, token_ids)[0], model(features, token_ids)[0])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"trunk": {"long_side": 0}}, "trunk.long_side is 0, but must be at least 1"),
+        (
+            {"trunk": {"long_side": 96}},
+            "trunk.multiple is 224, but must be 96 as trunk.long_side: crops become squares",
+        ),
+        ({"trunk": {"strides": []}}, "trunk.strides is .*one or more"),
+        ({"dropout": 1.0}, "dropout is 1.0"),
+        ({"grid": 0}, "grid is 0"),
+        ({"decoding": {"beam": 2}}, "unknown key decoding.beam; did you mean decoding.beam_size"),
+    ],
+)
+def test_wrong_options_are_named(options: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        RegionRnnConfig.from_dict(options)
+
+
+def test_a_checkpoint_captions_the_same(tmp_path: Path) -> None:
+    model = tiny(trunk={"strides": [16, 32]})
+    checkpoint.save(model, tmp_path / "model")
+    loaded = checkpoint.load_network(tmp_path / "model")
+    assert isinstance(loaded, RegionRnn) and loaded.config == model.config
+    features = torch.randn(20, model.feature_size)
+    assert loaded.caption(features) == model.caption(features)

@@ -1,0 +1,332 @@
+"""Rows of tables of captions: several models together, the nearest training image's sentence, and their command."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from photographs import noise, quarters
+from tiny_bundle import bundle_model
+from tiny_captioner import SENTENCES, captioner_model, tiny_captioner, tiny_config
+from typer.testing import CliRunner, Result
+
+import saywhere
+from saywhere import cli
+from saywhere.configs.parts import DecodingConfig
+from saywhere.errors import UserError
+from saywhere.evaluation import meteor
+from saywhere.evaluation.captions import metrics
+from saywhere.evaluation.captions.metrics import CaptionScores
+from saywhere.evaluation.session import Session
+from saywhere.images import open_image
+from saywhere.models.captioning import bind
+from saywhere.models.decoding import decode
+from saywhere.models.model import Model
+from saywhere.networks import checkpoint
+from saywhere.networks.captioner.network import Captioner
+from saywhere.networks.language.decoders.adapter import TorchDecoder
+from saywhere.networks.language.decoders.attention import AttentionDecoder, pad_regions
+from saywhere.networks.language.decoders.gru import GruDecoder
+from saywhere.networks.language.decoders.lstm import LstmDecoder
+from saywhere.papers.captions import CaptionEnsemble, EnsembleDecoder, NearestNeighbour, image_vectors, learn_neighbours
+from saywhere.text import END, PAD, START, UNKNOWN, Vocabulary
+
+IMAGES = [noise(96, 64, seed) for seed in range(5)]
+
+
+class Chain:
+    """The next word depends on the last one alone; its state is one number a row that must stay its own."""
+
+    never, unknown, independent = (PAD, START, UNKNOWN), "<unk>", True
+
+    def __init__(self, table):
+        with np.errstate(divide="ignore"):
+            self.table = np.log(np.array(table, np.float32))
+
+    def start(self, embeddings):
+        return (embeddings, embeddings + 1)
+
+    def step(self, token_ids, state):
+        assert np.array_equal(state[1], state[0] + 1)
+        return self.table[token_ids], state
+
+    def select(self, state, rows):
+        return tuple(part[rows] for part in state)
+
+    def join(self, states):
+        return tuple(np.concatenate(parts) for parts in zip(*states, strict=True))
+
+
+def run(decoder, embeddings, max_words: int, beam_size: int = 1):
+    return decode(decoder, embeddings, DecodingConfig(max_words, beam_size))
+
+
+def test_the_mean_of_probabilities_by_hand():
+    one = Chain([[1.0] * 6, [0, 0, 0, 0, 0.9, 0.1], [1.0] * 6, [1.0] * 6, [0, 0, 1.0, 0, 0, 0], [0, 0, 1.0, 0, 0, 0]])
+    two = Chain([[1.0] * 6, [0, 0, 0, 0, 0.2, 0.8], [1.0] * 6, [1.0] * 6, [0, 0, 0.5, 0, 0.5, 0], [0, 0, 1.0, 0, 0, 0]])
+    ensemble = EnsembleDecoder([one, two])
+    embeddings = [(np.zeros(1, np.float32), np.arange(1, 3, dtype=np.float32))]
+    log_probs, state = ensemble.step(np.array([START]), ensemble.start(embeddings))
+    np.testing.assert_allclose(np.exp(log_probs), [[0, 0, 0, 0, 0.55, 0.45]], rtol=1e-5)
+    assert [part.tolist() for part in state] == [[[0]], [[1]], [[1, 2]], [[2, 3]]]
+    assert [part.tolist() for part in ensemble.join([state, ensemble.select(state, np.array([0, 0]))])] == [
+        [[0]] * 3, [[1]] * 3, [[1, 2]] * 3, [[2, 3]] * 3,
+    ]  # fmt: skip
+    greedy = run(ensemble, embeddings, 3)
+    assert greedy.token_ids.tolist() == [[4, END]]
+    np.testing.assert_allclose(np.exp(greedy.log_probs), [[0.55, 0.75]], rtol=1e-5)
+    # 4 END has .55 * .75, 5 END has .45: together they choose what only the second would have chosen
+    assert run(ensemble, embeddings, 3, 2).token_ids[0, :2].tolist() == [5, END]
+
+
+def members():
+    torch.manual_seed(0)
+    gru, attention, lstm = GruDecoder(6, 9, 4, 7), AttentionDecoder(3, 5, 9, 4, 6), LstmDecoder(4, 9, 5, 7)
+    for decoder in (gru, attention, lstm):
+        decoder.eval()
+        with torch.no_grad():
+            for parameter in decoder.parameters():
+                parameter.normal_(std=0.8)
+    with torch.no_grad():
+        bound = attention.bind(*pad_regions([torch.randn(2, 5), torch.randn(4, 5), torch.randn(0, 5)]))
+    pairs = ((gru, gru), (bound, attention), (lstm, lstm))
+    decoders = [TorchDecoder(decoder, module.words.weight) for decoder, module in pairs]
+    return decoders, [np.random.default_rng(0).normal(size=(3, d)).astype(np.float32) for d in (6, 3, 4)]
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_one_member_or_one_twice_decodes_as_alone(beam_size):
+    decoders, embeddings = members()
+    for decoder, rows in zip(decoders, embeddings, strict=True):
+        alone = run(decoder, rows, 4, beam_size)
+        for times in (1, 2):
+            together = run(EnsembleDecoder([decoder] * times), [(row,) * times for row in rows], 4, beam_size)
+            assert together.token_ids.tolist() == alone.token_ids.tolist()
+            np.testing.assert_allclose(together.log_probs, alone.log_probs, atol=1e-5)
+
+
+def test_beam_search_of_different_decoders_is_exhaustive_search():
+    decoders, embeddings = members()
+    ensemble, rows = EnsembleDecoder(decoders), list(zip(*embeddings, strict=True))
+    wide = run(ensemble, rows, 2, 40)
+    words = [word for word in range(9) if word not in (PAD, START, UNKNOWN)]
+    best = np.full(3, -np.inf)
+    for first, second in itertools.product(words, words):
+        log_probs, state = ensemble.step(np.full(3, START), ensemble.start(rows))
+        total = log_probs[:, first]
+        if first != END:
+            total = total + ensemble.step(np.full(3, first), state)[0][:, second]
+        best = np.maximum(best, total)
+    np.testing.assert_allclose(wide.total, best, rtol=1e-5)
+
+
+def test_vocabularies_of_different_sizes_are_refused():
+    decoders, embeddings = members()
+    other = GruDecoder(6, 10, 4, 7).eval()
+    ensemble = EnsembleDecoder([decoders[0], TorchDecoder(other, other.words.weight)])
+    with pytest.raises(ValueError, match="vocabularies of 9 and 10 words"):
+        run(ensemble, [(row, row) for row in embeddings[0]], 3)
+
+
+def first_step(model: Model) -> np.ndarray:
+    """Probabilities ``(N, V)`` of the first word."""
+    bound = bind(model.captioner, model.encode(IMAGES))
+    state = bound.decoder.start(bound.embeddings)
+    return np.exp(bound.decoder.step(np.full(len(IMAGES), START), state)[0])
+
+
+def test_models_of_different_kinds_caption_by_their_mean():
+    options = ({}, {"decoder": "gru"}, {"feedback": "none", "grid": 3})
+    models = [captioner_model(tiny_captioner(seed, **option)) for seed, option in enumerate(options)]
+    wanted = [first_step(model) for model in models]
+    captions = CaptionEnsemble(models).caption(IMAGES, beam_size=1)
+    mean = np.mean(wanted, axis=0)
+    mean[:, [PAD, START, UNKNOWN]] = 0
+    for caption, row in zip(captions, mean, strict=True):
+        first = models[0].captioner.vocabulary.tokens[int(row.argmax())]
+        assert caption.words[:1] == (() if first == "<end>" else (first,))
+    assert all(np.abs(mean - alone).max() > 0.1 for alone in wanted)
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_one_model_twice_captions_as_once(beam_size):
+    model = captioner_model(tiny_captioner())
+    expected = [caption.sentence for caption in model.caption(IMAGES, beam_size=beam_size)]
+    for times in (1, 2):
+        ensemble = CaptionEnsemble([model] * times)
+        assert [caption.sentence for caption in ensemble.caption(IMAGES, beam_size=beam_size)] == expected
+    assert ensemble.caption(IMAGES[0], beam_size=beam_size).sentence == expected[0]
+
+
+def test_the_first_decodes_and_the_largest_input_is_opened():
+    networks = [
+        tiny_captioner(decoding={"max_words": 2}),
+        tiny_captioner(1, decoding={"max_words": 5}, trunk={"long_side": 192}),
+    ]
+    ensemble = CaptionEnsemble([captioner_model(network) for network in networks])
+    assert ensemble.long_side == 192
+    assert max(len(caption.words) for caption in ensemble.caption(IMAGES)) == 2
+    assert ensemble.caption(open_image(IMAGES[0])).sentence == ensemble.caption(IMAGES[0]).sentence
+
+
+def test_vocabularies_must_be_one():
+    other = Captioner(tiny_config(), Vocabulary.build(SENTENCES[:2]), pretrained_backbone=False)
+    with pytest.raises(UserError, match="one vocabulary; these have 15 and 11 words"):
+        CaptionEnsemble([captioner_model(tiny_captioner()), captioner_model(other)])
+
+
+def test_one_a_list_and_a_stream():
+    model = captioner_model(tiny_captioner())
+    ensemble = CaptionEnsemble([model, model])
+    expected = [ensemble.caption(image).to_dict() for image in IMAGES]
+    assert [caption.to_dict() for caption in ensemble.caption(IMAGES)] == expected
+    assert [caption.to_dict() for caption in ensemble.caption(iter(IMAGES))] == expected
+    assert ensemble.caption([]) == []
+
+
+def test_wrong_use_is_reported_in_a_line():
+    model = captioner_model(tiny_captioner())
+    ensemble = CaptionEnsemble([model])
+    with pytest.raises(UserError, match="^an ensemble needs one captioner or more$"):
+        CaptionEnsemble([])
+    with pytest.raises(
+        UserError, match="^tiny cannot caption images: that needs a model with the part captioner; this"
+    ):
+        CaptionEnsemble([model, bundle_model(aligner={})])
+    with pytest.raises(UserError, match="^an encoding is one model's: give an ensemble the image itself$"):
+        ensemble.caption(model.encode(IMAGES[0]))
+    with pytest.raises(UserError, match="beam_size is at least 1, not 0"):
+        ensemble.caption(IMAGES[0], beam_size=0)
+    with pytest.raises(UserError, match="an image is a path, PIL image or array, not NoneType"):
+        ensemble.caption(None)
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return captioner_model(tiny_captioner(decoder="gru"))
+
+
+def album(folder: Path) -> Path:
+    """Three training images; the third has no sentence."""
+    rows = []
+    for name, image in (("a", quarters(96, 64)), ("b", noise(96, 64, 1)), ("c", noise(64, 96, 2))):
+        image.save(folder / f"{name}.png")
+        sentences = [f"this is {name}", "something else"] if name != "c" else []
+        rows.append({"image": f"{name}.png", "split": "train", "regions": [], "sentences": sentences})
+    (folder / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def texts(neighbours: NearestNeighbour, *images) -> list[str]:
+    return [caption.sentence for caption in neighbours.caption([open_image(image) for image in images])]
+
+
+def test_an_image_gets_the_first_sentence_of_the_one_most_like_it(model: Model, tmp_path: Path) -> None:
+    root = album(tmp_path)
+    neighbours = learn_neighbours(model, Session(root, tmp_path / "out"))
+    darker = quarters(96, 64).point(lambda value: value * 0.9)
+    assert texts(neighbours, darker, noise(96, 64, 1)) == ["this is a", "this is b"]
+    assert neighbours.caption([]) == []
+    files = sorted((tmp_path / "out/neighbours").rglob("*.safetensors"))
+    times = [file.stat().st_mtime_ns for file in files]
+    again = learn_neighbours(model, Session(root, tmp_path / "out"))
+    assert len(files) == 2 and [file.stat().st_mtime_ns for file in files] == times
+    assert texts(again, darker) == ["this is a"]
+
+
+@pytest.mark.parametrize("options", [{"decoder": "gru"}, {"decoder": "attention", "attend_to": "proposals"}])
+def test_the_distance_is_euclidean(options: dict[str, str]) -> None:
+    model = captioner_model(tiny_captioner(**options))
+    vectors = image_vectors(model, [quarters(96, 64)])
+    near, longer = vectors + 0.1, vectors * 3  # the second has the same direction, and is farther
+    neighbours = NearestNeighbour(model, np.concatenate((longer, near)), ("far", "near"))
+    assert texts(neighbours, quarters(96, 64)) == ["near"]
+
+
+def test_training_images_that_cannot_be_used_are_reported(model: Model, tmp_path: Path) -> None:
+    root = album(tmp_path)
+    rows = (root / "data.jsonl").read_text().splitlines()
+    (root / "data.jsonl").write_text(rows[2] + "\n")
+    with pytest.raises(UserError, match="no image with a sentence"):
+        learn_neighbours(model, Session(root, tmp_path / "out"))
+    (root / "data.jsonl").write_text(rows[1] + "\n")
+    data = (root / "b.png").read_bytes()
+    (root / "b.png").write_bytes(data[: len(data) // 2])
+    with pytest.raises(UserError, match=r"none of the 1 images could be read; b\.png: "):
+        learn_neighbours(model, Session(root, tmp_path / "out"))
+    with pytest.raises(ValueError, match="1 vectors and 2 sentences"):
+        NearestNeighbour(model, np.zeros((1, 3)), ("a", "b"))
+
+
+class StubMeteor:
+    version = "stub"
+
+    def __enter__(self) -> StubMeteor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def same_text(said, true, scorer) -> CaptionScores:
+    """1 for a caption that is among the references, else 0."""
+    each = {name: float(text in true[name]) for name, text in said.items()}
+    return CaptionScores(dict.fromkeys(metrics.ORDER, sum(each.values()) / len(each)), each)
+
+
+@pytest.fixture
+def stubs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(meteor, "Meteor", StubMeteor)
+    monkeypatch.setattr(metrics, "score_captions", same_text)
+    monkeypatch.chdir(tmp_path)
+
+
+def captioned_album() -> Path:
+    folder, rows = Path("album"), []
+    (folder / "p").mkdir(parents=True)
+    for number in range(4):
+        noise(96 + number, 64, number).save(folder / "p" / f"{number}.png")
+        row = {"image": f"p/{number}.png", "split": "dev", "regions": []}
+        rows.append({**row, "sentences": [f"{96 + number} wide", f"a noise of {number}"]})
+    (folder / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def caption(*arguments: object) -> Result:
+    return CliRunner().invoke(cli.app, ["papers", "caption", *map(str, arguments)], catch_exceptions=False)
+
+
+def report() -> dict:
+    return json.loads(Path("out/report.json").read_text())
+
+
+def test_several_models_caption_together(stubs, tmp_path):
+    names = [str(checkpoint.save(tiny_captioner(seed), tmp_path / f"m{seed}")) for seed in (0, 1)]
+    both = ("--model", names[0], "--model", names[1])
+    done = caption(*both, "--data", captioned_album(), "--out", "out", "--device", "cpu")
+    assert (done.exit_code, done.stderr) == (0, "") and report()["model"] == ", ".join(names)
+    together = CaptionEnsemble([saywhere.load(name) for name in names])
+    (expected,) = together.caption([Path("album/p/1.png")])
+    lines = [json.loads(line) for line in Path("out/predictions.jsonl").read_text().splitlines()]
+    assert lines[1]["caption"] == expected.sentence
+
+
+def test_the_nearest_training_image_answers(stubs, tmp_path):
+    name, root = str(checkpoint.save(tiny_captioner(decoder="gru"), tmp_path / "m")), captioned_album()
+    rows = [json.loads(line) for line in (root / "data.jsonl").read_text().splitlines()]
+    train = [row | {"split": "train"} for row in rows]
+    (root / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*rows, *train]))
+    done = caption("--nearest", "--model", name, "--data", root, "--out", "out", "--device", "cpu")
+    assert (done.exit_code, done.stderr) == (0, "") and report()["model"] == f"nearest:{name}"
+    assert report()["cider"] == 1, "each image is the nearest to itself, and its first sentence is true"
+    assert len(list(Path("out/neighbours").rglob("*.safetensors"))) == 4
+    both = ("--nearest", "--model", name, "--model", name)
+    together = caption(*both, "--data", root, "--out", "two", "--device", "cpu")
+    assert together.exit_code == 2 and "one model finds the most similar image" in together.stderr
+    alone = caption("--model", name, "--data", root, "--out", "two", "--device", "cpu")
+    assert alone.exit_code == 2 and "one alone is measured by saywhere evaluate caption" in alone.stderr
+    assert not Path("two").exists()

@@ -5,18 +5,12 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
-from typing import Protocol
+
+Tell = Callable[..., object]
+"""Called with a line that a command prints, with ``err=True`` if it goes to the standard error, as ``typer.echo``."""
 
 
-class Tell(Protocol):
-    """Take a line that a command prints: on the standard output, or with ``err`` beside it; ``typer.echo`` does."""
-
-    def __call__(self, message: str, *, err: bool = False) -> object:
-        """Take one line."""
-        ...
-
-
-def silent(message: str, *, err: bool = False) -> None:
+def silent(*_: object, **__: object) -> None:
     """Print nothing."""
 
 

@@ -29,7 +29,7 @@ from saywhere.loading import DeferredModel, Runtime
 if TYPE_CHECKING:
     from saywhere import Caption
     from saywhere.images import LoadedImage
-    from saywhere.inference import ImageResult, ResultsFile, Source
+    from saywhere.inference import ImageResult, Source
     from saywhere.inference.run import Summary
 
 AHEAD = ("captioner", "densecap", "classes", "aligner.last")
@@ -61,7 +61,8 @@ def caption(
 
     Exit code 0 if all went well, 1 if images were skipped because they cannot be read, 2 if the command is wrong.
     """
-    from saywhere.inference import ResultsFile, ensure_same_settings, find_images
+    from saywhere.inference import Outputs, ResultsFile, ensure_same_settings, find_images
+    from saywhere.inference.run import Run
 
     sources = find_images(paths)[:limit]
     deferred = DeferredModel(model, Runtime(device, engine, threads, precision), change, "captioner", AHEAD)
@@ -69,25 +70,6 @@ def caption(
         _check_one(show_attention, sources, json)
         _draw_attention(sources[0], show_attention, deferred, beam_size)
         return
-    with contextlib.ExitStack() as stack:
-        lines = stack.enter_context(ResultsFile(json, "caption")) if json else None
-        if json is not None:
-            ensure_same_settings(json, {**deferred.facts, "beam_size": beam_size})
-        summary = _caption(sources, lines, deferred, beam_size, batch)
-    if summary.count > 1 or summary.already:
-        typer.echo(str(summary), err=True)
-    report_skipped(summary.skipped)
-
-
-def _caption(
-    sources: list[Source],
-    lines: ResultsFile | None,
-    deferred: DeferredModel,
-    beam_size: int | None,
-    batch: int,
-) -> Summary:
-    """Caption what is not yet in the file; captions are printed if there is none, or of one image alone."""
-    from saywhere.inference.run import Outputs, Run
 
     def ask(images: list[LoadedImage], _: object) -> list[Caption]:
         return deferred().caption(images, beam_size=beam_size, attention=False)
@@ -95,11 +77,17 @@ def _caption(
     def show(one: ImageResult[Caption], so_far: Summary) -> None:
         if so_far.count == 1:
             typer.echo(str(one.result))
-        elif lines is None:
+        elif json is None:
             typer.echo(f"{printable(one.source.name)}: {one.result}")
 
-    verbs = ("captioning", "captioned")
-    return Run(ask, deferred, Outputs(lines), batch=batch, each=show, verbs=verbs)(sources)
+    with contextlib.ExitStack() as stack:
+        lines = stack.enter_context(ResultsFile(json, "caption")) if json else None
+        if json is not None:
+            ensure_same_settings(json, {**deferred.facts, "beam_size": beam_size})
+        summary = Run(ask, deferred, Outputs(lines), None, batch, show, ("captioning", "captioned"))(sources)
+    if summary.count > 1 or summary.already:
+        typer.echo(str(summary), err=True)
+    report_skipped(summary.skipped)
 
 
 def _check_one(out: Path, sources: list[Source], json: Path | None) -> None:

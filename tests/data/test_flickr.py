@@ -187,6 +187,9 @@ def test_read_boxes_names_what_is_missing(tmp_path):
     path.write_text(xml(frame("7", 1, 1, 2, 2)).replace("xmax", "xmaximum"))
     with pytest.raises(ValueError, match="no <xmax>"):
         read_boxes(path)
+    path.write_text('<?xml version="1.0" encoding="klingon"?><annotation/>')
+    with pytest.raises(ValueError, match="unknown encoding: klingon"):
+        read_boxes(path)
     path.write_text(xml(width=0))
     with pytest.raises(ValueError, match="size 0 x 200"):
         read_boxes(path)

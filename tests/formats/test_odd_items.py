@@ -147,6 +147,15 @@ def test_a_file_of_which_nothing_is_right_is_refused(name: str, tmp_path: Path, 
         read(name, path, images)
 
 
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_mark_before_a_file_is_passed_over(name: str, tmp_path: Path, images: Path) -> None:
+    path = WRITERS[name](tmp_path, [GOOD])
+    for file in [path] if path.is_file() else [*path.rglob("*.xml"), *path.rglob("*.txt"), *path.rglob("*.yaml")]:
+        file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
+    (found,), report = read(name, path, images)
+    assert (found.captions, report) == (("dog",), Report())
+
+
 def polygon(id: str = "p") -> list[dict[str, Any]]:
     value = {"points": [[1, 1], [9, 1], [9, 9]]}
     return [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import xml.etree.ElementTree as ElementTree
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,7 +94,7 @@ def read_entities(root: str | Path, split: str, report: Report | None = None) ->
             continue
         try:
             found.append(MarkedImage(file, size.width, size.height, read_marks(file, size)))
-        except (ElementTree.ParseError, OSError, ValueError) as error:
+        except (OSError, ValueError) as error:
             report.problem("missing or broken annotation", f"{name} ({error})")
     if not found:
         raise UserError(f"{root}: the split {split} has no image with Entities that can be read")
@@ -120,7 +119,7 @@ def read_marks(image: Path, size: DiskSize) -> tuple[MarkedSentence, ...]:
     """Return the marked sentences of one image of ``size`` on disk, with boxes in its pixels.
 
     Raises:
-        OSError, ValueError, xml.etree.ElementTree.ParseError: a file is missing or broken.
+        OSError, ValueError: a file is missing or broken.
     """
     sentences, annotation = find_marks(image)
     annotated, boxes = flickr.read_boxes(annotation)

@@ -7,13 +7,14 @@ union, which is what the phrase describes. Entities without a box (scenes, thing
 from __future__ import annotations
 
 import re
-import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from xml.etree.ElementTree import Element
 
 from saywhere.data.assembly import Annotation
 from saywhere.data.files import find, read_lines
 from saywhere.data.phrases import Box, unique
 from saywhere.errors import UserError
+from saywhere.formats.xml_files import read_xml
 from saywhere.report import Report
 
 TOKEN_FILES = ("Flickr8k.token.txt", "results_20130124.token")
@@ -78,7 +79,7 @@ def _add_entities(annotation: Annotation, folder: Path, report: Report) -> bool:
     except FileNotFoundError as error:
         report.problem("missing annotation", Path(error.filename).name)
         return False
-    except (ElementTree.ParseError, OSError, ValueError) as error:
+    except (OSError, ValueError) as error:
         report.problem("broken annotation", f"{key} ({error})")
         return False
     annotation.size = size
@@ -98,9 +99,9 @@ def read_boxes(path: Path) -> tuple[tuple[float, float], dict[str, Box]]:
 
     Raises:
         OSError: there is no such file.
-        ValueError, xml.etree.ElementTree.ParseError: a part is missing or is not a number.
+        ValueError: it is not XML, or a part is missing or is not a number.
     """
-    tree = ElementTree.parse(path).getroot()
+    tree = read_xml(path)
     width, height = (_number(tree, f"size/{side}") for side in ("width", "height"))
     if width <= 0 or height <= 0:
         raise ValueError(f"size {width:g} x {height:g}")
@@ -120,7 +121,7 @@ def tidy(text: str) -> str:
     return _SUFFIX.sub("", text.strip())
 
 
-def _number(tree: ElementTree.Element, path: str) -> float:
+def _number(tree: Element, path: str) -> float:
     text = tree.findtext(path)
     if text is None:
         raise ValueError(f"no <{path}>")

@@ -171,10 +171,10 @@ def test_dropout_changes_training_only(option: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"trunk": {"long_side": 0}}, "trunk.long_side is 0, but must be at least 1"),
+        ({"trunk": {"long_side": 0}}, "trunk.long_side is 0, but must be between 1 and 8192"),
         (
-            {"trunk": {"long_side": 96}},
-            "trunk.multiple is 224, but must be 96 as trunk.long_side: crops become squares",
+            {"trunk": {"long_side": 300}},
+            "trunk.multiple is 224, but must be 300 as trunk.long_side: crops become squares",
         ),
         ({"trunk": {"strides": []}}, "trunk.strides is .*one or more"),
         ({"dropout": 1.0}, "dropout is 1.0"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from saywhere.calibration import QUESTIONS, Calibration, Logistic
 from saywhere.images import LoadedImage
 from saywhere.regions import Regions
 
@@ -39,3 +40,11 @@ class StubModel:
         red = image.pixels.getpixel((0, 0))[0]
         captions = tuple(f"thing {number} in {red}" for number in range(len(boxes)))
         return Regions(w, h, boxes, np.linspace(0.9, 0.2, len(boxes)), captions)
+
+
+def calibrated(**numbers: tuple[float, ...]) -> Calibration:
+    """A calibration with the weights of some questions, in the order of their evidence, and their constants."""
+    return Calibration(**{
+        question: Logistic(dict(zip(QUESTIONS[question], values[:-1], strict=True)), values[-1])
+        for question, values in numbers.items()
+    })  # fmt: skip

@@ -32,6 +32,7 @@ FLOORS = (
     ("archives",),
     ("images",),
     ("regions",),
+    ("calibration",),
     ("configs",),
     ("engines.engine", "engines.arrays"),
     ("models",),

@@ -29,8 +29,6 @@ PANELS = {
         "train-classes",
         "train-chunker",
         "train-ngrams",
-        "calibrate-nouns",
-        "calibrate-similarity",
         "pseudo-label",
         "table1",
         "convert",

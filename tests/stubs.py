@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from saywhere.calibration import QUESTIONS, Calibration, Logistic
 from saywhere.images import LoadedImage
 from saywhere.inference import ImageResult, Source, run_images
 from saywhere.regions import Regions
@@ -54,3 +55,11 @@ def describe_images(
         return model.describe(images, given, **options)
 
     return run_images(ask, sources, boxes, batch=batch, long_side=model.long_side)
+
+
+def calibrated(**numbers: tuple[float, ...]) -> Calibration:
+    """A calibration with the weights of some questions, in the order of their evidence, and their constants."""
+    return Calibration(**{
+        question: Logistic(dict(zip(QUESTIONS[question], values[:-1], strict=True)), values[-1])
+        for question, values in numbers.items()
+    })  # fmt: skip

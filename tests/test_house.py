@@ -42,6 +42,7 @@ FLOORS = (
     ("pixels",),
     ("images",),
     ("regions",),
+    ("calibration",),
     ("configs",),
     ("engines.engine", "engines.arrays"),
     ("models",),

@@ -6,6 +6,7 @@ import functools
 from typing import Any
 
 import torch
+from stubs import calibrated
 from tiny_densecap import VOCABULARY, tiny_config
 
 from saywhere.configs.classes import ClassesConfig
@@ -28,7 +29,7 @@ def tiny_networks(embed_dim: int = 0) -> dict[str, Any]:
 @functools.cache
 def _networks(embed_dim: int) -> dict[str, Any]:
     torch.manual_seed(0)
-    config = tiny_config(trunk=TRUNK, noun_calibration=(0.0, 0.0, 0.0, 0.0), noun_threshold=0.3)
+    config = tiny_config(trunk=TRUNK, noun_threshold=0.3)
     trunk = build_trunk(config.trunk, config.proposals, head=True, pretrained=False)
     classes = RegionClassifier(ClassesConfig(embed_dim=embed_dim, trunk=config.trunk), KINDS, trunk)
     return {"densecap": DenseCap(config, VOCABULARY, trunk).eval(), "classes": classes.eval()}
@@ -36,4 +37,4 @@ def _networks(embed_dim: int) -> dict[str, Any]:
 
 def tiny_model(embed_dim: int = 0) -> Model:
     """The model on the torch engine."""
-    return Model(TorchEngine(tiny_networks(embed_dim)), "tiny")
+    return Model(TorchEngine(tiny_networks(embed_dim), calibrated(noun=(0.0, 0.0, 0.0, 0.0))), "tiny")

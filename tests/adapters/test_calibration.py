@@ -19,8 +19,9 @@ from typer.testing import CliRunner
 import saywhere
 from saywhere import UserError, cli, data
 from saywhere.adapters.adapter import Adapter
-from saywhere.adapters.calibration import NAME, Calibration, Fit, change_calibration, read_calibration
+from saywhere.adapters.calibration import NAME, ScoreCalibration, change_calibration, read_calibration
 from saywhere.adapters.writing import Writer
+from saywhere.calibration import Logistic
 from saywhere.regions import Regions
 from saywhere.training.adapted_calibration import Scored, fit, score_phrases, score_regions
 
@@ -73,29 +74,36 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != NAME}
 
 
+def of_logit(weight: float, constant: float) -> Logistic:
+    return Logistic({"logit": weight}, constant)
+
+
+def probabilities(fit: dict[str, float], scores: np.ndarray) -> np.ndarray:
+    return ScoreCalibration(phrase=of_logit(fit["logit"], fit["constant"])).apply("phrase", scores)
+
+
 def test_a_score_becomes_the_logistic_function_of_its_logit():
-    made = Fit(2.0, -1.0)
+    made = of_logit(2.0, -1.0)
     scores = np.array([0.0, 0.2, 0.5, 0.9, 1.0], np.float32)
-    found = made.probabilities(scores)
+    found = ScoreCalibration(phrase=made).apply("phrase", scores)
     np.testing.assert_allclose(found[1:4], 1 / (1 + np.exp(1) * ((1 - scores[1:4]) / scores[1:4]) ** 2), rtol=1e-5)
     assert found[0] == 0 and found[4] > 0.999 and found.dtype == np.float32  # without a box there is no phrase
-    assert Calibration(densecap=made).apply("aligner", scores) is scores
-    np.testing.assert_array_equal(Calibration(aligner=made).apply("aligner", scores), found)
-    assert str(Calibration()) == "" and str(Calibration(aligner=made)) == "scores of phrases calibrated"
-    assert str(Calibration(made, made)) == "scores of regions and phrases calibrated"
+    assert ScoreCalibration(box=made).apply("phrase", scores) is scores
+    assert str(ScoreCalibration()) == "" and str(ScoreCalibration(phrase=made)) == "scores of phrases calibrated"
+    assert str(ScoreCalibration(made, made)) == "scores of regions and phrases calibrated"
 
 
 def test_the_fit_finds_the_weights_and_leaves_out_what_has_no_box():
     random = np.random.default_rng(0)
     scores = random.uniform(0.01, 0.99, 40_000).astype(np.float32)
-    true = random.random(40_000) < Fit(1.5, -0.7).probabilities(scores)
+    true = random.random(40_000) < probabilities({"logit": 1.5, "constant": -0.7}, scores)
     scores = np.concatenate((scores, np.zeros(5000, np.float32)))
     found = fit(Scored(scores, np.concatenate((true, np.ones(5000, bool)))), "m", "phrases")
-    assert found == pytest.approx((1.5, -0.7), abs=0.06)
+    assert found.to_dict() == pytest.approx({"logit": 1.5, "constant": -0.7}, abs=0.06)
     apart = fit(
         Scored(np.array([0.2, 0.2, 0.7, 0.7], np.float32), np.array([False, False, True, True])), "m", "regions"
     )
-    assert np.isfinite(apart).all() and apart[0] > 0
+    assert np.isfinite([*apart.to_dict().values()]).all() and apart.weights["logit"] > 0
 
 
 @pytest.mark.parametrize(
@@ -106,9 +114,9 @@ def test_the_fit_finds_the_weights_and_leaves_out_what_has_no_box():
             [True, False, True],
             "^all 3 regions of m have the score 0.4: a constant cannot be calibrated$",
         ),
-        ([0.4, 0.6], [True, True], "^calibration needs right and wrong regions, and all 2 of m are of one kind$"),
-        ([0.0, 0.6], [True, False], "^calibration needs right and wrong regions, and all 1 of m are of one kind$"),
-        ([], [], "^calibration needs right and wrong regions, and all 0 of m are of one kind$"),
+        ([0.4, 0.6], [True, True], "^calibration needs right and wrong regions of m, and all 2 are of one kind$"),
+        ([0.0, 0.6], [True, False], "^calibration needs right and wrong regions of m, and all 1 are of one kind$"),
+        ([], [], "^calibration needs right and wrong regions of m, and all 0 are of one kind$"),
     ],
 )
 def test_scores_that_tell_nothing_are_refused(scores: list[float], true: list[bool], message: str):
@@ -137,20 +145,19 @@ def test_regions_are_right_with_half_overlap_and_broken_images_are_passed_over(r
 
 def test_phrases_of_a_folder_are_calibrated_by_the_command(root: Path, detecting: Path, tmp_path: Path):
     before, raw, image = contents(detecting), tiny_adapted("owlv2"), root / "0.png"
-    done = calibrate(detecting, root, "--part", "aligner")
+    done = calibrate(detecting, root, "--what", "phrase")
     assert done.exit_code == 0 and "12 phrases, 6 of them true, of 3 images of" in done.output, done.output
     stored = json.loads((detecting / NAME).read_text())
     assert contents(detecting) == before and stored["weights"] == raw.digest()
     model = saywhere.load(detecting, "cpu")
     assert repr(model) == "Model('owlv2': OWLv2, scores of phrases calibrated)" and model.digest() != raw.digest()
-    made = Fit(stored["aligner"]["weight"], stored["aligner"]["constant"])
     phrases = ["a dog", "a horse", "the sky"]
     plain, found = (each.ground(image, phrases, threshold=0).scores for each in (raw, model))
-    np.testing.assert_allclose(found, made.probabilities(plain), rtol=1e-5)
+    np.testing.assert_allclose(found, probabilities(stored["phrase"], plain), rtol=1e-5)
     assert model.placer().least() == 0.5 and model.placer().least(0.2) == 0.2
     shown = model.ground(image, phrases)
     assert shown.captions == tuple(p for p, score in zip(phrases, found, strict=True) if score >= 0.5)
-    again = calibrate(detecting, root, "--part", "aligner")
+    again = calibrate(detecting, root, "--what", "phrase")
     assert again.exit_code == 0 and json.loads((detecting / NAME).read_text()) == stored  # not of what was calibrated
     out = tmp_path / "out"
     command = ["evaluate", "ground", "--model", str(detecting), "--data", str(root), "--split", "train"]
@@ -163,16 +170,15 @@ def test_phrases_of_a_folder_are_calibrated_by_the_command(root: Path, detecting
 
 def test_regions_of_a_folder_are_calibrated_by_the_command(root: Path, writing: Path):
     raw = saywhere.load(writing, "cpu").describe(root / "0.png").scores
-    change_calibration(writing / NAME, tiny_adapted("florence2").digest(), "aligner", Fit(1.0, 0.5, "phrases of old"))
-    done = calibrate(writing, root)
+    change_calibration(writing / NAME, tiny_adapted("florence2").digest(), "phrase", of_logit(1.0, 0.5), "of old")
+    done = calibrate(writing, root, "--what", "box")
     assert done.exit_code == 0 and "9 regions, 3 of them true, of 3 images of" in done.output, done.output
     stored = json.loads((writing / NAME).read_text())
-    assert stored["aligner"] == {"weight": 1.0, "constant": 0.5, "source": "phrases of old"}
+    assert stored["phrase"] == {"logit": 1.0, "constant": 0.5} and stored["sources"]["phrase"] == "of old"
     model = saywhere.load(writing, "cpu")
     assert repr(model).endswith(": Florence-2, scores of regions and phrases calibrated)")
     found = model.describe(root / "0.png")
-    made = Fit(stored["densecap"]["weight"], stored["densecap"]["constant"])
-    np.testing.assert_allclose(found.scores, made.probabilities(raw), rtol=1e-5)
+    np.testing.assert_allclose(found.scores, probabilities(stored["box"], raw), rtol=1e-5)
     assert found.captions == ("one", "three", "two") and found.scores[0] > 0.5 > found.scores[1]
     assert model.describe(root / "0.png", threshold=0.5).captions == ("one",)
     given = model.describe(root / "0.png", [BOX])
@@ -180,14 +186,16 @@ def test_regions_of_a_folder_are_calibrated_by_the_command(root: Path, writing: 
 
 
 def test_what_cannot_be_calibrated_is_one_line(root: Path, detecting: Path, tmp_path: Path):
-    done = calibrate(detecting, root)
+    done = calibrate(detecting, root, "--what", "noun")
+    assert done.exit_code == 2 and "box and phrase can be calibrated, not noun" in done.stderr
+    done = calibrate(detecting, root, "--what", "box")
     assert done.exit_code == 2 and done.stderr.count("\n") == 1
     assert "owlv2 cannot find regions: that needs a model with the part densecap" in done.stderr
     assert not (detecting / NAME).exists()
     (tmp_path / "cache").write_text("no folder")
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "huggingface_hub", hub(detecting))
-        done = calibrate("hub:a/no-room", root, "--part", "aligner")
+        done = calibrate("hub:a/no-room", root, "--what", "phrase")
     assert done.exit_code == 2 and done.stderr.count("\n") == 1
     assert done.stderr.endswith("calibrations: Not a directory\n")
 
@@ -204,7 +212,7 @@ def test_what_was_fitted_to_a_model_of_the_hub_is_kept_in_the_cache(
 ):
     monkeypatch.setitem(sys.modules, "huggingface_hub", hub(detecting))
     before = contents(detecting)
-    done = calibrate("hub:some/owl--v2", root, "--part", "aligner")
+    done = calibrate("hub:some/owl--v2", root, "--what", "phrase")
     assert done.exit_code == 0, done.output
     assert contents(detecting) == before and not (detecting / NAME).exists()
     assert [path.name for path in (cache / "saywhere" / "calibrations").iterdir()] == ["some--owl--v2.json"]
@@ -233,17 +241,18 @@ def put(text: str) -> Callable[[Path], object]:
         (put('{"weights": "'), "is damaged"),
         (put("[1]"), "is damaged"),
         (put("[" * 100_000), "is damaged"),
-        (put('{"aligner": {"weight": 1, "constant": 2, "source": ""}}'), "is damaged"),
-        (put('{"weights": "x", "aligner": {"weight": 1e999, "constant": 2, "source": ""}}'), "is damaged"),
-        (put('{"weights": "x", "aligner": {"weight": "y", "constant": 2, "source": ""}}'), "is damaged"),
-        (put('{"weights": "x", "aligner": [1, 2]}'), "is damaged"),
-        (put('{"weights": "x", "aligner": {"weight": 1' + "0" * 400 + ', "constant": 2, "source": ""}}'), "is damaged"),
+        (put('{"phrase": {"logit": 1, "constant": 2}, "sources": {}}'), "is damaged"),
+        (put('{"weights": "x", "phrase": {"logit": 1e999, "constant": 2}, "sources": {}}'), "is damaged"),
+        (put('{"weights": "x", "phrase": {"logit": "y", "constant": 2}, "sources": {}}'), "is damaged"),
+        (put('{"weights": "x", "phrase": [1, 2], "sources": {}}'), "is damaged"),
+        (put('{"weights": "x", "sources": []}'), "is damaged"),
+        (put('{"weights": "x", "phrase": {"logit": 1' + "0" * 400 + ', "constant": 2}, "sources": {}}'), "is damaged"),
     ],
 )
 def test_a_calibration_that_does_not_fit_is_ignored_and_said_so(
     detecting: Path, damage: Callable[[Path], object], reason: str, capsys: pytest.CaptureFixture[str]
 ):
-    change_calibration(detecting / NAME, tiny_adapted("owlv2").digest(), "aligner", Fit(1.0, 0.5))
+    change_calibration(detecting / NAME, tiny_adapted("owlv2").digest(), "phrase", of_logit(1.0, 0.5), "")
     assert saywhere.load(detecting, "cpu").placer().least() == 0.5 and capsys.readouterr().err == ""
     damage(detecting)
     model = saywhere.load(detecting, "cpu")
@@ -251,19 +260,19 @@ def test_a_calibration_that_does_not_fit_is_ignored_and_said_so(
     line = f"{detecting / NAME}: {reason}, so scores are not calibrated; run saywhere calibrate again\n"
     assert capsys.readouterr().err == line
     assert isinstance(model.engine, Adapter)
-    change_calibration(detecting / NAME, model.engine.weights_digest(), "densecap", Fit(2.0, 0.1))
+    change_calibration(detecting / NAME, model.engine.weights_digest(), "box", of_logit(2.0, 0.1), "")
     found = read_calibration(detecting / NAME, model.engine.weights_digest)
-    assert found == Calibration(densecap=Fit(2.0, 0.1))  # nothing of what does not fit is left
+    assert found == ScoreCalibration(box=of_logit(2.0, 0.1))  # nothing of what does not fit is left
 
 
 def test_a_calibration_is_whole_or_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    change_calibration(tmp_path / NAME, "x", "aligner", Fit(1.0, 0.5))
+    change_calibration(tmp_path / NAME, "x", "phrase", of_logit(1.0, 0.5), "")
 
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr("os.replace", interrupted)
-        change_calibration(tmp_path / NAME, "x", "densecap", Fit(3.0, 0.5))
-    assert read_calibration(tmp_path / NAME, lambda: "x") == Calibration(aligner=Fit(1.0, 0.5))
+        change_calibration(tmp_path / NAME, "x", "box", of_logit(3.0, 0.5), "")
+    assert read_calibration(tmp_path / NAME, lambda: "x") == ScoreCalibration(phrase=of_logit(1.0, 0.5))
     assert [path.name for path in tmp_path.iterdir()] == [NAME]

@@ -150,7 +150,7 @@ def test_a_placer_gives_evidence_of_one_region_a_phrase():
     found = placer.evidence(seen, ["a cat", "a dog"])
     np.testing.assert_array_equal(found.rows(placer.config), [0, 1])
     np.testing.assert_array_equal(
-        found.presence(placer.config), model.ground(seen, ["a cat", "a dog"], threshold=0).scores
+        found.presence(placer.calibration), model.ground(seen, ["a cat", "a dog"], threshold=0).scores
     )
     assert not placer.is_rare("a zyzzyva") and placer.unknown(["a zyzzyva"]) == []
     assert placer.ground(seen, ["a cat"], threshold=0).to_dict() == model.ground(seen, ["a cat"], threshold=0).to_dict()

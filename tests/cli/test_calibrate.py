@@ -1,26 +1,109 @@
+"""``saywhere calibrate`` as it is typed."""
+
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
+import pytest
+from flickr_entities import write_flickr
+from photographs import noise
+from tiny_aligner import tiny_aligner
+from tiny_bundle import exported_bundle
+from tiny_classes import tiny_networks
 from tiny_densecap import tiny_model
 from tiny_training import write_data
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
-from saywhere.cli import app
+from saywhere import cli
+from saywhere.calibration import Calibration
+from saywhere.models.bundle import Bundle
 from saywhere.networks import checkpoint
+from saywhere.training import classes
+
+
+def calibrate(model: Path, data: Path, *options: object) -> Result:
+    words = ["calibrate", str(model), "--data", str(data), "--device", "cpu", *map(str, options)]
+    return CliRunner().invoke(cli.app, words, catch_exceptions=False)
 
 
 def test_a_model_is_calibrated_on_a_split(tmp_path: Path) -> None:
     root, folder = write_data(tmp_path / "data"), checkpoint.save(tiny_model(), tmp_path / "model")
-    command = ["calibrate", str(folder), "--data", str(root), "--limit", "5", "--device", "cpu"]
-    result = CliRunner().invoke(app, command)
+    result = calibrate(folder, root, "--limit", 5)
     assert result.exit_code == 0, result.output
-    assert "split train" in result.output
-    assert checkpoint.load_network(folder, "densecap").config.calibration != (1.0, 0.0, 0.0)
+    assert "box: logit" in result.output and "split train" in result.output
+    assert Bundle.read(folder).calibration.box != Calibration().box
     assert "5 images of" in (folder / "README.md").read_text()
 
 
-def test_a_folder_without_a_model_is_an_error(tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, ["calibrate", str(tmp_path), "--data", str(write_data(tmp_path / "data"))])
-    assert result.exit_code == 2
-    assert result.output.startswith("error: ")
+def test_all_that_a_model_has_parts_for_is_calibrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(classes, "is_held_out", lambda image: True)
+    root, folder = write_data(tmp_path / "data"), checkpoint.save(tiny_networks(), tmp_path / "model")
+    result = calibrate(folder, root)
+    assert result.exit_code == 0, result.output
+    found = Bundle.read(folder)
+    assert found.calibration.box != Calibration().box and found.calibration.noun != Calibration().noun
+    assert "noun: confidence" in result.output and "noun_threshold" in result.output
+    card = (folder / "README.md").read_text()
+    assert "## Calibration" in card and "## Nouns of phrases" in card
+
+
+def test_what_the_data_do_not_tell_is_left_out_and_named(tmp_path: Path) -> None:
+    folder, flickr = checkpoint.save(tiny_aligner(), tmp_path / "model"), write_flickr(tmp_path / "flickr8k")
+    result = calibrate(folder, flickr, "--split", "dev")
+    assert result.exit_code == 1, result.output
+    lines = [line for line in result.stderr.splitlines() if line.startswith("left out: ")]
+    assert lines == ["left out: similarity: calibration needs 32 images with sentences, and 4 can be read"]
+    found = Bundle.read(folder).calibration
+    assert found.phrase is not None and found.hit is not None and found.meant is not None
+    refused = calibrate(folder, flickr, "--split", "dev", "--what", "similarity")
+    assert refused.exit_code == 2 and "needs 32 images" in refused.stderr
+
+
+def test_a_model_without_the_part_and_a_folder_without_a_model_are_one_line(tmp_path: Path) -> None:
+    folder, root = checkpoint.save(tiny_model(), tmp_path / "densecap"), write_data(tmp_path / "data")
+    for model, what, message in (
+        (folder, "phrase", "densecap has no part aligner, which is needed for that; it has densecap"),
+        (folder, "noun", "densecap has no part classes"),
+        (folder, "similarity", "densecap has no aligner"),
+        (tmp_path, "box", "is not a saywhere model"),
+        ("flickr-coco", "box", "flickr-coco comes with saywhere; copy"),
+    ):
+        result = calibrate(Path(model), root, "--what", what)
+        assert result.exit_code == 2 and result.stderr.startswith("error: ") and message in result.stderr
+        assert result.stderr.count("\n") == 1
+
+
+def test_a_bundle_is_calibrated_by_the_command(tmp_path):
+    folder = shutil.copytree(exported_bundle(), tmp_path / "bundle")
+    rows = []
+    for number, phrases in enumerate([("a red shirt", "a dog"), ("two dogs", "a horse"), ("the sky", "a white house")]):
+        noise(96, 64, number).save(tmp_path / f"{number}.png")
+        regions = [{"box": [10.0 * i, 0, 50 + 10 * i, 60], "phrase": phrase} for i, phrase in enumerate(phrases)]
+        rows.append(json.dumps({"image": f"{number}.png", "split": "train", "regions": regions}))
+    (tmp_path / "data.jsonl").write_text("\n".join(rows))
+    (folder / "README.md").write_text("# Card\n\n## Grounding\n\nold\n\n## Limits\n\nmany\n")
+    command = ["calibrate", str(folder), "--what", "phrase", "--data", str(tmp_path / "data.jsonl"), "--device", "cpu"]
+    result = CliRunner().invoke(cli.app, command)
+    assert result.exit_code == 0, result.output
+    assert "phrase: similarity" in result.output and "similarity_kind_weight 0" in result.output
+    assert Bundle.read(folder).calibration.phrase is not None
+    card = (folder / "README.md").read_text()
+    assert "old" not in card and "## Limits\n\nmany" in card and card.count("## Grounding") == 1
+    shown = CliRunner().invoke(
+        cli.app, ["ground", str(tmp_path / "0.png"), "a red shirt and a xylophone", "--model", str(folder), "--json"]
+    )
+    assert shown.exit_code == 0, shown.output
+    phrases = json.loads(shown.stdout)["phrases"]
+    assert [phrase["words"] for phrase in phrases] == ["a red shirt", "a xylophone"]
+    assert all(("box" in phrase) == phrase["found"] == (phrase["score"] >= 0.5) for phrase in phrases)
+    out = tmp_path / "out"
+    measured = CliRunner().invoke(
+        cli.app, ["evaluate", "ground", "--model", str(folder), "--data", str(tmp_path / "data.jsonl"),
+                  "--split", "train", "--out", str(out)]
+    )  # fmt: skip
+    assert measured.exit_code == 0, measured.output
+    assert "with the decision: accuracy" in measured.output and "rare nouns: accuracy" in measured.output
+    row = json.loads((out / "report.json").read_text())
+    assert row["phrases"] == 6 and row["presence"]["phrases"] == 6 and row["presence"]["others"] > 0

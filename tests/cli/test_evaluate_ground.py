@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from flickr_entities import XML, write_flickr
+from stubs import calibrated
 from tiny_aligner import tiny_aligner
 from tiny_captioner import tiny_captioner
 from tiny_densecap import tiny_model
@@ -76,8 +77,9 @@ def test_a_dense_captioner_grounds_phrases_too(flickr, tmp_path):
 
 
 def test_without_a_part_it_is_measured_as_the_model_answers(aligner, flickr, tmp_path):
-    options = ("--data", flickr, "--set", "grounding.presence=[0,0,0,9]")
-    result = ground("--model", aligner, *options, "--out", tmp_path)
+    sure = shutil.copytree(aligner, tmp_path / "sure")
+    calibrated(phrase=(0, 0, 0, 9)).write(sure)
+    result = ground("--model", sure, "--data", flickr, "--out", tmp_path)
     assert result.exit_code == 0, result.output
     row = json.loads((tmp_path / "report.json").read_text())
     assert set(row["controls"]) == {"whole image", "largest region"} and row["phrases"] == 4

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from flickr_entities import write_flickr
 from PIL import Image
+from stubs import calibrated
 from tiny_aligner import SENTENCES, aligner_model, tiny_aligner
 from typer.testing import CliRunner
 
@@ -17,23 +18,25 @@ from saywhere import cli
 from saywhere.networks import checkpoint
 
 
-def test_what_is_there_is_measured_and_its_probability_calibrated(tmp_path) -> None:
-    grounding = {"presence": (0.02, 0.0, 0.0, 0.0)}
-    model = checkpoint.save(tiny_aligner(grounding=grounding), tmp_path / "model")
+def test_what_is_there_is_measured(tmp_path) -> None:
+    model = checkpoint.save(tiny_aligner(), tmp_path / "model")
+    calibrated(phrase=(0.02, 0.0, 0.0, 0.0)).write(model)
     flickr = write_flickr(tmp_path / "flickr8k")
     command = ["evaluate", "search", "--data", str(flickr), "--out", str(tmp_path / "out"), "--device", "cpu"]
-    nameless = CliRunner().invoke(cli.app, [*command, "--calibrate"])
-    assert nameless.exit_code == 2 and "name its folder with --model" in nameless.stderr
-    command += ["--model", str(model), "--calibrate"]
+    command += ["--model", str(model)]
     first = CliRunner().invoke(cli.app, command, catch_exceptions=False)
     assert first.exit_code == 0 and "is it there: AUC" in first.stdout
     with Image.open(tmp_path / "out" / "reliability.png") as plot:
         assert plot.width > 400 and plot.height > 400
     there = report(tmp_path / "out")["presence"]
     assert there["own_error"] is None and there["queries"] > 20 and 0 < there["outside_limit"] <= 1
-    config = json.loads((model / "config.json").read_text())
-    grounding = config["parts"]["aligner"]["grounding"]
-    assert (there["weights"], there["anywhere_weights"]) == (grounding["hit"], grounding["anywhere"])
+    what = ["calibrate", str(model), "--what", "hit", "--data", str(flickr), "--device", "cpu"]
+    done = CliRunner().invoke(cli.app, what, catch_exceptions=False)
+    assert done.exit_code == 0 and "split dev" in done.stdout, done.output
+    stored = json.loads((model / "calibration.json").read_text())
+    for question in ("hit", "chance", "meant"):
+        fit = there["fits"][question]
+        assert stored[question] == {**fit["weights"], "constant": fit["constant"]}
     CliRunner().invoke(cli.app, command, catch_exceptions=False)  # the vectors are taken over: they are the same
     again = report(tmp_path / "out")["presence"]
     assert again["own_error"] is not None and {**again, "own_error": None} == there
@@ -52,10 +55,10 @@ def test_a_collection_in_qdrant_is_compared(tmp_path) -> None:
 
 
 def test_a_model_that_is_not_calibrated_for_phrases_cannot_be_for_hits(tmp_path) -> None:
-    model = checkpoint.save(tiny_aligner(), tmp_path / "model")
-    command = ["evaluate", "search", "--data", str(write_flickr(tmp_path / "flickr8k")), "--out", str(tmp_path / "out")]
-    result = CliRunner().invoke(cli.app, [*command, "--model", str(model), "--device", "cpu", "--calibrate"])
-    assert result.exit_code == 2 and "saywhere calibrate --part aligner" in result.stderr
+    model, flickr = checkpoint.save(tiny_aligner(), tmp_path / "model"), write_flickr(tmp_path / "flickr8k")
+    command = ["calibrate", str(model), "--what", "hit", "--data", str(flickr), "--device", "cpu"]
+    result = CliRunner().invoke(cli.app, command)
+    assert result.exit_code == 2 and result.stderr.count("\n") == 1 and "calibrate --what phrase" in result.stderr
 
 
 def report(folder: Path) -> dict:

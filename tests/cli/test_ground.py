@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 from photographs import noise
 from PIL import Image
+from stubs import calibrated
 from tiny_aligner import SENTENCES, tiny_aligner
 from tiny_captioner import tiny_captioner
 from tiny_densecap import tiny_model
@@ -69,16 +71,17 @@ def test_phrases_are_cut_as_people_cut_them(models, aligner, densecap, image):
 
 
 def test_what_is_not_in_the_image_has_no_box(aligner, image, tmp_path):
-    never = ("--set", "grounding.presence=[0,0,0,-9]")
-    row = json.loads(ground(image, SENTENCES[0], "--model", aligner, "--json", *never).stdout)
+    never = shutil.copytree(aligner, tmp_path / "never")
+    calibrated(phrase=(0, 0, 0, -9)).write(never)
+    row = json.loads(ground(image, SENTENCES[0], "--model", never, "--json").stdout)
     assert [sorted(phrase) for phrase in row["phrases"]] == [["found", "score", "words"]] * 3
     assert not any(phrase["found"] for phrase in row["phrases"])
     out = tmp_path / "b.png"
-    table = ground(image, SENTENCES[0], "--model", aligner, *never, "--out", out)
+    table = ground(image, SENTENCES[0], "--model", never, "--out", out)
     assert table.exit_code == 0 and table.stdout.count("not found") == 3
     with Image.open(out) as drawn:
         assert drawn.size == (96, 64)
-    shown = json.loads(ground(image, SENTENCES[0], "--model", aligner, "--json", *never, "--threshold", 0).stdout)
+    shown = json.loads(ground(image, SENTENCES[0], "--model", never, "--json", "--threshold", 0).stdout)
     assert all(phrase["found"] and len(phrase["box"]) == 4 for phrase in shown["phrases"])
 
 

@@ -57,7 +57,7 @@ from saywhere.errors import UserError
         ({"box_beta": 0}, "box_beta is 0.0, but must be above 0"),
         ({"pooling": "max"}, "pooling is one of bilinear, roi_align, not 'max'"),
         ({"conventions": "mine"}, "conventions is one of saywhere, original"),
-        ({"calibration": [1, 2]}, "calibration is a list of 3"),
+        ({"noun_threshold": 2}, "noun_threshold is 2.0"),
     ],
 )
 def test_what_does_not_fit_is_refused(options: dict[str, Any], message: str) -> None:

@@ -19,7 +19,7 @@ for name in ("torch", "torchvision", "timm", "lightning"):
 """
 PACKAGE = Path(saywhere.__file__).parent
 SHARED = ("region_lines", "report", "pages", "meteor", "session")
-METRICS = ("metric", "metrics", "protocols", "calibration", "report", "examples", "scoring")
+METRICS = ("metric", "metrics", "protocols", "report", "examples", "scoring")
 
 
 def python(code: str, *arguments: object) -> str:

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 import torch
 from photographs import noise
+from stubs import calibrated
 from tiny_densecap import tiny_config, tiny_detector, tiny_model
 
 from saywhere import boxes as geometry
+from saywhere.calibration import Calibration, Logistic
 from saywhere.engines.torch import TorchEngine
 from saywhere.errors import UserError
 from saywhere.images import ImageError
@@ -33,15 +35,19 @@ def detections() -> Detections:
     return Detections(encoding, BOXES, logits, features, ("a dog", "a dog", "a cat"), confidence)
 
 
+def box(*numbers: float) -> Logistic:
+    return calibrated(box=numbers).box
+
+
 def test_a_score_is_the_logistic_function_of_logit_and_confidence() -> None:
     wanted = [1 / (1 + math.exp(-x)) for x in (0.5 * 2 + 2 * -3 + 1, 0.5 * 1 + 2 * -0.5 + 1, 2 * -0.1 + 1)]
-    np.testing.assert_allclose(detections().regions((0.5, 2.0, 1.0)).scores, wanted, rtol=1e-5)
+    np.testing.assert_allclose(detections().regions(box(0.5, 2.0, 1.0)).scores, wanted, rtol=1e-5)
     plain = [1 / (1 + math.exp(-x)) for x in (2, 1, 0)]
-    np.testing.assert_allclose(detections().regions((1.0, 0.0, 0.0)).scores, plain, rtol=1e-5)
+    np.testing.assert_allclose(detections().regions(Calibration().box).scores, plain, rtol=1e-5)
 
 
 def test_the_calibrated_score_ranks_and_cuts() -> None:
-    regions = detections().regions((1.0, 1.0, 0.0))  # logits -1, 0.5, -0.1
+    regions = detections().regions(box(1.0, 1.0, 0.0))  # logits -1, 0.5, -0.1
     assert rank(regions, None) == [1, 2, 0]
     assert rank(regions, 0.4) == [1, 2]
     assert rank(regions, 0.95) == [1, 2, 0]
@@ -52,7 +58,8 @@ def test_the_calibrated_score_ranks_and_cuts() -> None:
 
 def test_describe_ranks_by_the_calibrated_score() -> None:
     image = noise(96, 64)
-    plain, weighted = tiny_detector(), tiny_detector(calibration=(0.0, 1.0, 0.0))
+    plain, weighted = tiny_detector(), tiny_detector()
+    weighted.calibration = calibrated(box=(0.0, 1.0, 0.0))
     assert plain.detector is not None
     (found,) = detect(plain.detector, [plain.encode(image)])
     best = weighted.describe(image)

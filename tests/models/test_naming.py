@@ -4,10 +4,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from stubs import calibrated
 
 from saywhere.configs.classes import ClassesConfig
 from saywhere.models.class_evidence import ClassEvidence
-from saywhere.models.naming import fuller_phrase, rename, trust_in_decoder, with_noun
+from saywhere.models.naming import fuller_phrase, noun_evidence, rename, with_noun
 from saywhere.models.nouns import noun_tree
 from saywhere.text import Vocabulary, tokenize
 
@@ -32,7 +33,7 @@ def posterior(**probabilities: float) -> np.ndarray:
 
 
 def test_the_more_probable_noun_wins() -> None:
-    classes, calibration = evidence(), (1.0, 1.0, 0.0, 0.0)
+    classes, calibration = evidence(), calibrated(noun=(1.0, 1.0, 0.0, 0.0)).noun
     sure = rename(classes, posterior(airplane=0.9, dog=0.05), ["a black dog"], np.array([-1.0]), calibration, 0.3)
     assert sure == ["an airplane"]
     unsure = rename(classes, posterior(airplane=0.4, dog=0.35), ["a black dog"], np.array([1.0]), calibration, 0.3)
@@ -44,7 +45,9 @@ def test_the_more_probable_noun_wins() -> None:
 def test_a_more_special_or_a_more_general_word_stays() -> None:
     classes = evidence()
     for phrase in ("a skier", "a man in red", "a person"):
-        assert rename(classes, posterior(person=0.99), [phrase], np.array([-9.0]), (1, 0, 0, 0), 0.3) == [phrase]
+        assert rename(
+            classes, posterior(person=0.99), [phrase], np.array([-9.0]), calibrated(noun=(1, 0, 0, 0)).noun, 0.3
+        ) == [phrase]
 
 
 @pytest.mark.parametrize(
@@ -68,11 +71,11 @@ def test_the_noun_of_a_phrase_is_replaced(phrase: str, noun: str, wanted: str) -
     assert with_noun(TREE.head(words), words, node) == wanted
 
 
-def test_trust_is_a_logistic_function() -> None:
-    arguments = np.array([-1.0, -1.0]), np.array([0.5, np.nan]), np.array([0.5, 0.5])
-    assert trust_in_decoder(*arguments, (2.0, 3.0, 4.0, 1.0)) == pytest.approx([1 / (1 + np.e)] * 2)
-    surer = trust_in_decoder(np.array([-1.0]), np.array([0.9]), np.array([0.5]), (2.0, 3.0, 4.0, 1.0))
-    assert surer[0] > 0.99
+def test_a_noun_that_the_classes_do_not_know_says_nothing() -> None:
+    noun = calibrated(noun=(2.0, 3.0, 4.0, 1.0)).noun
+    even = noun_evidence(np.array([-1.0, -1.0]), np.array([0.5, np.nan]), np.array([0.5, 0.5]))
+    assert noun.apply(even) == pytest.approx([1 / (1 + np.e)] * 2)
+    assert noun.apply(noun_evidence(np.array([-1.0]), np.array([0.9]), np.array([0.5])))[0] > 0.99
 
 
 def test_probabilities_of_a_kind_are_divided_among_its_classes() -> None:

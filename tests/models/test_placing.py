@@ -7,11 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from photographs import noise
+from stubs import calibrated
 from tiny_bundle import bundle_model
 
 import saywhere
 from saywhere import Regions, UserError
 from saywhere import boxes as geometry
+from saywhere.calibration import Calibration
 from saywhere.configs.aligner import GroundingConfig
 from saywhere.models.placing import Evidence, cut_phrases, noun_words
 
@@ -28,8 +30,10 @@ def evidence(fits: list[list[float]], kinds: list[list[float]], rare: list[bool]
     )  # fmt: skip
 
 
-def model(**options: object) -> saywhere.Model:
-    return bundle_model(densecap={}, aligner={"grounding": options})
+def model(phrase: tuple[float, ...] | None = None, **options: object) -> saywhere.Model:
+    made = bundle_model(densecap={}, aligner={"grounding": options})
+    made.calibration = Calibration() if phrase is None else calibrated(phrase=phrase)
+    return made
 
 
 def test_the_classes_have_a_say_by_their_weight():
@@ -47,13 +51,15 @@ def test_the_classes_have_a_say_by_their_weight():
 
 def test_what_is_known_of_a_phrase_is_weighed():
     both = evidence([[0, 0, 0], [0, 0, 0]], [[-3, -2, -1], [0, 0, 0]], [False, False])
-    assert both.inputs.tolist() == [[0, -1, 1, 1], [1, 0, 0, 1]]
-    assert both.presence(GroundingConfig()) is None
-    config = GroundingConfig(presence=(1.0, 2.0, 3.0, -1.0))
-    assert both.presence(config) == pytest.approx([1 / (1 + np.exp(-z)) for z in (-2 + 3 - 1, 1 - 1)])
+    assert {name: column.tolist() for name, column in both.inputs.items()} == {
+        "similarity": [0, 1], "kind": [-1, 0], "named": [1, 0],
+    }  # fmt: skip
+    assert both.presence(Calibration()) is None
+    common = calibrated(phrase=(1.0, 2.0, 3.0, -1.0))
+    assert both.presence(common) == pytest.approx([1 / (1 + np.exp(-z)) for z in (-2 + 3 - 1, 1 - 1)])
     rare = replace(both, rare=np.array([False, True]))
-    other = replace(config, rare_presence=(0.0, 0.0, 0.0, 2.0))
-    assert rare.presence(config).tolist() == both.presence(config).tolist()
+    other = calibrated(phrase=(1.0, 2.0, 3.0, -1.0), rare_phrase=(0.0, 0.0, 0.0, 2.0))
+    assert rare.presence(common).tolist() == both.presence(common).tolist()
     assert rare.presence(other) == pytest.approx([0.5, 1 / (1 + np.exp(-2))])
 
 
@@ -77,7 +83,7 @@ def test_a_phrase_below_the_threshold_is_not_found():
     assert plain.captions == tuple(PHRASES) and plain.not_found == ()
     similarities = model().similarity([model().embed(IMAGE)], model().embed_text(PHRASES))[0]
     middle = float(similarities.mean())
-    judge = model(presence=(1.0, 0.0, 0.0, -middle))
+    judge = model(phrase=(1.0, 0.0, 0.0, -middle))
     likely = 1 / (1 + np.exp(middle - similarities))
     found = judge.ground(IMAGE, PHRASES)
     assert found.captions == tuple(p for p, s in zip(PHRASES, likely, strict=True) if s >= 0.5)
@@ -86,7 +92,7 @@ def test_a_phrase_below_the_threshold_is_not_found():
     assert everything.scores == pytest.approx(likely, abs=1e-4) and everything.not_found == ()
     assert everything.boxes.tolist() == plain.boxes.tolist()
     assert len(judge.ground(IMAGE, PHRASES, threshold=1)) == 0
-    strict = model(presence=(1.0, 0.0, 0.0, -middle), threshold=1.0)
+    strict = model(phrase=(1.0, 0.0, 0.0, -middle), threshold=1.0)
     assert strict.ground(IMAGE, PHRASES).not_found == tuple(PHRASES)
     by_aligner = judge.ground(IMAGE, PHRASES, part="aligner", threshold=0)
     assert by_aligner.scores == pytest.approx(likely, abs=1e-4) and by_aligner.similarities is not None
@@ -96,7 +102,7 @@ def test_a_phrase_below_the_threshold_is_not_found():
 
 
 def test_a_phrase_of_unknown_words_is_not_found():
-    judge = model(presence=(0.0, 0.0, 0.0, 2.0))
+    judge = model(phrase=(0.0, 0.0, 0.0, 2.0))
     found = judge.ground(IMAGE, ["a dog", "the blorb", "a blorb dog"])
     assert (found.captions, found.not_found) == (("a dog", "a blorb dog"), ("the blorb",))
     everything = judge.ground(IMAGE, ["a dog", "the blorb"], threshold=0)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from stubs import calibrated
 
 from saywhere.box_coding import BoxCoder
 from saywhere.configs.densecap import DenseCapConfig
@@ -179,5 +180,5 @@ def test_given_boxes_are_all_described_in_their_order_as_they_are():
 @pytest.mark.parametrize("calibration", [(1.0, 0.0, 0.0), (100.0, 100.0, 1e9), (-100.0, 0.0, -1e9)])
 def test_scores_are_probabilities_whatever_the_calibration(calibration: Any):
     (found,) = detect(detector(Speaks()), [encoding()], [[[0, 0, 5, 5]] * 7])
-    scores = found.regions(calibration).scores
+    scores = found.regions(calibrated(box=calibration).box).scores
     assert scores is not None and ((scores >= 0) & (scores <= 1)).all()

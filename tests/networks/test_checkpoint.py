@@ -11,17 +11,19 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from stubs import calibrated
 from tiny_aligner import tiny_aligner
 from tiny_captioner import tiny_captioner
 from tiny_densecap import tiny_config, tiny_model
 from torch import nn
 
+from saywhere.calibration import Calibration
 from saywhere.errors import UserError
 from saywhere.models.bundle import Bundle, list_models
 from saywhere.networks import checkpoint
 from saywhere.networks.aligner.network import Aligner
 from saywhere.networks.captioner.network import Captioner
-from saywhere.networks.checkpoint import change_options, load_network, load_networks, merge, save
+from saywhere.networks.checkpoint import change_calibration, change_options, load_network, load_networks, merge, save
 from saywhere.networks.densecap.network import DenseCap
 from saywhere.networks.vision.trunk import build_trunk
 
@@ -156,12 +158,24 @@ def test_options_may_be_others_than_the_stored_ones(folder: Path):
 
 def test_options_of_a_stored_model_may_be_changed(folder: Path):
     weights = (folder / "model.safetensors").read_bytes()
-    change_options(folder, {"calibration": [1, 2, 3]})
-    assert load_network(folder).config == replace(tiny_config(), calibration=(1.0, 2.0, 3.0))
+    change_options(folder, {"repeat_nms": 0.3})
+    assert load_network(folder).config == replace(tiny_config(), repeat_nms=0.3)
     assert (folder / "model.safetensors").read_bytes() == weights
     assert Bundle.read(folder).description == "for tests"
-    with pytest.raises(UserError, match="calibration is a list of 3"):
-        change_options(folder, {"calibration": [1]})
+    with pytest.raises(UserError, match="repeat_nms is"):
+        change_options(folder, {"repeat_nms": 3})
+
+
+def test_what_was_fitted_stays_with_its_part_and_goes_when_other_weights_are_stored(folder: Path, tmp_path: Path):
+    assert not (folder / "calibration.json").exists() and Bundle.read(folder).calibration == Calibration()
+    fitted = calibrated(box=(0.5, 2.0, -1.0), phrase=(1.0, 0.0, 0.0, 2.0))
+    change_calibration(folder, {"box": fitted.box, "phrase": fitted.phrase})
+    change_options(folder, {"repeat_nms": 0.2})
+    assert Bundle.read(folder).calibration == fitted
+    merged = merge([folder], tmp_path / "merged")
+    assert Bundle.read(merged).calibration == calibrated(box=(0.5, 2.0, -1.0))  # no aligner, which phrases are asked of
+    save(tiny_model(), folder)
+    assert Bundle.read(folder).calibration == Calibration() and not (folder / "calibration.json").exists()
 
 
 # Several parts

@@ -8,23 +8,27 @@ from pathlib import Path
 import numpy as np
 import pytest
 from photographs import noise
+from stubs import calibrated
 from tiny_aligner import aligner_model, tiny_aligner
 
 import saywhere
+from saywhere.calibration import Logistic
 from saywhere.models.model import Model
-from saywhere.search.anywhere import anywhere_evidence, anywhere_probability, is_improbable
+from saywhere.search.anywhere import anywhere_evidence, anywhere_probability, fit_anywhere, is_improbable
 from saywhere.search.commonness import Commonness
-from saywhere.search.phrases import PhrasesInImages, probabilities
+from saywhere.search.phrases import PhrasesInImages
 from saywhere.search.query import Query
 from saywhere.text import Vocabulary
 
-PRESENCE = (0.05, 0.0, 0.0, 0.3)
+PHRASE = (0.05, 0.0, 0.0, 0.3)
 HIT = (0.02, 0.7, 0.3, 0.4)
-ANYWHERE = (0.4, 0.3, 0.02, -0.5)
+ANYWHERE = {"chance": (0.4, 0.3), "meant": (0.02, -0.5)}
 
 
-def model(**grounding) -> Model:
-    return aligner_model(tiny_aligner(grounding=grounding))
+def model(**numbers) -> Model:
+    made = aligner_model(tiny_aligner())
+    made.calibration = calibrated(**numbers)
+    return made
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +56,7 @@ def expected(made: Model, path: str, wanted: list[str], unwanted: list[str], phr
     ],
 )
 def test_a_hit_has_the_probability_of_all_that_is_asked_for(album, tmp_path, query, wanted, unwanted, phrases) -> None:
-    made = model(presence=PRESENCE, hit=HIT)
+    made = model(phrase=PHRASE, hit=HIT)
     with saywhere.Index(tmp_path / "i", made) as index:
         index.add(album)
         for hit in index.search(query):
@@ -71,7 +75,7 @@ def test_a_hit_has_the_probability_of_all_that_is_asked_for(album, tmp_path, que
     ],
 )
 def test_a_search_knows_whether_any_image_shows_what_is_wanted(album, tmp_path, query, wanted, phrases) -> None:
-    made = model(presence=PRESENCE, anywhere=ANYWHERE)
+    made = model(phrase=PHRASE, **ANYWHERE)
     common = Commonness(made.require("aligner", "search").vocabulary)
     with saywhere.Index(tmp_path / "i", made) as index:
         index.add(album)
@@ -83,20 +87,22 @@ def test_a_search_knows_whether_any_image_shows_what_is_wanted(album, tmp_path, 
         assert hits[0].to_dict()["anywhere"] == round(hits[0].anywhere, 5) and hits[0].probability is None
         image = index.search(image=str(album / "0.png"))[0]
         assert image.anywhere is None and "anywhere" not in image.to_dict()
-    assert model(presence=None, anywhere=ANYWHERE).require("aligner", "search").config.grounding.presence is None
 
 
 def test_what_is_looked_for_is_there_by_chance_or_was_meant() -> None:
     evidence = np.array([[[-100.0, -1e9], [100.0, -1e9]], [[-100.0, 1e9], [0.0, 0.0]]])
-    found = anywhere_probability(evidence, (1.0, 0.0, 1.0, 0.0))
+    found = anywhere_probability(evidence, *anywhere(1.0, 0.0, 1.0, 0.0))
     np.testing.assert_allclose(found, [[0, 1], [1, 1 - math.exp(-1) / 2]], atol=1e-9)
     assert is_improbable(0.04, 0.9) and is_improbable(0.9, 0.4) and not is_improbable(0.06, 0.6)
-    more = [float(anywhere_probability(anywhere_evidence(-5, n, 30.0), ANYWHERE)) for n in (0, 1, 10, 100)]
+    more = [
+        float(anywhere_probability(anywhere_evidence(-5, n, 30.0), *anywhere(0.4, 0.3, 0.02, -0.5)))
+        for n in (0, 1, 10, 100)
+    ]
     assert more[0] == more[1] and more[1:] == sorted(more[1:])
 
 
 def test_a_phrase_of_unknown_words_is_not_found(album, tmp_path) -> None:
-    with saywhere.Index(tmp_path / "i", model(presence=(0.0, 0.0, 0.0, 9.0), hit=HIT)) as index:
+    with saywhere.Index(tmp_path / "i", model(phrase=(0.0, 0.0, 0.0, 9.0), hit=HIT)) as index:
         index.add(album)
         for query, found, missing in (("xyzzy", [], ["xyzzy"]), ("a horse + xyzzy", ["a horse"], ["xyzzy"])):
             for hit in index.search(query):
@@ -104,16 +110,10 @@ def test_a_phrase_of_unknown_words_is_not_found(album, tmp_path) -> None:
 
 
 def test_without_calibration_there_is_no_probability(album) -> None:
-    for grounding, judged in (({}, False), ({"presence": PRESENCE}, True), ({"hit": HIT}, False)):
-        made = model(**grounding)
+    for numbers, judged in (({}, False), ({"phrase": PHRASE}, True), ({"hit": HIT}, False)):
+        made = model(**numbers)
         placed = PhrasesInImages(made, Query(("two dogs",))).find(made.embed(str(album / "0.png")))
         assert placed.probability is None and (placed.evidence is not None) == judged
-
-
-def test_a_probability_is_logistic_and_never_overflows() -> None:
-    evidence = np.array([[[0.0, 0.0, 0.0], [10.0, -4.0, 1.0]], [[1e9, 0.0, 0.0], [-1e9, 0.0, 0.0]]])
-    found = probabilities(evidence, (0.5, 1.0, 2.0, -3.0))
-    np.testing.assert_allclose(found, [[1 / (1 + np.exp(3)), 0.5], [1, 0]], atol=1e-12)
 
 
 def test_what_is_said_more_often_is_commoner_by_whatever_word() -> None:
@@ -127,3 +127,52 @@ def test_what_is_said_more_often_is_commoner_by_whatever_word() -> None:
     assert common.together(["a dog", "two puppies", "a frisbee", "a man"]) == pytest.approx(sum(each))
     assert common.together([]) == 0
     assert common.rarest([]) == Commonness(Vocabulary({})).rarest(["a dog"]) == 0
+
+
+# The fit of whether any image shows what is looked for
+
+WEIGHTS = (0.6, 0.2, 0.015, -4.0)
+
+
+def anywhere(*numbers: float) -> tuple[Logistic, Logistic]:
+    fits = calibrated(chance=numbers[:2], meant=numbers[2:])
+    assert fits.chance is not None and fits.meant is not None
+    return fits.chance, fits.meant
+
+
+def numbers_of(fits: tuple[Logistic, Logistic]) -> list[float]:
+    return [value for fit in fits for value in fit.to_dict().values()]
+
+
+def queries(count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Evidence like that of an index, and a truth drawn with the probabilities of ``WEIGHTS``."""
+    generator = np.random.default_rng(4)
+    evidence = np.stack((generator.uniform(-15, 5, count), generator.uniform(50, 500, count)), axis=1)
+    return evidence, generator.random(count) < anywhere_probability(evidence, *anywhere(*WEIGHTS))
+
+
+def test_the_weights_that_made_the_truth_are_found() -> None:
+    evidence, shown = queries(60_000)
+    found = fit_anywhere(evidence, shown)
+    np.testing.assert_allclose(numbers_of(found), WEIGHTS, rtol=0.1, atol=0.05)
+    assert anywhere_probability(evidence, *found).mean() == pytest.approx(shown.mean(), abs=2e-3)
+
+
+def test_the_weights_are_those_of_the_largest_likelihood() -> None:
+    evidence, shown = queries(400)
+
+    def likelihood(weights: np.ndarray) -> float:
+        found = anywhere_probability(evidence, *anywhere(*weights.tolist()))
+        return float(np.log(np.where(shown, found, 1 - found)).mean())
+
+    found = np.array(numbers_of(fit_anywhere(evidence, shown)))
+    for number, step in enumerate((0.1, 0.2, 0.003, 0.5)):
+        for sign in (-1, 1):
+            other = found.copy()
+            other[number] += sign * step
+            assert likelihood(found) > likelihood(other)
+
+
+def test_evidence_that_says_nothing_gives_the_share() -> None:
+    found = fit_anywhere(np.zeros((100, 2)), np.arange(100) < 70)
+    assert anywhere_probability(np.zeros(2), *found) == pytest.approx(0.7, abs=1e-3)

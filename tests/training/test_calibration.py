@@ -1,7 +1,8 @@
+"""What is fitted to images: boxes that are right, and phrases that are there."""
+
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,29 +14,26 @@ from tiny_densecap import tiny_model
 from tiny_training import write_data
 
 from saywhere import data
+from saywhere.calibration import Calibration
+from saywhere.configs.aligner import GroundingConfig
 from saywhere.engines.torch import TorchEngine
 from saywhere.errors import UserError
 from saywhere.models.bundle import Bundle
 from saywhere.models.detection import detect
 from saywhere.models.model import Model
+from saywhere.models.placing import Evidence
 from saywhere.networks import checkpoint
 from saywhere.networks.captioner.network import Captioner
-from saywhere.training.calibration import Evidence, calibrate, collect, fit
-
-
-def test_the_fit_finds_the_weights_that_made_the_matches() -> None:
-    random = np.random.default_rng(0)
-    logits, confidence = random.normal(size=40_000) * 2, -random.random(40_000) * 3
-    chance = 1 / (1 + np.exp(-(0.8 * logits + 0.6 * confidence - 0.5)))
-    found = fit(Evidence(logits, confidence, random.random(40_000) < chance))
-    assert found == pytest.approx((0.8, 0.6, -0.5), abs=0.06)
-
-
-def test_without_evidence_in_the_inputs_the_score_is_the_rate() -> None:
-    matches = np.arange(100) < 20
-    of_logit, of_confidence, constant = fit(Evidence(np.zeros(100), np.zeros(100), matches))
-    assert (of_logit, of_confidence) == (0, 0)
-    assert constant == pytest.approx(math.log(0.2 / 0.8), abs=1e-3)
+from saywhere.regions import Regions
+from saywhere.training.calibration import (
+    Collected,
+    absent,
+    calibrate_boxes,
+    choose_weights,
+    collect_boxes,
+    fit_phrases,
+)
+from saywhere.training.card import replace_section
 
 
 def test_matches_are_boxes_with_half_overlap_and_broken_images_are_passed_over(tmp_path: Path) -> None:
@@ -45,29 +43,26 @@ def test_matches_are_boxes_with_half_overlap_and_broken_images_are_passed_over(t
     found = detect(model.detector, [model.encode(samples[0].image)])[0]
     right = replace(samples[0], boxes=found.boxes[:1], phrases=samples[0].phrases[:1])
     samples[1].image.write_bytes(b"no image")
-    evidence = collect(model, [right, samples[1]])
-    assert len(evidence.matches) == len(found.boxes)
-    assert evidence.matches[0] and not evidence.matches.all()
-    np.testing.assert_allclose(evidence.logits, found.logits, rtol=1e-5)
-    np.testing.assert_allclose(evidence.confidence, found.confidence, rtol=1e-5)
+    collected = collect_boxes(model, [right, samples[1]])
+    assert len(collected.right) == len(found.boxes)
+    assert collected.right[0] and not collected.right.all()
+    for name, values in found.evidence.items():
+        np.testing.assert_allclose(collected.evidence[name], values, rtol=1e-5)
     with pytest.raises(UserError, match="not one can be read"):
-        collect(model, [samples[1]])
-    bare = replace(samples[0], boxes=np.zeros((0, 4)), phrases=())
-    with pytest.raises(UserError, match="right and wrong"):
-        collect(model, [bare])
+        collect_boxes(model, [samples[1]])
 
 
 def test_a_checkpoint_is_calibrated_in_place_and_its_weights_stay(tmp_path: Path) -> None:
     samples = list(data.read(write_data(tmp_path / "data"), "jsonl", "train"))
     folder = checkpoint.save(tiny_model(), tmp_path / "model", "# A card\n", "a model", torch.float16)
     weights = (folder / "model.safetensors").read_bytes()
-    found = calibrate(folder, samples, "the test's images")
+    found = calibrate_boxes(folder, [samples], "the test's images")
     assert (folder / "model.safetensors").read_bytes() == weights
-    assert checkpoint.load_network(folder).config.calibration == found != (1.0, 0.0, 0.0)
+    assert Bundle.read(folder).calibration.box == found.fits["box"] != Calibration().box
     assert json.loads((folder / "config.json").read_text())["description"] == "a model"
     card = (folder / "README.md").read_text()
     assert card.startswith("# A card\n") and f"{len(samples)} images of the test's images" in card
-    calibrate(folder, samples, "the test's images")
+    calibrate_boxes(folder, [samples], "the test's images")
     assert (folder / "README.md").read_text() == card  # the section is replaced, and the fit does not drift
 
 
@@ -77,8 +72,69 @@ def test_only_the_dense_captioner_of_a_model_is_calibrated(tmp_path: Path) -> No
     captioner = Captioner(tiny_config(), VOCABULARY, trunk=densecap.trunk)
     folder = checkpoint.save({"densecap": densecap, "captioner": captioner}, tmp_path / "both")
     before = Bundle.read(folder).configs
-    found = calibrate(folder, samples, "the test's images", "cpu")
-    assert Bundle.read(folder).configs == {**before, "densecap": replace(before["densecap"], calibration=found)}
+    found = calibrate_boxes(folder, [samples], "the test's images", "cpu")
+    after = Bundle.read(folder)
+    assert after.configs == before and after.calibration == replace(Calibration(), **found.fits)
     alone = checkpoint.save(captioner, tmp_path / "alone")
-    with pytest.raises(UserError, match="alone has no dense captioner"):
-        calibrate(alone, samples, "the test's images", "cpu")
+    with pytest.raises(UserError, match="alone has no part densecap, which is needed for that; it has captioner"):
+        calibrate_boxes(alone, [samples], "the test's images", "cpu")
+    bare = [replace(sample, boxes=np.zeros((0, 4)), phrases=()) for sample in samples]
+    with pytest.raises(UserError, match="right and wrong boxes"):
+        calibrate_boxes(folder, [bare], "the test's images", "cpu")
+
+
+# Phrases
+
+OWN = (["a red shirt", "a dog"], ["two dogs", "a horse"], ["the sky"])
+WORDS = ({"a", "red", "shirt", "dog"}, {"two", "dogs", "a", "horse"}, {"the", "sky", "horse"})
+
+
+def test_phrases_of_other_images_are_not_said_of_this_one():
+    found = list(absent(OWN, WORDS))
+    assert [len(phrases) for phrases in found] == [2, 2, 1]
+    for phrases, said in zip(found, WORDS, strict=True):
+        assert not said.intersection(phrase.split()[-1] for phrase in phrases)
+    assert found == list(absent(OWN, WORDS)) != list(absent(OWN, WORDS, seed=1))
+    assert list(absent([["a dog"]], [{"a", "dog"}])) == [[]]
+
+
+def collected(rare: bool, seed: int) -> Collected:
+    """An image with 30 phrases of its own and 30 others: the classes know the place, the decoder does not."""
+    generator = np.random.default_rng(seed)
+    place, count = generator.integers(0, 3, 60), 60
+    kinds = np.where(np.arange(3)[:, None] == place, -0.1, -8.0).astype(np.float32)
+    there = np.arange(count) < 30
+    similarity = (generator.standard_normal(count) + there).astype(np.float32)
+    regions = Regions(50, 50, [[0, 0, 9, 9], [0, 0, 20, 20], [5, 5, 40, 40]])
+    fits = generator.standard_normal((3, count)).astype(np.float32)
+    evidence = Evidence(regions, fits, kinds, np.ones(count, bool), np.full(count, rare), similarity, "densecap")
+    return Collected(evidence, (np.arange(3)[:, None] == place)[:, :30])
+
+
+def test_the_weights_that_place_most_phrases_right_are_chosen():
+    common = choose_weights([collected(False, 0)], GroundingConfig())
+    assert common.kind_weight > 0 and common.rare_kind_weight == 0
+    both = choose_weights([collected(False, 0), collected(True, 1)], GroundingConfig())
+    assert both.rare_kind_weight > 0 and both.kind_weight == common.kind_weight
+    assert common.similarity_kind_weight == 0
+    by_aligner = collected(False, 2)
+    by_aligner = replace(by_aligner, evidence=replace(by_aligner.evidence, by="aligner"))
+    assert choose_weights([collected(False, 0)], GroundingConfig(), [by_aligner]).similarity_kind_weight > 0
+
+
+def test_rare_nouns_have_weights_of_their_own_if_there_are_enough():
+    phrase, of_rare = fit_phrases([collected(False, 0)])
+    assert phrase.weights["similarity"] > 0.3 and of_rare is None
+    same, of_rare = fit_phrases([collected(False, 0), collected(True, 1)])
+    assert same == phrase and of_rare is not None and of_rare != phrase
+    one = collected(False, 0)
+    with pytest.raises(UserError, match="right and wrong phrases"):
+        fit_phrases([replace(one, right=np.ones((3, 60), bool))])
+
+
+def test_a_section_of_a_card_is_replaced(tmp_path):
+    card = tmp_path / "README.md"
+    replace_section(card, "## A", "one\n")
+    replace_section(card, "## B", "two\n")
+    replace_section(card, "## A", "three\n")
+    assert card.read_text() == "## B\n\ntwo\n\n## A\n\nthree\n"

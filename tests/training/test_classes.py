@@ -11,7 +11,8 @@ from saywhere.errors import UserError
 from saywhere.models.class_evidence import ClassEvidence
 from saywhere.models.nouns import noun_tree
 from saywhere.networks import checkpoint
-from saywhere.training import classes, noun_calibration
+from saywhere.training import classes
+from saywhere.training.calibration import fit_nouns, name_boxes
 from saywhere.training.classes import NamedBoxes, allowed_groups, choose_kinds
 
 TREE = noun_tree()
@@ -103,7 +104,7 @@ def test_the_decoder_is_trusted_where_it_is_right(folder: Path) -> None:
     phrases = ["a grass" if good else "a dog" for good in right]
     truths = [("the grass",) if good else ("an airplane",) for good in right]
     confidence = np.where(right, -0.5, -2.0) + random.normal(scale=0.3, size=200)
-    named = noun_calibration.name_boxes(model.classes, posterior, phrases, confidence, truths)
+    named = name_boxes(model.classes, posterior, phrases, confidence, truths)
     assert (named.right == right).all()
-    (weight, *_), threshold = noun_calibration.fit(model.classes, named)
-    assert weight > 1 and threshold < 0.6
+    noun, threshold = fit_nouns(model.classes, named)
+    assert noun.weights["confidence"] > 1 and threshold < 0.6

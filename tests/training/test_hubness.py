@@ -87,7 +87,7 @@ def test_the_command_stores_it_beside_the_aligner(tmp_path, monkeypatch):
     (tmp_path / "7.png").write_bytes((tmp_path / "7.png").read_bytes()[:200])
     before = saywhere.load(tmp_path / "model", device="cpu")
     text = before.embed_text(SENTENCES[0])
-    asked = ["calibrate-similarity", str(tmp_path / "model"), "--data", str(source)]
+    asked = ["calibrate", str(tmp_path / "model"), "--what", "similarity", "--data", str(source)]
     result = CliRunner().invoke(app, asked)
     assert result.exit_code == 0, result.output
     assert f"left out: {tmp_path / '7.png'}" in result.output

@@ -16,8 +16,9 @@ from PIL import Image
 
 from saywhere import boxes as geometry
 from saywhere.adapters.calibration import NAME as CALIBRATION
-from saywhere.adapters.calibration import Calibration
+from saywhere.adapters.calibration import ScoreCalibration
 from saywhere.adapters.sources import Family
+from saywhere.calibration import Calibration
 from saywhere.engines.engine import Aligner, Captioner, Classifier, Detector, RpnOutput
 from saywhere.errors import UserError
 from saywhere.images import LoadedImage
@@ -65,7 +66,7 @@ class Adapter(ABC):
 
     Attributes:
         threshold: a phrase is found from this score on, unless the user says otherwise or scores are calibrated.
-        calibration: of its scores; nothing is calibrated unless it is set.
+        scores: the calibration of its scores; nothing is calibrated unless it is set.
         lock: held while the network or the processor works: neither is made for several threads.
 
     Raises:
@@ -82,7 +83,7 @@ class Adapter(ABC):
 
     def __init__(self, folder: Path, family: Family, device: Any) -> None:
         self.folder, self.family, self.device = folder, family, device
-        self.trunk, self.calibration = Images(family.long_side), Calibration()
+        self.trunk, self.scores, self.calibration = Images(family.long_side), ScoreCalibration(), Calibration()
         self.lock = threading.Lock()
         self.processor, network = load_pretrained(folder, family.name, self.processor_class, self.network_class)
         self.network = network.to(device).eval()
@@ -108,9 +109,9 @@ class Adapter(ABC):
 
     def digest(self) -> str:
         """Return a hash of all that answers depend on: of weights, configurations and calibration."""
-        if not (numbers := self.calibration.numbers):
+        if not (fits := self.scores.fits):
             return self._weights_digest
-        return hashlib.blake2b(f"{self._weights_digest} {numbers}".encode(), digest_size=16).hexdigest()
+        return hashlib.blake2b(f"{self._weights_digest} {fits}".encode(), digest_size=16).hexdigest()
 
     def vectors_digest(self) -> str:
         """Refuse: there are no vectors of regions; ``UserError``."""

@@ -8,71 +8,61 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from saywhere.adapters.sources import HUB, Adapted
+from saywhere.calibration import Logistic
+from saywhere.errors import UserError
 from saywhere.files import write_text
 from saywhere.web.runtime import cache_folder
 
 NAME = "saywhere-calibration.json"
 LEAST = 1e-6
 """Scores are taken to be at least so far from 0 and 1, where their logit would be infinite."""
-Part = Literal["densecap", "aligner"]
-"""Scores of regions, or of phrases that are looked for; named as the parts of saywhere's own models."""
+Question = Literal["box", "phrase"]
+QUESTIONS: dict[str, tuple[str, ...]] = {"box": ("logit",), "phrase": ("logit",)}
+"""Scores of regions, or of phrases that are looked for, and the evidence: the logit of the model's own score."""
 
 
 @dataclass(frozen=True)
-class Fit:
-    """Hold the logistic regression of what a score is to be the probability of, on its logit.
+class ScoreCalibration:
+    """What was fitted to a model's scores: each is a probability by its logit; None leaves scores as they are.
 
     Attributes:
-        weight: of the logit.
-        constant: is added to it.
-        source: what it was fitted to, for people.
+        box: of regions: that the box has an IoU of 0.5 with a true one.
+        phrase: of phrases that are looked for: that the image shows them.
+        sources: what each was fitted to, for people.
     """
 
-    weight: float
-    constant: float
-    source: str = field(default="", compare=False)
+    box: Logistic | None = None
+    phrase: Logistic | None = None
+    sources: Mapping[str, str] = field(default_factory=dict, compare=False)
 
-    def probabilities(self, scores: np.ndarray) -> np.ndarray:
-        """Return the probabilities ``(N,)`` for scores ``(N,)``; 0, which says that there is no box, stays 0."""
-        logits = np.clip(self.weight * logit(scores) + self.constant, -80, 80)
-        return np.where(scores > 0, 1 / (1 + np.exp(-logits)), 0).astype(np.float32)
+    def apply(self, question: Question, scores: np.ndarray) -> np.ndarray:
+        """Return the probabilities ``(N,)`` for a model's scores ``(N,)``; the scores if they are not calibrated.
 
-
-@dataclass(frozen=True)
-class Calibration:
-    """Hold the fits of a model's scores; None leaves scores as they are.
-
-    Attributes:
-        densecap: of regions: that the box has an IoU of 0.5 with a true one.
-        aligner: of phrases that are looked for: that the image shows them.
-    """
-
-    densecap: Fit | None = None
-    aligner: Fit | None = None
-
-    def apply(self, part: Part, scores: np.ndarray) -> np.ndarray:
-        """Return the probabilities for a model's scores ``(N,)``; the scores if that part is not calibrated."""
-        fit: Fit | None = getattr(self, part)
-        return scores if fit is None else fit.probabilities(scores)
+        0, which says that there is no box, stays 0.
+        """
+        fit: Logistic | None = getattr(self, question)
+        if fit is None:
+            return scores
+        return np.where(scores > 0, fit.apply({"logit": logit(scores)}), 0).astype(np.float32)
 
     @property
-    def numbers(self) -> dict[str, tuple[float, float]]:
-        """The weight and the constant of each part that is calibrated."""
-        fits = {"densecap": self.densecap, "aligner": self.aligner}
-        return {part: (fit.weight, fit.constant) for part, fit in fits.items() if fit is not None}
+    def fits(self) -> dict[str, dict[str, float]]:
+        """The weights of what is calibrated."""
+        found = {question: getattr(self, question) for question in QUESTIONS}
+        return {question: fit.to_dict() for question, fit in found.items() if fit is not None}
 
     def __str__(self) -> str:
         """What is calibrated; empty if nothing is."""
-        called = {"densecap": "regions", "aligner": "phrases"}
-        return f"scores of {' and '.join(called[part] for part in self.numbers)} calibrated" if self.numbers else ""
+        called = {"box": "regions", "phrase": "phrases"}
+        return f"scores of {' and '.join(called[question] for question in self.fits)} calibrated" if self.fits else ""
 
 
 def logit(scores: np.ndarray) -> np.ndarray:
@@ -88,7 +78,7 @@ def calibration_path(model: Adapted) -> Path:
     return _kept() / f"{model.repository.replace('/', '--')}.json"
 
 
-def read_calibration(path: Path, weights: Callable[[], str]) -> Calibration:
+def read_calibration(path: Path, weights: Callable[[], str]) -> ScoreCalibration:
     """Return what a file holds; nothing, and a line on stderr says so, if it is damaged or of other weights.
 
     Args:
@@ -96,28 +86,29 @@ def read_calibration(path: Path, weights: Callable[[], str]) -> Calibration:
         weights: returns the digest of the model's weights, which is asked for only if there is a file.
     """
     if not path.is_file():
-        return Calibration()
+        return ScoreCalibration()
     stored = _read(path)
     reason = "is damaged" if stored is None else "was made with other weights"
     if stored is not None and stored[0] == weights():
         return stored[1]
     print(f"{path}: {reason}, so scores are not calibrated; run saywhere calibrate again", file=sys.stderr)
-    return Calibration()
+    return ScoreCalibration()
 
 
-def change_calibration(path: Path, weights: str, part: Part, fit: Fit) -> None:
-    """Put the fit of a part into a file, which is whole or as it was.
+def change_calibration(path: Path, weights: str, question: Question, fit: Logistic, source: str) -> None:
+    """Put a fit into a file, which is whole or as it was.
 
     Args:
         path: of the file; if it is damaged or of other weights, nothing else stays in it.
         weights: digest of the model's weights.
-        part: whose scores were fitted.
-        fit: of them.
+        question: that it answers.
+        fit: of scores.
+        source: what it was fitted to.
     """
     stored = _read(path)
-    before = stored[1] if stored is not None and stored[0] == weights else Calibration()
-    after = replace(before, **{part: fit})
-    row = {"weights": weights, **{key: value for key, value in asdict(after).items() if value}}
+    before = stored[1] if stored is not None and stored[0] == weights else ScoreCalibration()
+    after = replace(before, **{question: fit}, sources={**before.sources, question: source})
+    row = {"weights": weights, **after.fits, "sources": dict(after.sources)}
     write_text(path, json.dumps(row, indent=2) + "\n")
 
 
@@ -126,8 +117,7 @@ def calibrated_models() -> dict[str, str]:
     found: dict[str, str] = {}
     for path in sorted(_kept().glob("*.json")):
         if (stored := _read(path)) is not None:
-            fits = (stored[1].densecap, stored[1].aligner)
-            sources = dict.fromkeys(fit.source for fit in fits if fit is not None)
+            sources = dict.fromkeys(stored[1].sources.values())
             found[f"{HUB}{path.stem.replace('--', '/', 1)}"] = f"{stored[1]}: {'; '.join(sources)}"
     return found
 
@@ -136,13 +126,12 @@ def _kept() -> Path:
     return cache_folder() / "calibrations"
 
 
-def _read(path: Path) -> tuple[str, Calibration] | None:
+def _read(path: Path) -> tuple[str, ScoreCalibration] | None:
     """The digest of the weights and the calibration; None if the file cannot be read as one."""
     try:
         stored: Any = json.loads(path.read_text(encoding="utf-8"))
-        rows = {part: stored[part] for part in ("densecap", "aligner") if part in stored}
-        fits = {p: Fit(float(r["weight"]), float(r["constant"]), str(r["source"])) for p, r in rows.items()}
-        found = str(stored["weights"]), Calibration(**fits)
-    except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        fits = {q: Logistic.from_dict(stored[q], names, q) for q, names in QUESTIONS.items() if q in stored}
+        sources = {str(question): str(source) for question, source in stored["sources"].items()}
+        return str(stored["weights"]), ScoreCalibration(**fits, sources=sources)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError, UserError):
         return None
-    return found if np.isfinite([*found[1].numbers.values()]).all() else None

@@ -17,7 +17,7 @@ from saywhere.adapters.adapter import Adapter
 from saywhere.adapters.calibration import calibration_path, read_calibration
 from saywhere.adapters.sources import find_adapted
 from saywhere.adapters.writing import Writer
-from saywhere.configs.aligner import GroundingConfig
+from saywhere.calibration import Calibration
 from saywhere.engines.torch import find_device
 from saywhere.errors import UserError
 from saywhere.models import detection
@@ -53,7 +53,7 @@ def load(
         torch.set_num_threads(threads)
     where = find_device(device)
     adapter: Adapter = importlib.import_module(found.family.module).ADAPTER(found.folder, found.family, where)
-    adapter.calibration = read_calibration(calibration_path(found), adapter.weights_digest)
+    adapter.scores = read_calibration(calibration_path(found), adapter.weights_digest)
     return adapter
 
 
@@ -77,7 +77,7 @@ class AdaptedModel(Model):
         return ("densecap", "aligner", "captioner") if isinstance(self.adapter, Writer) else ("aligner",)
 
     def __repr__(self) -> str:
-        calibrated = f", {self.adapter.calibration}" if self.adapter.calibration.numbers else ""
+        calibrated = f", {self.adapter.scores}" if self.adapter.scores.fits else ""
         return f"Model({self.name!r}: {self.adapter.family.name}{calibrated})"
 
     def check(self, part: Part, what: str) -> None:
@@ -120,7 +120,7 @@ class AdaptedModel(Model):
 
     def _calibrated(self, regions: Regions) -> Regions:
         assert regions.scores is not None
-        return replace(regions, scores=self.adapter.calibration.apply("densecap", regions.scores))
+        return replace(regions, scores=self.adapter.scores.apply("box", regions.scores))
 
     def caption(self, images: Any, *, beam_size: int | None = None, boxes: Any = None, attention: bool = True) -> Any:
         """Return a sentence of an image, without attention; see :meth:`saywhere.Model.caption`."""
@@ -143,7 +143,7 @@ class AdaptedModel(Model):
         """Return what places phrases; ``UserError`` if a part is named, for there is none."""
         if part is not None:
             self.require(part, f"ground phrases by the part {part}")
-        return AdaptedPlacer(None, None, None, "densecap", self.adapter, self.name)
+        return AdaptedPlacer(None, None, None, "densecap", self.calibration, self.adapter, self.name)
 
     def _ground(
         self, encodings: list[Encoding], texts: list[Any], boxes: list[Any] | None, part: Part | None,
@@ -162,7 +162,7 @@ class Placed(Evidence):
 
     scores: np.ndarray
 
-    def presence(self, config: GroundingConfig) -> np.ndarray:
+    def presence(self, calibration: Calibration) -> np.ndarray:
         """Return the scores, which are probabilities if the model is calibrated."""
         return self.scores
 
@@ -189,7 +189,7 @@ class AdaptedPlacer(Placer):
             raise UserError(f"threshold is a probability, not {threshold:g}")
         if threshold is not None:
             return threshold
-        return self.adapter.threshold if self.adapter.calibration.aligner is None else self.config.threshold
+        return self.adapter.threshold if self.adapter.scores.phrase is None else self.config.threshold
 
     def ground(
         self, encoding: Encoding, phrases: Sequence[str], boxes: ArrayLike | None = None, limit: int | None = None,
@@ -216,9 +216,9 @@ class AdaptedPlacer(Placer):
             raise UserError(f"the phrase {wordless[0]!r} has no word")
         with answering(self.name):
             located = self.adapter.locate(encodings, phrases)
-        apply = self.adapter.calibration.apply
+        apply = self.adapter.scores.apply
         return [
-            _placed(encoding, boxes, apply("aligner", np.clip(scores, 0, 1)))
+            _placed(encoding, boxes, apply("phrase", np.clip(scores, 0, 1)))
             for encoding, (boxes, scores) in zip(encodings, located, strict=True)
         ]
 

@@ -19,20 +19,22 @@ FILES = ("*.json", "*.txt", "*.model", "*.safetensors")
 
 
 class Family(NamedTuple):
-    """Say what a family of models is called, which module answers for it, and how large images should be decoded.
+    """What a family of models is called, which module answers for it, and how large images should be decoded.
 
-    ``long_side`` are pixels of the long side: as many as the network sees of the short side of a wide image.
+    ``long_side`` are pixels of the long side: as many as the network sees of the short side of a wide image. A family
+    that ``describes`` finds regions by itself; the others place phrases.
     """
 
     name: str
     module: str
     long_side: int
+    describes: bool = False
 
 
 FAMILIES = {
-    "florence2": Family("Florence-2", "saywhere.adapters.florence2", 1536),
+    "florence2": Family("Florence-2", "saywhere.adapters.florence2", 1536, True),
     "grounding-dino": Family("Grounding DINO", "saywhere.adapters.grounding_dino", 1333),
-    "kosmos-2": Family("Kosmos-2", "saywhere.adapters.kosmos2", 448),
+    "kosmos-2": Family("Kosmos-2", "saywhere.adapters.kosmos2", 448, True),
     "owlv2": Family("OWLv2", "saywhere.adapters.owlv2", 1008),
 }
 """By the ``model_type`` of their configuration."""

@@ -31,8 +31,6 @@ PANELS = {
         "train-classes",
         "train-chunker",
         "train-ngrams",
-        "calibrate-nouns",
-        "calibrate-similarity",
         "pseudo-label",
         "papers",
     ),

@@ -2,19 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from saywhere.cli.options import DataFormat, Device
+from saywhere.errors import UserError
+
+if TYPE_CHECKING:
+    from saywhere.adapters.sources import Adapted
+    from saywhere.data import Sample
+
+FEW = 300
+"""Images of each data set that boxes and phrases are fitted to, if no other number is given."""
+UNSEEN = ("dev", "val")
+"""Splits whose images a model has not learnt from: hits are fitted to the first that a data set has."""
 
 
-class Part(StrEnum):
-    """The parts of a model that are calibrated."""
+class What(StrEnum):
+    """What is calibrated, in this order."""
 
-    aligner = "aligner"
-    densecap = "densecap"
+    box = "box"
+    noun = "noun"
+    phrase = "phrase"
+    similarity = "similarity"
+    hit = "hit"
+
+
+NEEDS = {
+    What.box: ("densecap",),
+    What.noun: ("densecap", "classes"),
+    What.phrase: ("aligner",),
+    What.similarity: ("aligner",),
+    What.hit: ("aligner",),
+}
+"""The parts of a model that each needs."""
 
 
 def calibrate(
@@ -22,47 +47,139 @@ def calibrate(
     data: list[Path] = typer.Option(
         ..., metavar="ROOT", help="Folder of the data set, or a .jsonl file; may be repeated."
     ),
-    part: Part = typer.Option(Part.densecap, help="Scores of regions (densecap), or of phrases that are looked for."),
+    what: list[What] | None = typer.Option(
+        None,
+        help="box: a region's box is right. noun: its noun is right. phrase: an image shows a phrase. similarity: the "
+        "hubness correction. hit: an image that a search found shows the query. May be repeated.",
+        show_default="all that the model has parts for",
+    ),
     format: DataFormat = None,
-    split: str = typer.Option("train", help="Part of the data; not the one that scores are to be measured on."),
-    limit: int = typer.Option(300, min=1, metavar="N", help="At most N images of each, taken at even distances."),
+    split: str | None = typer.Option(
+        None,
+        help="Part of the data; not the one that scores are to be measured on.",
+        show_default="train; dev or val for hit",
+    ),
+    limit: int | None = typer.Option(
+        None,
+        min=1,
+        metavar="N",
+        help="At most N images of each data set, taken at even distances.",
+        show_default="300 for box and phrase, else all",
+    ),
     device: Device = None,
 ) -> None:
-    """Make scores probabilities: of a region that its box is right, of a phrase that the image shows it.
+    """Calibrate scores: fit the logistic regressions that make them probabilities (Platt scaling).
 
-    A region is right with an IoU of 0.5 with a true one; its score is a logistic regression on its logit and on how
-    sure the model was of its words. A phrase's is one on how well it fits the image, and on the classes; with it the
-    weight of the classes in placing phrases is chosen. For both, only the one image of ten counts that taught the
-    classes nothing. All is stored in the model's configuration; weights stay.
+    They are written to calibration.json in the model's folder; weights stay, but for similarity, which stores the
+    hubness correction beside the aligner's (indexes of images are then to be made anew). With classes, noun and phrase
+    are fitted to the one image of ten that taught the classes nothing. A box is right with an IoU of 0.5 with a true
+    one.
 
-    Of a model of transformers the score is a logistic regression on the logit of the model's own, stored in a file
+    Of a model of transformers, box and phrase are fitted to the logit of the model's own score, and stored in a file
     beside its folder's weights, or for hub:OWNER/NAME in this user's cache.
+
+    Exit code 0 if all went well, 1 if something was left out that the data do not tell, 2 if the command is wrong.
     """
-    from saywhere import data as datasets
     from saywhere.adapters.sources import find_adapted
-    from saywhere.training import calibration, presence
-    from saywhere.training.dataset import evenly
 
     adapted = find_adapted(model.as_posix())
-    sets = [datasets.read(each, format, split) for each in data]
-    source = "; ".join(f"{samples.name}, split {samples.split}" for samples in sets)
     if adapted is not None:
-        from saywhere.training import adapted_calibration
-
-        chosen = [evenly(samples, limit) for samples in sets]
-        fit = adapted_calibration.calibrate(adapted, model.as_posix(), part.value, chosen, source, device)
-        typer.echo(f"{model}: calibration {fit.weight:g}, {fit.constant:g}, from {fit.source}")
-        if fit.weight <= 0:
-            typer.echo(f"{model}: on these images higher scores are no more often right; its order is turned", err=True)
-    elif part is Part.densecap:
-        chosen = [evenly(samples, limit) for samples in sets]
-        found = calibration.calibrate(model, [sample for each in chosen for sample in each], source, device)
-        typer.echo(f"{model}: calibration {', '.join(f'{value:g}' for value in found)}, from {source}")
+        possible, fit = _fitter_of_adapted(adapted, model.as_posix(), device)
     else:
-        chosen = [evenly(presence.held_out(model, samples), limit) for samples in sets]
-        config = presence.calibrate(model, chosen, source, device)
-        typer.echo(
-            f"{model}: presence {config.presence}, of rare nouns {config.rare_presence}; weight of the classes "
-            f"{config.kind_weight:g}, of rare nouns {config.rare_kind_weight:g}, where the aligner places phrases "
-            f"{config.similarity_kind_weight:g}; from {source}"
+        possible, fit = _fitter(model, device)
+    reasons: list[UserError] = []
+    chosen = [each for each in What if each in what] if what else possible
+    for each in chosen:
+        try:
+            sets, source = _read(data, format, split, each)
+            typer.echo(f"{model}: {fit(each, sets, source, limit)}")
+        except UserError as error:
+            if what or len(reasons) + 1 == len(chosen):
+                raise
+            reasons.append(error)
+            typer.echo(f"left out: {each}: {error}", err=True)
+    if reasons:
+        raise typer.Exit(1)
+
+
+Fitter = Callable[[What, list["Sequence[Sample]"], str, int | None], object]
+"""Fits something to data sets, of a source, of each at most so many images; returns what is printed."""
+
+
+def _read(data: list[Path], format: str | None, split: str | None, what: What) -> tuple[list[Sequence[Sample]], str]:
+    """The data sets, and what they are called together."""
+    from saywhere import data as datasets
+
+    def chosen(root: Path) -> str:
+        if split is not None or what is not What.hit:
+            return split or "train"
+        there = datasets.splits(root, format)
+        if found := next((name for name in UNSEEN for other in there if other.startswith(name)), None):
+            return found
+        raise UserError(
+            f"{root} has no split {' or '.join(UNSEEN)}: name one that did not teach the model with --split"
         )
+
+    sets = [datasets.read(root, format, chosen(root)) for root in data]
+    return list(sets), "; ".join(f"{samples.name}, split {samples.split}" for samples in sets)
+
+
+def _fitter(model: Path, device: str | None) -> tuple[list[What], Fitter]:
+    """What a model has parts for, and how it is fitted."""
+    from saywhere.models.bundle import Bundle
+    from saywhere.training import calibration
+    from saywhere.training.dataset import evenly
+
+    parts = Bundle.read_own(model).configs
+
+    def fit(what: What, sets: list[Sequence[Sample]], source: str, limit: int | None) -> object:
+        if what is What.similarity:
+            from saywhere.training import hubness
+
+            for reason in hubness.calibrate(model, [evenly(samples, limit) for samples in sets], source, device):
+                typer.echo(f"left out: {reason}", err=True)
+            return f"similarity: the hubness of images and texts is taken off; {source}"
+        if what is What.hit:
+            return _fit_hits(model, [evenly(samples, limit) for samples in sets], source, device)
+        if what is What.phrase and "classes" in parts:
+            sets = [calibration.held_out(samples) for samples in sets]
+        limit = FEW if limit is None and what is not What.noun else limit
+        function = getattr(
+            calibration, {"box": "calibrate_boxes", "noun": "calibrate_nouns"}.get(what, "calibrate_phrases")
+        )
+        return function(model, [evenly(samples, limit) for samples in sets], source, device)
+
+    return [what for what, needed in NEEDS.items() if set(needed) <= set(parts)], fit
+
+
+def _fit_hits(model: Path, sets: list[list[Sample]], source: str, device: str | None) -> object:
+    from saywhere.evaluation.search.run import fit_hits
+    from saywhere.loading import load
+    from saywhere.training.calibration import Fitted, read_own
+
+    bundle = read_own(model, "aligner")
+    fits = fit_hits(load(bundle.folder, device), [sample for samples in sets for sample in samples])
+    made = Fitted(fits, {}, f"searches among {sum(map(len, sets)):,} images of {source}")
+    made.store(
+        bundle.folder, "## Hits of a search", f"How probable hits are was fitted by `saywhere calibrate`: {made}.\n"
+    )
+    return made
+
+
+def _fitter_of_adapted(found: Adapted, name: str, device: str | None) -> tuple[list[What], Fitter]:
+    """What a model of transformers answers, and how it is fitted."""
+    from saywhere.training import adapted_calibration
+    from saywhere.training.dataset import evenly
+
+    possible = [What.box, What.phrase] if found.family.describes else [What.phrase]
+
+    def fit(what: What, sets: list[Sequence[Sample]], source: str, limit: int | None) -> object:
+        if what not in (What.box, What.phrase):
+            raise UserError(f"{name}: of a model of transformers box and phrase can be calibrated, not {what}")
+        chosen = [evenly(samples, FEW if limit is None else limit) for samples in sets]
+        made = adapted_calibration.calibrate(found, name, what.value, chosen, source, device)
+        if any(fit.weights["logit"] <= 0 for fit in made.fits.values() if fit is not None):
+            typer.echo(f"{name}: on these images higher scores are no more often right; its order is turned", err=True)
+        return made
+
+    return possible, fit

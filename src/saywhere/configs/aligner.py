@@ -14,19 +14,10 @@ Score = Literal["max", "fragments"]
 Cell = Literal["relu", "gru", "lstm", "none"]
 Loss = Literal["contrastive", "margin"]
 PROPOSALS = ProposalConfig(nms_iou=0.5, post_nms_top_n=19)
-Presence = tuple[float, float, float, float]
-"""Weights of a phrase's similarity with the image, of the log-probability of the kind it names, of naming one; and a
-constant."""
 VECTOR_OPTIONS = frozenset(
     ("trunk", "proposals", "levels", "head", "regions", "signed_sqrt", "embed_dim", "encoders", "normalize", "hubness")
 )
 """Options on which the vectors of regions depend; the others are those of texts, of scores and of training."""
-HitWeights = tuple[float, float, float, float]
-"""Weights of an image's similarity with a query, of the log-probability that all phrases are there, of the log of how
-often the rarest noun of the query is said; and a constant."""
-AnywhereWeights = tuple[float, float, float, float]
-"""Weight of the log of how many images of an index would show a query by chance, and a constant; weight of the best
-hit's similarity with the query, and a constant."""
 
 
 @dataclass(frozen=True)
@@ -46,14 +37,7 @@ class GroundingConfig(Config):
         rare_kind_weight: takes the place of ``kind_weight`` for phrases with such a noun.
         similarity_kind_weight: takes the place of both where the aligner places phrases: its similarities are larger
             than log-probabilities.
-        presence: weights of the evidence that a phrase is in the image, see :mod:`saywhere.models.placing`; None says
-            nothing of it, and every phrase is found.
-        rare_presence: takes the place of ``presence`` for phrases with a rare noun; None leaves it.
-        threshold: a phrase is found from this probability on.
-        hit: weights of the evidence that an image that a search found shows all of the query, see
-            :mod:`saywhere.search.phrases`; ``saywhere evaluate search --calibrate`` chooses them. None says nothing.
-        anywhere: weights of the evidence that any image of an index does, see :mod:`saywhere.search.anywhere`; chosen
-            by the same command. None says nothing.
+        threshold: a phrase is found from this probability on, if the model is calibrated for phrases.
     """
 
     nms_iou: float | None = None
@@ -62,11 +46,7 @@ class GroundingConfig(Config):
     rare: int = 20
     rare_kind_weight: float = 0.0
     similarity_kind_weight: float = 0.0
-    presence: Presence | None = None
-    rare_presence: Presence | None = None
     threshold: float = 0.5
-    hit: HitWeights | None = None
-    anywhere: AnywhereWeights | None = None
 
     def __post_init__(self) -> None:
         self.require_at_least(0, "score_weight", "kind_weight", "rare", "rare_kind_weight", "similarity_kind_weight")
@@ -110,7 +90,7 @@ class AlignerConfig(SystemConfig):
         phrase_weight: of the loss of phrases whose boxes are known (Flickr30k Entities); 0 learns from sentences alone.
         sentences: of each image in a batch, drawn anew in each epoch.
         hubs: so many typical texts, and typical images, tell how similar an image is to texts at large, and a text to
-            images (:mod:`saywhere.engines.arrays.hubness`); ``saywhere calibrate-similarity`` fits them.
+            images (:mod:`saywhere.engines.arrays.hubness`); ``saywhere calibrate`` fits them.
         hubness: take that off similarities, if there are hubs.
         score_bonus, size_bonus: a region's logit that there is something, and the log of its share of the image, are
             added, with these weights, to its products with all words when a sentence is aligned; 0 for Eq. 11 as it is.

@@ -10,13 +10,6 @@ from saywhere.configs.parts import LARGEST_GRID, DecodingConfig, ProposalConfig,
 
 Conventions = Literal["saywhere", "original"]
 Pooling = Literal["bilinear", "roi_align"]
-Calibration = tuple[float, float, float]
-"""Weights of the second score's logit and of the caption's confidence, and an offset."""
-
-NounCalibration = tuple[float, float, float, float]
-"""Weights of a phrase's confidence, of the log-odds of its noun by the classes, of the log-odds of the classes' own
-noun, and a constant."""
-
 DECODING = DecodingConfig()
 
 PUBLISHED_ANCHORS: Shapes = (
@@ -46,11 +39,8 @@ class DenseCapConfig(SystemConfig):
         word_size, hidden_size, decoder_dropout: see :class:`saywhere.networks.language.decoders.lstm.LstmDecoder`.
         final_nms: suppression of the final boxes.
         repeat_nms: of two regions with the same caption and an IoU above this, the better one is kept; None keeps both.
-        calibration: how a score is made of the second score's logit and the caption's confidence, see
-            :mod:`saywhere.models.detection`.
         nouns: where the model has the part ``classes``, phrases get the noun that is more probably right, the decoder's
             or that of the classes, see :mod:`saywhere.models.naming`.
-        noun_calibration: what the probability that the decoder's noun is right is made of.
         noun_threshold: the classes propose the most specific noun whose probability is above this.
         max_log_scale: bound on the growth of a box, None for none.
         balanced: the RPN's score loss averages positives and negatives apart and adds the two.
@@ -82,9 +72,7 @@ class DenseCapConfig(SystemConfig):
     decoder_dropout: float = 0.3
     final_nms: float = 0.5
     repeat_nms: float | None = 0.4
-    calibration: Calibration = (1.0, 0.0, 0.0)
     nouns: bool = True
-    noun_calibration: NounCalibration = (1.0, 0.5, -0.5, 1.0)
     noun_threshold: float = 0.3
     max_log_scale: float | None = MAX_LOG_SCALE
     balanced: bool = False

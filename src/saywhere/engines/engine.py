@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from saywhere.box_coding import BoxCoder
+from saywhere.calibration import Calibration
 from saywhere.configs.aligner import AlignerConfig
 from saywhere.configs.captioner import CaptionerConfig
 from saywhere.configs.classes import ClassesConfig
@@ -303,8 +304,13 @@ class Engine(Protocol):
         """The part ``classes``, or None."""
         ...
 
+    @property
+    def calibration(self) -> Calibration:
+        """What was fitted to the model after training."""
+        ...
+
     def digest(self) -> str:
-        """Return a hash of the weights and the configurations: two engines of one digest give the same answers."""
+        """Return a hash of weights, configurations and calibration: two engines of one digest give the same answers."""
         ...
 
     def vectors_digest(self) -> str:

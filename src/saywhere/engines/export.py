@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from saywhere.calibration import FILE as CALIBRATION
 from saywhere.configs.classes import ClassesConfig
 from saywhere.engines.arrays.layers import Weights
 from saywhere.engines.arrays.requirements import MULTIPLE, refused_options
@@ -83,16 +84,20 @@ def export(
             checkpoint.change_options(merged, options)
         bundle = Bundle.read(merged)
         text = card or _card(folders) or f"# {out.name}\n\n{bundle.description}\n"
-        checkpoint.save(checkpoint.load_networks(merged), new, text, bundle.description, torch.float16)
+        checkpoint.save(
+            checkpoint.load_networks(merged), new, text, bundle.description, torch.float16, bundle.calibration
+        )
         networks = checkpoint.load_networks(new)  # with the weights as they were rounded
         write_graph(next(iter(networks.values())).get_submodule("trunk"), new)
-        compare_engines(TorchEngine(networks), OnnxEngine(Bundle.read(new)))
-        names = [VOCABULARY, CARD, WEIGHTS, GRAPH, GRAPH_WEIGHTS, CONFIG]
+        compare_engines(TorchEngine(networks, bundle.calibration), OnnxEngine(Bundle.read(new)))
+        names = [name for name in (CALIBRATION, VOCABULARY, CARD, WEIGHTS, GRAPH, GRAPH_WEIGHTS, CONFIG)
+                 if (new / name).is_file()]  # fmt: skip
         if int8 is not None:
             quantize(new, int8)
             names.insert(0, GRAPH_INT8)
         out.mkdir(exist_ok=True)
-        (out / GRAPH_INT8).unlink(missing_ok=True)  # an older one would be another trunk's
+        for name in (GRAPH_INT8, CALIBRATION):  # older ones would be another model's
+            (out / name).unlink(missing_ok=True)
         for name in names:
             put_in_place(new / name, out / name)
     return out

@@ -95,7 +95,7 @@ class OnnxEngine:
             raise UserError(f"no precision {precision!r}; there are {' and '.join(PRECISIONS)}")
         if precision == "int8" and not (bundle.folder / GRAPH_INT8).is_file():
             raise UserError(f"{bundle.folder} has no {GRAPH_INT8}: make it with saywhere export --int8")
-        self._bundle, self._precision = bundle, precision
+        self._bundle, self._precision, self.calibration = bundle, precision, bundle.calibration
         self._weights = Weights.open(bundle.folder / WEIGHTS)
         try:
             for part, config in bundle.configs.items():
@@ -132,10 +132,10 @@ class OnnxEngine:
                 reader.prepare()
 
     def digest(self) -> str:
-        """Return a hash of the weights, the configurations and the precision."""
+        """Return a hash of the weights, the configurations, the calibration and the precision."""
         configs = {part: config.to_dict() for part, config in self._bundle.configs.items()}
         words = {part: vocabulary.tokens for part, vocabulary in self._bundle.vocabularies.items()}
-        digest = self._hash([configs, words])
+        digest = self._hash([configs, words, self.calibration.to_dict()])
         with open(self._bundle.folder / WEIGHTS, "rb") as file:
             digest.update(hashlib.file_digest(file, "blake2b").digest())
         return digest.hexdigest()

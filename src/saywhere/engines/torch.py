@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from saywhere.box_coding import BoxCoder
+from saywhere.calibration import Calibration
 from saywhere.configs.aligner import AlignerConfig
 from saywhere.configs.captioner import CaptionerConfig
 from saywhere.configs.classes import ClassesConfig
@@ -24,6 +25,7 @@ from saywhere.engines.arrays.ngrams import Ngrams
 from saywhere.engines.engine import BoundImages, EncodedText, RegionHeadOutput, RpnOutput
 from saywhere.errors import UserError
 from saywhere.images import Preprocess
+from saywhere.models.bundle import Bundle
 from saywhere.networks import checkpoint
 from saywhere.networks.aligner.network import Aligner
 from saywhere.networks.captioner.network import Captioner
@@ -43,6 +45,7 @@ class TorchEngine:
 
     Args:
         networks: by part, any of ``densecap``, ``aligner``, ``captioner`` and ``classes``; they are put into eval mode.
+        calibration: what was fitted to them after training; the defaults if None.
 
     Attributes:
         networks: as they were given.
@@ -53,8 +56,8 @@ class TorchEngine:
         ValueError: no network, an unknown part, or networks on different trunks.
     """
 
-    def __init__(self, networks: Mapping[str, nn.Module]) -> None:
-        self.networks = dict(networks)
+    def __init__(self, networks: Mapping[str, nn.Module], calibration: Calibration | None = None) -> None:
+        self.networks, self.calibration = dict(networks), calibration or Calibration()
         for part, network in self.networks.items():
             if part not in PARTS or not isinstance(network, PARTS[part]):
                 raise ValueError(f"a {type(network).__name__} is no part {part!r}; parts are {', '.join(PARTS)}")
@@ -71,8 +74,9 @@ class TorchEngine:
         self.classifier = TorchClassifier(classes) if isinstance(classes, RegionClassifier) else None
 
     def digest(self) -> str:
-        """Return a hash of the weights and the configurations: two engines of one digest give the same answers."""
+        """Return a hash of weights, configurations and calibration: two engines of one digest give the same answers."""
         digest = hashlib.blake2b(repr(asdict(self.trunk.preprocess)).encode(), digest_size=16)
+        digest.update(repr(self.calibration.to_dict()).encode())
         _add_weights(digest, "trunk", self._trunk.state_dict())
         for part, network in sorted(self.networks.items()):
             assert isinstance(network, DenseCap | Aligner | Captioner | RegionClassifier)
@@ -124,7 +128,7 @@ def load(
     networks = checkpoint.load_networks(name_or_folder, find_device(device), options)
     if unknown := [part for part in networks if part not in PARTS]:
         raise UserError(f"{name_or_folder} is a {unknown[0]}, which only saywhere papers runs")
-    return TorchEngine(networks)
+    return TorchEngine(networks, Bundle.read(name_or_folder).calibration)
 
 
 def find_device(name: str | torch.device | None = None) -> torch.device:

@@ -1,7 +1,8 @@
 """Model folders: one format for the bundled model, for training's checkpoints and for what ``saywhere export`` makes.
 
 A folder holds ``config.json`` (description, trunk, parts), ``model.safetensors`` (weights, named ``trunk.*`` and
-``<part>.*``), ``vocabulary.json`` (words of each part) and ``README.md`` (the card). A training run writes one part; a
+``<part>.*``), ``vocabulary.json`` (words of each part), ``calibration.json`` (what was fitted after training, see
+:mod:`saywhere.calibration`; perhaps) and ``README.md`` (the card). A training run writes one part; a
 bundle has several on one trunk. What ``saywhere export`` writes has also ``trunk.onnx``, the trunk as a graph without
 weights, and ``trunk.json``, which says where its weights are in the weight file; and perhaps ``trunk-int8.onnx``, the
 graph in int8 with its weights.
@@ -16,8 +17,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+from saywhere import calibration, reproductions
 from saywhere import options as user_options
-from saywhere import reproductions
+from saywhere.calibration import Calibration
 from saywhere.configs.aligner import AlignerConfig
 from saywhere.configs.base import Config
 from saywhere.configs.captioner import CaptionerConfig
@@ -38,6 +40,7 @@ GRAPH, GRAPH_WEIGHTS, GRAPH_INT8 = "trunk.onnx", "trunk.json", "trunk-int8.onnx"
 MAX_MESSAGE = 400
 """Letters of a message about a file."""
 FILES = (WEIGHTS, CONFIG, VOCABULARY)
+OPTIONAL = (CARD, GRAPH, GRAPH_WEIGHTS, GRAPH_INT8, calibration.FILE)
 CONFIGS: dict[str, type[Config]] = {
     "densecap": DenseCapConfig,
     "aligner": AlignerConfig,
@@ -45,6 +48,17 @@ CONFIGS: dict[str, type[Config]] = {
     "classes": ClassesConfig,
 }
 """The options of each part, but for those that only reproduce a paper."""
+EARLIER = {
+    "densecap": {"calibration": ("box",), "noun_calibration": ("noun",)},
+    "aligner": {
+        "presence": ("phrase",),
+        "rare_presence": ("rare_phrase",),
+        "hit": ("hit",),
+        "anywhere": ("chance", "meant"),
+    },
+}
+"""Options in which folders of earlier versions have what is in ``calibration.json`` today, with the questions that they
+answer; those of the aligner are below ``grounding``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +72,7 @@ class Bundle:
         mean, std: of the pixels that the network takes, per channel.
         configs: options of each part.
         vocabularies: words of each part.
+        calibration: what was fitted after training.
     """
 
     folder: Path
@@ -67,6 +82,7 @@ class Bundle:
     std: tuple[float, ...]
     configs: Mapping[str, Any]
     vocabularies: Mapping[str, Vocabulary]
+    calibration: Calibration
 
     @classmethod
     def read(cls, name_or_folder: str | Path) -> Bundle:
@@ -78,7 +94,8 @@ class Bundle:
         """
         try:
             folder = find_folder(name_or_folder)
-            found = [(folder / name).stat() for name in (CONFIG, VOCABULARY)]
+            files = [path for name in (CONFIG, VOCABULARY, calibration.FILE) if (path := folder / name).is_file()]
+            found = [path.stat() for path in files]
             return cls._read(folder, tuple((f.st_dev, f.st_ino, f.st_size, f.st_mtime_ns) for f in found))
         except UserError as error:
             raise UserError(_one_line(str(error))) from error
@@ -100,10 +117,12 @@ class Bundle:
         description = stored.get("description", "")
         if not isinstance(description, str):
             raise UserError(f"{path}: description is a text, not {description!r}")
+        earlier = _earlier_calibration(parts, path)
+        fitted = Calibration.read(folder) if (folder / calibration.FILE).is_file() else earlier
         configs = {part: _part(part, options, trunk, path) for part, options in parts.items()}
         vocabularies = _vocabularies(folder / VOCABULARY, list(parts))
         mean, std = (_levels(pixels.get(name), f"{path}: preprocess.{name}") for name in ("mean", "std"))
-        return cls(folder, description, trunk, mean, std, configs, vocabularies)
+        return cls(folder, description, trunk, mean, std, configs, vocabularies, fitted)
 
     @classmethod
     def read_own(cls, folder: str | Path) -> Bundle:
@@ -200,7 +219,7 @@ def _download(name: str) -> Path:
     except ImportError:
         raise UserError(f"no folder {name!r}; to fetch it from the hub: pip install huggingface_hub") from None
     try:
-        return Path(snapshot_download(name, allow_patterns=[*FILES, CARD, GRAPH, GRAPH_WEIGHTS, GRAPH_INT8]))
+        return Path(snapshot_download(name, allow_patterns=[*FILES, *OPTIONAL]))
     except (OSError, ValueError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(f"no folder {name!r}, and the hub does not give it: {reason}") from error
@@ -239,6 +258,26 @@ def _part(part: str, options: Any, trunk: TrunkConfig, path: Path) -> Config:
         raise UserError(f"{path}: {name}.trunk: the trunk's options stand at the top of the file")
     kind = CONFIGS[part] if part in CONFIGS else reproductions.find(f"config={part}")
     return _config(kind, {**options, "trunk": trunk.to_dict()}, path, name)
+
+
+def _earlier_calibration(parts: Mapping[str, Any], path: Path) -> Calibration:
+    """Take what earlier versions kept among the options of parts out of them, and return it."""
+    found: dict[str, dict[str, Any]] = {}
+    for part, options in EARLIER.items():
+        place, name = parts.get(part), f"{path}: parts.{part}"
+        if part == "aligner" and isinstance(place, dict):
+            place, name = place.get("grounding"), f"{name}.grounding"
+        if not isinstance(place, dict):
+            continue
+        for option, questions in options.items():
+            names = [(q, each) for q in questions for each in (*calibration.QUESTIONS[q], "constant")]
+            if (values := place.pop(option, None)) is None:
+                continue
+            if not isinstance(values, list) or len(values) != len(names):
+                raise UserError(f"{name}.{option} must be a list of {len(names)} numbers, not {values!r}")
+            for (question, each), value in zip(names, values, strict=True):
+                found.setdefault(question, {})[each] = value
+    return Calibration.from_dict(found, str(path))
 
 
 def _levels(value: Any, source: str) -> tuple[float, ...]:

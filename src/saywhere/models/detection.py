@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 
 from saywhere import boxes as geometry
 from saywhere.box_coding import BoxCoder, propose
+from saywhere.calibration import Calibration, Logistic
 from saywhere.configs.parts import ProposalConfig
 from saywhere.engines.engine import Detector, RegionHeadOutput
 from saywhere.errors import UserError
@@ -18,9 +19,6 @@ from saywhere.models.decoding import decode
 from saywhere.models.encoding import Encoding
 from saywhere.models.naming import rename
 from saywhere.regions import Regions
-
-Calibration = tuple[float, float, float]
-"""Weights of a region's logit and of its caption's confidence, and a constant."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,16 +41,19 @@ class Detections:
     captions: tuple[str, ...]
     confidence: np.ndarray
 
-    def regions(self, calibration: Calibration) -> Regions:
-        """Return the regions in their order, with calibrated scores.
+    @property
+    def evidence(self) -> dict[str, np.ndarray]:
+        """What says how probably each box is right: ``logit`` and ``confidence``, ``(N,)`` each."""
+        return {"logit": self.logits, "confidence": self.confidence}
 
-        The score is the logistic function of ``a * logit + b * confidence + c`` for ``calibration`` (a, b, c), the
-        probability that the box has an IoU of 0.5 with a true one (see :mod:`saywhere.training.calibration`).
+    def regions(self, box: Logistic) -> Regions:
+        """Return the regions in their order; a score is the probability that the box has an IoU of 0.5 with a true one.
+
+        Args:
+            box: of a model's calibration.
         """
-        of_logit, of_confidence, constant = (np.float32(value) for value in calibration)
-        logits = of_logit * self.logits + of_confidence * self.confidence + constant
+        scores = box.apply(self.evidence)
         size = (self.encoding.width, self.encoding.height)
-        scores = 1 / (1 + np.exp(-np.clip(logits, -80, 80)))
         return Regions(*size, self.boxes, scores, self.captions, self.embeddings, self.encoding.name)
 
 
@@ -139,6 +140,7 @@ def describe(
     threshold: float | None = None,
     classes: ClassEvidence | None = None,
     nms_iou: float | None = None,
+    calibration: Calibration | None = None,
 ) -> list[Regions]:
     """Return the regions of images: found and ranked, or those in ``boxes`` in their order.
 
@@ -149,6 +151,7 @@ def describe(
         classes: whose nouns compete with the decoder's, if the configuration says so.
         nms_iou: regions that overlap a better one by more than this are left out, and no others, in place of the
             configuration's ``final_nms`` and ``repeat_nms``.
+        calibration: of scores and nouns; the defaults if None.
 
     Raises:
         UserError: as :func:`detect`, ``boxes`` together with ``top`` or ``threshold``, or a negative ``top``.
@@ -157,16 +160,16 @@ def describe(
         raise UserError(f"at least 0 regions can be asked for, not {top}")
     if boxes is not None and (top is not None or threshold is not None):
         raise UserError("top and threshold choose among the boxes that are found; given boxes are all described")
-    config = detector.config
+    config, calibration = detector.config, calibration or Calibration()
     found = detect(detector, encodings, boxes, nms_iou=nms_iou)
     if classes is not None and config.nouns:
         posteriors = classes.posteriors(encodings, [each.boxes for each in found], [each.embeddings for each in found])
-        settings = config.noun_calibration, config.noun_threshold
+        settings = calibration.noun, config.noun_threshold
         found = [
             replace(each, captions=tuple(rename(classes, posterior, each.captions, each.confidence, *settings)))
             for each, posterior in zip(found, posteriors, strict=True)
         ]
-    regions = [each.regions(config.calibration) for each in found]
+    regions = [each.regions(calibration.box) for each in found]
     if boxes is not None:
         return regions
     repeat_nms = config.repeat_nms if nms_iou is None else None

@@ -41,6 +41,7 @@ class Model:
 
     Attributes:
         detector, aligner, captioner, classes: the parts; None for those that this model lacks.
+        calibration: what was fitted to it after training.
 
     Example:
         >>> model = saywhere.load()
@@ -53,6 +54,7 @@ class Model:
     def __init__(self, engine: Engine, name: str = "model") -> None:
         self.engine, self.name = engine, name
         self.detector, self.aligner, self.captioner = engine.detector, engine.aligner, engine.captioner
+        self.calibration = engine.calibration
         self.classes = None if engine.classifier is None else ClassEvidence(engine.classifier, self.detector)
 
     def __repr__(self) -> str:
@@ -168,7 +170,8 @@ class Model:
             return answer(lambda e, b: captioning.describe_boxes(captioner, e, b), self._encode, images, boxes)
         detector = self.require("densecap", "find regions")
         return answer(
-            lambda e, b: detection.describe(detector, e, b, top, threshold, self.classes), self._encode, images, boxes
+            lambda e, b: detection.describe(detector, e, b, top, threshold, self.classes, calibration=self.calibration),
+            self._encode, images, boxes,
         )  # fmt: skip
 
     def score(self, image: One, phrases: Sequence[str], boxes: ArrayLike | None = None) -> PhraseScores:
@@ -262,7 +265,7 @@ class Model:
         if chosen not in ("aligner", "densecap"):
             raise UserError(f"phrases are grounded by the part aligner or densecap, not {part}")
         self.require(chosen, "ground phrases" if chosen == "aligner" else "ground phrases by the dense captioner")
-        return Placer(self.detector, self.aligner, self.classes, chosen)
+        return Placer(self.detector, self.aligner, self.classes, chosen, self.calibration)
 
     @overload
     def align(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from saywhere.configs.densecap import NounCalibration
+from saywhere.calibration import Logistic
 from saywhere.models.class_evidence import ClassEvidence
 from saywhere.models.nouns import Head, Noun, NounTree, plural
 from saywhere.text import tokenize
@@ -15,20 +15,17 @@ LEAST = 1e-4
 """Probabilities are held this far from 0 and 1."""
 
 
-def trust_in_decoder(
-    confidence: np.ndarray, of_decoder: np.ndarray, of_classes: np.ndarray, calibration: NounCalibration
-) -> np.ndarray:
-    """Return the probability ``(N,)`` that the nouns of the decoder's phrases are right.
+def noun_evidence(confidence: np.ndarray, of_decoder: np.ndarray, of_classes: np.ndarray) -> dict[str, np.ndarray]:
+    """Return what says how probably the nouns of the decoder's phrases are right, by its names in a calibration.
 
     Args:
         confidence: ``(N,)`` mean log-probability of the words of each phrase.
-        of_decoder: ``(N,)`` probability of its noun by the classes; NaN for a noun that they do not know.
+        of_decoder: ``(N,)`` probability of its noun by the classes; NaN for a noun that they do not know, whose
+            log-odds count as 0.
         of_classes: ``(N,)`` probability of the noun that the classes would say.
-        calibration: of a logistic regression; for a noun unknown to the classes its log-odds count as 0.
     """
-    a, b, c, constant = calibration
     known = np.nan_to_num(log_odds(of_decoder))
-    return 1 / (1 + np.exp(-(a * confidence + b * known + c * log_odds(of_classes) + constant)))
+    return {"confidence": confidence, "decoder": known, "classes": log_odds(of_classes)}
 
 
 def log_odds(probability: np.ndarray) -> np.ndarray:
@@ -42,7 +39,7 @@ def rename(
     posterior: np.ndarray,
     phrases: Sequence[str],
     confidence: np.ndarray,
-    calibration: NounCalibration,
+    right: Logistic,
     threshold: float,
 ) -> list[str]:
     """Return the phrases of regions with the nouns that are more probably right.
@@ -54,14 +51,14 @@ def rename(
         classes: with the tree of nouns.
         posterior: ``(N, K)`` of the regions.
         phrases, confidence: N of the decoder.
-        calibration: see :func:`trust_in_decoder`.
+        right: how probable it is that the decoder's noun is right, by :func:`noun_evidence`.
         threshold: of the probability of a noun.
     """
     heads = [(words := tokenize(phrase), classes.tree.head(words)) for phrase in phrases]
     proposed = classes.name(posterior, threshold)
     of_decoder = noun_probabilities(classes, posterior, [head.noun for _, head in heads])
     of_classes = np.array([0.0 if found is None else found[1] for found in proposed])
-    trust = trust_in_decoder(confidence, of_decoder, of_classes, calibration)
+    trust = right.apply(noun_evidence(confidence, of_decoder, of_classes))
     renamed: list[str] = []
     for number, (words, head) in enumerate(heads):
         found = proposed[number]

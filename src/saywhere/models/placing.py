@@ -16,6 +16,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
+from saywhere.calibration import Calibration
 from saywhere.configs.aligner import GroundingConfig
 from saywhere.engines.engine import Aligner, Detector
 from saywhere.errors import UserError
@@ -73,19 +74,18 @@ class Evidence:
         return fits.argmax(axis=0)
 
     @property
-    def inputs(self) -> np.ndarray:
-        """``(P, 4)`` what the weights of ``presence`` are for: similarity, best kind, named, and 1."""
+    def inputs(self) -> dict[str, np.ndarray]:
+        """What says how probably the image shows each phrase, ``(P,)`` each, by its names in a calibration."""
         best = self.kinds.max(axis=0, initial=np.log(LEAST)) * self.named
-        columns = (self.similarity, best, self.named, np.ones(len(best)))
-        return np.stack([column.astype(np.float64) for column in columns], axis=1)
+        columns = {"similarity": self.similarity, "kind": best, "named": self.named}
+        return {name: column.astype(np.float64) for name, column in columns.items()}
 
-    def presence(self, config: GroundingConfig) -> np.ndarray | None:
+    def presence(self, calibration: Calibration) -> np.ndarray | None:
         """Return the probabilities ``(P,)`` that the phrases are in the image; None if they are not calibrated."""
-        if config.presence is None:
+        if calibration.phrase is None:
             return None
-        weights = np.where(self.rare[:, None], config.rare_presence or config.presence, config.presence)
-        logits = (self.inputs * weights).sum(axis=1)
-        return (1 / (1 + np.exp(-np.clip(logits, -80, 80)))).astype(np.float32)
+        inputs, of_rare = self.inputs, calibration.rare_phrase or calibration.phrase
+        return np.where(self.rare, of_rare.apply(inputs), calibration.phrase.apply(inputs)).astype(np.float32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,12 +95,14 @@ class Placer:
     Attributes:
         detector, aligner, classes: the parts of a model; of the first two at least one.
         by: the part that says where.
+        calibration: of the model.
     """
 
     detector: Detector | None
     aligner: Aligner | None
     classes: ClassEvidence | None
     by: Literal["densecap", "aligner"]
+    calibration: Calibration
 
     @property
     def config(self) -> GroundingConfig:
@@ -132,7 +134,7 @@ class Placer:
         least = self.least(threshold)
         found = self.evidence(encoding, phrases, boxes, limit)
         rows, columns = found.rows(self.config), np.arange(len(phrases))
-        fits, scores = found.fits[rows, columns], found.presence(self.config)
+        fits, scores = found.fits[rows, columns], found.presence(self.calibration)
         if scores is not None:
             scores = np.where([self.is_unknown(phrase) for phrase in phrases], np.float32(0), scores)
         regions = replace(
@@ -158,7 +160,7 @@ class Placer:
             require_numbers(threshold=threshold)
             if not 0 <= threshold <= 1:
                 raise UserError(f"threshold is a probability, not {threshold:g}")
-        if self.config.presence is not None:
+        if self.calibration.phrase is not None:
             return self.config.threshold if threshold is None else threshold
         if threshold:
             raise UserError("the model does not know how probable phrases are; saywhere calibrate makes it so")
@@ -198,7 +200,9 @@ class Placer:
     ) -> tuple[Regions, np.ndarray]:
         assert self.detector is not None
         given = None if boxes is None else [boxes]
-        regions = detection.describe(self.detector, [encoding], given, limit, nms_iou=self.config.nms_iou)[0]
+        regions = detection.describe(
+            self.detector, [encoding], given, limit, nms_iou=self.config.nms_iou, calibration=self.calibration
+        )[0]
         if not len(regions):
             raise UserError(f"{encoding.name}: the model finds no region in it")
         return regions, score_regions(self.detector.decoder, self.detector.vocabulary, regions, phrases).joint

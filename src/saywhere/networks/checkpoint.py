@@ -19,6 +19,8 @@ from torch import Tensor, nn
 import saywhere
 from saywhere import reproductions
 from saywhere.box_coding import BoxCoder
+from saywhere.calibration import FILE as CALIBRATION
+from saywhere.calibration import Calibration, Logistic
 from saywhere.configs.base import Config
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.configs.parts import ProposalConfig, SystemConfig, TrunkConfig
@@ -54,6 +56,7 @@ def save(
     card: str | None = None,
     description: str = "",
     dtype: torch.dtype = torch.float32,
+    calibration: Calibration | None = None,
 ) -> Path:
     """Write a model folder: weights, configuration, vocabularies, model card; no file is ever half written.
 
@@ -65,6 +68,7 @@ def save(
         card: Markdown text of the model card.
         description: one line for ``saywhere models``.
         dtype: of the stored floating-point weights; float16 halves the file.
+        calibration: what was fitted to the networks after training; None for nothing.
 
     Raises:
         UserError: the folder cannot be written.
@@ -84,7 +88,8 @@ def save(
         description, first.config.trunk, pixels.mean, pixels.std, {part: n.config for part, n in parts.items()}
     )
     vocabularies = {part: network.vocabulary for part, network in parts.items()}
-    return _write(Path(folder), weights, config, vocabularies, card or f"# {', '.join(parts)}\n\n{description}\n")
+    card = card or f"# {', '.join(parts)}\n\n{description}\n"
+    return _write(Path(folder), weights, config, vocabularies, card, calibration)
 
 
 def part_of(network: nn.Module) -> str:
@@ -176,7 +181,15 @@ def change_options(folder: Path, options: Mapping[str, Any]) -> None:
     """
     bundle = Bundle.read(folder).with_options(options)
     text = _config_text(bundle.description, bundle.trunk, bundle.mean, bundle.std, bundle.configs)
+    change_calibration(bundle.folder, {})  # which folders of earlier versions have among the options
     write_text(bundle.folder / CONFIG, text)
+
+
+def change_calibration(folder: Path, fits: Mapping[str, Logistic | None]) -> None:
+    """Change what was fitted to a saved model after training, by question; all else stays."""
+    calibration = replace(Bundle.read(folder).calibration, **fits)
+    if calibration != Calibration():
+        calibration.write(folder)
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
@@ -212,7 +225,7 @@ def change_weights(folder: Path, prefix: str, weights: Mapping[str, Tensor], opt
         stored[f"{prefix}.{key}"] = kept.contiguous()
     text = _config_text(bundle.description, bundle.trunk, bundle.mean, bundle.std, bundle.configs)
     card = (bundle.folder / CARD).read_text(encoding="utf-8") if (bundle.folder / CARD).is_file() else "# Model\n"
-    _write(bundle.folder, stored, text, bundle.vocabularies, card)
+    _write(bundle.folder, stored, text, bundle.vocabularies, card, bundle.calibration)
 
 
 def merge(
@@ -224,7 +237,8 @@ def merge(
 ) -> Path:
     """Write one model folder of several whose trunks are the same; weights are copied bit for bit.
 
-    A trunk may lack a head, a pyramid or a localization layer that another has.
+    What was fitted to a part after training goes with it. A trunk may lack a head, a pyramid or a localization layer
+    that another has.
 
     Args:
         folders: of models with different parts.
@@ -245,6 +259,7 @@ def merge(
         raise UserError("no model folders to merge")
     first = bundles[0]
     sources: dict[str, Path] = {}
+    fits: dict[str, Logistic | None] = {}
     for bundle in bundles:
         _require_same_pixels(first, bundle, but=("long_side",) if replace else ())
         if both := [part for part in bundle.configs if part in configs]:
@@ -260,12 +275,13 @@ def merge(
             sources.setdefault(key, bundle.folder)
         configs.update(bundle.configs)
         vocabularies.update(bundle.vocabularies)
+        fits |= bundle.calibration.of_parts([*bundle.configs])
         sources.update(dict.fromkeys(bundle.configs, bundle.folder))
     _shared_proposals(configs, Path(out))
     description = description or "; ".join(bundle.description for bundle in bundles)
     config = _config_text(description, first.trunk, first.mean, first.std, configs)
     card = card or f"# {Path(out).name}\n\n{description}\n"
-    return _write(Path(out), weights, config, vocabularies, card)
+    return _write(Path(out), weights, config, vocabularies, card, Calibration(**fits))  # pyright: ignore[reportArgumentType]
 
 
 def find_device(device: str | torch.device) -> torch.device:
@@ -348,7 +364,12 @@ def _config_text(
 
 
 def _write(
-    folder: Path, weights: Mapping[str, Tensor], config: str, vocabularies: Mapping[str, Vocabulary], card: str
+    folder: Path,
+    weights: Mapping[str, Tensor],
+    config: str,
+    vocabularies: Mapping[str, Vocabulary],
+    card: str,
+    calibration: Calibration | None,
 ) -> Path:
     words = {part: vocabulary.to_dict() for part, vocabulary in vocabularies.items()}
     try:
@@ -361,7 +382,13 @@ def _write(
             (new / VOCABULARY).write_text(json.dumps(words, indent=0, ensure_ascii=False) + "\n", encoding="utf-8")
             (new / CARD).write_text(card, encoding="utf-8")
             (new / CONFIG).write_text(config, encoding="utf-8")
-            for name in (VOCABULARY, CARD, WEIGHTS, CONFIG):
+            names = [VOCABULARY, CARD, WEIGHTS, CONFIG]
+            if calibration is None or calibration == Calibration():
+                (folder / CALIBRATION).unlink(missing_ok=True)  # an older one would be of other weights
+            else:
+                (new / CALIBRATION).write_text(calibration.text(), encoding="utf-8")
+                names.insert(0, CALIBRATION)
+            for name in names:
                 put_in_place(new / name, folder / name)
     except OSError as error:
         raise UserError(f"{folder}: the model cannot be written ({error.strerror or error})") from error

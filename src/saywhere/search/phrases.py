@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from saywhere.configs.aligner import HitWeights
 from saywhere.models.grounding import ImageVectors, TextVectors, hubness_of, plain_similarities
 from saywhere.models.model import Model
 from saywhere.models.placing import Evidence, cut_phrases, word_fits
@@ -32,9 +31,10 @@ class Placed:
 
     Attributes:
         regions: of the wanted phrases that are probably there, with similarities; the others as ``not_found``.
-        evidence: ``(3,)`` the mean similarity of the wanted phrases with the image, the log-probability that they are
-            all there and the unwanted ones are not, and how often the rarest noun of the wanted ones is said
-            (:class:`saywhere.search.commonness.Commonness`); None if the model is not calibrated for phrases.
+        evidence: ``(3,)`` of the question ``hit``: the mean similarity of the wanted phrases with the image, the
+            log-probability that they are all there and the unwanted ones are not, and how often the rarest noun of the
+            wanted ones is said (:class:`saywhere.search.commonness.Commonness`); None if the model is not calibrated
+            for phrases.
         probability: that the image shows all of the query; None if the model is not calibrated for that.
     """
 
@@ -82,10 +82,10 @@ class PhrasesInImages:
 
     def find(self, image: ImageVectors) -> Placed:
         """Return where the query is in an image."""
-        config, several = self._aligner.config.grounding, len(self._texts)
+        calibration, several = self._model.calibration, len(self._texts)
         evidence = self._evidence(image, self._texts, self._rare[:several])
-        rows, columns = evidence.rows(config), np.arange(several)
-        scores = evidence.presence(config)
+        rows, columns = evidence.rows(self._aligner.config.grounding), np.arange(several)
+        scores = evidence.presence(calibration)
         if scores is not None:
             scores = np.where(self._unknown, np.float32(0), scores)
         there = np.ones(several, bool) if scores is None else scores >= self._least
@@ -97,12 +97,12 @@ class PhrasesInImages:
         )  # fmt: skip
         if scores is None:
             return Placed(regions, None, None)
-        unwanted = self._evidence(image, self._unwanted, self._rare[several:]).presence(config)
+        unwanted = self._evidence(image, self._unwanted, self._rare[several:]).presence(calibration)
         assert unwanted is not None
         found = np.log(np.clip((*scores, *(1 - unwanted)), LEAST, 1 - LEAST)).sum()
         similarity = self._model.similarity([image], self._wanted).mean()
         joint = np.array([similarity, found, self._rarest], np.float64)
-        return Placed(regions, joint, None if config.hit is None else float(probabilities(joint, config.hit)))
+        return Placed(regions, joint, None if calibration.hit is None else float(calibration.hit.apply(joint)))
 
     def anywhere(self, best: Placed, images: int) -> float | None:
         """Return the probability that any image of an index shows what is wanted; None if the model cannot tell.
@@ -111,10 +111,10 @@ class PhrasesInImages:
             best: the query in the image that fits best.
             images: of the index.
         """
-        weights = self._aligner.config.grounding.anywhere
-        if weights is None or best.evidence is None:
+        chance, meant = self._model.calibration.chance, self._model.calibration.meant
+        if chance is None or meant is None or best.evidence is None:
             return None
-        return float(anywhere_probability(anywhere_evidence(self.together, images, best.evidence[0]), weights))
+        return float(anywhere_probability(anywhere_evidence(self.together, images, best.evidence[0]), chance, meant))
 
     def _evidence(self, image: ImageVectors, texts: list[TextVectors], rare: np.ndarray) -> Evidence:
         """What the vectors say of phrases in an image."""
@@ -124,9 +124,3 @@ class PhrasesInImages:
             regions=regions, fits=fits, kinds=np.zeros_like(fits), named=np.zeros(len(texts), bool),
             rare=rare, similarity=plain_similarities(image, texts, self._aligner.config.score), by="aligner",
         )  # fmt: skip
-
-
-def probabilities(evidence: np.ndarray, weights: HitWeights) -> np.ndarray:
-    """Return the probabilities ``(...)`` of the evidence ``(..., 3)`` of :class:`Placed`."""
-    logits = evidence @ np.array(weights[:-1]) + weights[-1]
-    return 1 / (1 + np.exp(-np.clip(logits, -80, 80)))

@@ -9,19 +9,18 @@ from typing import NamedTuple
 import numpy as np
 
 from saywhere.adapters.adapter import Adapter
-from saywhere.adapters.calibration import Calibration, Fit, Part, calibration_path, change_calibration, logit
+from saywhere.adapters.calibration import Question, ScoreCalibration, calibration_path, change_calibration, logit
 from saywhere.adapters.sources import Adapted
+from saywhere.calibration import Logistic
 from saywhere.data.sample import Sample
 from saywhere.errors import UserError
 from saywhere.images import ImageError
 from saywhere.loading import load
 from saywhere.models.model import Model
-from saywhere.training.calibration import matches
-from saywhere.training.presence import collect as collect_phrases
-from saywhere.training.presence import logistic_weights
+from saywhere.training.calibration import Fitted, collect_phrases, matches
 from saywhere.training.progress import track
 
-WHAT = {"densecap": "regions", "aligner": "phrases"}
+WHAT = {"box": "regions", "phrase": "phrases"}
 
 
 class Scored(NamedTuple):
@@ -32,15 +31,20 @@ class Scored(NamedTuple):
 
 
 def calibrate(
-    found: Adapted, name: str, part: Part, sets: Sequence[Sequence[Sample]], source: str, device: str | None = None
-) -> Fit:
+    found: Adapted,
+    name: str,
+    question: Question,
+    sets: Sequence[Sequence[Sample]],
+    source: str,
+    device: str | None = None,
+) -> Fitted:
     """Fit the scores of a model of transformers, and write the fit to its file of calibrations.
 
     Args:
         found: the model.
         name: of it, as :func:`saywhere.load` takes it.
-        part: ``densecap``: a region's score becomes the probability that its box has an IoU of 0.5 with a true one;
-            ``aligner``: a phrase's that the image shows it.
+        question: ``box``: a region's score becomes the probability that its box has an IoU of 0.5 with a true one;
+            ``phrase``: a phrase's that the image shows it.
         sets: images with phrases and boxes, of one data set or several; phrases that an image does not show are drawn
             from the same set.
         source: name of the images.
@@ -56,16 +60,15 @@ def calibrate(
         pass
     model = load(name, device)
     assert isinstance(model.engine, Adapter)
-    model.engine.calibration = Calibration()
-    collect = score_regions if part == "densecap" else score_phrases
+    model.engine.scores = ScoreCalibration()
+    collect = score_regions if question == "box" else score_phrases
     parts = [collect(model, samples) for samples in sets]
     scored = Scored(*(np.concatenate(column) for column in zip(*parts, strict=True)))
-    weight, constant = fit(scored, name, WHAT[part])
-    images = sum(map(len, sets))
-    counted = f"{len(scored.true):,} {WHAT[part]}, {int(scored.true.sum()):,} of them true, of {images:,} images"
-    made = Fit(weight, constant, f"{counted} of {source}")
-    change_calibration(path, model.engine.weights_digest(), part, made)
-    return made
+    made = fit(scored, name, WHAT[question])
+    true, images = int(scored.true.sum()), sum(map(len, sets))
+    about = f"{len(scored.true):,} {WHAT[question]}, {true:,} of them true, of {images:,} images of {source}"
+    change_calibration(path, model.engine.weights_digest(), question, made, about)
+    return Fitted({question: made}, {}, about)
 
 
 def score_regions(model: Model, samples: Sequence[Sample]) -> Scored:
@@ -99,13 +102,13 @@ def score_phrases(model: Model, samples: Sequence[Sample]) -> Scored:
         UserError: no image has a phrase, or none can be read.
     """
     placer, rows = model.placer(), collect_phrases(model, samples)
-    scores = [row.evidence.presence(placer.config) for row in rows]
-    true = [np.arange(len(row.evidence.named)) < row.right.shape[1] for row in rows]
-    return Scored(np.concatenate([each for each in scores if each is not None]), np.concatenate(true))
+    scores = [row.evidence.presence(placer.calibration) for row in rows]
+    scored = np.concatenate([each for each in scores if each is not None])
+    return Scored(scored, np.concatenate([row.there for row in rows]))
 
 
-def fit(scored: Scored, name: str, what: str) -> tuple[float, float]:
-    """Return the weight of the logit and the constant with which scores are likeliest probabilities.
+def fit(scored: Scored, name: str, what: str) -> Logistic:
+    """Return how probable scores are, by their logit.
 
     What has the score 0, for the model gives no box, is left out: it stays 0.
 
@@ -119,10 +122,7 @@ def fit(scored: Scored, name: str, what: str) -> tuple[float, float]:
     """
     there = scored.scores > 0
     logits, true = logit(scored.scores[there]), scored.true[there]
-    if not true.any() or true.all():
-        raise UserError(f"calibration needs right and wrong {what}, and all {len(true)} of {name} are of one kind")
-    if np.ptp(logits) < 1e-6:
+    if true.any() and np.ptp(logits) < 1e-6:
         score = scored.scores[there][0]
         raise UserError(f"all {len(true)} {what} of {name} have the score {score:g}: a constant cannot be calibrated")
-    weight, constant = logistic_weights(np.stack((logits, np.ones(len(logits))), axis=1), true)
-    return weight, constant
+    return Logistic.fit({"logit": logits}, true, what=f"{what} of {name}")

@@ -1,66 +1,134 @@
-"""Scores that are probabilities: Platt's logistic regression on what a dense captioner finds."""
+"""Probabilities fitted to a data set: what ``saywhere calibrate`` writes into ``calibration.json`` of a model folder.
+
+That a box is right, that the decoder's noun is, and that an image shows a phrase; with the last, how much the classes
+say where a phrase is. (Hubness is fitted in :mod:`saywhere.training.hubness`, hits of a search in
+:mod:`saywhere.evaluation.search.run`.)
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
-import torch
-from torch import Tensor
-from torch.nn import functional
 
 from saywhere import boxes as geometry
-from saywhere.configs.densecap import Calibration, DenseCapConfig
+from saywhere.calibration import MATCH, Calibration, Logistic
+from saywhere.configs.aligner import GroundingConfig
 from saywhere.data.sample import Sample
 from saywhere.errors import UserError
 from saywhere.images import ImageError
 from saywhere.loading import load
 from saywhere.models.bundle import CARD, Bundle
+from saywhere.models.class_evidence import ClassEvidence
 from saywhere.models.detection import detect, rank
 from saywhere.models.model import Model
-from saywhere.networks import checkpoint
-from saywhere.training.card import replace_section
+from saywhere.models.naming import noun_evidence, noun_probabilities
+from saywhere.models.nouns import is_right, kind_of
+from saywhere.models.placing import Evidence, noun_words
+from saywhere.text import tokenize
 from saywhere.training.progress import track
 
-MATCH = 0.5
-"""A box matches if it has this IoU or more with a true one."""
+THRESHOLDS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6)
+"""Thresholds of the classes' nouns that are tried."""
+POWER = 0.5
+"""A box counts by the number of its kind's boxes to the minus this, so that people do not outweigh all else."""
+PHRASES = 8
+"""Phrases of an image at most, and as many of others."""
+WEIGHTS = (0.0, 0.1, 0.2, 0.5, 1.0, 2.0)
+"""Weights of the classes in placing phrases that are tried."""
+SIMILARITY_WEIGHTS = (0.0, 10.0, 20.0, 30.0, 50.0, 80.0)
+"""The same beside similarities."""
+FEW = 20
+"""Phrases with rare nouns have weights of their own if there are at least so many, in their images and not."""
 
-HEADING = "## Calibration"
+
+@dataclass(frozen=True)
+class Fitted:
+    """What was fitted.
+
+    Attributes:
+        fits: by question.
+        options: that were chosen with it, by name.
+        about: what it was fitted to, for people.
+    """
+
+    fits: Mapping[str, Logistic | None]
+    options: Mapping[str, Any]
+    about: str
+
+    def store(self, folder: Path, heading: str, text: str) -> None:
+        """Write it into a model folder, whose weights stay, and a section about it into the card."""
+        from saywhere.networks import checkpoint  # these need torch, and what else is here does not
+        from saywhere.training.card import replace_section
+
+        checkpoint.change_calibration(folder, self.fits)
+        if self.options:
+            checkpoint.change_options(folder, self.options)
+        replace_section(folder / CARD, heading, text)
+
+    def __str__(self) -> str:
+        """The weights, and what they were fitted to."""
+        fits = [f"{question}: {fit}" for question, fit in self.fits.items() if fit is not None]
+        options = [f"{name.rpartition('.')[2]} {value:g}" for name, value in self.options.items()]
+        return "; ".join([*fits, *options, self.about])
+
+
+def read_own(folder: str | Path, *parts: str) -> Bundle:
+    """Return a user's model that has some parts.
+
+    Raises:
+        UserError: there is no such model, it comes with saywhere, or it lacks a part.
+    """
+    bundle = Bundle.read_own(folder)
+    if missing := [part for part in parts if part not in bundle.configs]:
+        raise UserError(
+            f"{folder} has no part {missing[0]}, which is needed for that; it has {', '.join(bundle.configs)}"
+        )
+    return bundle
+
+
+def held_out(samples: Sequence[Sample]) -> list[Sample]:
+    """Return the images that taught a model's classes nothing, for of their own images classes are too sure."""
+    from saywhere.training.classes import is_held_out  # needs torch
+
+    return [sample for sample in samples if is_held_out(sample.image)]
+
+
+# Boxes
 
 
 @dataclass(frozen=True, eq=False)
-class Evidence:
-    """Hold N regions that were found in images.
+class Found:
+    """N regions that were found in images.
 
     Attributes:
-        logits: ``(N,)`` second scores.
-        confidence: ``(N,)`` mean log-probability of the words of each caption.
-        matches: ``(N,)`` whether the box has an IoU of ``MATCH`` or more with a true one.
+        evidence: ``(N,)`` each, see :attr:`saywhere.models.detection.Detections.evidence`.
+        right: ``(N,)`` whether the box has an IoU of :data:`MATCH` or more with a true one.
     """
 
-    logits: np.ndarray
-    confidence: np.ndarray
-    matches: np.ndarray
+    evidence: dict[str, np.ndarray]
+    right: np.ndarray
 
 
 def matches(boxes: np.ndarray, sample: Sample) -> np.ndarray:
-    """Return whether each of boxes ``(N, 4)`` matches a true one of the image."""
+    """Return whether each of boxes ``(N, 4)`` is right: matches a true one of the image."""
     return geometry.iou(boxes, sample.boxes).max(axis=1, initial=0) >= MATCH
 
 
-def collect(model: Model, samples: Sequence[Sample]) -> Evidence:
+def collect_boxes(model: Model, samples: Sequence[Sample]) -> Found:
     """Return what a model finds in images, without the repeats that :meth:`Model.describe` leaves out.
 
     Images that cannot be read are passed over. A progress bar is shown.
 
     Raises:
-        UserError: the model finds no regions, no image can be read, or all boxes or none of them match.
+        UserError: the model finds no regions, or no image can be read.
     """
     detector = model.require("densecap", "be calibrated")
-    rows: list[Evidence] = []
-    with track("calibration", len(samples)) as progress:
+    rows: list[Found] = []
+    with track("boxes", len(samples)) as progress:
         for sample in samples:
             try:
                 found = detect(detector, [model.encode(sample.image)])[0]
@@ -68,67 +136,331 @@ def collect(model: Model, samples: Sequence[Sample]) -> Evidence:
                 continue
             finally:
                 progress.advance(1)
-            kept = rank(found.regions(detector.config.calibration), detector.config.repeat_nms)
-            rows.append(Evidence(found.logits[kept], found.confidence[kept], matches(found.boxes[kept], sample)))
+            kept = rank(found.regions(model.calibration.box), detector.config.repeat_nms)
+            evidence = {name: values[kept] for name, values in found.evidence.items()}
+            rows.append(Found(evidence, matches(found.boxes[kept], sample)))
     if not rows:
         raise UserError("calibration needs images, and not one can be read")
-    columns = ([getattr(row, name) for row in rows] for name in ("logits", "confidence", "matches"))
-    evidence = Evidence(*map(np.concatenate, columns))
-    if evidence.matches.all() or not evidence.matches.any():
-        raise UserError(f"calibration needs right and wrong boxes, and all {len(evidence.matches)} are of one kind")
-    return evidence
+    evidence = {name: np.concatenate([row.evidence[name] for row in rows]) for name in rows[0].evidence}
+    return Found(evidence, np.concatenate([row.right for row in rows]))
 
 
-def fit(evidence: Evidence) -> Calibration:
-    """Return the weights of logit and confidence, and the constant, of the largest likelihood."""
-    columns = (evidence.logits, evidence.confidence, np.ones(len(evidence.logits)))
-    inputs = torch.from_numpy(np.stack(columns, axis=1).astype(np.float64))
-    wanted = torch.from_numpy(evidence.matches.astype(np.float64))
-    weights = torch.zeros(3, dtype=torch.float64, requires_grad=True)
-    optimizer = torch.optim.LBFGS([weights], max_iter=200, line_search_fn="strong_wolfe")
-
-    def loss() -> Tensor:
-        optimizer.zero_grad()
-        value = functional.binary_cross_entropy_with_logits(inputs @ weights, wanted)
-        value.backward()
-        return value
-
-    optimizer.step(loss)
-    of_logit, of_confidence, constant = (round(value, 4) for value in weights.tolist())
-    return of_logit, of_confidence, constant
-
-
-def calibrate(folder: str | Path, samples: Sequence[Sample], source: str, device: str | None = None) -> Calibration:
-    """Fit the calibration of the dense captioner in a model folder, and write it to its configuration.
-
-    Weights stay as they are; the card gets a section about the calibration.
+def calibrate_boxes(
+    folder: str | Path, sets: Sequence[Sequence[Sample]], source: str, device: str | None = None
+) -> Fitted:
+    """Fit how probably the boxes of a model's dense captioner are right.
 
     Args:
-        folder: of the model; its other parts stay as they are.
-        samples: images with boxes.
+        folder: of the model.
+        sets: images with boxes, of one data set or several.
         source: name of the images, for the card.
         device: where the model runs; the best there is if None.
 
     Raises:
-        UserError: there is no such model, it has no dense captioner, and what :func:`collect` raises.
+        UserError: there is no such model, it has no dense captioner, no image can be read, or all boxes are right, or
+            none.
     """
-    bundle = Bundle.read_own(folder)
-    if "densecap" not in bundle.configs:
-        raise UserError(
-            f"{folder} has no dense captioner, whose scores are calibrated; it has {', '.join(bundle.configs)}"
-        )
-    plain = {"densecap.calibration": DenseCapConfig().calibration}
-    evidence = collect(load(bundle.folder, device, options=plain), samples)
-    calibration = fit(evidence)
-    checkpoint.change_options(bundle.folder, {"densecap.calibration": calibration})
-    replace_section(bundle.folder / CARD, HEADING, _section(calibration, evidence, len(samples), source))
-    return calibration
-
-
-def _section(calibration: Calibration, evidence: Evidence, images: int, source: str) -> str:
-    of_logit, of_confidence, constant = calibration
-    return f"""Scores are logistic({of_logit:g} x logit + {of_confidence:g} x confidence + {constant:g}), where the
-confidence is the mean log-probability of the caption's words,
-fitted by `saywhere calibrate` to what is found in {images:,} images of {source}:
-{len(evidence.matches):,} boxes; {int(evidence.matches.sum()):,} have an IoU of {MATCH:g} or more with a true one.
+    bundle = read_own(folder, "densecap")
+    model = load(bundle.folder, device)
+    model.calibration = Calibration()
+    found = collect_boxes(model, [sample for samples in sets for sample in samples])
+    box = Logistic.fit(found.evidence, found.right, what="boxes")
+    about = f"{len(found.right):,} boxes of {sum(map(len, sets)):,} images of {source}"
+    made = Fitted({"box": box}, {}, about)
+    text = f"""Scores are the logistic function of a weighted sum of a region's logit and of its confidence, the mean
+log-probability of the caption's words ({box}), fitted by `saywhere calibrate` to
+{about}; {int(found.right.sum()):,} have an IoU of {MATCH:g} or more with a true one
+(calibration error {box.reliability(found.evidence, found.right).ece:.3f}).
 """
+    made.store(bundle.folder, "## Calibration", text)
+    return made
+
+
+# Nouns
+
+
+@dataclass(frozen=True, eq=False)
+class Named:
+    """N true boxes as a model names them.
+
+    Attributes:
+        posterior: ``(N, K)`` of the leaves.
+        confidence: ``(N,)`` of the decoder's phrases.
+        of_decoder: ``(N,)`` probability of their nouns by the classes; NaN for nouns that they do not know.
+        right: ``(N,)`` whether their nouns are right.
+        truths: the true phrases of each.
+    """
+
+    posterior: np.ndarray
+    confidence: np.ndarray
+    of_decoder: np.ndarray
+    right: np.ndarray
+    truths: tuple[tuple[str, ...], ...]
+
+
+def collect_nouns(model: Model, samples: Sequence[Sample]) -> Named:
+    """Return the true boxes of images as a model names them; images that cannot be read are passed over.
+
+    Raises:
+        UserError: the model lacks a part, or no image can be read.
+    """
+    detector, classes = model.require("densecap", "name regions"), model.require("classes", "name regions")
+    rows: list[Named] = []
+    with_boxes = [sample for sample in samples if len(sample.boxes)]
+    with track("nouns", len(with_boxes)) as progress:
+        for sample in with_boxes:
+            progress.advance(1)
+            try:
+                encoding = model.encode(sample.image)
+            except ImageError:
+                continue
+            (found,) = detect(detector, [encoding], [sample.boxes])
+            (posterior,) = classes.posteriors([encoding], [found.boxes], [found.embeddings])
+            rows.append(name_boxes(classes, posterior, found.captions, found.confidence, sample.phrases))
+    if not rows:
+        raise UserError("nouns are calibrated on one image of ten with boxes, and not one can be read")
+    names = ("posterior", "confidence", "of_decoder", "right")
+    columns = {name: np.concatenate([getattr(row, name) for row in rows]) for name in names}
+    return Named(**columns, truths=tuple(truth for row in rows for truth in row.truths))
+
+
+def name_boxes(
+    classes: ClassEvidence, posterior: np.ndarray, phrases: Sequence[str], confidence: np.ndarray,
+    truths: Sequence[tuple[str, ...]],
+) -> Named:  # fmt: skip
+    """Return the boxes of an image, of the posterior and the decoder's phrases of each."""
+    nouns = [classes.lookup(phrase) for phrase in phrases]
+    right = [is_right(classes.tree, phrase, truth) for phrase, truth in zip(phrases, truths, strict=True)]
+    of_decoder = noun_probabilities(classes, posterior, nouns)
+    return Named(posterior, confidence, of_decoder, np.array(right), tuple(truths))
+
+
+def fit_nouns(classes: ClassEvidence, named: Named) -> tuple[Logistic, float]:
+    """Return how probably the decoder's noun is right, and the threshold of the classes with the most right nouns.
+
+    In the likelihood boxes count as :data:`POWER` says. Half of "most" is the share of all boxes, and half the mean
+    over their kinds.
+
+    Raises:
+        UserError: all of the decoder's nouns are right, or none.
+    """
+    kinds = np.array([kind_of(classes.tree, truths[0]) for truths in named.truths])
+    _, kind, counts = np.unique(kinds, return_inverse=True, return_counts=True)
+    counted = counts[kind] ** -POWER / (counts[kind] ** -POWER).mean()
+    best: tuple[float, Logistic, float] | None = None
+    for threshold in THRESHOLDS:
+        proposed = classes.name(named.posterior, threshold)
+        of_classes = np.array([0.0 if found is None else found[1] for found in proposed])
+        evidence = noun_evidence(named.confidence, named.of_decoder, of_classes)
+        noun = Logistic.fit(evidence, named.right, counted, "nouns")
+        pairs = zip(proposed, named.truths, strict=True)
+        classes_right = np.array([is_right(classes.tree, found and found[0], truths) for found, truths in pairs])
+        right = np.where(noun.apply(evidence) >= of_classes, named.right, classes_right)
+        score = (right.mean() + np.mean([right[kinds == kind].mean() for kind in np.unique(kinds)])) / 2
+        if best is None or score > best[0]:
+            best = float(score), noun, threshold
+    assert best is not None
+    return best[1:]
+
+
+def calibrate_nouns(
+    folder: str | Path, sets: Sequence[Sequence[Sample]], source: str, device: str | None = None
+) -> Fitted:
+    """Fit how probably the noun of a model's decoder is right, beside that of its classes.
+
+    Args:
+        folder: of the model.
+        sets: the images that taught its classes; those that were held out are used.
+        source: name of the images.
+        device: where the model runs; the best there is if None.
+
+    Raises:
+        UserError: there is no such model, it lacks a part, and what :func:`collect_nouns` and :func:`fit_nouns` raise.
+    """
+    bundle = read_own(folder, "densecap", "classes")
+    model = load(bundle.folder, device)
+    named = collect_nouns(model, held_out([sample for samples in sets for sample in samples]))
+    assert model.classes is not None
+    noun, threshold = fit_nouns(model.classes, named)
+    about = f"{len(named.right):,} boxes of {source} that taught the classes nothing"
+    made = Fitted({"noun": noun}, {"densecap.noun_threshold": threshold}, about)
+    text = f"""The noun of the decoder's phrase stays where it is more probably right than that of the classes, which
+is their most specific one with a probability above {threshold:g}. The former probability is the logistic function of a
+weighted sum of the phrase's confidence and of the log-odds that the classes give its noun and their own ({noun}),
+fitted by `saywhere calibrate` to {about}.
+"""
+    made.store(bundle.folder, "## Nouns of phrases", text)
+    return made
+
+
+# Phrases
+
+
+@dataclass(frozen=True, eq=False)
+class Collected:
+    """The evidence of an image's phrases.
+
+    Attributes:
+        evidence: of the image's own phrases, then of as many of other images that it does not show.
+        right: ``(R, P)`` for the P own phrases, whether the box of each region is right.
+    """
+
+    evidence: Evidence
+    right: np.ndarray
+
+    @property
+    def there(self) -> np.ndarray:
+        """Whether the image shows each phrase: the first P."""
+        return np.arange(len(self.evidence.named)) < self.right.shape[1]
+
+
+def absent(own: Sequence[Sequence[str]], words: Sequence[set[str]], seed: int = 0) -> Iterator[list[str]]:
+    """Yield for each image phrases of other images that it does not show, as many as it has itself if there are any.
+
+    A phrase is not shown if none of the words of its noun is said of the image.
+
+    Args:
+        own: the phrases of each image.
+        words: all words that are said of each image.
+        seed: of the draws.
+    """
+    generator = np.random.default_rng(seed)
+    pool = [phrase for phrases in own for phrase in phrases]
+    nouns = [noun_words(phrase) for phrase in pool]
+    for phrases, said in zip(own, words, strict=True):
+        found: list[str] = []
+        for number in generator.permutation(len(pool))[: 20 * len(phrases)].tolist():
+            if len(found) < len(phrases) and not said.intersection(nouns[number]):
+                found.append(pool[number])
+        yield found
+
+
+def collect_phrases(
+    model: Model, samples: Sequence[Sample], part: Literal["aligner", "densecap"] | None = None, seed: int = 0
+) -> list[Collected]:
+    """Return the evidence of phrases of images, and of phrases of other images that they do not show.
+
+    Images that cannot be read are passed over. A progress bar is shown.
+
+    Args:
+        model: that is asked.
+        samples: the images with their phrases.
+        part: that places phrases, see :meth:`saywhere.Model.placer`.
+        seed: of the draws.
+
+    Raises:
+        UserError: no image has a phrase, or none can be read.
+    """
+    placer, generator = model.placer(part), np.random.default_rng(seed)
+    phrases = [[p for references in sample.phrases for p in references] for sample in samples]
+    own = [[each[i] for i in generator.permutation(len(each))[:PHRASES]] for each in phrases]
+    texts = [(*each, *sample.sentences) for each, sample in zip(phrases, samples, strict=True)]
+    words = [{word for text in each for word in tokenize(text)} for each in texts]
+    found: list[Collected] = []
+    with track("phrases", len(samples)) as progress:
+        for sample, mine, others in zip(samples, own, absent(own, words, seed), strict=True):
+            progress.advance(1)
+            if mine:
+                try:
+                    evidence = placer.evidence(model.encode(sample.image), [*mine, *others])
+                except ImageError:
+                    continue
+                right = [_right(evidence.regions.boxes, sample, phrase) for phrase in mine]
+                found.append(Collected(evidence, np.stack(right, axis=1)))
+    if not found:
+        raise UserError("calibration needs images with phrases, and not one can be read")
+    return found
+
+
+def _right(boxes: np.ndarray, sample: Sample, phrase: str) -> np.ndarray:
+    """Whether each of boxes ``(R, 4)`` is right for a phrase: with one of its true boxes, if it has several."""
+    true = sample.boxes[[phrase in references for references in sample.phrases]]
+    return geometry.iou(boxes, true).max(axis=1, initial=0) >= MATCH
+
+
+def accuracy(rows: Sequence[Collected], config: GroundingConfig, rare: bool | None = None) -> tuple[float, int]:
+    """Return the share of own phrases that are placed right, of rare nouns, of others or of all; and their number.
+
+    Phrases that the classes have no say in are left out.
+    """
+    marks: list[bool] = []
+    for row in rows:
+        chosen = row.evidence.rows(config)[: row.right.shape[1]]
+        asked = row.evidence.named[: len(chosen)]
+        if rare is not None:
+            asked = asked & (row.evidence.rare[: len(chosen)] == rare)
+        marks += row.right[chosen, np.arange(len(chosen))][asked].tolist()
+    return float(np.mean(marks)) if marks else 0.0, len(marks)
+
+
+def choose_weights(
+    rows: Sequence[Collected], config: GroundingConfig, by_aligner: Sequence[Collected] = ()
+) -> GroundingConfig:
+    """Return the configuration with the weights of the classes that place most phrases right; the smaller of equals.
+
+    Args:
+        rows: the evidence.
+        config: the other options.
+        by_aligner: the evidence where the aligner places phrases, if a model has another part for it.
+    """
+    for option, rare in (("kind_weight", False), ("rare_kind_weight", True)):
+        tried = [replace(config, **{option: weight}) for weight in WEIGHTS]
+        config = max(tried, key=lambda each: accuracy(rows, each, rare)[0])
+    tried = [replace(config, similarity_kind_weight=weight) for weight in SIMILARITY_WEIGHTS]
+    return max(tried, key=lambda each: accuracy(by_aligner or rows, each)[0])
+
+
+def fit_phrases(rows: Sequence[Collected]) -> tuple[Logistic, Logistic | None]:
+    """Return how probably images show phrases, and phrases with a rare noun; None if there are few of these.
+
+    Raises:
+        UserError: all phrases are in their images, or none.
+    """
+    inputs = {name: np.concatenate([row.evidence.inputs[name] for row in rows]) for name in rows[0].evidence.inputs}
+    there = np.concatenate([row.there for row in rows])
+    rarely = np.concatenate([row.evidence.rare for row in rows])
+    few = min(int((rarely & there).sum()), int((rarely & ~there).sum())) < FEW
+
+    def fit(which: np.ndarray) -> Logistic:
+        return Logistic.fit({name: column[which] for name, column in inputs.items()}, there[which], what="phrases")
+
+    return fit(np.ones(len(there), bool) if few else ~rarely), None if few else fit(rarely)
+
+
+def calibrate_phrases(
+    folder: str | Path, sets: Sequence[Sequence[Sample]], source: str, device: str | None = None
+) -> Fitted:
+    """Fit how probably an image shows a phrase, and how much a model's classes say where a phrase is.
+
+    Args:
+        folder: of the model.
+        sets: images with phrases and boxes, of one data set or several; phrases that an image does not show are drawn
+            from the same set.
+        source: name of the images, for the card.
+        device: where the model runs; the best there is if None.
+
+    Raises:
+        UserError: there is no such model, it has no aligner, and what :func:`collect_phrases` and :func:`fit_phrases`
+            raise.
+    """
+    bundle = read_own(folder, "aligner")
+    model = load(bundle.folder, device)
+    rows = [row for samples in sets for row in collect_phrases(model, samples)]
+    both = model.detector is not None and model.classes is not None
+    by_aligner = [row for samples in sets for row in collect_phrases(model, samples, "aligner")] if both else []
+    phrase, of_rare = fit_phrases(rows)
+    config = choose_weights(rows, bundle.configs["aligner"].grounding, by_aligner)
+    names = ("kind_weight", "rare_kind_weight", "similarity_kind_weight")
+    options = {f"aligner.grounding.{name}": getattr(config, name) for name in names}
+    own, total = sum(row.right.shape[1] for row in rows), sum(len(row.evidence.named) for row in rows)
+    about = f"{own:,} phrases of {len(rows):,} images of {source}, and {total - own:,} phrases of other images"
+    made = Fitted({"phrase": phrase, "rare_phrase": of_rare}, options, about)
+    text = f"""The probability that an image shows what a phrase names is the logistic function of a weighted sum of the
+phrase's similarity with the image, the log-probability of the kind that it names, and 1 if it names one
+({phrase}; of phrases with a rare noun {of_rare or phrase}), fitted by `saywhere calibrate` to
+{about}. Weights of the classes in placing, of {", ".join(f"{weight:g}" for weight in WEIGHTS)} those that place most of
+these phrases right: {config.kind_weight:g}, of rare nouns {config.rare_kind_weight:g}; by the aligner, of
+{", ".join(f"{weight:g}" for weight in SIMILARITY_WEIGHTS)}, {config.similarity_kind_weight:g}.
+"""
+    made.store(bundle.folder, "## Grounding", text)
+    return made

@@ -1,4 +1,4 @@
-"""Hubness of images and texts: what ``saywhere calibrate-similarity`` fits (:mod:`saywhere.engines.arrays.hubness`).
+"""Hubness of images and texts, fitted by ``saywhere calibrate`` (:mod:`saywhere.engines.arrays.hubness`).
 
 The bank is drawn from the training data. How similar an image is to the bank's texts, ``T log mean over texts of
 exp(S / T)``, is what counts where the bank is normalised by the inverted softmax (Smith et al., 2017). A bank is too
@@ -283,7 +283,7 @@ def spread(embedded: Embedded, most: int = 300, seed: int = 0) -> float:
 
 def _section(embedded: Embedded, texts: Fit, images: Fit, source: str) -> str:
     return f"""What an image has in common with all texts, and a text with all images, is taken off similarities.
-{len(texts.layer.bias)} typical texts and as many typical images tell it, fitted by `saywhere calibrate-similarity` to
+{len(texts.layer.bias)} typical texts and as many typical images tell it, fitted by `saywhere calibrate` to
 {len(embedded.images):,} images and {len(embedded.texts):,} sentences of {source}. On a tenth of them, which did not
 teach, it is off by {texts.error:.3g} where it varies by {texts.spread:.3g}, and by {images.error:.3g} of
 {images.spread:.3g}.

@@ -215,6 +215,7 @@ def _facts(bundle: Bundle, parts: list[str]) -> dict[str, Any]:
     if "classes" in configs:
         kinds = vocabularies["classes"].tokens[len(RESERVED) :]
         facts["classes"] = {"config": configs["classes"].to_dict(), "kinds": kinds}
+    facts["calibration"] = bundle.calibration.to_dict()
     facts["grounding"] = _grounding(bundle)
     facts["nouns"] = {
         "irregular": nouns.IRREGULAR, "after": sorted(nouns.AFTER), "articles": sorted(nouns.ARTICLES),

@@ -87,7 +87,7 @@ def test_options_that_the_weights_depend_on_cannot_be_others(part: str, options:
 @pytest.mark.parametrize(
     ("part", "options"),
     [
-        ("densecap", {"final_nms": 0.2, "repeat_nms": None, "calibration": [1, 1, 1], "decoding": {"beam_size": 4}}),
+        ("densecap", {"final_nms": 0.2, "repeat_nms": None, "decoding": {"beam_size": 4}}),
         ("densecap", {"proposals": {"post_nms_top_n": 3, "nms_iou": 0.2, "pre_nms_top_n": None}}),
         ("aligner", {"beta": 3, "score": "fragments", "mean_over_words": False, "normalize": "both", "residual": True}),
         ("captioner", {"grid": 5, "feedback": "conditional", "decoding": {"max_words": 3}}),

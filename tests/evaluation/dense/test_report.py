@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 import saywhere
-from saywhere.evaluation.dense.calibration import reliability
+from saywhere.calibration import reliability
 from saywhere.evaluation.dense.metric import IOUS, METEORS, DenseCaptioningResult
 from saywhere.evaluation.dense.report import dense_lines, dense_row, draw_reliability, write_dense_report
 

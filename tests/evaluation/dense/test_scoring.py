@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from saywhere.errors import UserError
-from saywhere.evaluation.dense.calibration import CalibrationMeter
 from saywhere.evaluation.dense.examples import Ranked
-from saywhere.evaluation.dense.scoring import score, score_files
+from saywhere.evaluation.dense.scoring import CalibrationMeter, score, score_files
 from saywhere.evaluation.region_lines import RegionLines
 from saywhere.evaluation.session import Session
 
@@ -155,3 +155,31 @@ def test_files_without_a_common_image_are_refused(tmp_path, stub_meteor):
         UserError, match=r"p\.jsonl: has none of the 1 images of .*names 'x/a\.jpg', the truth 'a\.jpg'"
     ):
         score_files(found, session)
+
+
+# Calibration
+
+BOXES = np.array([[0.0, 0, 10, 10], [0, 0, 10, 5], [0, 0, 10, 4.9], [50, 50, 60, 60]])
+
+
+def test_a_box_matches_a_true_one_at_an_iou_of_a_half_whoever_else_does():
+    meter = CalibrationMeter()
+    meter.add(BOXES, np.array([0.75, 0.75, 0.25, 0.25]), np.array([[0.0, 0, 10, 10], [50, 50, 90, 90]]))
+    meter.add(BOXES[:1], np.array([0.75]), np.empty((0, 4)))
+    meter.add(np.empty((0, 4)), None, BOXES)
+    found = meter.result()
+    assert found and found.boxes == 5
+    assert [(one.count, one.score, one.matched) for one in found.bins] == [
+        (2, 0.25, 0),
+        (3, 0.75, pytest.approx(2 / 3)),
+    ]
+
+
+def test_scores_that_are_no_probabilities_are_not_measured():
+    meter = CalibrationMeter()
+    assert meter.result() is None
+    meter.add(BOXES, np.array([0.5, 0.5, 0.5, 0.5]), BOXES)
+    assert meter.result() is not None
+    meter.add(BOXES[:1], np.array([1.5]), BOXES)
+    meter.add(BOXES[:1], np.array([0.5]), BOXES)
+    assert meter.result() is None

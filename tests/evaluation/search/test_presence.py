@@ -8,12 +8,13 @@ from itertools import product
 import numpy as np
 import pytest
 from photographs import noise
+from stubs import calibrated
 from tiny_aligner import aligner_model, tiny_aligner
 
 from saywhere.evaluation.search.presence import Answers, answer, measure, nouns, said
 from saywhere.search.anywhere import anywhere_probability, is_improbable
 from saywhere.search.commonness import Commonness
-from saywhere.search.phrases import PhrasesInImages, probabilities
+from saywhere.search.phrases import PhrasesInImages
 from saywhere.search.query import Query
 from saywhere.search.store import Stamp, Store
 
@@ -43,19 +44,17 @@ def test_nouns_and_words_meet_in_the_singular() -> None:
 
 def test_each_half_is_judged_by_the_weights_of_the_other() -> None:
     one, other = answers(0), answers(1)
-    found = measure((one, other), (1.0, 0.0, 0.0, -1.0))
+    found = measure((one, other), calibrated(hit=(1.0, 0.0, 0.0, -1.0)).hit)
     assert found is not None
     swapped = measure((one, one), None), measure((other, other), None)
     assert swapped[0] is not None and swapped[1] is not None and swapped[0].own_error is None
-    own = probabilities(one.evidence, swapped[1].weights), probabilities(other.evidence, swapped[0].weights)
+    own = swapped[1].fits["hit"].apply(one.evidence), swapped[0].fits["hit"].apply(other.evidence)
     scores, shown = np.concatenate(own), np.concatenate((one.shown, other.shown))
     assert found.auc == pytest.approx(area(scores[shown].tolist(), scores[~shown].tolist()))
-    assert found.auc > 0.6 and found.weights[0] > 0.3
+    assert found.auc > 0.6 and found.fits["hit"].weights["similarity"] > 0.3
     inside, anywhere = np.concatenate((one.inside, other.inside)), np.concatenate((one.anywhere, other.anywhere))
-    weights = swapped[1].anywhere_weights, swapped[0].anywhere_weights
-    best = np.concatenate(
-        [anywhere_probability(half.chances, w) for half, w in zip((one, other), weights, strict=True)]
-    )
+    pairs = zip((one, other), (swapped[1].fits, swapped[0].fits), strict=True)
+    best = np.concatenate([anywhere_probability(half.chances, fits["chance"], fits["meant"]) for half, fits in pairs])
     assert found.outside_auc == pytest.approx(area(best[inside].tolist(), best[~inside].tolist()))
     assert found.query_auc == pytest.approx(area(best[inside].tolist(), best[~inside & ~anywhere].tolist()))
     assert found.anywhere_auc == pytest.approx(area(best[anywhere].tolist(), best[~anywhere].tolist()))
@@ -72,7 +71,8 @@ def test_each_half_is_judged_by_the_weights_of_the_other() -> None:
 
 
 def test_the_answers_of_two_uneven_halves_have_as_many_hits(tmp_path) -> None:
-    model = aligner_model(tiny_aligner(grounding={"presence": (0.02, 0.0, 0.0, 0.0)}))
+    model = aligner_model(tiny_aligner())
+    model.calibration = calibrated(phrase=(0.02, 0.0, 0.0, 0.0))
     images = model.embed([noise(96, 64, number) for number in range(5)])
     queries = {"two dogs": frozenset((0, 4)), "a horse": frozenset((1,))}
     words = [said(sentences) for sentences in (["Two dogs."], ["A man."], ["A dog."], ["A horse."], [])]

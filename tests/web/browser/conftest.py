@@ -18,6 +18,7 @@ from playwright.sync_api import Browser, Page
 from safetensors.numpy import load_file, save_file
 
 import saywhere
+from saywhere.calibration import FILE as CALIBRATION
 from saywhere.models.bundle import CONFIG, GRAPH, GRAPH_WEIGHTS, VOCABULARY, WEIGHTS, find_folder
 from saywhere.web.site import MOST_HYPOTHESES, SMALL, shrunk, write_site
 
@@ -41,7 +42,7 @@ def as_the_page() -> dict[str, float]:
 def as_rounded(tmp_path_factory: pytest.TempPathFactory, as_the_page: dict[str, float]) -> saywhere.Model:
     """The bundled model with the weights that the browser gets."""
     source, folder = find_folder(saywhere.DEFAULT_MODEL), tmp_path_factory.mktemp("rounded")
-    for name in (CONFIG, VOCABULARY, GRAPH, GRAPH_WEIGHTS):
+    for name in (CONFIG, VOCABULARY, CALIBRATION, GRAPH, GRAPH_WEIGHTS):
         (folder / name).symlink_to(source / name)
     arrays = load_file(source / WEIGHTS)
     for name, values in arrays.items():

@@ -20,9 +20,6 @@ def search(
     regions: options.Regions = None,
     components: int = typer.Option(64, min=1, metavar="P", help="Principal components of the codes."),
     queries: int = typer.Option(1000, min=1, metavar="N", help="Sentences by codes and phrases, at most so many each."),
-    calibrate: bool = typer.Option(
-        False, "--calibrate", help="Write the weights of the probabilities, fitted here, into --model's options."
-    ),
     url: str | None = typer.Option(
         None, metavar="URL", help="Also compare with a Qdrant server, or with its client's own engine (:memory:)."
     ),
@@ -39,15 +36,12 @@ def search(
     Needs a model with an aligner. Exit code 0 if all went well, 1 if images were skipped or the data set is not whole,
     2 if the command is wrong.
     """
-    from saywhere.errors import UserError
     from saywhere.evaluation.search.run import run
 
-    if calibrate and model is None:
-        raise UserError("--calibrate changes a model's options: name its folder with --model")
     name, loaded = model or DEFAULT_MODEL, load_model(model, Runtime(device, engine, threads), change, "aligner")
     about = {"format": format, "split": split, "limit": limit, "batch": batch}
     with session("search", data, out, model=name, change=change, **about) as now:
-        result = run(loaded, now, regions, components, queries, model if calibrate else None, url)
+        result = run(loaded, now, regions, components, queries, url)
         found = result.recall
         typer.echo(
             f"R@1 {found.r1:.3f}, R@5 {found.r5:.3f}, R@10 {found.r10:.3f}, median rank {found.median_rank:g} "
@@ -65,5 +59,5 @@ def search(
                 f"images of the index {there.query_auc:.3f}, with all queries about other images as not there "
                 f"{there.outside_auc:.3f} of at most {there.outside_limit:.3f}"
             )
-            weights = (", ".join(map(str, each)) for each in (there.weights, there.anywhere_weights))
-            typer.echo(f"weights of the probability of a hit and of the whole: {'; '.join(weights)}")
+            fits = "; ".join(f"{question}: {fit}" for question, fit in there.fits.items())
+            typer.echo(f"weights of the probabilities, fitted here: {fits}")

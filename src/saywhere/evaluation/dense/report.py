@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from saywhere.evaluation.dense.calibration import MATCH, Reliability
+from saywhere.calibration import MATCH, Reliability
 from saywhere.evaluation.dense.metric import IOUS, METEORS, DenseCaptioningResult
 from saywhere.evaluation.report import facts, save_figure, table, write_report
 

@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from saywhere import boxes as geometry
+from saywhere.calibration import MATCH, Reliability, reliability
 from saywhere.errors import UserError
 from saywhere.evaluation import meteor
-from saywhere.evaluation.dense.calibration import CalibrationMeter
 from saywhere.evaluation.dense.examples import RANKED, Ranked, write_examples
 from saywhere.evaluation.dense.metric import DenseCaptioning, DenseCaptioningResult, Scorer
 from saywhere.evaluation.dense.protocols import find_rules
@@ -147,3 +150,29 @@ def _add(metric: DenseCaptioning, predicted: ImageRegions, true: ImageRegions, n
     scores = () if predicted.scores is None else predicted.scores
     phrases = [[caption] for caption in true.captions or ()]
     metric.add_arrays(predicted.boxes, scores, predicted.captions or (), true.boxes, phrases, name)
+
+
+class CalibrationMeter:
+    """Collect the boxes of one image at a time; nine bytes of each box are kept."""
+
+    def __init__(self) -> None:
+        self._scores, self._matches = list[np.ndarray](), list[np.ndarray]()
+        self._probabilities = True
+
+    def add(self, boxes: np.ndarray, scores: np.ndarray | None, truths: np.ndarray) -> None:
+        """Add an image: predicted ``boxes (N, 4)`` with ``scores (N,)`` (None: left out), and true boxes ``(M, 4)``."""
+        if scores is None or not len(boxes):
+            return
+        self._probabilities &= bool(((scores >= 0) & (scores <= 1)).all())
+        if not self._probabilities:  # another program's logits: nothing to measure
+            return
+        with np.errstate(over="ignore", invalid="ignore"):  # boxes as large as 1e300
+            overlap = geometry.iou(boxes, truths)
+        self._scores.append(scores)
+        self._matches.append(np.asarray((overlap >= MATCH).any(axis=1)))
+
+    def result(self) -> Reliability | None:
+        """Return the reliability so far; None if there is no box, or a score is not in 0 to 1."""
+        if not self._probabilities or not self._scores:
+            return None
+        return reliability(np.concatenate(self._scores), np.concatenate(self._matches))

@@ -22,7 +22,7 @@ from saywhere.inference import Source
 from saywhere.models.model import Model
 from saywhere.models.placing import Placer
 from saywhere.text import tokenize
-from saywhere.training.presence import absent
+from saywhere.training.calibration import absent
 
 CONTROLS = ("whole image", "largest region")
 RARE, COMMON = "rare nouns", "other nouns"
@@ -112,7 +112,7 @@ def ask(model: Model, session: Session, regions: int | None = None) -> tuple[Pla
         for image, encoding in zip(images, model.encode(images), strict=True):
             name = names[image.name]
             evidence = placer.evidence(encoding, [*by_name[name].phrases, *missing[name]], None, regions)
-            boxes, presence = evidence.regions.boxes, evidence.presence(placer.config)
+            boxes, presence = evidence.regions.boxes, evidence.presence(placer.calibration)
             rows = evidence.rows(placer.config)
             size = np.array([image.width, image.height], np.float32)
             arrays = {"size": size, "boxes": boxes, "found": boxes[rows[: len(by_name[name].phrases)]]}

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from saywhere.calibration import reliability
+
 BINS = 10
 
 
@@ -50,7 +52,7 @@ def measure_presence(own: np.ndarray, others: np.ndarray, right: np.ndarray, thr
     there = np.arange(len(scores)) < len(own)
     seen = own >= threshold
     return PresenceResult(
-        area_under_curve(own, others), calibration_error(scores, there), _share(seen), _share(others < threshold),
+        area_under_curve(own, others), reliability(scores, there, BINS).ece, _share(seen), _share(others < threshold),
         _share(seen & right), len(own), len(others),
     )  # fmt: skip
 
@@ -62,13 +64,6 @@ def area_under_curve(high: np.ndarray, low: np.ndarray) -> float:
     order = np.sort(low)
     below, upto = (np.searchsorted(order, high, side) for side in ("left", "right"))
     return float((below + upto).sum() / (2 * len(high) * len(low)))
-
-
-def calibration_error(scores: np.ndarray, there: np.ndarray, bins: int = BINS) -> float:
-    """Return the expected calibration error of probabilities ``(N,)`` of what is ``there (N,)``."""
-    places = np.minimum((scores * bins).astype(int), bins - 1)
-    used = [places == place for place in np.unique(places)]
-    return float(sum(mask.mean() * abs(scores[mask].mean() - there[mask].mean()) for mask in used))
 
 
 def _share(mask: np.ndarray) -> float:

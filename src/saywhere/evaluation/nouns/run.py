@@ -68,7 +68,7 @@ def nouns(model: Model, found: Detections) -> Nouns:
     config = model.detector.config
     posterior = model.classes.posteriors([found.encoding], [found.boxes], [found.embeddings])[0]
     proposed = model.classes.name(posterior, config.noun_threshold)
-    settings = config.noun_calibration, config.noun_threshold
+    settings = model.calibration.noun, config.noun_threshold
     both = rename(model.classes, posterior, found.captions, found.confidence, *settings)
     return {
         "decoder": [(caption,) for caption in found.captions],

@@ -7,22 +7,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from saywhere.configs.aligner import AnywhereWeights, HitWeights
-from saywhere.evaluation.grounding.presence import BINS, area_under_curve, calibration_error
-from saywhere.evaluation.search.anywhere import fit_anywhere
+from saywhere.calibration import QUESTIONS, Logistic, Reliability, reliability
+from saywhere.evaluation.grounding.presence import BINS, area_under_curve
 from saywhere.evaluation.search.metric import DEPTH, TOGETHER, ask
 from saywhere.models.model import Model
 from saywhere.models.placing import cut_phrases, noun_words
-from saywhere.search.anywhere import anywhere_evidence, anywhere_probability, is_improbable
+from saywhere.search.anywhere import anywhere_evidence, anywhere_probability, fit_anywhere, is_improbable
 from saywhere.search.commonness import base_words, kinds
-from saywhere.search.phrases import PhrasesInImages, probabilities
+from saywhere.search.phrases import PhrasesInImages
 from saywhere.search.query import Query
 from saywhere.search.scan import best, similarities
 from saywhere.search.vectors import Snapshot
 from saywhere.text import tokenize
-from saywhere.training.presence import fit
 
-Reliability = tuple[tuple[float, float, int], ...]
+Bins = tuple[tuple[float, float, int], ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,8 +61,8 @@ class PresenceInIndex:
         outside_limit: this of a perfect answer, for images of the index show some of these queries too.
         reliability: of each used bin mean probability, share of hits that show the query, and number of hits.
         anywhere_reliability: the same of queries, and whether any image shows them.
-        own_error: calibration error of the model's own weights; None if it has none.
-        weights, anywhere_weights: fitted to all hits, and to all queries.
+        own_error: calibration error of the model's own probabilities of hits; None if it has none.
+        fits: ``hit`` to all hits, and ``chance`` and ``meant`` to all queries.
         queries: of both kinds, in both halves.
     """
 
@@ -77,11 +75,10 @@ class PresenceInIndex:
     refused: float
     outside_auc: float
     outside_limit: float
-    reliability: Reliability
-    anywhere_reliability: Reliability
+    reliability: Bins
+    anywhere_reliability: Bins
     own_error: float | None
-    weights: HitWeights
-    anywhere_weights: AnywhereWeights
+    fits: Mapping[str, Logistic]
     queries: int
 
 
@@ -129,7 +126,7 @@ def answer(
     return Answers(np.array(evidence), np.array(chances), np.array(shown), np.array(about), np.array(anywhere))
 
 
-def measure(halves: tuple[Answers, Answers], own: HitWeights | None) -> PresenceInIndex | None:
+def measure(halves: tuple[Answers, Answers], own: Logistic | None) -> PresenceInIndex | None:
     """Compare probabilities with what people say of the images.
 
     It is None if there is nothing to tell: all hits show their query or none does, or an image shows all queries or
@@ -137,28 +134,27 @@ def measure(halves: tuple[Answers, Answers], own: HitWeights | None) -> Presence
 
     Args:
         halves: the answers of two indexes, each of the images that are not in the other.
-        own: the model's weights.
+        own: the probability of a hit that the model has.
     """
     truths = [truth for half in halves for truth in (half.shown, half.anywhere)]
     if any(truth.all() or not truth.any() for truth in truths):
         return None
     fitted = [_fit([half]) for half in halves]
-    found = np.concatenate([probabilities(halves[i].evidence, fitted[1 - i]) for i in range(2)])
+    found = np.concatenate([fitted[1 - i].apply(halves[i].evidence) for i in range(2)])
     evidence, shown = (np.concatenate([getattr(half, name) for half in halves]) for name in ("evidence", "shown"))
     inside, anywhere = (np.concatenate([getattr(half, name) for half in halves]) for name in ("inside", "anywhere"))
     fits = [fit_anywhere(half.chances, half.anywhere) for half in halves]
-    there = np.concatenate([anywhere_probability(halves[i].chances, fits[1 - i]) for i in range(2)])
+    there = np.concatenate([anywhere_probability(halves[i].chances, *fits[1 - i]) for i in range(2)])
     of_all = fit_anywhere(np.concatenate([half.chances for half in halves]), anywhere)
     doubted, none, outside = is_improbable(found.max(axis=1), there), ~inside & ~anywhere, ~inside
-    error = None if own is None else calibration_error(probabilities(evidence, own).ravel(), shown.ravel())
+    hits, queries = reliability(found.ravel(), shown.ravel(), BINS), reliability(there, anywhere, BINS)
     return PresenceInIndex(
-        area_under_curve(found[shown], found[~shown]), calibration_error(found.ravel(), shown.ravel()),
-        area_under_curve(there[anywhere], there[~anywhere]), calibration_error(there, anywhere),
-        area_under_curve(there[inside], there[none]), _share(doubted[inside]), _share(doubted[none]),
+        area_under_curve(found[shown], found[~shown]), hits.ece, area_under_curve(there[anywhere], there[~anywhere]),
+        queries.ece, area_under_curve(there[inside], there[none]), _share(doubted[inside]), _share(doubted[none]),
         area_under_curve(there[inside], there[outside]),
-        1 - float(anywhere[outside].mean()) / 2 if outside.any() else 0.0,
-        _reliability(found.ravel(), shown.ravel()), _reliability(there, anywhere), error, _fit(halves), of_all,
-        len(inside),
+        1 - float(anywhere[outside].mean()) / 2 if outside.any() else 0.0, _rows(hits), _rows(queries),
+        None if own is None else own.reliability(evidence, shown, BINS).ece,
+        {"hit": _fit(halves), "chance": of_all[0], "meant": of_all[1]}, len(inside),
     )  # fmt: skip
 
 
@@ -166,13 +162,12 @@ def _share(marks: np.ndarray) -> float:
     return float(marks.mean()) if len(marks) else 0.0
 
 
-def _fit(halves: Sequence[Answers]) -> HitWeights:
+def _fit(halves: Sequence[Answers]) -> Logistic:
     rows = np.concatenate([half.evidence.reshape(-1, half.evidence.shape[-1]) for half in halves])
-    columns = np.concatenate((rows, np.ones((len(rows), 1))), axis=1)
-    return fit(columns, np.concatenate([half.shown.ravel() for half in halves]))
+    return Logistic.fit(
+        dict(zip(QUESTIONS["hit"], rows.T, strict=True)), np.concatenate([half.shown.ravel() for half in halves])
+    )
 
 
-def _reliability(found: np.ndarray, shown: np.ndarray) -> Reliability:
-    places = np.minimum((found * BINS).astype(int), BINS - 1)
-    masks = [places == place for place in np.unique(places)]
-    return tuple((round(found[m].mean(), 4), round(shown[m].mean(), 4), int(m.sum())) for m in masks)
+def _rows(found: Reliability) -> Bins:
+    return tuple((round(one.score, 4), round(one.matched, 4), one.count) for one in found.bins)

@@ -96,14 +96,7 @@ def _rows(result: SearchResult) -> list[tuple[str, str]]:
             ("of these said to be probably not found", f"{there.doubted:.3f}, {there.refused:.3f}"),
             ("the first of these and all queries about other images: AUC", f"{there.outside_auc:.3f}"),
             ("the same of a perfect answer", f"{there.outside_limit:.3f}"),
-            (
-                "weights of similarity, log-probability of all phrases and log-frequency of the rarest noun, constant",
-                ", ".join(map(str, there.weights)),
-            ),
-            (
-                "weights of the log of images that show a query by chance, constant; of the best similarity, constant",
-                ", ".join(map(str, there.anywhere_weights)),
-            ),
+            *((f"weights of the probability `{question}`", str(fit)) for question, fit in there.fits.items()),
         ]
     return rows
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from saywhere.data import Samples
+from saywhere.calibration import Logistic
+from saywhere.data import Sample, Samples
 from saywhere.data.entities import read_entities
 from saywhere.errors import UserError
 from saywhere.evaluation.dense.scoring import check_plots
@@ -19,13 +21,14 @@ from saywhere.evaluation.search.presence import PresenceInIndex, answer, measure
 from saywhere.evaluation.search.report import SearchResult, write_search_report
 from saywhere.evaluation.search.served import SERVED, compare
 from saywhere.evaluation.session import Session, image_name
-from saywhere.models.bundle import Bundle
+from saywhere.images import ImageError
 from saywhere.models.grounding import ImageVectors
 from saywhere.models.model import Model
 from saywhere.models.placing import cut_phrases, word_fits
 from saywhere.search.scan import estimates
 from saywhere.search.store import Stamp, Store
 from saywhere.search.vectors import Snapshot
+from saywhere.training.progress import track
 
 INDEX = "index"
 """The folder of a run with the index."""
@@ -36,7 +39,7 @@ Truth = dict[str, dict[int, list[np.ndarray]]]
 
 def run(
     model: Model, session: Session, regions: int | None = None, components: int = 64, queries: int = 1000,
-    calibrate: str | Path | None = None, url: str | None = None,
+    url: str | None = None,
 ) -> SearchResult:  # fmt: skip
     """Index the images of a data set, and look for its sentences and, with Flickr30k Entities, for its phrases.
 
@@ -47,23 +50,18 @@ def run(
         components: of the codes, whose answers are compared with those of whole vectors.
         queries: at most so many sentences for that, and at most so many different phrases, spread over all; and as many
             sentences and phrases together to see whether the index knows what is there.
-        calibrate: folder of the model, whose options get the weights of the probabilities that a hit shows its query,
-            and that any image does.
         url: of a Qdrant server, or ``:memory:``: whether a collection there, which is removed again, finds the same.
 
     Raises:
-        UserError: the model has no aligner, no image can be read, or none has a sentence; or there is nothing to
-            calibrate by.
+        UserError: the model has no aligner, no image can be read, or none has a sentence.
     """
     aligner = model.require("aligner", "search")
-    if calibrate is not None:
-        Bundle.read_own(calibrate)
     check_plots()
     samples = session.read()
     sources = session.sources(samples)
     sentences = _sentences(session, samples)
     images = embed_images(model, session, sources, {"data": samples.name, "split": samples.split}, regions)
-    with _index(session, model, images) as store:
+    with _index(session.out / INDEX, model, images) as store:
         store.encode(components)
         snapshot = store.snapshot()
         pairs = [(entry, text) for entry, image in enumerate(images) for text in sentences[image.name]]
@@ -85,21 +83,45 @@ def run(
                               components=components, bytes_per_image=round(size),
                               code_bytes_per_image=round(snapshot.codes.nbytes / len(images)))  # fmt: skip
     write_search_report(session, result, known)
-    if calibrate is not None:
-        _store_weights(Path(calibrate), presence)
     return result
 
 
-def _store_weights(folder: Path, presence: PresenceInIndex | None) -> None:
-    if presence is None:
-        raise UserError(
-            f"{folder}: these images do not tell when a hit shows what was looked for; and the model must be "
-            "calibrated for phrases first: saywhere calibrate --part aligner"
-        )
-    from saywhere.networks.checkpoint import change_options  # needs torch, and nothing else here does
+def fit_hits(model: Model, samples: Sequence[Sample], queries: int = 1000) -> dict[str, Logistic]:
+    """Return how probable hits of a search are, fitted to sentences and phrases looked for in an index of images.
 
-    weights = {"hit": presence.weights, "anywhere": presence.anywhere_weights}
-    change_options(folder, {f"aligner.grounding.{name}": values for name, values in weights.items()})
+    Images that cannot be read are passed over. A progress bar is shown.
+
+    Args:
+        model: with an aligner, calibrated for phrases; it should not have learnt from these images.
+        samples: images with sentences.
+        queries: at most so many.
+
+    Returns:
+        the answers to the questions ``hit``, ``chance`` and ``meant`` of a :class:`saywhere.calibration.Calibration`.
+
+    Raises:
+        UserError: the model has no aligner or is not calibrated for phrases, or these images tell nothing.
+    """
+    model.check("aligner", "search")
+    if model.calibration.phrase is None:
+        raise UserError(f"{model.name} must be calibrated for phrases before it is for hits: calibrate --what phrase")
+    images, sentences = list[ImageVectors](), list[tuple[str, ...]]()
+    with track("images", len(samples)) as progress:
+        for sample in samples:
+            progress.advance(1)
+            try:
+                if sample.sentences:
+                    images.append(model.embed(sample.image))
+                    sentences.append(sample.sentences)
+            except ImageError:
+                continue
+    with tempfile.TemporaryDirectory() as folder, _index(Path(folder) / INDEX, model, images) as store:
+        found = _presence(model, store.snapshot(), sentences, queries)
+    if found is None:
+        raise UserError(
+            f"{len(images)} images with sentences do not tell when a hit shows what was looked for: more are needed"
+        )
+    return dict(found.fits)
 
 
 def _sentences(session: Session, samples: Samples) -> dict[str, list[str]]:
@@ -116,8 +138,7 @@ def _presence(
     model: Model, snapshot: Snapshot, sentences: Sequence[Sequence[str]], queries: int
 ) -> PresenceInIndex | None:
     """Whether the index knows what is there: half of the images are searched, then the others."""
-    grounding = model.require("aligner", "search").config.grounding
-    if grounding.presence is None or len(sentences) < 2:
+    if model.calibration.phrase is None or len(sentences) < 2:
         return None
     owners: dict[str, set[int]] = {}
     pairs = [(entry, text) for entry, texts in enumerate(sentences) for text in texts]
@@ -131,12 +152,11 @@ def _presence(
     first = np.random.default_rng(0).permutation(len(sentences)) < len(sentences) // 2
     about = {query: frozenset(entries) for query, entries in sorted(owners.items())}
     one, other = (answer(model, snapshot, about, words, inside) for inside in (first, ~first))
-    return measure((one, other), grounding.hit)
+    return measure((one, other), model.calibration.hit)
 
 
-def _index(session: Session, model: Model, images: Sequence[ImageVectors]) -> Store:
+def _index(folder: Path, model: Model, images: Sequence[ImageVectors]) -> Store:
     """An index of these images, whose entries are their places; an earlier one is removed."""
-    folder = session.out / INDEX
     shutil.rmtree(folder, ignore_errors=True)
     size = model.require("aligner", "search").config.embed_dim + 1
     store = Store(folder, {"digest": model.engine.vectors_digest(), "model": model.name, "size": str(size)})

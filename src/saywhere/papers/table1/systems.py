@@ -50,9 +50,10 @@ def rpn_proposals(detector: Detector, encoding: Encoding, nms: float, limit: int
     return Proposed(encoding.to_image(boxes), 1 / (1 + np.exp(-logits))).suppressed(nms, limit)
 
 
-def describe_proposals(detector: Detector, encoding: Encoding, boxes: np.ndarray) -> Regions:
+def describe_proposals(model: Model, encoding: Encoding, boxes: np.ndarray) -> Regions:
     """Return what :meth:`saywhere.Model.describe` does, but from proposals ``(N, 4)`` in pixels of the input."""
-    found = detect(detector, [encoding], proposals=[boxes])[0].regions(detector.config.calibration)
+    detector = model.require("densecap", "describe proposals")
+    found = detect(detector, [encoding], proposals=[boxes])[0].regions(model.calibration.box)
     return found[rank(found, detector.config.repeat_nms)]
 
 
@@ -111,9 +112,9 @@ def fcln_rows(
             refined = given
         elif column == "rpn":
             own, _ = propose_boxes(encoding, detector.config.proposals, detector.box_coder, limit)
-            refined = describe_proposals(detector, encoding, own)
+            refined = describe_proposals(model, encoding, own)
         else:
-            refined = describe_proposals(detector, encoding, encoding.to_input(proposed.boxes))
+            refined = describe_proposals(model, encoding, encoding.to_input(proposed.boxes))
         rows[FCLN, column] = refined
         plain = replace(given, scores=proposed.scores)
         for regions, suffix in ((plain, ""), (refined, REFINED)):

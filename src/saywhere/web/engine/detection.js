@@ -6,8 +6,8 @@ import {pool} from "./maps.js";
 import {layer, linear, relu, sigmoid} from "./matrix.js";
 
 export class Detector {
-  constructor(weights, config, vocabulary) {
-    [this.config, this.vocabulary] = [config, vocabulary];
+  constructor(weights, config, vocabulary, calibration) {
+    [this.config, this.vocabulary, this.calibration] = [config, vocabulary, calibration];
     this.decoder = new LstmDecoder(weights, "densecap.decoder");
     const head = (name) => layer(weights, `densecap.region_head.${name}`);
     [this.first, this.second, this.score, this.offset] = ["layers.1", "layers.4", "score", "offset"].map(head);
@@ -23,8 +23,8 @@ export class Detector {
     const regions = rows.map((row, i) => ({
       box: boxes[i], logit: logits[row], caption: this.vocabulary.decode(sentences[i].tokens), sure: confidence(sentences[i]),
     }));
-    const [ofLogit, ofSure, constant] = this.config.calibration;
-    for (const region of regions) region.score = sigmoid(ofLogit * region.logit + ofSure * region.sure + constant);
+    const {logit, confidence: ofSure, constant} = this.calibration.box;
+    for (const region of regions) region.score = sigmoid(logit * region.logit + ofSure * region.sure + constant);
     return {regions, embeddings: chosen};
   }
 

@@ -75,7 +75,7 @@ export class Model {
   detector() {
     return this.once("detector", async () => {
       const {config, vocabulary} = this.info.densecap;
-      return new Detector(await this.weights("densecap"), config, new Vocabulary(vocabulary));
+      return new Detector(await this.weights("densecap"), config, new Vocabulary(vocabulary), this.info.calibration);
     });
   }
 
@@ -118,9 +118,9 @@ export class Model {
     const {regions, embeddings} = box ? detector.detect(image, [inside(box, image)]) : (image.found ??= detector.detect(image));
     let captions = regions.map(({caption}) => caption);
     if (classes && detector.config.nouns && regions.length) {
-      const {noun_calibration: calibration, noun_threshold: least} = detector.config;
+      const {calibration: {noun}, config: {noun_threshold: least}} = detector;
       const posteriors = classes.posteriors(image, regions.map((region) => toInput(region.box, image)), embeddings);
-      captions = regions.map(({caption, sure}, i) => classes.rename(posteriors[i], caption, sure, calibration, least));
+      captions = regions.map(({caption, sure}, i) => classes.rename(posteriors[i], caption, sure, noun, least));
     }
     const kept = box ? [0] : detector.rank(regions, captions).slice(0, top);
     return {

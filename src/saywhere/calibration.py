@@ -1,0 +1,326 @@
+"""Probabilities that are fitted after training: logistic regressions of named evidence (Platt scaling).
+
+That a box is right, that a noun is, that an image shows a phrase, that a hit of a search shows all of the query, that
+any image of an index does, that a score of another model is right: each is the logistic function of a weighted sum of
+evidence. ``saywhere calibrate`` fits the weights, and ``calibration.json`` of a model folder has them by question.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from saywhere.errors import UserError
+from saywhere.files import write_text
+
+FILE = "calibration.json"
+MATCH = 0.5
+"""A box is right if it has this IoU or more with a true one."""
+BINS = 15
+"""Number of bins of :func:`reliability`, as in Guo et al. (2017)."""
+QUESTIONS: dict[str, tuple[str, ...]] = {
+    "box": ("logit", "confidence"),
+    "noun": ("confidence", "decoder", "classes"),
+    "phrase": ("similarity", "kind", "named"),
+    "rare_phrase": ("similarity", "kind", "named"),
+    "hit": ("similarity", "phrases", "rarest"),
+    "chance": ("expected",),
+    "meant": ("similarity",),
+}
+"""For each question the names of its evidence."""
+PARTS = {question: "densecap" if question in ("box", "noun") else "aligner" for question in QUESTIONS}
+"""For each question the part of a model that it is asked of, and with which its weights go from model to model."""
+DIGITS = 5
+RIDGE = 1e-4
+"""Penalty on weights of evidence that is scaled to a standard deviation of 1."""
+LEAST = 1e-9
+"""Fitted probabilities are held this far from 0 and 1."""
+TOLERANCE = 1e-12
+"""A fit ends when the mean log-likelihood grows by less."""
+
+Evidence = Mapping[str, Any] | np.ndarray
+"""Arrays of one shape by name; or an array with the evidence in the last axis, in the order of the names."""
+
+
+@dataclass(frozen=True)
+class Logistic:
+    """A probability: the logistic function of a weighted sum of evidence.
+
+    Attributes:
+        weights: by the name of the evidence.
+        constant: is added to the sum.
+
+    Example:
+        >>> box = Logistic({"logit": 1.0, "confidence": 0.5}, 1.0)
+        >>> float(box.apply({"logit": np.array(0.5), "confidence": np.array(-3.0)}))
+        0.5
+    """
+
+    weights: Mapping[str, float]
+    constant: float = 0.0
+
+    def log_odds(self, evidence: Evidence) -> np.ndarray:
+        """Return the weighted sum of evidence, in the precision of the evidence."""
+        if isinstance(evidence, np.ndarray):
+            return evidence @ np.array([*self.weights.values()]) + self.constant
+        first, *others = (evidence[name] * weight for name, weight in self.weights.items())
+        for other in others:
+            first = first + other
+        return first + self.constant
+
+    def apply(self, evidence: Evidence) -> np.ndarray:
+        """Return the probabilities; they never overflow."""
+        return logistic(self.log_odds(evidence))
+
+    @classmethod
+    def fit(
+        cls, evidence: Mapping[str, ArrayLike], true: np.ndarray, counted: np.ndarray | None = None, what: str = "cases"
+    ) -> Logistic:
+        """Return the weights of the largest likelihood, with a little ridge.
+
+        Args:
+            evidence: by name, ``(N,)`` each.
+            true: ``(N,)`` what is to be predicted.
+            counted: ``(N,)`` how much each counts; all alike if None.
+            what: they are, for messages.
+
+        Raises:
+            UserError: all are true, or none.
+        """
+        if true.all() or not true.any():
+            raise UserError(f"calibration needs right and wrong {what}, and all {len(true)} are of one kind")
+        columns = np.stack([np.asarray(evidence[name], np.float64) for name in evidence], axis=1)
+        scaled, mean, scale = standardised(columns)
+        inputs = np.concatenate((scaled, np.ones((len(scaled), 1))), axis=1)
+
+        def probability(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            p = logistic(inputs @ weights)
+            return p, inputs * (p * (1 - p))[:, None]
+
+        ridge = np.array([*[RIDGE] * len(mean), 0.0])
+        found = climb(probability, true, np.zeros(len(ridge)), ridge, counted)
+        plain = found[:-1] / scale
+        weights = dict(zip(evidence, np.round(plain, DIGITS).tolist(), strict=True))
+        return cls(weights, round(float(found[-1] - plain @ mean), DIGITS))
+
+    def reliability(self, evidence: Evidence, true: ArrayLike, bins: int = BINS) -> Reliability:
+        """Return how far the probabilities of evidence are from the share that is true, see :func:`reliability`."""
+        return reliability(np.ravel(self.apply(evidence)), np.ravel(true), bins)
+
+    def to_dict(self) -> dict[str, float]:
+        """Return the weights and, as ``constant``, the constant."""
+        return {**self.weights, "constant": self.constant}
+
+    @classmethod
+    def from_dict(cls, stored: Any, names: Sequence[str], source: str) -> Logistic:
+        """Read what :meth:`to_dict` returned.
+
+        Args:
+            stored: a mapping of numbers.
+            names: of the evidence.
+            source: where it stands, for messages.
+
+        Raises:
+            UserError: it has other names, or values that are no numbers.
+        """
+        wanted = (*names, "constant")
+        if not isinstance(stored, Mapping) or set(stored) != set(wanted):
+            raise UserError(f"{source} must be a mapping of {', '.join(wanted)}, not {stored!r}")
+        for name in wanted:
+            _require_number(stored[name], f"{source}.{name}")
+        return cls({name: float(stored[name]) for name in names}, float(stored["constant"]))
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {value:g}" for name, value in self.to_dict().items())
+
+
+def logistic(log_odds: ArrayLike) -> np.ndarray:
+    """Return the logistic function of an array of floats, in its precision."""
+    return 1 / (1 + np.exp(-np.clip(log_odds, -80, 80)))
+
+
+def standardised(columns: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return columns ``(N, F)`` with mean 0 and standard deviation 1, their means, and what they were divided by."""
+    mean, spread = columns.mean(axis=0), columns.std(axis=0)
+    scale = np.where(spread > 0, spread, 1)
+    return (columns - mean) / scale, mean, scale
+
+
+def climb(
+    probability: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]],
+    true: np.ndarray,
+    start: np.ndarray,
+    ridge: np.ndarray,
+    counted: np.ndarray | None = None,
+    steps: int = 50,
+) -> np.ndarray:
+    """Return the weights ``(W,)`` of the largest likelihood, by Fisher's scoring; steps that go too far are halved.
+
+    Args:
+        probability: returns for weights the probabilities ``(N,)``, and their slopes ``(N, W)``.
+        true: ``(N,)`` what is to be predicted.
+        start: the weights to begin with.
+        ridge: ``(W,)`` penalty on half the square of each weight.
+        counted: ``(N,)`` how much each counts; all alike if None.
+        steps: at most.
+    """
+    share = np.full(len(true), 1 / len(true)) if counted is None else counted / len(true)
+
+    def reached(weights: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+        found, slopes = probability(weights)
+        p = np.clip(found, LEAST, 1 - LEAST)
+        return float(share @ np.log(np.where(true, p, 1 - p)) - (ridge * weights**2).sum() / 2), p, slopes
+
+    weights = start
+    best, p, slopes = reached(weights)
+    for _ in range(steps):
+        information = share / (p * (1 - p))
+        slope = slopes.T @ (information * (true - p)) - ridge * weights
+        curve = (slopes.T * information) @ slopes + np.diag(ridge + LEAST)
+        step = np.linalg.solve(curve, slope)
+        for number in range(20):
+            tried = weights + step * 0.5**number
+            after = reached(tried)
+            if after[0] > best + TOLERANCE:
+                weights, (best, p, slopes) = tried, after
+                break
+        else:
+            break
+    return weights
+
+
+@dataclass(frozen=True)
+class Bin:
+    """The number of scores from ``low`` to ``high``, their mean, and the share that is right."""
+
+    low: float
+    high: float
+    count: int
+    score: float
+    matched: float
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """How far scores are from probabilities.
+
+    Attributes:
+        ece: expected calibration error: the mean distance between the mean score of a bin and its share of right ones,
+            weighted by the number of scores in it; bins of equal width.
+        adaptive_ece: the same with bins of equally many scores.
+        brier: mean squared distance of the scores from 1 (right) and 0 (wrong).
+        boxes: number of scores.
+        bins: of equal width; empty ones are left out.
+    """
+
+    ece: float
+    adaptive_ece: float
+    brier: float
+    boxes: int
+    bins: tuple[Bin, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form: every attribute by its name."""
+        return asdict(self)
+
+
+def reliability(scores: ArrayLike, right: ArrayLike, bins: int = BINS) -> Reliability:
+    """Return the reliability of ``scores (N,)`` in 0 to 1, given the mask ``right (N,)``; N is above 0."""
+    score, match = np.asarray(scores, dtype=np.float64), np.asarray(right, dtype=np.float64)
+    places = np.minimum((score * bins).astype(np.int64), bins - 1)
+    width = [_bin(score[places == i], match[places == i], i / bins, (i + 1) / bins) for i in range(bins)]
+    order = np.argsort(score, kind="stable")
+    parts = [part for part in np.array_split(order, bins) if len(part)]
+    count = [_bin(score[part], match[part], float(score[part[0]]), float(score[part[-1]])) for part in parts]
+    filled = tuple(one for one in width if one.count)
+    return Reliability(_error(filled), _error(count), float(((score - match) ** 2).mean()), len(score), filled)
+
+
+def _bin(scores: np.ndarray, matches: np.ndarray, low: float, high: float) -> Bin:
+    if not len(scores):
+        return Bin(low, high, 0, 0.0, 0.0)
+    return Bin(low, high, len(scores), float(scores.mean()), float(matches.mean()))
+
+
+def _error(bins: Sequence[Bin]) -> float:
+    return sum(one.count * abs(one.score - one.matched) for one in bins) / sum(one.count for one in bins)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What was fitted to a model after training, by question; None for one that it cannot answer.
+
+    Attributes:
+        box: a region's box is right, by the logit of its second score and by the mean log-probability of its words.
+        noun: the noun of the decoder's phrase is right, by the latter, by the log-odds that the classes give that noun,
+            and by those of the noun that they would say.
+        phrase: an image shows what a phrase names, by the similarity of both, by the log-probability of the kind that
+            the phrase names, and by whether it names one.
+        rare_phrase: takes the place of ``phrase`` for phrases with a rare noun.
+        hit: an image that a search found shows all of the query, by their similarity, by the log-probability that all
+            phrases are there, and by how often the rarest noun of the query is said.
+        chance: its odds are the rate of images that show a query by chance, by the log of how many one expects.
+        meant: one image was meant by a query, by the similarity of the best hit.
+    """
+
+    box: Logistic = Logistic({"logit": 1.0, "confidence": 0.0})
+    noun: Logistic = Logistic({"confidence": 1.0, "decoder": 0.5, "classes": -0.5}, 1.0)
+    phrase: Logistic | None = None
+    rare_phrase: Logistic | None = None
+    hit: Logistic | None = None
+    chance: Logistic | None = None
+    meant: Logistic | None = None
+
+    def to_dict(self) -> dict[str, dict[str, float]]:
+        """Return the weights of each question that has some."""
+        found = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {question: fit.to_dict() for question, fit in found.items() if fit is not None}
+
+    @classmethod
+    def from_dict(cls, stored: Any, source: str, questions: Mapping[str, Sequence[str]] = QUESTIONS) -> Calibration:
+        """Read what :meth:`to_dict` returned; questions that are not in it have their defaults.
+
+        Raises:
+            UserError: it is no mapping, has an unknown question, or a question has other evidence than ``questions``.
+        """
+        if not isinstance(stored, Mapping):
+            raise UserError(f"{source} must be a mapping of questions, not {stored!r}")
+        if unknown := [question for question in stored if question not in questions]:
+            raise UserError(f"{source}: unknown question {unknown[0]!r}; known are {', '.join(questions)}")
+        return cls(**{q: Logistic.from_dict(v, questions[q], f"{source}: {q}") for q, v in stored.items()})
+
+    @classmethod
+    def read(cls, folder: Path) -> Calibration:
+        """Read ``calibration.json`` of a model folder; the defaults if there is none. Raises as :meth:`from_dict`."""
+        path = folder / FILE
+        if not path.is_file():
+            return cls()
+        try:
+            stored = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise UserError(f"{path} cannot be read as JSON: {error}") from error
+        return cls.from_dict(stored, str(path))
+
+    def write(self, folder: Path) -> None:
+        """Write ``calibration.json`` of a model folder; the file is whole or as it was."""
+        write_text(folder / FILE, self.text())
+
+    def text(self) -> str:
+        """Return the content of ``calibration.json``."""
+        return json.dumps(self.to_dict(), indent=2) + "\n"
+
+    def of_parts(self, parts: Sequence[str]) -> dict[str, Logistic | None]:
+        """Return the answers to the questions about some parts, by question."""
+        return {question: getattr(self, question) for question, part in PARTS.items() if part in parts}
+
+
+def _require_number(value: Any, source: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
+        raise UserError(f"{source} must be a number, not {value!r}")

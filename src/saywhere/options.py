@@ -113,8 +113,8 @@ def _made(cls: type[T], base: T | None, values: Mapping[str, Any], source: str, 
     fields = {f.name: f for f in dataclasses.fields(typing.cast(Any, cls)) if f.init}
     for key in values:
         if key not in fields:
-            gone = key in getattr(cls, "GONE", ())
-            hint = "it is no longer an option: remove it" if gone else _hint(str(key), fields, prefix)
+            gone: Mapping[str, str] = getattr(cls, "GONE", {})
+            hint = f"it is no longer an option: {gone[key]}" if key in gone else _hint(str(key), fields, prefix)
             raise UserError(f"{source}unknown key {prefix}{key}; {hint}")
     for name, f in fields.items():
         if base is None and name not in values and _default(f) is dataclasses.MISSING:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from photographs import noise
 from PIL import Image
+from stubs import calibrated
 from tiny_aligner import SENTENCES, tiny_aligner
 from tiny_captioner import tiny_captioner
 from typer.testing import CliRunner, Result
@@ -98,9 +99,8 @@ def test_search_prints_a_table_or_json_and_draws(aligner, album, index, tmp_path
     ],
 )
 def test_search_says_how_probable_it_is_and_what_is_not_there(album, tmp_path, constant, whole, line) -> None:
-    grounding = {"presence": (0.0, 0.0, 0.0, 0.0), "hit": (0.0, 0.0, 0.0, constant)}
-    grounding["anywhere"] = (0.0, -80.0, 0.0, whole)
-    model = checkpoint.save(tiny_aligner(grounding=grounding), tmp_path / "model")
+    fits = calibrated(phrase=(0, 0, 0, 0), hit=(0, 0, 0, constant), chance=(0, -80), meant=(0, whole))
+    model = checkpoint.save(tiny_aligner(), tmp_path / "model", calibration=fits)
     run("index", album, "--index", tmp_path / "i", "--model", model)
     likely, anywhere = 1 / (1 + math.exp(-constant)), 1 / (1 + math.exp(-whole))
     result = run("search", "two dogs", "--index", tmp_path / "i")
@@ -115,8 +115,8 @@ def test_search_says_how_probable_it_is_and_what_is_not_there(album, tmp_path, c
 
 @pytest.mark.parametrize(("constant", "line"), [(3.0, r"0\.95 two dogs \["), (-3.0, "not found: two dogs")])
 def test_search_prints_how_probable_each_phrase_is_or_that_it_is_not_found(album, tmp_path, constant, line) -> None:
-    grounding = {"presence": (0.0, 0.0, 0.0, constant), "hit": (0.0, 0.0, 0.0, 0.0)}
-    model = checkpoint.save(tiny_aligner(grounding=grounding), tmp_path / "model")
+    fits = calibrated(phrase=(0, 0, 0, constant), hit=(0, 0, 0, 0))
+    model = checkpoint.save(tiny_aligner(), tmp_path / "model", calibration=fits)
     run("index", album, "--index", tmp_path / "i", "--model", model)
     hits = run("search", "two dogs + a horse", "--index", tmp_path / "i", "--top", 2).stdout
     assert len(re.findall(line, hits)) == 2

@@ -58,6 +58,7 @@ from saywhere.errors import UserError
         ({"pooling": "max"}, "pooling is one of bilinear, roi_align, not 'max'"),
         ({"conventions": "mine"}, "conventions is one of saywhere, original"),
         ({"noun_threshold": 2}, "noun_threshold is 2.0"),
+        ({"calibration": [1, 0, 0]}, "no longer an option: saywhere calibrate stores it in calibration.json"),
     ],
 )
 def test_what_does_not_fit_is_refused(options: dict[str, Any], message: str) -> None:

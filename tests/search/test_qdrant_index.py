@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from photographs import noise
+from stubs import calibrated
 from tiny_aligner import aligner_model, tiny_aligner
 from typer.testing import CliRunner, Result
 from video_clips import SquareEmbedder, Timed, moving, plate, write_clip
@@ -27,7 +28,9 @@ QUERIES = ("a man in a red shirt", "two dogs + green grass - a man", "blue sky -
 
 @pytest.fixture(scope="module")
 def model() -> Model:
-    return aligner_model(tiny_aligner(grounding={"presence": (0.05, 0.0, 0.0, 0.3), "hit": (0.02, 0.7, 0.3, 0.4)}))
+    made = aligner_model(tiny_aligner())
+    made.calibration = calibrated(phrase=(0.05, 0.0, 0.0, 0.3), hit=(0.02, 0.7, 0.3, 0.4))
+    return made
 
 
 @pytest.fixture

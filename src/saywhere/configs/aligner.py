@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from saywhere.configs.base import MOST_FEATURES, Config
+from saywhere.configs.base import CALIBRATED, MOST_FEATURES, Config
 from saywhere.configs.parts import MOST_SENTENCES, ProposalConfig, SystemConfig
 
 RegionKind = Literal["proposals", "whole"]
@@ -39,6 +39,8 @@ class GroundingConfig(Config):
             than log-probabilities.
         threshold: a phrase is found from this probability on, if the model is calibrated for phrases.
     """
+
+    GONE: ClassVar = dict.fromkeys(("presence", "rare_presence", "hit", "anywhere"), CALIBRATED)
 
     nms_iou: float | None = None
     score_weight: float = 1.0

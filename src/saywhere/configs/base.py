@@ -12,16 +12,18 @@ from saywhere.errors import UserError
 
 MOST_FEATURES = 16384
 """Numbers of a vector, or filters of a layer, at most: the weights between two layers of so many have a gigabyte."""
+CALIBRATED = "saywhere calibrate stores it in calibration.json of the model's folder"
+"""What has become of options that were fitted after training."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
     """Options of a network or of a part of one; :meth:`from_dict` makes them and refuses unknown keys.
 
-    Keys that earlier versions had are named in ``GONE`` of a subclass: the message then says to remove them.
+    Keys that earlier versions had stand in ``GONE`` of a subclass, with the way out that the message names.
     """
 
-    GONE: ClassVar[tuple[str, ...]] = ()
+    GONE: ClassVar[Mapping[str, str]] = {}
 
     @classmethod
     def from_dict(cls, options: Mapping[str, Any], prefix: str = "") -> Self:

@@ -38,7 +38,7 @@ class NgramsConfig(Config):
             among the hypotheses of the beam; 0 asks none.
     """
 
-    GONE: ClassVar = ("consensus",)
+    GONE: ClassVar = {"consensus": "remove it"}
 
     count: int = 0
     words: int = 0
@@ -102,7 +102,7 @@ class CaptionerConfig(SystemConfig):
         ngrams: what people would say of the image, which has a say in the same choice.
     """
 
-    GONE: ClassVar = ("neighbours",)
+    GONE: ClassVar = {"neighbours": "remove it"}
 
     proposals: ProposalConfig = PROPOSALS
     decoding: DecodingConfig = DECODING

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from saywhere.box_coding import MAX_LOG_SCALE
+from saywhere.configs.base import CALIBRATED
 from saywhere.configs.parts import LARGEST_GRID, DecodingConfig, ProposalConfig, Shapes, SystemConfig, TrunkConfig
 
 Conventions = Literal["saywhere", "original"]
@@ -49,6 +50,8 @@ class DenseCapConfig(SystemConfig):
         rpn_score_weight, rpn_box_weight, score_weight, box_weight, caption_weight: of the five losses.
         box_decay: weight of half the squared RPN offsets.
     """
+
+    GONE: ClassVar = dict.fromkeys(("calibration", "noun_calibration"), CALIBRATED)
 
     decoding: DecodingConfig = DECODING
     conventions: Conventions = "saywhere"

@@ -77,7 +77,7 @@ def test_further_data_sets_are_trained_on_after_the_first(tmp_path: Path) -> Non
     assert recipes.load(write_recipe(tmp_path / "again.yaml", first), also).to_dict() == recipe.to_dict()
 
 
-def test_names_of_classes_teach_no_words_where_there_are_phrases(tmp_path: Path) -> None:
+def test_names_of_classes_join_the_boxes_of_images_with_phrases(tmp_path: Path) -> None:
     first = write_data(tmp_path / "first", train=2, validation=1)
     noise(96, 64, 9).save(tmp_path / "other.jpg")
     names = [{"box": box, "phrase": f"a thing {n}"} for n, box in enumerate([BOXES[0], [0.0, 30.0, 20.0, 60.0]])]
@@ -90,7 +90,7 @@ def test_names_of_classes_teach_no_words_where_there_are_phrases(tmp_path: Path)
     plain_sample, joined, rest = read_training(recipe.data, system, CONFIG)[0]
     assert (plain_sample.phrase_weights, joined.image, rest.image.name) == (None, first / "001.jpg", "other.jpg")
     assert joined.phrases[3:] == (("a thing 1",),) and joined.boxes[3].tolist() == [0, 30, 20, 60]
-    assert joined.phrase_weights is not None and joined.phrase_weights.tolist() == [1, 1, 1, 0]
+    assert joined.phrase_weights is not None and joined.phrase_weights.tolist() == [1, 1, 1, 0.25]
     assert rest.phrase_weights is not None and rest.phrase_weights.tolist() == [0.25, 0.25]
     kept = usable([replace(joined, phrase_weights=np.array([1, 0.5, 0.25, 0]))], longest=2)[0]
     assert kept.phrase_weights is not None

@@ -22,8 +22,8 @@ class SourceConfig:
     Attributes:
         root, format, train, phrases, train_limit: as of :class:`DataConfig`.
         words: how much its phrases count where the dense captioner learns words; 0 teaches boxes alone.
-        names: its phrases are mere names of classes. In an image that another data set describes its boxes teach no
-            words, and those that lie on a box with a phrase are left out (:func:`saywhere.training.run.join_names`).
+        names: its phrases are mere names of classes. In an image that another data set describes, its boxes join those
+            with phrases, but for those that lie on one of them (:func:`saywhere.training.run.join_names`).
     """
 
     root: str

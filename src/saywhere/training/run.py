@@ -245,8 +245,8 @@ def read_training(config: DataConfig, system: System, model: Config) -> tuple[li
 def join_names(samples: Sequence[Sample], named: Sequence[Sample]) -> list[Sample]:
     """Return samples with the boxes of others that have mere names of classes.
 
-    In an image that has phrases the named boxes get the weight 0 for words: a name is less than a phrase, and there are
-    more of them. Named boxes that overlap one with a phrase by :data:`SAME_BOX` or more are left out.
+    In an image that has phrases, boxes with names join those with phrases, but for those that overlap one of these by
+    :data:`SAME_BOX` or more: what somebody wrote is more than a name.
 
     Args:
         samples: with phrases.
@@ -261,12 +261,12 @@ def join_names(samples: Sequence[Sample], named: Sequence[Sample]) -> list[Sampl
         sample = joined[number]
         overlap = geometry.iou(more.boxes, samples[number].boxes).max(axis=1, initial=0)
         rows = np.flatnonzero(overlap < SAME_BOX).tolist()
-        weights = np.ones(len(sample.boxes), np.float32) if sample.phrase_weights is None else sample.phrase_weights
+        weights = [np.ones(len(s.boxes)) if s.phrase_weights is None else s.phrase_weights for s in (sample, more)]
         joined[number] = replace(
             sample,
             boxes=np.concatenate((sample.boxes, more.boxes[rows])),
             phrases=(*sample.phrases, *(more.phrases[row] for row in rows)),
-            phrase_weights=np.concatenate((weights, np.zeros(len(rows), np.float32))),
+            phrase_weights=np.concatenate((weights[0], weights[1][rows])).astype(np.float32),
         )
     return joined + rest
 

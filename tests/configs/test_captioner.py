@@ -56,7 +56,6 @@ def test_what_is_needed_of_the_trunk() -> None:
         ({"grid": 10**5}, "grid is 100000, but must be between 1 and 64"),
         ({"num_samples": 10**9}, "num_samples is 1000000000, but must be .* at most 1000"),
         ({"sentences": 10**9}, "sentences is 1000000000"),
-        ({"neighbours": {"sentences": 10**12, "words": 10**12}}, "neighbours.sentences is 1000000000000"),
         ({"ngrams": {"size": 10**9}}, "ngrams.size is 1000000000"),
         ({"region_size": 0}, "region_size is 0"),
         ({"terms": ["word-state", "colour"]}, r"terms\[1\] is one of word-state"),

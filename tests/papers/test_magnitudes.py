@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from saywhere.calibration import Calibration
 from saywhere.configs.aligner import AlignerConfig
 from saywhere.engines.engine import EncodedText
 from saywhere.errors import UserError
@@ -26,7 +27,8 @@ class StubAligner:
 
 
 def model(aligner=None) -> Model:
-    return Model(SimpleNamespace(trunk=None, detector=None, aligner=aligner, captioner=None, classifier=None), "stub")
+    parts = {"detector": None, "aligner": aligner, "captioner": None, "classifier": None}
+    return Model(SimpleNamespace(trunk=None, calibration=Calibration(), **parts), "stub")
 
 
 def test_words_by_the_mean_length_of_their_vectors():

@@ -140,7 +140,7 @@ def test_images_are_upright_and_on_white(engine: Page) -> None:
         np.testing.assert_allclose(pixels, np.asarray(expected), atol=4)
 
 
-GOLDEN = Path(__file__).parents[2] / "golden"
+GOLDEN = Path(__file__).parents[2] / "papers" / "densecap2016" / "golden"
 
 
 def golden(name: str) -> list[dict[str, Any]]:

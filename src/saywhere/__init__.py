@@ -1,4 +1,4 @@
-"""Say what is where in an image, and find where words are."""
+"""Describe what is where in images, and find where words are."""
 
 from __future__ import annotations
 

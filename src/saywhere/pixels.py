@@ -268,7 +268,7 @@ def learn_tiffs() -> None:
 
 
 def _repair_tiff(image: Any, tags: Any) -> None:
-    """Tell Pillow how the pixels of an opened TIFF are stored, where it takes them for something else."""
+    """Set in Pillow how the pixels of an opened TIFF are stored, where it takes them for something else."""
     bits, big = tags.get(TIFF_BITS, (1,)), tags.prefix == b"MM"
     planes = tags.get(TIFF_PLANES, 1) == 2
 

@@ -31,7 +31,7 @@ class Region(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Regions:
-    """Hold the regions of one image; any number of them, also none.
+    """Regions of one image; any number of them, also none.
 
     Attributes:
         width, height: size of the image as a viewer shows it, in pixels.

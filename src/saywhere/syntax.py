@@ -64,7 +64,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _repeated_key(text: str) -> str:
-    """Say which key of a JSON document is the first that its object has already, and on which line."""
+    """Return the first key of a JSON document that its object has already, and its line."""
     keys: list[set[str]] = []
     before = None
     for token in _TOKEN.finditer(text):

@@ -158,7 +158,7 @@ class AdaptedModel(Model):
 
 @dataclass(frozen=True, eq=False)
 class Placed(Evidence):
-    """Hold one region for each phrase, and the scores ``(P,)`` of them."""
+    """One region for each phrase, and the scores ``(P,)`` of them."""
 
     scores: np.ndarray
 

@@ -42,7 +42,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Text:
-    """Hold T tokens that a model wrote: their ids, names and natural log-probabilities ``(T,)``."""
+    """T tokens that a model wrote: their ids, names and natural log-probabilities ``(T,)``."""
 
     token_ids: Sequence[int]
     tokens: Sequence[str]

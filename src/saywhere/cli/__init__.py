@@ -144,7 +144,7 @@ def _exit_codes() -> Iterator[None]:
 
 
 def _fail_usage(error: Any) -> None:
-    """Say what is wrong with the command line; a command without arguments shows its help instead."""
+    """Report what is wrong with the command line; a command without arguments shows its help instead."""
     if type(error).__name__ == "NoArgsIsHelpError":
         raise error
     message, command = error.format_message().rstrip("."), error.ctx.command_path if error.ctx else "saywhere"

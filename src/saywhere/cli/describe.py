@@ -67,7 +67,7 @@ def describe(
     ),
     camera: str | None = typer.Option(None, metavar="N", help="Describe what a camera sees, until Ctrl-C."),
 ) -> None:
-    """Say what is where in images and videos: boxes with scores and captions.
+    """Describe what is where in images and videos: boxes with scores and captions.
 
     Exit code 0 if all went well, 1 if images were skipped because they cannot be read, 2 if the command is wrong.
     """

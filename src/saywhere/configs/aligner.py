@@ -22,7 +22,7 @@ VECTOR_OPTIONS = frozenset(
 
 @dataclass(frozen=True)
 class GroundingConfig(Config):
-    """Say how phrases are placed, and when they count as found; ``saywhere calibrate`` chooses the weights.
+    """Options of how phrases are placed, and when they count as found; ``saywhere calibrate`` chooses the weights.
 
     Attributes:
         nms_iou: phrases are placed in regions none of which overlaps a better one by more than this. It stands in the

@@ -26,7 +26,7 @@ MIN_SIDE = 0.1
 
 @dataclass
 class Annotation:
-    """Hold the annotation of one image as the data set has it, in the data set's own pixels.
+    """Annotation of one image as the data set has it, in the data set's own pixels.
 
     Attributes:
         name: of the image in the data set, for reports.

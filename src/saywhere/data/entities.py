@@ -23,7 +23,7 @@ _PIECE = re.compile(r"\[/EN#(?P<entity>[^/\s]+)/(?P<types>\S+) (?P<phrase>[^\]]*
 
 @dataclass(frozen=True, eq=False)
 class MarkedPhrase:
-    """Hold a phrase of a sentence and its box.
+    """A phrase of a sentence and its box.
 
     Attributes:
         start, stop: index of its first word in the words of the sentence, and of the word after its last.
@@ -43,7 +43,7 @@ class MarkedPhrase:
 
 @dataclass(frozen=True, eq=False)
 class MarkedSentence:
-    """Hold the ``words`` of a sentence, as :func:`saywhere.text.tokenize` returns them, and its phrases in order."""
+    """The ``words`` of a sentence, as :func:`saywhere.text.tokenize` returns them, and its phrases in order."""
 
     words: tuple[str, ...]
     phrases: tuple[MarkedPhrase, ...]
@@ -60,7 +60,7 @@ class MarkedSentence:
 
 @dataclass(frozen=True, eq=False)
 class MarkedImage:
-    """Hold an image: its file, its upright size on disk in pixels, and its sentences."""
+    """An image: its file, its upright size on disk in pixels, and its sentences."""
 
     image: Path
     width: int

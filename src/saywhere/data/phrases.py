@@ -21,7 +21,7 @@ Labelled = tuple[Box, str]
 
 @dataclass(frozen=True)
 class PhraseOptions:
-    """Say which regions of a data set are kept, and how their phrases are preprocessed.
+    """Options of which regions of a data set are kept, and how their phrases are preprocessed.
 
     The paper's training data is ``PhraseOptions(max_words=10, strip_lead_ins=True, min_regions=20, max_regions=50)``,
     its test data the same with ``merge=0.7``.

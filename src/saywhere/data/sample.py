@@ -15,7 +15,7 @@ from saywhere.report import Report
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """Hold an image with its annotated regions and its captions.
+    """An image with its annotated regions and its captions.
 
     Attributes:
         image: the image's file.
@@ -57,7 +57,7 @@ class Sample:
 
 @dataclass(frozen=True, eq=False)
 class Samples(Sequence[Sample]):
-    """Hold the samples of one split in the order of the data set, and the report of reading them.
+    """Samples of one split in the order of the data set, and the report of reading them.
 
     Attributes:
         samples: the samples.

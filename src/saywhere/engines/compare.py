@@ -1,4 +1,4 @@
-"""Hold two engines of one model against each other, stage by stage."""
+"""Compare two engines of one model, stage by stage."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from saywhere.training.chunker import TaggedSentence
 
 @dataclass(frozen=True)
 class ChunkScores:
-    """Hold how many phrases are cut as people cut them.
+    """Precision and recall of phrases, against phrases that people marked.
 
     Attributes:
         precision: share of the phrases found whose first and last word are those of a marked phrase.

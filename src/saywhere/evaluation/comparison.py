@@ -37,7 +37,7 @@ SHARED = ("data", "split", "protocol", "images")
 
 @dataclass(frozen=True, eq=False)
 class Compared:
-    """Hold the reports of models of one task.
+    """Reports of several models on one task.
 
     Attributes:
         task: one of :data:`FIGURES`.

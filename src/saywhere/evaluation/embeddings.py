@@ -16,7 +16,7 @@ from saywhere.models.model import Model
 
 
 class VectorStore(ArrayStore):
-    """Hold the vectors of images' regions."""
+    """Store of the vectors of images' regions."""
 
     def save(self, name: str, vectors: ImageVectors) -> None:
         """Store the vectors of the image ``name``."""

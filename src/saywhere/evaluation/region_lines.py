@@ -27,7 +27,7 @@ LARGEST = 1e300
 
 @dataclass(frozen=True, eq=False)
 class ImageRegions:
-    """Hold the regions of one image in a file.
+    """Regions of one image in a file.
 
     Attributes:
         boxes: ``(N, 4)`` float64 ``x1 y1 x2 y2``.

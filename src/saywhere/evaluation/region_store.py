@@ -19,7 +19,7 @@ REGIONS = "regions"
 
 
 class ArrayStore:
-    """Hold named arrays of images, a file each below ``folder``.
+    """Store of named arrays of images, a file each below ``folder``.
 
     ``name in store`` tells whether an image is there; a file is whole or not there.
     """
@@ -53,7 +53,7 @@ class ArrayStore:
 
 
 class RegionStore(ArrayStore):
-    """Hold sizes, boxes, features and scores of images' regions; captions are left out."""
+    """Store of the sizes, boxes, features and scores of images' regions; captions are left out."""
 
     def save(self, name: str, regions: Regions) -> None:
         """Store the regions of the image ``name``, which have features."""

@@ -51,7 +51,7 @@ def _silent(what: str, done: int, total: int) -> None:
 
 @dataclass(eq=False)
 class Session:
-    """Hold one evaluation: where its data and results are, and what happened on the way.
+    """One evaluation: where its data and results are, and what happened on the way.
 
     Attributes:
         data: folder of the data set, or its file.

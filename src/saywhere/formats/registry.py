@@ -26,7 +26,7 @@ NO_BYTE = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 
 @dataclass(frozen=True)
 class Format:
-    """Say what a format is and how it is written and read.
+    """A format: what it is and how it is written and read.
 
     Attributes:
         about: one line for the help.

@@ -63,7 +63,7 @@ answer; those of the aligner are below ``grounding``."""
 
 @dataclass(frozen=True, eq=False)
 class Bundle:
-    """Hold what a model folder says of its model, all checked; the weights are still on the disk.
+    """Contents of a model folder, all checked; the weights are still on the disk.
 
     Attributes:
         folder: where it is.
@@ -144,7 +144,7 @@ class Bundle:
 
 @dataclass(frozen=True)
 class GraphWeight:
-    """Say what a weight of the graph is made of.
+    """Source of a weight of the graph.
 
     Attributes:
         layer: name of the convolution or other layer in the weight file, below ``trunk.``.
@@ -161,7 +161,7 @@ class GraphWeight:
 
 @dataclass(frozen=True)
 class GraphInfo:
-    """Say which weights a graph takes, and to which files it belongs.
+    """Weights that a graph takes, and the files it belongs to.
 
     Attributes:
         graph: SHA-256 of the graph's file.

@@ -141,7 +141,7 @@ def _similarities(
 
 @dataclass(frozen=True, eq=False)
 class Caption:
-    """Hold a sentence of an image, and the attention to the image's regions at each word.
+    """A sentence of an image, and the attention to the image's regions at each word.
 
     Attributes:
         sentence: its words with spaces between them.

@@ -21,7 +21,7 @@ LEAST = 1e-4
 
 
 class ClassEvidence:
-    """Tell how probable each kind of thing is in a region.
+    """Classifier of the kinds of things in regions.
 
     A region is of one of the kinds that the classifier was taught, of another class of ImageNet, or of none. ImageNet's
     probabilities divide a kind among the classes below it.

@@ -15,7 +15,7 @@ from saywhere.text import END, PAD, START
 
 @dataclass(frozen=True, eq=False)
 class Decoded:
-    """Hold one sentence for each of N items.
+    """One sentence for each of N items.
 
     Attributes:
         token_ids: ``(N, T)`` int64; END and then padding after the last word, if that fits in T.
@@ -38,7 +38,7 @@ class Decoded:
 
 @dataclass(frozen=True, eq=False)
 class Hypotheses:
-    """Hold B sentences for each of N items.
+    """B sentences for each of N items.
 
     Attributes:
         token_ids, log_probs: ``(N, B, T)``, see :class:`Decoded`.

@@ -23,7 +23,7 @@ from saywhere.regions import Regions
 
 @dataclass(frozen=True, eq=False)
 class Detections:
-    """Hold the N described regions of an image before they are calibrated, ranked and selected.
+    """The N described regions of an image before they are calibrated, ranked and selected.
 
     Attributes:
         encoding: of the image.

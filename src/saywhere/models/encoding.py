@@ -14,7 +14,7 @@ from saywhere.regions import check_boxes
 
 @dataclass(frozen=True, eq=False)
 class Encoding:
-    """Hold one image's feature maps.
+    """Feature maps of one image.
 
     Attributes:
         maps: as the engine keeps them.

@@ -28,7 +28,7 @@ Box = tuple[float, float, float, float]
 
 @dataclass(frozen=True, eq=False)
 class ImageVectors:
-    """Hold an image's regions in the space of words.
+    """Vectors of an image's regions in the space of words.
 
     Attributes:
         width, height: of the image as a viewer shows it.
@@ -53,7 +53,7 @@ class ImageVectors:
 
 @dataclass(frozen=True, eq=False)
 class TextVectors:
-    """Hold a sentence's words in the space of regions.
+    """Vectors of a sentence's words in the space of regions.
 
     Its similarity with an image is the sum over the rows of their product with the best region (Eq. 8), less the
     hubness of both.
@@ -94,7 +94,7 @@ class AlignedPhrase(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Alignment:
-    """Hold a sentence aligned with the regions of an image.
+    """Alignment of a sentence with the regions of an image.
 
     Attributes:
         image: name of the image.

@@ -135,7 +135,7 @@ class Head:
 
 
 class NounTree:
-    """Hold the nouns of a table.
+    """Tree of nouns, from a table.
 
     Args:
         lines: of the table: synset, sort, name, use, words that lead to it, synsets above; separated by tabs.

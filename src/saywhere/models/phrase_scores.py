@@ -27,7 +27,7 @@ are best on training images of COCO that taught the classes nothing."""
 
 @dataclass(frozen=True, eq=False)
 class PhraseScores:
-    """Hold how likely a model is to call each region each phrase.
+    """Log-probabilities of phrases for the regions of an image.
 
     Attributes:
         regions: R of one image.

@@ -42,7 +42,7 @@ from saywhere.text import tokenize
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """Hold what is known of P phrases in an image.
+    """Scores of P phrases in an image's regions.
 
     Attributes:
         regions: R that the phrases may be about.

@@ -47,7 +47,7 @@ IOUS = (0.1, 0.3, 0.5)
 
 @dataclass(frozen=True)
 class Query:
-    """Hold phrases of one image, each with the true box that it describes, in pixels of the image."""
+    """Phrases of one image, each with the true box that it describes, in pixels of the image."""
 
     image: str
     phrases: tuple[str, ...]
@@ -97,7 +97,7 @@ def _by_words(sample: Sample) -> dict[tuple[str, ...], list[tuple[str, Box]]]:
 
 @dataclass(frozen=True)
 class RetrievalResult:
-    """Hold how well images and boxes are found.
+    """Figures of how well images and boxes are found.
 
     Attributes:
         protocol: how images are scored, see :func:`image_scores`.
@@ -178,7 +178,7 @@ TOGETHER = 128
 
 @dataclass(frozen=True)
 class Asked:
-    """Hold queries and the images they are put to.
+    """Queries and the images they are put to.
 
     Attributes:
         queries: what is asked.
@@ -200,7 +200,7 @@ class Asked:
 
 
 class BestRegions:
-    """Hold for each image and phrase the log-probability of the best region, and its index, in a file.
+    """File with the log-probability of the best region and its index, for each image and phrase.
 
     Rows of the file are images: P float32 log-probabilities, then P float32 indices; -inf and -1 for an image without
     regions. The scores of other queries are dropped.

@@ -28,7 +28,7 @@ def kinds(words: Iterable[str]) -> list[str]:
 
 
 class Commonness:
-    """Tell how often people say nouns; other words for the same thing, and for kinds of it, are counted together.
+    """Frequencies of nouns in captions; other words for the same thing, and for kinds of it, are counted together.
 
     Args:
         vocabulary: with the counts of words in the sentences of training.

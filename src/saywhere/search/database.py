@@ -25,7 +25,7 @@ CREATE TABLE dead (entry INTEGER PRIMARY KEY);
 
 
 class Database:
-    """Hold a database open, for several threads.
+    """An open database, for several threads.
 
     Args:
         path: of its file, which must exist.

@@ -27,7 +27,7 @@ LEAST = 1e-6
 
 @dataclass(frozen=True, eq=False)
 class Placed:
-    """Hold where a query is in an image.
+    """Where a query is in an image.
 
     Attributes:
         regions: of the wanted phrases that are probably there, with similarities; the others as ``not_found``.

@@ -68,7 +68,7 @@ def masked(url: str) -> str:
 
 @dataclass(frozen=True)
 class Qdrant:
-    """Say that an index is a collection in Qdrant.
+    """Location of an index: a collection in Qdrant.
 
     Args:
         url: of a server. ``path:DIR`` and ``:memory:`` stand for the client's own engine, which holds all vectors in

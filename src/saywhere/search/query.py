@@ -13,7 +13,7 @@ _SIGN = re.compile(r"(?:^|\s)([+-])(?=\s|$|[^\W\d])")
 
 @dataclass(frozen=True)
 class Query:
-    """Hold phrases to look for; a sentence is one phrase.
+    """Phrases to look for; a sentence is one phrase.
 
     Attributes:
         wanted: phrases whose similarities with an image are added.

@@ -36,7 +36,7 @@ EACH = 50
 
 @dataclass(frozen=True, eq=False)
 class Question:
-    """Hold what images are compared with: one query or several.
+    """What images are compared with: one query or several.
 
     Attributes:
         words: ``(T, D)`` of all queries, as :func:`saywhere.search.vectors.with_hubness` has them.

@@ -20,7 +20,7 @@ AFTER = b"\1"
 
 @dataclass(frozen=True)
 class Stamp:
-    """Say what a file was when it was embedded.
+    """State of a file when it was embedded.
 
     Attributes:
         size: in bytes.
@@ -36,7 +36,7 @@ class Stamp:
 
 @dataclass(frozen=True)
 class Video:
-    """Say how far a video was looked through.
+    """Progress through a video.
 
     Attributes:
         path: of the file, from the root on.

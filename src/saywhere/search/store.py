@@ -40,7 +40,7 @@ EXTENT = tuple(field.name for field in fields(Extent))
 
 @dataclass(frozen=True)
 class Folder:
-    """Say that an index is in a folder."""
+    """Location of an index: a folder."""
 
     folder: Path
 

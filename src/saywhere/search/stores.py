@@ -12,7 +12,7 @@ from saywhere.search.stamps import Stamp, Video
 
 
 class Found(NamedTuple):
-    """Hold an image that a search has found.
+    """An image that a search has found.
 
     Attributes:
         similarity: to the query.
@@ -28,7 +28,7 @@ class Found(NamedTuple):
 
 
 class Located(NamedTuple):
-    """Hold where an entry of an index comes from.
+    """Source of an entry of an index.
 
     Attributes:
         path: of the image, or of the video that it is a moment of.
@@ -128,7 +128,7 @@ class ImageStore(Protocol):
 
 
 class Place(Protocol):
-    """Say where an index is. ``str`` of it is its name in messages."""
+    """Location of an index. ``str`` of it is its name in messages."""
 
     @property
     def folder(self) -> Path | None:

@@ -27,7 +27,7 @@ LARGEST = float(np.finfo(VECTOR).max)
 
 @dataclass(frozen=True)
 class Extent:
-    """Say how much of the files counts: what a killed run has written behind it does not.
+    """Lengths of the files that count; what a killed run wrote beyond them does not.
 
     Attributes:
         generation: in the names of the files; compaction writes new ones.
@@ -69,7 +69,7 @@ class Extent:
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """Hold what an index held at one moment; later writing does not change it.
+    """Contents of an index at one moment; later writing does not change them.
 
     Attributes:
         extent: of the files.
@@ -154,7 +154,7 @@ class Snapshot:
                 raise UserError(damage(path, "a checksum differs"))
 
     def expect(self, entries: np.ndarray) -> None:
-        """Tell the operating system whose vectors are read next, so that the disk reads them all at the same time.
+        """Advise the operating system which vectors are read next, so that the disk reads them all at the same time.
 
         Of a file larger than the memory they would else be waited for one after the other.
         """

@@ -157,7 +157,7 @@ class Service:
         return Response(body, media_type="application/json")
 
     async def health(self, request: Request) -> Response:
-        """Say that the server answers."""
+        """Report that the server answers."""
         body = to_json({"status": "ok", "version": saywhere.__version__})
         return Response(body, media_type="application/json")
 

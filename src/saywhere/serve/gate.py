@@ -27,7 +27,7 @@ _PORTS = {"http": "80", "https": "443"}
 
 
 class Host(NamedTuple):
-    """Hold how a server is called.
+    """Name and port that a request calls the server by.
 
     Attributes:
         name: in small letters; an address as :mod:`ipaddress` writes it.

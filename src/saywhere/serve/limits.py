@@ -10,7 +10,7 @@ from saywhere.serve.problems import Problem
 
 @dataclass(frozen=True)
 class Limits:
-    """Hold the limits of a server.
+    """Limits of a server.
 
     Attributes:
         body: bytes of a request.

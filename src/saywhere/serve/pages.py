@@ -21,7 +21,7 @@ HEADERS = {
 
 
 class Page:
-    """Hold a file that never changes while the server runs."""
+    """A file that never changes while the server runs."""
 
     def __init__(self, content: bytes, media_type: str) -> None:
         self.content, self.media_type = content, media_type

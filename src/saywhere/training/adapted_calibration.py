@@ -24,7 +24,7 @@ WHAT = {"box": "regions", "phrase": "phrases"}
 
 
 class Scored(NamedTuple):
-    """Hold scores ``(N,)`` of a model, and whether that is true ``(N,)`` which they are to be the probability of."""
+    """Scores ``(N,)`` of a model, and whether the event ``(N,)`` occurred whose probability they are to be."""
 
     scores: np.ndarray
     true: np.ndarray

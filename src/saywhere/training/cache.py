@@ -54,7 +54,7 @@ class CachedImage(Protocol):
 
 @dataclass(frozen=True)
 class Block:
-    """Say where the maps of one view of one image are: byte offset, shape of each map, CRC-32 of the bytes."""
+    """Location of the maps of one view of one image: byte offset, shape of each map, CRC-32 of the bytes."""
 
     offset: int
     shapes: tuple[tuple[int, int, int], ...]

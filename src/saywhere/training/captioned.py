@@ -35,7 +35,7 @@ TOGETHER = 16
 
 @dataclass(frozen=True, eq=False)
 class Captioned:
-    """Hold images and what people said of them.
+    """Images and their captions.
 
     Attributes:
         embeddings: ``(N, F)`` of the captioner.

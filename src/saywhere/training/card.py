@@ -19,7 +19,7 @@ from saywhere.training.recipe import Recipe
 
 @dataclass(frozen=True)
 class DataFacts:
-    """Say what a model does and what it was trained on.
+    """What a model does and what it was trained on, for its model card.
 
     Attributes:
         about: what it does, after "A model that".

@@ -26,7 +26,7 @@ _MARK = re.compile(r"\[/EN#\S+ ([^\]]*)\]")
 
 @dataclass(frozen=True, eq=False)
 class TaggedSentence:
-    """Hold a sentence and the tags of its words, as people marked its phrases.
+    """A sentence and the tags of its words, as people marked its phrases.
 
     Attributes:
         text: with its punctuation.

@@ -54,7 +54,7 @@ GRID = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0, 2.5, 3.0)
 
 @dataclass(frozen=True, eq=False)
 class NamedBoxes:
-    """Hold N boxes with names.
+    """N boxes with names.
 
     Attributes:
         features: ``(N, D)`` float16, as :class:`RegionClassifier` takes them.

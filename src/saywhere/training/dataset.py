@@ -59,7 +59,7 @@ class TargetMaker(Protocol):
 
 @dataclass(frozen=True)
 class Item:
-    """Hold one image of a batch: ``inputs`` are its feature maps, or one tensor ``(3, h, w)`` of pixels."""
+    """One image of a batch: ``inputs`` are its feature maps, or one tensor ``(3, h, w)`` of pixels."""
 
     inputs: tuple[Tensor, ...]
     target: Target
@@ -68,7 +68,7 @@ class Item:
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Hold images of any sizes.
+    """A batch of images of any sizes.
 
     Attributes:
         features: for each image its maps ``(C_l, H_l, W_l)``; None if ``pixels`` are given.

@@ -23,7 +23,7 @@ CLOSE = 0.01
 
 @dataclass(frozen=True)
 class Start:
-    """Say what a network took over from another.
+    """Weights that a network took over from another.
 
     Attributes:
         tensors: how many were taken over, whole or the rows of common words.

@@ -51,7 +51,7 @@ HEADING = "## Hubness"
 
 @dataclass(frozen=True, eq=False)
 class Embedded:
-    """Hold images and sentences of data sets, the sets one after the other.
+    """Embedded images and sentences of data sets, the sets one after the other.
 
     Attributes:
         images: of each the vectors ``(R, D)`` of its regions.
@@ -95,7 +95,7 @@ def embed(model: Model, sets: Sequence[Sequence[Sample]]) -> Embedded:
 
 @dataclass(frozen=True, eq=False)
 class Lesson:
-    """Hold what typical vectors learn from.
+    """Training data of the typical vectors.
 
     Attributes:
         items: N images, by the vectors ``(R, D)`` of their regions, or texts, by the sum ``(1, D)`` of their words.
@@ -156,7 +156,7 @@ def soft_maximum(similarity: np.ndarray, same: np.ndarray, temperature: float) -
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """Hold typical vectors and how well they say what the bank says.
+    """Typical vectors, and how well they approximate the bank.
 
     Attributes:
         layer: vectors and constants, divided by the temperature.

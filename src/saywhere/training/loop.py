@@ -32,7 +32,7 @@ VALIDATION = 1 << 32
 
 @dataclass(frozen=True)
 class Position:
-    """Say where a run is: batches of ``epoch`` (counted from 0) that are done, and the first loss."""
+    """Position of a run: batches of ``epoch`` (counted from 0) that are done, and the first loss."""
 
     epoch: int = 0
     batches: int = 0

@@ -46,7 +46,7 @@ HEADING = "## What people would say"
 
 @dataclass(frozen=True, eq=False)
 class Said:
-    """Hold which n-grams are said of which images.
+    """Which n-grams are in the captions of which images.
 
     Attributes:
         ngrams: the G n-grams, in the order of their token ids.
@@ -95,7 +95,7 @@ def _said(token_ids: Sequence[int]) -> set[Ngram]:
 
 
 class Predictor(nn.Module):
-    """Tell how probable n-grams are.
+    """Network that predicts the probabilities of n-grams.
 
     Args:
         embeddings: ``(N, F)`` of the images that teach it.
@@ -168,7 +168,7 @@ def store(predictor: Predictor, said: Said) -> Ngrams:
 
 @dataclass(frozen=True)
 class Worth:
-    """Say what n-grams are worth on images that did not teach them, by the cross-entropy of an image's n-grams in nats.
+    """Cross-entropy of an image's n-grams in nats, on images that were not trained on.
 
     Attributes:
         images: so many.

@@ -17,7 +17,7 @@ from saywhere.syntax import parse_yaml
 
 @dataclass(frozen=True)
 class SourceConfig:
-    """Say which further data set is trained on.
+    """Options of a further data set to train on.
 
     Attributes:
         root, format, train, phrases, train_limit: as of :class:`DataConfig`.
@@ -40,7 +40,7 @@ class SourceConfig:
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Say where the images and texts come from.
+    """Options of the data: where the images and texts come from.
 
     Attributes:
         format: one of ``saywhere.data.FORMATS``; None guesses it from the files.
@@ -65,7 +65,7 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """Hold the settings of the optimiser of one of the two parameter groups.
+    """Options of the optimiser of one of the two parameter groups.
 
     Attributes:
         kind: ``adam``, ``sgd`` and ``rmsprop`` add the weight decay to the gradient (L2), ``adamw`` shrinks the weights
@@ -95,7 +95,7 @@ class OptimizerConfig:
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """Say how to train.
+    """Options of training.
 
     Attributes:
         epochs: passes over the training images.

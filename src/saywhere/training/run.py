@@ -54,7 +54,7 @@ RUN_FILES = ("last.ckpt", "recipe.yaml", "metrics.csv", "curves.png", "tensorboa
 
 @dataclass(frozen=True)
 class Result:
-    """Say how a run ended.
+    """Outcome of a run.
 
     Attributes:
         model: folder of the best weights.

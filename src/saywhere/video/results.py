@@ -138,7 +138,7 @@ class TracksFile:
         write_text(self.places.unfinished / "state.json", json.dumps(stored))
 
     def finish(self) -> None:
-        """Say that the video is done: forget how to go on."""
+        """Mark the video as done: remove the state for resuming."""
         sync(self._file)
         (self.places.unfinished / "state.json").unlink(missing_ok=True)
         shutil.rmtree(self.places.unfinished, ignore_errors=True)

@@ -17,7 +17,7 @@ CELLS = 3
 
 @dataclass(frozen=True, eq=False)
 class Look:
-    """Hold what was seen in one frame.
+    """What was seen in one frame.
 
     Attributes:
         regions: with scores, captions and features ``(N, D)``.

@@ -27,7 +27,7 @@ PATIENCE = 600
 
 @dataclass(frozen=True)
 class WebRuntime:
-    """Hold the two files of ONNX Runtime that a page needs: a module of JavaScript, and WebAssembly."""
+    """The two files of ONNX Runtime that a page needs: a module of JavaScript, and WebAssembly."""
 
     script: bytes
     binary: bytes

@@ -24,7 +24,7 @@ LARGEST = 2047
 
 @dataclass(frozen=True, eq=False)
 class Packed:
-    """Hold an array as it is stored.
+    """An array as it is stored.
 
     Attributes:
         kind: half precision times a factor a row; rounded, whole numbers times a factor a row; or single precision.

@@ -41,7 +41,7 @@ class _Table:
 
 
 class AttentionDecoder:
-    """Hold the weights of :class:`saywhere.networks.language.decoders.attention.AttentionDecoder`."""
+    """Weights of :class:`saywhere.networks.language.decoders.attention.AttentionDecoder`."""
 
     def __init__(self, weights: Weights, config: CaptionerConfig) -> None:
         self.feedback, self.terms = config.feedback, config.terms

@@ -17,7 +17,7 @@ from saywhere.engines.arrays.layers import Weights
 
 @dataclass(frozen=True, eq=False)
 class Typical:
-    """Tell how similar something is to a bank: ``temperature * log(sum over j of exp(vector_j · x + constant_j))``.
+    """Typical vectors; similarity with the bank: ``temperature * log(sum over j of exp(vector_j · x + constant_j))``.
 
     Attributes:
         vectors: ``(J, D)`` typical members of the bank, divided by the temperature.
@@ -38,7 +38,7 @@ class Typical:
 
 @dataclass(frozen=True, eq=False)
 class Hubness:
-    """Hold the typical ``texts`` and ``images`` of an aligner."""
+    """Typical ``texts`` and ``images`` of an aligner."""
 
     texts: Typical
     images: Typical

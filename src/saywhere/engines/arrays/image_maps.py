@@ -15,7 +15,7 @@ from saywhere.errors import UserError
 
 @dataclass(frozen=True, eq=False)
 class ImageMaps:
-    """Hold the graph's outputs for one image, and what is computed of them once.
+    """The graph's outputs for one image, and what is computed of them once.
 
     Attributes:
         outputs: by name, each with the batch in front.

@@ -176,7 +176,7 @@ class Linear:
 
 
 class WordVectors:
-    """Hold word vectors that are inputs and outputs of a decoder.
+    """Word vectors that are inputs and outputs of a decoder.
 
     Attributes:
         columns: ``(D, V)`` a word a column, of which products of few rows are more than twice as fast.
@@ -239,7 +239,7 @@ class Gru:
 
 
 class WordGates:
-    """Tell what words add to the gates of a GRU; computed for each word when it is first asked for.
+    """What words add to the gates of a GRU; computed for each word when it is first asked for.
 
     Args:
         words: V word vectors.

@@ -34,7 +34,7 @@ def ngrams_of(token_ids: Sequence[int], size: int) -> list[Ngram]:
 
 @dataclass(frozen=True, eq=False)
 class Ngrams:
-    """Hold G n-grams, and how their probabilities are made of an image.
+    """G n-grams, and the weights that predict their probabilities from an image.
 
     Attributes:
         projection: ``(F, D)`` of an image's embedding.
@@ -137,7 +137,7 @@ class Ngrams:
 
 @dataclass(frozen=True, eq=False)
 class WeighedNgrams:
-    """Hold the n-grams of B sentences as CIDEr weighs them: by how rare they are; those of a length n have norm 1.
+    """N-grams of B sentences with CIDEr's weights, by how rare they are; those of a length n have norm 1.
 
     Attributes:
         weights: ``(B, U)`` of the U different ones.

@@ -9,7 +9,7 @@ import numpy as np
 
 
 class Pyramid:
-    """Hold the maps of one image as one table of cells, all levels one after the other.
+    """Maps of one image as one table of cells, all levels one after the other.
 
     Args:
         maps: ``(C, H_l, W_l)`` a level, finest first.

@@ -94,7 +94,7 @@ def correctness(weights: np.ndarray, shares: np.ndarray, areas: np.ndarray, spre
 
 @dataclass(frozen=True)
 class Mention:
-    """Hold a word that names an entity: the index of the word in its sentence, and the identifier of the entity."""
+    """A word that names an entity: the index of the word in its sentence, and the identifier of the entity."""
 
     word: int
     entity: str

@@ -10,7 +10,7 @@ from saywhere.models.nouns import NounTree, find_invented, find_nouns
 
 @dataclass(frozen=True)
 class Invented:
-    """Say how much captions invent.
+    """Shares of the captions' nouns that are invented (CHAIR).
 
     Attributes:
         nouns: share of the captions' nouns that nobody mentions (CHAIR-i); 0 without nouns.

@@ -25,7 +25,7 @@ ORDER = ("bleu_1", "bleu_2", "bleu_3", "bleu_4", "meteor", "rouge_l", "cider")
 
 @dataclass(frozen=True)
 class CaptionScores:
-    """Hold the scores of captions.
+    """Scores of captions.
 
     Attributes:
         metrics: over all images together: ``bleu_1`` to ``bleu_4``, ``meteor`` and ``rouge_l`` in 0 to 1; ``cider``

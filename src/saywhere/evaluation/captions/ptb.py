@@ -164,7 +164,7 @@ _UNLEARNT = re.compile(
 
 
 def unlearnt(text: str) -> bool:
-    """Tell whether a text has a character or a form that was not learnt: addresses, phone numbers, rare scripts."""
+    """Return whether a text has a character or a form that was not learnt: addresses, phone numbers, rare scripts."""
     return _UNLEARNT.search(text) is not None
 
 

@@ -51,7 +51,7 @@ def score_files(predictions: Path, session: Session) -> metrics.CaptionScores:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Hold what is compared.
+    """Captions and references to compare.
 
     Attributes:
         data: name of the data set, for the report.

@@ -22,7 +22,7 @@ RANKED = 1000
 
 @dataclass(frozen=True)
 class Ranked:
-    """Hold the mean average precision of one image, and that of its boxes alone, as if it were the whole data set."""
+    """Mean average precision of one image, and that of its boxes alone, as if it were the whole data set."""
 
     name: str
     map: float

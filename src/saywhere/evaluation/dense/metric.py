@@ -31,7 +31,7 @@ CHUNK = 1 << 16
 
 @dataclass(frozen=True)
 class DenseCaptioningResult:
-    """Hold the scores of a data set, all between 0 and 1.
+    """Scores of a data set, all between 0 and 1.
 
     Attributes:
         protocol: name of the rules.

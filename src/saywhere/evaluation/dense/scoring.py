@@ -63,7 +63,7 @@ def score_files(predictions: Path, session: Session, protocol: str = "clean") ->
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Hold what is compared.
+    """Predictions and ground truth to compare.
 
     Attributes:
         data: name of the data set, for the report.

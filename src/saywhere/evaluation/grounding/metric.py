@@ -21,7 +21,7 @@ PAIRS = 64
 
 @dataclass(frozen=True)
 class TypeScore:
-    """Hold the figures of one type of entity; attributes as in :class:`GroundingResult`."""
+    """Grounding figures of one type of entity; attributes as in :class:`GroundingResult`."""
 
     phrases: int
     accuracy: float
@@ -30,7 +30,7 @@ class TypeScore:
 
 @dataclass(frozen=True)
 class GroundingResult:
-    """Hold how many phrases were grounded rightly.
+    """Grounding figures: how many phrases were grounded correctly.
 
     Attributes:
         accuracy: share of the phrases whose box has an IoU of at least 0.5 with the true box.

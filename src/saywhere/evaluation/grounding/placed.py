@@ -30,7 +30,7 @@ RARE, COMMON = "rare nouns", "other nouns"
 
 @dataclass(frozen=True, eq=False)
 class Asked:
-    """Hold what is asked of an image.
+    """The phrases to ground in one image.
 
     Attributes:
         image: its file.
@@ -85,7 +85,7 @@ def _familiar(placer: Placer, phrase: str) -> str:
 
 @dataclass(frozen=True)
 class PlacedScores:
-    """Hold how well phrases are placed and found; ``presence`` is None for a model that is not calibrated."""
+    """How well phrases are placed and found; ``presence`` is None for a model that is not calibrated."""
 
     model: GroundingResult
     controls: dict[str, GroundingResult]

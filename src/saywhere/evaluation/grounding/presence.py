@@ -14,7 +14,7 @@ BINS = 10
 
 @dataclass(frozen=True)
 class PresenceResult:
-    """Hold how well phrases that are there are told from phrases that are not.
+    """How well phrases that an image shows are told from phrases that it does not show.
 
     Attributes:
         auc: probability that a phrase that is there has a higher score than one that is not; ties count half.

@@ -35,7 +35,7 @@ CONTROLS = ("whole image", "largest region", "random region", PRIOR)
 
 @dataclass(frozen=True)
 class GroundingScores:
-    """Hold how well a model places phrases, and how well the :data:`CONTROLS` do.
+    """Grounding figures of a model and of the :data:`CONTROLS`.
 
     ``presence`` is how well it tells what is there from what is not; None for one part, or without a calibration.
     """

@@ -23,7 +23,7 @@ EXACT, STEM, SYNONYM, PARAPHRASE = range(4)
 
 
 class Match(NamedTuple):
-    """Hold words of the reference and of the hypothesis that mean the same: start and count, and how they match."""
+    """Words of the reference and of the hypothesis that mean the same: start and count, and how they match."""
 
     reference: int
     reference_words: int

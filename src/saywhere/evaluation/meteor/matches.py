@@ -25,7 +25,7 @@ Spans = dict[int, list[tuple[int, int]]]
 
 
 class Text:
-    """Hold the words of a text, and where each word, stem, synonym set and phrase is.
+    """Words of a text, with the positions of each word, stem, synonym set and phrase.
 
     Attributes:
         words: normalised.
@@ -61,7 +61,7 @@ class Text:
 
 
 class Language:
-    """Hold what METEOR knows of English."""
+    """METEOR's data on English: what words, stems, synonyms and paraphrases match."""
 
     @classmethod
     def load(cls, files: MeteorFiles) -> Language:

@@ -34,7 +34,7 @@ def pycocoevalcap_module(name: str) -> ModuleType:
 
 @dataclass(frozen=True)
 class MeteorFiles:
-    """Hold the paths of the program and of its paraphrases."""
+    """Paths of the program and of its paraphrases."""
 
     jar: Path
     paraphrases: Path

@@ -10,7 +10,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class NounResult:
-    """Hold how often the noun of a region is right, given its box.
+    """How often the noun of a region is right, given its box.
 
     Attributes:
         objects: share of the boxes, for each way: ``decoder``, its phrases; with the part ``classes`` also ``classes``

@@ -18,7 +18,7 @@ Part = tuple[slice, slice, np.ndarray]
 
 @dataclass(frozen=True)
 class Recall:
-    """Hold the figures of one direction.
+    """Retrieval figures of one direction.
 
     Attributes:
         r1, r5, r10: share of the queries whose best true answer is among the first 1, 5, 10.
@@ -44,7 +44,7 @@ class Recall:
 
 @dataclass(frozen=True)
 class RankingResult:
-    """Hold both directions; the paper's "Image Annotation" and "Image Search".
+    """Retrieval figures of both directions; the paper's "Image Annotation" and "Image Search".
 
     Attributes:
         image_to_text: the sentences ranked for each image.

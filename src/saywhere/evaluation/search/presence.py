@@ -25,7 +25,7 @@ Bins = tuple[tuple[float, float, int], ...]
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """Hold what an index of some of the images answers to Q queries, K hits each.
+    """Answers of an index of some of the images to Q queries, K hits each.
 
     Attributes:
         evidence: ``(Q, K, 3)`` of each hit, see :class:`saywhere.search.phrases.Placed`.
@@ -45,7 +45,7 @@ class Answers:
 
 @dataclass(frozen=True)
 class PresenceInIndex:
-    """Hold how well an index says whether what is looked for is there; half of the images are not in it.
+    """How well an index predicts whether it has what a query asks for; half of the images are not in it.
 
     The probabilities are of weights fitted to the hits of one half, measured on those of the other, and the reverse.
 

@@ -20,7 +20,7 @@ PLOT = "reliability.png"
 
 @dataclass(frozen=True)
 class SearchResult:
-    """Hold how well an index answers.
+    """Figures of how well an index answers.
 
     Attributes:
         recall: of the image of each sentence, by whole vectors.

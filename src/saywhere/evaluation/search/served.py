@@ -25,7 +25,7 @@ TOGETHER = 100
 
 @dataclass(frozen=True)
 class ServedResult:
-    """Hold how far a collection agrees with an index.
+    """Agreement of a collection with an index.
 
     Attributes:
         url: of the server.

@@ -9,7 +9,7 @@ from saywhere.configs.captioner import NgramsConfig
 
 
 class Ngrams(nn.Module):
-    """Hold what people would say of an image, n-gram by n-gram; none of it trains with the captioner.
+    """Predictor of the likely n-grams of an image's captions; its weights do not train with the captioner.
 
     Args:
         embed_dim: of the embedding of an image.

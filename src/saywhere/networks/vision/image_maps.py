@@ -15,7 +15,7 @@ Source = tuple[Tensor, int]
 
 
 class ImageMaps:
-    """Hold the backbone's maps of one image; what else the trunk computes of them is computed once, when needed.
+    """The backbone's maps of one image; what else the trunk computes of them is computed once, when needed.
 
     Args:
         trunk: that made the maps.

@@ -24,7 +24,7 @@ SCORES = ("map", "detection_map", "language_meteor")
 
 @dataclass(frozen=True)
 class Cell:
-    """Hold one cell of one seed.
+    """One cell of one seed.
 
     Attributes:
         row: the system, such as ``region-rnn``.

@@ -161,7 +161,7 @@ class Crop:
 
 @dataclass(frozen=True, eq=False)
 class CropTexts:
-    """Hold crops, and for each the phrases that describe it."""
+    """Crops, and for each the phrases that describe it."""
 
     crops: list[Crop]
     phrases: list[tuple[str, ...]]
@@ -273,7 +273,7 @@ def _compute(network: RegionRnn, crops: Sequence[Crop], half: bool) -> np.ndarra
 
 @dataclass(frozen=True, eq=False)
 class LabelledCrops:
-    """Hold crops to learn from: ``features (N, feature_size)``, and for each its phrases, one or more."""
+    """Crops to learn from: ``features (N, feature_size)``, and for each its phrases, one or more."""
 
     features: Tensor
     phrases: Sequence[Sequence[str]]

@@ -64,7 +64,7 @@ def compare(plan: Comparison, out: Path, meteor: Meteor) -> Results:
 
 @dataclass(frozen=True, eq=False)
 class Boxes:
-    """Hold the boxes of a column: by name of the image, and a hash of them."""
+    """Boxes of a column by name of the image, and a hash of them."""
 
     of: dict[str, Proposed]
     digest: str

@@ -59,7 +59,7 @@ def describe_proposals(model: Model, encoding: Encoding, boxes: np.ndarray) -> R
 
 @dataclass(frozen=True, eq=False)
 class Neighbours:
-    """Hold true regions of training images: their embeddings ``(N, D)`` of length 1, and a phrase of each."""
+    """True regions of training images: their embeddings ``(N, D)`` of length 1, and a phrase of each."""
 
     embeddings: np.ndarray
     phrases: list[str]

@@ -38,7 +38,7 @@ TIMED = {
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """Hold what was measured.
+    """The measurements of a table.
 
     Attributes:
         plan: the recipe.

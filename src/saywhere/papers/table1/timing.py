@@ -34,7 +34,7 @@ STAGES = ("proposals", "network", "language")
 
 @dataclass
 class Watch:
-    """Hold milliseconds of one system's stages on one image: wall clock, and processor time of the process."""
+    """Milliseconds of one system's stages on one image: wall clock, and processor time of the process."""
 
     wall: dict[str, float] = field(default_factory=dict)
     processor: dict[str, float] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Watch:
 
 @dataclass(frozen=True)
 class Timed:
-    """Hold what is timed: FCLN and the Region RNN, with external proposals and the RPN's; ``limit`` boxes for each.
+    """Systems to time: FCLN and the Region RNN, with external proposals and the RPN's; ``limit`` boxes for each.
 
     The Full Image RNN is the same network.
     """

@@ -247,7 +247,7 @@ class AttentionDecoder(nn.Module):
 
 
 class BoundDecoder:
-    """Hold an :class:`AttentionDecoder` and the regions of N images; an image's hypotheses are neighbouring rows.
+    """An :class:`AttentionDecoder` with the regions of N images; an image's hypotheses are neighbouring rows.
 
     The state is h and, with marginal feedback, v: ``(N K, H)`` and ``(N K, D)`` with K hypotheses an image.
 

@@ -63,29 +63,29 @@ def test_values_take_the_types_of_their_fields() -> None:
         ({3: 1}, "f.yaml: unknown key o.3; known are"),
         ({"inner": {"rat": 1}}, "f.yaml: unknown key o.inner.rat; did you mean o.inner.rate?"),
         ({"inner": {"rate": -1}}, "f.yaml: o.inner.rate must not be negative, not -1.0"),
-        ({"inner": 5}, "o.inner is a mapping, not 5"),
-        ({"inner": None}, "o.inner is a mapping, not None"),
-        ({"inner": {"rate": "nan"}}, "o.inner.rate is a number, not 'nan'"),
-        ({"inner": {"rate": float("nan")}}, "o.inner.rate is a number, not nan"),
-        ({"inner": {"rate": float("inf")}}, "o.inner.rate is a number, not inf"),
-        ({"betas": [float("nan"), 0]}, "o.betas[0] is a number, not nan"),
-        ({"inner": {"rate": 10**400}}, "o.inner.rate is a number, not 1000"),
-        ({"inner": {"rate": True}}, "o.inner.rate is a number, not True"),
-        ({"name": 5}, "o.name is a text, not 5"),
-        ({"fast": "no"}, "o.fast is true or false, not 'no'"),
-        ({"fast": 1}, "o.fast is true or false, not 1"),
-        ({"size": 10.5}, "o.size is a whole number, not 10.5"),
-        ({"size": "ten"}, "o.size is a whole number, not 'ten'"),
-        ({"size": True}, "o.size is a whole number, not True"),
-        ({"precision": 64}, "o.precision is one of 32, 16, not 64"),
-        ({"level": True}, "o.level is one of 1, 2, not True"),
-        ({"betas": 0.5}, "o.betas is a list of 2, each a number, not 0.5"),
-        ({"betas": [1, 2, 3]}, "o.betas is a list of 2"),
-        ({"shapes": [1, 2]}, "o.shapes[0] is a list of 2, each a number, not 1"),
-        ({"shapes": [[1, 2], [3, "x"]]}, "o.shapes[1][1] is a number, not 'x'"),
-        ({"shapes": "ab"}, "o.shapes is a list"),
-        ({"extra": [1]}, "o.extra is a mapping, not [1]"),
-        ({"limits": {"a": "b"}}, "o.limits.a is a whole number, not 'b'"),
+        ({"inner": 5}, "o.inner must be a mapping, not 5"),
+        ({"inner": None}, "o.inner must be a mapping, not None"),
+        ({"inner": {"rate": "nan"}}, "o.inner.rate must be a number, not 'nan'"),
+        ({"inner": {"rate": float("nan")}}, "o.inner.rate must be a number, not nan"),
+        ({"inner": {"rate": float("inf")}}, "o.inner.rate must be a number, not inf"),
+        ({"betas": [float("nan"), 0]}, "o.betas[0] must be a number, not nan"),
+        ({"inner": {"rate": 10**400}}, "o.inner.rate must be a number, not 1000"),
+        ({"inner": {"rate": True}}, "o.inner.rate must be a number, not True"),
+        ({"name": 5}, "o.name must be a string, not 5"),
+        ({"fast": "no"}, "o.fast must be true or false, not 'no'"),
+        ({"fast": 1}, "o.fast must be true or false, not 1"),
+        ({"size": 10.5}, "o.size must be a whole number, not 10.5"),
+        ({"size": "ten"}, "o.size must be a whole number, not 'ten'"),
+        ({"size": True}, "o.size must be a whole number, not True"),
+        ({"precision": 64}, "o.precision must be one of 32, 16, not 64"),
+        ({"level": True}, "o.level must be one of 1, 2, not True"),
+        ({"betas": 0.5}, "o.betas must be a list of 2, each a number, not 0.5"),
+        ({"betas": [1, 2, 3]}, "o.betas must be a list of 2"),
+        ({"shapes": [1, 2]}, "o.shapes[0] must be a list of 2, each a number, not 1"),
+        ({"shapes": [[1, 2], [3, "x"]]}, "o.shapes[1][1] must be a number, not 'x'"),
+        ({"shapes": "ab"}, "o.shapes must be a list"),
+        ({"extra": [1]}, "o.extra must be a mapping, not [1]"),
+        ({"limits": {"a": "b"}}, "o.limits.a must be a whole number, not 'b'"),
     ],
 )
 def test_what_does_not_fit_is_named_with_what_is_wanted(values: dict[Any, Any], message: str) -> None:
@@ -155,7 +155,7 @@ def test_dots_lead_into_parts() -> None:
 
 
 def test_without_a_source_the_key_stands_first() -> None:
-    with pytest.raises(UserError, match="^fast is true or false"):
+    with pytest.raises(UserError, match="^fast must be true or false"):
         from_dict(Outer, {"fast": 2})
 
 
@@ -178,18 +178,18 @@ def test_assignments_are_json_or_text() -> None:
 
 @pytest.mark.parametrize("value", ["3", 2.0, True])
 def test_what_is_no_whole_number_is_refused(value: object) -> None:
-    with pytest.raises(UserError, match=re.escape(f"top is a whole number, not {value!r}")):
+    with pytest.raises(UserError, match=re.escape(f"top must be a whole number, not {value!r}")):
         require_ints(top=value)
 
 
 def test_a_whole_number_may_have_a_least_value() -> None:
     require_ints(1, threads=np.int64(1), regions=None)
-    with pytest.raises(UserError, match="threads is a whole number of at least 1, not 0"):
+    with pytest.raises(UserError, match="threads must be a whole number of at least 1, not 0"):
         require_ints(1, threads=0)
 
 
 @pytest.mark.parametrize("value", ["1", math.nan, math.inf, False])
 def test_what_is_no_finite_number_is_refused(value: object) -> None:
     require_numbers(beta=np.float32(1), threshold=None)
-    with pytest.raises(UserError, match=f"beta is a number, not {value!r}"):
+    with pytest.raises(UserError, match=f"beta must be a number, not {value!r}"):
         require_numbers(beta=value)

@@ -303,15 +303,15 @@ def _check_size(image: Image.Image, name: str, max_pixels: int) -> None:
 def _from_array(array: Any) -> Image.Image:
     array = np.asarray(array)
     if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (1, 3, 4)) or array.size == 0:
-        raise ImageError(f"an array image has shape (H, W), (H, W, 3) or (H, W, 4), not {array.shape}")
+        raise ImageError(f"an array image must have shape (H, W), (H, W, 3) or (H, W, 4), not {array.shape}")
     if array.ndim == 3 and array.shape[2] == 1:
         array = array[:, :, 0]
     if np.issubdtype(array.dtype, np.floating):
         if not np.isfinite(array).all() or array.min() < 0 or array.max() > 1:
-            raise ImageError("a float array image has values from 0 to 1")
+            raise ImageError("a float array image must have values from 0 to 1")
         array = (array * 255).round().astype(np.uint8)
     if array.dtype != np.uint8:
-        raise ImageError(f"an array image has dtype uint8 or float, not {array.dtype}")
+        raise ImageError(f"an array image must have dtype uint8 or float, not {array.dtype}")
     return Image.fromarray(array)
 
 

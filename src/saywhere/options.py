@@ -17,7 +17,7 @@ from saywhere.syntax import parse_json
 
 T = TypeVar("T")
 
-_KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+_KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
 
 
 def assignments(pairs: Sequence[str]) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def require_ints(least: int | None = None, /, **values: object) -> None:
         good = isinstance(value, numbers.Integral) and not isinstance(value, bool)
         if value is not None and (not good or (least is not None and int(typing.cast(int, value)) < least)):
             limit = "" if least is None else f" of at least {least}"
-            raise UserError(f"{name} is a whole number{limit}, not {value!r}")
+            raise UserError(f"{name} must be a whole number{limit}, not {value!r}")
 
 
 def require_numbers(**values: object) -> None:
@@ -74,7 +74,7 @@ def require_numbers(**values: object) -> None:
     for name, value in values.items():
         good = isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
         if value is not None and not good:
-            raise UserError(f"{name} is a number, not {value!r}")
+            raise UserError(f"{name} must be a number, not {value!r}")
 
 
 def nest(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -173,7 +173,7 @@ def _converted(value: Any, hint: Any, source: str, key: str, current: Any = None
         return number
     if hint in (int, bool, str) and type(value) is hint:
         return value
-    raise UserError(f"{source}{key} is {_wanted(hint)}, not {value!r}")
+    raise UserError(f"{source}{key} must be {_wanted(hint)}, not {value!r}")
 
 
 def _choice(value: Any, choices: Sequence[Any]) -> Any:

@@ -247,5 +247,5 @@ def test_beam_search_writes_a_sentence_at_least_as_likely(model: Any):
     texts = adapter.write(encodings, [adapter.caption_prompt] * 2, 4, beam_size=3)
     assert len(texts) == 2 and texts[0].tokens == texts[1].tokens
     assert not any(token in ("<s>", "</s>", "<pad>", "<grounding>", "<image>") for token in texts[0].tokens)
-    with pytest.raises(UserError, match="beam_size is a whole number of at least 1, not 0"):
+    with pytest.raises(UserError, match="beam_size must be a whole number of at least 1, not 0"):
         model.caption(WIDE, beam_size=0)

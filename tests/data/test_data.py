@@ -72,14 +72,14 @@ def test_the_same_box_twice_is_one_box_with_two_references(tmp_path):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"max_words": 0}, "max_words is at least 1, not 0"),
-        ({"min_regions": -1}, "min_regions is at least 0, not -1"),
+        ({"max_words": 0}, "max_words must be at least 1, not 0"),
+        ({"min_regions": -1}, "min_regions must be at least 0, not -1"),
         ({"min_regions": 9, "max_regions": 3}, "max_regions 3 is less than min_regions 9"),
-        ({"merge": 0.0}, "merge is an IoU above 0 and at most 1, not 0.0"),
-        ({"merge": 1.5}, "merge is an IoU"),
+        ({"merge": 0.0}, "merge must be an IoU above 0 and at most 1, not 0.0"),
+        ({"merge": 1.5}, "merge must be an IoU"),
         ({"max_word": 3}, "unknown key data.phrases.max_word; did you mean data.phrases.max_words"),
-        ({"max_words": "ten"}, "data.phrases.max_words is a whole number, not 'ten'"),
-        ({"strip_lead_ins": "no"}, "data.phrases.strip_lead_ins is true or false, not 'no'"),
+        ({"max_words": "ten"}, "data.phrases.max_words must be a whole number, not 'ten'"),
+        ({"strip_lead_ins": "no"}, "data.phrases.strip_lead_ins must be true or false, not 'no'"),
     ],
 )
 def test_options_are_validated(values, message):

@@ -56,7 +56,7 @@ def test_a_task_is_done_in_python(aligner: Model, flickr: Path, tmp_path: Path) 
 def test_options_are_those_of_the_command(aligner: Model, flickr: Path, tmp_path: Path) -> None:
     result = saywhere.evaluate(aligner, str(flickr), "ground", out=tmp_path / "a", regions=2, split="dev")
     assert isinstance(result, GroundingScores) and report(tmp_path / "a")["regions"] == 2
-    with pytest.raises(UserError, match="part is aligner or densecap, not 'captioner'"):
+    with pytest.raises(UserError, match="part must be aligner or densecap, not 'captioner'"):
         saywhere.evaluate(aligner, flickr, "ground", out=tmp_path / "b", part="captioner")
     with pytest.raises(TypeError, match="beta"):
         saywhere.evaluate(aligner, flickr, "ground", out=tmp_path / "b", beta=1)

@@ -140,7 +140,7 @@ def test_a_phrase_goes_to_the_region_of_its_largest_sum():
     ("call", "message"),
     [
         (lambda: align(aligner(), SEEN, "?"), r"the sentence '\?' has no word"),
-        (lambda: align(aligner(), SEEN, "dog", beta=-0.1), "beta is at least 0, not -0.1"),
+        (lambda: align(aligner(), SEEN, "dog", beta=-0.1), "beta must be at least 0, not -0.1"),
         (lambda: embed_texts(aligner(), ["dog", ""]), "the sentence '' has no word"),
     ],
 )

@@ -241,9 +241,9 @@ def test_batched_equals_one_at_a_time(beam_size):
 
 def test_no_items_and_bad_arguments():
     assert run(lstm(0), rows(0), 5).token_ids.shape == (0, 0)
-    with pytest.raises(UserError, match="beam_size is at most 200, not 1000000000"):
+    with pytest.raises(UserError, match="beam_size must be at most 200, not 1000000000"):
         search(lstm(0), rows(1), DecodingConfig(), 10**9)
-    with pytest.raises(UserError, match="beam_size is at least 1, not 0"):
+    with pytest.raises(UserError, match="beam_size must be at least 1, not 0"):
         decode(lstm(0), rows(1), DecodingConfig(), beam_size=0)
 
 

@@ -154,7 +154,7 @@ def test_a_sentence_is_grounded_by_its_alignment_and_phrases_each_alone():
     ("call", "message"),
     [
         (lambda m: m.align(IMAGES[0], "..."), "has no word"),
-        (lambda m: m.align(IMAGES[0], "a dog", beta=-1), "beta is at least 0"),
+        (lambda m: m.align(IMAGES[0], "a dog", beta=-1), "beta must be at least 0"),
         (lambda m: m.align(IMAGES[:2], ["a dog"]), "1 .* for 2 images"),
         (lambda m: m.embed(IMAGES[:2], [np.zeros((0, 4))]), "1 .* for 2 images"),
         (lambda m: m.align(IMAGES[0], "a dog", [[200.0, 0, 300, 10]]), "96 x 64"),

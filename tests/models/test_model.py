@@ -114,9 +114,9 @@ def test_encodings_are_read_again_and_the_network_sees_an_image_once(model: Mode
 def test_an_encoding_of_another_model_is_refused(model: Model):
     other = bundle_model().encode(IMAGES[0])
     for ask, columns in VERBS.values():
-        with pytest.raises(UserError, match="^the encoding of <image> is another model's: encode the image with this"):
+        with pytest.raises(UserError, match="^the encoding of <image> was made by another model; encode"):
             ask(model, other, *(column[0] for column in columns))
-        with pytest.raises(UserError, match="is another model's"):
+        with pytest.raises(UserError, match="was made by another model"):
             ask(model, [IMAGES[1], other], *(column[:2] for column in columns))
 
 
@@ -142,7 +142,7 @@ def test_top_and_threshold_cut_one_ranking(model: Model):
     same(model.describe(IMAGES[0], threshold=float(regions.scores[2])), regions[:3])
     assert len(model.describe(IMAGES[0], top=0)) == len(model.describe(IMAGES[0], threshold=1.01)) == 0
     for call in (model.describe, lambda image, top: model.ground(image, ["a dog"], regions=top)):
-        with pytest.raises(UserError, match="^at least 0 regions can be asked for, not -1$"):
+        with pytest.raises(UserError, match="^top must be at least 0, not -1$"):
             call(IMAGES[0], top=-1)
     with pytest.raises(UserError, match="top and threshold choose among the boxes that are found"):
         model.describe(IMAGES[0], BOXES[0], threshold=0.5)
@@ -206,7 +206,7 @@ def test_who_grounds_follows_from_the_text_and_the_parts(model: Model):
     [
         (lambda m: m.ground(IMAGES[0], PHRASES[0], beta=0.5), "beta is for a sentence and the part aligner"),
         (lambda m: m.ground(IMAGES[0], TEXTS[0], beta=0.5, part="densecap"), "beta is for a sentence"),
-        (lambda m: m.ground(IMAGES[0], TEXTS[0], beta=-0.5), "beta is at least 0, not -0.5"),
+        (lambda m: m.ground(IMAGES[0], TEXTS[0], beta=-0.5), "beta must be at least 0, not -0.5"),
         (lambda m: m.ground(IMAGES[0], TEXTS[0], part="captioner"), "by the part aligner or densecap, not captioner"),
         (lambda m: m.ground(IMAGES[0], "?!"), r"the phrase '\?!' has no word"),
         (lambda m: m.ground(IMAGES[0], ["a dog", ""]), "the phrase '' has no word"),
@@ -214,17 +214,20 @@ def test_who_grounds_follows_from_the_text_and_the_parts(model: Model):
         (lambda m: m.ground(IMAGES[0], ["a dog"], np.zeros((0, 4))), "<image>: the model finds no region in it"),
         (lambda m: m.ground(IMAGES[:2], "a dog"), r"one value \(str\) for several images"),
         (lambda m: m.ground(IMAGES[:2], ["a dog"]), "1 values for 2 images"),
-        (lambda m: m.align(IMAGES[0], "a dog", regions=-1), "regions is at least 0, not -1"),
+        (lambda m: m.align(IMAGES[0], "a dog", regions=-1), "regions must be at least 0, not -1"),
         (lambda m: m.embed_text(["a dog", " "]), "the sentence ' ' has no word"),
-        (lambda m: m.attend(IMAGES[0], "a dog"), r"sentences are a list of texts, not one text: \['a dog'\]"),
-        (lambda m: m.attend(IMAGES[:1], ["a dog"]), "an image is a path, PIL image or array, not list"),
-        (lambda m: m.score(IMAGES[:1], ["a dog"]), "an image is a path, PIL image or array, not list"),
-        (lambda m: m.caption(IMAGES[0], beam_size=0), "beam_size is at least 1, not 0"),
+        (lambda m: m.attend(IMAGES[0], "a dog"), r"sentences must be a list of strings, not one string: \['a dog'\]"),
+        (lambda m: m.attend(IMAGES[:1], ["a dog"]), "an image must be a path, PIL image or array, not list"),
+        (lambda m: m.score(IMAGES[:1], ["a dog"]), "an image must be a path, PIL image or array, not list"),
+        (lambda m: m.caption(IMAGES[0], beam_size=0), "beam_size must be at least 1, not 0"),
         (lambda m: m.caption(IMAGES[0], boxes=BOXES[0]), "a captioner that attends to grid takes no boxes"),
-        (lambda m: m.describe([IMAGES[0], None]), "an image is a path, PIL image or array, not NoneType"),
-        (lambda m: m.describe({"a.jpg": 1}), "an image is a path, PIL image or array, not dict"),
-        (lambda m: m.caption(b"a.jpg"), "an image is a path, PIL image or array, not bytes"),
-        (lambda m: list(m.embed(iter([IMAGES[0], [IMAGES[1]]]))), "an image is a path, PIL image or array, not list"),
+        (lambda m: m.describe([IMAGES[0], None]), "an image must be a path, PIL image or array, not NoneType"),
+        (lambda m: m.describe({"a.jpg": 1}), "an image must be a path, PIL image or array, not dict"),
+        (lambda m: m.caption(b"a.jpg"), "an image must be a path, PIL image or array, not bytes"),
+        (
+            lambda m: list(m.embed(iter([IMAGES[0], [IMAGES[1]]]))),
+            "an image must be a path, PIL image or array, not list",
+        ),
     ],
 )
 def test_what_a_user_does_wrong_is_one_line(model: Model, call: Callable[[Model], Any], message: str):
@@ -335,13 +338,13 @@ def test_a_captioner_of_boxes_describes_given_boxes():
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
-        (lambda m: m.describe(IMAGES[0], top="3"), "top is a whole number, not '3'"),
-        (lambda m: m.describe(IMAGES[0], threshold=float("nan")), "threshold is a number, not nan"),
-        (lambda m: m.ground(IMAGES[0], TEXTS[0], beta="1"), "beta is a number, not '1'"),
-        (lambda m: m.ground(IMAGES[0], PHRASES[0], regions=2.5), "regions is a whole number, not 2.5"),
-        (lambda m: m.align(IMAGES[0], TEXTS[0], beta=float("inf")), "beta is a number, not inf"),
-        (lambda m: m.embed(IMAGES[0], regions="all"), "regions is a whole number, not 'all'"),
-        (lambda m: m.caption(IMAGES[0], beam_size=3.0), "beam_size is a whole number, not 3.0"),
+        (lambda m: m.describe(IMAGES[0], top="3"), "top must be a whole number, not '3'"),
+        (lambda m: m.describe(IMAGES[0], threshold=float("nan")), "threshold must be a number, not nan"),
+        (lambda m: m.ground(IMAGES[0], TEXTS[0], beta="1"), "beta must be a number, not '1'"),
+        (lambda m: m.ground(IMAGES[0], PHRASES[0], regions=2.5), "regions must be a whole number, not 2.5"),
+        (lambda m: m.align(IMAGES[0], TEXTS[0], beta=float("inf")), "beta must be a number, not inf"),
+        (lambda m: m.embed(IMAGES[0], regions="all"), "regions must be a whole number, not 'all'"),
+        (lambda m: m.caption(IMAGES[0], beam_size=3.0), "beam_size must be a whole number, not 3.0"),
     ],
 )
 def test_an_argument_of_the_wrong_type_is_one_line(model: Model, ask: Ask, message: str) -> None:

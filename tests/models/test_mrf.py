@@ -52,7 +52,7 @@ def test_of_equal_alignments_the_one_that_stays_and_the_first_region_are_chosen(
 
 
 def test_beta_is_not_negative():
-    with pytest.raises(ValueError, match="beta is at least 0, not -1"):
+    with pytest.raises(ValueError, match="beta must be at least 0, not -1"):
         decode_chain(np.zeros((2, 2)), -1.0)
 
 

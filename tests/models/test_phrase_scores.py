@@ -112,10 +112,10 @@ def test_the_best_region_of_each_phrase():
 @pytest.mark.parametrize(
     ("image", "phrases", "message"),
     [
-        (IMAGE, "a dog", r"phrases are a list of texts, not one text: \['a dog'\]"),
+        (IMAGE, "a dog", r"phrases must be a list of strings, not one string: \['a dog'\]"),
         (IMAGE, ["a dog", " ?!"], "' \\?!' has no word"),
         (IMAGE, ["a dog", "dog " * 201], "a phrase has 201 words; 200 are the most that are scored"),
-        ([IMAGE], ["a dog"], "an image is a path, PIL image or array, not list"),
+        ([IMAGE], ["a dog"], "an image must be a path, PIL image or array, not list"),
     ],
 )
 def test_what_cannot_be_scored_is_reported(image, phrases, message):

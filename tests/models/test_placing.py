@@ -110,7 +110,10 @@ def test_a_phrase_of_unknown_words_is_not_found():
 
 
 def test_a_threshold_is_a_probability_and_needs_a_calibration():
-    for threshold, message in ((1.5, "threshold is a probability, not 1.5"), ("high", "threshold is a number")):
+    for threshold, message in (
+        (1.5, "threshold must be a probability, not 1.5"),
+        ("high", "threshold must be a number"),
+    ):
         with pytest.raises(UserError, match=message):
             model().ground(IMAGE, PHRASES, threshold=threshold)  # pyright: ignore[reportArgumentType]
     with pytest.raises(UserError, match="saywhere calibrate makes it so"):

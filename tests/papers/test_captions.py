@@ -199,9 +199,9 @@ def test_wrong_use_is_reported_in_a_line():
         CaptionEnsemble([model, bundle_model(aligner={})])
     with pytest.raises(UserError, match="^an encoding is one model's: give an ensemble the image itself$"):
         ensemble.caption(model.encode(IMAGES[0]))
-    with pytest.raises(UserError, match="beam_size is at least 1, not 0"):
+    with pytest.raises(UserError, match="beam_size must be at least 1, not 0"):
         ensemble.caption(IMAGES[0], beam_size=0)
-    with pytest.raises(UserError, match="an image is a path, PIL image or array, not NoneType"):
+    with pytest.raises(UserError, match="an image must be a path, PIL image or array, not NoneType"):
         ensemble.caption(None)
 
 

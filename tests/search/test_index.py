@@ -202,7 +202,7 @@ def test_wrong_use_is_one_line(model, album, tmp_path) -> None:
         (lambda: index.search(), "a text or an image"),
         (lambda: index.search("a dog", image=album / "0/0.png"), "and not both"),
         (lambda: index.search("..."), "has no word"),
-        (lambda: index.search("a dog", top=0), "top is at least 1"),
+        (lambda: index.search("a dog", top=0), "top must be at least 1"),
         (lambda: index.search(image="no.png"), "no.png: no such file"),
         (lambda: index.add(tmp_path / "nothing"), "no such file or folder"),
     ):

@@ -186,7 +186,7 @@ class AdaptedPlacer(Placer):
         """
         require_numbers(threshold=threshold)
         if threshold is not None and not 0 <= threshold <= 1:
-            raise UserError(f"threshold is a probability, not {threshold:g}")
+            raise UserError(f"threshold must be a probability, not {threshold:g}")
         if threshold is not None:
             return threshold
         return self.adapter.threshold if self.adapter.scores.phrase is None else self.config.threshold

@@ -51,7 +51,7 @@ Threads = Annotated[
         min=1,
         max=1024,
         metavar="N",
-        help="Threads of a computation.",
+        help="Number of CPU threads.",
         show_default="all processors there are",
     ),
 ]
@@ -73,11 +73,11 @@ Set = Annotated[
         help="Change an option of the model, such as decoding.beam_size=3; may be repeated.",
     ),
 ]
-Batch = Annotated[int, typer.Option("--batch", min=1, metavar="N", help="Images at a time.")]
+Batch = Annotated[int, typer.Option("--batch", min=1, metavar="N", help="Batch size, in images.")]
 Limit = Annotated[int | None, typer.Option("--limit", min=1, metavar="N", help="Only the first N images.")]
 Regions = Annotated[
     int | None,
-    typer.Option("--regions", min=1, metavar="N", help="Regions of an image; an aligner's beside the whole image."),
+    typer.Option("--regions", min=1, metavar="N", help="Most regions per image; the aligner adds the whole image."),
 ]
 BeamSize = Annotated[
     int | None,
@@ -85,7 +85,7 @@ BeamSize = Annotated[
 ]
 Beta = Annotated[
     float | None,
-    typer.Option("--beta", min=0, metavar="B", help="How much neighbouring words want the same box (0: word by word)."),
+    typer.Option("--beta", min=0, metavar="B", help="Smoothness weight β of Eq. 12 (0: word by word)."),
 ]
 PATHS = "Images, folders, tar archives, or quoted patterns: 'a/*.jpg'; @FILE has a path on each line (@-: stdin)."
 Images = Annotated[list[str], typer.Argument(metavar="PATH...", help=PATHS)]
@@ -123,7 +123,7 @@ TrainSplit = Annotated[str, typer.Option("--split", help="Split of the data sets
 LimitOfEach = Annotated[
     int | None, typer.Option("--limit", min=1, metavar="N", help="At most N images of each, at even distances.")
 ]
-Seed = Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, metavar="N", help="Of all that is random.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, metavar="N", help="Random seed.")]
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", file_okay=False, help="Folder of the report.")]
 
 DRAWINGS = (".jpg", ".jpeg", ".png")
@@ -189,11 +189,11 @@ IndexFolder = Annotated[
 Store = Annotated[StoreKind, typer.Option("--store", help="Where the index is: in a folder, or in a Qdrant cluster.")]
 Url = Annotated[
     str | None,
-    typer.Option("--url", metavar="URL", help="Of a Qdrant server; its key is read from QDRANT_API_KEY."),
+    typer.Option("--url", metavar="URL", help="URL of a Qdrant server; its key is read from QDRANT_API_KEY."),
 ]
 Collection = Annotated[
     str | None,
-    typer.Option("--collection", metavar="NAME", help="In Qdrant.", show_default="saywhere"),
+    typer.Option("--collection", metavar="NAME", help="Name of the collection in Qdrant.", show_default="saywhere"),
 ]
 CollectionShards = Annotated[
     int | None,

@@ -46,13 +46,13 @@ class PhraseOptions:
 
     def __post_init__(self) -> None:
         if self.max_words is not None and self.max_words < 1:
-            raise UserError(f"max_words is at least 1, not {self.max_words}")
+            raise UserError(f"max_words must be at least 1, not {self.max_words}")
         if self.min_regions < 0:
-            raise UserError(f"min_regions is at least 0, not {self.min_regions}")
+            raise UserError(f"min_regions must be at least 0, not {self.min_regions}")
         if self.max_regions is not None and self.max_regions < self.min_regions:
             raise UserError(f"max_regions {self.max_regions} is less than min_regions {self.min_regions}")
         if self.merge is not None and not 0 < self.merge <= 1:
-            raise UserError(f"merge is an IoU above 0 and at most 1, not {self.merge}")
+            raise UserError(f"merge must be an IoU above 0 and at most 1, not {self.merge}")
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], prefix: str = "data.phrases.") -> PhraseOptions:

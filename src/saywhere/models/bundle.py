@@ -116,7 +116,7 @@ class Bundle:
             raise UserError(f"{path}: unknown part {unknown[0]!r}; known are {', '.join(known)}")
         description = stored.get("description", "")
         if not isinstance(description, str):
-            raise UserError(f"{path}: description is a text, not {description!r}")
+            raise UserError(f"{path}: description must be a string, not {description!r}")
         earlier = _earlier_calibration(parts, path)
         fitted = Calibration.read(folder) if (folder / calibration.FILE).is_file() else earlier
         configs = {part: _part(part, options, trunk, path) for part, options in parts.items()}
@@ -240,7 +240,7 @@ def _json(path: Path) -> Any:
 
 def _mapping(value: Any, source: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise UserError(f"{source} is a mapping, not {value!r}" if value is not None else f"{source} is missing")
+        raise UserError(f"{source} must be a mapping, not {value!r}" if value is not None else f"{source} is missing")
     return value
 
 
@@ -286,7 +286,7 @@ def _levels(value: Any, source: str) -> tuple[float, ...]:
     good = [v for v in numbers if isinstance(v, int | float) and not isinstance(v, bool) and abs(v) <= largest]
     if len(good) != 3 or len(numbers) != 3 or (source.endswith("std") and min(good) <= 0):
         wanted = "three numbers above 0" if source.endswith("std") else "three numbers"
-        raise UserError(f"{source} is {wanted}, not {value!r}")
+        raise UserError(f"{source} must be {wanted}, not {value!r}")
     return tuple(float(v) for v in good)
 
 

@@ -229,7 +229,7 @@ def attend(
         UserError: a decoder that attends to no regions, one sentence that is not in a list, or wrong ``boxes``.
     """
     if isinstance(sentences, str):
-        raise UserError(f"sentences are a list of texts, not one text: [{sentences!r}]")
+        raise UserError(f"sentences must be a list of strings, not one string: [{sentences!r}]")
     if captioner.config.decoder != "attention":
         raise UserError(f"a captioner with the decoder {captioner.config.decoder} attends to no regions")
     encodings = [encoding] * len(sentences)

@@ -78,7 +78,7 @@ def search(decoder: Decoder, embeddings: Any, settings: DecodingConfig, beam_siz
     beam_size = settings.beam_size if beam_size is None else beam_size
     if not 1 <= beam_size <= MOST_HYPOTHESES:
         limit = "least 1" if beam_size < 1 else f"most {MOST_HYPOTHESES}"
-        raise UserError(f"beam_size is at {limit}, not {beam_size}")
+        raise UserError(f"beam_size must be at {limit}, not {beam_size}")
     if len(embeddings) == 0:
         nothing = np.zeros((0, 1, 0), np.float32)
         return Hypotheses(nothing.astype(np.int64), nothing, nothing.sum(axis=2))

@@ -157,7 +157,7 @@ def describe(
         UserError: as :func:`detect`, ``boxes`` together with ``top`` or ``threshold``, or a negative ``top``.
     """
     if top is not None and top < 0:
-        raise UserError(f"at least 0 regions can be asked for, not {top}")
+        raise UserError(f"top must be at least 0, not {top}")
     if boxes is not None and (top is not None or threshold is not None):
         raise UserError("top and threshold choose among the boxes that are found; given boxes are all described")
     config, calibration = detector.config, calibration or Calibration()

@@ -179,7 +179,7 @@ def embed_images(
         UserError: boxes of another shape, or outside their image; or a negative ``limit``.
     """
     if limit is not None and limit < 0:
-        raise UserError(f"regions is at least 0, not {limit}")
+        raise UserError(f"regions must be at least 0, not {limit}")
     if boxes is None:
         found = [_regions(aligner.config, encoding, limit, placing) for encoding in encodings]
         given = [e.to_image(b) for e, (b, _) in zip(encodings, found, strict=True)]
@@ -307,7 +307,7 @@ def align(aligner: Aligner, image: ImageVectors, sentence: str, beta: float | No
     require_words(aligner)
     beta = aligner.config.beta if beta is None else beta
     if beta < 0:
-        raise UserError(f"beta is at least 0, not {beta}")
+        raise UserError(f"beta must be at least 0, not {beta}")
     words = tuple(tokenize(sentence))
     vectors = aligner.text_vectors(token_ids(aligner, [sentence])).vectors[0, : len(words)]
     products = (vectors @ image.vectors.T).astype(np.float32) + region_bonus(aligner.config, image)

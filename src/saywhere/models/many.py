@@ -47,7 +47,7 @@ def answer(
     if is_one(images):
         return ask(see([images]), *(None if column is None else [column] for column in columns))[0]
     if isinstance(images, dict | bytes) or not isinstance(images, Iterable):
-        raise UserError(f"an image is a path, PIL image or array, not {type(images).__name__}")
+        raise UserError(f"an image must be a path, PIL image or array, not {type(images).__name__}")
     for column in columns:
         if column is not None and _is_one_value(column):
             raise UserError(f"one value ({type(column).__name__}) for several images: give one for each image")

@@ -112,10 +112,12 @@ class Model:
         for image in images:
             if not isinstance(image, Encoding):
                 if not is_one(image):
-                    raise UserError(f"an image is a path, PIL image or array, not {type(image).__name__}")
+                    raise UserError(f"an image must be a path, PIL image or array, not {type(image).__name__}")
                 fresh.append(open_image(image, self.long_side))
             elif image.trunk is not trunk:
-                raise UserError(f"the encoding of {image.name} is another model's: encode the image with this one")
+                raise UserError(
+                    f"the encoding of {image.name} was made by another model; encode the image with this one"
+                )
         pixels = [trunk.preprocess(image) for image in fresh]
         maps = trunk.encode(pixels) if pixels else []
         made = iter(

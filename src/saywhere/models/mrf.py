@@ -30,7 +30,7 @@ def decode_chain(products: np.ndarray, beta: float = 0.0) -> Chain:
         ValueError: ``beta`` is negative.
     """
     if beta < 0:
-        raise ValueError(f"beta is at least 0, not {beta}")
+        raise ValueError(f"beta must be at least 0, not {beta}")
     length, count = products.shape
     if not length or not count:
         return Chain(np.full(length, -1), 0.0)

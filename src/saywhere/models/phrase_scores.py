@@ -115,7 +115,7 @@ def unknown_words(vocabulary: Vocabulary, text: str) -> tuple[str, ...]:
 def encode_phrases(vocabulary: Vocabulary, phrases: Sequence[str]) -> list[list[int]]:
     """Return the token ids of phrases, unknown words among them as ``UNKNOWN``; raises as :func:`score_regions`."""
     if isinstance(phrases, str):
-        raise UserError(f"phrases are a list of texts, not one text: [{phrases!r}]")
+        raise UserError(f"phrases must be a list of strings, not one string: [{phrases!r}]")
     token_ids = [vocabulary.encode(phrase) for phrase in phrases]
     if empty := [phrase for phrase, words in zip(phrases, token_ids, strict=True) if not words]:
         raise UserError(f"the phrase {empty[0]!r} has no word")

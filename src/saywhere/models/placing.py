@@ -159,7 +159,7 @@ class Placer:
         if threshold is not None:
             require_numbers(threshold=threshold)
             if not 0 <= threshold <= 1:
-                raise UserError(f"threshold is a probability, not {threshold:g}")
+                raise UserError(f"threshold must be a probability, not {threshold:g}")
         if self.calibration.phrase is not None:
             return self.config.threshold if threshold is None else threshold
         if threshold:

@@ -248,7 +248,7 @@ class Index:
         if (query is None) == (image is None):
             raise UserError("a search needs a text or an image, and not both")
         if top < 1:
-            raise UserError(f"top is at least 1, not {top}")
+            raise UserError(f"top must be at least 1, not {top}")
         parsed = Query.parse(query) if isinstance(query, str) else query
         phrases = None if parsed is None else PhrasesInImages(self.model, parsed)
         question = self._image_question(image) if phrases is None else phrases.question()

@@ -51,7 +51,7 @@ class Parameter:
             if self.choices and text not in self.choices:
                 raise ValueError(" or ".join(self.choices))
             if not self.minimum <= len(text) <= self.maximum:
-                raise ValueError(f"a text of {self.minimum:g} to {self.maximum:g} letters")
+                raise ValueError(f"a string of {self.minimum:g} to {self.maximum:g} characters")
             return text
         return self._number(text)
 
@@ -109,7 +109,7 @@ def read_query(parameters: Sequence[Parameter], query: QueryParams) -> Mapping[s
         try:
             value = parameter.read(text)
         except ValueError as error:
-            raise Problem(422, f"{name} is {error}, not {text[:40]!r}") from None
+            raise Problem(422, f"{name} must be {error}, not {text[:40]!r}") from None
         if len(values.setdefault(name, [])) == parameter.most:
             times = "once" if parameter.most == 1 else f"{parameter.most} times"
             raise Problem(422, f"{name} is given more than {times}")

@@ -201,8 +201,8 @@ def test_suppression_follows_the_options():
         ({"attend_to": "proposals", "proposals": {"nms_iou": 0.0}}, "nms_iou is 0.0"),
         ({"attend_to": "proposals", "proposals": {"post_nms_top_n": 0}}, "post_nms_top_n is 0"),
         ({"zoom": 0.0}, "zoom is 0.0"),
-        ({"pooling": "min"}, "pooling is one of mean, max, not 'min'"),
-        ({"attend_to": "boxes"}, "attend_to is one of whole, grid"),
+        ({"pooling": "min"}, "pooling must be one of mean, max, not 'min'"),
+        ({"attend_to": "boxes"}, "attend_to must be one of whole, grid"),
     ],
 )
 def test_what_does_not_fit_is_refused(options, message):

@@ -318,7 +318,7 @@ def test_conventions_change_the_boxes():
             {"trunk": {"strides": [8, 16]}, "proposals": {"anchors": [SHAPES] * 2, "pyramid_channels": 8}},
             "trunk.strides is .* one, with conventions=original",
         ),
-        ({"conventions": "mine"}, "conventions is one of saywhere, original"),
+        ({"conventions": "mine"}, "conventions must be one of saywhere, original"),
     ],
 )
 def test_options_are_checked(options, message):

@@ -202,8 +202,8 @@ def test_a_seed_without_fcln_is_named(recipe: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("seeds=[]", "seeds are different numbers"),
-        ("seeds=[1,1]", "seeds are different numbers"),
+        ("seeds=[]", "seeds must be different numbers"),
+        ("seeds=[1,1]", "seeds must be different numbers"),
         ("fcln=model", r"with several seeds needs \{seed\}"),
         ("data.validation=null", "data.validation is missing"),
         ("proposals=0", "proposals must be at least 1"),

@@ -66,7 +66,7 @@ def run(
         write_grounding_report(session.out, scores.model, scores.controls, known, scores.presence)
         return GroundingScores(scores.model, scores.controls, scores.presence)
     if part not in ("aligner", "densecap"):
-        raise UserError(f"part is aligner or densecap, not {part!r}")
+        raise UserError(f"part must be aligner or densecap, not {part!r}")
     model.require(part, "place phrases")
     images = session.read_entities()
     by_name = {image_name(image.image, session.data): image for image in images}

@@ -114,7 +114,7 @@ class Grid(nn.Module):
     ):
         super().__init__()
         if how not in get_args(How):
-            raise ValueError(f"how is {', '.join(get_args(How))}, not {how!r}")
+            raise ValueError(f"how must be one of {', '.join(get_args(How))}, not {how!r}")
         if span and how != "pick":
             raise ValueError(f"boxes of {span} cells are around a picked position; {how} has none")
         self.stride, self.cells, self.span = stride, cells, span

@@ -61,7 +61,7 @@ class Comparison:
 
     def __post_init__(self) -> None:
         if not self.seeds or len(set(self.seeds)) != len(self.seeds) or min(self.seeds) < 0:
-            raise UserError(f"seeds are different numbers from 0 on, one or more, not {list(self.seeds)}")
+            raise UserError(f"seeds must be different numbers from 0 on, one or more, not {list(self.seeds)}")
         if len(self.seeds) > 1 and "{seed}" not in self.fcln:
             raise UserError(f"fcln is {self.fcln!r}, but with several seeds needs {{seed}} in its name")
         if self.data.validation is None:

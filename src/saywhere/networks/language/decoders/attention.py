@@ -105,7 +105,7 @@ class AttentionDecoder(nn.Module):
         if unknown := set(terms) - set(TERMS):
             raise ValueError(f"the terms of the score are {', '.join(TERMS)}, not {unknown.pop()!r}")
         if feedback not in get_args(Feedback):
-            raise ValueError(f"feedback is {', '.join(get_args(Feedback))}, not {feedback!r}")
+            raise ValueError(f"feedback must be one of {', '.join(get_args(Feedback))}, not {feedback!r}")
         self.feedback: Feedback = feedback
         self.begin = nn.Linear(embed_dim, hidden_size)
         self.words = nn.Embedding(vocabulary_size, word_size, padding_idx=PAD)

@@ -1,4 +1,4 @@
-"""Describe what is where in images, and find where words are."""
+"""Say what is where in an image, and find where words are."""
 
 from __future__ import annotations
 

@@ -401,7 +401,7 @@ def test_a_search_answers_as_the_index_does(model: saywhere.Model, indexed: Path
         copy = client.get("/v1/search/image", params={"entry": entries[str(indexed.parent / "chelsea.jpg")]})
         assert copy.headers["content-type"] == "image/jpeg"
         assert Image.open(io.BytesIO(copy.content)).size == (400, 300)
-        wrong = {"q=": "letters", "q=a&top=0": "from 1 to 100", "q=%2C": "no word", "": "parameter q is missing"}
+        wrong = {"q=": "characters", "q=a&top=0": "from 1 to 100", "q=%2C": "no word", "": "parameter q is missing"}
         for params, message in wrong.items():
             response = client.get(f"/v1/search?{params}")
             assert response.status_code == 422 and message in error(response)

@@ -269,7 +269,7 @@ def test_dropout_takes_other_features_from_each_encoder():
         ({"beta": -1.0}, "beta"), ({"head": True}, "head is True, but must be false for test_efficientnet"),
         ({"proposals": {"anchors": ()}}, "anchors"), ({"proposals": {"post_nms_top_n": -1}}, "post_nms_top_n"),
         ({"levels": ()}, "levels"), ({"encoders": 3}, "embed_dim is 16, .* the 3 encoders"),
-        ({"normalize": "areas"}, "normalize must be .* not 'areas'"), ({"regions": "all"}, "regions is .* not 'all'"),
+        ({"normalize": "areas"}, "normalize must be .* not 'areas'"), ({"regions": "all"}, "regions must be .* not 'all'"),
     ],
 )  # fmt: skip
 def test_wrong_options_are_refused(option, message):

@@ -264,12 +264,14 @@ def test_dropout_takes_other_features_from_each_encoder():
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ({"cells": "gru"}, "cells"), ({"cell": "rnn"}, "cell must be .* not 'rnn'"), ({"embed_dim": 0}, "embed_dim is 0"),
+        ({"cells": "gru"}, "cells"), ({"cell": "rnn"}, "cell must be .* not 'rnn'"),
+        ({"embed_dim": 0}, "embed_dim is 0"),
         ({"dropout": 1.0}, "dropout is 1.0"), ({"levels": (4,)}, "levels"), ({"temperature": 0.0}, "temperature"),
         ({"beta": -1.0}, "beta"), ({"head": True}, "head is True, but must be false for test_efficientnet"),
         ({"proposals": {"anchors": ()}}, "anchors"), ({"proposals": {"post_nms_top_n": -1}}, "post_nms_top_n"),
         ({"levels": ()}, "levels"), ({"encoders": 3}, "embed_dim is 16, .* the 3 encoders"),
-        ({"normalize": "areas"}, "normalize must be .* not 'areas'"), ({"regions": "all"}, "regions must be .* not 'all'"),
+        ({"normalize": "areas"}, "normalize must be .* not 'areas'"),
+        ({"regions": "all"}, "regions must be .* not 'all'"),
     ],
 )  # fmt: skip
 def test_wrong_options_are_refused(option, message):

@@ -9,11 +9,11 @@ import torch
 from stubs import calibrated
 from tiny_densecap import VOCABULARY, tiny_config
 
-from saywhere.configs.classes import ClassesConfig
+from saywhere.configs.nouns import ClassesConfig
 from saywhere.engines.torch import TorchEngine
 from saywhere.models.model import Model
-from saywhere.networks.classes import RegionClassifier
 from saywhere.networks.densecap.network import DenseCap
+from saywhere.networks.nouns import RegionClassifier
 from saywhere.networks.vision.trunk import build_trunk
 from saywhere.text import Vocabulary
 

@@ -236,7 +236,7 @@ def load_model(
 def _read_ahead(model: Any, parts: Sequence[str]) -> None:
     """Read what is read otherwise when it is first used; if that fails, it is tried again then, and the user told."""
     from saywhere.models.chunker import Chunker
-    from saywhere.models.nouns import noun_tree
+    from saywhere.models.noun_tree import noun_tree
 
     with contextlib.suppress(Exception):
         if "classes" in parts:

@@ -12,7 +12,7 @@ import saywhere
 import saywhere.data
 from saywhere.cli import app
 from saywhere.models.naming import fuller_phrase
-from saywhere.models.nouns import noun_tree
+from saywhere.models.noun_tree import noun_tree
 from saywhere.networks import checkpoint
 
 

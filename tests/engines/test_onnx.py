@@ -26,7 +26,7 @@ from saywhere.engines.arrays import image_maps
 from saywhere.engines.arrays.layers import Weights
 from saywhere.engines.compare import compare_engines, random_boxes
 from saywhere.engines.torch import TorchEngine
-from saywhere.models import grounding
+from saywhere.models.aligner import embed_images, embed_texts
 from saywhere.models.bundle import Bundle
 from saywhere.networks.aligner.network import Aligner
 from saywhere.networks.vision.image_maps import ImageMaps
@@ -139,8 +139,8 @@ def test_the_last_encoder_alone_fits_as_well_as_the_others_do_beside_it(normaliz
     for model in models:
         assert model.aligner is not None and model.aligner.last.hubness is None
         for found, aligner in ((first, model.aligner), (last, model.aligner.last)):
-            image = grounding.embed_images(aligner, [model.encode(IMAGES[0])], plain=True)[0].vectors
-            found.append((image, grounding.embed_texts(aligner, [SENTENCES[0]], plain=True)[0].vectors))
+            image = embed_images(aligner, [model.encode(IMAGES[0])], plain=True)[0].vectors
+            found.append((image, embed_texts(aligner, [SENTENCES[0]], plain=True)[0].vectors))
     for whole, part in zip(first, last, strict=True):
         size = whole[0].shape[1] // 2
         assert part[0].shape[1] == part[1].shape[1] == size

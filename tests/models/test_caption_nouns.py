@@ -11,13 +11,13 @@ from photographs import noise
 from tiny_captioner import VOCABULARY, tiny_config
 from tiny_classes import TRUNK, tiny_networks
 
-from saywhere.configs.classes import ClassesConfig
+from saywhere.configs.nouns import ClassesConfig
 from saywhere.engines.torch import TorchEngine
 from saywhere.models import caption_nouns
 from saywhere.models.caption_nouns import NounChecker, correct, support
-from saywhere.models.class_evidence import ClassEvidence
 from saywhere.models.model import Model
-from saywhere.models.nouns import noun_tree
+from saywhere.models.noun_tree import noun_tree
+from saywhere.models.nouns import ClassEvidence
 from saywhere.networks.captioner.network import Captioner
 from saywhere.text import Vocabulary
 

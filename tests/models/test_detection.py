@@ -18,7 +18,7 @@ from saywhere.calibration import Calibration, Logistic
 from saywhere.engines.torch import TorchEngine
 from saywhere.errors import UserError
 from saywhere.images import ImageError
-from saywhere.models.detection import Detections, detect, propose_boxes, rank
+from saywhere.models.densecap import Detections, detect, propose_boxes, rank
 from saywhere.models.encoding import Encoding
 from saywhere.models.model import Model
 

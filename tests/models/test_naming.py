@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from stubs import calibrated
 
-from saywhere.configs.classes import ClassesConfig
-from saywhere.models.class_evidence import ClassEvidence
+from saywhere.configs.nouns import ClassesConfig
 from saywhere.models.naming import fuller_phrase, noun_evidence, rename, with_noun
-from saywhere.models.nouns import noun_tree
+from saywhere.models.noun_tree import noun_tree
+from saywhere.models.nouns import ClassEvidence
 from saywhere.text import Vocabulary, tokenize
 
 TREE = noun_tree()

@@ -17,7 +17,7 @@ from saywhere.box_coding import BoxCoder
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.configs.parts import ProposalConfig
 from saywhere.engines.engine import Detector, RegionHeadOutput, RpnOutput
-from saywhere.models.detection import detect, propose_boxes, rank, select
+from saywhere.models.densecap import detect, propose_boxes, rank, select
 from saywhere.models.encoding import Encoding
 from saywhere.regions import Regions
 from saywhere.text import END, PAD, START, UNKNOWN, Vocabulary

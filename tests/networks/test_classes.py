@@ -6,14 +6,14 @@ import torch
 from photographs import noise
 from tiny_classes import KINDS, tiny_model, tiny_networks
 
-from saywhere.configs.classes import ClassesConfig
+from saywhere.configs.nouns import ClassesConfig
 from saywhere.engines.arrays.image_maps import ImageMaps
 from saywhere.engines.arrays.layers import Weights
 from saywhere.engines.arrays.requirements import require_shapes
 from saywhere.engines.compare import random_boxes, stages
 from saywhere.engines.onnx import OnnxClassifier
 from saywhere.errors import UserError
-from saywhere.models.class_evidence import ClassEvidence
+from saywhere.models.nouns import ClassEvidence
 from saywhere.regions import Regions
 
 EMBED_DIM = 32

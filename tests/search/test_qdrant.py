@@ -15,7 +15,7 @@ import pytest
 
 import saywhere
 from saywhere import UserError
-from saywhere.models.grounding import ImageVectors
+from saywhere.models.aligner import ImageVectors
 from saywhere.search import Qdrant
 from saywhere.search.points import point_id
 from saywhere.search.qdrant import QdrantStore, masked

@@ -19,7 +19,7 @@ from saywhere.configs.aligner import GroundingConfig
 from saywhere.engines.torch import TorchEngine
 from saywhere.errors import UserError
 from saywhere.models.bundle import Bundle
-from saywhere.models.detection import detect
+from saywhere.models.densecap import detect
 from saywhere.models.model import Model
 from saywhere.models.placing import Evidence
 from saywhere.networks import checkpoint

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from tiny_classes import KINDS, tiny_networks
 
-from saywhere.configs.classes import ClassesConfig
+from saywhere.configs.nouns import ClassesConfig
 from saywhere.errors import UserError
-from saywhere.models.class_evidence import ClassEvidence
-from saywhere.models.nouns import noun_tree
+from saywhere.models.noun_tree import noun_tree
+from saywhere.models.nouns import ClassEvidence
 from saywhere.networks import checkpoint
 from saywhere.training import classes
 from saywhere.training.calibration import fit_nouns, name_boxes

@@ -29,7 +29,7 @@ def train_classes(
     right. The part is added to a model by saywhere export.
     """
     from saywhere import data as datasets
-    from saywhere.configs.classes import ClassesConfig
+    from saywhere.configs.nouns import ClassesConfig
     from saywhere.loading import load
     from saywhere.networks import checkpoint
     from saywhere.training import classes

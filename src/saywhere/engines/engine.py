@@ -19,8 +19,8 @@ from saywhere.box_coding import BoxCoder
 from saywhere.calibration import Calibration
 from saywhere.configs.aligner import AlignerConfig
 from saywhere.configs.captioner import CaptionerConfig
-from saywhere.configs.classes import ClassesConfig
 from saywhere.configs.densecap import DenseCapConfig
+from saywhere.configs.nouns import ClassesConfig
 from saywhere.engines.arrays.hubness import Hubness
 from saywhere.engines.arrays.ngrams import Ngrams
 from saywhere.images import LoadedImage

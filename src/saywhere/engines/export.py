@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from saywhere.calibration import FILE as CALIBRATION
-from saywhere.configs.classes import ClassesConfig
+from saywhere.configs.nouns import ClassesConfig
 from saywhere.engines.arrays.layers import Weights
 from saywhere.engines.arrays.requirements import MULTIPLE, refused_options
 from saywhere.engines.compare import compare_engines

@@ -18,8 +18,8 @@ import numpy as np
 from saywhere.box_coding import BoxCoder
 from saywhere.configs.aligner import AlignerConfig
 from saywhere.configs.captioner import CaptionerConfig
-from saywhere.configs.classes import ClassesConfig
 from saywhere.configs.densecap import DenseCapConfig
+from saywhere.configs.nouns import ClassesConfig
 from saywhere.engines.arrays.attention import AttentionDecoder
 from saywhere.engines.arrays.decoders import GruDecoder, LstmDecoder, RnnDecoder
 from saywhere.engines.arrays.hubness import Hubness

@@ -17,8 +17,8 @@ from saywhere.box_coding import BoxCoder
 from saywhere.calibration import Calibration
 from saywhere.configs.aligner import AlignerConfig
 from saywhere.configs.captioner import CaptionerConfig
-from saywhere.configs.classes import ClassesConfig
 from saywhere.configs.densecap import DenseCapConfig
+from saywhere.configs.nouns import ClassesConfig
 from saywhere.engines.arrays import ngrams
 from saywhere.engines.arrays.hubness import Hubness, Typical
 from saywhere.engines.arrays.ngrams import Ngrams
@@ -29,10 +29,10 @@ from saywhere.models.bundle import Bundle
 from saywhere.networks import checkpoint
 from saywhere.networks.aligner.network import Aligner
 from saywhere.networks.captioner.network import Captioner
-from saywhere.networks.classes import RegionClassifier
 from saywhere.networks.densecap.network import DenseCap
 from saywhere.networks.language.decoders.adapter import TorchDecoder
 from saywhere.networks.language.decoders.attention import AttentionDecoder
+from saywhere.networks.nouns import RegionClassifier
 from saywhere.networks.vision.image_maps import ImageMaps
 from saywhere.networks.vision.trunk import Trunk
 from saywhere.text import Vocabulary

@@ -23,8 +23,8 @@ from saywhere.calibration import Calibration
 from saywhere.configs.aligner import AlignerConfig
 from saywhere.configs.base import Config
 from saywhere.configs.captioner import CaptionerConfig
-from saywhere.configs.classes import ClassesConfig
 from saywhere.configs.densecap import DenseCapConfig
+from saywhere.configs.nouns import ClassesConfig
 from saywhere.configs.overrides import override
 from saywhere.configs.parts import TrunkConfig
 from saywhere.errors import UserError

@@ -8,11 +8,11 @@ from functools import cached_property
 import numpy as np
 
 from saywhere.engines.engine import Detector
-from saywhere.models.class_evidence import ClassEvidence
-from saywhere.models.detection import propose_boxes
+from saywhere.models.densecap import propose_boxes
 from saywhere.models.encoding import Encoding
 from saywhere.models.naming import related, with_noun
-from saywhere.models.nouns import Head, Noun, find_heads, find_nouns
+from saywhere.models.noun_tree import Head, Noun, find_heads, find_nouns
+from saywhere.models.nouns import ClassEvidence
 from saywhere.text import tokenize
 
 FEW, REGIONS = 10, 40

@@ -11,13 +11,13 @@ from numpy.typing import ArrayLike
 from saywhere.engines.engine import Engine
 from saywhere.errors import UserError
 from saywhere.images import ImageLike, LoadedImage, open_image
-from saywhere.models import captioning, detection, grounding
+from saywhere.models.aligner import Alignment, ImageVectors, TextVectors, align, embed_images, embed_texts, similarities
 from saywhere.models.caption_nouns import NounChecker
-from saywhere.models.captioning import Caption
-from saywhere.models.class_evidence import ClassEvidence
+from saywhere.models.captioner import Caption, attend, caption, describe_boxes
+from saywhere.models.densecap import describe
 from saywhere.models.encoding import Encoding
-from saywhere.models.grounding import Alignment, ImageVectors, TextVectors
 from saywhere.models.many import answer, is_one
+from saywhere.models.nouns import ClassEvidence
 from saywhere.models.phrase_scores import PhraseScores, score_image
 from saywhere.models.placing import Placer, cut_phrases
 from saywhere.options import require_ints, require_numbers
@@ -169,10 +169,10 @@ class Model:
             if top is not None or threshold is not None:
                 raise UserError("given boxes are all described: top and threshold cannot choose among them")
             captioner = self.captioner
-            return answer(lambda e, b: captioning.describe_boxes(captioner, e, b), self._encode, images, boxes)
+            return answer(lambda e, b: describe_boxes(captioner, e, b), self._encode, images, boxes)
         detector = self.require("densecap", "find regions")
         return answer(
-            lambda e, b: detection.describe(detector, e, b, top, threshold, self.classes, calibration=self.calibration),
+            lambda e, b: describe(detector, e, b, top, threshold, self.classes, calibration=self.calibration),
             self._encode, images, boxes,
         )  # fmt: skip
 
@@ -293,8 +293,8 @@ class Model:
         aligner = self.require("aligner", "align words with regions")
 
         def ask(encodings: list[Encoding], texts: list[str], given: list[Any] | None) -> list[Alignment]:
-            embedded = grounding.embed_images(aligner, encodings, given, regions, placing=True, plain=True)
-            return [grounding.align(aligner, image, text, beta) for image, text in zip(embedded, texts, strict=True)]
+            embedded = embed_images(aligner, encodings, given, regions, placing=True, plain=True)
+            return [align(aligner, image, text, beta) for image, text in zip(embedded, texts, strict=True)]
 
         return answer(ask, self._encode, images, sentences, boxes)
 
@@ -321,7 +321,7 @@ class Model:
         """
         require_ints(regions=regions)
         aligner = self.require("aligner", "embed images")
-        return answer(lambda e, b: grounding.embed_images(aligner, e, b, regions), self._encode, images, boxes)
+        return answer(lambda e, b: embed_images(aligner, e, b, regions), self._encode, images, boxes)
 
     @overload
     def embed_text(self, texts: str) -> TextVectors: ...
@@ -335,12 +335,12 @@ class Model:
         """
         aligner = self.require("aligner", "embed texts")
         if isinstance(texts, str):
-            return grounding.embed_texts(aligner, [texts])[0]
-        return grounding.embed_texts(aligner, list(texts))
+            return embed_texts(aligner, [texts])[0]
+        return embed_texts(aligner, list(texts))
 
     def similarity(self, images: Sequence[ImageVectors], texts: Sequence[TextVectors]) -> np.ndarray:
         """Return how well each text fits each image, ``(K, L)``: Eq. 8 less the hubness of both, not a probability."""
-        return grounding.similarities(images, texts, self.require("aligner", "compare texts with images").config.score)
+        return similarities(images, texts, self.require("aligner", "compare texts with images").config.score)
 
     # Sentences of whole images (Areas of Attention)
 
@@ -378,7 +378,7 @@ class Model:
             nouns = None
             if captioner.config.nouns and self.detector is not None and self.classes is not None:
                 nouns = NounChecker(self.detector, self.classes, encodings)
-            return captioning.caption(captioner, encodings, beam_size, given, attention, self.aligner, nouns)
+            return caption(captioner, encodings, beam_size, given, attention, self.aligner, nouns)
 
         return answer(ask, self._encode, images, boxes)
 
@@ -390,4 +390,4 @@ class Model:
             UserError: a model that attends to no regions, or wrong ``boxes``.
         """
         captioner = self.require("captioner", "attend to regions")
-        return captioning.attend(captioner, self._encode([image])[0], sentences, boxes)
+        return attend(captioner, self._encode([image])[0], sentences, boxes)

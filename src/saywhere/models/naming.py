@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from saywhere.calibration import Logistic
-from saywhere.models.class_evidence import ClassEvidence
-from saywhere.models.nouns import Head, Noun, NounTree, plural
+from saywhere.models.noun_tree import Head, Noun, NounTree, plural
+from saywhere.models.nouns import ClassEvidence
 from saywhere.text import tokenize
 
 LEAST = 1e-4
@@ -110,7 +110,7 @@ def fuller_phrase(tree: NounTree, said: str, label: str) -> str:
     tree stays as it is.
 
     Example:
-        >>> from saywhere.models.nouns import noun_tree
+        >>> from saywhere.models.noun_tree import noun_tree
         >>> tree = noun_tree()
         >>> fuller_phrase(tree, "a man in a red shirt", "a person"), fuller_phrase(tree, "a wooden bench", "a chair")
         ('a man in a red shirt', 'a wooden chair')

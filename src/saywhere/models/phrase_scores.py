@@ -9,8 +9,8 @@ import numpy as np
 
 from saywhere.engines.engine import Decoder, Detector, State
 from saywhere.errors import UserError
-from saywhere.models.class_evidence import ClassEvidence
 from saywhere.models.encoding import Encoding
+from saywhere.models.nouns import ClassEvidence
 from saywhere.regions import Regions
 from saywhere.text import END, START, Vocabulary, tokenize
 

@@ -20,11 +20,7 @@ from saywhere.calibration import Calibration
 from saywhere.configs.aligner import GroundingConfig
 from saywhere.engines.engine import Aligner, Detector
 from saywhere.errors import UserError
-from saywhere.models import detection
-from saywhere.models.chunker import Chunker
-from saywhere.models.class_evidence import LEAST, ClassEvidence
-from saywhere.models.encoding import Encoding
-from saywhere.models.grounding import (
+from saywhere.models.aligner import (
     ImageVectors,
     TextVectors,
     embed_images,
@@ -32,8 +28,12 @@ from saywhere.models.grounding import (
     plain_similarities,
     region_bonus,
 )
+from saywhere.models.chunker import Chunker
+from saywhere.models.densecap import describe
+from saywhere.models.encoding import Encoding
 from saywhere.models.naming import DETERMINERS
-from saywhere.models.nouns import noun_tree
+from saywhere.models.noun_tree import noun_tree
+from saywhere.models.nouns import LEAST, ClassEvidence
 from saywhere.models.phrase_scores import score_regions, unknown_words
 from saywhere.options import require_numbers
 from saywhere.regions import Regions
@@ -200,7 +200,7 @@ class Placer:
     ) -> tuple[Regions, np.ndarray]:
         assert self.detector is not None
         given = None if boxes is None else [boxes]
-        regions = detection.describe(
+        regions = describe(
             self.detector, [encoding], given, limit, nms_iou=self.config.nms_iou, calibration=self.calibration
         )[0]
         if not len(regions):

@@ -29,9 +29,9 @@ from saywhere.files import put_in_place, write_text
 from saywhere.models.bundle import CARD, CONFIG, VOCABULARY, WEIGHTS, Bundle
 from saywhere.networks.aligner.network import Aligner
 from saywhere.networks.captioner.network import Captioner
-from saywhere.networks.classes import RegionClassifier
 from saywhere.networks.densecap.build import find_conventions
 from saywhere.networks.densecap.network import DenseCap
+from saywhere.networks.nouns import RegionClassifier
 from saywhere.networks.vision.trunk import Trunk, build_trunk
 from saywhere.text import Vocabulary
 

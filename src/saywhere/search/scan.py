@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from saywhere.configs.aligner import Score
-from saywhere.models.grounding import TextVectors
+from saywhere.models.aligner import TextVectors
 from saywhere.models.similarity import over_regions
 from saywhere.search.products import byte_products, half_products, to_bytes
 from saywhere.search.vectors import Snapshot

@@ -22,11 +22,11 @@ from saywhere.errors import UserError
 from saywhere.images import ImageError
 from saywhere.loading import load
 from saywhere.models.bundle import CARD, Bundle
-from saywhere.models.class_evidence import ClassEvidence
-from saywhere.models.detection import detect, rank
+from saywhere.models.densecap import detect, rank
 from saywhere.models.model import Model
 from saywhere.models.naming import noun_evidence, noun_probabilities
-from saywhere.models.nouns import is_right, kind_of
+from saywhere.models.noun_tree import is_right, kind_of
+from saywhere.models.nouns import ClassEvidence
 from saywhere.models.placing import Evidence, noun_words
 from saywhere.text import tokenize
 from saywhere.training.progress import track
@@ -105,7 +105,7 @@ class Found:
     """N regions that were found in images.
 
     Attributes:
-        evidence: ``(N,)`` each, see :attr:`saywhere.models.detection.Detections.evidence`.
+        evidence: ``(N,)`` each, see :attr:`saywhere.models.densecap.Detections.evidence`.
         right: ``(N,)`` whether the box has an IoU of :data:`MATCH` or more with a true one.
     """
 

@@ -14,17 +14,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from saywhere.configs.classes import ClassesConfig
+from saywhere.configs.nouns import ClassesConfig
 from saywhere.configs.parts import LAST_CHANNELS
 from saywhere.data.sample import Sample
 from saywhere.engines.arrays.image_maps import class_features
 from saywhere.errors import UserError
 from saywhere.images import ImageError
-from saywhere.models.class_evidence import ClassEvidence, softmax
 from saywhere.models.model import Model
-from saywhere.models.nouns import Noun, NounTree, noun_tree
+from saywhere.models.noun_tree import Noun, NounTree, noun_tree
+from saywhere.models.nouns import ClassEvidence, softmax
 from saywhere.networks import checkpoint
-from saywhere.networks.classes import RegionClassifier
+from saywhere.networks.nouns import RegionClassifier
 from saywhere.networks.vision.backbones import published_classifier
 from saywhere.networks.vision.trunk import build_trunk
 from saywhere.text import Vocabulary

@@ -38,7 +38,7 @@ from saywhere.training.finetuning import freeze, start_from
 from saywhere.training.loop import Position, TrainingModule, build_trainer
 from saywhere.training.precision import explain_precision
 from saywhere.training.recipe import DataConfig, Recipe, SourceConfig
-from saywhere.training.systems.registry import System, build_vocabulary, find_system
+from saywhere.training.registry import System, build_vocabulary, find_system
 
 FREE_TO_CHANGE = (
     "description",

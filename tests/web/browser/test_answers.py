@@ -17,7 +17,7 @@ import saywhere
 from saywhere.images import LoadedImage, read_image
 from saywhere.models.caption_nouns import correct
 from saywhere.models.naming import with_noun
-from saywhere.models.nouns import noun_tree
+from saywhere.models.noun_tree import noun_tree
 from saywhere.models.placing import cut_phrases
 from saywhere.pixels import ORIENTATION
 from saywhere.text import tokenize

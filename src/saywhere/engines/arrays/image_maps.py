@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from saywhere.configs.classes import ClassesConfig
+from saywhere.configs.nouns import ClassesConfig
 from saywhere.engines.arrays.pooling import Pyramid, box_means, grid_boxes, grid_means, place
 from saywhere.errors import UserError
 

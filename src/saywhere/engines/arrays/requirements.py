@@ -7,8 +7,8 @@ from typing import Any
 
 from saywhere.configs.aligner import AlignerConfig
 from saywhere.configs.captioner import CaptionerConfig, NgramsConfig
-from saywhere.configs.classes import ClassesConfig
 from saywhere.configs.densecap import DenseCapConfig
+from saywhere.configs.nouns import ClassesConfig
 from saywhere.configs.parts import LAST_CHANNELS, TrunkConfig
 from saywhere.engines.arrays.layers import Weights
 from saywhere.errors import UserError

@@ -10,11 +10,11 @@ from saywhere.evaluation.nouns.metric import NounResult, measure
 from saywhere.evaluation.nouns.report import write_noun_report
 from saywhere.evaluation.session import Session, image_name
 from saywhere.images import LoadedImage
-from saywhere.models.captioning import Caption
-from saywhere.models.detection import Detections, detect
+from saywhere.models.captioner import Caption
+from saywhere.models.densecap import Detections, detect
 from saywhere.models.model import Model
 from saywhere.models.naming import rename
-from saywhere.models.nouns import Noun, find_nouns, is_right, kind_of, noun_tree
+from saywhere.models.noun_tree import Noun, find_nouns, is_right, kind_of, noun_tree
 
 Nouns = Mapping[str, Sequence[Sequence[str | Noun]]]
 """For each way what each region of an image is called: one name, none, or all nouns of a caption."""

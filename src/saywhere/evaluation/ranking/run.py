@@ -12,7 +12,7 @@ from saywhere.evaluation.embeddings import embed_images
 from saywhere.evaluation.ranking.metric import Part, RankingResult, rank
 from saywhere.evaluation.ranking.report import write_ranking_report
 from saywhere.evaluation.session import Session
-from saywhere.models.grounding import ImageVectors, TextVectors, hubness_of, similarities
+from saywhere.models.aligner import ImageVectors, TextVectors, hubness_of, similarities
 from saywhere.models.model import Model
 from saywhere.models.similarity import BLOCK, similarity_blocks
 

@@ -75,7 +75,7 @@ class DenseCap(nn.Module):
     """A fully convolutional localization network with a decoder.
 
     Training goes through :meth:`forward`; use goes through :meth:`neck`, :meth:`rpn`, :meth:`apply_region_head` and
-    ``decoder``, by way of :mod:`saywhere.engines.torch` and :mod:`saywhere.models.detection`.
+    ``decoder``, by way of :mod:`saywhere.engines.torch` and :mod:`saywhere.models.densecap`.
 
     Args:
         config: see :class:`DenseCapConfig`.

@@ -1,4 +1,4 @@
-// Which regions are found, described and shown: models/detection.py in the browser.
+// Which regions are found, described and shown: models/densecap.py in the browser.
 
 import {anchorsOf, best, clip, decodeBox, iou, scale, suppress} from "./boxes.js";
 import {LstmDecoder, confidence, decode} from "./decoding.js";

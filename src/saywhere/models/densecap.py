@@ -14,10 +14,10 @@ from saywhere.calibration import Calibration, Logistic
 from saywhere.configs.parts import ProposalConfig
 from saywhere.engines.engine import Detector, RegionHeadOutput
 from saywhere.errors import UserError
-from saywhere.models.class_evidence import ClassEvidence
 from saywhere.models.decoding import decode
 from saywhere.models.encoding import Encoding
 from saywhere.models.naming import rename
+from saywhere.models.nouns import ClassEvidence
 from saywhere.regions import Regions
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from saywhere.configs.classes import ClassesConfig
+from saywhere.configs.nouns import ClassesConfig
 from saywhere.configs.parts import LAST_CHANNELS, PLACE
 from saywhere.networks.vision.image_maps import ImageMaps
 from saywhere.networks.vision.region_features import feature_size, mean_features

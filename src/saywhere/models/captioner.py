@@ -17,10 +17,10 @@ from numpy.typing import ArrayLike
 from saywhere.box_coding import BoxCoder
 from saywhere.engines.engine import Aligner, BoundImages, Captioner
 from saywhere.errors import UserError
-from saywhere.models import grounding
+from saywhere.models.aligner import embed_images, embed_texts, plain_similarities
 from saywhere.models.caption_nouns import NounChecker
 from saywhere.models.decoding import Hypotheses, decode, search
-from saywhere.models.detection import propose_boxes
+from saywhere.models.densecap import propose_boxes
 from saywhere.models.encoding import Encoding
 from saywhere.regions import Regions
 from saywhere.text import END, PAD, Vocabulary, pad, tokenize
@@ -133,10 +133,10 @@ def _similarities(
 ) -> list[np.ndarray]:
     """Return how well each of its sentences fits each image, without hubness: a caption may be one that fits many."""
     texts = _texts(sentences)
-    known = iter(grounding.embed_texts(aligner, [text for its in texts for text in its], plain=True))
-    pairs = zip(grounding.embed_images(aligner, encodings, plain=True), texts, strict=True)
+    known = iter(embed_texts(aligner, [text for its in texts for text in its], plain=True))
+    pairs = zip(embed_images(aligner, encodings, plain=True), texts, strict=True)
     score = aligner.config.score
-    return [grounding.plain_similarities(image, [next(known) for _ in its], score) for image, its in pairs]
+    return [plain_similarities(image, [next(known) for _ in its], score) for image, its in pairs]
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,7 +24,7 @@ from saywhere.networks.aligner.targets import SentenceTarget
 from saywhere.networks.language.word_vectors import load_word_vectors, read_word_vectors
 from saywhere.text import END, Vocabulary, pad, tokenize
 from saywhere.training.dataset import mirror_phrase
-from saywhere.training.systems.localizer import take_localizer
+from saywhere.training.localizer import take_localizer
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def _read_parses(config: AlignerConfig) -> Any:
 
 
 class AlignerSystem:
-    """See :class:`saywhere.training.systems.registry.System`."""
+    """See :class:`saywhere.training.registry.System`."""
 
     about = "finds which words of a sentence belong to which region of an image, and which sentence to which image"
     unit = "sentences"

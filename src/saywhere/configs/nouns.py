@@ -10,7 +10,7 @@ from saywhere.configs.parts import LAST_CHANNELS, PLACE, SystemConfig
 
 @dataclass(frozen=True)
 class ClassesConfig(SystemConfig):
-    """Options of :class:`saywhere.networks.classes.RegionClassifier`.
+    """Options of :class:`saywhere.networks.nouns.RegionClassifier`.
 
     Attributes:
         levels: strides of the maps that are averaged over a region, beside the backbone's last layer.

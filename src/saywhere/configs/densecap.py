@@ -7,7 +7,15 @@ from typing import ClassVar, Literal
 
 from saywhere.box_coding import MAX_LOG_SCALE
 from saywhere.configs.base import CALIBRATED
-from saywhere.configs.parts import LARGEST_GRID, DecodingConfig, ProposalConfig, Shapes, SystemConfig, TrunkConfig
+from saywhere.configs.parts import (
+    LARGEST_GRID,
+    LITE_PACKAGES,
+    DecodingConfig,
+    ProposalConfig,
+    Shapes,
+    SystemConfig,
+    TrunkConfig,
+)
 
 Conventions = Literal["saywhere", "original"]
 Pooling = Literal["bilinear", "roi_align"]
@@ -103,8 +111,10 @@ class DenseCapConfig(SystemConfig):
         self.require_share("noun_threshold")
         self.require(self.repeat_nms is None or 0 <= self.repeat_nms <= 1, "repeat_nms", "between 0 and 1, or null")
         self.require_below_one("dropout", "decoder_dropout", "phrase_dropout")
-        if self.phrase_levels:
-            self.require_levels(self.phrase_levels, True)
+        strides, backbone = self.trunk.strides, self.trunk.backbone
+        self.require(set(self.phrase_levels) <= set(strides), "phrase_levels", f"some of the strides {strides}")
+        known = not self.phrase_levels or backbone in LITE_PACKAGES
+        self.require(known, "phrase_levels", f"empty for {backbone}, whose last layer is not known")
         weights = ("rpn_score_weight", "rpn_box_weight", "score_weight", "box_weight", "caption_weight")
         self.require_at_least(0, *weights, "box_decay")
         self.require(self.box_beta > 0, "box_beta", "above 0")

@@ -26,7 +26,7 @@ from saywhere.engines.arrays.hubness import Hubness
 from saywhere.engines.arrays.image_maps import (
     ImageMaps,
     box_features,
-    class_features,
+    context_features,
     grid_features,
     require_size,
     whole_image,
@@ -184,7 +184,25 @@ class OnnxDetector:
 
     def prepare(self) -> None:
         """Read the weights."""
-        _ = self.decoder, self._head
+        _ = self.decoder, self._head, self._phrase_head
+
+    @cached_property
+    def _phrase_head(self) -> tuple[BatchNorm, Linear] | None:
+        if not self.config.phrase_levels:
+            return None
+        head = self._weights.below("phrase_head")
+        return BatchNorm(head.below("0")), Linear(head.below("2"))
+
+    def phrase_embeddings(
+        self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray], embeddings: Sequence[np.ndarray]
+    ) -> list[np.ndarray]:
+        """Return what the decoder takes for each image's boxes."""
+        if self._phrase_head is None or not maps:
+            return list(embeddings)
+        standardise, layer = self._phrase_head
+        features = context_features(maps, boxes, self.config.phrase_levels, embeddings)
+        require_size(features, len(standardise.scale))
+        return np.split(relu(layer(standardise(features))), np.cumsum([len(rows) for rows in boxes])[:-1])
 
     def region_head(self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray]) -> list[RegionHeadOutput]:
         """Return embeddings, logits and offsets of each image's boxes."""
@@ -364,7 +382,8 @@ class OnnxClassifier:
         if not maps:
             return []
         classes, kinds = self._layers
-        features = class_features(self.config, maps, boxes, embeddings)  # of all images: weights are read once
+        config = self.config
+        features = context_features(maps, boxes, config.levels, embeddings, config.context)  # weights are read once
         require_size(features, len(kinds.weight))
         last = features[:, self.config.last_layer(features.shape[1])]
         ends = np.cumsum([len(rows) for rows in boxes])[:-1]

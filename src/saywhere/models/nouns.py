@@ -150,7 +150,8 @@ class ClassEvidence:
         nouns = [self.lookup(phrase) for phrase in phrases]
         kinds = np.zeros((len(regions), len(phrases)), np.float32)
         if any(nouns) and len(regions):
-            embeddings = None if regions.features is None else [regions.features]
+            known = regions.features is not None and (self._detector is None or not self._detector.config.phrase_levels)
+            embeddings = [regions.features] if known else None
             (posterior,) = self.posteriors([encoding], [regions.boxes], embeddings)
             for column, noun in enumerate(nouns):
                 if noun is not None:

@@ -107,8 +107,14 @@ def _densecap(config: DenseCapConfig, words: int) -> Shapes:
         **_linear("region_head.layers.4", size, first),
         **_linear("region_head.score", 1, size),
         **_linear("region_head.offset", 4, size),
+        **(_phrase_head(size) if config.phrase_levels else {}),
         **_lstm_decoder(size, words, config.word_size, config.hidden_size),
     }
+
+
+def _phrase_head(size: int) -> Shapes:
+    shapes: Shapes = {f"phrase_head.0.{kind}": ("features",) for kind in ("running_mean", "running_var")}
+    return shapes | _linear("phrase_head.2", size, "features")
 
 
 def _aligner(config: AlignerConfig, words: int) -> Shapes:

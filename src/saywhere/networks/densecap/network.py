@@ -267,7 +267,7 @@ class DenseCap(nn.Module):
             return embeddings
         own = embeddings.split([len(rows) for rows in boxes])
         levels = self.config.phrase_levels
-        rows = [context_features(*each, levels, e) for *each, e in zip(images, boxes, own, strict=True)]
+        rows = [context_features(image, b, levels, e) for image, b, e in zip(images, boxes, own, strict=True)]
         return self.phrase_head(torch.cat(rows))
 
     @property

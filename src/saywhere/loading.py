@@ -239,7 +239,7 @@ def _read_ahead(model: Any, parts: Sequence[str]) -> None:
     from saywhere.models.noun_tree import noun_tree
 
     with contextlib.suppress(Exception):
-        if "classes" in parts:
+        if "nouns" in parts:
             noun_tree()
         if "aligner" in parts:
             Chunker.load()

@@ -11,19 +11,19 @@ from photographs import noise
 from tiny_captioner import VOCABULARY, tiny_config
 from tiny_classes import TRUNK, tiny_networks
 
-from saywhere.configs.nouns import ClassesConfig
+from saywhere.configs.nouns import NounsConfig
 from saywhere.engines.torch import TorchEngine
 from saywhere.models import caption_nouns
 from saywhere.models.caption_nouns import NounChecker, correct, support
 from saywhere.models.model import Model
 from saywhere.models.noun_tree import noun_tree
-from saywhere.models.nouns import ClassEvidence
+from saywhere.models.nouns import NounEvidence
 from saywhere.networks.captioner.network import Captioner
 from saywhere.text import Vocabulary
 
 TREE = noun_tree()
 KINDS = ("person", "dog", "cat", "elephant", "grass", "banana", "orange", "apple", "bench")
-CLASSES = ClassEvidence(SimpleNamespace(config=ClassesConfig(), vocabulary=Vocabulary(dict.fromkeys(KINDS, 9))))  # pyright: ignore[reportArgumentType]
+CLASSES = NounEvidence(SimpleNamespace(config=NounsConfig(), vocabulary=Vocabulary(dict.fromkeys(KINDS, 9))))  # pyright: ignore[reportArgumentType]
 
 
 def regions(*shown: dict[str, float]) -> np.ndarray:
@@ -118,15 +118,15 @@ def test_a_model_with_classes_has_the_last_word(monkeypatch: pytest.MonkeyPatch)
 def test_the_first_regions_decide_where_they_show_all() -> None:
     """What is changed, and to what, does not depend on the first look."""
     images, asked = [noise(96, 64, seed) for seed in range(4)], model()
-    assert asked.detector is not None and asked.classes is not None
+    assert asked.densecap is not None and asked.nouns is not None
     encodings = asked.encode(images)
     sentences = ["a dog", "a person on the grass", "a zebra", "it is blue"]
-    shown = caption_nouns.see(asked.detector, asked.classes, encodings)
-    expected = [correct(asked.classes, *pair) for pair in zip(shown, sentences, strict=True)]
-    assert NounChecker(asked.detector, asked.classes, encodings).correct(sentences) == expected
+    shown = caption_nouns.see(asked.densecap, asked.nouns, encodings)
+    expected = [correct(asked.nouns, *pair) for pair in zip(shown, sentences, strict=True)]
+    assert NounChecker(asked.densecap, asked.nouns, encodings).correct(sentences) == expected
     for posterior, sentence in zip(shown, sentences, strict=True):
-        if caption_nouns.all_seen(asked.classes, posterior, sentence):
-            assert correct(asked.classes, posterior, sentence) == sentence
+        if caption_nouns.all_seen(asked.nouns, posterior, sentence):
+            assert correct(asked.nouns, posterior, sentence) == sentence
 
 
 def test_what_the_image_shows_helps_to_choose_among_hypotheses(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,7 +98,7 @@ class CaptionerConfig(SystemConfig):
         seen_weight: in use, in the same choice, of how sure it is that regions of the image show what a sentence
             names, see :func:`saywhere.models.caption_nouns.support`; where ``nouns`` are looked at.
         nouns: in use, a noun of a sentence that no region of the image shows gives way to what one does show, see
-            :mod:`saywhere.models.caption_nouns`; for a model with the parts ``densecap`` and ``classes``.
+            :mod:`saywhere.models.caption_nouns`; for a model with the parts ``densecap`` and ``nouns``.
         ngrams: what people would say of the image, which has a say in the same choice.
     """
 

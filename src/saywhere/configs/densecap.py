@@ -40,7 +40,7 @@ class DenseCapConfig(SystemConfig):
         word_size, hidden_size, decoder_dropout: see :class:`saywhere.networks.language.decoders.lstm.LstmDecoder`.
         final_nms: suppression of the final boxes.
         repeat_nms: of two regions with the same caption and an IoU above this, the better one is kept; None keeps both.
-        nouns: where the model has the part ``classes``, phrases get the noun that is more probably right, the decoder's
+        nouns: where the model has the part ``nouns``, phrases get the noun that is more probably right, the decoder's
             or that of the classes, see :mod:`saywhere.models.naming`.
         noun_threshold: the classes propose the most specific noun whose probability is above this.
         max_log_scale: bound on the growth of a box, None for none.

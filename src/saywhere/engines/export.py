@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from saywhere.calibration import FILE as CALIBRATION
-from saywhere.configs.nouns import ClassesConfig
+from saywhere.configs.nouns import NounsConfig
 from saywhere.engines.arrays.layers import Weights
 from saywhere.engines.arrays.requirements import MULTIPLE, refused_options
 from saywhere.engines.compare import compare_engines
@@ -120,8 +120,8 @@ def require_exportable(folders: Sequence[str | Path]) -> None:
         refused = refused_options(bundle.trunk, bundle.configs)
         if refused:
             raise UserError(f"{folder}: only the engine torch runs {' and '.join(refused)}; it cannot be exported")
-        classes = bundle.configs.get("classes")
-        embeds = isinstance(classes, ClassesConfig) and classes.embed_dim
+        nouns = bundle.configs.get("nouns")
+        embeds = isinstance(nouns, NounsConfig) and nouns.embed_dim
         sizes = [getattr(other.configs.get("densecap"), "embed_dim", 0) for other in bundles]
         if embeds and embeds not in sizes:
             raise UserError(f"{folder}: classes read {embeds} numbers of densecap's embeddings: name its model too")

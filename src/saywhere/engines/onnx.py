@@ -19,7 +19,7 @@ from saywhere.box_coding import BoxCoder
 from saywhere.configs.aligner import AlignerConfig
 from saywhere.configs.captioner import CaptionerConfig
 from saywhere.configs.densecap import DenseCapConfig
-from saywhere.configs.nouns import ClassesConfig
+from saywhere.configs.nouns import NounsConfig
 from saywhere.engines.arrays.attention import AttentionDecoder
 from saywhere.engines.arrays.decoders import GruDecoder, LstmDecoder, RnnDecoder
 from saywhere.engines.arrays.hubness import Hubness
@@ -39,7 +39,7 @@ from saywhere.engines.engine import BoundImages, Decoder, EncodedText, RegionHea
 from saywhere.engines.onnx_trunk import OnnxTrunk
 from saywhere.engines.session import PRECISIONS, weights_digest
 from saywhere.errors import UserError
-from saywhere.models.bundle import GRAPH, GRAPH_INT8, WEIGHTS, Bundle
+from saywhere.models.bundle import GRAPH, GRAPH_INT8, WEIGHTS, Bundle, weight_prefix
 from saywhere.text import PAD, Vocabulary
 
 
@@ -99,19 +99,21 @@ class OnnxEngine:
         self._weights = Weights.open(bundle.folder / WEIGHTS)
         try:
             for part, config in bundle.configs.items():
-                require_shapes(part, config, len(bundle.vocabularies[part]), self._weights.below(part))
+                require_shapes(part, config, len(bundle.vocabularies[part]), self._weights.below(weight_prefix(part)))
         except UserError as error:
             raise UserError(f"{bundle.folder}: {error}") from None
         self.trunk = OnnxTrunk(bundle, self._weights.below("trunk"), threads, precision)
         have = bundle.configs
         parts = {
-            "densecap": OnnxDetector,
+            "densecap": OnnxDenseCap,
             "aligner": OnnxAligner,
             "captioner": OnnxCaptioner,
-            "classes": OnnxClassifier,
+            "nouns": OnnxNouns,
         }
-        self.detector, self.aligner, self.captioner, self.classifier = (
-            kind(have[part], bundle.vocabularies[part], self._weights.below(part)) if part in have else None
+        self.densecap, self.aligner, self.captioner, self.nouns = (
+            kind(have[part], bundle.vocabularies[part], self._weights.below(weight_prefix(part)))
+            if part in have
+            else None
             for part, kind in parts.items()
         )
 
@@ -121,11 +123,11 @@ class OnnxEngine:
         ``aligner.last`` is what captions need of the aligner.
         """
         readers = {
-            "densecap": self.detector,
+            "densecap": self.densecap,
             "aligner": self.aligner,
             "aligner.last": None if self.aligner is None else self.aligner.last,
             "captioner": self.captioner,
-            "classes": self.classifier,
+            "nouns": self.nouns,
         }
         for part in parts:
             if (reader := readers[part]) is not None:
@@ -159,8 +161,8 @@ class OnnxEngine:
         return digest
 
 
-class OnnxDetector:
-    """DenseCap's region head and decoder; see :class:`saywhere.engines.engine.Detector`."""
+class OnnxDenseCap:
+    """DenseCap's region head and decoder; see :class:`saywhere.engines.engine.DenseCap`."""
 
     def __init__(self, config: DenseCapConfig, vocabulary: Vocabulary, weights: Weights) -> None:
         self.config, self.vocabulary, self._weights = config, vocabulary, weights
@@ -343,10 +345,10 @@ class OnnxCaptioner:
         return self._plain, np.concatenate(rows)
 
 
-class OnnxClassifier:
-    """The classifier of regions; see :class:`saywhere.engines.engine.Classifier`."""
+class OnnxNouns:
+    """The classifier of regions; see :class:`saywhere.engines.engine.Nouns`."""
 
-    def __init__(self, config: ClassesConfig, vocabulary: Vocabulary, weights: Weights) -> None:
+    def __init__(self, config: NounsConfig, vocabulary: Vocabulary, weights: Weights) -> None:
         self.config, self.vocabulary, self._weights = config, vocabulary, weights
 
     @cached_property

@@ -7,12 +7,12 @@ from functools import cached_property
 
 import numpy as np
 
-from saywhere.engines.engine import Detector
+from saywhere.engines.engine import DenseCap
 from saywhere.models.densecap import propose_boxes
 from saywhere.models.encoding import Encoding
 from saywhere.models.naming import related, with_noun
 from saywhere.models.noun_tree import Head, Noun, find_heads, find_nouns
-from saywhere.models.nouns import ClassEvidence
+from saywhere.models.nouns import NounEvidence
 from saywhere.text import tokenize
 
 FEW, REGIONS = 10, 40
@@ -37,7 +37,7 @@ class NounChecker:
         encodings: of the images.
     """
 
-    def __init__(self, detector: Detector, classes: ClassEvidence, encodings: Sequence[Encoding]) -> None:
+    def __init__(self, detector: DenseCap, classes: NounEvidence, encodings: Sequence[Encoding]) -> None:
         self._detector, self._classes, self._encodings = detector, classes, encodings
 
     @cached_property
@@ -64,7 +64,7 @@ class NounChecker:
 
 
 def see(
-    detector: Detector, classes: ClassEvidence, encodings: Sequence[Encoding], limit: int = REGIONS
+    detector: DenseCap, classes: NounEvidence, encodings: Sequence[Encoding], limit: int = REGIONS
 ) -> list[np.ndarray]:
     """Return what the regions of each image show: probabilities ``(N, K)`` of the K leaves of the tree of nouns."""
     settings, coder = detector.config.proposals, detector.box_coder
@@ -80,7 +80,7 @@ def see(
     return classes.posteriors(encodings, boxes, embeddings)
 
 
-def correct(classes: ClassEvidence, posterior: np.ndarray, sentence: str) -> str:
+def correct(classes: NounEvidence, posterior: np.ndarray, sentence: str) -> str:
     """Return a caption whose nouns the image shows, as far as the classes know.
 
     A noun that no region shows gives way to the surest thing that one does show, that is of the same sort and that the
@@ -111,7 +111,7 @@ def correct(classes: ClassEvidence, posterior: np.ndarray, sentence: str) -> str
     return " ".join(words) if any(seen) else listed(things)
 
 
-def all_seen(classes: ClassEvidence, posterior: np.ndarray, sentence: str) -> bool:
+def all_seen(classes: NounEvidence, posterior: np.ndarray, sentence: str) -> bool:
     """Return whether regions show all that a sentence names, so that :func:`correct` leaves it as it is."""
     nouns = find_nouns(sentence, classes.tree)
     seen = [is_seen(classes, posterior, noun) for noun in nouns]
@@ -119,18 +119,18 @@ def all_seen(classes: ClassEvidence, posterior: np.ndarray, sentence: str) -> bo
     return not nouns or (any(seen) and all(is_person(classes, noun) for noun in unseen))
 
 
-def is_person(classes: ClassEvidence, noun: Noun) -> bool:
+def is_person(classes: NounEvidence, noun: Noun) -> bool:
     """Return whether a noun is a word for people."""
     person = classes.tree.named("person")
     return person is not None and person.row in noun.ancestors
 
 
-def is_seen(classes: ClassEvidence, posterior: np.ndarray, noun: Noun) -> bool:
+def is_seen(classes: NounEvidence, posterior: np.ndarray, noun: Noun) -> bool:
     """Return whether a region may show what a noun names, see :func:`shown`."""
     return shown(classes, posterior, noun) >= UNSEEN
 
 
-def shown(classes: ClassEvidence, posterior: np.ndarray, noun: Noun) -> float:
+def shown(classes: NounEvidence, posterior: np.ndarray, noun: Noun) -> float:
     """Return the largest probability that a region shows what a noun names; of words for people, that it shows anybody.
 
     It is 1 for a kind that the classifier was not taught: it knows nothing of that.
@@ -142,7 +142,7 @@ def shown(classes: ClassEvidence, posterior: np.ndarray, noun: Noun) -> float:
     return float(classes.probability(posterior, asked).max(initial=0.0))
 
 
-def support(classes: ClassEvidence, posterior: np.ndarray, sentences: Sequence[str]) -> np.ndarray:
+def support(classes: NounEvidence, posterior: np.ndarray, sentences: Sequence[str]) -> np.ndarray:
     """Return how far an image shows what each of S sentences names: the sum over its nouns of log(p / :data:`UNSEEN`).
 
     p is that of :func:`shown`. A noun adds nothing if it is seen, and at least :data:`LEAST_SUPPORT`.
@@ -154,7 +154,7 @@ def support(classes: ClassEvidence, posterior: np.ndarray, sentences: Sequence[s
     return np.array([sum(each[noun.row] for noun in nouns) for nouns in named], np.float32)
 
 
-def sure_things(classes: ClassEvidence, posterior: np.ndarray) -> list[Noun]:
+def sure_things(classes: NounEvidence, posterior: np.ndarray) -> list[Noun]:
     """Return the kinds and classes that regions show with a probability above :data:`SURE`, the surest first."""
     if not len(posterior):
         return []

@@ -8,7 +8,7 @@ import numpy as np
 
 from saywhere.calibration import Logistic
 from saywhere.models.noun_tree import Head, Noun, NounTree, plural
-from saywhere.models.nouns import ClassEvidence
+from saywhere.models.nouns import NounEvidence
 from saywhere.text import tokenize
 
 LEAST = 1e-4
@@ -25,7 +25,7 @@ def noun_evidence(confidence: np.ndarray, of_decoder: np.ndarray, of_classes: np
         of_classes: ``(N,)`` probability of the noun that the classes would say.
     """
     known = np.nan_to_num(log_odds(of_decoder))
-    return {"confidence": confidence, "decoder": known, "classes": log_odds(of_classes)}
+    return {"confidence": confidence, "decoder": known, "nouns": log_odds(of_classes)}
 
 
 def log_odds(probability: np.ndarray) -> np.ndarray:
@@ -35,7 +35,7 @@ def log_odds(probability: np.ndarray) -> np.ndarray:
 
 
 def rename(
-    classes: ClassEvidence,
+    classes: NounEvidence,
     posterior: np.ndarray,
     phrases: Sequence[str],
     confidence: np.ndarray,
@@ -69,7 +69,7 @@ def rename(
     return renamed
 
 
-def noun_probabilities(classes: ClassEvidence, posterior: np.ndarray, nouns: Sequence[Noun | None]) -> np.ndarray:
+def noun_probabilities(classes: NounEvidence, posterior: np.ndarray, nouns: Sequence[Noun | None]) -> np.ndarray:
     """Return the probability ``(N,)`` of a noun for each region by the classes; NaN where there is none."""
     found = [
         np.nan if noun is None else classes.probability(posterior[i : i + 1], noun)[0] for i, noun in enumerate(nouns)

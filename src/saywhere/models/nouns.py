@@ -9,7 +9,7 @@ from itertools import chain
 import numpy as np
 from numpy.typing import ArrayLike
 
-from saywhere.engines.engine import Classifier, Detector
+from saywhere.engines.engine import DenseCap, Nouns
 from saywhere.errors import UserError
 from saywhere.models.encoding import Encoding
 from saywhere.models.noun_tree import Noun, NounTree, noun_tree
@@ -20,8 +20,8 @@ LEAST = 1e-4
 """ImageNet's classifier gives a kind at least this probability, and a region is of a kind with at least this one."""
 
 
-class ClassEvidence:
-    """Classifier of the kinds of things in regions.
+class NounEvidence:
+    """Nouns of the kinds of things in regions.
 
     A region is of one of the kinds that the classifier was taught, of another class of ImageNet, or of none. ImageNet's
     probabilities divide a kind among the classes below it.
@@ -34,7 +34,7 @@ class ClassEvidence:
         UserError: it does, and there is none.
     """
 
-    def __init__(self, classifier: Classifier, detector: Detector | None = None) -> None:
+    def __init__(self, classifier: Nouns, detector: DenseCap | None = None) -> None:
         self._classifier, self._detector, self.config = classifier, detector, classifier.config
         if self.config.embed_dim and detector is None:
             raise UserError("the part classes was taught with embeddings of the part densecap, which the model lacks")

@@ -234,7 +234,7 @@ CORRECT = """async cases => {
 
 
 def test_nouns_of_captions_are_those_of_python(engine: Page, model: saywhere.Model) -> None:
-    classes = model.classes
+    classes = model.nouns
     assert classes is not None
     sentences = ["a white dog and a dog run", "two dogs with a ball", "a boy is eating", "an old horse", "it is blue"]
     shown = [["cat"], ["elephant", "grass"], ["banana", "orange"], ["person", "zebra"], []]

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from saywhere.configs.nouns import ClassesConfig
+from saywhere.configs.nouns import NounsConfig
 from saywhere.engines.arrays.pooling import Pyramid, box_means, grid_boxes, grid_means, place
 from saywhere.errors import UserError
 
@@ -51,7 +51,7 @@ def box_features(maps: ImageMaps, boxes: np.ndarray, levels: Sequence[int], head
 
 
 def class_features(
-    config: ClassesConfig,
+    config: NounsConfig,
     maps: Sequence[ImageMaps],
     boxes: Sequence[np.ndarray],
     embeddings: Sequence[np.ndarray] | None = None,

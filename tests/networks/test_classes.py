@@ -9,9 +9,9 @@ from tiny_classes import KINDS, tiny_model, tiny_networks
 from saywhere.configs.nouns import NounsConfig
 from saywhere.engines.arrays.image_maps import ImageMaps
 from saywhere.engines.arrays.layers import Weights
+from saywhere.engines.arrays.nouns import Nouns as ArrayNouns
 from saywhere.engines.arrays.requirements import require_shapes
 from saywhere.engines.compare import random_boxes, stages
-from saywhere.engines.onnx import OnnxNouns
 from saywhere.errors import UserError
 from saywhere.models.nouns import NounEvidence
 from saywhere.regions import Regions
@@ -38,7 +38,7 @@ def test_both_engines_have_the_same_logits(count: int, embed_dim: int) -> None:
     maps = encoding.maps
     outputs = {f"map{s}": m.numpy()[None] for s, m in zip((8, 16, 32), maps.maps, strict=True)}
     arrays = ImageMaps({**outputs, "head": maps.head.detach().numpy()[None]}, (8, 16, 32), encoding.input_size)
-    without = OnnxNouns(classifier.config, classifier.vocabulary, Weights.of(weights(embed_dim)))
+    without = ArrayNouns(classifier.config, classifier.vocabulary, Weights.of(weights(embed_dim)))
     for one, other in zip(ours, without.classify([arrays], [boxes], embeddings)[0], strict=True):
         assert one.shape == other.shape == (count, one.shape[1])
         np.testing.assert_allclose(one, other, atol=1e-4)

@@ -21,9 +21,8 @@ from saywhere.configs.nouns import NounsConfig
 from saywhere.engines.arrays.layers import Weights
 from saywhere.engines.arrays.requirements import MULTIPLE, refused_options
 from saywhere.engines.compare import compare_engines
-from saywhere.engines.onnx import OnnxEngine
+from saywhere.engines.onnx import OnnxEngine, weights_digest
 from saywhere.engines.quantize import quantize
-from saywhere.engines.session import weights_digest
 from saywhere.engines.torch import TorchEngine
 from saywhere.errors import UserError
 from saywhere.files import put_in_place

@@ -17,7 +17,7 @@ from torch.nn import functional
 from saywhere.configs.nouns import NounsConfig
 from saywhere.configs.parts import LAST_CHANNELS
 from saywhere.data.sample import Sample
-from saywhere.engines.arrays.image_maps import class_features
+from saywhere.engines.arrays.nouns import class_features
 from saywhere.errors import UserError
 from saywhere.images import ImageError
 from saywhere.models.model import Model

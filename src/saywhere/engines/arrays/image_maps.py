@@ -8,7 +8,6 @@ from functools import cached_property
 
 import numpy as np
 
-from saywhere.configs.nouns import NounsConfig
 from saywhere.engines.arrays.pooling import Pyramid, box_means, grid_boxes, grid_means, place
 from saywhere.errors import UserError
 
@@ -48,32 +47,6 @@ def box_features(maps: ImageMaps, boxes: np.ndarray, levels: Sequence[int], head
     """Return the means of an image's maps over boxes, and where the boxes are: ``(R, D)``."""
     means = [box_means(source, boxes, stride) for source, stride in maps.sources(levels, head)]
     return np.concatenate((*means, place(boxes, *maps.input_size)), axis=1)
-
-
-def class_features(
-    config: NounsConfig,
-    maps: Sequence[ImageMaps],
-    boxes: Sequence[np.ndarray],
-    embeddings: Sequence[np.ndarray] | None = None,
-) -> np.ndarray:
-    """Return what the classifier of regions takes of all images' boxes, one after the other: ``(N, D)``.
-
-    Args:
-        config: which features.
-        maps: of each image.
-        boxes: of each image, in pixels of the network's input.
-        embeddings: of each image's boxes, by the dense captioner, if ``config`` has them.
-    """
-    rows: list[np.ndarray] = []
-    for number, (image, own) in enumerate(zip(maps, boxes, strict=True)):
-        parts = [box_features(image, own, config.levels, True)]
-        if config.context:
-            whole = image.output("head").mean(axis=(1, 2))
-            parts.append(np.broadcast_to(whole, (len(own), len(whole))))
-        if embeddings is not None:
-            parts.append(embeddings[number])
-        rows.append(np.concatenate(parts, axis=1))
-    return np.concatenate(rows)
 
 
 def grid_features(maps: ImageMaps, cells: int, levels: Sequence[int], head: bool) -> tuple[np.ndarray, np.ndarray]:

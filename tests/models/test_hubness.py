@@ -10,7 +10,7 @@ from tiny_aligner import SENTENCES, aligner_model, tiny_aligner
 import saywhere
 from saywhere import UserError
 from saywhere.engines.arrays.hubness import Hubness, Typical
-from saywhere.models.similarity import similarity_matrix
+from saywhere.models.aligner import similarity_matrix
 from saywhere.networks import checkpoint
 
 

@@ -7,9 +7,8 @@ import pytest
 from stubs import calibrated
 
 from saywhere.configs.nouns import NounsConfig
-from saywhere.models.naming import fuller_phrase, noun_evidence, rename, with_noun
 from saywhere.models.noun_tree import noun_tree
-from saywhere.models.nouns import NounEvidence
+from saywhere.models.nouns import NounEvidence, fuller_phrase, noun_evidence, rename, with_noun
 from saywhere.text import Vocabulary, tokenize
 
 TREE = noun_tree()

@@ -41,7 +41,7 @@ class DenseCapConfig(SystemConfig):
         final_nms: suppression of the final boxes.
         repeat_nms: of two regions with the same caption and an IoU above this, the better one is kept; None keeps both.
         nouns: where the model has the part ``nouns``, phrases get the noun that is more probably right, the decoder's
-            or that of the classes, see :mod:`saywhere.models.naming`.
+            or that of the classes, see :mod:`saywhere.models.nouns`.
         noun_threshold: the classes propose the most specific noun whose probability is above this.
         max_log_scale: bound on the growth of a box, None for none.
         balanced: the RPN's score loss averages positives and negatives apart and adds the two.

@@ -16,8 +16,7 @@ from saywhere.engines.engine import DenseCap, RegionHeadOutput
 from saywhere.errors import UserError
 from saywhere.models.decoding import decode
 from saywhere.models.encoding import Encoding
-from saywhere.models.naming import rename
-from saywhere.models.nouns import NounEvidence
+from saywhere.models.nouns import NounEvidence, rename
 from saywhere.regions import Regions
 
 

@@ -12,11 +12,9 @@ from saywhere.engines.engine import Engine
 from saywhere.errors import UserError
 from saywhere.images import ImageLike, LoadedImage, open_image
 from saywhere.models.aligner import Alignment, ImageVectors, TextVectors, align, embed_images, embed_texts, similarities
-from saywhere.models.caption_nouns import NounChecker
-from saywhere.models.captioner import Caption, attend, caption, describe_boxes
+from saywhere.models.captioner import Caption, NounChecker, attend, caption, describe_boxes
 from saywhere.models.densecap import describe
-from saywhere.models.encoding import Encoding
-from saywhere.models.many import answer, is_one
+from saywhere.models.encoding import Encoding, answer, is_one
 from saywhere.models.nouns import NounEvidence
 from saywhere.models.phrase_scores import PhraseScores, score_image
 from saywhere.models.placing import Placer, cut_phrases

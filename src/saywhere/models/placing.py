@@ -31,9 +31,8 @@ from saywhere.models.aligner import (
 from saywhere.models.chunker import Chunker
 from saywhere.models.densecap import describe
 from saywhere.models.encoding import Encoding
-from saywhere.models.naming import DETERMINERS
 from saywhere.models.noun_tree import noun_tree
-from saywhere.models.nouns import LEAST, NounEvidence
+from saywhere.models.nouns import DETERMINERS, LEAST, NounEvidence
 from saywhere.models.phrase_scores import score_regions, unknown_words
 from saywhere.options import require_numbers
 from saywhere.regions import Regions

@@ -15,7 +15,7 @@ from saywhere.engines.arrays.requirements import refused_options
 from saywhere.engines.onnx import OnnxEngine
 from saywhere.errors import UserError
 from saywhere.files import write_atomically
-from saywhere.models import caption_nouns, naming, noun_tree
+from saywhere.models import captioner, noun_tree, nouns
 from saywhere.models.bundle import GRAPH, WEIGHTS, Bundle, GraphInfo, weight_prefix
 from saywhere.models.chunker import Chunker
 from saywhere.text import RESERVED
@@ -219,12 +219,12 @@ def _facts(bundle: Bundle, parts: list[str]) -> dict[str, Any]:
     facts["grounding"] = _grounding(bundle)
     facts["noun_tree"] = {
         "irregular": noun_tree.IRREGULAR, "after": sorted(noun_tree.AFTER), "articles": sorted(noun_tree.ARTICLES),
-        "amounts": sorted(noun_tree.AMOUNTS), "neutral_determiners": sorted(naming.NEUTRAL_DETERMINERS),
+        "amounts": sorted(noun_tree.AMOUNTS), "neutral_determiners": sorted(nouns.NEUTRAL_DETERMINERS),
         "longest": noun_tree.LONGEST,
     }  # fmt: skip
     facts["caption_nouns"] = {
-        "regions": caption_nouns.REGIONS, "least_region": caption_nouns.LEAST_REGION, "unseen": caption_nouns.UNSEEN,
-        "sure": caption_nouns.SURE, "listed": caption_nouns.LISTED,
+        "regions": captioner.REGIONS, "least_region": captioner.LEAST_REGION, "unseen": captioner.UNSEEN,
+        "sure": captioner.SURE, "listed": captioner.LISTED,
     }  # fmt: skip
     return facts
 

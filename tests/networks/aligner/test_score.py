@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from saywhere.models.similarity import similarity_matrix
+from saywhere.models.aligner import similarity_matrix
 from saywhere.networks.aligner.score import pair_scores
 
 

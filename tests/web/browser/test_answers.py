@@ -15,9 +15,9 @@ from playwright.sync_api import Page
 
 import saywhere
 from saywhere.images import LoadedImage, read_image
-from saywhere.models.caption_nouns import correct
-from saywhere.models.naming import with_noun
+from saywhere.models.captioner import correct
 from saywhere.models.noun_tree import noun_tree
+from saywhere.models.nouns import with_noun
 from saywhere.models.placing import cut_phrases
 from saywhere.pixels import ORIENTATION
 from saywhere.text import tokenize

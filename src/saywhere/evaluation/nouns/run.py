@@ -13,8 +13,8 @@ from saywhere.images import LoadedImage
 from saywhere.models.captioner import Caption
 from saywhere.models.densecap import Detections, detect
 from saywhere.models.model import Model
-from saywhere.models.naming import rename
 from saywhere.models.noun_tree import Noun, find_nouns, is_right, kind_of, noun_tree
+from saywhere.models.nouns import rename
 
 Nouns = Mapping[str, Sequence[Sequence[str | Noun]]]
 """For each way what each region of an image is called: one name, none, or all nouns of a caption."""

@@ -15,7 +15,7 @@ def pair_scores(
 
     ``max`` is Eq. 8, the sum over the words of their best region; ``fragments`` is Eq. 7, the sum of all positive
     products. Padded regions are minus infinity before the maximum and padded words are left out of the sum, so that
-    neither can change a score. An image without regions scores 0. :mod:`saywhere.models.similarity` computes the same
+    neither can change a score. An image without regions scores 0. :mod:`saywhere.models.aligner` computes the same
     in use.
 
     Args:

@@ -1,4 +1,4 @@
-// What kinds of things regions show (models/nouns.py), and the nouns of phrases by it (models/naming.py).
+// What kinds of things regions show, and the nouns of phrases by it: models/nouns.py in the browser.
 
 import {Matrix, layer, linear, sideBySide, softmax} from "./matrix.js";
 import {boxFeatures, wholeMean} from "./maps.js";

@@ -34,7 +34,7 @@ class DenseCapConfig(SystemConfig):
             proposals and the truths by ``fg_iou``, ``bg_iou``, ``batch`` and ``positive_share``.
         fg_iou, bg_iou: a box is positive above the one and negative below the other.
         batch, positive_share: boxes of an image that train the second stage, and how many of them are positive at most.
-        pooling, pool_size: features of a box, see :mod:`saywhere.networks.vision.roi_pooling`.
+        pooling, pool_size: features of a box, see :mod:`saywhere.networks.densecap.build`.
         embed_dim, dropout: recognition network, two fully connected layers.
         fc_size: of the first of them; None for ``embed_dim``.
         word_size, hidden_size, decoder_dropout: see :class:`saywhere.networks.language.decoders.lstm.LstmDecoder`.

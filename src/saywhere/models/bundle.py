@@ -21,11 +21,10 @@ from saywhere import calibration, reproductions
 from saywhere import options as user_options
 from saywhere.calibration import Calibration
 from saywhere.configs.aligner import AlignerConfig
-from saywhere.configs.base import Config
+from saywhere.configs.base import Config, override
 from saywhere.configs.captioner import CaptionerConfig
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.configs.nouns import NounsConfig
-from saywhere.configs.overrides import override
 from saywhere.configs.parts import TrunkConfig
 from saywhere.errors import UserError
 from saywhere.syntax import parse_json
@@ -138,7 +137,7 @@ class Bundle:
         """Return the bundle with some options changed.
 
         Args:
-            values: by name, see :func:`saywhere.configs.overrides.override`; it raises what that raises.
+            values: by name, see :func:`saywhere.configs.base.override`; it raises what that raises.
         """
         configs: dict[str, Any] = override(self.configs, values)
         return replace(self, configs=configs, trunk=next(iter(configs.values())).trunk)

@@ -1,4 +1,4 @@
-"""What kinds of things regions show, and which noun a phrase has: the decoder's, or that of the kinds (docs/nouns.md)."""
+"""What kinds of things regions show, and which noun a phrase gets: the decoder's or theirs (docs/nouns.md)."""
 
 from __future__ import annotations
 

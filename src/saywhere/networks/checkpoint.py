@@ -27,6 +27,7 @@ from saywhere.configs.parts import ProposalConfig, SystemConfig, TrunkConfig
 from saywhere.errors import UserError
 from saywhere.files import put_in_place, write_text
 from saywhere.models.bundle import CARD, CONFIG, VOCABULARY, WEIGHTS, Bundle, weight_prefix
+from saywhere.networks import checkpoint
 from saywhere.networks.aligner.network import Aligner
 from saywhere.networks.captioner.network import Captioner
 from saywhere.networks.densecap.build import find_conventions
@@ -115,7 +116,7 @@ def load_networks(
         name_or_folder: name of a bundled model, a model folder, or a hub id ``owner/name``.
         device: where they are to run.
         options: of the configuration, to be others than the stored ones, by name as in
-            :func:`saywhere.configs.overrides.override`; those that the weights depend on cannot be changed.
+            :func:`saywhere.configs.base.override`; those that the weights depend on cannot be changed.
         parts: only these; all if None.
 
     Raises:
@@ -394,3 +395,18 @@ def _write(
     except OSError as error:
         raise UserError(f"{folder}: the model cannot be written ({error.strerror or error})") from error
     return folder
+
+
+def take_localizer(network: Aligner | Captioner, pretrained: bool) -> None:
+    """Give a network the trunk's weights of the DenseCap that its option ``localizer`` names.
+
+    A DenseCap has no head, the last layer before the classifier: its published weights are loaded if ``pretrained``.
+
+    Raises:
+        UserError: there is no such model, it has no dense captioner, its trunk does not fit, or there are no published
+            weights.
+    """
+    config, trunk = network.config, network.trunk
+    trunk.take_from(checkpoint.load_network(config.localizer, "densecap").trunk)
+    if pretrained and trunk.head is not None:
+        trunk.head.load_published(config.trunk.backbone)

@@ -12,12 +12,11 @@ from saywhere import boxes as geometry
 from saywhere.box_coding import BoxCoder, propose
 from saywhere.calibration import Calibration, Logistic
 from saywhere.configs.parts import ProposalConfig
-from saywhere.engines.engine import Detector, RegionHeadOutput
+from saywhere.engines.engine import DenseCap, RegionHeadOutput
 from saywhere.errors import UserError
 from saywhere.models.decoding import decode
 from saywhere.models.encoding import Encoding
-from saywhere.models.naming import rename
-from saywhere.models.nouns import ClassEvidence
+from saywhere.models.nouns import NounEvidence, rename
 from saywhere.regions import Regions
 
 
@@ -80,7 +79,7 @@ def propose_boxes(
 
 
 def detect(
-    detector: Detector,
+    detector: DenseCap,
     encodings: Sequence[Encoding],
     boxes: Sequence[ArrayLike] | None = None,
     proposals: Sequence[np.ndarray] | None = None,
@@ -139,12 +138,12 @@ def select(
 
 
 def describe(
-    detector: Detector,
+    detector: DenseCap,
     encodings: Sequence[Encoding],
     boxes: Sequence[ArrayLike] | None = None,
     top: int | None = None,
     threshold: float | None = None,
-    classes: ClassEvidence | None = None,
+    classes: NounEvidence | None = None,
     nms_iou: float | None = None,
     calibration: Calibration | None = None,
 ) -> list[Regions]:

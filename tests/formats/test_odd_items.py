@@ -500,3 +500,21 @@ def test_yolo_has_images_of_one_name_in_several_folders(tmp_path: Path) -> None:
         assert kept == [("train", WIDTH), ("val", 2 * WIDTH)]
         (wrong,) = report.problems["file that cannot be used"]
         assert wrong.startswith("labels/test/a.txt (0 images in ")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("label-studio", {}),
+        ("label-studio", [{"data": {"image": "a.jpg", "width": 9, "height": 9}, "annotations": [{"result": {}}]}]),
+        (
+            "coco",
+            {"images": [{"id": 1, "file_name": "a", "width": 9, "height": 9}], "annotations": {}, "categories": []},
+        ),
+        ("fiftyone", {"classes": ["dog"], "labels": {"a": 0}}),
+    ],
+)
+def test_what_is_no_list_is_not_an_empty_one(tmp_path: Path, images: Path, name: str, content: Any) -> None:
+    (tmp_path / "x").write_text(json.dumps(content))
+    with pytest.raises(UserError, match="are not a list"):
+        read(name, tmp_path / "x", images)

@@ -17,7 +17,16 @@ from saywhere import boxes as geometry
 from saywhere.errors import UserError
 from saywhere.files import write_text
 from saywhere.formats.labels import classes, labels
-from saywhere.formats.reading import OtherShape, Row, in_pixels, leave_out, reader, require_upright, to_regions
+from saywhere.formats.reading import (
+    OtherShape,
+    Row,
+    entries_of,
+    in_pixels,
+    leave_out,
+    reader,
+    require_upright,
+    to_regions,
+)
 from saywhere.regions import Regions
 from saywhere.report import Report
 from saywhere.syntax import parse_json
@@ -86,14 +95,14 @@ def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
 
     A task without regions that does not say the size of its image is left out.
     """
-    for number, task in enumerate(parse_json(path.read_bytes())):
+    for number, task in enumerate(entries_of(parse_json(path.read_bytes()), "the tasks")):
         with leave_out(report, "broken task", task.get("id", f"number {number}") if isinstance(task, dict) else task):
             data = task["data"]
             versions = [*(task.get("predictions") or []), *(task.get("annotations") or [])]
             for odd in (version for version in versions if not isinstance(version, dict)):
                 report.problem("broken annotation", f"{data['image']}: {_shown(odd)} is none")
             made = [version for version in versions if isinstance(version, dict) and not version.get("was_cancelled")]
-            result = made[-1].get("result") or [] if made else []
+            result = entries_of(made[-1].get("result"), "the entries") if made else []
             sized = next((entry for entry in result if isinstance(entry, dict) and entry.get("original_width")), {})
             width = sized.get("original_width", data.get("width"))
             height = sized.get("original_height", data.get("height"))

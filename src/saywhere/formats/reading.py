@@ -186,6 +186,13 @@ def require_upright(rotation: str | float | None) -> None:
         raise OtherShape("rotated box")
 
 
+def entries_of(value: Any, what: str) -> list[Any]:
+    """Return a list of JSON, empty for null; ``ValueError``, which names it as ``what``, if it is something else."""
+    if value is not None and not isinstance(value, list):
+        raise ValueError(f"{what} are not a list")
+    return value or []
+
+
 def in_pixels(values: Iterable[float], width: int, height: int) -> tuple[float, float, float, float]:
     """Return ``x1 y1 x2 y2`` in pixels of a box ``x y width height`` in shares of the image."""
     x, y, w, h = values

@@ -23,8 +23,8 @@ CHECKED = 20
 """Other images on which the two precisions are compared."""
 BEST = 300
 """Anchors whose rank is compared."""
-KEPT = ("blocks.0.", "trunk.head.conv", "pyramid.network.inner_blocks")
-"""Weights of the first block, of the last layer, and of the convolutions that lead into the pyramid."""
+KEPT = ("blocks.0.", "trunk.head.conv", "trunk.branch.head.conv", "pyramid.network.inner_blocks")
+"""Weights of the first block, of the last layers, and of the convolutions that lead into the pyramid."""
 LEAST_KEPT = 0.7
 """Share of the best anchors that must be among the best in int8 too."""
 

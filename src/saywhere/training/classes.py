@@ -100,7 +100,9 @@ def collect(model: Model, samples: Sequence[Sample], config: NounsConfig) -> Nam
             if config.embed_dim:
                 heads = model.require("densecap", "embed regions").region_head([encoding.maps], [boxes])
                 embeddings = [head.embeddings for head in heads]
-            features = context_features([encoding.maps], [boxes], config.levels, embeddings, config.context)
+            features = context_features(
+                [encoding.maps], [boxes], config.levels, embeddings, config.context, branch=False
+            )
             nouns = [noun_of(tree, phrases) for phrases in sample.phrases]
             rows.append((features.astype(np.float16), nouns, is_held_out(sample.image)))
     if not rows:

@@ -31,7 +31,7 @@ export class NounEvidence {
   // The probabilities (K) of the leaves of the tree for each box, in pixels of the network's input, with its embedding.
   posteriors(image, boxes, embeddings) {
     const {config} = this, {channels} = image.head, own = config.embed_dim ? embeddings : null;
-    const features = contextFeatures(image, boxes, config.levels, own, config.context);
+    const features = contextFeatures(image, boxes, config.levels, own, {context: config.context, branch: false});
     const behind = (config.context ? channels : 0) + config.embed_dim + PLACE;
     const last = new Matrix(boxes.length, channels), end = features.columns - behind;
     for (let i = 0; i < boxes.length; i++) last.row(i).set(features.row(i).subarray(end - channels, end));

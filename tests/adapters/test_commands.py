@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 import saywhere
 from saywhere import boxes as geometry
 from saywhere import cli
+from saywhere.evaluation import captions as metrics
 from saywhere.evaluation import meteor
-from saywhere.evaluation.captions import metrics
 from saywhere.serve import server
 
 pytest.importorskip("matplotlib", reason="needs the extra evaluate")

@@ -11,7 +11,7 @@ from tiny_captioner import captioner_model, tiny_captioner
 from typer.testing import CliRunner, Result
 
 from saywhere import cli
-from saywhere.evaluation.attention import run as attention_run
+from saywhere.evaluation import attention as attention_run
 from saywhere.networks import checkpoint
 
 XML = """<annotation><size><width>96</width><height>64</height><depth>3</depth></size>

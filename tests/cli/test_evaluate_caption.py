@@ -15,9 +15,9 @@ from typer.testing import CliRunner, Result
 
 from saywhere import cli
 from saywhere.cli.evaluate import caption as command
+from saywhere.evaluation import captions as captioning
 from saywhere.evaluation import meteor
-from saywhere.evaluation.captions import metrics as captioning
-from saywhere.evaluation.captions.metrics import CaptionScores
+from saywhere.evaluation.captions import CaptionScores
 from saywhere.images import LoadedImage
 from saywhere.models.captioning import Caption
 from saywhere.networks import checkpoint

@@ -20,8 +20,8 @@ from typer.testing import CliRunner
 
 import saywhere
 from saywhere import cli
+from saywhere.evaluation import captions as metrics
 from saywhere.evaluation import meteor
-from saywhere.evaluation.captions import metrics
 from saywhere.models.bundle import CONFIGS
 from saywhere.networks import checkpoint
 from saywhere.papers.table1.config import RegionRnnConfig

@@ -9,7 +9,7 @@ import pytest
 
 from saywhere import UserError
 from saywhere.evaluation.comparison import FIGURES, Compared, read_report
-from saywhere.evaluation.memory import peak_memory
+from saywhere.evaluation.session import peak_memory
 
 DENSE = {"data": "d", "split": "dev", "protocol": "clean", "images": 20, "map": 0.25, "detection_map": 0.5}
 ONE = {**DENSE, "language_meteor": None, "seconds": 12.345, "peak_memory_mb": 1234}

@@ -15,12 +15,11 @@ import numpy as np
 import pytest
 
 from saywhere.errors import UserError
-from saywhere.evaluation.meteor import Meteor, MeteorProgram, table
-from saywhere.evaluation.meteor.alignment import EXACT, PARAPHRASE, SYNONYM, Match, align
-from saywhere.evaluation.meteor.matches import Language, java_code
-from saywhere.evaluation.meteor.package import MeteorFiles
-from saywhere.evaluation.meteor.paraphrases import Paraphrases
-from saywhere.evaluation.meteor.table import compile_table, load_paraphrases
+from saywhere.evaluation.meteor import Meteor, MeteorProgram
+from saywhere.evaluation.meteor import paraphrases as table
+from saywhere.evaluation.meteor.alignment import EXACT, PARAPHRASE, SYNONYM, Language, Match, align, java_code
+from saywhere.evaluation.meteor.paraphrases import Paraphrases, compile_table, load_paraphrases
+from saywhere.evaluation.meteor.program import MeteorFiles
 
 # Scores of METEOR 1.5 (-l en -norm) as run beside the original DenseCap program, and by hand with the same jar.
 VALUES = [

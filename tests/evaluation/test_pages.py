@@ -6,7 +6,7 @@ from pathlib import Path
 from photographs import quarters
 from PIL import Image
 
-from saywhere.evaluation.pages import Page, choose
+from saywhere.evaluation.report import Page, choose
 from saywhere.regions import Regions
 
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from saywhere.errors import UserError
-from saywhere.evaluation.embeddings import VectorStore
-from saywhere.evaluation.region_store import RegionStore
+from saywhere.evaluation.stores import RegionStore, VectorStore
 from saywhere.models.grounding import ImageVectors
 from saywhere.regions import Regions
 

@@ -18,9 +18,9 @@ import saywhere
 from saywhere import cli
 from saywhere.configs.parts import DecodingConfig
 from saywhere.errors import UserError
+from saywhere.evaluation import captions as metrics
 from saywhere.evaluation import meteor
-from saywhere.evaluation.captions import metrics
-from saywhere.evaluation.captions.metrics import CaptionScores
+from saywhere.evaluation.captions import CaptionScores
 from saywhere.evaluation.session import Session
 from saywhere.images import open_image
 from saywhere.models.captioning import bind

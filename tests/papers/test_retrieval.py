@@ -15,7 +15,7 @@ from tiny_densecap import PHRASES, tiny_model
 from saywhere.data import Sample
 from saywhere.engines.torch import TorchEngine
 from saywhere.errors import UserError
-from saywhere.evaluation.region_store import REGIONS, RegionStore
+from saywhere.evaluation.stores import REGIONS, RegionStore
 from saywhere.models.model import Model
 from saywhere.papers import retrieval as module
 from saywhere.papers.retrieval import (

@@ -8,7 +8,7 @@ import pytest
 
 from saywhere.boxes import iou
 from saywhere.data.entities import MarkedImage, read_marked
-from saywhere.evaluation.attention.metric import (
+from saywhere.evaluation.attention import (
     AttentionCorrectness,
     Mention,
     correctness,

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from saywhere.errors import UserError
-from saywhere.evaluation.captions import metrics as captioning
-from saywhere.evaluation.captions.metrics import caption_metrics, score_captions, tokenize_captions
+from saywhere.evaluation import captions as captioning
+from saywhere.evaluation.captions import caption_metrics, score_captions, tokenize_captions
 from saywhere.evaluation.meteor import Meteor, Pair
 
 pytestmark = pytest.mark.skipif(find_spec("pycocoevalcap") is None, reason="needs the extra evaluate (pycocoevalcap)")

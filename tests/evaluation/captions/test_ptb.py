@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from saywhere.errors import UserError
-from saywhere.evaluation.captions.metrics import java_tokens, tokenize_captions
-from saywhere.evaluation.captions.ptb import tokenize, unlearnt
+from saywhere.evaluation.captions import java_tokens, tokenize_captions
+from saywhere.evaluation.ptb import tokenize, unlearnt
 
 pytestmark = pytest.mark.skipif(find_spec("pycocoevalcap") is None, reason="needs the extra evaluate (pycocoevalcap)")
 

@@ -6,8 +6,7 @@ import json
 
 from photographs import quarters
 
-from saywhere.evaluation.captions.metrics import CaptionScores
-from saywhere.evaluation.captions.report import write_caption_examples, write_caption_report
+from saywhere.evaluation.captions import CaptionScores, write_caption_examples, write_caption_report
 
 METRICS = {"bleu_1": 0.5, "bleu_2": 0.4, "bleu_3": 0.3, "bleu_4": 0.2, "meteor": 0.25, "rouge_l": 0.45, "cider": 0.625}
 

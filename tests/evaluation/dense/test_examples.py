@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from saywhere.evaluation.dense.examples import Ranked, write_examples
+from saywhere.evaluation.dense import Ranked, write_examples
 from saywhere.evaluation.region_lines import RegionLines
 
 

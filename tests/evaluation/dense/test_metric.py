@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from saywhere.errors import UserError
-from saywhere.evaluation.dense.metric import IOUS, METEORS, DenseCaptioning
-from saywhere.evaluation.dense.protocols import CLEAN, first_claims
+from saywhere.evaluation.dense import IOUS, METEORS, DenseCaptioning
+from saywhere.evaluation.dense_protocols import CLEAN, first_claims
 from saywhere.papers.densecap2016.evaluator import ORIGINAL
 from saywhere.regions import Regions
 
@@ -217,7 +217,7 @@ def test_language_meteor_knows_no_boxes():
 
 
 def test_the_scorer_is_asked_once_for_each_pair_that_matters(monkeypatch):
-    monkeypatch.setattr("saywhere.evaluation.dense.metric.CHUNK", 2)
+    monkeypatch.setattr("saywhere.evaluation.dense.CHUNK", 2)
     asked = []
 
     def scorer(pairs):

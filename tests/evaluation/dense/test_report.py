@@ -10,8 +10,15 @@ from PIL import Image
 
 import saywhere
 from saywhere.calibration import reliability
-from saywhere.evaluation.dense.metric import IOUS, METEORS, DenseCaptioningResult
-from saywhere.evaluation.dense.report import dense_lines, dense_row, draw_reliability, write_dense_report
+from saywhere.evaluation.dense import (
+    IOUS,
+    METEORS,
+    DenseCaptioningResult,
+    dense_lines,
+    dense_row,
+    draw_reliability,
+    write_dense_report,
+)
 
 
 def result(value: float = 0.25) -> DenseCaptioningResult:

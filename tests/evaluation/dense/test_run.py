@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from saywhere.evaluation.dense.run import TrueBoxes, proposals_digest
+from saywhere.evaluation.dense import TrueBoxes, proposals_digest
 from saywhere.evaluation.region_lines import RegionLines
 
 CAT, DOG = [0, 0, 10, 10], [20, 20, 40, 40]

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from saywhere.errors import UserError
-from saywhere.evaluation.dense.examples import Ranked
-from saywhere.evaluation.dense.scoring import CalibrationMeter, score, score_files
+from saywhere.evaluation.dense import CalibrationMeter, Ranked, score, score_files
 from saywhere.evaluation.region_lines import RegionLines
 from saywhere.evaluation.session import Session
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from saywhere.boxes import iou
-from saywhere.evaluation.grounding.metric import judge, measure, pair_ious
+from saywhere.evaluation.grounding import judge, measure, pair_ious
 
 FOUND = np.array([[0, 0, 10, 10], [0, 0, 10, 10], [0, 0, 10, 10], [20, 20, 30, 30]], np.float32)
 TRUTH = np.array([[0, 0, 10, 10], [0, 0, 10, 5], [0, 0, 10, 4.9], [0, 0, 10, 10]], np.float32)

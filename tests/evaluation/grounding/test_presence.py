@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from saywhere.evaluation.grounding.presence import area_under_curve, measure_presence
+from saywhere.evaluation.grounding import area_under_curve, measure_presence
 
 
 def test_the_area_is_the_share_of_pairs_in_order():

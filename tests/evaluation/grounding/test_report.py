@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import json
 
-from saywhere.evaluation.grounding.metric import GroundingResult, TypeScore
-from saywhere.evaluation.grounding.report import write_grounding_report
+from saywhere.evaluation.grounding import GroundingResult, TypeScore, write_grounding_report
 
 RESULT = GroundingResult(0.5, 0.25, 4, {"people": TypeScore(4, 0.5, 0.25)})
 

@@ -11,7 +11,7 @@ from tiny_densecap import tiny_model
 
 from saywhere.data.entities import MarkedImage, MarkedPhrase, MarkedSentence
 from saywhere.engines.torch import TorchEngine
-from saywhere.evaluation.grounding.run import PRIOR, AlignerView, DetectorView, control, ground
+from saywhere.evaluation.grounding import PRIOR, AlignerView, DetectorView, control, ground
 from saywhere.models.grounding import ImageVectors
 from saywhere.models.phrase_scores import score_regions
 from saywhere.regions import Regions

@@ -11,8 +11,7 @@ from typer.testing import CliRunner
 
 from saywhere import cli
 from saywhere.cli.evaluate import nouns as command
-from saywhere.evaluation.nouns.metric import measure
-from saywhere.evaluation.nouns.run import run
+from saywhere.evaluation.nouns import measure, run
 from saywhere.evaluation.session import Session
 from saywhere.models.captioning import Caption
 

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from saywhere.evaluation.ranking.metric import Recall, rank, rank_matrix
+from saywhere.evaluation.ranking import Recall, rank, rank_matrix
 
 SCORES = np.array(
     [

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import json
 
-from saywhere.evaluation.ranking.metric import RankingResult, Recall
-from saywhere.evaluation.ranking.report import write_ranking_report
+from saywhere.evaluation.ranking import RankingResult, Recall, write_ranking_report
 
 RESULT = RankingResult(Recall(1 / 3, 1.0, 1.0, 2.0, 3), Recall(0.25, 1.0, 1.0, 3.0, 4))
 

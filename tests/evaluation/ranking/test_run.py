@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from saywhere.evaluation.ranking.metric import rank_matrix
-from saywhere.evaluation.ranking.run import rank_embedded
+from saywhere.evaluation.ranking import rank_embedded, rank_matrix
 from saywhere.models.grounding import ImageVectors, TextVectors
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from saywhere.evaluation.ranking.metric import rank_matrix
-from saywhere.evaluation.search.metric import ask, is_right, overlap, recall, score_texts
+from saywhere.evaluation.ranking import rank_matrix
+from saywhere.evaluation.search import ask, is_right, overlap, recall, score_texts
 from saywhere.models.grounding import ImageVectors, TextVectors
 from saywhere.models.similarity import similarity_matrix
 from saywhere.search.scan import estimates, similarities

@@ -11,7 +11,7 @@ from photographs import noise
 from stubs import calibrated
 from tiny_aligner import aligner_model, tiny_aligner
 
-from saywhere.evaluation.search.presence import Answers, answer, measure, nouns, said
+from saywhere.evaluation.search import Answers, answer, measure, nouns, said
 from saywhere.search.anywhere import anywhere_probability, is_improbable
 from saywhere.search.commonness import Commonness
 from saywhere.search.phrases import PhrasesInImages

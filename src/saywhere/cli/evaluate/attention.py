@@ -43,8 +43,7 @@ def attention(
     Beside it that of uniform attention over the same regions. Needs a captioner with attention. Exit code 0 if all went
     well, 1 if images were skipped or the data set is not whole, 2 if the command is wrong.
     """
-    from saywhere.evaluation.attention.report import SENTENCES, percent
-    from saywhere.evaluation.attention.run import run
+    from saywhere.evaluation.attention import SENTENCES, percent, run
 
     name, loaded = (
         model or DEFAULT_MODEL,

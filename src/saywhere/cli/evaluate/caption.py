@@ -15,7 +15,7 @@ from saywhere.errors import UserError
 from saywhere.loading import Runtime, load_model
 
 if TYPE_CHECKING:
-    from saywhere.evaluation.captions.metrics import CaptionScores
+    from saywhere.evaluation.captions import CaptionScores
 
 
 def caption(
@@ -40,8 +40,7 @@ def caption(
     Give --data for a model with a captioner, or --predictions and --truth. Exit code 0 if
     all went well, 1 if images were skipped or the data set is not whole, 2 if the command is wrong.
     """
-    from saywhere.evaluation.captions.run import run
-    from saywhere.evaluation.captions.scoring import score_files
+    from saywhere.evaluation.captions import run, score_files
 
     model = one_or_compare("caption", models, out)
     written = "report.json, examples.html"

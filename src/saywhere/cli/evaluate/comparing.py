@@ -35,7 +35,7 @@ def one_or_compare(task: str, models: Sequence[str] | None, out: Path) -> str | 
     if len(set(models)) < len(models):
         raise UserError(f"--model {next(m for m in models if models.count(m) > 1)}: is named twice")
     from saywhere.evaluation.comparison import Compared, read_report
-    from saywhere.evaluation.resume import ensure_same_task
+    from saywhere.evaluation.session import ensure_same_task
 
     ensure_same_task(out, f"compare {task}")
     arguments = without_options(sys.argv[1:], ("--model", "--out"))

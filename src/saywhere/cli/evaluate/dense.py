@@ -15,7 +15,7 @@ from saywhere.errors import UserError
 from saywhere.loading import Runtime, load_model
 
 if TYPE_CHECKING:
-    from saywhere.evaluation.dense.metric import DenseCaptioningResult
+    from saywhere.evaluation.dense import DenseCaptioningResult
 
 
 def dense(
@@ -48,8 +48,7 @@ def dense(
     Give --data for a model with a dense captioner, or --predictions and --truth. Exit code 0 if all went well, 1 if
     images were skipped or the data set is not whole, 2 if the command is wrong.
     """
-    from saywhere.evaluation.dense.run import run
-    from saywhere.evaluation.dense.scoring import score_files
+    from saywhere.evaluation.dense import run, score_files
 
     model = one_or_compare("dense", models, out)
     written = "report.json, ap.png, examples.html"

@@ -47,8 +47,7 @@ def ground(
 
     Exit code 0 if all went well, 1 if images were skipped or the data set is not whole, 2 if the command is wrong.
     """
-    from saywhere.evaluation.grounding.placed import RARE
-    from saywhere.evaluation.grounding.run import run
+    from saywhere.evaluation.grounding import RARE, run
 
     model = one_or_compare("ground", models, out)
     chosen = None if part is None else part.value

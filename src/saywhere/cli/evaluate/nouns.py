@@ -33,7 +33,7 @@ def nouns(
 
     Exit code 0 if all went well, 1 if images were skipped or the data set is not whole, 2 if the command is wrong.
     """
-    from saywhere.evaluation.nouns.run import run
+    from saywhere.evaluation.nouns import run
 
     loaded = load_model(model, Runtime(device, engine, threads, precision), change, "densecap")
     name = model or DEFAULT_MODEL

@@ -33,7 +33,7 @@ def rank(
     Needs a model with an aligner. Exit code 0 if all went well, 1 if images were skipped or the data set is not whole,
     2 if the command is wrong.
     """
-    from saywhere.evaluation.ranking.run import run
+    from saywhere.evaluation.ranking import run
 
     model = one_or_compare("rank", models, out)
     name, loaded = (

@@ -35,7 +35,7 @@ def region_captions(
     Needs a model with a dense captioner, or with a captioner without attention. Exit code 0 if all went well, 1 if
     images were skipped or the data set is not whole, 2 if the command is wrong.
     """
-    from saywhere.evaluation.region_captions.run import run
+    from saywhere.evaluation.region_captions import run
 
     name, loaded = model or DEFAULT_MODEL, load_model(model, Runtime(device, engine, threads, precision), change)
     about = {"format": format, "split": split, "limit": limit, "batch": batch}

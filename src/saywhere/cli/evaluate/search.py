@@ -36,7 +36,7 @@ def search(
     Needs a model with an aligner. Exit code 0 if all went well, 1 if images were skipped or the data set is not whole,
     2 if the command is wrong.
     """
-    from saywhere.evaluation.search.run import run
+    from saywhere.evaluation.search import run
 
     name, loaded = model or DEFAULT_MODEL, load_model(model, Runtime(device, engine, threads), change, "aligner")
     about = {"format": format, "split": split, "limit": limit, "batch": batch}

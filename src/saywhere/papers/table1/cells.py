@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from saywhere.evaluation.dense.metric import DenseCaptioning, Scorer
+from saywhere.evaluation.dense import DenseCaptioning, Scorer
 from saywhere.evaluation.region_lines import RegionLines
 from saywhere.files import write_text
 from saywhere.models.bundle import FILES

@@ -14,7 +14,7 @@ from saywhere import data
 from saywhere.data.sample import Sample
 from saywhere.engines.torch import TorchEngine
 from saywhere.errors import UserError
-from saywhere.evaluation.dense.run import TrueBoxes, write_truth
+from saywhere.evaluation.dense import TrueBoxes, write_truth
 from saywhere.evaluation.meteor import Meteor
 from saywhere.evaluation.region_lines import RegionLines
 from saywhere.evaluation.session import image_sources

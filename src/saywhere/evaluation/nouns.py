@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from saywhere.evaluation.nouns.metric import NounResult, measure
-from saywhere.evaluation.nouns.report import write_noun_report
+from saywhere.evaluation.report import facts, table, write_report
 from saywhere.evaluation.session import Session, image_name
 from saywhere.images import LoadedImage
 from saywhere.models.captioning import Caption
@@ -15,6 +17,70 @@ from saywhere.models.detection import Detections, detect
 from saywhere.models.model import Model
 from saywhere.models.naming import rename
 from saywhere.models.nouns import Noun, find_nouns, is_right, kind_of, noun_tree
+
+
+@dataclass(frozen=True)
+class NounResult:
+    """How often the noun of a region is right, given its box.
+
+    Attributes:
+        objects: share of the boxes, for each way: ``decoder``, its phrases; with the part ``classes`` also ``classes``
+            and ``both``, phrases in which they compete; with a captioner ``caption``, that of the image.
+        kinds: mean over the kinds of the share of their boxes.
+        by_kind: of each kind the number of boxes, and the share for each way.
+    """
+
+    objects: Mapping[str, float]
+    kinds: Mapping[str, float]
+    by_kind: Mapping[str, tuple[int, Mapping[str, float]]]
+
+
+def measure(kinds: Sequence[str], right: Mapping[str, Sequence[bool]]) -> NounResult:
+    """Return the shares over objects and over kinds.
+
+    Args:
+        kinds: of each box.
+        right: for each way whether the noun of each box is right.
+    """
+    names = np.array(kinds)
+    columns = {way: np.array(values, np.float64) for way, values in right.items()}
+    rows = {name: names == name for name in sorted(set(kinds))}
+    by_kind = {
+        name: (int(row.sum()), {way: float(values[row].mean()) for way, values in columns.items()})
+        for name, row in rows.items()
+    }
+    means = {way: float(np.mean([shares[way] for _, shares in by_kind.values()])) for way in columns}
+    return NounResult({way: float(values.mean()) for way, values in columns.items()}, means, by_kind)
+
+
+def write_noun_report(folder: Path, result: NounResult, known: Mapping[str, Any]) -> list[Path]:
+    """Write both files into ``folder``, and return their paths.
+
+    Args:
+        folder: where to.
+        result: the shares.
+        known: how they came about, by name.
+    """
+    ways = list(result.objects)
+    means = [(way, f"{result.kinds[way]:.3f}", f"{result.objects[way]:.3f}") for way in ways]
+    kinds = [(name, count, *(f"{shares[way]:.2f}" for way in ways)) for name, (count, shares) in result.by_kind.items()]
+    lines = [
+        "# Right nouns, given the boxes",
+        "",
+        *table(("", f"mean over {len(kinds)} kinds", "of all boxes"), means),
+        "",
+        *table(("kind", "boxes", *ways), kinds),
+        "",
+        *facts(known),
+    ]
+    row = {
+        "task": "nouns",
+        "kinds": dict(result.kinds),
+        "objects": dict(result.objects),
+        "by_kind": {name: {"boxes": count, **shares} for name, (count, shares) in result.by_kind.items()},
+    }
+    return write_report(folder, {**row, **known}, lines)
+
 
 Nouns = Mapping[str, Sequence[Sequence[str | Noun]]]
 """For each way what each region of an image is called: one name, none, or all nouns of a caption."""

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 
 from saywhere.data import PhraseOptions
 from saywhere.errors import UserError
+from saywhere.evaluation import captions as metrics
 from saywhere.evaluation import meteor
-from saywhere.evaluation.captions import metrics
 from saywhere.evaluation.report import facts, table, write_report
 from saywhere.evaluation.session import Session
 from saywhere.inference import ResultsFile

@@ -1,9 +1,132 @@
-"""The stems of English words by Porter's second algorithm ("English" of Snowball), as it was in 2015.
+"""The words of METEOR 1.5: texts normalised, stems, and synonyms.
 
-Porter, M. F.: The English (Porter2) stemming algorithm, 2002. Later versions of Snowball differ in some words.
+Stems are those of Porter's second algorithm ("English" of Snowball), as it was in 2015 (Porter, M. F.: The English
+(Porter2) stemming algorithm, 2002); later versions of Snowball differ in some words. Synonyms have a set of WordNet in
+common, their own or one of their base form.
 """
 
 from __future__ import annotations
+
+import re
+from collections import defaultdict
+from itertools import pairwise
+
+from saywhere.evaluation.meteor.program import BLANKS
+
+LETTERS = "A-Za-zÀ-ÖØ-öø-žЀ-ԧᴀ-ᵿꙀ-ꙮ꙾-ꚗ"
+QUOTES = str.maketrans({"’": "'", "‘": "'", "`": "'", "“": '"', "”": '"'})
+STEPS = [
+    (re.compile(pattern), new)
+    for pattern, new in (
+        (rf"([^{LETTERS}0-9 \t\f\x0b.',\-])", r" \1 "),
+        (r"(\.\.+)", r" \1 "),
+        (r"([^0-9]),([^0-9])", r"\1 , \2"),
+        (r"([0-9]),([^0-9])", r"\1 , \2"),
+        (r"([^0-9]),([0-9])", r"\1 , \2"),
+        (r"--", r"-"),
+        (r"''", r' " '),
+        (rf"([^{LETTERS}])'([^{LETTERS}])", r"\1 ' \2"),
+        (rf"([^{LETTERS}0-9])'([{LETTERS}])", r"\1 ' \2"),
+        (rf"([{LETTERS}])'([^{LETTERS}])", r"\1 ' \2"),
+        (rf"([{LETTERS}])'([{LETTERS}])", r"\1 '\2"),
+        (r"([0-9])'s", r"\1 's"),
+        (rf"([{LETTERS}0-9.])-([{LETTERS}0-9])", r"\1 \2"),
+    )
+]
+LETTER = re.compile(f"[{LETTERS}]")
+SPACES = "\u00a0\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
+LAST = str.maketrans({"–": "-", **dict.fromkeys(SPACES, " ")})
+GAP = re.compile("[ \t\f]+")
+PLAIN = re.compile("[A-Za-z ]*")
+NUMERIC = "#NUMERIC_ONLY#"
+
+
+class Normaliser:
+    """Split text into the words that METEOR compares.
+
+    Args:
+        prefixes: lines of words that a full stop does not end a sentence after; those that are marked, before a number.
+    """
+
+    def __init__(self, prefixes: str) -> None:
+        lines = [line.strip() for line in prefixes.splitlines()]
+        lines = [line for line in lines if line and not line.startswith("#")]
+        self._numeric = frozenset(line.split()[0] for line in lines if NUMERIC in line)
+        self._prefixes = frozenset(line for line in lines if NUMERIC not in line)
+
+    def words(self, text: str) -> list[str]:
+        """Return the words of a text."""
+        if PLAIN.fullmatch(text):
+            return text.lower().split()
+        text = f" {text.translate(QUOTES)} "
+        for pattern, new in STEPS:
+            text = pattern.sub(new, text)
+        words = [word for word in GAP.split(text) if word]
+        text = " ".join(self._part_stop(word, after) for word, after in pairwise([*words, ""]))
+        return [word for word in GAP.split(text.translate(LAST).lower().strip(BLANKS)) if word]
+
+    def _part_stop(self, word: str, after: str) -> str:
+        """Set the full stop at the end of a word apart where it ends a sentence; abbreviations lose theirs."""
+        if not word.endswith(".") or not word.strip("."):
+            return word
+        bare = word[:-1]
+        if "." in bare and LETTER.search(bare):
+            return word.replace(".", "")
+        if bare in self._prefixes or "a" <= after[:1] <= "z" or (bare in self._numeric and "0" <= after[:1] <= "9"):
+            return word
+        return f"{bare} ."
+
+
+ENDINGS = (
+    ("s", ""),
+    ("ies", "y"),
+    ("es", ""),
+    ("men", "man"),
+    ("ed", "e"),
+    ("ed", ""),
+    ("ing", "e"),
+    ("ing", ""),
+    ("er", ""),
+    ("er", "e"),
+    ("est", ""),
+    ("est", "e"),
+)
+"""Of inflected words, and of their base forms; the first that gives a known word counts."""
+
+
+class Synonyms:
+    """Look up the synonym sets of words.
+
+    Args:
+        sets: lines in turn of a word and of the names of its sets.
+        exceptions: lines in turn of a base form and of its irregular inflected forms.
+    """
+
+    def __init__(self, sets: str, exceptions: str) -> None:
+        self._sets = dict(_pairs(sets))
+        self._bases: dict[str, list[str]] = defaultdict(list)
+        for base, forms in _pairs(exceptions):
+            for form in forms.split():
+                self._bases[form].append(base)
+
+    def sets(self, word: str) -> frozenset[str]:
+        """Return the names of the sets that a word, or its base form, is in."""
+        return frozenset(name for form in (word, *self._base_forms(word)) for name in self._sets.get(form, "").split())
+
+    def _base_forms(self, word: str) -> list[str]:
+        if word in self._bases:
+            return self._bases[word]
+        if len(word) > 2 and not word.endswith("ss"):
+            for old, new in ENDINGS:
+                if word.endswith(old) and (base := word[: -len(old)] + new) in self._sets:
+                    return [base]
+        return []
+
+
+def _pairs(text: str) -> zip[tuple[str, str]]:
+    lines = text.split("\n")
+    return zip(lines[0::2], lines[1::2], strict=False)
+
 
 VOWELS = frozenset("aeiouy")
 DOUBLES = ("bb", "dd", "ff", "gg", "mm", "nn", "pp", "rr", "tt")

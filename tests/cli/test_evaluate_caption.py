@@ -14,7 +14,7 @@ from tiny_captioner import tiny_captioner
 from typer.testing import CliRunner, Result
 
 from saywhere import cli
-from saywhere.cli.evaluate import caption as command
+from saywhere.cli import evaluate as command
 from saywhere.evaluation import captions as captioning
 from saywhere.evaluation import meteor
 from saywhere.evaluation.captions import CaptionScores

@@ -12,10 +12,9 @@ from flickr_entities import write_flickr
 from typer.testing import CliRunner, Result
 
 from saywhere import cli
-from saywhere.cli.evaluate import comparing
-from saywhere.cli.evaluate.comparing import folders
+from saywhere.cli import comparing
+from saywhere.cli.comparing import PROTOCOLS, folders
 from saywhere.cli.launching import without_options
-from saywhere.evaluation.comparison import PROTOCOLS
 from saywhere.models.bundle import find_folder
 
 

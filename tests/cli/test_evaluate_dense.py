@@ -13,7 +13,7 @@ from stubs import StubModel
 from typer.testing import CliRunner, Result
 
 from saywhere import cli
-from saywhere.cli.evaluate import dense as command
+from saywhere.cli import evaluate as command
 from saywhere.errors import UserError
 from saywhere.evaluation import meteor
 from saywhere.evaluation.meteor import find_java

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from saywhere import UserError
-from saywhere.evaluation.comparison import FIGURES, Compared, read_report
+from saywhere.cli.comparing import FIGURES, Compared, read_report
 from saywhere.evaluation.session import peak_memory
 
 DENSE = {"data": "d", "split": "dev", "protocol": "clean", "images": 20, "map": 0.25, "detection_map": 0.5}

@@ -10,7 +10,7 @@ from tiny_classes import tiny_model
 from typer.testing import CliRunner
 
 from saywhere import cli
-from saywhere.cli.evaluate import nouns as command
+from saywhere.cli import evaluate as command
 from saywhere.evaluation.nouns import measure, run
 from saywhere.evaluation.session import Session
 from saywhere.models.captioning import Caption

@@ -14,10 +14,15 @@ from tiny_aligner import aligner_model, tiny_aligner
 import saywhere
 from saywhere.calibration import Logistic
 from saywhere.models.model import Model
-from saywhere.search.anywhere import anywhere_evidence, anywhere_probability, fit_anywhere, is_improbable
-from saywhere.search.commonness import Commonness
-from saywhere.search.phrases import PhrasesInImages
-from saywhere.search.query import Query
+from saywhere.search.phrases import (
+    Commonness,
+    PhrasesInImages,
+    Query,
+    fit_in_index,
+    in_index_evidence,
+    in_index_probability,
+    is_improbable,
+)
 from saywhere.text import Vocabulary
 
 PHRASE = (0.05, 0.0, 0.0, 0.3)
@@ -83,19 +88,22 @@ def test_a_search_knows_whether_any_image_shows_what_is_wanted(album, tmp_path, 
         similarity = made.similarity([made.embed(hits[0].image)], made.embed_text(wanted)).mean()
         by_chance = math.exp(0.4 * (common.together(phrases) + math.log(3)) + 0.3)
         expected = 1 - math.exp(-by_chance) / (1 + math.exp(0.02 * similarity - 0.5))
-        assert [hit.anywhere for hit in hits] == [pytest.approx(expected, abs=2e-3)] * 3
-        assert hits[0].to_dict()["anywhere"] == round(hits[0].anywhere, 5) and hits[0].probability is None
+        assert [hit.in_index_probability for hit in hits] == [pytest.approx(expected, abs=2e-3)] * 3
+        assert (
+            hits[0].to_dict()["in_index_probability"] == round(hits[0].in_index_probability, 5)
+            and hits[0].probability is None
+        )
         image = index.search(image=str(album / "0.png"))[0]
-        assert image.anywhere is None and "anywhere" not in image.to_dict()
+        assert image.in_index_probability is None and "in_index_probability" not in image.to_dict()
 
 
 def test_what_is_looked_for_is_there_by_chance_or_was_meant() -> None:
     evidence = np.array([[[-100.0, -1e9], [100.0, -1e9]], [[-100.0, 1e9], [0.0, 0.0]]])
-    found = anywhere_probability(evidence, *anywhere(1.0, 0.0, 1.0, 0.0))
+    found = in_index_probability(evidence, *anywhere(1.0, 0.0, 1.0, 0.0))
     np.testing.assert_allclose(found, [[0, 1], [1, 1 - math.exp(-1) / 2]], atol=1e-9)
     assert is_improbable(0.04, 0.9) and is_improbable(0.9, 0.4) and not is_improbable(0.06, 0.6)
     more = [
-        float(anywhere_probability(anywhere_evidence(-5, n, 30.0), *anywhere(0.4, 0.3, 0.02, -0.5)))
+        float(in_index_probability(in_index_evidence(-5, n, 30.0), *anywhere(0.4, 0.3, 0.02, -0.5)))
         for n in (0, 1, 10, 100)
     ]
     assert more[0] == more[1] and more[1:] == sorted(more[1:])
@@ -148,24 +156,24 @@ def queries(count: int) -> tuple[np.ndarray, np.ndarray]:
     """Evidence like that of an index, and a truth drawn with the probabilities of ``WEIGHTS``."""
     generator = np.random.default_rng(4)
     evidence = np.stack((generator.uniform(-15, 5, count), generator.uniform(50, 500, count)), axis=1)
-    return evidence, generator.random(count) < anywhere_probability(evidence, *anywhere(*WEIGHTS))
+    return evidence, generator.random(count) < in_index_probability(evidence, *anywhere(*WEIGHTS))
 
 
 def test_the_weights_that_made_the_truth_are_found() -> None:
     evidence, shown = queries(60_000)
-    found = fit_anywhere(evidence, shown)
+    found = fit_in_index(evidence, shown)
     np.testing.assert_allclose(numbers_of(found), WEIGHTS, rtol=0.1, atol=0.05)
-    assert anywhere_probability(evidence, *found).mean() == pytest.approx(shown.mean(), abs=2e-3)
+    assert in_index_probability(evidence, *found).mean() == pytest.approx(shown.mean(), abs=2e-3)
 
 
 def test_the_weights_are_those_of_the_largest_likelihood() -> None:
     evidence, shown = queries(400)
 
     def likelihood(weights: np.ndarray) -> float:
-        found = anywhere_probability(evidence, *anywhere(*weights.tolist()))
+        found = in_index_probability(evidence, *anywhere(*weights.tolist()))
         return float(np.log(np.where(shown, found, 1 - found)).mean())
 
-    found = np.array(numbers_of(fit_anywhere(evidence, shown)))
+    found = np.array(numbers_of(fit_in_index(evidence, shown)))
     for number, step in enumerate((0.1, 0.2, 0.003, 0.5)):
         for sign in (-1, 1):
             other = found.copy()
@@ -174,5 +182,5 @@ def test_the_weights_are_those_of_the_largest_likelihood() -> None:
 
 
 def test_evidence_that_says_nothing_gives_the_share() -> None:
-    found = fit_anywhere(np.zeros((100, 2)), np.arange(100) < 70)
-    assert anywhere_probability(np.zeros(2), *found) == pytest.approx(0.7, abs=1e-3)
+    found = fit_in_index(np.zeros((100, 2)), np.arange(100) < 70)
+    assert in_index_probability(np.zeros(2), *found) == pytest.approx(0.7, abs=1e-3)

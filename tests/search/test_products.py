@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from saywhere.search.products import WORD, byte_products, half_products, to_bytes
+from saywhere.search.scan import WORD, byte_products, half_products, to_bytes
 
 
 @pytest.mark.parametrize(("rows", "size", "words"), [(1, 1, 1), (7, 64, 9), (500, 24, 20), (33, 300, 1)])

@@ -17,12 +17,10 @@ import saywhere
 from saywhere import UserError
 from saywhere.models.grounding import ImageVectors
 from saywhere.search import Qdrant
-from saywhere.search.points import point_id
-from saywhere.search.qdrant import QdrantStore, masked
+from saywhere.search.qdrant import QdrantStore, masked, point_id
 from saywhere.search.scan import Question
-from saywhere.search.stamps import Stamp, Video, moment_name
 from saywhere.search.store import Store
-from saywhere.search.stores import Located
+from saywhere.search.stores import Located, Stamp, Video, moment_name
 from saywhere.search.vectors import with_hubness
 
 qdrant_client = pytest.importorskip("qdrant_client")

@@ -19,7 +19,7 @@ from saywhere import UserError, cli
 from saywhere.models.model import Model
 from saywhere.networks import checkpoint
 from saywhere.search import Qdrant
-from saywhere.search.stamps import moment_name
+from saywhere.search.stores import moment_name
 
 pytest.importorskip("qdrant_client")
 

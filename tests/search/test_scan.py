@@ -129,7 +129,7 @@ def test_an_empty_index_has_no_answer(tmp_path) -> None:
 
 def test_codes_are_found_on_all_regions_of_images_chosen_at_random(tmp_path, monkeypatch) -> None:
     """Each of an image's four regions has two directions of its own; a sample of first regions knows but two."""
-    monkeypatch.setattr("saywhere.search.coding.SAMPLE", 200)
+    monkeypatch.setattr("saywhere.search.store.SAMPLE", 200)
     generator = np.random.default_rng(1)
     vectors = np.zeros((200, 4, 24), np.float32)
     for region in range(4):

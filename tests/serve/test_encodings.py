@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from saywhere.serve.encodings import Encodings, tag_of
-from saywhere.serve.limits import Limits
+from saywhere.serve.limits import Encodings, Limits, tag_of
 
 
 def made(name: str) -> Any:

@@ -24,8 +24,7 @@ from video_clips import Timed, write_clip
 import saywhere
 from saywhere.images import read_image
 from saywhere.serve.app import create_app
-from saywhere.serve.encodings import Encodings, tag_of
-from saywhere.serve.limits import Limits
+from saywhere.serve.limits import Encodings, Limits, tag_of
 from saywhere.serve.questions import QUESTIONS
 
 

@@ -15,7 +15,7 @@ from saywhere import boxes as geometry
 from saywhere.calibration import QUESTIONS, Logistic, Reliability, reliability
 from saywhere.configs.aligner import Score
 from saywhere.data import Sample, Samples
-from saywhere.data.entities import read_entities
+from saywhere.data.flickr import read_entities
 from saywhere.errors import UserError
 from saywhere.evaluation.dense import check_plots
 from saywhere.evaluation.grounding import BINS, area_under_curve
@@ -27,11 +27,17 @@ from saywhere.images import ImageError
 from saywhere.models.grounding import ImageVectors, TextVectors
 from saywhere.models.model import Model
 from saywhere.models.placing import cut_phrases, noun_words, word_fits
-from saywhere.search.anywhere import anywhere_evidence, anywhere_probability, fit_anywhere, is_improbable
-from saywhere.search.commonness import base_words, kinds
-from saywhere.search.phrases import PhrasesInImages
+from saywhere.search.phrases import (
+    PhrasesInImages,
+    Query,
+    base_words,
+    fit_in_index,
+    in_index_evidence,
+    in_index_probability,
+    is_improbable,
+    kinds,
+)
 from saywhere.search.qdrant import Qdrant, masked
-from saywhere.search.query import Query
 from saywhere.search.scan import Question, best, estimates, similarities
 from saywhere.search.store import Stamp, Store
 from saywhere.search.vectors import Snapshot
@@ -103,17 +109,17 @@ class Answers:
     Attributes:
         evidence: ``(Q, K, 3)`` of each hit, see :class:`saywhere.search.phrases.Placed`.
         chances: ``(Q, 2)`` the evidence that any image of the index shows the query, see
-            :func:`saywhere.search.anywhere.anywhere_probability`.
+            :func:`saywhere.search.phrases.in_index_probability`.
         shown: ``(Q, K)`` whether people say each noun of the query of the image.
         inside: ``(Q,)`` whether the query is about an image of the index.
-        anywhere: ``(Q,)`` whether people say each noun of the query of some image of the index.
+        in_index: ``(Q,)`` whether people say each noun of the query of some image of the index.
     """
 
     evidence: np.ndarray
     chances: np.ndarray
     shown: np.ndarray
     inside: np.ndarray
-    anywhere: np.ndarray
+    in_index: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -125,15 +131,15 @@ class PresenceInIndex:
     Attributes:
         auc: probability that a hit that shows the query has a higher one than a hit that does not.
         calibration_error: see :class:`saywhere.evaluation.grounding.PresenceResult`.
-        anywhere_auc: probability that a query that some image of the index shows is said to be there with a higher
+        in_index_auc: probability that a query that some image of the index shows is said to be there with a higher
             probability than one that none shows.
-        anywhere_error: calibration error of that probability.
+        in_index_error: calibration error of that probability.
         query_auc: the same of a query about an image of the index, and one that no image of it shows.
         doubted, refused: share of both that are said to be probably not found.
         outside_auc: the same against all queries about images outside the index.
         outside_limit: this of a perfect answer, for images of the index show some of these queries too.
         reliability: of each used bin mean probability, share of hits that show the query, and number of hits.
-        anywhere_reliability: the same of queries, and whether any image shows them.
+        in_index_reliability: the same of queries, and whether any image shows them.
         own_error: calibration error of the model's own probabilities of hits; None if it has none.
         fits: ``hit`` to all hits, and ``chance`` and ``meant`` to all queries.
         queries: of both kinds, in both halves.
@@ -141,15 +147,15 @@ class PresenceInIndex:
 
     auc: float
     calibration_error: float
-    anywhere_auc: float
-    anywhere_error: float
+    in_index_auc: float
+    in_index_error: float
     query_auc: float
     doubted: float
     refused: float
     outside_auc: float
     outside_limit: float
     reliability: Bins
-    anywhere_reliability: Bins
+    in_index_reliability: Bins
     own_error: float | None
     fits: Mapping[str, Logistic]
     queries: int
@@ -183,7 +189,7 @@ def answer(
     """
     score, texts = model.require("aligner", "search").config.score, list(queries)
     depth = min(DEPTH, int(inside.sum()), int((~inside).sum()))
-    evidence, chances, shown, anywhere = [], [], [], []
+    evidence, chances, shown, in_index = [], [], [], []
     for start in range(0, len(texts), TOGETHER):
         part = texts[start : start + TOGETHER]
         scores = similarities(snapshot, ask(model.embed_text(part), score))
@@ -192,11 +198,11 @@ def answer(
             chosen, wanted = best(column, depth).tolist(), nouns(query)
             phrases = PhrasesInImages(model, Query((query,)))
             evidence.append([phrases.find(snapshot.load(entry, "")).evidence for entry in chosen])
-            chances.append(anywhere_evidence(phrases.together, int(inside.sum()), evidence[-1][0][0]))
+            chances.append(in_index_evidence(phrases.together, int(inside.sum()), evidence[-1][0][0]))
             shown.append([wanted <= words[entry] for entry in chosen])
-            anywhere.append(any(wanted <= words[entry] for entry in np.flatnonzero(inside).tolist()))
+            in_index.append(any(wanted <= words[entry] for entry in np.flatnonzero(inside).tolist()))
     about = [bool(inside[list(entries)].any()) for entries in queries.values()]
-    return Answers(np.array(evidence), np.array(chances), np.array(shown), np.array(about), np.array(anywhere))
+    return Answers(np.array(evidence), np.array(chances), np.array(shown), np.array(about), np.array(in_index))
 
 
 def measure(halves: tuple[Answers, Answers], own: Logistic | None) -> PresenceInIndex | None:
@@ -209,23 +215,23 @@ def measure(halves: tuple[Answers, Answers], own: Logistic | None) -> PresenceIn
         halves: the answers of two indexes, each of the images that are not in the other.
         own: the probability of a hit that the model has.
     """
-    truths = [truth for half in halves for truth in (half.shown, half.anywhere)]
+    truths = [truth for half in halves for truth in (half.shown, half.in_index)]
     if any(truth.all() or not truth.any() for truth in truths):
         return None
     fitted = [_fit([half]) for half in halves]
     found = np.concatenate([fitted[1 - i].apply(halves[i].evidence) for i in range(2)])
     evidence, shown = (np.concatenate([getattr(half, name) for half in halves]) for name in ("evidence", "shown"))
-    inside, anywhere = (np.concatenate([getattr(half, name) for half in halves]) for name in ("inside", "anywhere"))
-    fits = [fit_anywhere(half.chances, half.anywhere) for half in halves]
-    there = np.concatenate([anywhere_probability(halves[i].chances, *fits[1 - i]) for i in range(2)])
-    of_all = fit_anywhere(np.concatenate([half.chances for half in halves]), anywhere)
-    doubted, none, outside = is_improbable(found.max(axis=1), there), ~inside & ~anywhere, ~inside
-    hits, queries = reliability(found.ravel(), shown.ravel(), BINS), reliability(there, anywhere, BINS)
+    inside, in_index = (np.concatenate([getattr(half, name) for half in halves]) for name in ("inside", "in_index"))
+    fits = [fit_in_index(half.chances, half.in_index) for half in halves]
+    there = np.concatenate([in_index_probability(halves[i].chances, *fits[1 - i]) for i in range(2)])
+    of_all = fit_in_index(np.concatenate([half.chances for half in halves]), in_index)
+    doubted, none, outside = is_improbable(found.max(axis=1), there), ~inside & ~in_index, ~inside
+    hits, queries = reliability(found.ravel(), shown.ravel(), BINS), reliability(there, in_index, BINS)
     return PresenceInIndex(
-        area_under_curve(found[shown], found[~shown]), hits.ece, area_under_curve(there[anywhere], there[~anywhere]),
+        area_under_curve(found[shown], found[~shown]), hits.ece, area_under_curve(there[in_index], there[~in_index]),
         queries.ece, area_under_curve(there[inside], there[none]), _share(doubted[inside]), _share(doubted[none]),
         area_under_curve(there[inside], there[outside]),
-        1 - float(anywhere[outside].mean()) / 2 if outside.any() else 0.0, _bins(hits), _bins(queries),
+        1 - float(in_index[outside].mean()) / 2 if outside.any() else 0.0, _bins(hits), _bins(queries),
         None if own is None else own.reliability(evidence, shown, BINS).ece,
         {"hit": _fit(halves), "chance": of_all[0], "meant": of_all[1]}, len(inside),
     )  # fmt: skip
@@ -335,7 +341,7 @@ def write_search_report(session: Session, result: SearchResult, known: Mapping[s
     if there is not None:
         bins = [(f"{mean:.3f}", f"{share:.3f}", count) for mean, share, count in there.reliability]
         lines += ["", *table(("probability", "share of hits that show the query", "hits"), bins)]
-        bins = [(f"{mean:.3f}", f"{share:.3f}", count) for mean, share, count in there.anywhere_reliability]
+        bins = [(f"{mean:.3f}", f"{share:.3f}", count) for mean, share, count in there.in_index_reliability]
         lines += ["", *table(("probability", "share of queries that any image shows", "queries"), bins)]
         draw_reliability(there, session.out / PLOT)
     measured = {
@@ -373,8 +379,8 @@ def _rows(result: SearchResult) -> list[tuple[str, str]]:
             ("a hit that shows its query is more probable than one that does not: AUC", f"{there.auc:.3f}"),
             ("calibration error of that probability", f"{there.calibration_error:.3f}"),
             ("the same of the model's own weights", "" if there.own_error is None else f"{there.own_error:.3f}"),
-            ("whole queries that some image shows and those that none shows: AUC", f"{there.anywhere_auc:.3f}"),
-            ("calibration error of their probability", f"{there.anywhere_error:.3f}"),
+            ("whole queries that some image shows and those that none shows: AUC", f"{there.in_index_auc:.3f}"),
+            ("calibration error of their probability", f"{there.in_index_error:.3f}"),
             ("queries about images of the index and those that none of them shows: AUC", f"{there.query_auc:.3f}"),
             ("of these said to be probably not found", f"{there.doubted:.3f}, {there.refused:.3f}"),
             ("the first of these and all queries about other images: AUC", f"{there.outside_auc:.3f}"),
@@ -392,7 +398,7 @@ def draw_reliability(there: PresenceInIndex, path: Path) -> None:
     axes = figure.subplots(2, 2, sharex=True, height_ratios=(3, 1))
     sides = (
         (there.reliability, there.auc, there.calibration_error, "share of hits that show the query", "hits"),
-        (there.anywhere_reliability, there.anywhere_auc, there.anywhere_error,
+        (there.in_index_reliability, there.in_index_auc, there.in_index_error,
          "share of queries that any image shows", "queries"),
     )  # fmt: skip
     for (upper, lower), (bins, area, error, share, what) in zip(axes.T, sides, strict=True):

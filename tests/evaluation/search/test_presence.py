@@ -12,10 +12,7 @@ from stubs import calibrated
 from tiny_aligner import aligner_model, tiny_aligner
 
 from saywhere.evaluation.search import Answers, answer, measure, nouns, said
-from saywhere.search.anywhere import anywhere_probability, is_improbable
-from saywhere.search.commonness import Commonness
-from saywhere.search.phrases import PhrasesInImages
-from saywhere.search.query import Query
+from saywhere.search.phrases import Commonness, PhrasesInImages, Query, in_index_probability, is_improbable
 from saywhere.search.store import Stamp, Store
 
 
@@ -25,9 +22,9 @@ def answers(seed: int) -> Answers:
     shown = generator.random((60, 4)) < 0.3
     evidence = np.stack((shown + generator.standard_normal((60, 4)), *-generator.random((2, 60, 4))), axis=-1)
     inside = generator.random(60) < 0.5
-    anywhere = inside | (generator.random(60) < 0.4)
-    chances = np.stack((generator.standard_normal(60) + anywhere, evidence[:, 0, 0]), axis=-1)
-    return Answers(evidence, chances, shown, inside, anywhere)
+    in_index = inside | (generator.random(60) < 0.4)
+    chances = np.stack((generator.standard_normal(60) + in_index, evidence[:, 0, 0]), axis=-1)
+    return Answers(evidence, chances, shown, inside, in_index)
 
 
 def area(high: list[float], low: list[float]) -> float:
@@ -52,22 +49,22 @@ def test_each_half_is_judged_by_the_weights_of_the_other() -> None:
     scores, shown = np.concatenate(own), np.concatenate((one.shown, other.shown))
     assert found.auc == pytest.approx(area(scores[shown].tolist(), scores[~shown].tolist()))
     assert found.auc > 0.6 and found.fits["hit"].weights["similarity"] > 0.3
-    inside, anywhere = np.concatenate((one.inside, other.inside)), np.concatenate((one.anywhere, other.anywhere))
+    inside, in_index = np.concatenate((one.inside, other.inside)), np.concatenate((one.in_index, other.in_index))
     pairs = zip((one, other), (swapped[1].fits, swapped[0].fits), strict=True)
-    best = np.concatenate([anywhere_probability(half.chances, fits["chance"], fits["meant"]) for half, fits in pairs])
+    best = np.concatenate([in_index_probability(half.chances, fits["chance"], fits["meant"]) for half, fits in pairs])
     assert found.outside_auc == pytest.approx(area(best[inside].tolist(), best[~inside].tolist()))
-    assert found.query_auc == pytest.approx(area(best[inside].tolist(), best[~inside & ~anywhere].tolist()))
-    assert found.anywhere_auc == pytest.approx(area(best[anywhere].tolist(), best[~anywhere].tolist()))
+    assert found.query_auc == pytest.approx(area(best[inside].tolist(), best[~inside & ~in_index].tolist()))
+    assert found.in_index_auc == pytest.approx(area(best[in_index].tolist(), best[~in_index].tolist()))
     doubted = is_improbable(scores.max(axis=1), best)
-    assert (found.doubted, found.refused) == (doubted[inside].mean(), doubted[~inside & ~anywhere].mean())
-    assert found.outside_limit == pytest.approx(area([1.0] * inside.sum(), anywhere[~inside].astype(float).tolist()))
+    assert (found.doubted, found.refused) == (doubted[inside].mean(), doubted[~inside & ~in_index].mean())
+    assert found.outside_limit == pytest.approx(area([1.0] * inside.sum(), in_index[~inside].astype(float).tolist()))
     bins = [np.floor(scores * 10) == place for place in range(10)]
     table = [(scores[b].mean(), shown[b].mean(), b.sum()) for b in bins if b.any()]
     np.testing.assert_allclose(found.reliability, table, atol=1e-4)
     errors = sum(count * abs(mean - share) for mean, share, count in table) / scores.size
     assert found.calibration_error == pytest.approx(errors)
     assert found.own_error is not None and 0 < found.own_error < 1 and found.queries == 120
-    assert sum(count for _, _, count in found.anywhere_reliability) == 120 and 0 < found.anywhere_error < 0.3
+    assert sum(count for _, _, count in found.in_index_reliability) == 120 and 0 < found.in_index_error < 0.3
 
 
 def test_the_answers_of_two_uneven_halves_have_as_many_hits(tmp_path) -> None:
@@ -82,7 +79,7 @@ def test_the_answers_of_two_uneven_halves_have_as_many_hits(tmp_path) -> None:
         one, other = (answer(model, store.snapshot(), queries, words, inside) for inside in (first, ~first))
     assert one.evidence.shape == other.evidence.shape == (2, 2, 3)
     assert one.inside.tolist() == [True, False] and other.inside.tolist() == [True, True]
-    assert one.anywhere.tolist() == [True, True] and other.anywhere.tolist() == [True, False]
+    assert one.in_index.tolist() == [True, True] and other.in_index.tolist() == [True, False]
     assert one.shown.sum(axis=1).tolist() == [1, 1] and other.shown[1].tolist() == [False, False]
     dogs = [PhrasesInImages(model, Query(("two dogs",))).find(images[entry]).evidence for entry in (0, 3)]
     best_first = sorted(np.array(dogs).tolist(), reverse=True)  # by similarity, which they are searched by
@@ -99,4 +96,4 @@ def test_nothing_is_said_where_all_or_no_hits_are_right() -> None:
     for every in (True, False):
         same = replace(one, shown=np.full_like(one.shown, every))
         assert measure((one, same), None) is None
-        assert measure((replace(one, anywhere=np.full_like(one.anywhere, every)), one), None) is None
+        assert measure((replace(one, in_index=np.full_like(one.in_index, every)), one), None) is None

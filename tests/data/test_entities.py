@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from photographs import quarters
 
-from saywhere.data.entities import count_phrases, read_entities, read_marked
+from saywhere.data.flickr import count_phrases, read_entities, read_marked
 from saywhere.errors import UserError
 from saywhere.report import Report
 from saywhere.text import tokenize

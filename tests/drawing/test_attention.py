@@ -3,8 +3,7 @@ from __future__ import annotations
 import numpy as np
 from PIL import Image
 
-from saywhere.drawing.attention import PANEL, WIDEST, draw_attention
-from saywhere.drawing.labels import COLOURS
+from saywhere.drawing import COLOURS, PANEL, WIDEST, draw_attention
 
 GREY = (90, 90, 90)
 SIZE = (320, 240)

@@ -8,8 +8,8 @@ import pytest
 from PIL import Image, ImageDraw
 from skimage import data
 
+from saywhere import drawing
 from saywhere.drawing import COLOURS, draw_boxes, draw_sentence
-from saywhere.drawing import boxes as drawing
 
 
 def regions(width: int, height: int, boxes, scores=None, captions=None) -> dict[str, Any]:

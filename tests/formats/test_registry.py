@@ -20,7 +20,7 @@ from saywhere import data
 from saywhere.cli import app
 from saywhere.errors import UserError
 from saywhere.formats import coco, cvat, label_studio
-from saywhere.formats.labels import label
+from saywhere.formats.reading import label
 from saywhere.formats.registry import FORMATS
 from saywhere.regions import Regions
 from saywhere.report import Report

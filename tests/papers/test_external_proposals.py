@@ -28,7 +28,7 @@ from saywhere.papers.external_proposals import (
     is_proposer,
     published_order,
 )
-from saywhere.papers.table1.cells import write_lines
+from saywhere.papers.table1.systems import write_lines
 
 SQUARE = (60, 40, 140, 120)
 

@@ -9,8 +9,7 @@ import pytest
 
 from saywhere.regions import Regions
 from saywhere.video.times import TICKS
-from saywhere.video.tracking import MOST_BOXES, MOST_PHRASES, Tracker
-from saywhere.video.watching import Look
+from saywhere.video.tracking import MOST_BOXES, MOST_PHRASES, Look, Tracker
 
 DAY, NIGHT = np.ones((9, 4), np.float32), -np.ones((9, 4), np.float32)
 DOG, CAT = [1.0, 0, 0, 0], [0, 1.0, 0, 0]

@@ -9,7 +9,7 @@ from tiny_bundle import bundle_model
 
 from saywhere.errors import UserError
 from saywhere.images import LoadedImage
-from saywhere.video.watching import CELLS, Watcher
+from saywhere.video.tracking import CELLS, Watcher
 
 
 def loaded(seed: int) -> LoadedImage:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from saywhere import boxes as geometry
-from saywhere.data.entities import MarkedImage, MarkedSentence
+from saywhere.data.flickr import MarkedImage, MarkedSentence
 from saywhere.errors import UserError
 from saywhere.evaluation.report import facts, table, write_report
 from saywhere.evaluation.session import Session, image_name

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from saywhere import boxes as geometry
 from saywhere.calibration import reliability
 from saywhere.data import flickr
-from saywhere.data.entities import MarkedImage, MarkedPhrase, MarkedSentence
+from saywhere.data.flickr import MarkedImage, MarkedPhrase, MarkedSentence
 from saywhere.data.sample import Sample
 from saywhere.engines.engine import Aligner, Detector
 from saywhere.errors import UserError

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 from saywhere import data as datasets
 from saywhere import reproductions
 from saywhere.data import PhraseOptions, Report, Samples
-from saywhere.data.entities import MarkedImage, count_phrases, read_entities
+from saywhere.data.flickr import MarkedImage, count_phrases, read_entities
 from saywhere.errors import UserError
 from saywhere.files import write_text
 from saywhere.images import LoadedImage

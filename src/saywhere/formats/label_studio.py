@@ -16,8 +16,17 @@ from xml.sax.saxutils import quoteattr
 from saywhere import boxes as geometry
 from saywhere.errors import UserError
 from saywhere.files import write_text
-from saywhere.formats.labels import classes, labels
-from saywhere.formats.reading import OtherShape, Row, in_pixels, leave_out, reader, require_upright, to_regions
+from saywhere.formats.reading import (
+    OtherShape,
+    Row,
+    classes,
+    in_pixels,
+    labels,
+    leave_out,
+    reader,
+    require_upright,
+    to_regions,
+)
 from saywhere.regions import Regions
 from saywhere.report import Report
 from saywhere.syntax import parse_json

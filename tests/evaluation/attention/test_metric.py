@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from saywhere.boxes import iou
-from saywhere.data.entities import MarkedImage, read_marked
+from saywhere.data.flickr import MarkedImage, read_marked
 from saywhere.evaluation.attention import (
     AttentionCorrectness,
     Mention,

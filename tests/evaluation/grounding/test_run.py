@@ -9,7 +9,7 @@ import pytest
 from tiny_aligner import aligner_model, tiny_aligner
 from tiny_densecap import tiny_model
 
-from saywhere.data.entities import MarkedImage, MarkedPhrase, MarkedSentence
+from saywhere.data.flickr import MarkedImage, MarkedPhrase, MarkedSentence
 from saywhere.engines.torch import TorchEngine
 from saywhere.evaluation.grounding import PRIOR, AlignerView, DetectorView, control, ground
 from saywhere.models.grounding import ImageVectors

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from saywhere.papers.densecap2016.torch7_sort import ascending_order
+from saywhere.papers.densecap2016.torch7 import ascending_order
 
 
 @given(st.lists(st.integers(0, 6), max_size=80))

@@ -21,9 +21,9 @@ from saywhere.networks import checkpoint
 from saywhere.papers.table1 import plan as plans
 from saywhere.papers.table1 import region_rnn
 from saywhere.papers.table1 import run as runs
-from saywhere.papers.table1.cells import Cell
 from saywhere.papers.table1.region_rnn import RegionRnn
 from saywhere.papers.table1.run import Run, compare
+from saywhere.papers.table1.systems import Cell
 from saywhere.papers.table1.table import COLUMNS, Results
 
 ALL_ROWS = {

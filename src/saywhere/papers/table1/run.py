@@ -28,7 +28,6 @@ from saywhere.networks.vision.image_maps import ImageMaps
 from saywhere.networks.vision.trunk import Trunk
 from saywhere.papers.external_proposals import Proposed, find_proposal_method
 from saywhere.papers.table1 import systems
-from saywhere.papers.table1.cells import Cell, checkpoint_digest, digest, write_lines
 from saywhere.papers.table1.plan import Comparison
 from saywhere.papers.table1.systems import (
     FCLN,
@@ -38,8 +37,12 @@ from saywhere.papers.table1.systems import (
     REFINED,
     REGION,
     Baselines,
+    Cell,
     Neighbours,
+    checkpoint_digest,
+    digest,
     most_frequent_phrase,
+    write_lines,
 )
 from saywhere.papers.table1.table import COLUMNS, Results
 from saywhere.papers.table1.timing import Timed, take_times

@@ -15,7 +15,7 @@ from torch import nn
 from saywhere import boxes as geometry
 from saywhere import reproductions
 from saywhere.configs.aligner import AlignerConfig
-from saywhere.data.entities import find_marks, read_marks
+from saywhere.data.flickr import find_marks, read_marks
 from saywhere.data.sample import Sample
 from saywhere.images import LoadedImage, measure
 from saywhere.networks.aligner.loss import AlignmentCriterion

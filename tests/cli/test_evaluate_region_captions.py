@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from photographs import noise
+from stubs import StubMeteor
 from tiny_captioner import tiny_captioner
 from tiny_densecap import tiny_model
 from typer.testing import CliRunner, Result
@@ -20,16 +21,6 @@ from saywhere.evaluation.region_captions import word_facts
 from saywhere.networks import checkpoint
 
 BOXES = ([0, 0, 40, 60], [50, 5, 90, 60])
-
-
-class StubMeteor:
-    version = "stub"
-
-    def __enter__(self) -> StubMeteor:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
 
 def lengths(said, true, scorer) -> CaptionScores:

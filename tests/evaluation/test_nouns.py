@@ -1,5 +1,7 @@
 """Right nouns of a small data set, from the metric to the command."""
 
+from __future__ import annotations
+
 import json
 from pathlib import Path
 from types import SimpleNamespace

@@ -110,12 +110,10 @@ def measure(found: ArrayLike, truth: ArrayLike, types: Sequence[Sequence[str]]) 
         for name in names:
             rows[name].append(i)
     order = sorted(rows, key=lambda name: (-len(rows[name]), name))
-    by_type = {name: TypeScore(len(rows[name]), _mean(right[rows[name]]), _mean(inside[rows[name]])) for name in order}
-    return GroundingResult(_mean(right), _mean(inside), len(boxes), by_type)
-
-
-def _mean(mask: np.ndarray) -> float:
-    return float(mask.mean())
+    by_type = {
+        name: TypeScore(len(rows[name]), share_of(right[rows[name]]), share_of(inside[rows[name]])) for name in order
+    }
+    return GroundingResult(share_of(right), share_of(inside), len(boxes), by_type)
 
 
 BINS = 10
@@ -161,8 +159,8 @@ def measure_presence(own: np.ndarray, others: np.ndarray, right: np.ndarray, thr
     there = np.arange(len(scores)) < len(own)
     seen = own >= threshold
     return PresenceResult(
-        area_under_curve(own, others), reliability(scores, there, BINS).ece, _share(seen), _share(others < threshold),
-        _share(seen & right), len(own), len(others),
+        area_under_curve(own, others), reliability(scores, there, BINS).ece, share_of(seen), share_of(others < threshold),
+        share_of(seen & right), len(own), len(others),
     )  # fmt: skip
 
 
@@ -175,7 +173,8 @@ def area_under_curve(high: np.ndarray, low: np.ndarray) -> float:
     return float((below + upto).sum() / (2 * len(high) * len(low)))
 
 
-def _share(mask: np.ndarray) -> float:
+def share_of(mask: np.ndarray) -> float:
+    """Return the share of a mask that is true; 0 of none."""
     return float(mask.mean()) if len(mask) else 0.0
 
 
@@ -239,15 +238,18 @@ def _familiar(placer: Placer, phrase: str) -> str:
 
 
 @dataclass(frozen=True)
-class PlacedScores:
-    """How well phrases are placed and found; ``presence`` is None for a model that is not calibrated."""
+class GroundingScores:
+    """Grounding figures of a model and of the :data:`CONTROLS`.
+
+    ``presence`` is how well it tells what is there from what is not; None for one part, or without a calibration.
+    """
 
     model: GroundingResult
     controls: dict[str, GroundingResult]
-    presence: PresenceResult | None
+    presence: PresenceResult | None = None
 
 
-def place_phrases(model: Model, session: Session, regions: int | None = None) -> tuple[PlacedScores, int]:
+def place_phrases(model: Model, session: Session, regions: int | None = None) -> tuple[GroundingScores, int]:
     """Place the phrases of images, and as many of others; return the figures, and the number of images.
 
     Raises:
@@ -280,7 +282,7 @@ def place_phrases(model: Model, session: Session, regions: int | None = None) ->
     return _measure_placed(answers, placer), len(seen)
 
 
-def _measure_placed(answers: Sequence[tuple[Asked, dict[str, np.ndarray]]], placer: Placer) -> PlacedScores:
+def _measure_placed(answers: Sequence[tuple[Asked, dict[str, np.ndarray]]], placer: Placer) -> GroundingScores:
     types = [kinds for asked, _ in answers for kinds in asked.types]
     found = np.concatenate([arrays["found"] for _, arrays in answers])
     truth = _nearest_truths(found, answers)
@@ -295,7 +297,7 @@ def _measure_placed(answers: Sequence[tuple[Asked, dict[str, np.ndarray]]], plac
         own = np.concatenate([arrays["presence"][: len(asked.phrases)] for asked, arrays in answers])
         others = np.concatenate([arrays["presence"][len(asked.phrases) :] for asked, arrays in answers])
         presence = measure_presence(own, others, judge(found, truth)[0], placer.least())
-    return PlacedScores(measure(found, truth, types), controls, presence)
+    return GroundingScores(measure(found, truth, types), controls, presence)
 
 
 def _nearest_truths(found: np.ndarray, answers: Sequence[tuple[Asked, dict[str, np.ndarray]]]) -> np.ndarray:
@@ -368,18 +370,6 @@ KINDS = "kinds"
 CONTROLS = ("whole image", "largest region", "random region", PRIOR)
 
 
-@dataclass(frozen=True)
-class GroundingScores:
-    """Grounding figures of a model and of the :data:`CONTROLS`.
-
-    ``presence`` is how well it tells what is there from what is not; None for one part, or without a calibration.
-    """
-
-    model: GroundingResult
-    controls: dict[str, GroundingResult]
-    presence: PresenceResult | None = None
-
-
 def run(
     model: Model, session: Session, part: Literal["aligner", "densecap"] | None = None, regions: int | None = None
 ) -> GroundingScores:
@@ -399,7 +389,7 @@ def run(
         scores, count = place_phrases(model, session, regions)
         known = session.known(session.data.name, images=count, regions=regions)
         write_grounding_report(session.out, scores.model, scores.controls, known, scores.presence)
-        return GroundingScores(scores.model, scores.controls, scores.presence)
+        return scores
     if part not in ("aligner", "densecap"):
         raise UserError(f"part must be aligner or densecap, not {part!r}")
     model.require(part, "place phrases")

@@ -18,7 +18,7 @@ from saywhere.data import Sample, Samples
 from saywhere.data.flickr import read_entities
 from saywhere.errors import UserError
 from saywhere.evaluation.dense import check_plots
-from saywhere.evaluation.grounding import BINS, area_under_curve
+from saywhere.evaluation.grounding import BINS, area_under_curve, share_of
 from saywhere.evaluation.ranking import Recall, rank_matrix
 from saywhere.evaluation.report import facts, save_figure, table, write_report
 from saywhere.evaluation.session import Session, image_name
@@ -229,16 +229,12 @@ def measure(halves: tuple[Answers, Answers], own: Logistic | None) -> PresenceIn
     hits, queries = reliability(found.ravel(), shown.ravel(), BINS), reliability(there, in_index, BINS)
     return PresenceInIndex(
         area_under_curve(found[shown], found[~shown]), hits.ece, area_under_curve(there[in_index], there[~in_index]),
-        queries.ece, area_under_curve(there[inside], there[none]), _share(doubted[inside]), _share(doubted[none]),
+        queries.ece, area_under_curve(there[inside], there[none]), share_of(doubted[inside]), share_of(doubted[none]),
         area_under_curve(there[inside], there[outside]),
         1 - float(in_index[outside].mean()) / 2 if outside.any() else 0.0, _bins(hits), _bins(queries),
         None if own is None else own.reliability(evidence, shown, BINS).ece,
         {"hit": _fit(halves), "chance": of_all[0], "meant": of_all[1]}, len(inside),
     )  # fmt: skip
-
-
-def _share(marks: np.ndarray) -> float:
-    return float(marks.mean()) if len(marks) else 0.0
 
 
 def _fit(halves: Sequence[Answers]) -> Logistic:

@@ -159,8 +159,8 @@ def measure_presence(own: np.ndarray, others: np.ndarray, right: np.ndarray, thr
     there = np.arange(len(scores)) < len(own)
     seen = own >= threshold
     return PresenceResult(
-        area_under_curve(own, others), reliability(scores, there, BINS).ece, share_of(seen), share_of(others < threshold),
-        share_of(seen & right), len(own), len(others),
+        area_under_curve(own, others), reliability(scores, there, BINS).ece, share_of(seen),
+        share_of(others < threshold), share_of(seen & right), len(own), len(others),
     )  # fmt: skip
 
 

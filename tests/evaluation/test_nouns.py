@@ -15,7 +15,7 @@ from saywhere import cli
 from saywhere.cli import evaluate as command
 from saywhere.evaluation.nouns import measure, run
 from saywhere.evaluation.session import Session
-from saywhere.models.captioning import Caption
+from saywhere.models.captioner import Caption
 
 
 def write_data(folder: Path) -> Path:

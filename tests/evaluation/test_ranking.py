@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from saywhere import cli
 from saywhere.evaluation.ranking import RankingResult, Recall, rank, rank_embedded, rank_matrix, write_ranking_report
-from saywhere.models.grounding import ImageVectors, TextVectors
+from saywhere.models.aligner import ImageVectors, TextVectors
 from saywhere.networks import checkpoint
 
 SCORES = np.array(

@@ -31,8 +31,7 @@ from saywhere.evaluation.search import (
     said,
     score_texts,
 )
-from saywhere.models.grounding import ImageVectors, TextVectors
-from saywhere.models.similarity import similarity_matrix
+from saywhere.models.aligner import ImageVectors, TextVectors, similarity_matrix
 from saywhere.networks import checkpoint
 from saywhere.search.phrases import Commonness, PhrasesInImages, Query, in_index_probability, is_improbable
 from saywhere.search.scan import estimates, similarities

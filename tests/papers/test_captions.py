@@ -23,7 +23,7 @@ from saywhere.evaluation import captions as metrics
 from saywhere.evaluation import meteor
 from saywhere.evaluation.session import Session
 from saywhere.images import open_image
-from saywhere.models.captioning import bind
+from saywhere.models.captioner import bind
 from saywhere.models.decoding import decode
 from saywhere.models.model import Model
 from saywhere.networks import checkpoint

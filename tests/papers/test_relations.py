@@ -15,7 +15,7 @@ from saywhere import UserError
 from saywhere.calibration import Calibration
 from saywhere.configs.aligner import AlignerConfig
 from saywhere.engines.engine import EncodedText
-from saywhere.models.grounding import ImageVectors
+from saywhere.models.aligner import ImageVectors
 from saywhere.models.model import Model
 from saywhere.papers.magnitudes import RegionMagnitude, WordMagnitude, region_magnitudes, word_magnitudes
 from saywhere.papers.relations import Parses, Relation, RelationEncoder, encode_relations, pad_relations, read_parses
@@ -239,7 +239,7 @@ class StubAligner:
 
 
 def model(aligner=None) -> Model:
-    parts = {"detector": None, "aligner": aligner, "captioner": None, "classifier": None}
+    parts = {"densecap": None, "aligner": aligner, "captioner": None, "nouns": None}
     return Model(SimpleNamespace(trunk=None, calibration=Calibration(), **parts), "stub")
 
 

@@ -632,3 +632,13 @@ def test_an_error_is_raised_and_not_kept() -> None:
 
 def test_a_tag_is_of_the_bytes() -> None:
     assert tag_of(b"a") == tag_of(b"a") != tag_of(b"b")
+
+
+def test_small_copies_of_slow_files_are_refused(model: saywhere.Model, tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    Image.new("RGB", (2000, 1500)).save(tmp_path / "photos" / "a.jp2", "JPEG2000", num_resolutions=1)
+    with saywhere.Index(tmp_path / "index", model) as index, TestClient(create_app(model, index=index)) as client:
+        index.add(tmp_path / "photos")
+        (hit,) = client.get("/v1/search?q=a+dog").json()["hits"]
+        response = client.get(f"/v1/search/image?entry={hit['entry']}")
+        assert "a JPEG 2000 of 2000 x 1500 takes too long" in error(response)

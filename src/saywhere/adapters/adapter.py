@@ -20,7 +20,7 @@ from PIL import Image
 from saywhere import boxes as geometry
 from saywhere.adapters.sources import HUB, Adapted, Family
 from saywhere.calibration import Calibration, Logistic
-from saywhere.engines.engine import Aligner, Captioner, Classifier, Detector, RpnOutput
+from saywhere.engines.engine import Aligner, Captioner, DenseCap, Nouns, RpnOutput
 from saywhere.errors import UserError
 from saywhere.files import write_text
 from saywhere.images import LoadedImage
@@ -195,10 +195,10 @@ class Adapter(ABC):
     network_class: ClassVar[str]
     processor_class: ClassVar[str]
     threshold: ClassVar[float]
-    detector: Detector | None = None
+    densecap: DenseCap | None = None
     aligner: Aligner | None = None
     captioner: Captioner | None = None
-    classifier: Classifier | None = None
+    nouns: Nouns | None = None
 
     def __init__(self, folder: Path, family: Family, device: Any) -> None:
         self.folder, self.family, self.device = folder, family, device

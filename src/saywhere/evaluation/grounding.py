@@ -19,15 +19,15 @@ from saywhere.calibration import reliability
 from saywhere.data import flickr
 from saywhere.data.flickr import MarkedImage, MarkedPhrase, MarkedSentence
 from saywhere.data.sample import Sample
-from saywhere.engines.engine import Aligner, Detector
+from saywhere.engines.engine import Aligner, DenseCap
 from saywhere.errors import UserError
 from saywhere.evaluation.report import facts, table, write_report
 from saywhere.evaluation.session import Session, image_name
 from saywhere.evaluation.stores import REGIONS, ArrayStore, RegionStore, of_arrays, to_arrays
 from saywhere.images import LoadedImage
 from saywhere.inference import Source
-from saywhere.models import detection, grounding
-from saywhere.models.grounding import ImageVectors, align, region_bonus
+from saywhere.models import densecap
+from saywhere.models.aligner import ImageVectors, align, embed_images, region_bonus
 from saywhere.models.model import Model
 from saywhere.models.phrase_scores import score_regions
 from saywhere.models.placing import Placer
@@ -419,7 +419,7 @@ def _views_of_aligner(
 
     def see(images: list[LoadedImage], _: list[np.ndarray] | None) -> list[dict[str, np.ndarray]]:
         encodings = model.encode(images)
-        embedded = grounding.embed_images(aligner, encodings, None, limit, placing=True, plain=True)
+        embedded = embed_images(aligner, encodings, None, limit, placing=True, plain=True)
         found: list[dict[str, np.ndarray]] = []
         for image, encoding, vectors in zip(images, encodings, embedded, strict=True):
             regions = Regions(vectors.width, vectors.height, vectors.boxes, image=vectors.name)
@@ -448,7 +448,7 @@ def _views_of_detector(model: Model, session: Session, sources: Sequence[Source]
     store = RegionStore(session.out / REGIONS)
 
     def describe(images: list[LoadedImage], _: list[np.ndarray] | None) -> list[Regions]:
-        return detection.describe(detector, model.encode(images), top=limit, nms_iou=nms_iou)
+        return densecap.describe(detector, model.encode(images), top=limit, nms_iou=nms_iou)
 
     seen = session.each(describe, sources, store, store.save, long_side=model.long_side)
     return [DetectorView(detector, store.load(source.name)) for source in seen]
@@ -480,7 +480,7 @@ class AlignerView:
         aligner: that embedded the image.
         vectors: its regions.
         kinds: of phrases, how probable it is that each region ``(R,)`` is of the kind that they name, see
-            :meth:`saywhere.models.class_evidence.ClassEvidence.log_kinds`.
+            :meth:`saywhere.models.nouns.NounEvidence.log_kinds`.
     """
 
     aligner: Aligner
@@ -512,7 +512,7 @@ class AlignerView:
 class DetectorView:
     """An image as a dense captioner sees it: regions with scores and features."""
 
-    detector: Detector
+    densecap: DenseCap
     regions: Regions
 
     @property
@@ -532,7 +532,7 @@ class DetectorView:
         if not len(self.regions):
             return self.boxes.repeat(len(phrases), axis=0)
         texts = [sentence.phrase(phrase) for phrase in phrases]
-        return score_regions(self.detector.decoder, self.detector.vocabulary, self.regions, texts).best().boxes
+        return score_regions(self.densecap.decoder, self.densecap.vocabulary, self.regions, texts).best().boxes
 
 
 @dataclass(frozen=True, eq=False)

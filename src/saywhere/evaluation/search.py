@@ -24,7 +24,7 @@ from saywhere.evaluation.report import facts, save_figure, table, write_report
 from saywhere.evaluation.session import Session, image_name
 from saywhere.evaluation.stores import embed_images
 from saywhere.images import ImageError
-from saywhere.models.grounding import ImageVectors, TextVectors
+from saywhere.models.aligner import ImageVectors, TextVectors
 from saywhere.models.model import Model
 from saywhere.models.placing import cut_phrases, noun_words, word_fits
 from saywhere.search.phrases import (

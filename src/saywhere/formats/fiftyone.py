@@ -16,6 +16,7 @@ from saywhere.formats.reading import (
     OtherShape,
     Row,
     classes,
+    entries_of,
     in_pixels,
     labels,
     leave_out,
@@ -58,7 +59,8 @@ def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
     for stem, entries in content["labels"].items():
         with leave_out(report, "image that cannot be used", stem):
             place, width, height = found[stem]
-            regions = to_regions(place, (width, height), entries or (), partial(_rows, classes, width, height), report)
+            listed = entries_of(entries, "its labels")
+            regions = to_regions(place, (width, height), listed, partial(_rows, classes, width, height), report)
             if regions is not None:
                 yield regions
 

@@ -22,9 +22,9 @@ from numpy.typing import ArrayLike
 
 from saywhere.calibration import DIGITS, RIDGE, Logistic, climb, standardised
 from saywhere.errors import UserError
-from saywhere.models.grounding import ImageVectors, TextVectors, hubness_of, plain_similarities
+from saywhere.models.aligner import ImageVectors, TextVectors, hubness_of, plain_similarities
 from saywhere.models.model import Model
-from saywhere.models.nouns import noun_tree
+from saywhere.models.noun_tree import noun_tree
 from saywhere.models.placing import Evidence, cut_phrases, noun_words, word_fits
 from saywhere.regions import Regions
 from saywhere.search.scan import Question

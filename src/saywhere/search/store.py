@@ -20,7 +20,7 @@ import numpy as np
 from saywhere.errors import UserError
 from saywhere.files import atomic_path
 from saywhere.inference import claims
-from saywhere.models.grounding import ImageVectors
+from saywhere.models.aligner import ImageVectors
 from saywhere.search.scan import Question, nearest, unpack
 from saywhere.search.stores import AFTER, MARK, VIDEOS, Found, Located, Stamp, Video, split_moment
 from saywhere.search.vectors import Extent, Snapshot, append, compact, damage, write_at

@@ -274,8 +274,8 @@ class Head(nn.Module):
 class Branch(nn.Module):
     """A second branch beside EfficientNet-Lite's last stages, which has learnt from another network.
 
-    The backbone stays frozen, so what stands on it stays as it is. The branch begins as a copy of its last two stages and
-    of its last layer (docs/experiments.md, "A second branch").
+    The backbone stays frozen, so what stands on it stays as it is. The branch begins as a copy of its last two stages
+    and of its last layer (docs/experiments.md, "A second branch").
 
     Args:
         backbone: whose map of stride 16 it reads.

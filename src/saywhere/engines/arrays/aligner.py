@@ -15,7 +15,9 @@ from saywhere.engines.arrays.layers import (
     Gru,
     Linear,
     Lstm,
+    Shapes,
     Weights,
+    recurrent_shapes,
     relu,
     side_by_side,
 )
@@ -36,6 +38,15 @@ class Aligner:
         self.config, self.vocabulary, self._weights, self._is_last = config, vocabulary, weights, last is not None
         numbers = range(config.encoders)
         self._encoders = [_AlignerEncoder(config, weights, n) for n in numbers] if last is None else [last]
+
+    @staticmethod
+    def shapes(config: AlignerConfig, words: int) -> Shapes:
+        """Return the shapes of the arrays that it reads, by their names; V is ``words``."""
+        shapes: Shapes = {f"standardise.{kind}": ("features",) for kind in ("running_mean", "running_var")}
+        for number in range(config.encoders):
+            shapes |= Linear.shapes(f"projects.{number}", config.embed_dim // config.encoders, "features")
+            shapes |= TextEncoder.shapes(f"encoders.{number}", config, words)
+        return shapes | Hubness.shapes(config) if config.hubs else shapes
 
     @cached_property
     def _standardise(self) -> BatchNorm:
@@ -103,6 +114,22 @@ class TextEncoder:
         elif cell != "none":
             kind = Gru if cell == "gru" else Lstm
             self.cells = [kind(weights.below("context"), suffix) for suffix in ("l0", "l0_reverse")]
+
+    @staticmethod
+    def shapes(name: str, config: AlignerConfig, words: int) -> Shapes:
+        """Return the shapes of the arrays that it reads, by their names after ``name``; V is ``words``."""
+        hidden, size = config.hidden_size, config.embed_dim // config.encoders
+        shapes: Shapes = {f"{name}.words.weight": (words, config.word_size)}
+        shapes |= Linear.shapes(f"{name}.encode", hidden, config.word_size)
+        shapes |= Linear.shapes(f"{name}.decode", size, hidden)
+        if config.cell == "relu":
+            for direction in ("forwards", "backwards"):
+                shapes |= Linear.shapes(f"{name}.{direction}.recurrent", hidden, hidden)
+        elif config.cell != "none":
+            gates = 3 if config.cell == "gru" else 4
+            for suffix in ("l0", "l0_reverse"):
+                shapes |= recurrent_shapes(f"{name}.context", gates, hidden, hidden, suffix)
+        return shapes
 
     def __call__(self, token_ids: np.ndarray) -> np.ndarray:
         """Return vectors ``(S, T, D)`` of token ids ``(S, T)``, padded on the right; zero where padded.

@@ -13,6 +13,7 @@ from saywhere.engines.arrays.decoders import GruDecoder, LstmDecoder, RnnDecoder
 from saywhere.engines.arrays.image_maps import ImageMaps, box_features, grid_features, require_size, whole_image
 from saywhere.engines.arrays.layers import (
     Linear,
+    Shapes,
     Weights,
     layer_norm,
     relu,
@@ -27,6 +28,19 @@ class Captioner:
 
     def __init__(self, config: CaptionerConfig, vocabulary: Vocabulary, weights: Weights) -> None:
         self.config, self.vocabulary, self._weights = config, vocabulary, weights
+
+    @staticmethod
+    def shapes(config: CaptionerConfig, words: int) -> Shapes:
+        """Return the shapes of the arrays that it reads, by their names; V is ``words``."""
+        word, hidden = config.word_size, config.hidden_size
+        if config.decoder == "attention":
+            shapes = AttentionDecoder.shapes(config, words) | Linear.shapes("narrow", config.region_size, "features")
+        elif config.decoder == "lstm":
+            shapes = LstmDecoder.shapes("features", words, word, hidden)
+        else:
+            kind = GruDecoder if config.decoder == "gru" else RnnDecoder
+            shapes = kind.shapes(words, word, hidden)
+        return shapes | Ngrams.shapes(config.ngrams) if config.ngrams.count else shapes
 
     @cached_property
     def _attention(self) -> AttentionDecoder:

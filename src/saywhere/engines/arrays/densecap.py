@@ -13,6 +13,7 @@ from saywhere.engines.arrays.decoders import LstmDecoder
 from saywhere.engines.arrays.image_maps import ImageMaps
 from saywhere.engines.arrays.layers import (
     Linear,
+    Shapes,
     Weights,
     in_single,
     relu,
@@ -27,6 +28,19 @@ class DenseCap:
     def __init__(self, config: DenseCapConfig, vocabulary: Vocabulary, weights: Weights) -> None:
         self.config, self.vocabulary, self._weights = config, vocabulary, weights
         self.box_coder = BoxCoder(config.max_log_scale)
+
+    @staticmethod
+    def shapes(config: DenseCapConfig, words: int) -> Shapes:
+        """Return the shapes of the arrays that it reads, by their names; V is ``words``."""
+        size, first = config.embed_dim, config.fc_size or config.embed_dim
+        channels = config.proposals.pyramid_channels
+        return {
+            **Linear.shapes("region_head.layers.1", first, channels * config.pool_size**2 or "pooled"),
+            **Linear.shapes("region_head.layers.4", size, first),
+            **Linear.shapes("region_head.score", 1, size),
+            **Linear.shapes("region_head.offset", 4, size),
+            **LstmDecoder.shapes(size, words, config.word_size, config.hidden_size),
+        }
 
     @cached_property
     def decoder(self) -> LstmDecoder:

@@ -12,12 +12,16 @@ from tiny_captioner import tiny_config as tiny_captioner_config
 from tiny_densecap import tiny_config, tiny_model
 
 from saywhere.configs.densecap import DenseCapConfig
-from saywhere.engines.arrays.layers import Weights
-from saywhere.engines.arrays.requirements import refused_options, require_shapes
+from saywhere.engines.arrays.aligner import Aligner
+from saywhere.engines.arrays.captioner import Captioner
+from saywhere.engines.arrays.densecap import DenseCap
+from saywhere.engines.arrays.layers import Weights, require_shapes
+from saywhere.engines.onnx import refused_options
 from saywhere.errors import UserError
 from saywhere.papers.table1.config import RegionRnnConfig
 
 MAKERS: dict[str, Any] = {"densecap": tiny_model, "aligner": tiny_aligner, "captioner": tiny_captioner}
+READERS: dict[str, Any] = {"densecap": DenseCap, "aligner": Aligner, "captioner": Captioner}
 ONE_LEVEL = {"trunk": {"strides": [16]}, "proposals": {"pyramid_channels": 0, "anchors": [[[20, 20]]]}}
 
 
@@ -29,7 +33,7 @@ def arrays_of(part: str, **options: Any) -> tuple[Any, dict[str, np.ndarray]]:
 
 
 def require(part: str, config: Any, arrays: dict[str, np.ndarray], words: int) -> None:
-    require_shapes(part, config, words, Weights.of(arrays))
+    require_shapes(part, READERS[part].shapes(config, words), words, Weights.of(arrays))
 
 
 @pytest.mark.parametrize(
@@ -129,16 +133,16 @@ def test_a_length_of_a_name_is_the_same_everywhere():
 def test_options_that_only_torch_runs_are_named():
     attends = {"attend_to": "transformer"}
     cases: list[tuple[dict[str, Any], str]] = [
-        ({"densecap": DenseCapConfig.original()}, "conventions=original, the published program"),
+        ({"densecap": DenseCapConfig.original()}, "conventions=original (the published program)"),
         ({"densecap": tiny_config(pooling="roi_align")}, "pooling=roi_align"),
         ({"captioner": tiny_captioner_config(**attends)}, "attend_to=transformer"),
         ({"captioner": tiny_captioner_config(pooling="max")}, "pooling=max"),
-        ({"region-rnn": RegionRnnConfig()}, "a region-rnn, a baseline of Table 1"),
+        ({"region-rnn": RegionRnnConfig()}, "a region-rnn (a baseline of Table 1)"),
     ]
     for configs, message in cases:
         assert refused_options(tiny_config().trunk, configs) == [message]
     odd = tiny_config(trunk={"multiple": 16}).trunk
-    assert refused_options(odd, {}) == ["trunk.multiple=16, which is no multiple of 32"]
+    assert refused_options(odd, {}) == ["trunk.multiple=16 (no multiple of 32)"]
     fine = {"densecap": tiny_config(), "aligner": tiny_aligner_config(), "captioner": tiny_captioner_config()}
     assert refused_options(tiny_config(trunk={"multiple": 64}).trunk, fine) == []
     assert (

@@ -22,7 +22,7 @@ import saywhere
 from saywhere import Model, UserError
 from saywhere.configs.parts import TrunkConfig
 from saywhere.engines import onnx
-from saywhere.engines.arrays import image_maps
+from saywhere.engines.arrays import pooling
 from saywhere.engines.arrays.layers import Weights
 from saywhere.engines.compare import compare_engines, random_boxes
 from saywhere.engines.torch import TorchEngine
@@ -174,7 +174,7 @@ def test_the_last_layer_before_the_classifier_is_averaged_too():
     assert trunk.head is not None
     maps = [torch.randn(c, 10 // s, 12 // s) for c, s in zip(trunk.backbone.channels, (1, 2), strict=True)]
     outputs = {"map16": maps[0], "map32": maps[1], "head": trunk.head(maps[1])}
-    arrays = image_maps.ImageMaps({k: v[None].numpy() for k, v in outputs.items()}, (16, 32), (192, 160))
+    arrays = pooling.ImageMaps({k: v[None].numpy() for k, v in outputs.items()}, (16, 32), (192, 160))
     weights = Weights.of({name: value.numpy() for name, value in network.state_dict().items()})
     aligner = onnx.Aligner(network.config, VOCABULARY, weights)
     boxes = random_boxes(np.random.default_rng(0), 20, 192, 160)
@@ -324,7 +324,7 @@ def test_features_of_other_levels_are_refused_when_they_are_made():
 
 def test_what_a_graph_does_not_compute_is_named():
     """A trunk without a localization layer, asked for proposals."""
-    maps = image_maps.ImageMaps({"map16": np.zeros((1, 4, 2, 2), np.float32)}, (16,), (32, 32))
+    maps = pooling.ImageMaps({"map16": np.zeros((1, 4, 2, 2), np.float32)}, (16,), (32, 32))
     with pytest.raises(UserError, match="^the model's graph has no logits: an option is not what it was when"):
         maps.output("logits")
     with pytest.raises(UserError, match="has no map32"):

@@ -4,13 +4,12 @@ import numpy as np
 import pytest
 import torch
 from photographs import noise
-from saywhere.engines.arrays.requirements import require_shapes
 from tiny_classes import KINDS, tiny_model, tiny_networks
 
 from saywhere.configs.nouns import NounsConfig
-from saywhere.engines.arrays.image_maps import ImageMaps
-from saywhere.engines.arrays.layers import Weights
+from saywhere.engines.arrays.layers import Weights, require_shapes
 from saywhere.engines.arrays.nouns import Nouns as ArrayNouns
+from saywhere.engines.arrays.pooling import ImageMaps
 from saywhere.engines.compare import random_boxes, stages
 from saywhere.errors import UserError
 from saywhere.models.nouns import NounEvidence

@@ -22,8 +22,8 @@ from saywhere.configs.aligner import AlignerConfig
 from saywhere.configs.captioner import CaptionerConfig
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.configs.parts import TrunkConfig
-from saywhere.engines.arrays.image_maps import ImageMaps
 from saywhere.engines.arrays.layers import Weights, in_single, require_shapes
+from saywhere.engines.arrays.pooling import ImageMaps
 from saywhere.engines.engine import Aligner, Captioner, DenseCap, Nouns, RpnOutput
 from saywhere.errors import UserError
 from saywhere.images import Preprocess

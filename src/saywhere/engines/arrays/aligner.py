@@ -9,7 +9,6 @@ import numpy as np
 
 from saywhere.configs.aligner import AlignerConfig
 from saywhere.engines.arrays.hubness import Hubness
-from saywhere.engines.arrays.image_maps import ImageMaps, box_features, require_size
 from saywhere.engines.arrays.layers import (
     BatchNorm,
     Gru,
@@ -21,6 +20,7 @@ from saywhere.engines.arrays.layers import (
     relu,
     side_by_side,
 )
+from saywhere.engines.arrays.pooling import ImageMaps, box_features, require_size
 from saywhere.engines.engine import EncodedText
 from saywhere.text import PAD, Vocabulary
 

@@ -10,7 +10,6 @@ import numpy as np
 from saywhere.configs.captioner import CaptionerConfig
 from saywhere.engines.arrays.attention import AttentionDecoder
 from saywhere.engines.arrays.decoders import GruDecoder, LstmDecoder, RnnDecoder
-from saywhere.engines.arrays.image_maps import ImageMaps, box_features, grid_features, require_size, whole_image
 from saywhere.engines.arrays.layers import (
     Linear,
     Shapes,
@@ -19,6 +18,7 @@ from saywhere.engines.arrays.layers import (
     relu,
 )
 from saywhere.engines.arrays.ngrams import Ngrams
+from saywhere.engines.arrays.pooling import ImageMaps, box_features, grid_features, require_size, whole_image
 from saywhere.engines.engine import BoundImages, Decoder
 from saywhere.text import Vocabulary
 

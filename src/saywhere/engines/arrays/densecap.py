@@ -10,7 +10,6 @@ import numpy as np
 from saywhere.box_coding import BoxCoder
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.engines.arrays.decoders import LstmDecoder
-from saywhere.engines.arrays.image_maps import ImageMaps
 from saywhere.engines.arrays.layers import (
     Linear,
     Shapes,
@@ -18,6 +17,7 @@ from saywhere.engines.arrays.layers import (
     in_single,
     relu,
 )
+from saywhere.engines.arrays.pooling import ImageMaps
 from saywhere.engines.engine import RegionHeadOutput
 from saywhere.text import Vocabulary
 

@@ -9,12 +9,12 @@ import numpy as np
 
 from saywhere.configs.nouns import NounsConfig
 from saywhere.configs.parts import LAST_CHANNELS
-from saywhere.engines.arrays.image_maps import ImageMaps, box_features, require_size
 from saywhere.engines.arrays.layers import (
     Linear,
     Shapes,
     Weights,
 )
+from saywhere.engines.arrays.pooling import ImageMaps, box_features, require_size
 from saywhere.text import RESERVED, Vocabulary
 
 

@@ -32,7 +32,7 @@ def detections() -> Detections:
     encoding = Encoding(None, 40, 40, 32, 32, "a.png", TorchEngine({"densecap": tiny_model()}).trunk)
     logits, confidence = np.array([2.0, 1.0, 0.0], np.float32), np.array([-3.0, -0.5, -0.1], np.float32)
     features = np.arange(6.0, dtype=np.float32).reshape(3, 2)
-    return Detections(encoding, BOXES, logits, features, ("a dog", "a dog", "a cat"), confidence)
+    return Detections(encoding, BOXES, logits, features, features, ("a dog", "a dog", "a cat"), confidence)
 
 
 def box(*numbers: float) -> Logistic:

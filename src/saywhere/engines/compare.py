@@ -62,7 +62,8 @@ def stages(engine: Engine, seed: int = 0) -> Iterator[tuple[str, np.ndarray]]:
                 for name in ("embeddings", "logits", "offsets"):
                     yield f"{name} of {len(rows)} regions of {where}", getattr(head, name)
             (head,) = engine.densecap.region_head(maps, [boxes[2][:20]])
-            yield "the region decoder", _first_words(engine.densecap.decoder, head.embeddings)
+            (codes,) = engine.densecap.phrase_embeddings(maps, [boxes[2][:20]], [head.embeddings])
+            yield "the region decoder", _first_words(engine.densecap.decoder, codes)
         if engine.aligner is not None:
             for rows in boxes:
                 yield f"vectors of {len(rows)} regions of {where}", engine.aligner.region_vectors(maps, [rows])[0]

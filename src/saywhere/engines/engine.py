@@ -154,11 +154,23 @@ class DenseCap(Protocol):
 
     @property
     def decoder(self) -> Decoder:
-        """The region decoder; its embeddings are those of :meth:`region_head`."""
+        """The region decoder; it starts from :meth:`phrase_embeddings`."""
         ...
 
     def region_head(self, maps: Sequence[Maps], boxes: Sequence[np.ndarray]) -> list[RegionHeadOutput]:
         """Return what the recognition network says of each image's boxes, as numpy arrays."""
+        ...
+
+    def phrase_embeddings(
+        self, maps: Sequence[Maps], boxes: Sequence[np.ndarray], embeddings: Sequence[np.ndarray]
+    ) -> list[np.ndarray]:
+        """Return what the decoder takes for each image's boxes: ``(N, D)`` each.
+
+        Args:
+            maps: of each image.
+            boxes: of each image ``(N, 4)`` in pixels of the network's input.
+            embeddings: of each image's boxes, by the region head.
+        """
         ...
 
 

@@ -198,6 +198,18 @@ class TorchDenseCap:
         out = self._network.apply_region_head(ImageMaps.pyramids(maps), rows, [m.size for m in maps])
         return [RegionHeadOutput(_array(o.embeddings), _array(o.logits), _array(o.offsets)) for o in out]
 
+    @torch.inference_mode()
+    def phrase_embeddings(
+        self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray], embeddings: Sequence[np.ndarray]
+    ) -> list[np.ndarray]:
+        """Return what the decoder takes for each image's boxes, as arrays."""
+        rows = [_boxes(b, m) for b, m in zip(boxes, maps, strict=True)]
+        if not rows:
+            return []
+        given = torch.from_numpy(np.concatenate(embeddings)).to(rows[0])
+        out = _array(self._network.phrase_embeddings(maps, rows, given))
+        return np.split(out, np.cumsum([len(b) for b in rows])[:-1])
+
 
 class TorchAligner:
     """The aligner; see :class:`saywhere.engines.engine.Aligner`."""

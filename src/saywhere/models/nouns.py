@@ -152,7 +152,8 @@ class NounEvidence:
         nouns = [self.lookup(phrase) for phrase in phrases]
         kinds = np.zeros((len(regions), len(phrases)), np.float32)
         if any(nouns) and len(regions):
-            embeddings = None if regions.features is None else [regions.features]
+            own = self._detector is None or not self._detector.config.phrase_levels
+            embeddings = [regions.features] if own and regions.features is not None else None
             (posterior,) = self.posteriors([encoding], [regions.boxes], embeddings)
             for column, noun in enumerate(nouns):
                 if noun is not None:

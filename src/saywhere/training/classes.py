@@ -17,7 +17,7 @@ from torch.nn import functional
 from saywhere.configs.nouns import NounsConfig
 from saywhere.configs.parts import LAST_CHANNELS
 from saywhere.data.sample import Sample
-from saywhere.engines.arrays.nouns import class_features
+from saywhere.engines.arrays.pooling import context_features
 from saywhere.errors import UserError
 from saywhere.images import ImageError
 from saywhere.models.model import Model
@@ -100,7 +100,7 @@ def collect(model: Model, samples: Sequence[Sample], config: NounsConfig) -> Nam
             if config.embed_dim:
                 heads = model.require("densecap", "embed regions").region_head([encoding.maps], [boxes])
                 embeddings = [head.embeddings for head in heads]
-            features = class_features(config, [encoding.maps], [boxes], embeddings)
+            features = context_features([encoding.maps], [boxes], config.levels, embeddings, config.context)
             nouns = [noun_of(tree, phrases) for phrases in sample.phrases]
             rows.append((features.astype(np.float16), nouns, is_held_out(sample.image)))
     if not rows:

@@ -179,6 +179,14 @@ def _densecap(weights: Weights, points: int) -> dict[str, Packed]:
         del arrays[name]
     arrays[f"{decoder}.weight"] = rounded(weights[f"{decoder}.0.weight"] * scale[:, None])
     arrays[f"{decoder}.bias"] = single(weights[f"{decoder}.0.bias"] * scale + shift)
+    phrase = "densecap.phrase_head"
+    if weights.has(f"{phrase}.2.weight"):
+        norm, layer = weights.below(f"{phrase}.0"), weights.below(f"{phrase}.2")
+        scale = 1 / np.sqrt(norm["running_var"] + np.float32(1e-5))
+        for name in [name for name in arrays if name.startswith(f"{phrase}.")]:
+            del arrays[name]
+        arrays[f"{phrase}.weight"] = rounded(layer["weight"] * scale)
+        arrays[f"{phrase}.bias"] = single(layer["bias"] - layer["weight"] @ (norm["running_mean"] * scale))
     return arrays
 
 

@@ -11,13 +11,14 @@ from saywhere.box_coding import BoxCoder
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.engines.arrays.decoders import LstmDecoder
 from saywhere.engines.arrays.layers import (
+    BatchNorm,
     Linear,
     Shapes,
     Weights,
     in_single,
     relu,
 )
-from saywhere.engines.arrays.pooling import ImageMaps
+from saywhere.engines.arrays.pooling import ImageMaps, context_features, require_size
 from saywhere.engines.engine import RegionHeadOutput
 from saywhere.text import Vocabulary
 
@@ -39,8 +40,14 @@ class DenseCap:
             **Linear.shapes("region_head.layers.4", size, first),
             **Linear.shapes("region_head.score", 1, size),
             **Linear.shapes("region_head.offset", 4, size),
+            **(DenseCap._phrase_head_shapes(size) if config.phrase_levels else {}),
             **LstmDecoder.shapes(size, words, config.word_size, config.hidden_size),
         }
+
+    @staticmethod
+    def _phrase_head_shapes(size: int) -> Shapes:
+        shapes: Shapes = {f"phrase_head.0.{kind}": ("features",) for kind in ("running_mean", "running_var")}
+        return shapes | Linear.shapes("phrase_head.2", size, "features")
 
     @cached_property
     def decoder(self) -> LstmDecoder:
@@ -60,7 +67,25 @@ class DenseCap:
 
     def prepare(self) -> None:
         """Read the weights."""
-        _ = self.decoder, self._head
+        _ = self.decoder, self._head, self._phrase_head
+
+    @cached_property
+    def _phrase_head(self) -> tuple[BatchNorm, Linear] | None:
+        if not self.config.phrase_levels:
+            return None
+        head = self._weights.below("phrase_head")
+        return BatchNorm(head.below("0")), Linear(head.below("2"))
+
+    def phrase_embeddings(
+        self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray], embeddings: Sequence[np.ndarray]
+    ) -> list[np.ndarray]:
+        """Return what the decoder takes for each image's boxes."""
+        if self._phrase_head is None or not maps:
+            return list(embeddings)
+        standardise, layer = self._phrase_head
+        features = context_features(maps, boxes, self.config.phrase_levels, embeddings)
+        require_size(features, len(standardise.scale))
+        return np.split(relu(layer(standardise(features))), np.cumsum([len(rows) for rows in boxes])[:-1])
 
     def region_head(self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray]) -> list[RegionHeadOutput]:
         """Return embeddings, logits and offsets of each image's boxes."""

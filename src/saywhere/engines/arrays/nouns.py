@@ -14,7 +14,7 @@ from saywhere.engines.arrays.layers import (
     Shapes,
     Weights,
 )
-from saywhere.engines.arrays.pooling import ImageMaps, box_features, require_size
+from saywhere.engines.arrays.pooling import ImageMaps, context_features, require_size
 from saywhere.text import RESERVED, Vocabulary
 
 
@@ -45,34 +45,9 @@ class Nouns:
         if not maps:
             return []
         classes, kinds = self._layers
-        features = class_features(self.config, maps, boxes, embeddings)  # of all images: weights are read once
+        config = self.config
+        features = context_features(maps, boxes, config.levels, embeddings, config.context)  # weights are read once
         require_size(features, len(kinds.weight))
         last = features[:, self.config.last_layer(features.shape[1])]
         ends = np.cumsum([len(rows) for rows in boxes])[:-1]
         return list(zip(np.split(classes(last), ends), np.split(kinds(features), ends), strict=True))
-
-
-def class_features(
-    config: NounsConfig,
-    maps: Sequence[ImageMaps],
-    boxes: Sequence[np.ndarray],
-    embeddings: Sequence[np.ndarray] | None = None,
-) -> np.ndarray:
-    """Return what the classifier of regions takes of all images' boxes, one after the other: ``(N, D)``.
-
-    Args:
-        config: which features.
-        maps: of each image.
-        boxes: of each image, in pixels of the network's input.
-        embeddings: of each image's boxes, by the dense captioner, if ``config`` has them.
-    """
-    rows: list[np.ndarray] = []
-    for number, (image, own) in enumerate(zip(maps, boxes, strict=True)):
-        parts = [box_features(image, own, config.levels, True)]
-        if config.context:
-            whole = image.output("head").mean(axis=(1, 2))
-            parts.append(np.broadcast_to(whole, (len(own), len(whole))))
-        if embeddings is not None:
-            parts.append(embeddings[number])
-        rows.append(np.concatenate(parts, axis=1))
-    return np.concatenate(rows)

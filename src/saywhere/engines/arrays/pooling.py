@@ -171,6 +171,34 @@ def box_features(maps: ImageMaps, boxes: np.ndarray, levels: Sequence[int], head
     return np.concatenate((*means, place(boxes, *maps.input_size)), axis=1)
 
 
+def context_features(
+    maps: Sequence[ImageMaps],
+    boxes: Sequence[np.ndarray],
+    levels: Sequence[int],
+    embeddings: Sequence[np.ndarray] | None = None,
+    context: bool = True,
+) -> np.ndarray:
+    """Return features of all images' boxes in their images, one after the other: ``(N, D)``.
+
+    Args:
+        maps: of each image.
+        boxes: of each image, in pixels of the network's input.
+        levels: strides of the maps that are averaged over a box, beside the last layer.
+        embeddings: of each image's boxes, by the dense captioner; they come last.
+        context: the means of the last layer over the whole image come after the features of the box.
+    """
+    rows: list[np.ndarray] = []
+    for number, (image, own) in enumerate(zip(maps, boxes, strict=True)):
+        parts = [box_features(image, own, levels, True)]
+        if context:
+            whole = image.output("head").mean(axis=(1, 2))
+            parts.append(np.broadcast_to(whole, (len(own), len(whole))))
+        if embeddings is not None:
+            parts.append(embeddings[number])
+        rows.append(np.concatenate(parts, axis=1))
+    return np.concatenate(rows)
+
+
 def grid_features(maps: ImageMaps, cells: int, levels: Sequence[int], head: bool) -> tuple[np.ndarray, np.ndarray]:
     """Return the means of an image's maps over the cells of a grid, ``(cells * cells, D)``, and their boxes."""
     boxes = grid_boxes(cells, *maps.input_size)

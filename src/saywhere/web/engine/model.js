@@ -135,11 +135,11 @@ export class Model {
   async ground(image, {text: sentence}) {
     const [detector, classes, chunker, tree] = await Promise.all([this.detector(), this.classes(), this.chunker(), this.tree()]);
     const {nms_iou: most, score_weight: scoreWeight} = this.info.grounding;
-    const {regions, embeddings} = most === null ? (image.found ??= detector.detect(image)) : (image.near ??= detector.detect(image, null, most));
+    const {regions, embeddings, codes} = most === null ? (image.found ??= detector.detect(image)) : (image.near ??= detector.detect(image, null, most));
     const rows = detector.rank(regions, regions.map(({caption}) => caption), most === null ? undefined : null);
     if (!rows.length) throw new Error("the model finds no region in it");
     const kept = embeddings.pick(rows);
-    image.scorer ??= new PhraseScorer(detector.decoder, kept);
+    image.scorer ??= new PhraseScorer(detector.decoder, codes.pick(rows));
     const phrases = chunker.cut(sentence), boxes = rows.map((row) => regions[row].box);
     const nouns = phrases.map((phrase) => (classes ? tree.find(phrase) : null));
     if (nouns.some(Boolean)) image.posteriors ??= classes.posteriors(image, boxes.map((box) => toInput(box, image)), kept);

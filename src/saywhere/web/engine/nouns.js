@@ -1,7 +1,7 @@
 // What kinds of things regions show, and the nouns of phrases by it: models/nouns.py in the browser.
 
-import {Matrix, layer, linear, sideBySide, softmax} from "./matrix.js";
-import {boxFeatures, wholeMean} from "./maps.js";
+import {Matrix, layer, linear, softmax} from "./matrix.js";
+import {contextFeatures} from "./maps.js";
 import {nearest, related} from "./noun_tree.js";
 import {tokenize} from "./text.js";
 
@@ -30,17 +30,12 @@ export class NounEvidence {
 
   // The probabilities (K) of the leaves of the tree for each box, in pixels of the network's input, with its embedding.
   posteriors(image, boxes, embeddings) {
-    const features = boxFeatures(image, boxes, this.config.levels, true), {channels} = image.head;
-    const last = new Matrix(boxes.length, channels), end = features.columns - PLACE;
+    const {config} = this, {channels} = image.head, own = config.embed_dim ? embeddings : null;
+    const features = contextFeatures(image, boxes, config.levels, own, config.context);
+    const behind = (config.context ? channels : 0) + config.embed_dim + PLACE;
+    const last = new Matrix(boxes.length, channels), end = features.columns - behind;
     for (let i = 0; i < boxes.length; i++) last.row(i).set(features.row(i).subarray(end - channels, end));
-    const parts = [features];
-    if (this.config.context) {
-      const whole = wholeMean(image.head);
-      parts.push(new Matrix(boxes.length, channels));
-      for (let i = 0; i < boxes.length; i++) parts[1].row(i).set(whole);
-    }
-    if (this.config.embed_dim) parts.push(embeddings);
-    return this.combine(linear(last, this.imagenet), linear(sideBySide(parts), this.taught));
+    return this.combine(linear(last, this.imagenet), linear(features, this.taught));
   }
 
   combine(classes, kinds) {

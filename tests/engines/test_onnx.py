@@ -23,6 +23,7 @@ from saywhere import Model, UserError
 from saywhere.configs.parts import TrunkConfig
 from saywhere.engines import onnx
 from saywhere.engines.arrays import pooling
+from saywhere.engines.arrays.aligner import Aligner as ArrayAligner
 from saywhere.engines.arrays.layers import Weights
 from saywhere.engines.compare import compare_engines, random_boxes
 from saywhere.engines.torch import TorchEngine
@@ -176,7 +177,7 @@ def test_the_last_layer_before_the_classifier_is_averaged_too():
     outputs = {"map16": maps[0], "map32": maps[1], "head": trunk.head(maps[1])}
     arrays = pooling.ImageMaps({k: v[None].numpy() for k, v in outputs.items()}, (16, 32), (192, 160))
     weights = Weights.of({name: value.numpy() for name, value in network.state_dict().items()})
-    aligner = onnx.Aligner(network.config, VOCABULARY, weights)
+    aligner = ArrayAligner(network.config, VOCABULARY, weights)
     boxes = random_boxes(np.random.default_rng(0), 20, 192, 160)
     theirs = TorchEngine({"aligner": network}).aligner
     assert theirs is not None

@@ -59,6 +59,12 @@ def refused_options(trunk: TrunkConfig, configs: Mapping[str, Any]) -> list[str]
             refused.append(f"pooling={config.pooling}")
         if isinstance(config, AlignerConfig) and config.parses is not None:
             refused.append(f"parses={config.parses} (relations in the place of words)")
+        if isinstance(config, AlignerConfig) and config.cell != "gru" and config.parses is None:
+            refused.append(f"cell={config.cell}")
+        if isinstance(config, CaptionerConfig) and config.decoder not in ("attention", "gru"):
+            refused.append(f"decoder={config.decoder}")
+        if isinstance(config, CaptionerConfig) and config.describe_boxes:
+            refused.append("describe_boxes=true")
         if isinstance(config, CaptionerConfig) and config.attend_to == "transformer":
             refused.append("attend_to=transformer")
         if isinstance(config, CaptionerConfig) and config.attend_to != "whole" and config.pooling != "mean":

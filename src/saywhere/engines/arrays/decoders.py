@@ -96,31 +96,3 @@ class GruDecoder(ArrayDecoder):
         """Return log-probabilities ``(N, V)`` of the word after ``token_ids (N,)``, and the next state."""
         h = self.gru.step(self.gru.inputs(self.words[token_ids]), state[0])
         return log_softmax(product(self.output(h), self.words.columns)), (h,)
-
-
-class RnnDecoder(ArrayDecoder):
-    """The multimodal RNN of Deep Visual-Semantic Alignments (Eqs. 13 to 15), see the torch class of that name."""
-
-    def __init__(self, weights: Weights) -> None:
-        self.image, self.words = Linear(weights.below("image")), weights["words.weight"]
-        self.word = Linear(weights.below("heard"))
-        self.state, self.output = Linear(weights.below("again")), Linear(weights.below("output"))
-
-    @staticmethod
-    def shapes(words: int, word_size: int, hidden_size: int) -> Shapes:
-        """Return the shapes of the arrays that it reads, by their names."""
-        shapes: Shapes = {"decoder.words.weight": (words, word_size)}
-        shapes |= Linear.shapes("decoder.image", hidden_size, "features", bias=False)
-        shapes |= Linear.shapes("decoder.heard", hidden_size, word_size, bias=False)
-        shapes |= Linear.shapes("decoder.again", hidden_size, hidden_size)
-        return shapes | Linear.shapes("decoder.output", words, hidden_size)
-
-    def start(self, embeddings: np.ndarray) -> State:
-        """Return the state before the first word, each ``(N, H)``: ``h_0`` = 0, and ``b_v``, which is added once."""
-        seen = self.image(embeddings)
-        return np.zeros_like(seen), seen
-
-    def step(self, token_ids: np.ndarray, state: State) -> tuple[np.ndarray, State]:
-        """Return log-probabilities ``(N, V)`` of the word after ``token_ids (N,)``, and the next state."""
-        h = relu(self.word(self.words[token_ids]) + self.state(state[0]) + state[1])
-        return log_softmax(self.output(h)), (h, np.zeros_like(h))

@@ -213,8 +213,3 @@ def require_size(features: np.ndarray, size: int) -> None:
             f"the weights take {size} features of a region, and the options give {features.shape[1]}: "
             "levels, head or context are not those of training"
         )
-
-
-def whole_image(image: ImageMaps) -> np.ndarray:
-    """Return the box ``(1, 4)`` of all of an image, in pixels of the network's input."""
-    return np.array([[0, 0, *image.input_size]], np.float32)

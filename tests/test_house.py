@@ -61,7 +61,7 @@ FLOORS = (
     ("ops",),
     ("networks",),
     ("engines.torch", "engines.compare", "engines.quantize", "engines.export"),
-    ("adapters.adapter", "adapters.writing", "adapters.detecting", "adapters.calibration"),
+    ("adapters.adapter", "adapters.writing", "adapters.detecting"),
     ("adapters.florence2", "adapters.kosmos2", "adapters.grounding_dino", "adapters.owlv2", "adapters.model"),
     ("training",),
     ("evaluation",),

@@ -18,9 +18,8 @@ from saywhere.models import captioner, noun_tree, nouns
 from saywhere.models.bundle import GRAPH, WEIGHTS, Bundle, GraphInfo, weight_prefix
 from saywhere.models.chunker import Chunker
 from saywhere.text import RESERVED
-from saywhere.web.graph import place_weights
 from saywhere.web.runtime import NAME, VERSION, WebRuntime
-from saywhere.web.weights import STEPS, Packed, compress, describe, half, pack, rounded, single
+from saywhere.web.weights import STEPS, Packed, compress, describe, half, pack, place_weights, rounded, single
 
 INDEX, MANIFEST, BINARY = "index.html", "model/model.json.gz", "engine/ort.wasm.gz"
 """The page, what the model is, and ONNX Runtime."""

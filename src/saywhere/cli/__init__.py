@@ -28,9 +28,6 @@ PANELS = {
     "Commands": ("describe", "ground", "caption", "search", "index", "serve", "models", "convert-results"),
     "Train and measure a model of your own": ("data", "train", "calibrate", "export", "evaluate"),
     "How the bundled model and the tables of the papers were made": (
-        "train-classes",
-        "train-chunker",
-        "train-ngrams",
         "pseudo-label",
         "papers",
     ),

@@ -74,10 +74,10 @@ class Compared:
     @property
     def _columns(self) -> dict[str, str]:
         columns, reports = {**FIGURES[self.task], **COSTS}, self.reports.values()
-        return {name: path for name, path in columns.items() if any(_find(r, path) is not None for r in reports)}
+        return {name: path for name, path in columns.items() if any(figure_of(r, path) is not None for r in reports)}
 
     def _cell(self, name: str, report: Mapping[str, Any], path: str) -> str:
-        value = _find(report, path)
+        value = figure_of(report, path)
         if path == "seconds" and value is not None:
             return f"{value:.1f}" + ("*" if name in self.resumed else "")
         return "" if value is None else f"{value:.4f}" if isinstance(value, float) else f"{value:,}"
@@ -86,7 +86,7 @@ class Compared:
         """Write ``report.json`` and ``report.md``, see :func:`saywhere.evaluation.report.write_report`."""
         paths = [*FIGURES[self.task].values(), *COSTS.values()]
         models = [
-            {"model": name, **{path: _find(report, path) for path in paths}, "resumed": name in self.resumed}
+            {"model": name, **{path: figure_of(report, path) for path in paths}, "resumed": name in self.resumed}
             for name, report in self.reports.items()
         ]
         lines = ["# Models compared", "", *table(self.header, self.rows), ""]
@@ -111,7 +111,7 @@ def read_report(folder: Path) -> dict[str, Any]:
     return stored
 
 
-def _find(report: Mapping[str, Any], path: str) -> Any:
+def figure_of(report: Mapping[str, Any], path: str) -> Any:
     """The value at a path with dots; None if there is none."""
     value: Any = report
     for name in path.split("."):

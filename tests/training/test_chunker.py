@@ -81,7 +81,8 @@ def test_a_stage_trains_it_and_a_command_measures_it(tmp_path):
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("name: phrases\nstages: {chunker: {data: [{root: $entities}], epochs: 20}}\n")
     made = CliRunner().invoke(cli.app, ["train", str(recipe), f"data.entities={root}", "--out", str(run)])
-    assert made.exit_code == 0 and made.stdout == "[1/1] chunker: done in 0 s, 3 sentences\n", made.output
+    assert made.exit_code == 0 and made.stdout.startswith("[1/1] chunker: done in "), made.output
+    assert made.stdout.endswith(", 3 sentences\n")
     out = run / "stages" / "chunker" / "chunker.npz"
     measured = CliRunner().invoke(
         cli.app, ["evaluate", "chunks", "--data", str(root), "--split", "train", "--chunker", str(out)]

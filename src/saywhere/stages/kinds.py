@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
+import importlib.util
 import inspect
 import json
 import shutil
@@ -11,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
+
+import numpy as np
 
 from saywhere import data as datasets
 from saywhere.data import PhraseOptions, Samples
@@ -129,6 +133,8 @@ class Stage:
 
     MODEL_OF: ClassVar[bool] = True
     """Whether it makes a model folder."""
+    CONTINUES: ClassVar[str | None] = None
+    """The option that names the model which this stage changes, and which stands for it where it is left out."""
     UNKEYED: ClassVar[tuple[str, ...]] = ()
     """Options by which what a stage makes does not change."""
 
@@ -152,6 +158,10 @@ class Stage:
         for source, options in self.sets():
             if not len(read(source, options)):
                 raise UserError(f"{source.root}: the split {source.split or 'train'} is empty")
+
+    def digests(self, read: Reader) -> list[tuple[DataSet, str]]:
+        """Return a hash of what each data set says; where it is does not matter."""
+        return [(source, digest_of(read(source, options))) for source, options in self.sets()]
 
     def caches(self, read: Reader) -> dict[tuple[Any, ...], float]:
         """Return about how many bytes of features are cached, by their folder and what they are made of."""
@@ -203,6 +213,7 @@ class Train(Stage):
     """
 
     SYSTEM: ClassVar[str] = ""
+    CONTINUES = "training.start"
     UNKEYED = ("description", "training.cache", "training.workers", "training.samples")
 
     data: DataConfig = field(default_factory=lambda: DataConfig(""))
@@ -358,6 +369,7 @@ class NgramsStage(FromData):
         model: the captioner.
     """
 
+    CONTINUES = "model"
     model: str = ""
 
     def run(self, work: Work) -> Done:
@@ -400,11 +412,17 @@ class ChunkerStage(FromData):
         return found
 
     def check(self, read: Reader) -> None:
-        """Refuse data without marked sentences."""
+        """Refuse data that are not there; those without marked sentences are refused by :meth:`digests`."""
         for each in self.data:
             if not Path(each.root).exists():
                 raise UserError(f"{each.root}: no such file or folder")
-        self.sentences()
+
+    def digests(self, read: Reader) -> list[tuple[DataSet, str]]:
+        """Return a hash of the sentences."""
+        digest = hashlib.blake2b(digest_size=8)
+        for sentence in self.sentences():
+            digest.update(json.dumps([sentence.text, sentence.tags]).encode())
+        return [(self.data[0], digest.hexdigest())]
 
     def run(self, work: Work) -> Done:
         """Learn it."""
@@ -482,6 +500,7 @@ class Calibrate(Stage):
             not have are left out.
     """
 
+    CONTINUES = "model"
     model: str = ""
     data: tuple[DataSet, ...] = ()
     questions: dict[str, Question] = field(default_factory=dict)
@@ -616,6 +635,7 @@ class Card(Stage):
         limits: what it cannot do, a line each.
     """
 
+    CONTINUES = "model"
     model: str = ""
     title: str = ""
     licence: str = ""
@@ -649,6 +669,16 @@ KINDS: dict[str, type[Stage]] = {
     "card": Card,
 }
 """The kinds by name; ``phrases`` trains the phrases of a dense captioner whose regions are frozen."""
+
+
+def digest_of(samples: Samples) -> str:
+    """Return a hash of what a data set says, and of the sizes of its images."""
+    digest = hashlib.blake2b(digest_size=8)
+    for sample in samples:
+        texts = [sample.image.name, sample.width, sample.height, sample.phrases, sample.sentences]
+        digest.update(json.dumps([*texts, sample.image.stat().st_size]).encode())
+        digest.update(np.ascontiguousarray(sample.boxes).tobytes())
+    return digest.hexdigest()
 
 
 def copy_model(source: str | Path, out: Path) -> None:

@@ -10,22 +10,33 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from saywhere import options
-from saywhere.data import Samples
 from saywhere.errors import UserError
 from saywhere.files import write_text
 from saywhere.models.bundle import BUNDLED, CONFIG, VOCABULARY, WEIGHTS, Bundle
-from saywhere.stages.kinds import KINDS, MODEL, STATE, Card, Done, Reader, Stage, Start, Train, Work, copy_model
+from saywhere.stages.kinds import (
+    KINDS,
+    MODEL,
+    STATE,
+    Card,
+    DataSet,
+    Done,
+    Reader,
+    Stage,
+    Start,
+    Train,
+    Work,
+    copy_model,
+)
 from saywhere.training import recipe as recipes
+from saywhere.training.progress import track
 
 RECORD = "stage.json"
 """In the folder of a stage: of what it is made, and what it has made."""
@@ -146,39 +157,56 @@ def plan(recipe: StagedRecipe, out: Path, without: Sequence[str], read: Reader, 
     """Check all stages of a recipe and their data, and return those that are not left out.
 
     Raises:
-        UserError: the first thing that is wrong.
+        UserError: the first thing that is wrong; options come before data.
     """
     if unknown := [name for name in without if name not in recipe.stages]:
         raise UserError(f"--without {unknown[0]}: the stages of {source} are {', '.join(recipe.stages)}")
-    trees = {name: dict(tree) for name, tree in recipe.stages.items()}
     plans: list[Planned] = []
-    trunk: dict[str, Any] = {}
+    chosen = list(_stages(recipe, out, without, source))
+    places = {str(stage.output(out / STAGES / name)) for name, _, stage, _ in chosen}
+    with track("checking the stages", len(chosen)) as progress:
+        for name, kind, stage, written in chosen:
+            named, everything = _names(written), isinstance(stage, Card)
+            inputs = {planned.name: planned.key for planned in plans if everything or f"${planned.name}" in named}
+            try:
+                inputs |= {model: _model_digest(model) for model in stage.models() if model not in places}
+                stage.check(read)
+                inputs |= {_title(data, recipe.data): digest for data, digest in stage.digests(read)}
+            except UserError as error:
+                raise UserError(f"{source}: stage {name}: {error}") from error
+            flat = {key: value for key, value in flatten(written).items() if not key.startswith(stage.UNKEYED)}
+            plans.append(Planned(name, kind, stage, flat | {"seed": stage.seed}, inputs))
+            progress.advance(1)
+    return plans
+
+
+def _stages(
+    recipe: StagedRecipe, out: Path, without: Sequence[str], source: str
+) -> Iterator[tuple[str, str, Stage, dict[str, Any]]]:
+    """Yield the name, the kind and the options of each stage: with places, and as they were written."""
+    trees = {name: dict(tree) for name, tree in recipe.stages.items()}
+    kinds = {name: str(tree.pop("kind", name)) for name, tree in trees.items()}
+    instead = {name: _changed_by(tree, kinds[name]) for name, tree in trees.items()}
+    places, trunk = dict[str, str](), dict[str, Any]()
     for name, tree in trees.items():
         if name in without:
             continue
-        kind, before = str(tree.pop("kind", name)), [planned.name for planned in plans]
-        written = _rewrite(tree, partial(_found, user=name, trees=trees, before=before, without=without))
+        kind = KINDS[kinds[name]]
+        written = _rewrite(tree, partial(_found, user=name, instead=instead, before=places, without=without))
         _require(name, flatten(tree), flatten(written), source)
-        if issubclass(KINDS[kind], Train):
+        if issubclass(kind, Train):
             _complete(written, trunk)
-        places = {planned.name: str(planned.stage.output(out / STAGES / planned.name)) for planned in plans}
         concrete = _rewrite(written, partial(_place, places={**recipe.data, **places}, source=source))
-        stage = options.from_dict(KINDS[kind], concrete, source, f"stages.{name}.")
-        named = _names(written)
-        read_all = issubclass(KINDS[kind], Card)
-        inputs = {planned.name: planned.key for planned in plans if read_all or f"${planned.name}" in named}
-        try:
-            inputs |= {each: _model_digest(each) for each in stage.models() if each not in places.values()}
-            stage.check(read)
-            inputs |= {_title(s.root, s.split, recipe.data): _digest(read(s, phrases)) for s, phrases in stage.sets()}
-        except UserError as error:
-            raise UserError(f"{source}: stage {name}: {error}") from error
+        stage = options.from_dict(kind, concrete, source, f"stages.{name}.")
         if isinstance(stage, Start):
             trunk = (Bundle.read(stage.model).trunk.to_dict() if stage.model else {}) | stage.trunk
-        flat = {key: value for key, value in flatten(written).items() if not key.startswith(stage.UNKEYED)}
-        seed = recipe.seed if stage.seed is None else stage.seed
-        plans.append(Planned(name, kind, dataclasses.replace(stage, seed=seed), flat | {"seed": seed}, inputs))
-    return plans
+        places[name] = str(stage.output(out / STAGES / name))
+        yield (
+            name,
+            kinds[name],
+            dataclasses.replace(stage, seed=recipe.seed if stage.seed is None else stage.seed),
+            written,
+        )
 
 
 def _require(name: str, asked: Mapping[str, Any], left: Mapping[str, Any], source: str) -> None:
@@ -224,22 +252,23 @@ def _rewrite(value: Any, change: Callable[[str], str | None]) -> Any:
 
 
 def _found(
-    text: str, user: str, trees: Mapping[str, Mapping[str, Any]], before: Sequence[str], without: Sequence[str]
+    text: str, user: str, instead: Mapping[str, str | None], before: Container[str], without: Sequence[str]
 ) -> str | None:
-    """The stage that is meant where one is named: for one that is left out, what it started from; None for nothing."""
+    """The stage that is meant where one is named: for one that is left out, what it changes; None for nothing."""
     match = _NAME.fullmatch(text)
-    if match is None or match[1] not in trees:
-        return text
-    name = match[1]
-    if name in before:
+    if match is None or (name := match[1]) not in instead or name in before:
         return text
     if name not in without:
         raise UserError(f"stages.{user} names {text}, which must come before it")
-    tree = trees[name]
-    instead = tree["training"].get("start") if "training" in tree else tree.get("model")
-    if not isinstance(instead, str):
-        return None
-    return _found(instead, user, trees, before, without)
+    other = instead[name]
+    return None if other is None else _found(other, user, instead, before, without)
+
+
+def _changed_by(stage: Mapping[str, Any], kind: str) -> str | None:
+    """The model that a stage changes, as it is written; None if it makes one of its own."""
+    option = KINDS[kind].CONTINUES
+    value = flatten(stage).get(option) if option else None
+    return value if isinstance(value, str) else None
 
 
 def _place(text: str, places: Mapping[str, str], source: str) -> str:
@@ -253,8 +282,9 @@ def _place(text: str, places: Mapping[str, str], source: str) -> str:
     return _NAME.sub(place, text)
 
 
-def _title(root: str, split: str | None, data: Mapping[str, str]) -> str:
+def _title(source: DataSet, data: Mapping[str, str]) -> str:
     """A data set and its split, by the name that the recipe has for it: where it is does not matter."""
+    root, split = source.root, source.split or "train"
     for name, place in data.items():
         if root == place or root.startswith(f"{place}/"):
             return f"${name}{root.removeprefix(place)} {split}"
@@ -270,16 +300,6 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 # What things are made of
-
-
-def _digest(samples: Samples) -> str:
-    """A hash of what a data set says, and of the sizes of its images; where it is does not matter."""
-    digest = hashlib.blake2b(digest_size=8)
-    for sample in samples:
-        texts = [sample.image.name, sample.width, sample.height, sample.phrases, sample.sentences]
-        digest.update(json.dumps([*texts, sample.image.stat().st_size]).encode())
-        digest.update(np.ascontiguousarray(sample.boxes).tobytes())
-    return digest.hexdigest()
 
 
 def _model_digest(name: str) -> str:
@@ -396,7 +416,7 @@ def _check_space(plans: Sequence[Planned], out: Path, read: Reader) -> None:
 
 
 @contextmanager
-def _locked(out: Path):
+def _locked(out: Path) -> Iterator[None]:
     """Keep other runs out of a folder; a killed run releases it. Windows has no such locks."""
     try:
         import fcntl

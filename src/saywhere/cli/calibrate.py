@@ -53,17 +53,18 @@ def calibrate(
     ),
     device: Device = None,
 ) -> None:
-    """Calibrate scores: fit the logistic regressions that make them probabilities (Platt scaling).
+    """Make scores probabilities: fit logistic regressions to images with truth (Platt scaling).
 
-    They are written to calibration.json in the model's folder; weights stay, but for similarity, which stores the
-    hubness correction beside the aligner's (indexes of images are then to be made anew). With classes, noun and phrase
-    are fitted to the one image of ten that taught the classes nothing. A box is right with an IoU of 0.5 with a true
-    one.
+    They are stored in calibration.json of the model's folder; the weights stay. Only similarity also adds weights, the
+    hubness correction of the aligner: make indexes of images anew after it.
 
-    Of a model of transformers, box and phrase are fitted to the logit of the model's own score, and stored in a file
-    beside its folder's weights, or for hub:OWNER/NAME in this user's cache.
+    With the part classes, noun and phrase are fitted to the tenth of the training images that taught the classes
+    nothing. A box is right if it has an IoU of 0.5 with a true one.
 
-    Exit code 0 if all went well, 1 if something was left out that the data do not tell, 2 if the command is wrong.
+    Of a model of transformers, box and phrase can be calibrated; they are stored in a file beside its folder's weights,
+    or for hub:OWNER/NAME in this user's cache.
+
+    Exit code 0 if all went well, 1 if something was left out because the data do not tell, 2 if the command is wrong.
     """
     from saywhere.adapters.sources import find_adapted
 

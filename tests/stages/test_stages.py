@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import shutil
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from flickr_entities import write_flickr
 from safetensors.torch import load_file
 from tiny_stages import write_data
 from tiny_training import CONFIG, plain
@@ -227,6 +229,25 @@ def test_a_run_that_was_stopped_by_ctrl_c_goes_on_and_makes_the_same(done: Path,
     assert again.stdout.startswith("[1/2] densecap: done before") and "[2/2] phrases: resumed" in again.stderr
     one, two = (load_file(folder / "model" / "model.safetensors") for folder in (out, done / "run"))
     assert one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_the_recipe_of_the_bundled_model_is_right(tmp_path: Path) -> None:
+    flickr, wider = write_flickr(tmp_path / "flickr8k"), tmp_path / "wider"
+    shutil.copy(flickr / "Flickr_8k.devImages.txt", flickr / "Flickr_8k.trainImages.txt")
+    images, text = write_data(wider, train=2, validation=1)
+    for name in ("coco", "kinds", "one-word"):
+        shutil.copy(images, wider / f"{name}.jsonl")
+    images.unlink()
+    (tmp_path / "flickr30k-sentences.txt.gz").write_bytes(gzip.compress(text.read_bytes()))
+    everyday = shutil.copytree(wider, tmp_path / "everyday")
+    places = {"flickr8k": flickr, "wider": wider, "everyday": everyday, "text": tmp_path}
+    changes = [f"data.{name}={place}" for name, place in places.items()]
+    recipe = stages.load(RECIPES / "saywhere.yaml", recipes.read(RECIPES / "saywhere.yaml", changes))
+    plans: dict[str, Any] = {each.name: each for each in stages.plan(recipe, tmp_path / "run", (), Reader(), "")}
+    assert list(plans) == list(recipe.stages) and plans.keys() >= {"phrases", "nouns", "ngrams", "chunker", "card"}
+    assert plans["aligner"].stage.model["trunk"]["long_side"] == 416
+    assert plans["chunker"].inputs.keys() == {"$flickr8k train", "$text/flickr30k-sentences.txt.gz train"}
+    assert {"$everyday/coco.jsonl train", "$wider/coco.jsonl train"} <= plans["densecap"].inputs.keys()
 
 
 @pytest.fixture(scope="module")

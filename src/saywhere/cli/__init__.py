@@ -97,8 +97,8 @@ class Commands(UserDict[str, Any]):
                 command = typer.main.get_command(app)
             else:
                 command = typer.main.get_group(found.app)
-            panel = COMMANDS[name]
-            command.name, command.rich_help_panel, command.short_help = name, panel, PANELS[panel][name]
+            shown: Any = command
+            shown.name, shown.rich_help_panel, shown.short_help = name, COMMANDS[name], PANELS[COMMANDS[name]][name]
             self.data[name] = command
         return command
 

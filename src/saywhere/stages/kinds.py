@@ -238,7 +238,9 @@ class Train(Stage):
         """Return the training and validation splits."""
         data = self.data
         parts: Sequence[DataConfig | SourceConfig] = (data, *data.also.values())
-        found = [(DataSet(each.root, each.format, each.train, each.train_limit), each.phrases) for each in parts]
+        found: list[tuple[DataSet, Mapping[str, Any]]] = [
+            (DataSet(each.root, each.format, each.train, each.train_limit), each.phrases) for each in parts
+        ]
         if data.validation:
             found.append((DataSet(data.root, data.format, data.validation, data.validation_limit), data.phrases))
         return found
@@ -403,13 +405,12 @@ class ChunkerStage(FromData):
         """Sentences are no samples."""
         return []
 
-    def sentences(self) -> list[chunker.TaggedSentence]:
-        """Return the sentences with their marks."""
-        found: list[chunker.TaggedSentence] = []
-        for each in self.data:
-            root = Path(each.root)
-            found += chunker.read_text(root) if root.is_file() else chunker.read_split(root, each.split or "train")
-        return found
+    def sentences(self) -> list[list[chunker.TaggedSentence]]:
+        """Return the sentences of each data set with their marks."""
+        places = [(Path(each.root), each.split or "train") for each in self.data]
+        return [
+            chunker.read_text(root) if root.is_file() else chunker.read_split(root, split) for root, split in places
+        ]
 
     def check(self, read: Reader) -> None:
         """Refuse data that are not there; those without marked sentences are refused by :meth:`digests`."""
@@ -418,15 +419,14 @@ class ChunkerStage(FromData):
                 raise UserError(f"{each.root}: no such file or folder")
 
     def digests(self, read: Reader) -> list[tuple[DataSet, str]]:
-        """Return a hash of the sentences."""
-        digest = hashlib.blake2b(digest_size=8)
-        for sentence in self.sentences():
-            digest.update(json.dumps([sentence.text, sentence.tags]).encode())
-        return [(self.data[0], digest.hexdigest())]
+        """Return a hash of the sentences of each."""
+        texts = [json.dumps([(each.text, each.tags) for each in sentences]) for sentences in self.sentences()]
+        digests = [hashlib.blake2b(text.encode(), digest_size=8).hexdigest() for text in texts]
+        return list(zip(self.data, digests, strict=True))
 
     def run(self, work: Work) -> Done:
         """Learn it."""
-        sentences = self.sentences()
+        sentences = [sentence for each in self.sentences() for sentence in each]
         chunker.train(sentences, self.epochs, work.seed).save(self.output(work.folder))
         made = f"{len(sentences):,} sentences"
         return Done(made, {"data": " and ".join(Path(each.root).name for each in self.data), "result": made})

@@ -39,7 +39,12 @@ STATE = 200_000_000
 """Bytes of the state of a training run, which is removed when its stage is done."""
 CARD_FIGURES: dict[str, dict[str, str]] = {
     **FIGURES,
-    "region-captions": {"METEOR": "meteor", "CIDEr-D": "cider", "BLEU-4": "bleu_4"},
+    "region-captions": {
+        "METEOR": "meteor",
+        "CIDEr-D": "cider",
+        "words a phrase": "words",
+        "different phrases": "distinct",
+    },
     "nouns": {"right nouns, mean over kinds": "kinds.both", "of all boxes": "objects.both"},
     "attention": {"attention correctness, given": "given", "generated": "generated"},
     "search": {"R@1": "recall.r1", "R@10": "recall.r10"},

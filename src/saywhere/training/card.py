@@ -110,7 +110,7 @@ def write_bundle_card(facts: BundleFacts) -> str:
         for name, stage in facts.stages.items()
     ]
     measured = [
-        f"| `{each['command']}` | {', '.join(f'{label} {value:.3f}' for label, value in each['figures'].items())} |"
+        f"| `{each['command']}` | {', '.join(f'{label} {_figure(value)}' for label, value in each['figures'].items())} |"
         for stage in facts.stages.values()
         for each in stage.get("figures", {}).values()
     ]
@@ -159,6 +159,10 @@ def commit() -> str | None:
         return git("rev-parse", "--short=12", "HEAD") + (" with changes" if changed else "")
     except (OSError, subprocess.SubprocessError):
         return None
+
+
+def _figure(value: float) -> str:
+    return f"{value:.3f}" if isinstance(value, float) else f"{value:,}"
 
 
 def _duration(seconds: float) -> str:

@@ -110,7 +110,7 @@ def write_bundle_card(facts: BundleFacts) -> str:
         for name, stage in facts.stages.items()
     ]
     measured = [
-        f"| `{each['command']}` | {', '.join(f'{label} {_figure(value)}' for label, value in each['figures'].items())} |"
+        f"| `{each['command']}` | {', '.join(f'{name} {_figure(value)}' for name, value in each['figures'].items())} |"
         for stage in facts.stages.values()
         for each in stage.get("figures", {}).values()
     ]

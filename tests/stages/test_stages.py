@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import os
@@ -26,36 +27,34 @@ from typer.testing import CliRunner
 import saywhere
 from saywhere import cli
 from saywhere.stages import run as stages
-from saywhere.stages.kinds import Reader
+from saywhere.stages.kinds import Card, Reader
 from saywhere.training import recipe as recipes
+from saywhere.training.callbacks import RunState
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 SMOKE = RECIPES / "saywhere-smoke.yaml"
-STOPPED = """
-import os, sys
+KILLED = """
+import os, signal
 from saywhere.cli import main
 from saywhere.training.callbacks import RunState
 
-number, stage, epoch = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-plain = RunState.on_train_batch_end
+after_batch = RunState.on_train_batch_end
 
-def stopped(self, trainer, module, outputs, data, index):
-    plain(self, trainer, module, outputs, data, index)
-    if (module.recipe.name, trainer.current_epoch, index) == (stage, epoch, 1):
-        os.kill(os.getpid(), number)
+def killed(self, trainer, module, outputs, data, index):
+    after_batch(self, trainer, module, outputs, data, index)
+    if (module.recipe.name, trainer.current_epoch, index) == ("aligner", 2, 1):
+        os.kill(os.getpid(), signal.SIGKILL)
 
-RunState.on_train_batch_end = stopped
-sys.argv[1:4] = []
+RunState.on_train_batch_end = killed
 main()
 """
-"""``saywhere`` in a process that sends itself a signal in an epoch of a stage."""
+"""``saywhere`` in a process that kills itself in an epoch of the aligner."""
 
 
-def start(arguments: Sequence[str], stop: tuple[int, str, int] | None = None, cwd: Path | None = None):
-    program = ["-m", "saywhere"] if stop is None else ["-c", STOPPED, *map(str, stop)]
+def start(program: Sequence[str], arguments: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, *program, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=cwd, check=False)
+    return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder, check=False)
 
 
 def tree(root: Path, **stages: Any) -> dict[str, Any]:
@@ -203,6 +202,20 @@ def test_a_full_disk_is_said_before(tiny: Run, monkeypatch: pytest.MonkeyPatch) 
     assert (tiny.out / "model" / "model.safetensors").exists()
 
 
+def test_a_disk_that_fills_up_stops_a_stage_with_one_line_and_what_is_done_stays(
+    tiny: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    tiny.recipe["stages"]["card"] = {"model": "$phrases"}
+    with monkeypatch.context() as patched:
+        patched.setattr(Card, "run", full)
+        with pytest.raises(saywhere.UserError, match="^stage card: the disk is full; what is done stays. Free some"):
+            tiny()
+    assert tiny() == [line.replace("/2", "/3") for line in BEFORE] + ["[3/3] card"]
+
+
 def test_two_runs_do_not_work_in_one_folder(tiny: Run) -> None:
     fcntl = pytest.importorskip("fcntl")
     with (tiny.out / "lock").open("a") as file:
@@ -217,15 +230,25 @@ def test_a_recipe_without_stages_leaves_none_out(tmp_path: Path) -> None:
     assert result.exit_code == 2 and "one.yaml has no stages" in result.stderr
 
 
-def test_a_run_that_was_stopped_by_ctrl_c_goes_on_and_makes_the_same(done: Path, tmp_path: Path) -> None:
+def test_a_run_that_was_stopped_by_ctrl_c_goes_on_and_makes_the_same(
+    done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     recipe, out = tmp_path / "recipe.yaml", tmp_path / "run"
     recipe.write_text(yaml.safe_dump(tree(done / "data")))
-    arguments = ["train", str(recipe), "--out", str(out)]
-    stopped = start(arguments, (signal.SIGINT, "phrases", 0))
-    assert stopped.returncode == 130, stopped.stderr
-    assert stopped.stderr.splitlines()[-1].startswith("stopped in the stage phrases; the same command goes on")
-    again = start(arguments)
-    assert again.returncode == 0, again.stderr
+    arguments, after_batch = ["train", str(recipe), "--out", str(out)], RunState.on_train_batch_end
+
+    def stopped(state: RunState, trainer: Any, module: Any, outputs: Any, data: Any, index: int) -> None:
+        after_batch(state, trainer, module, outputs, data, index)
+        if (module.recipe.name, index) == ("phrases", 0):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RunState, "on_train_batch_end", stopped)
+        first = CliRunner().invoke(cli.app, arguments)
+    assert first.exit_code == 130, first.output
+    assert first.stderr.splitlines()[-1].startswith("stopped in the stage phrases; the same command goes on")
+    again = CliRunner().invoke(cli.app, arguments)
+    assert again.exit_code == 0, again.output
     assert again.stdout.startswith("[1/2] densecap: done before") and "[2/2] phrases: resumed" in again.stderr
     one, two = (load_file(folder / "model" / "model.safetensors") for folder in (out, done / "run"))
     assert one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
@@ -256,9 +279,9 @@ def smoke(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("smoke")
     images, text = write_data(folder / "data")
     arguments = ["train", str(SMOKE), f"data.images={images}", f"data.text={text}", "--out", str(folder / "run")]
-    killed = start(arguments, (signal.SIGKILL, "aligner", 2), folder)
+    killed = start(["-c", KILLED], arguments, folder)
     assert killed.returncode == -signal.SIGKILL and killed.stdout.count("done in") == 4, killed.stderr
-    made = start(arguments, cwd=folder)
+    made = start(["-m", "saywhere"], arguments, folder)
     assert made.returncode == 0, made.stderr
     names = [line.split()[1] for line in made.stdout.splitlines()]
     assert names[:-1] == [f"{name}:" for name in recipes.read(SMOKE)["stages"]]

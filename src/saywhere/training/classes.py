@@ -371,12 +371,21 @@ def _basis(inputs: Tensor, config: ClassesConfig) -> Tensor:
     columns: list[Tensor] = []
     for start, end, count in parts:
         kept[start:end] = False
-        part = inputs[:: max(1, len(inputs) // 8192), start:end].double()
-        values, directions = torch.linalg.eigh(part.T @ part / len(part))  # in single precision it fails for few boxes
+        part = inputs[:: max(1, len(inputs) // 8192), start:end]
+        values, directions = _eigenvectors(part.T @ part / len(part))
         block = torch.zeros(size, count)
-        block[start:end] = (directions[:, -count:] / values[-count:].mean().clamp(min=1e-6).sqrt()).float()
+        block[start:end] = directions[:, -count:] / values[-count:].mean().clamp(min=1e-6).sqrt()
         columns.append(block)
     return torch.cat((torch.eye(size)[:, kept], *columns), dim=1)
+
+
+def _eigenvectors(covariance: Tensor) -> tuple[Tensor, Tensor]:
+    """The eigenvalues, smallest first, and eigenvectors; in double precision where single fails, as for few boxes."""
+    try:
+        return torch.linalg.eigh(covariance)
+    except torch.linalg.LinAlgError:
+        values, directions = torch.linalg.eigh(covariance.double())
+        return values.float(), directions.float()
 
 
 def _loss(logits: Tensor, allowed: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ import pytest
 
 import saywhere
 from saywhere import UserError
-from saywhere.models.grounding import ImageVectors
+from saywhere.models.aligner import ImageVectors
 from saywhere.search import Qdrant
 from saywhere.search.points import point_id
 from saywhere.search.qdrant import QdrantStore, masked
@@ -203,8 +203,11 @@ def test_passwords_in_urls_are_never_shown(url: str, shown: str, monkeypatch) ->
 
 
 def test_a_password_is_not_shown_where_a_server_answers(monkeypatch) -> None:
+    sent: list[str | None] = []
+
     class Grumpy(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            sent.append(self.headers["Authorization"])
             self.send_response(403)
             self.end_headers()
             self.wfile.write(b'{"status": {"error": "who is user:p4ssword?"}}')
@@ -217,6 +220,7 @@ def test_a_password_is_not_shown_where_a_server_answers(monkeypatch) -> None:
         with pytest.raises(UserError, match=r"http://\*\*\*@127.0.0.1:\d+: the server answers 403, ") as refused:
             Qdrant(f"http://user:p4ssword@127.0.0.1:{server.server_port}").exists()
         server.shutdown()
+    assert sent == ["Basic dXNlcjpwNHNzd29yZA=="]  # which the client leaves out
     assert "p4ss" not in str(refused.value)
 
 

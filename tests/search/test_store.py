@@ -17,7 +17,7 @@ import pytest
 
 from saywhere import UserError
 from saywhere.inference import claims
-from saywhere.models.grounding import ImageVectors
+from saywhere.models.aligner import ImageVectors
 from saywhere.search import store as stores
 from saywhere.search.database import explained
 from saywhere.search.scan import Question

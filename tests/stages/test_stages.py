@@ -270,7 +270,7 @@ def test_the_recipe_of_the_bundled_model_is_right(tmp_path: Path) -> None:
     assert list(plans) == list(recipe.stages) and plans.keys() >= {"phrases", "nouns", "ngrams", "chunker", "card"}
     assert plans["aligner"].stage.model["trunk"]["long_side"] == 416
     assert plans["chunker"].inputs.keys() == {"$flickr8k train", "$text/flickr30k-sentences.txt.gz train"}
-    assert {"$everyday/coco.jsonl train", "$wider/coco.jsonl train"} <= plans["densecap"].inputs.keys()
+    assert {"$everyday train", "$wider/coco.jsonl train"} <= plans["densecap"].inputs.keys()
 
 
 @pytest.fixture(scope="module")

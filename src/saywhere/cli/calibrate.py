@@ -58,7 +58,7 @@ def calibrate(
     They are stored in calibration.json of the model's folder; the weights stay. Only similarity also adds weights, the
     hubness correction of the aligner: make indexes of images anew after it.
 
-    With the part classes, noun and phrase are fitted to the tenth of the training images that taught the classes
+    With the part nouns, noun and phrase are fitted to the tenth of the training images that taught this part
     nothing. A box is right if it has an IoU of 0.5 with a true one.
 
     Of a model of transformers, box and phrase can be calibrated; they are stored in a file beside its folder's weights,

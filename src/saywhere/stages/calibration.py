@@ -18,7 +18,7 @@ UNSEEN = ("dev", "val")
 """Splits whose images a model has not learnt from: hits are fitted to the first that a data set has."""
 NEEDS = {
     "box": ("densecap",),
-    "noun": ("densecap", "classes"),
+    "noun": ("densecap", "nouns"),
     "phrase": ("aligner",),
     "similarity": ("aligner",),
     "hit": ("aligner",),
@@ -71,7 +71,7 @@ def fit(
     """
     from saywhere.training import calibration
 
-    if what == "phrase" and "classes" in Bundle.read(model).configs:
+    if what == "phrase" and "nouns" in Bundle.read(model).configs:
         sets = [calibration.held_out(samples) for samples in sets]
     usual = FEW if what in ("box", "phrase") else None
     sets = [evenly(samples, usual if n is None else n) for samples, n in zip(sets, limits, strict=True)]

@@ -259,8 +259,8 @@ class Train(Stage):
         """Refuse options of the network, modules to freeze, and data of which nothing can be learnt."""
         from saywhere.text import Vocabulary
         from saywhere.training.finetuning import freeze
+        from saywhere.training.registry import find_system
         from saywhere.training.run import model_config
-        from saywhere.training.systems.registry import find_system
 
         system, config = find_system(self.SYSTEM), model_config(self.recipe("check", 0))
         for source, options in self.sets():
@@ -360,11 +360,11 @@ class Nouns(FromData):
 
     def run(self, work: Work) -> Done:
         """Teach it."""
-        from saywhere.training import classes
+        from saywhere.training import nouns
 
         sets, source = self.read()
         samples = [sample for samples in sets for sample in samples]
-        made = classes.train(self.model, samples, source, work.folder / MODEL, self.epochs, work.seed)
+        made = nouns.train(self.model, samples, source, work.folder / MODEL, self.epochs, work.seed)
         return Done(made, {"data": source, "result": made})
 
 

@@ -154,8 +154,8 @@ class Regions:
     @overload
     def __getitem__(self, rows: int | np.integer) -> Region: ...
     @overload
-    def __getitem__(self, rows: slice | ArrayLike) -> Regions: ...
-    def __getitem__(self, rows: int | np.integer | slice | ArrayLike) -> Region | Regions:
+    def __getitem__(self, rows: slice | Sequence[int] | np.ndarray) -> Regions: ...
+    def __getitem__(self, rows: int | np.integer | slice | Sequence[int] | np.ndarray) -> Region | Regions:
         """Return a :class:`Region` for an integer, and :class:`Regions` for a slice, a list of indices, or a mask."""
         if isinstance(rows, int | np.integer) and not isinstance(rows, bool):
             if not -len(self) <= rows < len(self):

@@ -108,7 +108,7 @@ def test_search_says_how_probable_it_is_and_what_is_not_there(album, tmp_path, c
     assert result.stderr == line
     rows = run("search", "two dogs", "--index", tmp_path / "i", "--json").stdout.splitlines()
     assert [json.loads(row)["probability"] for row in rows] == [pytest.approx(likely, abs=1e-4)] * 4
-    assert [json.loads(row)["anywhere"] for row in rows] == [pytest.approx(anywhere, abs=1e-4)] * 4
+    assert [json.loads(row)["in_index_probability"] for row in rows] == [pytest.approx(anywhere, abs=1e-4)] * 4
     by_image = run("search", "--image", album / "2.png", "--index", tmp_path / "i")
     assert "probability" not in by_image.stdout and by_image.stderr == ""
 

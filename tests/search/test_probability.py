@@ -83,10 +83,13 @@ def test_a_search_knows_whether_any_image_shows_what_is_wanted(album, tmp_path, 
         similarity = made.similarity([made.embed(hits[0].image)], made.embed_text(wanted)).mean()
         by_chance = math.exp(0.4 * (common.together(phrases) + math.log(3)) + 0.3)
         expected = 1 - math.exp(-by_chance) / (1 + math.exp(0.02 * similarity - 0.5))
-        assert [hit.anywhere for hit in hits] == [pytest.approx(expected, abs=2e-3)] * 3
-        assert hits[0].to_dict()["anywhere"] == round(hits[0].anywhere, 5) and hits[0].probability is None
+        assert [hit.in_index_probability for hit in hits] == [pytest.approx(expected, abs=2e-3)] * 3
+        assert (
+            hits[0].to_dict()["in_index_probability"] == round(hits[0].in_index_probability, 5)
+            and hits[0].probability is None
+        )
         image = index.search(image=str(album / "0.png"))[0]
-        assert image.anywhere is None and "anywhere" not in image.to_dict()
+        assert image.in_index_probability is None and "in_index_probability" not in image.to_dict()
 
 
 def test_what_is_looked_for_is_there_by_chance_or_was_meant() -> None:

@@ -36,7 +36,7 @@ def store() -> QdrantStore:
 
 
 def rows(images: list[ImageVectors]) -> list[tuple[str, Stamp, ImageVectors]]:
-    return [(image.name, Stamp(7, 8, b"hash"), image) for image in images]
+    return [(image.image, Stamp(7, 8, b"hash"), image) for image in images]
 
 
 def plain(image: ImageVectors | None) -> tuple:
@@ -81,7 +81,7 @@ def test_videos_are_kept_with_their_moments(store, random_images) -> None:
     kept = replace(video, damage=[3, [[0.5, 1.0]]])  # as the default store returns it
     assert store.videos() == {video.path: kept} and set(store.stamps()) == {image.name} and len(store) == 3
     found = store.nearest(Question(with_hubness(second)[:1], np.ones((1, 1), np.float32)), 3)
-    assert sorted((each.vectors.name, each.time) for each in found) == [
+    assert sorted((each.vectors.image, each.time) for each in found) == [
         (image.name, None), ("/v/clip.mp4", 0.0), ("/v/clip.mp4", 2.0)
     ]  # fmt: skip
     assert plain(store.load(moment_name(video.path, 2.0)))[1:] == plain(second)[1:]
@@ -104,7 +104,7 @@ def test_hits_are_those_of_the_default_store(store, random_images, tmp_path, sig
         for seed in range(5):
             asked = question(3, signs, seed)
             expected, found = embedded.nearest(asked, 10), store.nearest(asked, 10)
-            assert [each.vectors.name for each in found] == [each.vectors.name for each in expected]
+            assert [each.vectors.image for each in found] == [each.vectors.image for each in expected]
             np.testing.assert_allclose([f.similarity for f in found], [e.similarity for e in expected], rtol=1e-5)
             assert [plain(f.vectors) for f in found] == [plain(e.vectors) for e in expected]
 

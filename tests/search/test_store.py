@@ -227,7 +227,7 @@ def test_damaged_codes_are_named_with_their_repair(tmp_path, random_images, file
     with Store(tmp_path, FACTS) as store:
         store.put(rows(images[:20]))
         store.encode(8)
-        best = [found.vectors.name for found in store.nearest(asked, 5)]
+        best = [found.vectors.image for found in store.nearest(asked, 5)]
         data = bytearray((tmp_path / file).read_bytes())
         if way == "changed":
             data[-1] ^= 1
@@ -239,7 +239,7 @@ def test_damaged_codes_are_named_with_their_repair(tmp_path, random_images, file
             with pytest.raises(UserError, match=rf"{file}: is damaged \(a checksum differs\); .* --repair") as error:
                 store.nearest(asked, 5)
             assert "\n" not in str(error.value)
-            assert [found.vectors.name for found in store.nearest(asked, 5, exact=True)][:1] == best[:1]
+            assert [found.vectors.image for found in store.nearest(asked, 5, exact=True)][:1] == best[:1]
             store.put(rows(images[20:]))
             if file.startswith("basis"):
                 with pytest.raises(UserError, match="a checksum differs"):
@@ -249,7 +249,7 @@ def test_damaged_codes_are_named_with_their_repair(tmp_path, random_images, file
     with Store(tmp_path) as store:
         assert store.repair() == 0
         store.settle()
-        assert store.nearest(asked, 30)[0].vectors.name == images[3].name and store.snapshot().extent.coded == 30
+        assert store.nearest(asked, 30)[0].vectors.image == images[3].name and store.snapshot().extent.coded == 30
 
 
 def test_codes_are_checked_once_for_each_state_of_theirs(tmp_path, random_images, monkeypatch) -> None:
@@ -280,12 +280,12 @@ def test_an_index_from_before_there_were_checksums_is_read_and_gets_some(tmp_pat
     with Store(tmp_path, FACTS) as store:
         store.put(rows(images[:20]))
         store.encode(8)
-        expected = [(found.similarity, found.vectors.name) for found in store.nearest(asked, 5)]
+        expected = [(found.similarity, found.vectors.image) for found in store.nearest(asked, 5)]
     with contextlib.closing(sqlite3.connect(tmp_path / stores.DATABASE)) as database, database:
         database.execute("DELETE FROM facts WHERE name LIKE '%_sum'")
     with Store(tmp_path) as store:
         assert store.snapshot().extent.codes_sum == -1
-        assert [(found.similarity, found.vectors.name) for found in store.nearest(asked, 5)] == expected
+        assert [(found.similarity, found.vectors.image) for found in store.nearest(asked, 5)] == expected
         store.put(rows(images[20:]))
         store.encode()
         assert (store.snapshot().extent.coding, store.snapshot().extent.coded) == (1, 30)

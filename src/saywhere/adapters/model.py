@@ -133,7 +133,7 @@ class AdaptedModel(Model):
             with answering(self.name):
                 sentences = writer.caption(encodings, beam_size)
             return [
-                Caption(sentence, tuple(sentence.split()), e.width, e.height, e.name)
+                Caption(sentence, tuple(sentence.split()), e.width, e.height, e.image)
                 for e, sentence in zip(encodings, sentences, strict=True)
             ]
 
@@ -244,7 +244,7 @@ def answering(name: str) -> Iterator[None]:
 
 def _placed(encoding: Encoding, boxes: np.ndarray, scores: np.ndarray) -> Placed:
     none = np.zeros(len(boxes), np.float32)
-    regions = Regions(encoding.width, encoding.height, boxes, image=encoding.name)
+    regions = Regions(encoding.width, encoding.height, boxes, image=encoding.image)
     kinds = np.zeros((len(boxes), len(boxes)), np.float32)
     return Placed(
         regions,

@@ -262,7 +262,7 @@ def describe_boxes(
     decoded = decode(decoder, embeddings, captioner.config.decoding, beam_size)
     texts = iter(captioner.vocabulary.decode(row) for row in decoded.token_ids.tolist())
     return [
-        Regions(e.width, e.height, b, captions=tuple(next(texts) for _ in b), image=e.name)
+        Regions(e.width, e.height, b, captions=tuple(next(texts) for _ in b), image=e.image)
         for e, b in zip(encodings, given, strict=True)
     ]
 
@@ -281,7 +281,7 @@ def bind(captioner: Captioner, encodings: Sequence[Encoding], boxes: Sequence[Ar
 
 
 def _plain(encoding: Encoding, text: str) -> Caption:
-    return Caption(text, tuple(text.split()), encoding.width, encoding.height, encoding.name)
+    return Caption(text, tuple(text.split()), encoding.width, encoding.height, encoding.image)
 
 
 def _with_attention(

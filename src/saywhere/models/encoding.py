@@ -20,7 +20,7 @@ class Encoding:
         maps: as the engine keeps them.
         width, height: of the image as a viewer shows it, in pixels.
         input_width, input_height: of the network's input.
-        name: of the image.
+        image: name of the image.
         trunk: the network that made the maps; no other can read them.
     """
 
@@ -29,7 +29,7 @@ class Encoding:
     height: int
     input_width: int
     input_height: int
-    name: str
+    image: str
     trunk: Trunk
 
     @property
@@ -44,7 +44,7 @@ class Encoding:
 
     def check(self, boxes: ArrayLike) -> np.ndarray:
         """Return a user's boxes in pixels of the image; raises as :func:`saywhere.regions.check_boxes`."""
-        return check_boxes(boxes, self.width, self.height, self.name)
+        return check_boxes(boxes, self.width, self.height, self.image)
 
     def to_input(self, boxes: np.ndarray) -> np.ndarray:
         """Return boxes of the image in pixels of the network's input."""

@@ -34,7 +34,7 @@ class ImageVectors:
         width, height: of the image as a viewer shows it.
         boxes: ``(R, 4)`` of its regions in its pixels, the whole image first.
         vectors: ``(R, D)``.
-        name: of the image.
+        image: its name.
         logits: ``(R,)`` that there is something in the region; 0 where nothing is known, as of the whole image.
         hubness: similarity of the image to texts at large; 0 if the aligner does not know it.
     """
@@ -43,7 +43,7 @@ class ImageVectors:
     height: int
     boxes: np.ndarray
     vectors: np.ndarray
-    name: str
+    image: str
     logits: np.ndarray
     hubness: float = 0.0
 
@@ -191,7 +191,7 @@ def embed_images(
     hubness = None if plain else aligner.hubness
     return [
         ImageVectors(
-            e.width, e.height, _whole_first(b, e.width, e.height), v, e.name, np.concatenate(([np.float32(0)], logits)),
+            e.width, e.height, _whole_first(b, e.width, e.height), v, e.image, np.concatenate(([np.float32(0)], logits)),
             0.0 if hubness is None else hubness.of_image(v),
         )
         for e, b, v, (_, logits) in zip(encodings, given, vectors, found, strict=True)
@@ -311,4 +311,4 @@ def align(aligner: Aligner, image: ImageVectors, sentence: str, beta: float | No
     words = tuple(tokenize(sentence))
     vectors = aligner.text_vectors(token_ids(aligner, [sentence])).vectors[0, : len(words)]
     products = (vectors @ image.vectors.T).astype(np.float32) + region_bonus(aligner.config, image)
-    return Alignment(image.name, image.width, image.height, words, image.boxes, products, beta)
+    return Alignment(image.image, image.width, image.height, words, image.boxes, products, beta)

@@ -116,7 +116,7 @@ class Model:
                 fresh.append(open_image(image, self.long_side))
             elif image.trunk is not trunk:
                 raise UserError(
-                    f"the encoding of {image.name} was made by another model; encode the image with this one"
+                    f"the encoding of {image.image} was made by another model; encode the image with this one"
                 )
         pixels = [trunk.preprocess(image) for image in fresh]
         maps = trunk.encode(pixels) if pixels else []

@@ -42,7 +42,7 @@ class Hit:
         probability: that the image shows all of the query; None if an image was the query, or the model is not
             calibrated for that.
         time: of the moment in the video, in seconds; None for an image.
-        anywhere: probability that any image of the index shows all that is wanted, the same for all hits of a search;
+        in_index_probability: probability that any image of the index shows all that is wanted, the same for all hits of a search;
             None as ``probability``.
         entry: by which the index finds it again (:meth:`saywhere.search.stores.ImageStore.locate`), until it is
             indexed anew.
@@ -53,7 +53,7 @@ class Hit:
     regions: Regions
     probability: float | None = None
     time: float | None = None
-    anywhere: float | None = None
+    in_index_probability: float | None = None
     entry: str = ""
 
     def to_dict(self) -> dict[str, Any]:
@@ -65,7 +65,7 @@ class Hit:
             phrases.append(row if region.score is None else {**row, "score": round(region.score, 5)})
         missing = {"not_found": list(found.not_found)} if found.not_found else {}
         size = {"width": found.width, "height": found.height}
-        chances = {"probability": self.probability, "anywhere": self.anywhere}
+        chances = {"probability": self.probability, "in_index_probability": self.in_index_probability}
         likely = {name: round(value, 5) for name, value in chances.items() if value is not None}
         place = {"image": self.image} if self.time is None else {"image": self.image, "time": self.time}
         similarity = round(self.similarity, 5)
@@ -255,13 +255,13 @@ class Index:
         found = self.store.nearest(question, top, exact=exact, threads=self._workers)
         if phrases is None:
             return [
-                Hit(v.name, value, Regions.empty(v.width, v.height, v.name), time=t, entry=entry)
+                Hit(v.image, value, Regions.empty(v.width, v.height, v.image), time=t, entry=entry)
                 for value, v, t, entry in found
             ]
         placed = [phrases.find(each.vectors) for each in found]
-        anywhere = phrases.anywhere(placed[0], len(self)) if placed else None
+        in_index = phrases.in_index_probability(placed[0], len(self)) if placed else None
         return [
-            Hit(v.name, value - phrases.hubness, there.regions, there.probability, t, anywhere, entry)
+            Hit(v.image, value - phrases.hubness, there.regions, there.probability, t, in_index, entry)
             for (value, v, t, entry), there in zip(found, placed, strict=True)
         ]
 

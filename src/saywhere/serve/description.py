@@ -37,7 +37,7 @@ _PHRASE = {"type": "object", "properties": {"words": _TEXT, "box": _NUMBERS, "si
 _HIT = {
     "type": "object",
     "properties": _IMAGE
-    | {"entry": _TEXT, "time": _NUMBER, "similarity": _NUMBER, "probability": _NUMBER, "anywhere": _NUMBER}
+    | {"entry": _TEXT, "time": _NUMBER, "similarity": _NUMBER, "probability": _NUMBER, "in_index_probability": _NUMBER}
     | {"phrases": {"type": "array", "items": _PHRASE}},
 }
 _JPEG = {"type": "string", "format": "binary"}

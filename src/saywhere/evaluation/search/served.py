@@ -61,7 +61,7 @@ def compare(url: str, snapshot: Snapshot, texts: Sequence[TextVectors], score: S
             shares: list[float] = []
             for text, exact in zip(texts, score_texts(snapshot, texts, score), strict=True):
                 wanted = {f"/{entry}" for entry in best(exact, DEPTH).tolist()}
-                found = {each.vectors.name for each in store.nearest(ask([text], score), DEPTH)}
+                found = {each.vectors.image for each in store.nearest(ask([text], score), DEPTH)}
                 shares.append(len(wanted & found) / len(wanted))
         finally:
             place.delete()

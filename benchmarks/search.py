@@ -35,7 +35,7 @@ import numpy as np
 import saywhere
 from saywhere.evaluation.search.metric import ask
 from saywhere.files import write_text
-from saywhere.models.grounding import ImageVectors
+from saywhere.models.aligner import ImageVectors
 from saywhere.search import Qdrant
 from saywhere.search.index import TOP
 from saywhere.search.qdrant import masked

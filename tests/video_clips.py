@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 from saywhere.images import LoadedImage
-from saywhere.models.grounding import ImageVectors
+from saywhere.models.aligner import ImageVectors
 from saywhere.regions import Regions
 
 COLOURS = {"red": (220, 30, 30), "green": (30, 200, 40), "blue": (30, 50, 220)}

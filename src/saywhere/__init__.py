@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from saywhere.images import ImageError
     from saywhere.inference.run import describe
     from saywhere.loading import load
+    from saywhere.models.aligner import AlignedPhrase, Alignment, ImageVectors, TextVectors
     from saywhere.models.bundle import list_models
-    from saywhere.models.captioning import Caption
+    from saywhere.models.captioner import Caption
     from saywhere.models.encoding import Encoding
-    from saywhere.models.grounding import AlignedPhrase, Alignment, ImageVectors, TextVectors
     from saywhere.models.model import Model
     from saywhere.models.phrase_scores import PhraseScores
     from saywhere.regions import Region, Regions
@@ -25,19 +25,19 @@ DEFAULT_MODEL = "flickr-coco"
 """Name of the bundled model that is used if none is named."""
 
 _HOMES = {
-    "AlignedPhrase": "saywhere.models.grounding",
-    "Alignment": "saywhere.models.grounding",
-    "Caption": "saywhere.models.captioning",
+    "AlignedPhrase": "saywhere.models.aligner",
+    "Alignment": "saywhere.models.aligner",
+    "Caption": "saywhere.models.captioner",
     "Encoding": "saywhere.models.encoding",
     "Hit": "saywhere.search.index",
     "ImageError": "saywhere.images",
-    "ImageVectors": "saywhere.models.grounding",
+    "ImageVectors": "saywhere.models.aligner",
     "Index": "saywhere.search.index",
     "Model": "saywhere.models.model",
     "PhraseScores": "saywhere.models.phrase_scores",
     "Region": "saywhere.regions",
     "Regions": "saywhere.regions",
-    "TextVectors": "saywhere.models.grounding",
+    "TextVectors": "saywhere.models.aligner",
     "UserError": "saywhere.errors",
     "describe": "saywhere.inference.run",
     "evaluate": "saywhere.evaluation.session",

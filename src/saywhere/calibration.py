@@ -27,7 +27,7 @@ BINS = 15
 """Number of bins of :func:`reliability`, as in Guo et al. (2017)."""
 QUESTIONS: dict[str, tuple[str, ...]] = {
     "box": ("logit", "confidence"),
-    "noun": ("confidence", "decoder", "classes"),
+    "noun": ("confidence", "decoder", "nouns"),
     "phrase": ("similarity", "kind", "named"),
     "rare_phrase": ("similarity", "kind", "named"),
     "hit": ("similarity", "phrases", "rarest"),
@@ -271,7 +271,7 @@ class Calibration:
     """
 
     box: Logistic = Logistic({"logit": 1.0, "confidence": 0.0})
-    noun: Logistic = Logistic({"confidence": 1.0, "decoder": 0.5, "classes": -0.5}, 1.0)
+    noun: Logistic = Logistic({"confidence": 1.0, "decoder": 0.5, "nouns": -0.5}, 1.0)
     phrase: Logistic | None = None
     rare_phrase: Logistic | None = None
     hit: Logistic | None = None

@@ -19,7 +19,7 @@ from saywhere.evaluation import meteor
 from saywhere.evaluation.captions import metrics as captioning
 from saywhere.evaluation.captions.metrics import CaptionScores
 from saywhere.images import LoadedImage
-from saywhere.models.captioning import Caption
+from saywhere.models.captioner import Caption
 from saywhere.networks import checkpoint
 
 

@@ -8,7 +8,7 @@ import pytest
 from saywhere.errors import UserError
 from saywhere.evaluation.embeddings import VectorStore
 from saywhere.evaluation.region_store import RegionStore
-from saywhere.models.grounding import ImageVectors
+from saywhere.models.aligner import ImageVectors
 from saywhere.regions import Regions
 
 BOXES = np.array([[0, 0, 4, 4], [1, 2, 9, 5]], np.float32)

@@ -13,7 +13,7 @@ import pytest
 from saywhere import Alignment, UserError
 from saywhere.configs.aligner import AlignerConfig
 from saywhere.engines.engine import Aligner, EncodedText
-from saywhere.models.grounding import (
+from saywhere.models.aligner import (
     ImageVectors,
     align,
     embed_texts,

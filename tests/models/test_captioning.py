@@ -19,8 +19,7 @@ from saywhere.engines.arrays.ngrams import Ngrams
 from saywhere.engines.torch import TorchEngine
 from saywhere.errors import UserError
 from saywhere.images import open_image
-from saywhere.models import captioning
-from saywhere.models.captioning import Reason, Reranker, build_reranker
+from saywhere.models.captioner import Reason, Reranker, bind, build_reranker
 from saywhere.models.decoding import Hypotheses, search
 from saywhere.models.model import Model
 from saywhere.text import END, PAD
@@ -71,7 +70,7 @@ def test_more_hypotheses_are_never_less_likely_and_the_configuration_has_the_def
 
 @pytest.mark.parametrize("decoder", ["gru", "attention"])
 def test_the_aligner_helps_to_choose_among_the_hypotheses_of_the_beam(decoder, monkeypatch):
-    monkeypatch.setattr(captioning, "SHORTLIST", 3)
+    monkeypatch.setattr("saywhere.models.captioner.SHORTLIST", 3)
     images = [noise(96, 64, seed) for seed in range(4)]
     options = {"decoder": decoder, "attend_to": "grid" if decoder == "attention" else "whole"}
 
@@ -81,12 +80,12 @@ def test_the_aligner_helps_to_choose_among_the_hypotheses_of_the_beam(decoder, m
 
     plain, mixed, alone = model(0.0), model(0.5), model(1e6)
     captioner = plain.require("captioner", "")
-    bound = captioning.bind(captioner, plain.encode(images))
+    bound = bind(captioner, plain.encode(images))
     found = search(bound.decoder, bound.embeddings, captioner.config.decoding)
     texts = [[captioner.vocabulary.decode(row) for row in rows] for rows in found.token_ids.tolist()]
     fits = np.full(found.ranks.shape, -np.inf, np.float32)
     for i, (image, of_image) in enumerate(zip(images, texts, strict=True)):
-        said = [b for b in found.ranks[i].argsort()[-captioning.SHORTLIST :] if of_image[b]]
+        said = [b for b in found.ranks[i].argsort()[-3:] if of_image[b]]
         fits[i, said] = plain.similarity([plain.embed(image)], plain.embed_text([of_image[b] for b in said]))[0]
 
     def chosen(ranks: np.ndarray) -> list[str]:

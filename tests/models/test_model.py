@@ -15,7 +15,7 @@ from tiny_bundle import PARTS, bundle_model, exported_bundle
 
 import saywhere
 from saywhere import Alignment, Caption, Encoding, ImageError, Model, Regions, UserError
-from saywhere.models.grounding import ImageVectors
+from saywhere.models.aligner import ImageVectors
 
 IMAGES = [noise(130, 90, 0), noise(64, 96, 1), noise(50, 50, 2), noise(97, 33, 3)]
 BOXES = [[[4.0 + i, 3, 40, 30], [0, 0, 50, 33]] for i in range(4)]
@@ -53,7 +53,7 @@ def same(one: Any, other: Any) -> None:
     assert type(one) is type(other)
     assert (one.width, one.height) == (other.width, other.height)
     if isinstance(one, Encoding):
-        assert (one.input_size, one.name) == (other.input_size, other.name)
+        assert (one.input_size, one.image) == (other.input_size, other.image)
         return
     close(one.boxes, other.boxes, 1e-3)
     if isinstance(one, Regions):

@@ -16,8 +16,8 @@ from stubs import calibrated
 from saywhere.box_coding import BoxCoder
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.configs.parts import ProposalConfig
-from saywhere.engines.engine import Detector, RegionHeadOutput, RpnOutput
-from saywhere.models.detection import detect, propose_boxes, rank, select
+from saywhere.engines.engine import DenseCap, RegionHeadOutput, RpnOutput
+from saywhere.models.densecap import detect, propose_boxes, rank, select
 from saywhere.models.encoding import Encoding
 from saywhere.regions import Regions
 from saywhere.text import END, PAD, START, UNKNOWN, Vocabulary
@@ -141,7 +141,7 @@ class Speaks:
         return tuple(part[rows] for part in state)
 
 
-def detector(decoder: Speaks) -> Detector:
+def detector(decoder: Speaks) -> DenseCap:
     """Boxes stay as they are; the embedding of a box is its number, and so is its logit."""
 
     def region_head(maps: Sequence[Any], boxes: Sequence[np.ndarray]) -> list[RegionHeadOutput]:
@@ -149,7 +149,10 @@ def detector(decoder: Speaks) -> Detector:
         return [RegionHeadOutput(n[:, None], n, np.zeros((len(n), 4), np.float32)) for n in numbers]
 
     parts = {"config": DenseCapConfig(), "vocabulary": Speaks.words, "box_coder": CODER}
-    return cast(Detector, SimpleNamespace(**parts, decoder=decoder, region_head=region_head))
+    return cast(
+        DenseCap,
+        SimpleNamespace(**parts, decoder=decoder, region_head=region_head, phrase_embeddings=lambda *given: given[2]),
+    )
 
 
 def test_only_boxes_that_are_kept_are_described_all_images_together():

@@ -23,14 +23,14 @@ from saywhere.data.sample import Sample
 from saywhere.engines.arrays.requirements import refused_options
 from saywhere.loading import load
 from saywhere.networks import checkpoint
+from saywhere.networks.aligner.loss import SentenceTarget
 from saywhere.networks.aligner.network import Aligner
-from saywhere.networks.aligner.targets import SentenceTarget
 from saywhere.papers.magnitudes import word_magnitudes
 from saywhere.papers.relations import RelationEncoder, encode_relations, pad_relations, read_parses
 from saywhere.text import END, START, UNKNOWN
+from saywhere.training.aligner import AlignerSystem, SentenceTargets
 from saywhere.training.recipe import Recipe
 from saywhere.training.run import train
-from saywhere.training.systems.aligner import AlignerSystem, SentenceTargets
 
 KINDS = ("det", "root")
 

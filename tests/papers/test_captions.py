@@ -23,7 +23,7 @@ from saywhere.evaluation.captions import metrics
 from saywhere.evaluation.captions.metrics import CaptionScores
 from saywhere.evaluation.session import Session
 from saywhere.images import open_image
-from saywhere.models.captioning import bind
+from saywhere.models.captioner import bind
 from saywhere.models.decoding import decode
 from saywhere.models.model import Model
 from saywhere.networks import checkpoint

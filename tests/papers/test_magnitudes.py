@@ -9,7 +9,7 @@ from saywhere.calibration import Calibration
 from saywhere.configs.aligner import AlignerConfig
 from saywhere.engines.engine import EncodedText
 from saywhere.errors import UserError
-from saywhere.models.grounding import ImageVectors
+from saywhere.models.aligner import ImageVectors
 from saywhere.models.model import Model
 from saywhere.papers.magnitudes import RegionMagnitude, WordMagnitude, region_magnitudes, word_magnitudes
 from saywhere.text import Vocabulary
@@ -27,7 +27,7 @@ class StubAligner:
 
 
 def model(aligner=None) -> Model:
-    parts = {"detector": None, "aligner": aligner, "captioner": None, "classifier": None}
+    parts = {"densecap": None, "aligner": aligner, "captioner": None, "nouns": None}
     return Model(SimpleNamespace(trunk=None, calibration=Calibration(), **parts), "stub")
 
 

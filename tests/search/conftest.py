@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from saywhere.models.grounding import ImageVectors
+from saywhere.models.aligner import ImageVectors
 
 SIZE = 24
 

@@ -593,3 +593,13 @@ def test_all_kinds_of_images_are_read(client: TestClient) -> None:
         assert response.json() == {
             "image": "image", "width": 40, "height": 30, "boxes": [], "scores": [], "captions": []
         }  # fmt: skip
+
+
+def test_small_copies_of_slow_files_are_refused(model: saywhere.Model, tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    Image.new("RGB", (2000, 1500)).save(tmp_path / "photos" / "a.jp2", "JPEG2000", num_resolutions=1)
+    with saywhere.Index(tmp_path / "index", model) as index, TestClient(create_app(model, index=index)) as client:
+        index.add(tmp_path / "photos")
+        (hit,) = client.get("/v1/search?q=a+dog").json()["hits"]
+        response = client.get(f"/v1/search/image?entry={hit['entry']}")
+        assert "a JPEG 2000 of 2000 x 1500 takes too long" in error(response)

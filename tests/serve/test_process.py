@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -191,3 +192,17 @@ def test_the_extra_is_named_where_it_is_not_installed() -> None:
     assert done.returncode == 2
     wanted = "error: this command needs starlette, which is not installed: pip install 'saywhere[serve]'\n"
     assert done.stderr == wanted
+
+
+def test_a_second_ctrl_c_ends_at_once_and_quietly() -> None:
+    server = Process()
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
+        connection.sendall(b"POST /v1/describe HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n\r\n")  # and no more
+        for _ in range(100):
+            if server.process.poll() is not None:
+                break
+            server.process.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                server.process.wait(0.05)
+        assert server.process.wait(60) in (0, 130)
+    assert "Traceback" not in server.process.communicate()[1]

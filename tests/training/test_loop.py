@@ -22,9 +22,9 @@ from saywhere.options import from_dict
 from saywhere.training import recipe as recipes
 from saywhere.training import run
 from saywhere.training.curves import read_log
+from saywhere.training.densecap import DenseCapSystem
 from saywhere.training.loop import Position, TrainingModule, save_state, seed_step
 from saywhere.training.recipe import Recipe
-from saywhere.training.systems.densecap import DenseCapSystem
 
 
 @pytest.fixture(scope="module")

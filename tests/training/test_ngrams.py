@@ -16,7 +16,7 @@ import saywhere
 from saywhere import UserError
 from saywhere.cli import app
 from saywhere.engines.arrays.ngrams import STORED, Ngrams
-from saywhere.models.captioning import bind
+from saywhere.models.captioner import bind
 from saywhere.networks import checkpoint
 from saywhere.text import END, START, UNKNOWN
 from saywhere.training import ngrams

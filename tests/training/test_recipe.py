@@ -15,10 +15,10 @@ from saywhere.data import FORMATS, PhraseOptions
 from saywhere.errors import UserError
 from saywhere.options import from_dict
 from saywhere.training import recipe as recipes
+from saywhere.training.densecap import PhraseTargets, usable
 from saywhere.training.recipe import OptimizerConfig, Recipe
+from saywhere.training.registry import build_vocabulary, find_system
 from saywhere.training.run import model_config, read_training
-from saywhere.training.systems.densecap import PhraseTargets, usable
-from saywhere.training.systems.registry import build_vocabulary, find_system
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 COMPARISON = "table1"  # of several models; see tests/papers/table1

@@ -20,10 +20,9 @@ from saywhere.adapters.writing import Writer
 from saywhere.calibration import Calibration
 from saywhere.engines.torch import find_device
 from saywhere.errors import UserError
-from saywhere.models import detection
-from saywhere.models.captioning import Caption
-from saywhere.models.encoding import Encoding
-from saywhere.models.many import answer
+from saywhere.models.captioner import Caption
+from saywhere.models.densecap import rank
+from saywhere.models.encoding import Encoding, answer
 from saywhere.models.model import Model, Part
 from saywhere.models.placing import Evidence, Placer, cut_phrases
 from saywhere.options import require_ints, require_numbers
@@ -114,7 +113,7 @@ class AdaptedModel(Model):
             if given is not None:
                 return found
             calibrated = [self._calibrated(regions) for regions in found]
-            return [r[detection.rank(r, None, threshold, top)] for r in calibrated]
+            return [r[rank(r, None, threshold, top)] for r in calibrated]
 
         return answer(ask, self._encode, images, boxes)
 

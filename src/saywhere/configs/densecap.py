@@ -7,7 +7,15 @@ from typing import ClassVar, Literal
 
 from saywhere.box_coding import MAX_LOG_SCALE
 from saywhere.configs.base import CALIBRATED
-from saywhere.configs.parts import LARGEST_GRID, DecodingConfig, ProposalConfig, Shapes, SystemConfig, TrunkConfig
+from saywhere.configs.parts import (
+    LARGEST_GRID,
+    LITE_PACKAGES,
+    DecodingConfig,
+    ProposalConfig,
+    Shapes,
+    SystemConfig,
+    TrunkConfig,
+)
 
 Conventions = Literal["saywhere", "original"]
 Pooling = Literal["bilinear", "roi_align"]
@@ -34,14 +42,18 @@ class DenseCapConfig(SystemConfig):
             proposals and the truths by ``fg_iou``, ``bg_iou``, ``batch`` and ``positive_share``.
         fg_iou, bg_iou: a box is positive above the one and negative below the other.
         batch, positive_share: boxes of an image that train the second stage, and how many of them are positive at most.
-        pooling, pool_size: features of a box, see :mod:`saywhere.networks.vision.roi_pooling`.
+        pooling, pool_size: features of a box, see :mod:`saywhere.networks.densecap.build`.
         embed_dim, dropout: recognition network, two fully connected layers.
         fc_size: of the first of them; None for ``embed_dim``.
+        phrase_levels: strides of the backbone's maps whose means over a region join its embedding where its phrase is
+            decoded, with the last layer's over the region and over the image, see
+            :class:`saywhere.networks.densecap.network.PhraseHead`; none for phrases from the embedding alone.
+        phrase_dropout: of those features, in training.
         word_size, hidden_size, decoder_dropout: see :class:`saywhere.networks.language.decoders.lstm.LstmDecoder`.
         final_nms: suppression of the final boxes.
         repeat_nms: of two regions with the same caption and an IoU above this, the better one is kept; None keeps both.
-        nouns: where the model has the part ``classes``, phrases get the noun that is more probably right, the decoder's
-            or that of the classes, see :mod:`saywhere.models.naming`.
+        nouns: where the model has the part ``nouns``, phrases get the noun that is more probably right, the decoder's
+            or that of the classes, see :mod:`saywhere.models.nouns`.
         noun_threshold: the classes propose the most specific noun whose probability is above this.
         max_log_scale: bound on the growth of a box, None for none.
         balanced: the RPN's score loss averages positives and negatives apart and adds the two.
@@ -70,6 +82,8 @@ class DenseCapConfig(SystemConfig):
     embed_dim: int = 512
     fc_size: int | None = None
     dropout: float = 0.2
+    phrase_levels: tuple[int, ...] = ()
+    phrase_dropout: float = 0.3
     word_size: int = 256
     hidden_size: int = 384
     decoder_dropout: float = 0.3
@@ -96,7 +110,11 @@ class DenseCapConfig(SystemConfig):
         self.require_share("final_nms", "fg_iou", "bg_iou", "rpn_fg_iou", "rpn_bg_iou", "positive_share")
         self.require_share("noun_threshold")
         self.require(self.repeat_nms is None or 0 <= self.repeat_nms <= 1, "repeat_nms", "between 0 and 1, or null")
-        self.require_below_one("dropout", "decoder_dropout")
+        self.require_below_one("dropout", "decoder_dropout", "phrase_dropout")
+        strides, backbone = self.trunk.strides, self.trunk.backbone
+        self.require(set(self.phrase_levels) <= set(strides), "phrase_levels", f"some of the strides {strides}")
+        known = not self.phrase_levels or backbone in LITE_PACKAGES
+        self.require(known, "phrase_levels", f"empty for {backbone}, whose last layer is not known")
         weights = ("rpn_score_weight", "rpn_box_weight", "score_weight", "box_weight", "caption_weight")
         self.require_at_least(0, *weights, "box_decay")
         self.require(self.box_beta > 0, "box_beta", "above 0")
@@ -104,6 +122,11 @@ class DenseCapConfig(SystemConfig):
         if self.conventions == "original":
             self.require(len(self.trunk.strides) == 1, "trunk.strides", "one, with conventions=original")
             self.require(self.pooling == "bilinear", "pooling", "bilinear, with conventions=original")
+
+    @property
+    def uses_head(self) -> bool:
+        """See :class:`SystemConfig`."""
+        return bool(self.phrase_levels)
 
     @classmethod
     def original(cls, backbone: str = "vgg16_caffe") -> DenseCapConfig:

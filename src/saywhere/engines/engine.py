@@ -19,8 +19,8 @@ from saywhere.box_coding import BoxCoder
 from saywhere.calibration import Calibration
 from saywhere.configs.aligner import AlignerConfig
 from saywhere.configs.captioner import CaptionerConfig
-from saywhere.configs.classes import ClassesConfig
 from saywhere.configs.densecap import DenseCapConfig
+from saywhere.configs.nouns import NounsConfig
 from saywhere.engines.arrays.hubness import Hubness
 from saywhere.engines.arrays.ngrams import Ngrams
 from saywhere.images import LoadedImage
@@ -133,7 +133,7 @@ class Decoder(Protocol):
         ...
 
 
-class Detector(Protocol):
+class DenseCap(Protocol):
     """The part that finds and describes regions: DenseCap."""
 
     @property
@@ -153,11 +153,23 @@ class Detector(Protocol):
 
     @property
     def decoder(self) -> Decoder:
-        """The region decoder; its embeddings are those of :meth:`region_head`."""
+        """The region decoder; it starts from :meth:`phrase_embeddings`."""
         ...
 
     def region_head(self, maps: Sequence[Maps], boxes: Sequence[np.ndarray]) -> list[RegionHeadOutput]:
         """Return what the recognition network says of each image's boxes, as numpy arrays."""
+        ...
+
+    def phrase_embeddings(
+        self, maps: Sequence[Maps], boxes: Sequence[np.ndarray], embeddings: Sequence[np.ndarray]
+    ) -> list[np.ndarray]:
+        """Return what the decoder takes for each image's boxes: ``(N, D)`` each.
+
+        Args:
+            maps: of each image.
+            boxes: of each image ``(N, 4)`` in pixels of the network's input.
+            embeddings: of each image's boxes, by the region head.
+        """
         ...
 
 
@@ -248,11 +260,11 @@ class Captioner(Protocol):
         ...
 
 
-class Classifier(Protocol):
+class Nouns(Protocol):
     """The part that says what kinds of things regions show."""
 
     @property
-    def config(self) -> ClassesConfig:
+    def config(self) -> NounsConfig:
         """Its options."""
         ...
 
@@ -285,7 +297,7 @@ class Engine(Protocol):
         ...
 
     @property
-    def detector(self) -> Detector | None:
+    def densecap(self) -> DenseCap | None:
         """The part, or None."""
         ...
 
@@ -300,8 +312,8 @@ class Engine(Protocol):
         ...
 
     @property
-    def classifier(self) -> Classifier | None:
-        """The part ``classes``, or None."""
+    def nouns(self) -> Nouns | None:
+        """The part, or None."""
         ...
 
     @property

@@ -10,8 +10,8 @@ from saywhere.evaluation.region_store import REGIONS, ArrayStore
 from saywhere.evaluation.session import Session
 from saywhere.images import LoadedImage
 from saywhere.inference import Source
-from saywhere.models import grounding
-from saywhere.models.grounding import ImageVectors
+from saywhere.models.aligner import ImageVectors
+from saywhere.models.aligner import embed_images as embed_regions
 from saywhere.models.model import Model
 
 
@@ -64,7 +64,7 @@ def embed_images(
     store = VectorStore(session.out / REGIONS)
 
     def ask(images: list[LoadedImage], _: list[np.ndarray] | None) -> list[ImageVectors]:
-        return grounding.embed_images(aligner, model.encode(images), None, regions)
+        return embed_regions(aligner, model.encode(images), None, regions)
 
     seen = session.each(ask, sources, store, store.save, long_side=model.long_side)
     return [store.load(source.name) for source in seen]

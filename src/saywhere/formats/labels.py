@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from saywhere.models.nouns import noun_tree
+from saywhere.models.noun_tree import noun_tree
 from saywhere.regions import Regions
 from saywhere.text import tokenize
 

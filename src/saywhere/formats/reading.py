@@ -23,6 +23,9 @@ SLACK = 0.05
 WRONG = (KeyError, TypeError, AttributeError, IndexError, ValueError, OverflowError, RecursionError)
 """What readers raise where something is missing or of another kind than the format has."""
 
+NO_BOX = " instead of an upright box"
+"""How the kind of problem of a region of another shape ends."""
+
 Entry = TypeVar("Entry")
 Reader = Callable[[Path, Path | None, Report], Iterator[Regions]]
 """A function of a file or folder, the folder of the images if it is known, and the report of what is left out."""
@@ -61,6 +64,8 @@ def reader(format: str) -> Callable[[Reader], Reader]:
                 raise UserError(f"{path}: not in the format {format}: {reason(error)}{way_out}") from error
             except OSError as error:
                 raise UserError(f"{path} cannot be read ({error.strerror})") from error
+            if any(kind.endswith(NO_BOX) for kind in report.problems) and not found:
+                raise UserError(f"{path}: all its images are left out: {'; '.join(report.lines(1))}")
             if report.problems and not found:
                 raise UserError(f"{path}: not in the format {format}: {'; '.join(report.lines(1))}")
 
@@ -73,8 +78,8 @@ def reason(error: BaseException) -> str:
     """Return what is wrong, by an error of :data:`WRONG`."""
     if isinstance(error, KeyError):
         return f"{error} is missing"
-    other = isinstance(error, TypeError | AttributeError | IndexError)
-    return f"a part of it is of another kind ({error})" if other else str(error)
+    other = isinstance(error, TypeError | AttributeError | IndexError)  # whose texts are about Python
+    return "a part of it is of another kind" if other else str(error)
 
 
 @contextmanager
@@ -117,7 +122,7 @@ def to_regions(
         try:
             found += [_cut(row, width, height, report) for row in rows(entry)]
         except OtherShape as shape:
-            report.problem(f"{shape} instead of an upright box", name)
+            report.problem(f"{shape}{NO_BOX}", name)
             lost = True
         except WRONG as error:
             report.problem("broken region", f"{name}: {reason(error)}")
@@ -181,6 +186,13 @@ def require_upright(rotation: str | float | None) -> None:
         raise OtherShape("rotated box")
 
 
+def entries_of(value: Any, what: str) -> list[Any]:
+    """Return a list of JSON, empty for null; ``ValueError``, which names it as ``what``, if it is something else."""
+    if value is not None and not isinstance(value, list):
+        raise ValueError(f"{what} are not a list")
+    return value or []
+
+
 def in_pixels(values: Iterable[float], width: int, height: int) -> tuple[float, float, float, float]:
     """Return ``x1 y1 x2 y2`` in pixels of a box ``x y width height`` in shares of the image."""
     x, y, w, h = values
@@ -212,7 +224,24 @@ class ImagesByStem:
 
     def __getitem__(self, stem: str) -> tuple[str, int, int]:
         """Return path, width and height of an image; ``UserError`` if there is none, or several of this name."""
-        paths = self._found.get(stem, [])
+        return self._one(self._found.get(stem, []))
+
+    def at(self, place: Path, alone: bool) -> tuple[str, int, int]:
+        """Return the image whose folders and name are those of ``place``, but for folders called ``images``.
+
+        Args:
+            place: folders and stem.
+            alone: an image of the same stem in other folders will do if there is only one.
+
+        Raises:
+            UserError: there is no such image, or several.
+        """
+        paths = self._found.get(place.name, [])
+        folders = [[part for part in path.relative_to(self.folder).parent.parts if part != "images"] for path in paths]
+        here = [path for path, parts in zip(paths, folders, strict=True) if parts == list(place.parent.parts)]
+        return self._one(here or paths if alone else here)
+
+    def _one(self, paths: list[Path]) -> tuple[str, int, int]:
         if len(paths) != 1:
             raise UserError(f"{len(paths)} images in {self.folder} have this name, and it must be one")
         try:

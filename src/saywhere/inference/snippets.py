@@ -15,11 +15,11 @@ import numpy as np
 
 from saywhere.files import write_text
 from saywhere.images import LoadedImage
-from saywhere.models.detection import describe
-from saywhere.models.grounding import align
+from saywhere.models.aligner import align
+from saywhere.models.densecap import describe
 from saywhere.models.model import Model
-from saywhere.models.naming import fuller_phrase
-from saywhere.models.nouns import noun_tree
+from saywhere.models.noun_tree import noun_tree
+from saywhere.models.nouns import fuller_phrase
 from saywhere.regions import Regions
 
 

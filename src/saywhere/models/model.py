@@ -11,13 +11,11 @@ from numpy.typing import ArrayLike
 from saywhere.engines.engine import Engine
 from saywhere.errors import UserError
 from saywhere.images import ImageLike, LoadedImage, open_image
-from saywhere.models import captioning, detection, grounding
-from saywhere.models.caption_nouns import NounChecker
-from saywhere.models.captioning import Caption
-from saywhere.models.class_evidence import ClassEvidence
-from saywhere.models.encoding import Encoding
-from saywhere.models.grounding import Alignment, ImageVectors, TextVectors
-from saywhere.models.many import answer, is_one
+from saywhere.models.aligner import Alignment, ImageVectors, TextVectors, align, embed_images, embed_texts, similarities
+from saywhere.models.captioner import Caption, NounChecker, attend, caption, describe_boxes
+from saywhere.models.densecap import describe
+from saywhere.models.encoding import Encoding, answer, is_one
+from saywhere.models.nouns import NounEvidence
 from saywhere.models.phrase_scores import PhraseScores, score_image
 from saywhere.models.placing import Placer, cut_phrases
 from saywhere.options import require_ints, require_numbers
@@ -25,7 +23,7 @@ from saywhere.regions import Regions
 
 One = ImageLike | LoadedImage | Encoding
 """An image: a path, a PIL image, an array ``(H, W)`` or ``(H, W, 3)``, an opened image, or an encoding."""
-Part = Literal["densecap", "aligner", "captioner", "classes"]
+Part = Literal["densecap", "aligner", "captioner", "nouns"]
 T = TypeVar("T")
 
 
@@ -40,7 +38,7 @@ class Model:
         name: of the model, for messages.
 
     Attributes:
-        detector, aligner, captioner, classes: the parts; None for those that this model lacks.
+        densecap, aligner, captioner, nouns: the parts; None for those that this model lacks.
         calibration: what was fitted to it after training.
 
     Example:
@@ -53,9 +51,9 @@ class Model:
 
     def __init__(self, engine: Engine, name: str = "model") -> None:
         self.engine, self.name = engine, name
-        self.detector, self.aligner, self.captioner = engine.detector, engine.aligner, engine.captioner
+        self.densecap, self.aligner, self.captioner = engine.densecap, engine.aligner, engine.captioner
         self.calibration = engine.calibration
-        self.classes = None if engine.classifier is None else ClassEvidence(engine.classifier, self.detector)
+        self.nouns = None if engine.nouns is None else NounEvidence(engine.nouns, self.densecap)
 
     def __repr__(self) -> str:
         return f"Model({self.name!r}: {', '.join(self.parts)})"
@@ -63,7 +61,7 @@ class Model:
     @property
     def parts(self) -> tuple[Part, ...]:
         """The names of the parts that it has."""
-        parts = (self.detector, self.aligner, self.captioner, self.classes)
+        parts = (self.densecap, self.aligner, self.captioner, self.nouns)
         have = dict(zip(get_args(Part), parts, strict=True))
         return tuple(name for name, part in have.items() if part is not None)  # pyright: ignore[reportReturnType]
 
@@ -85,25 +83,30 @@ class Model:
     def require(self, part: Part, what: str) -> Any:
         """Return a part; raises as :meth:`check`."""
         self.check(part, what)
-        return self.detector if part == "densecap" else getattr(self, part)
+        return getattr(self, part)
 
     # Seeing
 
     @overload
     def encode(self, images: One) -> Encoding: ...
     @overload
-    def encode(self, images: Sequence[One]) -> list[Encoding]: ...
+    def encode(self, images: Sequence[One], *, batch: int | None = None, progress: bool = False) -> list[Encoding]: ...
     @overload
-    def encode(self, images: Iterator[One]) -> Iterator[Encoding]: ...
-    def encode(self, images: Any) -> Any:
+    def encode(self, images: Iterator[One], *, batch: int | None = None, progress: bool = False) -> Iterator[Encoding]: ...
+    def encode(self, images: Any, *, batch: int | None = None, progress: bool = False) -> Any:
         """Pass images through the network once, to be asked several times.
 
         The maps of all encodings stay in memory: about a megabyte an image with the default configuration.
 
+        Args:
+            images: one or many.
+            batch: images that pass through the network together; 16 if None. Every verb has this option.
+            progress: show a bar on a terminal while many images are worked on; every verb has this option, too.
+
         Raises:
             ImageError: an image cannot be read.
         """
-        return answer(lambda encodings: encodings, self._encode, images)
+        return answer(lambda encodings: encodings, self._encode, images, batch=batch, progress=progress)
 
     def _encode(self, images: Sequence[One]) -> list[Encoding]:
         """Return encodings as they are, and the other images encoded together."""
@@ -165,21 +168,22 @@ class Model:
         """
         require_ints(top=top)
         require_numbers(threshold=threshold)
-        if self.detector is None and self.captioner is not None and boxes is not None:
+        if self.densecap is None and self.captioner is not None and boxes is not None:
             if top is not None or threshold is not None:
                 raise UserError("given boxes are all described: top and threshold cannot choose among them")
             captioner = self.captioner
-            return answer(lambda e, b: captioning.describe_boxes(captioner, e, b), self._encode, images, boxes)
+            return answer(lambda e, b: describe_boxes(captioner, e, b), self._encode, images, boxes)
         detector = self.require("densecap", "find regions")
         return answer(
-            lambda e, b: detection.describe(detector, e, b, top, threshold, self.classes, calibration=self.calibration),
+            lambda e, b: describe(detector, e, b, top, threshold, self.nouns, calibration=self.calibration),
             self._encode, images, boxes,
         )  # fmt: skip
 
     def score(self, image: One, phrases: Sequence[str], boxes: ArrayLike | None = None) -> PhraseScores:
         """Return how likely each region is to be called each phrase: open-world detection (DenseCap, section 4.2).
 
-        Where the model has classes and ``densecap.nouns`` is set, they say how likely the phrase's kind of thing is.
+        Where the model has the part ``nouns`` and ``densecap.nouns`` is set, it says how likely the phrase's kind of
+        thing is.
 
         Args:
             image: one image.
@@ -191,7 +195,7 @@ class Model:
         """
         detector = self.require("densecap", "score phrases of regions")
         encoding = self._encode([image])[0]
-        return score_image(detector, self.classes, encoding, self.describe(encoding, boxes), phrases)
+        return score_image(detector, self.nouns, encoding, self.describe(encoding, boxes), phrases)
 
     # Words and regions (Deep Visual-Semantic Alignments)
 
@@ -263,11 +267,11 @@ class Model:
         Raises:
             UserError: this model lacks the part, or it places no phrases.
         """
-        chosen = part or ("aligner" if self.detector is None else "densecap")
+        chosen = part or ("aligner" if self.densecap is None else "densecap")
         if chosen not in ("aligner", "densecap"):
             raise UserError(f"phrases are grounded by the part aligner or densecap, not {part}")
         self.require(chosen, "ground phrases" if chosen == "aligner" else "ground phrases by the dense captioner")
-        return Placer(self.detector, self.aligner, self.classes, chosen, self.calibration)
+        return Placer(self.densecap, self.aligner, self.nouns, chosen, self.calibration)
 
     @overload
     def align(
@@ -293,8 +297,8 @@ class Model:
         aligner = self.require("aligner", "align words with regions")
 
         def ask(encodings: list[Encoding], texts: list[str], given: list[Any] | None) -> list[Alignment]:
-            embedded = grounding.embed_images(aligner, encodings, given, regions, placing=True, plain=True)
-            return [grounding.align(aligner, image, text, beta) for image, text in zip(embedded, texts, strict=True)]
+            embedded = embed_images(aligner, encodings, given, regions, placing=True, plain=True)
+            return [align(aligner, image, text, beta) for image, text in zip(embedded, texts, strict=True)]
 
         return answer(ask, self._encode, images, sentences, boxes)
 
@@ -321,7 +325,7 @@ class Model:
         """
         require_ints(regions=regions)
         aligner = self.require("aligner", "embed images")
-        return answer(lambda e, b: grounding.embed_images(aligner, e, b, regions), self._encode, images, boxes)
+        return answer(lambda e, b: embed_images(aligner, e, b, regions), self._encode, images, boxes)
 
     @overload
     def embed_text(self, texts: str) -> TextVectors: ...
@@ -335,12 +339,12 @@ class Model:
         """
         aligner = self.require("aligner", "embed texts")
         if isinstance(texts, str):
-            return grounding.embed_texts(aligner, [texts])[0]
-        return grounding.embed_texts(aligner, list(texts))
+            return embed_texts(aligner, [texts])[0]
+        return embed_texts(aligner, list(texts))
 
     def similarity(self, images: Sequence[ImageVectors], texts: Sequence[TextVectors]) -> np.ndarray:
         """Return how well each text fits each image, ``(K, L)``: Eq. 8 less the hubness of both, not a probability."""
-        return grounding.similarities(images, texts, self.require("aligner", "compare texts with images").config.score)
+        return similarities(images, texts, self.require("aligner", "compare texts with images").config.score)
 
     # Sentences of whole images (Areas of Attention)
 
@@ -376,9 +380,9 @@ class Model:
 
         def ask(encodings: Sequence[Encoding], given: Sequence[ArrayLike] | None) -> list[Caption]:
             nouns = None
-            if captioner.config.nouns and self.detector is not None and self.classes is not None:
-                nouns = NounChecker(self.detector, self.classes, encodings)
-            return captioning.caption(captioner, encodings, beam_size, given, attention, self.aligner, nouns)
+            if captioner.config.nouns and self.densecap is not None and self.nouns is not None:
+                nouns = NounChecker(self.densecap, self.nouns, encodings)
+            return caption(captioner, encodings, beam_size, given, attention, self.aligner, nouns)
 
         return answer(ask, self._encode, images, boxes)
 
@@ -390,4 +394,4 @@ class Model:
             UserError: a model that attends to no regions, or wrong ``boxes``.
         """
         captioner = self.require("captioner", "attend to regions")
-        return captioning.attend(captioner, self._encode([image])[0], sentences, boxes)
+        return attend(captioner, self._encode([image])[0], sentences, boxes)

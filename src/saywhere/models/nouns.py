@@ -1,306 +1,335 @@
-"""Names of things and what they are kinds of: ImageNet's classes and everyday kinds in WordNet's tree (docs/nouns.md).
-
-The table ``nouns.tsv`` beside this file is compiled by ``benchmarks/noun_table.py``; ``nouns.LICENSE`` is
-WordNet's notice.
-"""
+"""What kinds of things regions show, and which noun a phrase gets: the decoder's or theirs (docs/nouns.md)."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache
-from pathlib import Path
-from typing import Literal, get_args
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import chain
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from saywhere.text import tokenize
+from saywhere.calibration import Logistic
+from saywhere.engines.engine import DenseCap, Nouns
+from saywhere.errors import UserError
+from saywhere.models.encoding import Encoding
+from saywhere.models.noun_tree import Head, Noun, NounTree, noun_tree, plural
+from saywhere.regions import Regions
+from saywhere.text import RESERVED, tokenize
 
-TABLE = Path(__file__).with_name("nouns.tsv")
-_reading = threading.Lock()
-
-Sort = Literal["class", "kind", "group"]
-"""A class of ImageNet, another kind of thing, or what several of them are."""
-Use = Literal["count", "mass", "plural", ""]
-"""How a name is used: ``a dog``, ``grass``, ``skis``; empty if people say the name of a node above instead."""
-
-IRREGULAR = {
-    "man": "men", "woman": "women", "child": "children", "person": "people", "foot": "feet", "tooth": "teeth",
-    "mouse": "mice", "goose": "geese", "ox": "oxen", "sheep": "sheep", "deer": "deer", "fish": "fish", "bison": "bison",
-    "knife": "knives", "wolf": "wolves", "leaf": "leaves", "shelf": "shelves", "scarf": "scarves", "half": "halves",
-    "calf": "calves", "loaf": "loaves", "wife": "wives", "skis": "skis", "glasses": "glasses",
-    "sunglasses": "sunglasses", "scissors": "scissors", "shorts": "shorts", "pants": "pants", "goggles": "goggles",
-    "stairs": "stairs", "jeans": "jeans",
-}  # fmt: skip
-"""Plurals that no rule gives."""
-AFTER = frozenset(
-    [
-        "of",
-        "with",
-        "in",
-        "on",
-        "at",
-        "from",
-        "by",
-        "near",
-        "under",
-        "over",
-        "behind",
-        "beside",
-        "to",
-        "for",
-        "against",
-        "into",
-        "through",
-        "onto",
-        "next",
-        "that",
-        "who",
-        "which",
-        "while",
-        "is",
-        "are",
-        "wearing",
-        "holding",
-        "riding",
-        "carrying",
-        "playing",
-        "sitting",
-        "standing",
-        "walking",
-        "running",
-        "jumping",
-        "looking",
-    ]
-)
-"""Words before which the noun of a phrase stands."""
-ARTICLES = frozenset(["a", "an", "the", "his", "her", "their", "its", "another", "two", "three"])
-"""Words that begin another phrase after "and"."""
-AMOUNTS = frozenset({
-    "group", "pair", "bunch", "couple", "piece", "line", "row", "kind", "type", "pile", "lot", "number", "slice",
-    "plate", "stack", "herd", "flock", "set",
-})  # fmt: skip
-"""What is said of the noun after ``of``: ``a group of people``."""
-
-LONGEST = 3
-"""Words of a name in a text."""
+LEAST = 1e-4
+"""ImageNet's classifier gives a kind at least this probability, a region is of a kind with at least this one, and
+log-odds are those of probabilities at least this far from 0 and 1."""
 
 
-def plural(name: str) -> str:
-    """Return the plural of a noun: ``hot dog`` gives ``hot dogs``, ``policeman`` gives ``policemen``."""
-    before, _, last = name.rpartition(" ")
-    if last in IRREGULAR:
-        last = IRREGULAR[last]
-    elif last.endswith("man"):
-        last = last[:-2] + "en"
-    elif last.endswith(("s", "x", "ch", "sh")):
-        last += "es"
-    elif last.endswith("y") and last[-2:-1] not in "aeiou":
-        last = last[:-1] + "ies"
-    else:
-        last += "s"
-    return f"{before} {last}" if before else last
+class NounEvidence:
+    """Nouns of the kinds of things in regions.
 
-
-@dataclass(frozen=True, eq=False)
-class Noun:
-    """A node of the tree.
-
-    Attributes:
-        row: its place in the table.
-        sort: of node.
-        name: what people call it, in the singular.
-        use: of the name.
-        ancestors: rows of the nodes at or above it, with the steps to each.
-        leaves: rows of the classes and kinds at or below it.
-    """
-
-    row: int
-    sort: Sort
-    name: str
-    use: Use
-    ancestors: Mapping[int, int] = field(repr=False)
-    leaves: np.ndarray = field(repr=False)
-
-
-@dataclass(frozen=True)
-class Head:
-    """The noun of a phrase: its words ``start`` to ``stop``, the node or None, and whether it is in the plural."""
-
-    start: int
-    stop: int
-    noun: Noun | None
-    plural: bool
-
-
-class NounTree:
-    """Tree of nouns, from a table.
+    A region is of one of the kinds that the classifier was taught, of another class of ImageNet, or of none. ImageNet's
+    probabilities divide a kind among the classes below it.
 
     Args:
-        lines: of the table: synset, sort, name, use, words that lead to it, synsets above; separated by tabs.
-            ImageNet's classes come first, in their order, then the other kinds, then the groups.
-
-    Attributes:
-        nouns: in the order of the table.
-        leaves: how many of them are classes and kinds.
+        classifier: of the engine.
+        detector: the dense captioner, whose embeddings of regions the classifier may need.
 
     Raises:
-        ValueError: a line is something else.
+        UserError: it does, and there is none.
     """
 
-    def __init__(self, lines: Sequence[str]) -> None:
-        rows = [line.split("\t") for line in lines]
-        sorts, uses = get_args(Sort), get_args(Use)
-        if any(len(row) != 6 or row[1] not in sorts or row[3] not in uses for row in rows):
-            raise ValueError("a noun has a synset, a sort, a name, a use, words and the synsets above it")
-        numbers = {row[0]: number for number, row in enumerate(rows)}
-        above = [tuple(numbers[synset] for synset in row[5].split()) for row in rows]
-        ancestors = [_ancestors(number, above) for number in range(len(rows))]
-        self.leaves = sum(row[1] != "group" for row in rows)
-        below: list[list[int]] = [[] for _ in rows]
-        for leaf in range(self.leaves):
-            for up in ancestors[leaf]:
-                below[up].append(leaf)
-        self.nouns = tuple(
-            Noun(number, *row[1:4], ancestors[number], np.array(below[number], np.int64))  # pyright: ignore[reportArgumentType, reportCallIssue]
-            for number, row in enumerate(rows)
-        )
-        self._words: dict[str, tuple[int, bool]] = {}
-        for number, row in enumerate(rows):
-            self._words |= {word: (number, False) for word in row[4].split(", ") if word}
-        for word, (number, _) in list(self._words.items()):
-            self._words.setdefault(plural(word), (number, True))
+    def __init__(self, classifier: Nouns, detector: DenseCap | None = None) -> None:
+        self._classifier, self._detector, self.config = classifier, detector, classifier.config
+        if self.config.embed_dim and detector is None:
+            raise UserError("the part classes was taught with embeddings of the part densecap, which the model lacks")
 
-    def named(self, word: str) -> Noun | None:
-        """Return the node that a word, or a name of several words, leads to, in the singular or the plural."""
-        found = self._words.get(word)
-        return None if found is None else self.nouns[found[0]]
+    @cached_property
+    def tree(self) -> NounTree:
+        """Which nouns there are; read when they are first needed."""
+        return noun_tree()
 
-    def entry(self, noun: Noun) -> Noun | None:
-        """Return the nearest node at or above one whose name people use; None if there is none."""
-        near = [(steps, row) for row, steps in noun.ancestors.items() if self.nouns[row].use]
-        return self.nouns[min(near)[1]] if near else None
+    @cached_property
+    def kinds(self) -> tuple[Noun, ...]:
+        """The G kinds that the classifier was taught.
 
-    def find(self, phrase: str) -> Noun | None:
-        """Return the node of the noun of a phrase: of ``two big dogs on the grass`` that of ``dog``."""
-        return self.head(tokenize(phrase)).noun
-
-    def head(self, words: Sequence[str]) -> Head:
-        """Return where the noun of a phrase is, and what it is.
-
-        It is the longest name in the tree that ends where the phrase, or its part before "of", "in", "wearing" and so
-        on, ends. The noun of "a group of people" comes after "of", if it is in the tree. Of a phrase without a noun in
-        the tree it is the last of these words.
+        Raises:
+            UserError: the tree lacks one of them.
         """
-        whole = self._ending(words, 0, len(words))
-        if whole is not None and whole.start <= 1:
-            return whole
-        stop = next((i for i in range(1, len(words)) if self._ends(words[i : i + 2])), len(words))
-        found = self._ending(words, 0, stop)
-        if words[stop : stop + 1] == ["of"] and (found is None or words[stop - 1] in AMOUNTS):
-            inner = self.head(words[stop + 1 :])
-            if inner.noun is not None:
-                return Head(inner.start + stop + 1, inner.stop + stop + 1, inner.noun, inner.plural)
-        return found or Head(max(stop - 1, 0), stop, None, stop > 0 and words[stop - 1].endswith("s"))
+        names = self._classifier.vocabulary.tokens[len(RESERVED) :]
+        nouns = [(name, self.tree.named(name)) for name in names]
+        if missing := [name for name, noun in nouns if noun is None]:
+            raise UserError(f"the model's kind {missing[0]!r} is not in the table of nouns")
+        return tuple(noun for _, noun in nouns if noun is not None)
 
-    def _ends(self, words: Sequence[str]) -> bool:
-        """Whether a phrase's noun stands before the first of two words."""
-        if words[0] in ("and", "or"):
-            return words[-1] in ARTICLES
-        return words[0] in AFTER or (words[0].endswith("ing") and words[0] not in self._words)
+    @cached_property
+    def groups(self) -> np.ndarray:
+        """``(1000,)`` for each class of ImageNet the number of the nearest kind at or above it; G if there is none."""
+        numbers = {kind.row: number for number, kind in enumerate(self.kinds)}
+        found: list[int] = []
+        for noun in self.tree.nouns:
+            if noun.sort == "class":
+                near = [(steps, numbers[row]) for row, steps in noun.ancestors.items() if row in numbers]
+                found.append(min(near)[1] if near else len(numbers))
+        return np.array(found)
 
-    def _ending(self, words: Sequence[str], start: int, stop: int) -> Head | None:
-        """The longest name that ends at ``stop``."""
-        firsts = range(max(start, stop - 4), stop)
-        return next((head for first in firsts if (head := self.name_at(words, first, stop))), None)
+    @cached_property
+    def known(self) -> np.ndarray:
+        """``(G + 1,)`` whether ImageNet has a class of each kind, and of none of them."""
+        return self._members.sum(axis=0) > 0
 
-    def name_at(self, words: Sequence[str], start: int, stop: int) -> Head | None:
-        """Return the name that the words ``start`` to ``stop`` are; None if they are none, or there are fewer words."""
-        found = self._words.get(" ".join(words[start:stop])) if stop <= len(words) else None
-        return None if found is None else Head(start, stop, self.nouns[found[0]], found[1])
+    def of_groups(self, of_class: np.ndarray) -> np.ndarray:
+        """Return ImageNet's probabilities ``(N, 1000)`` summed over the classes of each kind: ``(N, G + 1)``."""
+        return of_class @ self._members
+
+    @cached_property
+    def _members(self) -> np.ndarray:
+        """``(1000, G + 1)`` 1 where a class is in a group."""
+        return np.eye(len(self.kinds) + 1, dtype=np.float32)[self.groups]
+
+    def posteriors(
+        self, encodings: Sequence[Encoding], boxes: Sequence[ArrayLike], embeddings: Sequence[np.ndarray] | None = None
+    ) -> list[np.ndarray]:
+        """Return for each image's boxes the probabilities ``(N, K)`` of the K leaves of the tree, at most 1 together.
+
+        Args:
+            encodings: of the images.
+            boxes: of each image ``(N, 4)`` in its pixels.
+            embeddings: of each image's boxes ``(N, D)`` by the dense captioner, if they are known already.
+
+        Raises:
+            UserError: boxes of another shape, or outside their image.
+        """
+        rows = [e.to_input(e.check(b)) for e, b in zip(encodings, boxes, strict=True)]
+        maps = [e.maps for e in encodings]
+        if not self.config.embed_dim:
+            embeddings = None
+        elif embeddings is None and self._detector is not None:
+            embeddings = [head.embeddings for head in self._detector.region_head(maps, rows)]
+        logits = self._classifier.classify(maps, rows, embeddings)
+        return [self.combine(classes, kinds) for classes, kinds in logits]
+
+    def combine(self, classes: np.ndarray, kinds: np.ndarray) -> np.ndarray:
+        """Return the probabilities ``(N, K)`` of the leaves, of logits ``(N, 1000)`` and ``(N, G + 2)``."""
+        config, count = self.config, len(self.kinds)
+        of_class = softmax(classes / np.float32(config.temperature))
+        of_group = self.of_groups(of_class)
+        evidence = self.evidence(of_group)
+        of_kind = softmax((kinds + np.float32(config.trust) * evidence) * np.float32(config.sharpness))
+        scale = of_kind[:, : count + 1] / (of_group + np.float32(config.rest))
+        posterior = np.zeros((len(classes), self.tree.leaves), np.float32)
+        posterior[:, : classes.shape[1]] = of_class * scale[:, self.groups]
+        posterior[:, [kind.row for kind in self.kinds]] += scale[:, :count] * np.float32(config.rest)
+        return posterior
+
+    def evidence(self, of_group: np.ndarray) -> np.ndarray:
+        """Return what ImageNet's probabilities ``(N, G + 1)`` add to the logits ``(N, G + 2)`` of kinds.
+
+        It is their logarithm, and 0 for what has no class there.
+        """
+        logs = np.where(self.known, np.log(np.maximum(of_group, LEAST)), 0)
+        return np.concatenate((logs, np.zeros((len(logs), 1))), axis=1).astype(np.float32)
+
+    def lookup(self, phrase: str) -> Noun | None:
+        """Return the node of a noun, or of the noun of a phrase; None if the tree has none.
+
+        Plurals, synonyms and names of several words are known: ``two puppies on the grass`` leads to ``dog``.
+        """
+        return self.tree.find(phrase)
+
+    def probability(self, posterior: np.ndarray, noun: Noun) -> np.ndarray:
+        """Return the probability ``(N,)`` that regions show what a node names, of posteriors ``(N, K)``."""
+        return posterior[:, noun.leaves].sum(axis=1)
+
+    def log_kinds(self, encoding: Encoding, regions: Regions, phrases: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Return how probable it is that regions show the kinds of things that phrases name.
+
+        Args:
+            encoding: of the image.
+            regions: R of it.
+            phrases: P texts.
+
+        Returns:
+            natural logarithms ``(R, P)``, 0 where a phrase names no kind of the tree, and ``(P,)`` whether it does.
+        """
+        nouns = [self.lookup(phrase) for phrase in phrases]
+        kinds = np.zeros((len(regions), len(phrases)), np.float32)
+        if any(nouns) and len(regions):
+            own = self._detector is None or not self._detector.config.phrase_levels
+            embeddings = [regions.features] if own and regions.features is not None else None
+            (posterior,) = self.posteriors([encoding], [regions.boxes], embeddings)
+            for column, noun in enumerate(nouns):
+                if noun is not None:
+                    kinds[:, column] = np.log(np.maximum(self.probability(posterior, noun), LEAST))
+        return kinds, np.array([noun is not None for noun in nouns], bool)
+
+    @cached_property
+    def _said(self) -> tuple[tuple[Noun, ...], np.ndarray, np.ndarray]:
+        """The S kinds and classes whose names people use, the leaves ``(L,)`` that are called so, and ``(S,)`` starts.
+
+        The leaves of a name stand one after the other.
+        """
+        entries = [self.tree.entry(noun) for noun in self.tree.nouns[: self.tree.leaves]]
+        nouns = {entry.row: entry for entry in entries if entry is not None and entry.sort != "group"}
+        leaves: dict[int, list[int]] = {row: [] for row in nouns}
+        for leaf, entry in enumerate(entries):
+            if entry is not None and entry.row in leaves:
+                leaves[entry.row].append(leaf)
+        starts = np.cumsum([0, *(len(rows) for rows in leaves.values())])[:-1]
+        return tuple(nouns.values()), np.array(list(chain(*leaves.values()))), starts
+
+    @cached_property
+    def _groups_by_size(self) -> tuple[tuple[Noun, ...], np.ndarray]:
+        """The groups whose names people use, those with the fewest leaves first, and ``(K, S)`` 1 for their leaves."""
+        groups = sorted((noun for noun in self.tree.nouns if noun.sort == "group" and noun.use), key=_count_leaves)
+        table = np.zeros((self.tree.leaves, len(groups)), np.float32)
+        for column, noun in enumerate(groups):
+            table[noun.leaves, column] = 1
+        return tuple(groups), table
+
+    def name(self, posterior: np.ndarray, threshold: float) -> list[tuple[Noun, float] | None]:
+        """Return for each region the most specific noun whose probability is above a threshold, and that probability.
+
+        It is the most probable kind or class; where that is not probable enough, the smallest group of them that is;
+        None where no group is (Deng et al. 2012, with a threshold for their reward of information). Of kinds of which
+        one is a kind of the other, such as a glass and a wine glass, a leaf counts for the nearest.
+        """
+        nouns, called, starts = self._said
+        groups, leaves = self._groups_by_size
+        found: list[tuple[Noun, float] | None] = []
+        best = np.add.reduceat(posterior[:, called], starts, axis=1).argmax(axis=1)
+        of_groups = posterior @ leaves
+        for row, column, sums in zip(posterior, best.tolist(), of_groups, strict=True):
+            sure = float(row[nouns[column].leaves].sum())
+            group = int((sums > threshold).argmax()) if len(sums) else 0
+            if sure > threshold:
+                found.append((nouns[column], sure))
+            elif len(sums) and sums[group] > threshold:
+                found.append((groups[group], float(sums[group])))
+            else:
+                found.append(None)
+        return found
 
 
-def _ancestors(number: int, above: Sequence[tuple[int, ...]]) -> dict[int, int]:
-    steps, todo = {number: 0}, [number]
-    for one in todo:
-        for up in above[one]:
-            if up not in steps:
-                steps[up] = steps[one] + 1
-                todo.append(up)
-    return steps
+def _count_leaves(noun: Noun) -> int:
+    return len(noun.leaves)
 
 
-def find_heads(words: Sequence[str], tree: NounTree) -> list[Head]:
-    """Return where the nouns of a text are that are in the tree, in order; of names of several words the longest."""
-    found, start = list[Head](), 0
-    while start < len(words):
-        head = next((h for stop in range(start + LONGEST, start, -1) if (h := tree.name_at(words, start, stop))), None)
-        if head is not None:
-            found.append(head)
-        start = start + 1 if head is None else head.stop
-    return found
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """Return the softmax over the last axis."""
+    shares = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return shares / shares.sum(axis=-1, keepdims=True)
 
 
-def find_nouns(text: str, tree: NounTree) -> list[Noun]:
-    """Return the nouns of a text that are in the tree, see :func:`find_heads`."""
-    return [head.noun for head in find_heads(tokenize(text), tree) if head.noun is not None]
-
-
-def find_invented(said: Sequence[Noun], mentioned: Collection[Noun]) -> list[Noun]:
-    """Return the nouns that nobody mentions (CHAIR, Rohrbach et al. 2018).
-
-    A noun counts as mentioned if people named it, a kind of it, or what it is a kind of: "a man" where they say "a
-    person".
-    """
-    rows = {noun.row for noun in mentioned}
-    above = {row for noun in mentioned for row in noun.ancestors}
-    return [noun for noun in said if noun.row not in above and rows.isdisjoint(noun.ancestors)]
-
-
-def kind_of(tree: NounTree, phrase: str) -> str:
-    """Return the kind that a true phrase names: the name that people use for its noun, or its last word."""
-    head = tree.head(words := tokenize(phrase))
-    entry = None if head.noun is None else tree.entry(head.noun)
-    return entry.name if entry is not None else " ".join(words[head.start : head.stop])
-
-
-def is_right(tree: NounTree, said: str | Noun | None, truths: Sequence[str]) -> bool:
-    """Return whether a noun is right for a region of which true phrases are known.
-
-    It is, if it is the noun of one of them, a synonym, or a kind of it: "man" and "skier" are right for "a person", and
-    "person" is wrong for "a man". A breed or a make counts as what people call it: "dog" is right for "a poodle". A
-    noun that the tree does not have is right if it is the same word.
+def noun_evidence(confidence: np.ndarray, of_decoder: np.ndarray, of_classes: np.ndarray) -> dict[str, np.ndarray]:
+    """Return what says how probably the nouns of the decoder's phrases are right, by its names in a calibration.
 
     Args:
-        tree: of nouns.
-        said: a phrase, or a node; None is wrong.
-        truths: phrases.
+        confidence: ``(N,)`` mean log-probability of the words of each phrase.
+        of_decoder: ``(N,)`` probability of its noun by the classes; NaN for a noun that they do not know, whose
+            log-odds count as 0.
+        of_classes: ``(N,)`` probability of the noun that the classes would say.
     """
-    if said is None:
-        return False
-    if isinstance(said, str):
-        words = tokenize(said)
-        head = tree.head(words)
-        noun, word = head.noun, " ".join(words[head.start : head.stop])
-    else:
-        noun, word = said, said.name
-    for truth in truths:
-        true = tree.head(true_words := tokenize(truth))
-        entry = None if true.noun is None else tree.entry(true.noun)
-        if noun is not None and entry is not None and entry.row in noun.ancestors:
-            return True
-        if word == " ".join(true_words[true.start : true.stop]):
-            return True
-    return False
+    known = np.nan_to_num(log_odds(of_decoder))
+    return {"confidence": confidence, "decoder": known, "nouns": log_odds(of_classes)}
 
 
-def noun_tree() -> NounTree:
-    """Return the tree of the table that comes with the package; the same in all threads."""
-    with _reading:
-        return _noun_tree()
+def log_odds(probability: np.ndarray) -> np.ndarray:
+    """Return ``log(p / (1 - p))``, bounded."""
+    p = np.clip(np.asarray(probability, np.float64), LEAST, 1 - LEAST)
+    return np.log(p / (1 - p))
 
 
-@cache
-def _noun_tree() -> NounTree:
-    return NounTree(TABLE.read_text(encoding="utf-8").splitlines())
+def rename(
+    classes: NounEvidence,
+    posterior: np.ndarray,
+    phrases: Sequence[str],
+    confidence: np.ndarray,
+    right: Logistic,
+    threshold: float,
+) -> list[str]:
+    """Return the phrases of regions with the nouns that are more probably right.
+
+    The classes propose the most specific noun whose probability is above ``threshold``. It replaces the decoder's where
+    it is more probable than that, unless one of the two is a kind of the other: then the decoder's stays.
+
+    Args:
+        classes: with the tree of nouns.
+        posterior: ``(N, K)`` of the regions.
+        phrases, confidence: N of the decoder.
+        right: how probable it is that the decoder's noun is right, by :func:`noun_evidence`.
+        threshold: of the probability of a noun.
+    """
+    heads = [(words := tokenize(phrase), classes.tree.head(words)) for phrase in phrases]
+    proposed = classes.name(posterior, threshold)
+    of_decoder = noun_probabilities(classes, posterior, [head.noun for _, head in heads])
+    of_classes = np.array([0.0 if found is None else found[1] for found in proposed])
+    trust = right.apply(noun_evidence(confidence, of_decoder, of_classes))
+    renamed: list[str] = []
+    for number, (words, head) in enumerate(heads):
+        found = proposed[number]
+        if found is None or found[1] <= trust[number] or (head.noun and related(head.noun, found[0])):
+            renamed.append(phrases[number])
+        else:
+            renamed.append(with_noun(head, words, found[0]))
+    return renamed
+
+
+def noun_probabilities(classes: NounEvidence, posterior: np.ndarray, nouns: Sequence[Noun | None]) -> np.ndarray:
+    """Return the probability ``(N,)`` of a noun for each region by the classes; NaN where there is none."""
+    found = [
+        np.nan if noun is None else classes.probability(posterior[i : i + 1], noun)[0] for i, noun in enumerate(nouns)
+    ]
+    return np.array(found, np.float64)
+
+
+def related(one: Noun, other: Noun) -> bool:
+    """Return whether one of two nouns is a kind of the other, or both are the same."""
+    return one.row in other.ancestors or other.row in one.ancestors
+
+
+def with_noun(head: Head, words: Sequence[str], noun: Noun) -> str:
+    """Return a phrase with another noun.
+
+    Adjectives and what follows stay if both nouns are kinds of the same thing in the tree, as a brown dog and a brown
+    cow are animals; else only the article or number stays: of "its mouth", a cat makes "a cat". The plural stays.
+    """
+    alike = head.noun is not None and not head.noun.ancestors.keys().isdisjoint(noun.ancestors)
+    first = words[: min(head.start, 1)]
+    before = list(words[: head.start]) if alike else [word for word in first if word in NEUTRAL_DETERMINERS]
+    after = list(words[head.stop :]) if alike else []
+    name = plural(noun.name) if head.plural and noun.use == "count" else noun.name
+    if before[:1] in (["a"], ["an"]):
+        before = before[1:] if noun.use != "count" or name != noun.name else before
+    elif not before and noun.use == "count" and name == noun.name:
+        before = ["a"]
+    said = [*before, name]
+    if said[0] in ("a", "an"):
+        said[0] = "an" if said[1][0] in "aeiou" else "a"
+    return " ".join([*said, *after])
+
+
+def fuller_phrase(tree: NounTree, said: str, label: str) -> str:
+    """Return the decoder's phrase for a region whose ``label`` is known: as it is if it names the same or a kind of it.
+
+    Otherwise the label's noun takes the place of the decoder's, see :func:`with_noun`. A label without a noun in the
+    tree stays as it is.
+
+    Example:
+        >>> from saywhere.models.noun_tree import noun_tree
+        >>> tree = noun_tree()
+        >>> fuller_phrase(tree, "a man in a red shirt", "a person"), fuller_phrase(tree, "a wooden bench", "a chair")
+        ('a man in a red shirt', 'a wooden chair')
+    """
+    noun, words = tree.find(label), tokenize(said)
+    head = tree.head(words)
+    if noun is None:
+        return label
+    if head.noun is not None and (head.noun.row == noun.row or noun.row in head.noun.ancestors):
+        return said
+    return with_noun(head, words, noun)
+
+
+NEUTRAL_DETERMINERS = frozenset({
+    "a", "an", "the", "one", "two", "three", "four", "five", "several", "some", "many",
+})  # fmt: skip
+"""Words that may stand before any noun."""
+DETERMINERS = NEUTRAL_DETERMINERS | {"his", "her", "their", "its"}
+"""Those, and whose a thing is."""

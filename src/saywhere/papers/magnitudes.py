@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from saywhere.models.grounding import TEXTS_AT_ONCE, Box, ImageVectors, require_words, token_ids
+from saywhere.models.aligner import TEXTS_AT_ONCE, Box, ImageVectors, require_words, token_ids
 from saywhere.models.model import Model
 from saywhere.text import tokenize
 

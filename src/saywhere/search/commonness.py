@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from math import log
 
-from saywhere.models.nouns import noun_tree
+from saywhere.models.noun_tree import noun_tree
 from saywhere.models.placing import noun_words
 from saywhere.text import Vocabulary
 

@@ -42,8 +42,8 @@ class Hit:
         probability: that the image shows all of the query; None if an image was the query, or the model is not
             calibrated for that.
         time: of the moment in the video, in seconds; None for an image.
-        in_index_probability: probability that any image of the index shows all that is wanted, the same for all hits of a search;
-            None as ``probability``.
+        in_index_probability: probability that any image of the index shows all that is wanted, the same for all hits of
+            a search; None as ``probability``.
         entry: by which the index finds it again (:meth:`saywhere.search.stores.ImageStore.locate`), until it is
             indexed anew.
     """
@@ -285,7 +285,7 @@ class Index:
 
     @property
     def _workers(self) -> int:
-        from saywhere.engines.session import available_threads
+        from saywhere.engines.onnx import available_threads
 
         return self._threads or available_threads()
 

@@ -16,7 +16,7 @@ from saywhere.images import SUFFIXES as IMAGES
 from saywhere.images import LoadedImage
 from saywhere.inference import ImageResult, Source, run_images
 from saywhere.inference.sources import name_images, named_source
-from saywhere.models.grounding import ImageVectors
+from saywhere.models.aligner import ImageVectors
 from saywhere.models.model import Model
 from saywhere.search.stamps import Stamp, Video
 from saywhere.search.store import Store

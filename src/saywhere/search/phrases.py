@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from saywhere.models.grounding import ImageVectors, TextVectors, hubness_of, plain_similarities
+from saywhere.models.aligner import ImageVectors, TextVectors, hubness_of, plain_similarities
 from saywhere.models.model import Model
 from saywhere.models.placing import Evidence, cut_phrases, word_fits
 from saywhere.regions import Regions

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from saywhere.models.grounding import ImageVectors
+from saywhere.models.aligner import ImageVectors
 from saywhere.search.stamps import Stamp, Video, split_moment
 from saywhere.search.vectors import VECTOR, to_arrays, without_hubness
 

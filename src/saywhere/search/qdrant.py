@@ -7,6 +7,7 @@ brought up to date is the payload of its point.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
@@ -18,12 +19,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote_to_bytes
 
 import numpy as np
 
 from saywhere.errors import UserError
-from saywhere.models.grounding import ImageVectors
-from saywhere.models.similarity import over_regions
+from saywhere.models.aligner import ImageVectors, over_regions
 from saywhere.search.points import (
     IMAGE,
     MOMENT,
@@ -143,11 +144,19 @@ class Qdrant:
             if not self.is_served:
                 raise ValueError("not a URL, such as http://localhost:6333; for trials path:DIR or :memory:")
             key = self.api_key or os.environ.get("QDRANT_API_KEY")
-            return QdrantClient(url=self.url, api_key=key, timeout=PATIENCE, check_compatibility=False)
+            options: dict[str, Any] = {"timeout": PATIENCE, "check_compatibility": False}
+            return QdrantClient(url=self.url, api_key=key, headers=self._authorization(), **options)
         except UserError:
             raise
         except (ValueError, RuntimeError, OSError, KeyError, TypeError, sqlite3.Error) as error:
             raise UserError(f"{masked(self.url) or '--url'}: cannot be opened ({self._reason(error)})") from error
+
+    def _authorization(self) -> dict[str, str]:
+        """The header for the user and the password in the URL, which the client would drop."""
+        known = _CREDENTIALS.match(self.url)
+        if known is None:
+            return {}
+        return {"Authorization": f"Basic {base64.b64encode(unquote_to_bytes(known[2])).decode()}"}
 
     @contextlib.contextmanager
     def asking(self) -> Iterator[QdrantClient]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from saywhere.errors import UserError
 from saywhere.inference import claims
-from saywhere.models.grounding import ImageVectors
+from saywhere.models.aligner import ImageVectors
 from saywhere.search.coding import encode, fit
 from saywhere.search.database import Database, create
 from saywhere.search.scan import Question, nearest

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from saywhere.models.grounding import ImageVectors
+from saywhere.models.aligner import ImageVectors
 from saywhere.search.scan import Question
 from saywhere.search.stamps import Stamp, Video
 

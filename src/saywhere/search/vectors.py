@@ -15,7 +15,7 @@ import numpy as np
 
 from saywhere.errors import UserError
 from saywhere.files import sync
-from saywhere.models.grounding import ImageVectors
+from saywhere.models.aligner import ImageVectors
 
 ENTRY = np.dtype([("count", "<i4"), ("width", "<i4"), ("height", "<i4")])
 """An image: how many regions it has, which lie behind those of the image before it, and its size in pixels."""

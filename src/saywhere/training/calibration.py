@@ -22,11 +22,10 @@ from saywhere.errors import UserError
 from saywhere.images import ImageError
 from saywhere.loading import load
 from saywhere.models.bundle import CARD, Bundle
-from saywhere.models.class_evidence import ClassEvidence
-from saywhere.models.detection import detect, rank
+from saywhere.models.densecap import detect, rank
 from saywhere.models.model import Model
-from saywhere.models.naming import noun_evidence, noun_probabilities
-from saywhere.models.nouns import is_right, kind_of
+from saywhere.models.noun_tree import is_right, kind_of
+from saywhere.models.nouns import NounEvidence, noun_evidence, noun_probabilities
 from saywhere.models.placing import Evidence, noun_words
 from saywhere.text import tokenize
 from saywhere.training.progress import track
@@ -105,7 +104,7 @@ class Found:
     """N regions that were found in images.
 
     Attributes:
-        evidence: ``(N,)`` each, see :attr:`saywhere.models.detection.Detections.evidence`.
+        evidence: ``(N,)`` each, see :attr:`saywhere.models.densecap.Detections.evidence`.
         right: ``(N,)`` whether the box has an IoU of :data:`MATCH` or more with a true one.
     """
 
@@ -204,7 +203,7 @@ def collect_nouns(model: Model, samples: Sequence[Sample]) -> Named:
     Raises:
         UserError: the model lacks a part, or no image can be read.
     """
-    detector, classes = model.require("densecap", "name regions"), model.require("classes", "name regions")
+    detector, classes = model.require("densecap", "name regions"), model.require("nouns", "name regions")
     rows: list[Named] = []
     with_boxes = [sample for sample in samples if len(sample.boxes)]
     with track("nouns", len(with_boxes)) as progress:
@@ -225,7 +224,7 @@ def collect_nouns(model: Model, samples: Sequence[Sample]) -> Named:
 
 
 def name_boxes(
-    classes: ClassEvidence, posterior: np.ndarray, phrases: Sequence[str], confidence: np.ndarray,
+    classes: NounEvidence, posterior: np.ndarray, phrases: Sequence[str], confidence: np.ndarray,
     truths: Sequence[tuple[str, ...]],
 ) -> Named:  # fmt: skip
     """Return the boxes of an image, of the posterior and the decoder's phrases of each."""
@@ -235,7 +234,7 @@ def name_boxes(
     return Named(posterior, confidence, of_decoder, np.array(right), tuple(truths))
 
 
-def fit_nouns(classes: ClassEvidence, named: Named) -> tuple[Logistic, float]:
+def fit_nouns(classes: NounEvidence, named: Named) -> tuple[Logistic, float]:
     """Return how probably the decoder's noun is right, and the threshold of the classes with the most right nouns.
 
     In the likelihood boxes count as :data:`POWER` says. Half of "most" is the share of all boxes, and half the mean
@@ -277,11 +276,11 @@ def calibrate_nouns(
     Raises:
         UserError: there is no such model, it lacks a part, and what :func:`collect_nouns` and :func:`fit_nouns` raise.
     """
-    bundle = read_own(folder, "densecap", "classes")
+    bundle = read_own(folder, "densecap", "nouns")
     model = load(bundle.folder, device)
     named = collect_nouns(model, held_out([sample for samples in sets for sample in samples]))
-    assert model.classes is not None
-    noun, threshold = fit_nouns(model.classes, named)
+    assert model.nouns is not None
+    noun, threshold = fit_nouns(model.nouns, named)
     about = f"{len(named.right):,} boxes of {source} that taught the classes nothing"
     made = Fitted({"noun": noun}, {"densecap.noun_threshold": threshold}, about)
     text = f"""The noun of the decoder's phrase stays where it is more probably right than that of the classes, which
@@ -446,7 +445,7 @@ def calibrate_phrases(
     bundle = read_own(folder, "aligner")
     model = load(bundle.folder, device)
     rows = [row for samples in sets for row in collect_phrases(model, samples)]
-    both = model.detector is not None and model.classes is not None
+    both = model.densecap is not None and model.nouns is not None
     by_aligner = [row for samples in sets for row in collect_phrases(model, samples, "aligner")] if both else []
     phrase, of_rare = fit_phrases(rows)
     config = choose_weights(rows, bundle.configs["aligner"].grounding, by_aligner)

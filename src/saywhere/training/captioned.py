@@ -17,7 +17,7 @@ from saywhere.errors import UserError
 from saywhere.images import ImageError
 from saywhere.loading import load
 from saywhere.models.bundle import Bundle
-from saywhere.models.captioning import bind
+from saywhere.models.captioner import bind
 from saywhere.models.encoding import Encoding
 from saywhere.training.progress import track
 

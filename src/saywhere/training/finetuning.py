@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from saywhere.configs.parts import Shapes
+from saywhere.configs.parts import Shapes, SystemConfig
 from saywhere.errors import UserError
+from saywhere.models.bundle import Bundle
 from saywhere.networks import checkpoint
 from saywhere.networks.vision.rpn import AnchorGenerator
 from saywhere.text import RESERVED, Vocabulary
@@ -45,8 +46,9 @@ def start_from(network: Any, name: str) -> Start:
     """Give a network the weights of the same part of a model, wherever they fit.
 
     A tensor fits if both networks have it in one shape. Of tensors with a row for each word, the rows of words that
-    both vocabularies have are taken over. A localization layer with more shapes of anchors takes over those of the
-    first, which must come first in it, too, at every stride that both have.
+    both vocabularies have are taken over. The backbone's last layer, if the network has it, is that of the model,
+    whatever part of it uses that layer, or else the published one. A localization layer with more shapes of anchors
+    takes over those of the first, which must come first in it, too, at every stride that both have.
 
     Args:
         network: one of :data:`saywhere.networks.checkpoint.NETWORKS`; it is changed.
@@ -56,7 +58,13 @@ def start_from(network: Any, name: str) -> Start:
         UserError: there is no such model, it lacks the part, it has nothing in common with this network, or the first
             anchors differ.
     """
-    other = checkpoint.load_network(name, checkpoint.part_of(network))
+    part, head = checkpoint.part_of(network), network.trunk.head
+    configs = Bundle.read(name).configs
+    with_head = [other for other, config in configs.items() if isinstance(config, SystemConfig) and config.uses_head]
+    others = with_head[:1] if head is not None and part not in with_head else []
+    other: Any = checkpoint.load_networks(name, parts=[part, *others])[part]
+    if head is not None and other.trunk.head is None:  # a frozen layer of the published backbone
+        head.load_published(network.config.trunk.backbone)
     rows = common_rows(other.vocabulary, network.vocabulary)
     sizes = len(other.vocabulary), len(network.vocabulary)
     start = take_over(network.state_dict(), other.state_dict(), rows, sizes)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from saywhere.evaluation.captions.invented import count_invented
-from saywhere.models.nouns import NounTree, find_nouns, noun_tree
+from saywhere.models.noun_tree import NounTree, find_nouns, noun_tree
 
 TREE = NounTree(
     [

@@ -14,7 +14,7 @@ from saywhere.cli.evaluate import nouns as command
 from saywhere.evaluation.nouns.metric import measure
 from saywhere.evaluation.nouns.run import run
 from saywhere.evaluation.session import Session
-from saywhere.models.captioning import Caption
+from saywhere.models.captioner import Caption
 
 
 def write_data(folder: Path) -> Path:

@@ -7,7 +7,7 @@ import pytest
 
 from saywhere.evaluation.ranking.metric import rank_matrix
 from saywhere.evaluation.ranking.run import rank_embedded
-from saywhere.models.grounding import ImageVectors, TextVectors
+from saywhere.models.aligner import ImageVectors, TextVectors
 
 
 @pytest.mark.parametrize("score", ["max", "fragments"])

@@ -9,8 +9,7 @@ import pytest
 
 from saywhere.evaluation.ranking.metric import rank_matrix
 from saywhere.evaluation.search.metric import ask, is_right, overlap, recall, score_texts
-from saywhere.models.grounding import ImageVectors, TextVectors
-from saywhere.models.similarity import similarity_matrix
+from saywhere.models.aligner import ImageVectors, TextVectors, similarity_matrix
 from saywhere.search.scan import estimates, similarities
 from saywhere.search.store import Stamp, Store
 
@@ -32,7 +31,7 @@ def texts() -> list[TextVectors]:
 
 def store_of(folder: Path, images: list[ImageVectors], components: int) -> Store:
     store = Store(folder, {"size": "9"})
-    store.put([(image.name, Stamp(0, 0), image) for image in images])
+    store.put([(image.image, Stamp(0, 0), image) for image in images])
     store.encode(components)
     return store
 

@@ -8,7 +8,6 @@ from functools import cached_property
 
 import numpy as np
 
-from saywhere.configs.classes import ClassesConfig
 from saywhere.engines.arrays.pooling import Pyramid, box_means, grid_boxes, grid_means, place
 from saywhere.errors import UserError
 
@@ -50,24 +49,26 @@ def box_features(maps: ImageMaps, boxes: np.ndarray, levels: Sequence[int], head
     return np.concatenate((*means, place(boxes, *maps.input_size)), axis=1)
 
 
-def class_features(
-    config: ClassesConfig,
+def context_features(
     maps: Sequence[ImageMaps],
     boxes: Sequence[np.ndarray],
+    levels: Sequence[int],
     embeddings: Sequence[np.ndarray] | None = None,
+    context: bool = True,
 ) -> np.ndarray:
-    """Return what the classifier of regions takes of all images' boxes, one after the other: ``(N, D)``.
+    """Return features of all images' boxes in their images, one after the other: ``(N, D)``.
 
     Args:
-        config: which features.
         maps: of each image.
         boxes: of each image, in pixels of the network's input.
-        embeddings: of each image's boxes, by the dense captioner, if ``config`` has them.
+        levels: strides of the maps that are averaged over a box, beside the last layer.
+        embeddings: of each image's boxes, by the dense captioner; they come last.
+        context: the means of the last layer over the whole image come after the features of the box.
     """
     rows: list[np.ndarray] = []
     for number, (image, own) in enumerate(zip(maps, boxes, strict=True)):
-        parts = [box_features(image, own, config.levels, True)]
-        if config.context:
+        parts = [box_features(image, own, levels, True)]
+        if context:
             whole = image.output("head").mean(axis=(1, 2))
             parts.append(np.broadcast_to(whole, (len(own), len(whole))))
         if embeddings is not None:

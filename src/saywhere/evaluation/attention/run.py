@@ -22,7 +22,7 @@ from saywhere.evaluation.attention.report import SENTENCES, write_attention_repo
 from saywhere.evaluation.session import Session, image_name
 from saywhere.images import LoadedImage
 from saywhere.inference import ResultsFile, Source
-from saywhere.models.captioning import Caption
+from saywhere.models.captioner import Caption
 from saywhere.models.encoding import Encoding
 from saywhere.models.model import Model
 

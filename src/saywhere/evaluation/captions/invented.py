@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from saywhere.models.nouns import NounTree, find_invented, find_nouns
+from saywhere.models.noun_tree import NounTree, find_invented, find_nouns
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Invented:
 def count_invented(captions: Mapping[str, str], mentions: Mapping[str, Iterable[str]], tree: NounTree) -> Invented:
     """Compare the nouns of captions with those of what people wrote of the same images.
 
-    Which nouns count as mentioned is said at :func:`saywhere.models.nouns.find_invented`. Only nouns of the tree count.
+    Which nouns count as mentioned: see :func:`saywhere.models.noun_tree.find_invented`. Only nouns of the tree count.
 
     Args:
         captions: of each image; at least one.

@@ -19,7 +19,7 @@ from saywhere.evaluation.session import Session
 from saywhere.files import write_text
 from saywhere.images import LoadedImage
 from saywhere.inference import ResultsFile
-from saywhere.models.captioning import Caption
+from saywhere.models.captioner import Caption
 from saywhere.models.model import Model
 
 PREDICTIONS, TRUTH = "predictions.jsonl", "truth.jsonl"

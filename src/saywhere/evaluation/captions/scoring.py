@@ -14,7 +14,7 @@ from saywhere.evaluation.captions.invented import count_invented
 from saywhere.evaluation.captions.report import write_caption_examples, write_caption_report
 from saywhere.evaluation.region_lines import read_captions, read_references
 from saywhere.evaluation.session import Session
-from saywhere.models.nouns import noun_tree
+from saywhere.models.noun_tree import noun_tree
 
 
 def score_files(predictions: Path, session: Session) -> metrics.CaptionScores:

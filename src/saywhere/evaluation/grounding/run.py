@@ -11,7 +11,7 @@ import numpy as np
 
 from saywhere import boxes as geometry
 from saywhere.data.entities import MarkedImage, MarkedPhrase, MarkedSentence
-from saywhere.engines.engine import Aligner, Detector
+from saywhere.engines.engine import Aligner, DenseCap
 from saywhere.errors import UserError
 from saywhere.evaluation.embeddings import of_arrays, to_arrays
 from saywhere.evaluation.grounding.metric import GroundingResult, measure
@@ -22,8 +22,8 @@ from saywhere.evaluation.region_store import REGIONS, ArrayStore, RegionStore
 from saywhere.evaluation.session import Session, image_name
 from saywhere.images import LoadedImage
 from saywhere.inference import Source
-from saywhere.models import detection, grounding
-from saywhere.models.grounding import ImageVectors, align, region_bonus
+from saywhere.models import densecap
+from saywhere.models.aligner import ImageVectors, align, embed_images, region_bonus
 from saywhere.models.model import Model
 from saywhere.models.phrase_scores import score_regions
 from saywhere.regions import Regions
@@ -94,7 +94,7 @@ def _views_of_aligner(
 
     def see(images: list[LoadedImage], _: list[np.ndarray] | None) -> list[dict[str, np.ndarray]]:
         encodings = model.encode(images)
-        embedded = grounding.embed_images(aligner, encodings, None, limit, placing=True, plain=True)
+        embedded = embed_images(aligner, encodings, None, limit, placing=True, plain=True)
         found: list[dict[str, np.ndarray]] = []
         for image, encoding, vectors in zip(images, encodings, embedded, strict=True):
             regions = Regions(vectors.width, vectors.height, vectors.boxes, image=vectors.image)
@@ -123,7 +123,7 @@ def _views_of_detector(model: Model, session: Session, sources: Sequence[Source]
     store = RegionStore(session.out / REGIONS)
 
     def describe(images: list[LoadedImage], _: list[np.ndarray] | None) -> list[Regions]:
-        return detection.describe(detector, model.encode(images), top=limit, nms_iou=nms_iou)
+        return densecap.describe(detector, model.encode(images), top=limit, nms_iou=nms_iou)
 
     seen = session.each(describe, sources, store, store.save, long_side=model.long_side)
     return [DetectorView(detector, store.load(source.name)) for source in seen]
@@ -155,7 +155,7 @@ class AlignerView:
         aligner: that embedded the image.
         vectors: its regions.
         kinds: of phrases, how probable it is that each region ``(R,)`` is of the kind that they name, see
-            :meth:`saywhere.models.class_evidence.ClassEvidence.log_kinds`.
+            :meth:`saywhere.models.nouns.NounEvidence.log_kinds`.
     """
 
     aligner: Aligner
@@ -187,7 +187,7 @@ class AlignerView:
 class DetectorView:
     """An image as a dense captioner sees it: regions with scores and features."""
 
-    detector: Detector
+    densecap: DenseCap
     regions: Regions
 
     @property
@@ -207,7 +207,7 @@ class DetectorView:
         if not len(self.regions):
             return self.boxes.repeat(len(phrases), axis=0)
         texts = [sentence.phrase(phrase) for phrase in phrases]
-        return score_regions(self.detector.decoder, self.detector.vocabulary, self.regions, texts).best().boxes
+        return score_regions(self.densecap.decoder, self.densecap.vocabulary, self.regions, texts).best().boxes
 
 
 @dataclass(frozen=True, eq=False)

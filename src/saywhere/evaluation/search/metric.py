@@ -9,7 +9,7 @@ import numpy as np
 from saywhere import boxes as geometry
 from saywhere.configs.aligner import Score
 from saywhere.evaluation.ranking.metric import Recall, rank_matrix
-from saywhere.models.grounding import TextVectors
+from saywhere.models.aligner import TextVectors
 from saywhere.search.scan import Question, best, estimates, similarities
 from saywhere.search.vectors import Snapshot
 

@@ -22,7 +22,7 @@ from saywhere.evaluation.search.report import SearchResult, write_search_report
 from saywhere.evaluation.search.served import SERVED, compare
 from saywhere.evaluation.session import Session, image_name
 from saywhere.images import ImageError
-from saywhere.models.grounding import ImageVectors
+from saywhere.models.aligner import ImageVectors
 from saywhere.models.model import Model
 from saywhere.models.placing import cut_phrases, word_fits
 from saywhere.search.scan import estimates

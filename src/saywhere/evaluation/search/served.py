@@ -10,7 +10,7 @@ import numpy as np
 from saywhere.configs.aligner import Score
 from saywhere.errors import UserError
 from saywhere.evaluation.search.metric import DEPTH, ask, score_texts
-from saywhere.models.grounding import TextVectors
+from saywhere.models.aligner import TextVectors
 from saywhere.search.qdrant import Qdrant, masked
 from saywhere.search.scan import best
 from saywhere.search.stamps import Stamp

@@ -10,13 +10,49 @@ from torch import Tensor, nn
 
 from saywhere.box_coding import propose
 from saywhere.configs.densecap import DenseCapConfig
+from saywhere.configs.parts import LAST_CHANNELS
 from saywhere.engines.engine import RegionHeadOutput, RpnOutput
 from saywhere.images import Preprocess
 from saywhere.networks.densecap.build import Conventions, find_conventions
-from saywhere.networks.vision.region_head import RegionHead
+from saywhere.networks.vision.image_maps import ImageMaps
+from saywhere.networks.vision.region_features import context_features, feature_size
 from saywhere.networks.vision.trunk import Trunk, build_trunk
 from saywhere.ops.box_sampling import RegionSampler, SampledBoxes
 from saywhere.text import END, PAD, Vocabulary
+
+
+class RegionHead(nn.Module):
+    """The recognition network (section 3.1.3): an embedding of each region, its second score and second offset.
+
+    Args:
+        channels, pool_size: of the features, ``(N, channels, pool_size, pool_size)``.
+        embed_dim: D of the embeddings.
+        dropout: after each of the two layers.
+        fc_size: of the first of the two layers; ``embed_dim`` if not given.
+    """
+
+    def __init__(self, channels: int, pool_size: int, embed_dim: int, dropout: float, fc_size: int | None = None):
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Flatten(),
+            nn.Linear(channels * pool_size**2, fc_size or embed_dim),
+            nn.ReLU(),
+            nn.Dropout(dropout),
+            nn.Linear(fc_size or embed_dim, embed_dim),
+            nn.ReLU(),
+            nn.Dropout(dropout),
+        )
+        self.score = nn.Linear(embed_dim, 1)
+        self.offset = nn.Linear(embed_dim, 4)
+        nn.init.normal_(self.score.weight, std=0.01)
+        nn.init.zeros_(self.score.bias)
+        nn.init.zeros_(self.offset.weight)
+        nn.init.zeros_(self.offset.bias)
+
+    def forward(self, features: Tensor) -> RegionHeadOutput:
+        """Return embeddings, logits and offsets of N regions' features ``(N, C, size, size)``."""
+        embeddings = self.layers(features)
+        return RegionHeadOutput(embeddings, self.score(embeddings).squeeze(1), self.offset(embeddings))
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,11 +107,25 @@ class DenseCapOutput:
     word_weights: Tensor | None = None
 
 
+class PhraseHead(nn.Sequential):
+    """What a region's phrase is decoded from: the features of the region in its image, standardised, through one layer.
+
+    Args:
+        features: D of :func:`saywhere.networks.vision.region_features.context_features`.
+        embed_dim: E of what the decoder takes.
+        dropout: of the standardised features.
+    """
+
+    def __init__(self, features: int, embed_dim: int, dropout: float):
+        standardise = nn.BatchNorm1d(features, affine=False)
+        super().__init__(standardise, nn.Dropout(dropout), nn.Linear(features, embed_dim), nn.ReLU(), nn.Dropout(0.2))
+
+
 class DenseCap(nn.Module):
     """A fully convolutional localization network with a decoder.
 
     Training goes through :meth:`forward`; use goes through :meth:`neck`, :meth:`rpn`, :meth:`apply_region_head` and
-    ``decoder``, by way of :mod:`saywhere.engines.torch` and :mod:`saywhere.models.detection`.
+    ``decoder``, by way of :mod:`saywhere.engines.torch` and :mod:`saywhere.models.densecap`.
 
     Args:
         config: see :class:`DenseCapConfig`.
@@ -88,7 +138,8 @@ class DenseCap(nn.Module):
         trunk: see :class:`saywhere.networks.vision.trunk.Trunk`.
         box_coder: format of the boxes.
         region_head: the recognition network.
-        decoder: of region embeddings.
+        phrase_head: between the regions and the decoder; None where this takes the embeddings of ``region_head``.
+        decoder: of regions.
         rpn_sampler, sampler: of the anchors that train the RPN, and of the regions that train the second stage.
 
     Raises:
@@ -108,8 +159,8 @@ class DenseCap(nn.Module):
         make = conventions or find_conventions(config)
         self.box_coder = make.box_coder(config)
         if trunk is None:
-            trunk = build_trunk(config.trunk, config.proposals, False, self.box_coder, pretrained_backbone)
-        trunk.require_parts(proposals=True, head=False)
+            trunk = build_trunk(config.trunk, config.proposals, config.uses_head, self.box_coder, pretrained_backbone)
+        trunk.require_parts(proposals=True, head=config.uses_head)
         self.trunk = trunk
         self.rpn_sampler = make.rpn_sampler(config)
         self.sampler = RegionSampler(
@@ -119,6 +170,10 @@ class DenseCap(nn.Module):
         self.region_head = RegionHead(
             trunk.region_channels, config.pool_size, config.embed_dim, config.dropout, config.fc_size
         )
+        self.phrase_head: PhraseHead | None = None
+        if config.phrase_levels:
+            size = feature_size(trunk, config.phrase_levels, True) + LAST_CHANNELS + config.embed_dim
+            self.phrase_head = PhraseHead(size, config.embed_dim, config.phrase_dropout)
         self.decoder = make.decoder(config, len(vocabulary))
 
     # Training
@@ -151,7 +206,10 @@ class DenseCap(nn.Module):
         positive = _is_positive(choices)
         references = torch.cat([boxes[: len(choice.positive)] for boxes, choice in regions])
         token_ids = _with_end([t.token_ids[choice.truth] for t, choice in zip(targets, choices, strict=True)])
-        embeddings, weights = head_output.embeddings[positive], _phrase_weights(targets, choices)
+        images = [ImageMaps(self.trunk, m, *size) for m, size in zip(features, sizes, strict=True)]
+        positives = [coder.to_xyxy(boxes[: len(choice.positive)]) for boxes, choice in regions]
+        embeddings = self.phrase_embeddings(images, positives, head_output.embeddings[positive])
+        weights = _phrase_weights(targets, choices)
         if weights is not None:
             token_ids, embeddings, weights = token_ids[weights > 0], embeddings[weights > 0], weights[weights > 0]
         real, previous = token_ids != PAD, token_ids[:, :-1]
@@ -229,6 +287,21 @@ class DenseCap(nn.Module):
         counts = [len(b) for b in boxes]
         parts = zip(out.embeddings.split(counts), out.logits.split(counts), out.offsets.split(counts), strict=True)
         return [RegionHeadOutput(*part) for part in parts]
+
+    def phrase_embeddings(self, images: Sequence[ImageMaps], boxes: Sequence[Tensor], embeddings: Tensor) -> Tensor:
+        """Return what the decoder takes for the boxes of all images, in order: ``(N, embed_dim)``.
+
+        Args:
+            images: maps of the trunk.
+            boxes: of each image ``(N, 4)`` ``x1 y1 x2 y2`` in pixels of the network's input.
+            embeddings: of all boxes, by the region head.
+        """
+        if self.phrase_head is None:
+            return embeddings
+        own = embeddings.split([len(rows) for rows in boxes])
+        levels = self.config.phrase_levels
+        rows = [context_features(image, b, levels, e) for image, b, e in zip(images, boxes, own, strict=True)]
+        return self.phrase_head(torch.cat(rows))
 
     @property
     def preprocess(self) -> Preprocess:

@@ -86,6 +86,22 @@ def mean_features(sources: Sequence[Source], boxes: Tensor, width: float, height
     return torch.cat((*means, place(boxes, width, height)), dim=1)
 
 
+def context_features(image: ImageMaps, boxes: Tensor, levels: Sequence[int], embeddings: Tensor) -> Tensor:
+    """Return features of regions in their image: ``(R, D + 1280 + E)``.
+
+    They are those of :func:`mean_features`, the last layer among them; its means over the whole image; the embeddings.
+
+    Args:
+        image: maps of the image.
+        boxes: ``(R, 4)`` in pixels of the network's input.
+        levels: strides of the maps that are averaged, beside the last layer.
+        embeddings: ``(R, E)`` of the regions by the dense captioner.
+    """
+    own = mean_features(image.sources(levels, True), boxes, *image.size)
+    whole = image.head.mean(dim=(1, 2)).expand(len(own), -1)
+    return torch.cat((own, whole, embeddings), dim=1)
+
+
 def max_features(sources: Sequence[Source], boxes: Tensor, width: float, height: float) -> Tensor:
     """Return features as :func:`mean_features`, with the largest values in the boxes instead of the means."""
     peaks = [box_maxima(features, boxes, stride) for features, stride in sources]

@@ -45,9 +45,9 @@ from saywhere.papers.table1.table import COLUMNS, Results
 from saywhere.papers.table1.timing import Timed, take_times
 from saywhere.training import cache
 from saywhere.training.dataset import evenly
+from saywhere.training.densecap import DenseCapSystem
 from saywhere.training.progress import track
 from saywhere.training.run import read_split
-from saywhere.training.systems.densecap import DenseCapSystem
 
 TRUTH = "truth.jsonl"
 """The file with the true boxes."""

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from saywhere.engines.engine import Detector
+from saywhere.engines.engine import DenseCap
 from saywhere.images import open_image
 from saywhere.models.decoding import decode
-from saywhere.models.detection import propose_boxes, select
+from saywhere.models.densecap import propose_boxes, select
 from saywhere.models.model import Model
 from saywhere.networks.vision.image_maps import ImageMaps
 from saywhere.papers.external_proposals import ProposalMethod
@@ -71,7 +71,7 @@ class Timed:
         }
 
     @property
-    def _detector(self) -> Detector:
+    def _detector(self) -> DenseCap:
         return self.fcln.require("densecap", "be FCLN")
 
     def _encode(self, image: LoadedImage) -> Encoding:

@@ -1,8 +1,8 @@
-// Which regions are found, described and shown: models/detection.py in the browser.
+// Which regions are found, described and shown: models/densecap.py in the browser.
 
 import {anchorsOf, best, clip, decodeBox, iou, scale, suppress} from "./boxes.js";
 import {LstmDecoder, confidence, decode} from "./decoding.js";
-import {pool} from "./maps.js";
+import {contextFeatures, pool} from "./maps.js";
 import {layer, linear, relu, sigmoid} from "./matrix.js";
 
 export class Detector {
@@ -11,21 +11,29 @@ export class Detector {
     this.decoder = new LstmDecoder(weights, "densecap.decoder");
     const head = (name) => layer(weights, `densecap.region_head.${name}`);
     [this.first, this.second, this.score, this.offset] = ["layers.1", "layers.4", "score", "offset"].map(head);
+    this.phrase = config.phrase_levels.length ? layer(weights, "densecap.phrase_head") : null;
   }
 
-  // The regions of an image, or these boxes in its pixels: [{box, logit, caption, sure}], and their embeddings. Of those
-  // that overlap by more than an IoU of most only the best is kept.
+  // The regions of an image, or these boxes in its pixels: [{box, logit, caption, sure}], their embeddings, and the codes
+  // that captions are decoded from. Of those that overlap by more than an IoU of most only the best is kept.
   detect(image, given = null, most = this.config.final_nms) {
     const {proposals, embeddings, logits} = this.look(image, given);
     const {boxes, rows} = given ? {boxes: given, rows: given.map((_, i) => i)} : this.select(image, proposals, embeddings, logits, most);
     const chosen = embeddings.pick(rows);
-    const sentences = decode(this.decoder, chosen, this.config.decoding);
+    const codes = this.codes(image, boxes, chosen), sentences = decode(this.decoder, codes, this.config.decoding);
     const regions = rows.map((row, i) => ({
       box: boxes[i], logit: logits[row], caption: this.vocabulary.decode(sentences[i].tokens), sure: confidence(sentences[i]),
     }));
     const {logit, confidence: ofSure, constant} = this.calibration.box;
     for (const region of regions) region.score = sigmoid(logit * region.logit + ofSure * region.sure + constant);
-    return {regions, embeddings: chosen};
+    return {regions, embeddings: chosen, codes};
+  }
+
+  // What the decoder takes for boxes in pixels of the image, with their embeddings.
+  codes(image, boxes, embeddings) {
+    if (!this.phrase) return embeddings;
+    const inputs = boxes.map((box) => scale(box, image.inputWidth / image.width, image.inputHeight / image.height));
+    return relu(linear(contextFeatures(image, inputs, this.config.phrase_levels, embeddings), this.phrase));
   }
 
   // The proposals of an image, or these boxes in its pixels, in those of the network's input, with embeddings and logits.

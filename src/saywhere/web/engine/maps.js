@@ -99,7 +99,18 @@ export function boxFeatures(image, boxes, levels, withHead) {
 }
 
 // The mean of a map over all of it, (C).
-export const wholeMean = (map) => means(map, [{down: shares(0, map.rows, map.rows), across: shares(0, map.columns, map.columns)}]).data;
+const wholeMean = (map) => means(map, [{down: shares(0, map.rows, map.rows), across: shares(0, map.columns, map.columns)}]).data;
+
+// The features of boxes in their image: those above, the last layer's means over the image, and the embeddings if given.
+export function contextFeatures(image, boxes, levels, embeddings, context = true) {
+  const parts = [boxFeatures(image, boxes, levels, true)];
+  if (context) {
+    const whole = wholeMean(image.head), same = new Matrix(boxes.length, whole.length);
+    for (let i = 0; i < boxes.length; i++) same.row(i).set(whole);
+    parts.push(same);
+  }
+  return sideBySide(embeddings ? [...parts, embeddings] : parts);
+}
 
 // The cells of a map that each cell of a grid touches, as adaptive average pooling takes them.
 function windows(length, cells) {

@@ -14,16 +14,16 @@ from saywhere.configs.captioner import CaptionerConfig
 from saywhere.data.sample import Sample
 from saywhere.errors import UserError
 from saywhere.images import LoadedImage
-from saywhere.models.nouns import noun_tree
+from saywhere.models.noun_tree import noun_tree
 from saywhere.networks.captioner.loss import CaptionCriterion, CaptionTarget
 from saywhere.networks.captioner.network import Captioner
 from saywhere.networks.captioner.reward import InventedNouns, RewardCriterion
+from saywhere.networks.checkpoint import take_localizer
 from saywhere.networks.language.cider import Cider
 from saywhere.text import END, Vocabulary, pad, tokenize
 from saywhere.training.dataset import mirror_phrase
-from saywhere.training.systems.densecap import PhraseTargets
-from saywhere.training.systems.densecap import usable as usable_regions
-from saywhere.training.systems.localizer import take_localizer
+from saywhere.training.densecap import PhraseTargets
+from saywhere.training.densecap import usable as usable_regions
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class BoxTargets:
 
 
 class CaptionerSystem:
-    """See :class:`saywhere.training.systems.registry.System`."""
+    """See :class:`saywhere.training.registry.System`."""
 
     about = "captions images with sentences, or their regions with phrases"
     unit = "texts"

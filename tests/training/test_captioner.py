@@ -19,8 +19,8 @@ from saywhere.networks.captioner.reward import RewardCriterion
 from saywhere.networks.language.cider import Cider
 from saywhere.text import END, Vocabulary
 from saywhere.training import recipe as recipes
+from saywhere.training.captioner import BoxTargets, CaptionerSystem, CaptionTargets
 from saywhere.training.run import train
-from saywhere.training.systems.captioner import BoxTargets, CaptionerSystem, CaptionTargets
 
 TEXTS = ("a dog on the left", "two dogs", "a long dog with a stick in its mouth", "!")
 

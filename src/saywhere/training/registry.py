@@ -12,10 +12,10 @@ from saywhere.data.sample import Sample
 from saywhere.errors import UserError
 from saywhere.images import LoadedImage
 from saywhere.text import Vocabulary
+from saywhere.training.aligner import AlignerSystem
+from saywhere.training.captioner import CaptionerSystem
 from saywhere.training.dataset import TargetMaker
-from saywhere.training.systems.aligner import AlignerSystem
-from saywhere.training.systems.captioner import CaptionerSystem
-from saywhere.training.systems.densecap import DenseCapSystem
+from saywhere.training.densecap import DenseCapSystem
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -20,10 +20,10 @@ from saywhere.loading import load
 from saywhere.networks import checkpoint
 from saywhere.networks.vision.trunk import Trunk
 from saywhere.text import END, PAD, UNKNOWN
+from saywhere.training.aligner import AlignerSystem, SentenceTargets
 from saywhere.training.recipe import Recipe
+from saywhere.training.registry import find_system
 from saywhere.training.run import train
-from saywhere.training.systems.aligner import AlignerSystem, SentenceTargets
-from saywhere.training.systems.registry import find_system
 
 
 def sample(*sentences: str) -> Sample:

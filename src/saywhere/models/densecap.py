@@ -12,12 +12,11 @@ from saywhere import boxes as geometry
 from saywhere.box_coding import BoxCoder, propose
 from saywhere.calibration import Calibration, Logistic
 from saywhere.configs.parts import ProposalConfig
-from saywhere.engines.engine import Detector, RegionHeadOutput
+from saywhere.engines.engine import DenseCap, RegionHeadOutput
 from saywhere.errors import UserError
-from saywhere.models.class_evidence import ClassEvidence
 from saywhere.models.decoding import decode
 from saywhere.models.encoding import Encoding
-from saywhere.models.naming import rename
+from saywhere.models.nouns import NounEvidence, rename
 from saywhere.regions import Regions
 
 
@@ -29,7 +28,8 @@ class Detections:
         encoding: of the image.
         boxes: ``(N, 4)`` in pixels of the image.
         logits: ``(N,)`` second scores.
-        embeddings: ``(N, D)``.
+        embeddings: ``(N, D)`` by the region head.
+        codes: ``(N, D)`` that the captions are decoded from; the embeddings, if there is no phrase head.
         captions: of each.
         confidence: ``(N,)`` mean natural log-probability of the words of each caption, its END included.
     """
@@ -38,6 +38,7 @@ class Detections:
     boxes: np.ndarray
     logits: np.ndarray
     embeddings: np.ndarray
+    codes: np.ndarray
     captions: tuple[str, ...]
     confidence: np.ndarray
 
@@ -54,7 +55,7 @@ class Detections:
         """
         scores = box.apply(self.evidence)
         size = (self.encoding.width, self.encoding.height)
-        return Regions(*size, self.boxes, scores, self.captions, self.embeddings, self.encoding.image)
+        return Regions(*size, self.boxes, scores, self.captions, self.codes, self.encoding.image)
 
 
 def propose_boxes(
@@ -78,7 +79,7 @@ def propose_boxes(
 
 
 def detect(
-    detector: Detector,
+    detector: DenseCap,
     encodings: Sequence[Encoding],
     boxes: Sequence[ArrayLike] | None = None,
     proposals: Sequence[np.ndarray] | None = None,
@@ -112,12 +113,16 @@ def detect(
         outputs = detector.region_head([e.maps for e in encodings], inputs)
         kept = [(b, np.arange(len(b))) for b in given]
     embeddings = [out.embeddings[rows] for out, (_, rows) in zip(outputs, kept, strict=True)]
-    decoded = decode(detector.decoder, np.concatenate(embeddings), detector.config.decoding)
+    inputs = [encoding.to_input(final) for encoding, (final, _) in zip(encodings, kept, strict=True)]
+    codes = detector.phrase_embeddings([e.maps for e in encodings], inputs, embeddings)
+    decoded = decode(detector.decoder, np.concatenate(codes), detector.config.decoding)
     texts = iter(detector.vocabulary.decode(row, detector.decoder.unknown) for row in decoded.token_ids.tolist())
     confidence = np.split(decoded.confidence, np.cumsum([len(rows) for _, rows in kept])[:-1])
     return [
-        Detections(e, final, out.logits[rows], codes, tuple(next(texts) for _ in rows), sure)
-        for e, out, (final, rows), codes, sure in zip(encodings, outputs, kept, embeddings, confidence, strict=True)
+        Detections(e, final, out.logits[rows], own, code, tuple(next(texts) for _ in rows), sure)
+        for e, out, (final, rows), own, code, sure in zip(
+            encodings, outputs, kept, embeddings, codes, confidence, strict=True
+        )
     ]
 
 
@@ -133,12 +138,12 @@ def select(
 
 
 def describe(
-    detector: Detector,
+    detector: DenseCap,
     encodings: Sequence[Encoding],
     boxes: Sequence[ArrayLike] | None = None,
     top: int | None = None,
     threshold: float | None = None,
-    classes: ClassEvidence | None = None,
+    classes: NounEvidence | None = None,
     nms_iou: float | None = None,
     calibration: Calibration | None = None,
 ) -> list[Regions]:

@@ -1,1 +1,0 @@
-"""What training knows of each system: its data, targets, losses, features and examples."""

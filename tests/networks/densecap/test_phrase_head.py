@@ -1,0 +1,137 @@
+"""Phrases decoded from what a region looks like in its image: both engines, training, and what stays as it was."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from photographs import noise
+from tiny_classes import KINDS, TRUNK
+from tiny_densecap import VOCABULARY, tiny_config, tiny_target
+
+from saywhere.configs.densecap import DenseCapConfig
+from saywhere.configs.nouns import NounsConfig
+from saywhere.engines.arrays.densecap import DenseCap as ArrayDenseCap
+from saywhere.engines.arrays.image_maps import ImageMaps
+from saywhere.engines.arrays.layers import Weights
+from saywhere.engines.arrays.requirements import require_shapes
+from saywhere.engines.compare import random_boxes
+from saywhere.engines.torch import TorchEngine
+from saywhere.errors import UserError
+from saywhere.models.model import Model
+from saywhere.networks.densecap.network import DenseCap
+from saywhere.networks.nouns import Nouns
+from saywhere.networks.vision.region_features import box_means
+from saywhere.networks.vision.trunk import build_trunk
+
+SIZE = 112 + 1280 + 5 + 1280 + 32
+"""Features: the map of stride 16, the last layer, the place, the last layer over the image, the embedding."""
+
+
+@functools.cache
+def networks() -> dict[str, Any]:
+    torch.manual_seed(0)
+    config = tiny_config(trunk=TRUNK, phrase_levels=[16])
+    trunk = build_trunk(config.trunk, config.proposals, head=True, pretrained=False)
+    densecap = DenseCap(config, VOCABULARY, trunk)
+    assert densecap.phrase_head is not None
+    densecap.phrase_head[0].running_mean.normal_(std=0.1)
+    densecap.phrase_head[0].running_var.uniform_(0.5, 2.0)
+    classes = Nouns(NounsConfig(embed_dim=32, trunk=config.trunk), KINDS, trunk)
+    return {"densecap": densecap.eval(), "nouns": classes.eval()}
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return Model(TorchEngine(networks()), "tiny")
+
+
+def arrays() -> Weights:
+    state = networks()["densecap"].state_dict()
+    return Weights.of({name: value.numpy() for name, value in state.items() if not name.startswith("trunk.")})
+
+
+@pytest.mark.parametrize("count", [0, 1, 50])
+def test_both_engines_decode_from_the_same_codes(model: Model, count: int) -> None:
+    encoding, other = model.encode(noise(96, 64)), model.encode(noise(64, 96, 1))
+    random = np.random.default_rng(count)
+    seen = [encoding, other]
+    boxes = [random_boxes(random, count, *each.input_size) for each in seen]
+    embeddings = [random.normal(size=(count, 32)).astype(np.float32) for _ in seen]
+    detector = model.engine.densecap
+    assert detector is not None
+    ours = detector.phrase_embeddings([each.maps for each in seen], boxes, embeddings)
+    maps = []
+    for each in seen:
+        outputs = {f"map{s}": m.numpy()[None] for s, m in zip((8, 16, 32), each.maps.maps, strict=True)}
+        outputs["head"] = each.maps.head.detach().numpy()[None]
+        maps.append(ImageMaps(outputs, (8, 16, 32), each.input_size))
+    without = ArrayDenseCap(detector.config, VOCABULARY, arrays())
+    for one, two in zip(ours, without.phrase_embeddings(maps, boxes, embeddings), strict=True):
+        assert one.shape == two.shape == (count, 32)
+        np.testing.assert_allclose(one, two, atol=1e-5)
+    assert detector.phrase_embeddings([], [], []) == without.phrase_embeddings([], [], []) == []
+
+
+def test_the_features_are_means_place_context_and_embedding(model: Model) -> None:
+    encoding = model.encode(noise(96, 64))
+    maps, embedding = encoding.maps, torch.arange(32.0)[None]
+    given: list[torch.Tensor] = []
+    head = networks()["densecap"].phrase_head
+    hook = head.register_forward_pre_hook(lambda _, inputs: given.append(inputs[0]))
+    box = torch.tensor([[16.0, 0, 64, 32]])
+    with torch.inference_mode():
+        networks()["densecap"].phrase_embeddings([maps], [box], embedding)
+        hook.remove()
+        parts = given[0].split([112, 1280, 5, 1280, 32], dim=1)
+        torch.testing.assert_close(parts[0], box_means(maps.maps[1], box, 16))
+        torch.testing.assert_close(parts[1], box_means(maps.head, box, 32))
+        torch.testing.assert_close(parts[2], torch.tensor([[1 / 6, 0, 2 / 3, 0.5, 0.25]]))
+        torch.testing.assert_close(parts[3][0], maps.head.mean(dim=(1, 2)))
+        assert torch.equal(parts[4], embedding)
+
+
+def test_regions_carry_what_their_captions_are_decoded_from(model: Model) -> None:
+    """The classes read the region head's embeddings, and make them anew where a region has other features."""
+    encoding, boxes = model.encode(noise(96, 64)), [[4, 4, 60, 50], [10, 20, 90, 60]]
+    found = model.describe(encoding, boxes)
+    detector, classes = model.engine.densecap, model.nouns
+    assert detector is not None and classes is not None and found.features is not None
+    inputs = [encoding.to_input(found.boxes)]
+    (head,) = detector.region_head([encoding.maps], inputs)
+    (codes,) = detector.phrase_embeddings([encoding.maps], inputs, [head.embeddings])
+    np.testing.assert_allclose(found.features, codes, atol=1e-5)
+    (posterior,) = classes.posteriors([encoding], [found.boxes], [head.embeddings])
+    dog = classes.lookup("a dog")
+    assert dog is not None
+    kinds, _ = classes.log_kinds(encoding, found, ["a dog"])
+    np.testing.assert_allclose(np.exp(kinds[:, 0]), classes.probability(posterior, dog), rtol=1e-3)
+
+
+def test_only_what_is_not_frozen_learns() -> None:
+    torch.manual_seed(1)
+    config = tiny_config(trunk=TRUNK, phrase_levels=[16])
+    network = DenseCap(config, VOCABULARY, pretrained_backbone=False).train()
+    for module in (network.trunk, network.region_head):
+        module.requires_grad_(False)
+    features = network.trunk.backbone([torch.randn(3, 64, 96)])
+    output = network(features, [tiny_target()], torch.Generator().manual_seed(0))
+    output.word_logits.square().mean().backward()
+    learns = {name.partition(".")[0] for name, value in network.named_parameters() if value.grad is not None}
+    assert learns == {"phrase_head", "decoder"}
+    assert network.phrase_head is not None and network.phrase_head[2].weight.grad.abs().sum() > 0
+
+
+def test_options_weights_and_backbone_must_fit() -> None:
+    config = tiny_config(trunk=TRUNK, phrase_levels=[16])
+    require_shapes("densecap", config, len(VOCABULARY), arrays())
+    with pytest.raises(UserError, match=r"have, against its options, phrase_head"):
+        require_shapes("densecap", tiny_config(trunk=TRUNK), len(VOCABULARY), arrays())
+    with pytest.raises(UserError, match=r"phrase_levels is \(4,\), but must be some of the strides"):
+        DenseCapConfig(phrase_levels=(4,))
+    with pytest.raises(UserError, match="phrase_levels is .*, but must be empty for test_efficientnet"):
+        tiny_config(phrase_levels=[16])
+    assert networks()["densecap"].phrase_head[2].in_features == SIZE

@@ -64,7 +64,15 @@ NAMELESS = "<image>"
 
 
 class ImageError(UserError):
-    """An image that cannot be read; the message is one line that names it."""
+    """An image that cannot be read; the message is one line that names it.
+
+    Example:
+        >>> try:
+        ...     saywhere.load().describe("no.jpg")
+        ... except saywhere.ImageError as error:
+        ...     print(error)
+        no.jpg: no such file
+    """
 
 
 class MissingImageError(ImageError):

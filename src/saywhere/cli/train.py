@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 import typer
 
-from saywhere.errors import UserError
+from saywhere.training import require_training
 
 
 def train(
@@ -19,9 +18,7 @@ def train(
     restart: bool = typer.Option(False, "--restart", help="Start over instead of resuming the run in the folder."),
 ) -> None:
     """Train a model; an interrupted run is resumed by the same command."""
-    for module in ("torch", "lightning", "matplotlib", "tensorboard"):
-        if importlib.util.find_spec(module) is None:
-            raise UserError(f"training needs {module}, which is not installed: pip install 'saywhere[train]'")
+    require_training()
     from saywhere.training import recipe as recipes
     from saywhere.training.run import first_process
     from saywhere.training.run import train as run

@@ -321,6 +321,19 @@ class Engine(Protocol):
         """What was fitted to the model after training."""
         ...
 
+    @property
+    def device(self) -> Any:
+        """Where it runs, such as ``cpu`` or ``cuda:0``."""
+        ...
+
+    def to(self, device: str) -> None:
+        """Move the networks to another device; maps that were made before belong to another trunk then.
+
+        Raises:
+            UserError: there is no such device, or this engine does not run there.
+        """
+        ...
+
     def digest(self) -> str:
         """Return a hash of weights, configurations and calibration: two engines of one digest give the same answers."""
         ...

@@ -46,6 +46,14 @@ class Hit:
             a search; None as ``probability``.
         entry: by which the index finds it again (:meth:`saywhere.search.stores.ImageStore.locate`), until it is
             indexed anew.
+
+    Example:
+        >>> with saywhere.Index("holiday.index") as index:
+        ...     index.add(["holiday/"])
+        ...     hit = index.search("a motorcycle", top=1)[0]
+        Changes(added=3, updated=0, unchanged=0, removed=0, skipped={}, damaged={})
+        >>> hit.image.endswith("motorcycle.jpg"), hit.regions.image == hit.image
+        (True, True)
     """
 
     image: str
@@ -88,8 +96,10 @@ class Index:
     Example:
         >>> with saywhere.Index("holiday.index") as index:
         ...     print(index.add(["holiday/"]))
-        ...     for hit in index.search("a dog in the snow", top=3):
-        ...         print(f"{hit.similarity:.2f}", hit.image, hit.regions.captions)
+        ...     names = [hit.image.split("/")[-1] for hit in index.search("a motorcycle", top=1)]
+        3 added, 0 updated, 0 unchanged, 0 removed, 0 skipped
+        >>> names
+        ['motorcycle.jpg']
     """
 
     def __init__(

@@ -193,7 +193,10 @@ def test_what_only_torch_runs_is_refused_with_its_option(network: Any, option: s
     for refuse in (require_exportable, lambda folders: export(folders, tmp_path / "out")):
         with pytest.raises(UserError) as caught:
             refuse([folder])
-        assert str(caught.value) == f"{folder}: only the engine torch runs {option}; it cannot be exported"
+        assert (
+            str(caught.value)
+            == f"{folder} cannot be exported: {option} needs the engine torch (pip install 'saywhere[torch]')"
+        )
     assert not (tmp_path / "out").exists()
 
 

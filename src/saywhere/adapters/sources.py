@@ -48,7 +48,7 @@ class Adapted(NamedTuple):
     repository: str | None = None
 
 
-def find_adapted(name_or_folder: str | Path, **hub: str) -> Adapted | None:
+def find_adapted(name_or_folder: str | Path, **hub: Any) -> Adapted | None:
     """Return where a model of transformers is; None if the name is of something else.
 
     Args:
@@ -84,7 +84,7 @@ def _family(stored: dict[str, Any], name: str) -> Family:
 
 
 @functools.cache
-def _fetch(name: str, **hub: str) -> Adapted:
+def _fetch(name: str, **hub: Any) -> Adapted:
     """Fetch a model, its configuration first: another family's weights would be fetched in vain."""
     repository = name.removeprefix(HUB)
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", repository):

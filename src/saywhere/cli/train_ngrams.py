@@ -1,4 +1,4 @@
-"""``saywhere train-ngrams``: what people would say of an image, for captions."""
+"""``saywhere train-ngrams``: n-gram probabilities of an image, by which captions are reranked."""
 
 from __future__ import annotations
 

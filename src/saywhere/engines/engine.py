@@ -243,7 +243,7 @@ class Captioner(Protocol):
 
     @property
     def ngrams(self) -> Ngrams | None:
-        """What people would say of an image; None if there is nothing, or it is not to be asked."""
+        """Probabilities of n-grams in captions of an image; None if there are none or their weight is 0."""
         ...
 
     def bind_images(self, maps: Sequence[Maps], boxes: Sequence[np.ndarray | None]) -> BoundImages:

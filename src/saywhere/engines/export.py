@@ -109,7 +109,7 @@ def _card(folders: Sequence[str | Path]) -> str:
 
 
 def require_exportable(folders: Sequence[str | Path]) -> None:
-    """Refuse models that only the engine torch runs.
+    """Refuse models that need the engine torch.
 
     Raises:
         UserError: one of them is; the message names the option.
@@ -118,7 +118,10 @@ def require_exportable(folders: Sequence[str | Path]) -> None:
     for folder, bundle in zip(folders, bundles, strict=True):
         refused = refused_options(bundle.trunk, bundle.configs)
         if refused:
-            raise UserError(f"{folder}: only the engine torch runs {' and '.join(refused)}; it cannot be exported")
+            raise UserError(
+                f"{folder} cannot be exported: {' and '.join(refused)} needs the engine torch "
+                "(pip install 'saywhere[torch]')"
+            )
         nouns = bundle.configs.get("nouns")
         embeds = isinstance(nouns, NounsConfig) and nouns.embed_dim
         sizes = [getattr(other.configs.get("densecap"), "embed_dim", 0) for other in bundles]
@@ -267,7 +270,7 @@ def _to_onnx(graph: _Graph) -> Any:
     except Exception as error:  # the exporter raises many classes of its own
         reason = " ".join(str(error).split())[:200]
         raise UserError(
-            f"the backbone cannot be written as a graph, so only the engine torch runs it: {reason}"
+            f"the backbone cannot be written as a graph, so the model needs the engine torch: {reason}"
         ) from error
     assert program is not None
     return program.model_proto

@@ -84,13 +84,15 @@ class OnnxEngine:
         precision: of the trunk: ``float32``, or ``int8`` if the bundle has that graph.
 
     Raises:
-        UserError: there is no such graph, the weights do not fit the options, or only the engine torch runs one.
+        UserError: there is no such graph, the weights do not fit the options, or one of them needs the engine torch.
             (That the graph belongs to the weights is checked before the first image.)
     """
 
     def __init__(self, bundle: Bundle, threads: int | None = None, precision: str = "float32") -> None:
         if refused := refused_options(bundle.trunk, bundle.configs):
-            raise UserError(f"{bundle.folder}: only the engine torch runs {' and '.join(refused)}")
+            raise UserError(
+                f"{bundle.folder}: {' and '.join(refused)} needs the engine torch (pip install 'saywhere[torch]')"
+            )
         if not (bundle.folder / GRAPH).is_file():
             raise UserError(f"{bundle.folder} has no {GRAPH}: make it with saywhere export, or use the engine torch")
         if precision not in PRECISIONS:

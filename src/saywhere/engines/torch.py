@@ -304,7 +304,7 @@ class TorchCaptioner:
 
     @property
     def ngrams(self) -> Ngrams | None:
-        """What people would say of an image; None if there is nothing, or it is not to be asked."""
+        """Probabilities of n-grams in captions of an image; None if there are none or their weight is 0."""
         return self._ngrams
 
     @torch.inference_mode()
@@ -343,7 +343,7 @@ class TorchCaptioner:
 
 def _ngrams(network: Captioner) -> Ngrams | None:
     stored = network.ngrams
-    if stored is None or not network.config.ngrams.asked:
+    if stored is None or not network.config.ngrams.enabled:
         return None
     return Ngrams.unpack(*_stored(stored, ngrams.STORED), len(network.vocabulary))
 

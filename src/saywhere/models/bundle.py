@@ -195,7 +195,7 @@ def list_models() -> dict[str, str]:
     return {folder.name: Bundle.read(folder).description for folder in folders if (folder / CONFIG).is_file()}
 
 
-def find_folder(name_or_folder: str | Path, **hub: str) -> Path:
+def find_folder(name_or_folder: str | Path, **hub: Any) -> Path:
     """Return the folder of a model: a folder, a bundled model's name, or a hub id ``owner/name``, which is fetched.
 
     Args:
@@ -211,7 +211,7 @@ def find_folder(name_or_folder: str | Path, **hub: str) -> Path:
     return folder
 
 
-def _find(name_or_folder: str | Path, hub: Mapping[str, str]) -> Path:
+def _find(name_or_folder: str | Path, hub: Mapping[str, Any]) -> Path:
     name = str(name_or_folder)
     if (BUNDLED / name / CONFIG).is_file() and not (Path(name) / CONFIG).is_file():
         refuse_hub(name, hub)
@@ -225,13 +225,13 @@ def _find(name_or_folder: str | Path, hub: Mapping[str, str]) -> Path:
     raise UserError(f"no model {name!r}: not a folder, and the bundled models are {names}")
 
 
-def refuse_hub(name: str, hub: Mapping[str, str]) -> None:
+def refuse_hub(name: str, hub: Mapping[str, Any]) -> None:
     """Raise a ``UserError`` if there are options of the hub, ``revision`` or ``cache_dir``, for a local model."""
     if hub:
         raise UserError(f"{name}: {next(iter(hub))} is only for models of the hub, and this one is local; leave it out")
 
 
-def _download(name: str, hub: Mapping[str, str]) -> Path:
+def _download(name: str, hub: Mapping[str, Any]) -> Path:
     try:
         from huggingface_hub import snapshot_download
     except ImportError:

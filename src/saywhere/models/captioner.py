@@ -45,10 +45,10 @@ class Sentence:
 
 @dataclass(frozen=True)
 class Reason:
-    """What speaks for a hypothesis beside its log-probability.
+    """A term of a hypothesis's score that is added to its log-probability.
 
     Attributes:
-        score: returns for each image how much speaks for each of its sentences, none of which is empty.
+        score: returns for each image a value for each of its sentences, none of which is empty.
         weight: of this in the sum.
         shortlist: it scores only so many hypotheses of an image, the best so far, and the others are no longer chosen
             from; None for all.

@@ -369,7 +369,7 @@ class Model:
         """
         chosen = part or ("aligner" if self.densecap is None else "densecap")
         if chosen not in ("aligner", "densecap"):
-            raise UserError(f"phrases are grounded by the part aligner or densecap, not {part}")
+            raise UserError(f"part must be aligner or densecap, not {part!r}")
         self.require(chosen, "ground phrases" if chosen == "aligner" else "ground phrases by the dense captioner")
         return Placer(self.densecap, self.aligner, self.nouns, chosen, self.calibration)
 

@@ -20,7 +20,7 @@ START = np.array([1.0, -5.0, 1.0, 0.0])
 
 
 def anywhere_evidence(together: float, images: int, similarity: float) -> np.ndarray:
-    """Return what :func:`anywhere_probability` judges by.
+    """Return the evidence of :func:`anywhere_probability`.
 
     Args:
         together: how often the nouns of the query are said, see :meth:`saywhere.search.commonness.Commonness.together`.

@@ -75,7 +75,9 @@ def require_browser(bundle: Bundle) -> None:
     if "densecap" not in bundle.configs:
         raise UserError(f"{bundle.folder} has no part densecap, which finds the regions of the page")
     if refused := refused_options(bundle.trunk, bundle.configs):
-        raise UserError(f"{bundle.folder}: only the engine torch runs {' and '.join(refused)}")
+        raise UserError(
+            f"{bundle.folder}: {' and '.join(refused)} needs the engine torch (pip install 'saywhere[torch]')"
+        )
     OnnxEngine(bundle)  # checks the graph and all shapes
 
 

@@ -23,7 +23,7 @@ Shapes = dict[str, tuple[int | str, ...]]
 
 
 def refused_options(trunk: TrunkConfig, configs: Mapping[str, Any]) -> list[str]:
-    """Return the options of a model, with their values, that only the engine torch runs."""
+    """Return the options of a model, with their values, that need the engine torch."""
     refused: list[str] = []
     if trunk.multiple % MULTIPLE:
         refused.append(f"trunk.multiple={trunk.multiple}, which is no multiple of {MULTIPLE}")

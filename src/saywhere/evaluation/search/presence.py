@@ -1,4 +1,4 @@
-"""Whether what is looked for is there: hits in an index of half of the images, and what people say of those."""
+"""Whether what is looked for is there: hits in an index of half of the images, and the captions of those."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Answers:
             :func:`saywhere.search.anywhere.anywhere_probability`.
         shown: ``(Q, K)`` whether people say each noun of the query of the image.
         inside: ``(Q,)`` whether the query is about an image of the index.
-        anywhere: ``(Q,)`` whether people say each noun of the query of some image of the index.
+        anywhere: ``(Q,)`` whether captions of some image of the index have each noun of the query.
     """
 
     evidence: np.ndarray
@@ -127,7 +127,7 @@ def answer(
 
 
 def measure(halves: tuple[Answers, Answers], own: Logistic | None) -> PresenceInIndex | None:
-    """Compare probabilities with what people say of the images.
+    """Compare probabilities with the captions of the images.
 
     It is None if there is nothing to tell: all hits show their query or none does, or an image shows all queries or
     none.

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, Self, TypeVar, get_args, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, get_args, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from saywhere.engines.engine import Engine
 from saywhere.errors import UserError
 from saywhere.images import ImageLike, LoadedImage, open_image
-from saywhere.models.aligner import Alignment, ImageVectors, TextVectors, align, embed_images, embed_texts, similarities
-from saywhere.models.captioner import Caption, NounChecker, attend, caption, describe_boxes
-from saywhere.models.densecap import describe
 from saywhere.models.encoding import Encoding, answer, is_one
 from saywhere.models.nouns import NounEvidence
-from saywhere.models.phrase_scores import PhraseScores, score_image
-from saywhere.models.placing import Placer, cut_phrases
 from saywhere.options import require_ints, require_numbers
-from saywhere.regions import Regions
+
+if TYPE_CHECKING:  # a verb imports what it needs
+    from saywhere.engines.engine import Aligner, Captioner, DenseCap, Engine
+    from saywhere.models.aligner import Alignment, ImageVectors, TextVectors
+    from saywhere.models.captioner import Caption
+    from saywhere.models.phrase_scores import PhraseScores
+    from saywhere.models.placing import Placer
+    from saywhere.regions import Regions
 
 One = ImageLike | LoadedImage | Encoding
 """An image: a path, a PIL image, an array ``(H, W)`` or ``(H, W, 3)``, an opened image, or an encoding."""
@@ -38,7 +39,7 @@ class Model:
         name: of the model, for messages.
 
     Attributes:
-        densecap, aligner, captioner, nouns: the parts; None for those that this model lacks.
+        nouns: the part, with the tree of nouns; None if this model lacks it.
         calibration: what was fitted to it after training.
 
     Example:
@@ -56,8 +57,22 @@ class Model:
 
     def _read_parts(self) -> None:
         engine = self.engine
-        self.densecap, self.aligner, self.captioner = engine.densecap, engine.aligner, engine.captioner
-        self.nouns = None if engine.nouns is None else NounEvidence(engine.nouns, self.densecap)
+        self.nouns = None if engine.nouns is None else NounEvidence(engine.nouns, engine.densecap)
+
+    @property
+    def densecap(self) -> DenseCap | None:
+        """The dense captioner, or None."""
+        return self.engine.densecap
+
+    @property
+    def aligner(self) -> Aligner | None:
+        """The aligner, or None."""
+        return self.engine.aligner
+
+    @property
+    def captioner(self) -> Captioner | None:
+        """The captioner, or None."""
+        return self.engine.captioner
 
     def __repr__(self) -> str:
         return f"Model({self.name!r}: {', '.join(self.parts)})"
@@ -65,9 +80,7 @@ class Model:
     @property
     def parts(self) -> tuple[Part, ...]:
         """The names of the parts that it has."""
-        parts = (self.densecap, self.aligner, self.captioner, self.nouns)
-        have = dict(zip(get_args(Part), parts, strict=True))
-        return tuple(name for name, part in have.items() if part is not None)  # pyright: ignore[reportReturnType]
+        return tuple(name for name in get_args(Part) if getattr(self, name) is not None)
 
     @property
     def device(self) -> str:
@@ -111,7 +124,7 @@ class Model:
         Example:
             >>> model.check("captioner", "caption images")
         """
-        if part not in self.parts:
+        if getattr(self, part, None) is None:
             have = ", ".join(self.parts)
             raise UserError(f"{self.name} cannot {what}: that needs a model with the part {part}; this one has {have}")
 
@@ -222,11 +235,15 @@ class Model:
             >>> [len(each) for each in model.describe(iter(["photo.jpg", "photos/beach.jpg"]), top=2)]
             [2, 2]
         """
+        from saywhere.models.densecap import describe
+
         require_ints(top=top)
         require_numbers(threshold=threshold)
         if self.densecap is None and self.captioner is not None and boxes is not None:
             if top is not None or threshold is not None:
                 raise UserError("given boxes are all described: top and threshold cannot choose among them")
+            from saywhere.models.captioner import describe_boxes
+
             captioner = self.captioner
             return answer(
                 lambda e, b: describe_boxes(captioner, e, b),
@@ -278,6 +295,8 @@ class Model:
             >>> scores.best().captions
             ('a cat', 'a dog')
         """
+        from saywhere.models.phrase_scores import score_image
+
         detector = self.require("densecap", "score phrases of regions")
 
         def ask(encodings: list[Encoding], given: list[Any] | None) -> list[PhraseScores]:
@@ -345,6 +364,8 @@ class Model:
         self, encodings: list[Encoding], texts: list[Any], boxes: list[Any] | None, part: Part | None,
         beta: float | None, limit: int | None, threshold: float | None,
     ) -> list[Regions]:  # fmt: skip
+        from saywhere.models.placing import cut_phrases
+
         require_ints(regions=limit)
         require_numbers(beta=beta, threshold=threshold)
         given = [None] * len(encodings) if boxes is None else boxes
@@ -367,6 +388,8 @@ class Model:
             >>> model.placer().by
             'densecap'
         """
+        from saywhere.models.placing import Placer
+
         chosen = part or ("aligner" if self.densecap is None else "densecap")
         if chosen not in ("aligner", "densecap"):
             raise UserError(f"part must be aligner or densecap, not {part!r}")
@@ -402,6 +425,8 @@ class Model:
             >>> model.align("photo.jpg", "a woman in a suit", regions=5)
             Alignment('a woman in a suit' with 6 regions of photo.jpg)
         """
+        from saywhere.models.aligner import align, embed_images
+
         require_numbers(beta=beta)
         require_ints(regions=regions)
         aligner = self.require("aligner", "align words with regions")
@@ -442,6 +467,8 @@ class Model:
             >>> model.embed("photo.jpg", regions=5)
             ImageVectors('photo.jpg', 6 regions)
         """
+        from saywhere.models.aligner import embed_images
+
         require_ints(regions=regions)
         aligner = self.require("aligner", "embed images")
         return answer(
@@ -467,6 +494,8 @@ class Model:
             >>> [text.words for text in model.embed_text(["a cat", "two dogs"])]
             [('a', 'cat'), ('two', 'dogs')]
         """
+        from saywhere.models.aligner import embed_texts
+
         aligner = self.require("aligner", "embed texts")
         if isinstance(texts, str):
             return embed_texts(aligner, [texts])[0]
@@ -480,6 +509,8 @@ class Model:
             >>> model.similarity(images, model.embed_text(["a motorcycle"])).argmax(axis=0)
             array([1])
         """
+        from saywhere.models.aligner import similarities
+
         return similarities(images, texts, self.require("aligner", "compare texts with images").config.score)
 
     # Sentences of whole images (Areas of Attention)
@@ -519,6 +550,8 @@ class Model:
             >>> caption.attention.shape == (len(caption.words), len(caption.boxes))
             True
         """
+        from saywhere.models.captioner import NounChecker, caption
+
         require_ints(beam_size=beam_size)
         captioner = self.require("captioner", "caption images")
 
@@ -541,5 +574,7 @@ class Model:
             >>> model.attend("photo.jpg", ["a woman smiles"])[0].attention.shape[0]
             3
         """
+        from saywhere.models.captioner import attend
+
         captioner = self.require("captioner", "attend to regions")
         return attend(captioner, self._encode([image])[0], sentences, boxes)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
 from saywhere.errors import UserError
+from saywhere.training import require_training
 
 if TYPE_CHECKING:
     from saywhere.training.recipe import Recipe
@@ -38,9 +38,7 @@ def train(
     stages those that are done are passed over; one whose options or data have changed is done anew, and what follows
     from it too.
     """
-    for module in ("torch", "lightning", "matplotlib", "tensorboard"):
-        if importlib.util.find_spec(module) is None:
-            raise UserError(f"training needs {module}, which is not installed: pip install 'saywhere[train]'")
+    require_training()
     from saywhere import options
     from saywhere.training import recipe as recipes
 

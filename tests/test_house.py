@@ -65,6 +65,7 @@ FLOORS = (
     ("adapters.florence2", "adapters.kosmos2", "adapters.grounding_dino", "adapters.owlv2", "adapters.model"),
     ("training",),
     ("evaluation",),
+    ("stages",),
     ("cli",),
     ("papers",),
     ("__main__",),

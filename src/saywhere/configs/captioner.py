@@ -31,7 +31,7 @@ class NgramsConfig(Config):
     """Options of what people would say of an image, n-gram by n-gram, which helps to choose a caption.
 
     Attributes:
-        count: n-grams that are stored with the weights; 0 are none. ``saywhere train-ngrams`` chooses them.
+        count: n-grams that are stored with the weights; 0 are none. a stage ``ngrams`` chooses them.
         words: of all of them together.
         size: dimensions of which their probabilities are made.
         weight: in use, of the agreement of a sentence with them (:mod:`saywhere.engines.arrays.ngrams`) in the choice

@@ -233,6 +233,6 @@ def train(
 
 def _section(stored: Ngrams, worth: Worth, source: str) -> str:
     return f"""Captions are chosen with a look at what people would say: probabilities of {len(stored.keys):,} n-grams,
-learnt by `saywhere train-ngrams` from {source}. Of {worth.images} of these images, which did not teach them, the
+learnt from {source}. Of {worth.images} of these images, which did not teach them, the
 n-grams of an image have a cross-entropy of {worth.known:.1f} nats, and {worth.unknown:.1f} without a look at it.
 """

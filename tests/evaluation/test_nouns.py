@@ -61,7 +61,7 @@ def test_captions_count_for_each_box_whose_noun_they_have(tmp_path: Path) -> Non
     data = write_data(tmp_path)
     model = tiny_model()
     said = Caption("a puppy is here", ("a", "puppy", "is", "here"), 96, 64, "")
-    model.captioner = SimpleNamespace(config=SimpleNamespace(describe_boxes=False))  # pyright: ignore[reportAttributeAccessIssue]
+    model.engine.captioner = SimpleNamespace(config=SimpleNamespace(describe_boxes=False))  # pyright: ignore[reportAttributeAccessIssue]
     model.caption = lambda images, **_: [said for _ in images]  # pyright: ignore[reportAttributeAccessIssue]
     result = run(model, Session(data, tmp_path / "out", split="val"))
     assert result.objects["caption"] == pytest.approx(3 / 5) and result.kinds["caption"] == pytest.approx(1 / 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -86,6 +87,11 @@ def quantize(folder: str | Path, images: Sequence[Path]) -> float:
         (folder / GRAPH_INT8).unlink()
         raise UserError(f"in int8 only {kept:.0%} of the {BEST} best anchors are kept: this trunk needs float32")
     return kept
+
+
+def draw_images(images: Sequence[Path]) -> list[Path]:
+    """Return as many images as :func:`quantize` uses, in an order that chance gives."""
+    return random.Random(0).sample(images, min(len(images), CHECKED + IMAGES))
 
 
 def _no_hints(record: logging.LogRecord) -> bool:

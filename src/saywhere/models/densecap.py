@@ -55,7 +55,7 @@ class Detections:
         """
         scores = box.apply(self.evidence)
         size = (self.encoding.width, self.encoding.height)
-        return Regions(*size, self.boxes, scores, self.captions, self.codes, self.encoding.name)
+        return Regions(*size, self.boxes, scores, self.captions, self.codes, self.encoding.image)
 
 
 def propose_boxes(

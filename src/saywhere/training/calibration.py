@@ -91,7 +91,7 @@ def read_own(folder: str | Path, *parts: str) -> Bundle:
 
 def held_out(samples: Sequence[Sample]) -> list[Sample]:
     """Return the images that taught a model's classes nothing, for of their own images classes are too sure."""
-    from saywhere.training.classes import is_held_out  # needs torch
+    from saywhere.training.nouns import is_held_out  # needs torch
 
     return [sample for sample in samples if is_held_out(sample.image)]
 

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from saywhere.engines.arrays.layers import Weights
-from saywhere.engines.arrays.requirements import refused_options
-from saywhere.engines.onnx import OnnxEngine
+from saywhere.engines.onnx import NEEDS_TORCH, OnnxEngine, refused_options
 from saywhere.errors import UserError
 from saywhere.files import write_atomically
 from saywhere.models import captioner, noun_tree, nouns
@@ -74,7 +73,7 @@ def require_browser(bundle: Bundle) -> None:
     if "densecap" not in bundle.configs:
         raise UserError(f"{bundle.folder} has no part densecap, which finds the regions of the page")
     if refused := refused_options(bundle.trunk, bundle.configs):
-        raise UserError(f"{bundle.folder}: only the engine torch runs {' and '.join(refused)}")
+        raise UserError(f"{bundle.folder}: {refused[0]} {NEEDS_TORCH}")
     OnnxEngine(bundle)  # checks the graph and all shapes
 
 

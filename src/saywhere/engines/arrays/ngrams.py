@@ -13,7 +13,8 @@ from functools import cached_property
 
 import numpy as np
 
-from saywhere.engines.arrays.layers import Weights
+from saywhere.configs.captioner import NgramsConfig
+from saywhere.engines.arrays.layers import Linear, Shapes, Weights
 from saywhere.errors import UserError
 from saywhere.text import END, START
 
@@ -60,6 +61,13 @@ class Ngrams:
         query, arrays = weights.below("query"), {name: weights[name] for name in STORED}
         return cls.unpack(query.transposed("weight"), query["bias"], arrays, vocabulary_size)
 
+    @staticmethod
+    def shapes(config: NgramsConfig) -> Shapes:
+        """Return the shapes of the arrays that it reads, by their names."""
+        shapes = Linear.shapes("ngrams.query", config.size, "features")
+        shapes |= {"ngrams.keys": (config.count, config.size), "ngrams.token_ids": (config.words,)}
+        return shapes | {f"ngrams.{kind}": (config.count,) for kind in ("offsets", "rarity", "lengths")}
+
     @classmethod
     def unpack(
         cls, projection: np.ndarray, bias: np.ndarray, arrays: Mapping[str, np.ndarray], vocabulary_size: int
@@ -96,7 +104,7 @@ class Ngrams:
         return 1 / (1 + np.exp(-log_odds))
 
     def agreement(self, embeddings: np.ndarray, sentences: Sequence[WeighedNgrams]) -> list[np.ndarray]:
-        """Return how well sentences say what people would say of their images, between 0 and 1.
+        """Return how well sentences agree with the probable n-grams of their images, between 0 and 1.
 
         The mean over n of the cosine between a sentence and the probabilities of its image, each by its rarity; longer
         n-grams count for more, as n says.

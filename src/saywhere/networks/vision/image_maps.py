@@ -50,9 +50,10 @@ class ImageMaps:
         """The maps of the second branch, finest first; none if the trunk has no such branch."""
         if self.trunk.branch is None:
             return []
-        if self._branch is None:
-            self._branch = self.trunk.branch(self.maps[self.trunk.backbone.strides.index(BRANCH_STRIDES[0])])
-        return list(zip(self._branch, BRANCH_STRIDES, strict=True))
+        found = self._branch
+        if found is None:
+            found = self._branch = self.trunk.branch(self.maps[self.trunk.backbone.strides.index(BRANCH_STRIDES[0])])
+        return list(zip(found, BRANCH_STRIDES, strict=True))
 
     def sources(self, levels: Sequence[int], head: bool) -> list[Source]:
         """Return the maps that features of regions are pooled from.

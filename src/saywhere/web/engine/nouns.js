@@ -74,11 +74,11 @@ export class NounEvidence {
   }
 
   // The phrase of a region, with the noun of the classes where that is more probably right.
-  rename(posterior, phrase, sure, {confidence, decoder, classes, constant}, threshold) {
+  rename(posterior, phrase, sure, {confidence, decoder, nouns, constant}, threshold) {
     const words = tokenize(phrase), head = this.tree.head(words), found = this.name(posterior, threshold);
     if (!found) return phrase;
     const own = head.noun ? logOdds(this.probability(posterior, head.noun)) : 0;
-    const trust = 1 / (1 + Math.exp(-(confidence * sure + decoder * own + classes * logOdds(found[1]) + constant)));
+    const trust = 1 / (1 + Math.exp(-(confidence * sure + decoder * own + nouns * logOdds(found[1]) + constant)));
     if (found[1] <= trust || (head.noun && related(head.noun, found[0]))) return phrase;
     return this.tree.withNoun(head, words, found[0]);
   }

@@ -11,9 +11,9 @@ from saywhere.errors import UserError
 from saywhere.models.noun_tree import noun_tree
 from saywhere.models.nouns import NounEvidence
 from saywhere.networks import checkpoint
-from saywhere.training import classes
+from saywhere.training import nouns
 from saywhere.training.calibration import fit_nouns, name_boxes
-from saywhere.training.classes import NamedBoxes, allowed_groups, choose_kinds
+from saywhere.training.nouns import NamedBoxes, allowed_groups, choose_kinds
 
 TREE = noun_tree()
 SIZE = 112 + 1280 + 5 + 1280
@@ -43,7 +43,7 @@ def boxes(count: int = 40, more: int = 0) -> NamedBoxes:
 @pytest.mark.parametrize("embed_dim", [0, 32])
 def test_kinds_are_learnt_from_boxes(folder: Path, embed_dim: int) -> None:
     given = boxes(more=embed_dim)
-    network = classes.fit(given, folder, NounsConfig(embed_dim=embed_dim), epochs=30)
+    network = nouns.fit(given, folder, NounsConfig(embed_dim=embed_dim), epochs=30)
     assert set(network.vocabulary.counts) == {"dog", "grass"}
     assert network.vocabulary.counts["dog"] == 40
     weight, bias = network.kinds.weight.detach().numpy(), network.kinds.bias.detach().numpy()
@@ -59,7 +59,7 @@ def test_kinds_are_learnt_from_boxes(folder: Path, embed_dim: int) -> None:
 
 def test_too_few_boxes_are_refused(folder: Path) -> None:
     with pytest.raises(UserError, match="no kind has 8 boxes"):
-        classes.fit(boxes(5), folder, NounsConfig())
+        nouns.fit(boxes(5), folder, NounsConfig())
 
 
 def test_which_kinds_are_taught() -> None:
@@ -87,9 +87,9 @@ def test_what_a_name_leaves_open() -> None:
 
 
 def test_one_image_of_ten_is_held_out_whatever_its_folder() -> None:
-    held = [classes.is_held_out(Path(f"a/{number}.jpg")) for number in range(1000)]
+    held = [nouns.is_held_out(Path(f"a/{number}.jpg")) for number in range(1000)]
     assert 60 < sum(held) < 140
-    assert held == [classes.is_held_out(Path(f"b/c/{number}.jpg")) for number in range(1000)]
+    assert held == [nouns.is_held_out(Path(f"b/c/{number}.jpg")) for number in range(1000)]
 
 
 def test_the_decoder_is_trusted_where_it_is_right(folder: Path) -> None:

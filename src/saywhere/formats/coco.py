@@ -12,8 +12,7 @@ from typing import Any
 from saywhere import boxes as geometry
 from saywhere.errors import UserError
 from saywhere.files import write_text
-from saywhere.formats.labels import classes, labels
-from saywhere.formats.reading import OtherShape, Row, entries_of, leave_out, reader, to_regions
+from saywhere.formats.reading import OtherShape, Row, classes, entries_of, labels, leave_out, reader, to_regions
 from saywhere.regions import Regions
 from saywhere.report import Report
 from saywhere.syntax import parse_json

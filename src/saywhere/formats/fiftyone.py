@@ -11,8 +11,18 @@ from typing import Any
 from saywhere import boxes as geometry
 from saywhere.errors import UserError
 from saywhere.files import write_text
-from saywhere.formats.labels import classes, labels
-from saywhere.formats.reading import ImagesByStem, OtherShape, Row, entries_of, in_pixels, leave_out, reader, to_regions
+from saywhere.formats.reading import (
+    ImagesByStem,
+    OtherShape,
+    Row,
+    classes,
+    entries_of,
+    in_pixels,
+    labels,
+    leave_out,
+    reader,
+    to_regions,
+)
 from saywhere.regions import Regions
 from saywhere.report import Report
 from saywhere.syntax import parse_json

@@ -16,12 +16,13 @@ from xml.sax.saxutils import quoteattr
 from saywhere import boxes as geometry
 from saywhere.errors import UserError
 from saywhere.files import write_text
-from saywhere.formats.labels import classes, labels
 from saywhere.formats.reading import (
     OtherShape,
     Row,
+    classes,
     entries_of,
     in_pixels,
+    labels,
     leave_out,
     reader,
     require_upright,

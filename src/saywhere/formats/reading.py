@@ -1,9 +1,11 @@
-"""What the readers of all formats share: a bad item of many is left out and named in a report."""
+"""What the formats share: XML, the class of a region, and readers; a bad item of many is left out and named."""
 
 from __future__ import annotations
 
 import csv
 import functools
+import re
+import xml.etree.ElementTree as xml
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,9 +15,58 @@ import numpy as np
 
 from saywhere import boxes as geometry
 from saywhere.errors import UserError
+from saywhere.files import write_atomically
 from saywhere.images import SUFFIXES, ImageError, measure
+from saywhere.models.noun_tree import noun_tree
 from saywhere.regions import Regions
 from saywhere.report import Report
+from saywhere.text import tokenize
+
+NAMELESS = "object"
+"""The class of a region without a phrase."""
+
+
+def label(caption: str | None) -> str:
+    """Return the noun of a phrase, ``dog`` for "a brown dog on the grass", known or not."""
+    words = tokenize(caption or "")
+    head = noun_tree().head(words)
+    return head.noun.name if head.noun is not None else " ".join(words[head.start : head.stop]) or NAMELESS
+
+
+def labels(regions: Regions) -> list[str]:
+    """Return the class of each region."""
+    return [label(region.caption) for region in regions]
+
+
+def classes(images: Iterable[Regions]) -> list[str]:
+    """Return the classes of all regions, in the order of the alphabet."""
+    return sorted({name for regions in images for name in labels(regions)})
+
+
+ILLEGAL = re.compile("[^\\t\\n\\r\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]")
+"""A character that XML cannot hold."""
+
+
+def read_xml(path: Path) -> xml.Element:
+    """Return the root of an XML file; ``ValueError`` if it is none, or is in an encoding that Python does not know."""
+    try:
+        return xml.parse(path).getroot()
+    except (xml.ParseError, LookupError) as error:
+        raise ValueError(str(error)) from error
+
+
+def legal(text: str | None) -> str:
+    """Return a text with a replacement character for each that XML cannot hold; empty for None."""
+    return ILLEGAL.sub("\N{REPLACEMENT CHARACTER}", text or "")
+
+
+def write_xml(path: Path, root: xml.Element) -> None:
+    """Write an element and all below it, indented; the file is whole or not there."""
+    tree = xml.ElementTree(root)
+    xml.indent(tree)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, lambda file: tree.write(file, encoding="utf-8", xml_declaration=True))
+
 
 SLACK = 0.05
 """A box may leave its image by this share of a side, and a pixel, and is cut; one that leaves it further is refused."""

@@ -12,8 +12,7 @@ from pathlib import Path
 from saywhere.errors import UserError
 from saywhere.files import part_of, put_in_place, write_text
 from saywhere.formats import coco, cvat, densecap, fiftyone, label_studio, table, voc, yolo
-from saywhere.formats.reading import Reader, checked, leave_out, reader
-from saywhere.formats.xml_files import ILLEGAL
+from saywhere.formats.reading import ILLEGAL, Reader, checked, leave_out, reader
 from saywhere.regions import Regions
 from saywhere.report import Report
 from saywhere.syntax import parse_json

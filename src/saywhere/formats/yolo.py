@@ -12,8 +12,18 @@ from typing import Any
 from saywhere import boxes as geometry
 from saywhere.errors import UserError
 from saywhere.files import fits, write_text
-from saywhere.formats.labels import classes, labels
-from saywhere.formats.reading import ImagesByStem, OtherShape, Row, in_pixels, leave_out, reader, reason, to_regions
+from saywhere.formats.reading import (
+    ImagesByStem,
+    OtherShape,
+    Row,
+    classes,
+    in_pixels,
+    labels,
+    leave_out,
+    reader,
+    reason,
+    to_regions,
+)
 from saywhere.regions import Regions
 from saywhere.report import Report
 from saywhere.syntax import decode, parse_yaml, split_lines

@@ -12,8 +12,7 @@ import numpy as np
 from saywhere.errors import UserError
 from saywhere.images import LoadedImage, open_image, read_image
 from saywhere.models.aligner import ImageVectors
-from saywhere.search.stamps import Stamp, Video, moment_name
-from saywhere.search.stores import ImageStore
+from saywhere.search.stores import ImageStore, Stamp, Video, moment_name
 from saywhere.search.vectors import VECTOR
 
 if TYPE_CHECKING:

@@ -91,7 +91,7 @@ def fit(
 
 
 def _fit_hits(model: Path, sets: Sequence[Sequence[Sample]], source: str, device: str | None) -> str:
-    from saywhere.evaluation.search.run import fit_hits
+    from saywhere.evaluation.search import fit_hits
     from saywhere.training.calibration import Fitted, read_own
 
     bundle = read_own(model, "aligner")

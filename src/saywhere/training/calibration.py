@@ -2,7 +2,7 @@
 
 That a box is right, that the decoder's noun is, and that an image shows a phrase; with the last, how much the classes
 say where a phrase is. (Hubness is fitted in :mod:`saywhere.training.hubness`, hits of a search in
-:mod:`saywhere.evaluation.search.run`.)
+:mod:`saywhere.evaluation.search`.)
 """
 
 from __future__ import annotations

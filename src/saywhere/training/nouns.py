@@ -18,7 +18,7 @@ from saywhere.configs.densecap import DenseCapConfig
 from saywhere.configs.nouns import NounsConfig
 from saywhere.configs.parts import LAST_CHANNELS
 from saywhere.data.sample import Sample
-from saywhere.engines.arrays.image_maps import ImageMaps, context_features
+from saywhere.engines.arrays.pooling import ImageMaps, context_features
 from saywhere.engines.torch import TorchEngine
 from saywhere.errors import UserError
 from saywhere.images import ImageError
@@ -381,7 +381,7 @@ def _eigenvectors(covariance: Tensor) -> tuple[Tensor, Tensor]:
     """The eigenvalues, smallest first, and eigenvectors; in double precision where single fails, as for few boxes."""
     try:
         return torch.linalg.eigh(covariance)
-    except torch.linalg.LinAlgError:
+    except RuntimeError:
         values, directions = torch.linalg.eigh(covariance.double())
         return values.float(), directions.float()
 

@@ -27,6 +27,7 @@ class What(StrEnum):
 
     box = "box"
     noun = "noun"
+    word = "word"
     phrase = "phrase"
     similarity = "similarity"
     hit = "hit"
@@ -35,6 +36,7 @@ class What(StrEnum):
 NEEDS = {
     What.box: ("densecap",),
     What.noun: ("densecap", "classes"),
+    What.word: ("densecap", "aligner"),
     What.phrase: ("aligner",),
     What.similarity: ("aligner",),
     What.hit: ("aligner",),
@@ -49,7 +51,8 @@ def calibrate(
     ),
     what: list[What] | None = typer.Option(
         None,
-        help="box: a region's box is right. noun: its noun is right. phrase: an image shows a phrase. similarity: the "
+        help="box: a region's box is right. noun: its noun is right. word: so are words for "
+        "somebody's sex, and colours. phrase: an image shows a phrase. similarity: the "
         "hubness correction. hit: an image that a search found shows the query. May be repeated.",
         show_default="all that the model has parts for",
     ),
@@ -141,12 +144,11 @@ def _fitter(model: Path, device: str | None) -> tuple[list[What], Fitter]:
             return f"similarity: the hubness of images and texts is taken off; {source}"
         if what is What.hit:
             return _fit_hits(model, [evenly(samples, limit) for samples in sets], source, device)
-        if what is What.phrase and "classes" in parts:
+        if what is What.word or (what is What.phrase and "classes" in parts):
             sets = [calibration.held_out(samples) for samples in sets]
-        limit = FEW if limit is None and what is not What.noun else limit
-        function = getattr(
-            calibration, {"box": "calibrate_boxes", "noun": "calibrate_nouns"}.get(what, "calibrate_phrases")
-        )
+        limit = FEW if limit is None and what not in (What.noun, What.word) else limit
+        functions = {"box": "calibrate_boxes", "noun": "calibrate_nouns", "word": "calibrate_words"}
+        function = getattr(calibration, functions.get(what, "calibrate_phrases"))
         return function(model, [evenly(samples, limit) for samples in sets], source, device)
 
     return [what for what, needed in NEEDS.items() if set(needed) <= set(parts)], fit

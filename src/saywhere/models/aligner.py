@@ -15,8 +15,7 @@ from saywhere.box_coding import BoxCoder
 from saywhere.configs.aligner import AlignerConfig, Score
 from saywhere.engines.engine import Aligner
 from saywhere.errors import UserError
-from saywhere.models.densecap import propose_boxes
-from saywhere.models.encoding import Encoding
+from saywhere.models.encoding import Encoding, propose_boxes
 from saywhere.models.mrf import decode_chain, segments
 from saywhere.models.similarity import similarity_matrix
 from saywhere.regions import Regions

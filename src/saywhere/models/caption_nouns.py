@@ -8,8 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from saywhere.engines.engine import Detector
-from saywhere.models.densecap import propose_boxes
-from saywhere.models.encoding import Encoding
+from saywhere.models.encoding import Encoding, propose_boxes
 from saywhere.models.naming import related, with_noun
 from saywhere.models.noun_tree import Head, Noun, find_heads, find_nouns
 from saywhere.models.nouns import ClassEvidence

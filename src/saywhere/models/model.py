@@ -19,6 +19,7 @@ from saywhere.models.encoding import Encoding
 from saywhere.models.many import answer, is_one
 from saywhere.models.nouns import ClassEvidence
 from saywhere.models.phrase_scores import PhraseScores, score_image
+from saywhere.models.phrases import PhraseWriter
 from saywhere.models.placing import Placer, cut_phrases
 from saywhere.options import require_ints, require_numbers
 from saywhere.regions import Regions
@@ -41,6 +42,7 @@ class Model:
 
     Attributes:
         detector, aligner, captioner, classes: the parts; None for those that this model lacks.
+        phrase_writer: writes the phrases of regions with all parts that have a say in them; None without a detector.
         calibration: what was fitted to it after training.
 
     Example:
@@ -56,6 +58,8 @@ class Model:
         self.detector, self.aligner, self.captioner = engine.detector, engine.aligner, engine.captioner
         self.calibration = engine.calibration
         self.classes = None if engine.classifier is None else ClassEvidence(engine.classifier, self.detector)
+        writer = None if self.detector is None else PhraseWriter(self.detector, self.aligner, self.classes)
+        self.phrase_writer = writer
 
     def __repr__(self) -> str:
         return f"Model({self.name!r}: {', '.join(self.parts)})"
@@ -172,7 +176,7 @@ class Model:
             return answer(lambda e, b: describe_boxes(captioner, e, b), self._encode, images, boxes)
         detector = self.require("densecap", "find regions")
         return answer(
-            lambda e, b: describe(detector, e, b, top, threshold, self.classes, calibration=self.calibration),
+            lambda e, b: describe(detector, e, b, top, threshold, self.phrase_writer, calibration=self.calibration),
             self._encode, images, boxes,
         )  # fmt: skip
 

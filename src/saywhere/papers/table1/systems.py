@@ -16,8 +16,8 @@ from saywhere.data.sample import Sample
 from saywhere.engines.engine import Detector
 from saywhere.errors import UserError
 from saywhere.images import LoadedImage
-from saywhere.models.densecap import detect, propose_boxes, rank
-from saywhere.models.encoding import Encoding
+from saywhere.models.densecap import detect, rank
+from saywhere.models.encoding import Encoding, propose_boxes
 from saywhere.models.model import Model
 from saywhere.networks import checkpoint
 from saywhere.papers.external_proposals import Proposed

@@ -103,7 +103,7 @@ class Ours:
         parts: list[tuple[Any, str, str]] = [
             (model, "open_image", "decode + resize"),
             (densecap, "propose", "proposals"),
-            (self.model.detector, "region_head", "region head"),
+            (self.model.densecap, "region_head", "region head"),
             (densecap, "select", "final NMS"),
             (densecap, "decode", "decoder"),
         ]

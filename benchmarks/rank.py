@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from saywhere.models.similarity import similarity_matrix
+from saywhere.models.aligner import similarity_matrix
 
 REGIONS, SHORTEST, LONGEST = 20, 6, 18
 WAYS = ("blocks", "one piece", "double loop")

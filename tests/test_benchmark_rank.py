@@ -12,7 +12,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from saywhere.models.similarity import similarity_matrix
+from saywhere.models.aligner import similarity_matrix
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "rank.py"
 

@@ -47,8 +47,6 @@ FLOORS = (
     ("engines.engine", "engines.arrays"),
     ("models",),
     ("adapters.sources",),
-    ("engines.session",),
-    ("engines.onnx_trunk",),
     ("engines.onnx",),
     ("loading",),
     ("formats",),

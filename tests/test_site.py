@@ -113,7 +113,7 @@ def texts_as_nobody_wrote_them(site: Path, pages: dict[str, Page]) -> list[str]:
     found += [name for name, page in pages.items() if "```" in page.text and not name.startswith("repository/")]
     found += ["equations"] * ("$" in pages["tutorials/equations/index.html"].text)
     texts = {
-        "repository/src/saywhere/models/mrf.py/index.html": "def decode_chain",
+        "repository/src/saywhere/models/aligner.py/index.html": "def decode_chain",
         "repository/recipes/densecap-your-own.yaml/index.html": "data.root=my-images",
         "repository/index.html": "How good is it?",
         "notebooks/first/index.html": "What is there?",

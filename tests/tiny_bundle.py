@@ -26,8 +26,7 @@ from saywhere.models.bundle import GRAPH, GRAPH_WEIGHTS
 from saywhere.models.model import Model
 from saywhere.networks import checkpoint
 from saywhere.networks.aligner.network import Aligner
-from saywhere.networks.captioner.network import Captioner
-from saywhere.networks.captioner.ngrams import Ngrams
+from saywhere.networks.captioner.network import Captioner, Ngrams
 from saywhere.networks.densecap.network import DenseCap
 from saywhere.networks.vision.trunk import Trunk
 

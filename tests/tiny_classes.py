@@ -9,11 +9,11 @@ import torch
 from stubs import calibrated
 from tiny_densecap import VOCABULARY, tiny_config
 
-from saywhere.configs.nouns import ClassesConfig
+from saywhere.configs.nouns import NounsConfig
 from saywhere.engines.torch import TorchEngine
 from saywhere.models.model import Model
 from saywhere.networks.densecap.network import DenseCap
-from saywhere.networks.nouns import RegionClassifier
+from saywhere.networks.nouns import Nouns
 from saywhere.networks.vision.trunk import build_trunk
 from saywhere.text import Vocabulary
 
@@ -31,8 +31,8 @@ def _networks(embed_dim: int) -> dict[str, Any]:
     torch.manual_seed(0)
     config = tiny_config(trunk=TRUNK, noun_threshold=0.3)
     trunk = build_trunk(config.trunk, config.proposals, head=True, pretrained=False)
-    classes = RegionClassifier(ClassesConfig(embed_dim=embed_dim, trunk=config.trunk), KINDS, trunk)
-    return {"densecap": DenseCap(config, VOCABULARY, trunk).eval(), "classes": classes.eval()}
+    classes = Nouns(NounsConfig(embed_dim=embed_dim, trunk=config.trunk), KINDS, trunk)
+    return {"densecap": DenseCap(config, VOCABULARY, trunk).eval(), "nouns": classes.eval()}
 
 
 def tiny_model(embed_dim: int = 0) -> Model:

@@ -27,7 +27,7 @@ BINS = 15
 """Number of bins of :func:`reliability`, as in Guo et al. (2017)."""
 QUESTIONS: dict[str, tuple[str, ...]] = {
     "box": ("logit", "confidence"),
-    "noun": ("confidence", "decoder", "classes"),
+    "noun": ("confidence", "decoder", "nouns"),
     "person": ("word", "similarity"),
     "colour": ("word", "similarity"),
     "phrase": ("similarity", "kind", "named"),
@@ -278,7 +278,7 @@ class Calibration:
     """
 
     box: Logistic = Logistic({"logit": 1.0, "confidence": 0.0})
-    noun: Logistic = Logistic({"confidence": 1.0, "decoder": 0.5, "classes": -0.5}, 1.0)
+    noun: Logistic = Logistic({"confidence": 1.0, "decoder": 0.5, "nouns": -0.5}, 1.0)
     person: Logistic | None = None
     colour: Logistic | None = None
     phrase: Logistic | None = None

@@ -208,7 +208,7 @@ class DeferredModel:
     @property
     def workers(self) -> int:
         """How many threads ask the model at the same time, if there are many images."""
-        from saywhere.engines.session import available_threads
+        from saywhere.engines.onnx import available_threads
 
         threads = self._runtime.threads or available_threads()
         return threads if self._engine == "onnx" else 1  # torch's own threads use all processors
@@ -239,7 +239,7 @@ def _read_ahead(model: Any, parts: Sequence[str]) -> None:
     from saywhere.models.noun_tree import noun_tree
 
     with contextlib.suppress(Exception):
-        if "classes" in parts:
+        if "nouns" in parts:
             noun_tree()
         if "aligner" in parts:
             Chunker.load()

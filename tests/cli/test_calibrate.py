@@ -65,7 +65,7 @@ def test_a_model_without_the_part_and_a_folder_without_a_model_are_one_line(tmp_
     folder, root = checkpoint.save(tiny_model(), tmp_path / "densecap"), write_data(tmp_path / "data")
     for model, what, message in (
         (folder, "phrase", "densecap has no part aligner, which is needed for that; it has densecap"),
-        (folder, "noun", "densecap has no part classes"),
+        (folder, "noun", "densecap has no part nouns"),
         (folder, "similarity", "densecap has no aligner"),
         (tmp_path, "box", "is not a saywhere model"),
         ("flickr-coco", "box", "flickr-coco comes with saywhere; copy"),

@@ -31,7 +31,7 @@ from saywhere.text import Vocabulary
 
 pytest.importorskip("matplotlib", reason="needs the extra evaluate")
 
-KINDS = ("flickr-coco", "densecap", "aligner", "captioner", "box-captioner", "region-rnn", "classes")
+KINDS = ("flickr-coco", "densecap", "aligner", "captioner", "box-captioner", "region-rnn", "nouns")
 """The shipped bundle, and a checkpoint of each part; two of the captioner, with attention and for boxes."""
 DETECTS = {"flickr-coco", "densecap"}
 ALIGNS = {"flickr-coco", "aligner"}
@@ -111,7 +111,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "captioner": tiny_captioner(),
         "box-captioner": tiny_captioner(decoder="rnn", describe_boxes=True),
         "region-rnn": RegionRnn(config, Vocabulary.build(PHRASES), pretrained_backbone=False),
-        "classes": tiny_networks()["classes"],
+        "nouns": tiny_networks()["nouns"],
     }
     assert {checkpoint.part_of(network) for network in networks.values()} == {*CONFIGS, "region-rnn"}, (
         "a kind of model is missing"

@@ -32,11 +32,11 @@ def both(tmp_path_factory) -> str:
 def test_options_are_those_of_the_part_that_the_command_uses(both):
     for part, changed in (("densecap", (2, 3)), ("captioner", (1, 2))):
         model = load_model(both, Runtime("cpu"), ["decoding.beam_size=2"], part)
-        assert model.detector is not None and model.captioner is not None
-        sizes = (model.detector.config.decoding.beam_size, model.captioner.config.decoding.beam_size)
+        assert model.densecap is not None and model.captioner is not None
+        sizes = (model.densecap.config.decoding.beam_size, model.captioner.config.decoding.beam_size)
         assert sizes == changed
     other = load_model(both, Runtime("cpu"), ["densecap.decoding.beam_size=2"], "captioner")
-    assert other.detector is not None and other.detector.config.decoding.beam_size == 2
+    assert other.densecap is not None and other.densecap.config.decoding.beam_size == 2
     with pytest.raises(UserError, match=r"densecap\.decoding\.beam_size or captioner\.decoding\.beam_size"):
         load_model(both, Runtime("cpu"), ["decoding.beam_size=2"])
 
@@ -64,10 +64,10 @@ def read_ahead() -> None:
 
 
 def test_weights_of_parts_that_are_asked_first_are_read_ahead():
-    model = DeferredModel(None, Runtime("cpu", "onnx"), ahead=("captioner", "classes"))()
+    model = DeferredModel(None, Runtime("cpu", "onnx"), ahead=("captioner", "nouns"))()
     read_ahead()
-    assert "_attention" in vars(model.captioner) and "_layers" in vars(model.engine.classifier)
-    assert "_head" not in vars(model.detector) and "_session" not in vars(model.engine.trunk)
+    assert "_attention" in vars(model.captioner) and "_layers" in vars(model.engine.nouns)
+    assert "_head" not in vars(model.densecap) and "_session" not in vars(model.engine.trunk)
     assert "_attention" not in vars(DeferredModel(None, Runtime("cpu", "onnx"))().captioner)
 
 
@@ -77,7 +77,7 @@ def test_a_caption_needs_the_last_encoder_of_the_aligner_which_all_share():
     aligner = model.engine.aligner
     first, last = aligner._encoders
     assert "text" not in vars(first) and {"text", "project"} <= vars(last).keys()
-    readers = (model.captioner, model.detector, model.engine.classifier, aligner.last, last)
+    readers = (model.captioner, model.densecap, model.engine.nouns, aligner.last, last)
     before = [set(vars(reader)) | {"_feature_size"} for reader in readers]
     model.caption(noise(60, 40))
     assert [set(vars(reader)) | {"_feature_size"} for reader in readers] == before  # nothing was left to be read

@@ -11,8 +11,8 @@ from typer.testing import CliRunner, Result
 import saywhere
 import saywhere.data
 from saywhere.cli import app
-from saywhere.models.naming import fuller_phrase
 from saywhere.models.noun_tree import noun_tree
+from saywhere.models.nouns import fuller_phrase
 from saywhere.networks import checkpoint
 
 

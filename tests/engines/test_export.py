@@ -264,7 +264,7 @@ def test_a_graph_computes_what_its_trunk_computes_for_all_sizes(tmp_path: Path):
 
 def test_classes_that_read_embeddings_are_exported_with_the_dense_captioner(tmp_path: Path):
     networks = with_classes(32)
-    classes = checkpoint.save({"classes": networks["classes"]}, tmp_path / "classes")
+    classes = checkpoint.save({"nouns": networks["nouns"]}, tmp_path / "classes")
     with pytest.raises(UserError, match="classes read 32 numbers of densecap's embeddings: name its model too"):
         require_exportable([classes])
     require_exportable([classes, checkpoint.save({"densecap": networks["densecap"]}, tmp_path / "densecap")])

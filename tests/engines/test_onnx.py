@@ -21,7 +21,7 @@ from tiny_bundle import PARTS, exported_bundle, write_parts
 import saywhere
 from saywhere import Model, UserError
 from saywhere.configs.parts import TrunkConfig
-from saywhere.engines import onnx, session
+from saywhere.engines import onnx
 from saywhere.engines.arrays import image_maps
 from saywhere.engines.arrays.layers import Weights
 from saywhere.engines.compare import compare_engines, random_boxes
@@ -176,7 +176,7 @@ def test_the_last_layer_before_the_classifier_is_averaged_too():
     outputs = {"map16": maps[0], "map32": maps[1], "head": trunk.head(maps[1])}
     arrays = image_maps.ImageMaps({k: v[None].numpy() for k, v in outputs.items()}, (16, 32), (192, 160))
     weights = Weights.of({name: value.numpy() for name, value in network.state_dict().items()})
-    aligner = onnx.OnnxAligner(network.config, VOCABULARY, weights)
+    aligner = onnx.Aligner(network.config, VOCABULARY, weights)
     boxes = random_boxes(np.random.default_rng(0), 20, 192, 160)
     theirs = TorchEngine({"aligner": network}).aligner
     assert theirs is not None
@@ -368,9 +368,9 @@ def test_texts_are_embedded_without_the_runtime(monkeypatch: pytest.MonkeyPatch)
 
 def test_it_uses_the_processors_of_this_process(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 5}, raising=False)
-    assert session.available_threads() == 3
+    assert onnx.available_threads() == 3
     monkeypatch.delattr("os.sched_getaffinity")
     monkeypatch.setattr("os.cpu_count", lambda: 7)
-    assert session.available_threads() == 7
+    assert onnx.available_threads() == 7
     engine = onnx.OnnxEngine(Bundle.read(exported_bundle()), threads=1)
     assert Model(engine).describe(IMAGES[0]).captions == saywhere.load(exported_bundle()).describe(IMAGES[0]).captions

@@ -69,7 +69,7 @@ def test_the_trunk_gives_the_maps_and_the_anchors_of_the_network():
         for array, tensor in ((rpn.anchors, expected.anchors), (rpn.logits, expected.logits)):
             same(array, tensor)
         same(rpn.offsets, expected.offsets)
-        boxes, _ = propose(engine.detector.box_coder, rpn, size, 0.7, 1000, 20)
+        boxes, _ = propose(engine.densecap.box_coder, rpn, size, 0.7, 1000, 20)
         ((proposals, _),) = densecap.trunk.propose(densecap.neck([image.maps]), [size], densecap.config.proposals)
         same(boxes, proposals, 1e-4)
 
@@ -81,7 +81,7 @@ def test_the_parts_give_what_their_networks_give():
     maps = encode(engine)
     rows = [torch.from_numpy(boxes) for boxes in BOXES]
     heads = parts["densecap"].apply_region_head(ImageMaps.pyramids(maps), rows, SIZES)
-    for found, expected in zip(engine.detector.region_head(maps, BOXES), heads, strict=True):
+    for found, expected in zip(engine.densecap.region_head(maps, BOXES), heads, strict=True):
         same(found.embeddings, expected.embeddings)
         same(found.logits, expected.logits)
         same(found.offsets, expected.offsets)
@@ -119,7 +119,7 @@ def test_bound_images_decode_and_attend_as_the_network(boxes):
         last = token_ids[:, min(t, token_ids.shape[1] - 1)]
     weights = captioner.decoder.attention(expected.embeddings, expected.features, rows, expected.mask)
     same(bound.attention(token_ids), weights)
-    assert not bound.decoder.independent and engine.detector.decoder.independent
+    assert not bound.decoder.independent and engine.densecap.decoder.independent
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
@@ -184,7 +184,7 @@ def test_it_loads_a_folder_with_other_options(tmp_path: Path):
     network = tiny_captioner()
     folder = checkpoint.save(network, tmp_path / "model")
     engine = load(folder, "cpu", {"decoding.beam_size": 2})
-    assert engine.captioner.config.decoding.beam_size == 2 and engine.detector is engine.aligner is None
+    assert engine.captioner.config.decoding.beam_size == 2 and engine.densecap is engine.aligner is None
     assert load(folder, "cpu").digest() == TorchEngine({"captioner": network}).digest()
     with pytest.raises(UserError, match="device abacus cannot be used"):
         load(folder, "abacus")

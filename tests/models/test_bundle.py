@@ -117,7 +117,7 @@ def test_the_bundled_models_have_names():
     assert "flickr-coco" in list_models() and all(list_models().values())
     assert find_folder("flickr-coco").name == "flickr-coco" and Bundle.read("flickr-coco").configs.keys() == {
         *PARTS,
-        "classes",
+        "nouns",
     }
 
 

@@ -11,19 +11,19 @@ from photographs import noise
 from tiny_captioner import VOCABULARY, tiny_config
 from tiny_classes import TRUNK, tiny_networks
 
-from saywhere.configs.nouns import ClassesConfig
+from saywhere.configs.nouns import NounsConfig
 from saywhere.engines.torch import TorchEngine
-from saywhere.models import caption_nouns
-from saywhere.models.caption_nouns import NounChecker, correct, support
+from saywhere.models import captioner
+from saywhere.models.captioner import NounChecker, correct, support
 from saywhere.models.model import Model
 from saywhere.models.noun_tree import noun_tree
-from saywhere.models.nouns import ClassEvidence
+from saywhere.models.nouns import NounEvidence
 from saywhere.networks.captioner.network import Captioner
 from saywhere.text import Vocabulary
 
 TREE = noun_tree()
 KINDS = ("person", "dog", "cat", "elephant", "grass", "banana", "orange", "apple", "bench")
-CLASSES = ClassEvidence(SimpleNamespace(config=ClassesConfig(), vocabulary=Vocabulary(dict.fromkeys(KINDS, 9))))  # pyright: ignore[reportArgumentType]
+CLASSES = NounEvidence(SimpleNamespace(config=NounsConfig(), vocabulary=Vocabulary(dict.fromkeys(KINDS, 9))))  # pyright: ignore[reportArgumentType]
 
 
 def regions(*shown: dict[str, float]) -> np.ndarray:
@@ -67,7 +67,7 @@ def test_what_no_region_shows_gives_way_to_what_one_does(
         rows = np.concatenate((rows, regions({"dog": 0.3, "cat": 0.3, "elephant": 0.3})))
         rows[:, TREE.named("dog").leaves] *= 0.3  # pyright: ignore[reportOptionalMemberAccess]
     assert correct(CLASSES, rows, sentence) == wanted
-    assert wanted == sentence or not caption_nouns.all_seen(CLASSES, rows, sentence)
+    assert wanted == sentence or not captioner.all_seen(CLASSES, rows, sentence)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_what_no_region_shows_gives_way_to_what_one_does(
         ("a dog on the grass", [{"dog": 0.1}, {"grass": 0.9}], 0.0),
         ("a dog on the grass", [{"dog": 0.05}, {"grass": 0.9}], np.log(0.5)),
         ("two dogs and a cat", [{"dog": 0.05}, {"cat": 0.05, "dog": 0.01}], 2 * np.log(0.5)),
-        ("a dog and a cat", [], 2 * caption_nouns.LEAST_SUPPORT),
+        ("a dog and a cat", [], 2 * captioner.LEAST_SUPPORT),
         ("a boy looks at a hill", [{"woman": 0.9}], 0.0),  # there is somebody, and nobody taught hills
         ("something is blue", [], 0.0),
     ],
@@ -118,24 +118,22 @@ def test_a_model_with_classes_has_the_last_word(monkeypatch: pytest.MonkeyPatch)
 def test_the_first_regions_decide_where_they_show_all() -> None:
     """What is changed, and to what, does not depend on the first look."""
     images, asked = [noise(96, 64, seed) for seed in range(4)], model()
-    assert asked.detector is not None and asked.classes is not None
+    assert asked.densecap is not None and asked.nouns is not None
     encodings = asked.encode(images)
     sentences = ["a dog", "a person on the grass", "a zebra", "it is blue"]
-    shown = caption_nouns.see(asked.detector, asked.classes, encodings)
-    expected = [correct(asked.classes, *pair) for pair in zip(shown, sentences, strict=True)]
-    assert NounChecker(asked.detector, asked.classes, encodings).correct(sentences) == expected
+    shown = captioner.see(asked.densecap, asked.nouns, encodings)
+    expected = [correct(asked.nouns, *pair) for pair in zip(shown, sentences, strict=True)]
+    assert NounChecker(asked.densecap, asked.nouns, encodings).correct(sentences) == expected
     for posterior, sentence in zip(shown, sentences, strict=True):
-        if caption_nouns.all_seen(asked.classes, posterior, sentence):
-            assert correct(asked.classes, posterior, sentence) == sentence
+        if captioner.all_seen(asked.nouns, posterior, sentence):
+            assert correct(asked.nouns, posterior, sentence) == sentence
 
 
 def test_what_the_image_shows_helps_to_choose_among_hypotheses(monkeypatch: pytest.MonkeyPatch) -> None:
     def men(sentence: str) -> int:
         return sentence.split().count("man")
 
-    monkeypatch.setattr(
-        caption_nouns, "support", lambda classes, posterior, texts: np.array([men(text) for text in texts])
-    )
+    monkeypatch.setattr(captioner, "support", lambda classes, posterior, texts: np.array([men(text) for text in texts]))
     monkeypatch.setattr(NounChecker, "correct", lambda witness, sentences: sentences)
     images, wide = [noise(96, 64, seed) for seed in range(6)], {"decoding": {"beam_size": 6}}
     plain, strong = model(**wide), model(**wide, seen_weight=1e3)

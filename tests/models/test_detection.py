@@ -62,8 +62,8 @@ def test_describe_ranks_by_the_calibrated_score() -> None:
     image = noise(96, 64)
     plain, weighted = tiny_detector(), tiny_detector()
     weighted.calibration = calibrated(box=(0.0, 1.0, 0.0))
-    assert plain.detector is not None
-    (found,) = detect(plain.detector, [plain.encode(image)])
+    assert plain.densecap is not None
+    (found,) = detect(plain.densecap, [plain.encode(image)])
     best = weighted.describe(image)
     assert best.scores is not None
     assert best.scores[0] == pytest.approx(1 / (1 + math.exp(-float(found.confidence.max()))), rel=1e-4)
@@ -178,8 +178,8 @@ def test_a_bad_image_is_named() -> None:
 
 def test_proposals_are_as_many_as_told_and_suppressed() -> None:
     model = tiny_detector()
-    assert model.detector is not None
-    coder, encoding = model.detector.box_coder, model.encode(noise(120, 80))
+    assert model.densecap is not None
+    coder, encoding = model.densecap.box_coder, model.encode(noise(120, 80))
     settings = tiny_config(proposals={"nms_iou": 0.3}).proposals
     boxes, logits = propose_boxes(encoding, settings, coder)
     assert len(boxes) == len(logits) <= 20 and (np.diff(logits) <= 0).all()
@@ -191,8 +191,8 @@ def test_final_suppression_holds_and_only_its_survivors_are_decoded(monkeypatch:
     counts: list[int] = []
     for final_nms in (0.5, 0.1):
         model = tiny_detector(repeat_nms=None, final_nms=final_nms)
-        assert model.detector is not None
-        decoder, decoded = model.detector.decoder, []
+        assert model.densecap is not None
+        decoder, decoded = model.densecap.decoder, []
         start = decoder.start
         monkeypatch.setattr(decoder, "start", lambda e, start=start, rows=decoded: rows.append(len(e)) or start(e))
         regions = model.describe(noise(120, 80))

@@ -10,7 +10,7 @@ from tiny_aligner import SENTENCES, aligner_model, tiny_aligner
 import saywhere
 from saywhere import UserError
 from saywhere.engines.arrays.hubness import Hubness, Typical
-from saywhere.models.similarity import similarity_matrix
+from saywhere.models.aligner import similarity_matrix
 from saywhere.networks import checkpoint
 
 
@@ -57,11 +57,11 @@ def test_both_engines_know_the_same(tmp_path):
     checkpoint.save(network, tmp_path)
     from safetensors.numpy import load_file
 
+    from saywhere.engines.arrays.aligner import Aligner
     from saywhere.engines.arrays.layers import Weights
-    from saywhere.engines.onnx import OnnxAligner
 
     arrays = {key.removeprefix("aligner."): value for key, value in load_file(tmp_path / "model.safetensors").items()}
-    other = OnnxAligner(network.config, network.vocabulary, Weights.of(arrays)).hubness
+    other = Aligner(network.config, network.vocabulary, Weights.of(arrays)).hubness
     own = aligner_model(network).engine.aligner.hubness
     rows = np.random.default_rng(0).standard_normal((4, 16), np.float32)
     assert other.of_image(rows) == pytest.approx(own.of_image(rows)) != 0

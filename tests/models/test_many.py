@@ -13,7 +13,7 @@ from PIL import Image
 
 from saywhere.errors import UserError
 from saywhere.images import open_image
-from saywhere.models.many import AT_ONCE, answer, is_one
+from saywhere.models.encoding import AT_ONCE, answer, is_one
 
 PATHS = [f"{number}.jpg" for number in range(40)]
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from saywhere.models.mrf import decode_chain, segments
+from saywhere.models.aligner import decode_chain, segments
 
 
 def energy(products: np.ndarray, regions: tuple[int, ...], beta: float) -> float:

@@ -6,20 +6,19 @@ import numpy as np
 import pytest
 from stubs import calibrated
 
-from saywhere.configs.nouns import ClassesConfig
-from saywhere.models.naming import fuller_phrase, noun_evidence, rename, with_noun
+from saywhere.configs.nouns import NounsConfig
 from saywhere.models.noun_tree import noun_tree
-from saywhere.models.nouns import ClassEvidence
+from saywhere.models.nouns import NounEvidence, fuller_phrase, noun_evidence, rename, with_noun
 from saywhere.text import Vocabulary, tokenize
 
 TREE = noun_tree()
 KINDS = ("person", "dog", "airplane", "cow", "grass", "ski")
 
 
-def evidence(**options: float) -> ClassEvidence:
-    config = ClassesConfig(**options)  # pyright: ignore[reportArgumentType]
+def evidence(**options: float) -> NounEvidence:
+    config = NounsConfig(**options)  # pyright: ignore[reportArgumentType]
     stub = SimpleNamespace(config=config, vocabulary=Vocabulary(dict.fromkeys(KINDS, 9)))
-    return ClassEvidence(stub)  # pyright: ignore[reportArgumentType]
+    return NounEvidence(stub)  # pyright: ignore[reportArgumentType]
 
 
 def posterior(**probabilities: float) -> np.ndarray:

@@ -52,7 +52,7 @@ def test_the_regions_are_those_of_describe_and_given_boxes_as_they_are():
 def test_a_phrase_costs_no_step_of_its_own(monkeypatch):
     model, steps = tiny_detector(), []
     regions = model.describe(IMAGE)
-    decoder = model.detector.decoder
+    decoder = model.densecap.decoder
     step = decoder.step
     monkeypatch.setattr(model, "describe", lambda *_: regions)
     monkeypatch.setattr(
@@ -135,10 +135,10 @@ def test_classes_say_which_region_is_of_the_kind_of_a_phrase():
 def test_a_model_with_classes_asks_them():
     model = tiny_classes.tiny_model()
     found = model.score(IMAGE, ["a dog", "a zyzzyva"])
-    assert found.kinds is not None and model.classes is not None
-    (posterior,) = model.classes.posteriors([model.encode(IMAGE)], [found.regions.boxes])
-    dog = model.classes.lookup("a dog")
+    assert found.kinds is not None and model.nouns is not None
+    (posterior,) = model.nouns.posteriors([model.encode(IMAGE)], [found.regions.boxes])
+    dog = model.nouns.lookup("a dog")
     assert dog is not None
-    np.testing.assert_allclose(np.exp(found.kinds[:, 0]), model.classes.probability(posterior, dog), rtol=1e-4)
+    np.testing.assert_allclose(np.exp(found.kinds[:, 0]), model.nouns.probability(posterior, dog), rtol=1e-4)
     assert (found.kinds[:, 1] == 0).all()
     assert tiny_detector().score(IMAGE, ["a dog"]).kinds is None

@@ -28,14 +28,14 @@ def model(**options) -> Model:
 def described(asked: Model, boxes: np.ndarray | None = BOXES, **more):
     encoding = asked.encode(noise(96, 64))
     given = None if boxes is None else [boxes]
-    return encoding, detect(asked.detector, [encoding], given, writer=asked.phrase_writer, **more)[0]
+    return encoding, detect(asked.densecap, [encoding], given, writer=asked.phrase_writer, **more)[0]
 
 
 def test_a_phrase_is_the_hypothesis_with_the_best_sum_of_log_probability_and_similarity():
     asked = model(similarity_weight=50.0)
     encoding, found = described(asked)
-    hypotheses = search(asked.detector.decoder, found.codes, asked.detector.config.decoding)
-    aligner, vocabulary = asked.aligner.last, asked.detector.vocabulary
+    hypotheses = search(asked.densecap.decoder, found.codes, asked.densecap.config.decoding)
+    aligner, vocabulary = asked.aligner.last, asked.densecap.vocabulary
     (vectors,) = aligner.region_vectors([encoding.maps], [encoding.to_input(BOXES)])
     for row, said in enumerate(found.captions):
         texts = [vocabulary.decode(ids.tolist()) for ids in hypotheses.token_ids[row]]
@@ -60,7 +60,7 @@ def test_of_found_regions_only_the_best_get_several_hypotheses_and_all_of_given_
 def test_groups_that_are_searched_together_find_what_each_finds_alone():
     asked = model()
     _, found = described(asked)
-    decoder, settings, codes = asked.detector.decoder, asked.detector.config.decoding, found.codes
+    decoder, settings, codes = asked.densecap.decoder, asked.densecap.config.decoding, found.codes
     together = search_each(decoder, [codes[:1], codes[1:], codes[:0]], settings, [3, 1, 2])
     for part, rows, size in zip(together, (codes[:1], codes[1:]), (3, 1), strict=False):
         alone = search(decoder, rows, settings, size)

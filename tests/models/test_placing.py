@@ -127,8 +127,8 @@ def test_rare_and_unknown_nouns():
     known = placer.aligner.vocabulary.tokens[4]
     assert not placer.is_rare(f"a {known}") and placer.is_rare("a xylophone")
     assert model(rare=10**6).placer().is_rare(f"a {known}")
-    assert placer.detector is not None
-    vocabulary = placer.detector.vocabulary
+    assert placer.densecap is not None
+    vocabulary = placer.densecap.vocabulary
     unknown = [word for word in ("a", "xylophone") if word not in vocabulary]
     assert placer.unknown(["a xylophone", vocabulary.tokens[4]]) == unknown
     assert noun_words("two big dogs on the grass") == ("dogs",)

@@ -16,7 +16,7 @@ from stubs import calibrated
 from saywhere.box_coding import BoxCoder
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.configs.parts import ProposalConfig
-from saywhere.engines.engine import Detector, RegionHeadOutput, RpnOutput
+from saywhere.engines.engine import DenseCap, RegionHeadOutput, RpnOutput
 from saywhere.models.densecap import detect, rank, select
 from saywhere.models.encoding import Encoding, propose_boxes
 from saywhere.regions import Regions
@@ -141,7 +141,7 @@ class Speaks:
         return tuple(part[rows] for part in state)
 
 
-def detector(decoder: Speaks) -> Detector:
+def detector(decoder: Speaks) -> DenseCap:
     """Boxes stay as they are; the embedding of a box is its number, and so is its logit."""
 
     def region_head(maps: Sequence[Any], boxes: Sequence[np.ndarray]) -> list[RegionHeadOutput]:
@@ -150,7 +150,7 @@ def detector(decoder: Speaks) -> Detector:
 
     parts = {"config": DenseCapConfig(), "vocabulary": Speaks.words, "box_coder": CODER}
     return cast(
-        Detector,
+        DenseCap,
         SimpleNamespace(**parts, decoder=decoder, region_head=region_head, phrase_embeddings=lambda *given: given[2]),
     )
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from saywhere.models.similarity import similarity_blocks, similarity_matrix
+from saywhere.models.aligner import similarity_blocks, similarity_matrix
 
 SCORES = ("max", "fragments")
 counts = st.lists(st.integers(0, 5), max_size=7)

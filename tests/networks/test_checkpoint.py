@@ -322,7 +322,7 @@ def test_a_part_may_be_there_only_once(three: list[Path], tmp_path: Path):
 def test_the_shipped_model_has_four_parts_in_half_precision():
     assert all(list_models().values()) and "flickr-coco" in list_models()
     bundle = Bundle.read("flickr-coco")
-    assert list(bundle.configs) == ["densecap", "aligner", "captioner", "classes"]
+    assert list(bundle.configs) == ["densecap", "aligner", "captioner", "nouns"]
     weights = load_file(bundle.folder / "model.safetensors")
     assert {value.dtype for value in weights.values() if value.is_floating_point()} == {torch.float16}
     networks: Any = load_networks("flickr-coco")

@@ -6,14 +6,14 @@ import torch
 from photographs import noise
 from tiny_classes import KINDS, tiny_model, tiny_networks
 
-from saywhere.configs.nouns import ClassesConfig
+from saywhere.configs.nouns import NounsConfig
 from saywhere.engines.arrays.image_maps import ImageMaps
 from saywhere.engines.arrays.layers import Weights
+from saywhere.engines.arrays.nouns import Nouns as ArrayNouns
 from saywhere.engines.arrays.requirements import require_shapes
 from saywhere.engines.compare import random_boxes, stages
-from saywhere.engines.onnx import OnnxClassifier
 from saywhere.errors import UserError
-from saywhere.models.nouns import ClassEvidence
+from saywhere.models.nouns import NounEvidence
 from saywhere.regions import Regions
 
 EMBED_DIM = 32
@@ -21,7 +21,7 @@ EMBED_DIM = 32
 
 
 def weights(embed_dim: int = 0) -> dict[str, np.ndarray]:
-    state = tiny_networks(embed_dim)["classes"].state_dict()
+    state = tiny_networks(embed_dim)["nouns"].state_dict()
     return {name: value.numpy() for name, value in state.items() if not name.startswith("trunk.")}
 
 
@@ -31,14 +31,14 @@ def test_both_engines_have_the_same_logits(count: int, embed_dim: int) -> None:
     model = tiny_model(embed_dim)
     encoding = model.encode(noise(96, 64))
     boxes = random_boxes(np.random.default_rng(count), count, *encoding.input_size)
-    classifier = model.engine.classifier
+    classifier = model.engine.nouns
     assert classifier is not None
     embeddings = [np.random.default_rng(1).normal(size=(count, embed_dim)).astype(np.float32)]
     (ours,) = classifier.classify([encoding.maps], [boxes], embeddings)
     maps = encoding.maps
     outputs = {f"map{s}": m.numpy()[None] for s, m in zip((8, 16, 32), maps.maps, strict=True)}
     arrays = ImageMaps({**outputs, "head": maps.head.detach().numpy()[None]}, (8, 16, 32), encoding.input_size)
-    without = OnnxClassifier(classifier.config, classifier.vocabulary, Weights.of(weights(embed_dim)))
+    without = ArrayNouns(classifier.config, classifier.vocabulary, Weights.of(weights(embed_dim)))
     for one, other in zip(ours, without.classify([arrays], [boxes], embeddings)[0], strict=True):
         assert one.shape == other.shape == (count, one.shape[1])
         np.testing.assert_allclose(one, other, atol=1e-4)
@@ -46,11 +46,11 @@ def test_both_engines_have_the_same_logits(count: int, embed_dim: int) -> None:
 
 
 def test_the_weights_fit_the_options_and_the_kinds() -> None:
-    require_shapes("classes", ClassesConfig(), len(KINDS), Weights.of(weights()))
+    require_shapes("nouns", NounsConfig(), len(KINDS), Weights.of(weights()))
     with pytest.raises(
         UserError, match=r"the weights of the part classes do not fit its options: kinds\.bias|kinds\.w"
     ):
-        require_shapes("classes", ClassesConfig(), len(KINDS) + 1, Weights.of(weights()))
+        require_shapes("nouns", NounsConfig(), len(KINDS) + 1, Weights.of(weights()))
 
 
 @pytest.mark.parametrize("embed_dim", [0, EMBED_DIM])
@@ -60,17 +60,17 @@ def test_engines_are_compared_in_it(embed_dim: int) -> None:
 
 
 def test_context_and_levels_change_the_features() -> None:
-    network = tiny_networks()["classes"]
+    network = tiny_networks()["nouns"]
     assert network.kinds.in_features == 112 + 1280 + 5 + 1280
     with pytest.raises(UserError, match="levels is"):
-        ClassesConfig(levels=(4,))
+        NounsConfig(levels=(4,))
     with pytest.raises(UserError, match="temperature is 0"):
-        ClassesConfig(temperature=0.0)
+        NounsConfig(temperature=0.0)
 
 
 def test_a_description_takes_the_noun_of_the_classes() -> None:
     model = tiny_model()
-    network = tiny_networks()["classes"]
+    network = tiny_networks()["nouns"]
     boxes = [[4, 4, 60, 50]]
     plain = model.describe(noise(96, 64), boxes).captions
     with torch.no_grad():
@@ -79,31 +79,31 @@ def test_a_description_takes_the_noun_of_the_classes() -> None:
         assert model.describe(noise(96, 64), boxes).captions != plain
         assert "airplane" in (model.describe(noise(96, 64), boxes).captions or ())[0]
         network.kinds.bias.copy_(before)
-    assert model.parts == ("densecap", "classes")
+    assert model.parts == ("densecap", "nouns")
 
 
 def test_embeddings_are_made_unless_they_are_given() -> None:
     model = tiny_model(EMBED_DIM)
     encoding = model.encode(noise(96, 64))
     found = model.describe(encoding, [[4, 4, 60, 50], [10, 20, 90, 60]])
-    assert model.classes is not None and found.features is not None
-    (made,) = model.classes.posteriors([encoding], [found.boxes])
-    (given,) = model.classes.posteriors([encoding], [found.boxes], [found.features])
-    (other,) = model.classes.posteriors([encoding], [found.boxes], [found.features + 1])
+    assert model.nouns is not None and found.features is not None
+    (made,) = model.nouns.posteriors([encoding], [found.boxes])
+    (given,) = model.nouns.posteriors([encoding], [found.boxes], [found.features])
+    (other,) = model.nouns.posteriors([encoding], [found.boxes], [found.features + 1])
     np.testing.assert_allclose(made, given, atol=1e-5)
     assert abs(made - other).max() > 1e-3
     bare = Regions(found.width, found.height, found.boxes)
     for regions in (found, bare):
-        kinds, _ = model.classes.log_kinds(encoding, regions, ["a dog"])
-        dog = model.classes.lookup("a dog")
+        kinds, _ = model.nouns.log_kinds(encoding, regions, ["a dog"])
+        dog = model.nouns.lookup("a dog")
         assert dog is not None
-        np.testing.assert_allclose(np.exp(kinds[:, 0]), model.classes.probability(given, dog), rtol=1e-3)
+        np.testing.assert_allclose(np.exp(kinds[:, 0]), model.nouns.probability(given, dog), rtol=1e-3)
 
 
 def test_embeddings_need_the_dense_captioner() -> None:
     model = tiny_model(EMBED_DIM)
-    assert model.engine.classifier is not None
+    assert model.engine.nouns is not None
     with pytest.raises(UserError, match="the part densecap, which the model lacks"):
-        ClassEvidence(model.engine.classifier)
+        NounEvidence(model.engine.nouns)
     with pytest.raises(UserError, match="embed_dim is -1"):
-        ClassesConfig(embed_dim=-1)
+        NounsConfig(embed_dim=-1)

@@ -23,8 +23,8 @@ from saywhere.data.sample import Sample
 from saywhere.engines.arrays.requirements import refused_options
 from saywhere.loading import load
 from saywhere.networks import checkpoint
+from saywhere.networks.aligner.loss import SentenceTarget
 from saywhere.networks.aligner.network import Aligner
-from saywhere.networks.aligner.targets import SentenceTarget
 from saywhere.papers.magnitudes import word_magnitudes
 from saywhere.papers.relations import RelationEncoder, encode_relations, pad_relations, read_parses
 from saywhere.text import END, START, UNKNOWN

@@ -27,7 +27,7 @@ class StubAligner:
 
 
 def model(aligner=None) -> Model:
-    parts = {"detector": None, "aligner": aligner, "captioner": None, "classifier": None}
+    parts = {"densecap": None, "aligner": aligner, "captioner": None, "nouns": None}
     return Model(SimpleNamespace(trunk=None, calibration=Calibration(), **parts), "stub")
 
 

@@ -189,7 +189,7 @@ def test_a_model_finds_regions_as_its_own_score_does(tmp_path):
         kept.save(name, model.describe(image, top=5))
     asked = Asked((Query("x", PHRASES, ((0, 0, 9, 9),) * 4),), ("x", "y"))
     best = BestRegions(tmp_path, asked)
-    score_images(model.detector.decoder, model.detector.vocabulary, kept, best)
+    score_images(model.densecap.decoder, model.densecap.vocabulary, kept, best)
     log_probs, rows = best.tables()
     for n, image in enumerate(images.values()):
         alone = model.score(image, PHRASES).log_probs[:5]

@@ -10,8 +10,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from saywhere.models.aligner import ImageVectors, TextVectors, hubness_of
-from saywhere.models.similarity import over_regions, similarity_matrix
+from saywhere.models.aligner import ImageVectors, TextVectors, hubness_of, over_regions, similarity_matrix
 from saywhere.search.scan import Question, best, best_regions, estimates, nearest, similarities, unpack
 from saywhere.search.store import Stamp, Store
 from saywhere.search.vectors import Snapshot

@@ -39,8 +39,8 @@ from saywhere.training.card import replace_section
 def test_matches_are_boxes_with_half_overlap_and_broken_images_are_passed_over(tmp_path: Path) -> None:
     samples = list(data.read(write_data(tmp_path), "jsonl", "train"))[:3]
     model = Model(TorchEngine({"densecap": tiny_model(repeat_nms=None)}))
-    assert model.detector is not None
-    found = detect(model.detector, [model.encode(samples[0].image)])[0]
+    assert model.densecap is not None
+    found = detect(model.densecap, [model.encode(samples[0].image)])[0]
     right = replace(samples[0], boxes=found.boxes[:1], phrases=samples[0].phrases[:1])
     samples[1].image.write_bytes(b"no image")
     collected = collect_boxes(model, [right, samples[1]])

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from tiny_classes import KINDS, tiny_networks
 
-from saywhere.configs.nouns import ClassesConfig
+from saywhere.configs.nouns import NounsConfig
 from saywhere.errors import UserError
 from saywhere.models.noun_tree import noun_tree
-from saywhere.models.nouns import ClassEvidence
+from saywhere.models.nouns import NounEvidence
 from saywhere.networks import checkpoint
 from saywhere.training import classes
 from saywhere.training.calibration import fit_nouns, name_boxes
@@ -43,7 +43,7 @@ def boxes(count: int = 40, more: int = 0) -> NamedBoxes:
 @pytest.mark.parametrize("embed_dim", [0, 32])
 def test_kinds_are_learnt_from_boxes(folder: Path, embed_dim: int) -> None:
     given = boxes(more=embed_dim)
-    network = classes.fit(given, folder, ClassesConfig(embed_dim=embed_dim), epochs=30)
+    network = classes.fit(given, folder, NounsConfig(embed_dim=embed_dim), epochs=30)
     assert set(network.vocabulary.counts) == {"dog", "grass"}
     assert network.vocabulary.counts["dog"] == 40
     weight, bias = network.kinds.weight.detach().numpy(), network.kinds.bias.detach().numpy()
@@ -51,15 +51,15 @@ def test_kinds_are_learnt_from_boxes(folder: Path, embed_dim: int) -> None:
     kinds = [list(network.vocabulary.counts).index(name) for name in ("dog", "grass")]
     held = given.held_out[:80]
     assert (logits[:80, :2][held].argmax(axis=1) == np.repeat(kinds, 40)[held]).mean() > 0.8
-    saved = checkpoint.load_network(checkpoint.save({"classes": network}, folder.parent / "classes"))
+    saved = checkpoint.load_network(checkpoint.save({"nouns": network}, folder.parent / "classes"))
     assert saved.config == network.config
     with_both = checkpoint.merge([folder.parent / "classes"], folder.parent / "merged")
-    assert "classes" in checkpoint.load_networks(with_both)
+    assert "nouns" in checkpoint.load_networks(with_both)
 
 
 def test_too_few_boxes_are_refused(folder: Path) -> None:
     with pytest.raises(UserError, match="no kind has 8 boxes"):
-        classes.fit(boxes(5), folder, ClassesConfig())
+        classes.fit(boxes(5), folder, NounsConfig())
 
 
 def test_which_kinds_are_taught() -> None:
@@ -70,9 +70,9 @@ def test_which_kinds_are_taught() -> None:
 def test_what_a_name_leaves_open() -> None:
     class Stub:
         vocabulary = KINDS
-        config = ClassesConfig()
+        config = NounsConfig()
 
-    evidence = ClassEvidence(Stub())  # pyright: ignore[reportArgumentType]
+    evidence = NounEvidence(Stub())  # pyright: ignore[reportArgumentType]
     names = [kind.name for kind in evidence.kinds]
     allowed = allowed_groups(TREE, evidence.kinds, evidence.groups)
 
@@ -96,7 +96,7 @@ def test_the_decoder_is_trusted_where_it_is_right(folder: Path) -> None:
     from tiny_classes import tiny_model
 
     model = tiny_model()
-    assert model.classes is not None
+    assert model.nouns is not None
     random = np.random.default_rng(0)
     posterior = np.zeros((200, TREE.leaves), np.float32)
     posterior[:, row_of("airplane") if row_of("airplane") < TREE.leaves else 0] = 0.6
@@ -104,7 +104,7 @@ def test_the_decoder_is_trusted_where_it_is_right(folder: Path) -> None:
     phrases = ["a grass" if good else "a dog" for good in right]
     truths = [("the grass",) if good else ("an airplane",) for good in right]
     confidence = np.where(right, -0.5, -2.0) + random.normal(scale=0.3, size=200)
-    named = name_boxes(model.classes, posterior, phrases, confidence, truths)
+    named = name_boxes(model.nouns, posterior, phrases, confidence, truths)
     assert (named.right == right).all()
-    noun, threshold = fit_nouns(model.classes, named)
+    noun, threshold = fit_nouns(model.nouns, named)
     assert noun.weights["confidence"] > 1 and threshold < 0.6

@@ -17,7 +17,7 @@ import saywhere
 from saywhere import UserError
 from saywhere.cli import app
 from saywhere.engines.arrays.hubness import Typical
-from saywhere.models.similarity import similarity_matrix
+from saywhere.models.aligner import similarity_matrix
 from saywhere.networks import checkpoint
 from saywhere.training import hubness
 from saywhere.training.hubness import Embedded, fit, prepare, soft_maximum

@@ -70,7 +70,7 @@ def test_the_page_names_only_files_that_there_are(files: dict[str, bytes]) -> No
     assert "Content-Security-Policy" in index
     named = {(name, target) for name, text in sources.items() for target in re.findall(r'from "\./([^"]+)"', text)}
     assert {f"{name.partition('/')[0]}/{target}" for name, target in named} <= there
-    assert {"model/trunk.bin.gz", "model/densecap.bin.gz", "model/classes.bin.gz", "model/captioner.bin.gz"} <= there
+    assert {"model/trunk.bin.gz", "model/densecap.bin.gz", "model/nouns.bin.gz", "model/captioner.bin.gz"} <= there
     assert not [name for name, text in sources.items() if re.search(r"https?://", text)]
 
 

@@ -19,7 +19,7 @@ from saywhere.adapters.calibration import NAME as CALIBRATION
 from saywhere.adapters.calibration import ScoreCalibration
 from saywhere.adapters.sources import Family
 from saywhere.calibration import Calibration
-from saywhere.engines.engine import Aligner, Captioner, Classifier, Detector, RpnOutput
+from saywhere.engines.engine import Aligner, Captioner, DenseCap, Nouns, RpnOutput
 from saywhere.errors import UserError
 from saywhere.images import LoadedImage
 from saywhere.models.encoding import Encoding
@@ -76,10 +76,10 @@ class Adapter(ABC):
     network_class: ClassVar[str]
     processor_class: ClassVar[str]
     threshold: ClassVar[float]
-    detector: Detector | None = None
+    densecap: DenseCap | None = None
     aligner: Aligner | None = None
     captioner: Captioner | None = None
-    classifier: Classifier | None = None
+    nouns: Nouns | None = None
 
     def __init__(self, folder: Path, family: Family, device: Any) -> None:
         self.folder, self.family, self.device = folder, family, device

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 
 from saywhere.adapters.adapter import Adapter, Located, to_pixels
-from saywhere.models.encoding import Encoding
-from saywhere.models.many import AT_ONCE
+from saywhere.models.encoding import AT_ONCE, Encoding
 
 
 class Job(NamedTuple):

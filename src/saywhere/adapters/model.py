@@ -22,8 +22,7 @@ from saywhere.engines.torch import find_device
 from saywhere.errors import UserError
 from saywhere.models.captioner import Caption
 from saywhere.models.densecap import rank
-from saywhere.models.encoding import Encoding
-from saywhere.models.many import answer
+from saywhere.models.encoding import Encoding, answer
 from saywhere.models.model import Model, Part
 from saywhere.models.placing import Evidence, Placer, cut_phrases
 from saywhere.options import require_ints, require_numbers

@@ -15,8 +15,7 @@ from numpy.typing import ArrayLike
 
 from saywhere.adapters.adapter import Adapter, Located, image_of, to_pixels
 from saywhere.adapters.sources import Family
-from saywhere.models.encoding import Encoding
-from saywhere.models.many import AT_ONCE
+from saywhere.models.encoding import AT_ONCE, Encoding
 from saywhere.regions import Regions
 
 

@@ -35,7 +35,7 @@ class What(StrEnum):
 
 NEEDS = {
     What.box: ("densecap",),
-    What.noun: ("densecap", "classes"),
+    What.noun: ("densecap", "nouns"),
     What.word: ("densecap", "aligner"),
     What.phrase: ("aligner",),
     What.similarity: ("aligner",),
@@ -144,7 +144,7 @@ def _fitter(model: Path, device: str | None) -> tuple[list[What], Fitter]:
             return f"similarity: the hubness of images and texts is taken off; {source}"
         if what is What.hit:
             return _fit_hits(model, [evenly(samples, limit) for samples in sets], source, device)
-        if what is What.word or (what is What.phrase and "classes" in parts):
+        if what is What.word or (what is What.phrase and "nouns" in parts):
             sets = [calibration.held_out(samples) for samples in sets]
         limit = FEW if limit is None and what not in (What.noun, What.word) else limit
         functions = {"box": "calibrate_boxes", "noun": "calibrate_nouns", "word": "calibrate_words"}

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from saywhere.inference import ImageResult, Source
     from saywhere.inference.run import Summary
 
-AHEAD = ("captioner", "densecap", "classes", "aligner.last")
+AHEAD = ("captioner", "densecap", "nouns", "aligner.last")
 """What the first caption needs: the other parts choose among its hypotheses."""
 
 

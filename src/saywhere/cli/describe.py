@@ -80,7 +80,7 @@ def describe(
         raise UserError("--boxes describes every box in the file: --top and --threshold cannot choose among them")
     most = None if boxes is not None else (TOP if top is None else top) or None
     runtime = Runtime(device, engine, threads, precision)
-    deferred = DeferredModel(model, runtime, change, "densecap", ("densecap", "classes"))
+    deferred = DeferredModel(model, runtime, change, "densecap", ("densecap", "nouns"))
     sharding = Sharding.of(shards, shard, retry_failed, paths or [])
     options = {"top": most, "threshold": threshold, "batch": batch, "boxes": boxes, "sharding": sharding}
     of_images = (boxes, "--boxes"), (sharding, "--shards"), (output_format != ResultFormat.saywhere, "--output-format")

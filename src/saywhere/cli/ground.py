@@ -84,7 +84,7 @@ def ground(
     if not sentence and (save_steps is not None or beta is not None):
         raise UserError("--save-steps and --beta are for one sentence and the part aligner")
     runtime = Runtime(device, engine, threads, precision)
-    ahead = ("densecap",) if part is Part.densecap else ("aligner", "densecap", "classes")
+    ahead = ("densecap",) if part is Part.densecap else ("aligner", "densecap", "nouns")
     deferred = DeferredModel(model, runtime, change, Part.aligner if sentence else part, ahead)
     drawn = out is not None or save_steps is not None
     opened = open_image(image, None if drawn else deferred.long_side)

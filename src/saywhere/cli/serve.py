@@ -45,7 +45,7 @@ def serve(
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # each image has a thread of its own
     from PIL import Image
 
-    from saywhere.engines.session import available_threads
+    from saywhere.engines.onnx import available_threads
     from saywhere.serve.app import create_app
     from saywhere.serve.gate import check_access
     from saywhere.serve.limits import Limits

@@ -29,7 +29,7 @@ def train_classes(
     right. The part is added to a model by saywhere export.
     """
     from saywhere import data as datasets
-    from saywhere.configs.nouns import ClassesConfig
+    from saywhere.configs.nouns import NounsConfig
     from saywhere.loading import load
     from saywhere.networks import checkpoint
     from saywhere.training import classes
@@ -37,12 +37,12 @@ def train_classes(
     read = [datasets.read(root, split=split) for root in data]
     samples = [sample for part in read for sample in part]
     maker = load(model, device, engine="onnx")
-    config = ClassesConfig(embed_dim=0 if maker.detector is None else maker.detector.config.embed_dim)
+    config = NounsConfig(embed_dim=0 if maker.densecap is None else maker.densecap.config.embed_dim)
     boxes = classes.collect(maker, samples, config)
     network = classes.fit(boxes, model, config, epochs, seed)
     sources = " and ".join(f"{part.name}, split {part.split}" for part in read)
     description = f"{len(network.vocabulary.counts)} kinds and ImageNet's classes of regions"
-    card = f"# classes\n\n{description}; {len(boxes.nouns):,} boxes of {len(samples):,} images of {sources}\n"
-    checkpoint.save({"classes": network}, out, card, description)
+    card = f"# nouns\n\n{description}; {len(boxes.nouns):,} boxes of {len(samples):,} images of {sources}\n"
+    checkpoint.save({"nouns": network}, out, card, description)
     typer.echo(f"written: {out}, {len(network.vocabulary.counts)} kinds from {len(boxes.nouns):,} boxes")
     typer.echo(f"next: saywhere export CHECKPOINT... {out} --out FOLDER")

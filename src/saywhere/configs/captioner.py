@@ -96,9 +96,9 @@ class CaptionerConfig(SystemConfig):
         similarity_weight: in use, of the similarity of image and sentence (Alignments, Eq. 8) by the last encoder, in
             the choice among the hypotheses of the beam; for a model with the part ``aligner``.
         seen_weight: in use, in the same choice, of how sure it is that regions of the image show what a sentence
-            names, see :func:`saywhere.models.caption_nouns.support`; where ``nouns`` are looked at.
+            names, see :func:`saywhere.models.captioner.support`; where ``nouns`` are looked at.
         nouns: in use, a noun of a sentence that no region of the image shows gives way to what one does show, see
-            :mod:`saywhere.models.caption_nouns`; for a model with the parts ``densecap`` and ``classes``.
+            :mod:`saywhere.models.captioner`; for a model with the parts ``densecap`` and ``nouns``.
         ngrams: what people would say of the image, which has a say in the same choice.
     """
 

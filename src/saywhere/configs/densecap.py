@@ -42,7 +42,7 @@ class DenseCapConfig(SystemConfig):
             proposals and the truths by ``fg_iou``, ``bg_iou``, ``batch`` and ``positive_share``.
         fg_iou, bg_iou: a box is positive above the one and negative below the other.
         batch, positive_share: boxes of an image that train the second stage, and how many of them are positive at most.
-        pooling, pool_size: features of a box, see :mod:`saywhere.networks.vision.roi_pooling`.
+        pooling, pool_size: features of a box, see :mod:`saywhere.networks.densecap.build`.
         embed_dim, dropout: recognition network, two fully connected layers.
         fc_size: of the first of them; None for ``embed_dim``.
         phrase_levels: strides of the backbone's maps whose means over a region join its embedding where its phrase is
@@ -58,8 +58,8 @@ class DenseCapConfig(SystemConfig):
             if the model's calibration has one.
         final_nms: suppression of the final boxes.
         repeat_nms: of two regions with the same caption and an IoU above this, the better one is kept; None keeps both.
-        nouns: where the model has the part ``classes``, phrases get the noun that is more probably right, the decoder's
-            or that of the classes, see :mod:`saywhere.models.naming`.
+        nouns: where the model has the part ``nouns``, phrases get the noun that is more probably right, the decoder's
+            or that of the classes, see :mod:`saywhere.models.nouns`.
         noun_threshold: the classes propose the most specific noun whose probability is above this.
         max_log_scale: bound on the growth of a box, None for none.
         balanced: the RPN's score loss averages positives and negatives apart and adds the two.

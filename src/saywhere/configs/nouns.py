@@ -9,8 +9,8 @@ from saywhere.configs.parts import LAST_CHANNELS, PLACE, SystemConfig
 
 
 @dataclass(frozen=True)
-class ClassesConfig(SystemConfig):
-    """Options of :class:`saywhere.networks.nouns.RegionClassifier`.
+class NounsConfig(SystemConfig):
+    """Options of :class:`saywhere.networks.nouns.Nouns`.
 
     Attributes:
         levels: strides of the maps that are averaged over a region, beside the backbone's last layer.

@@ -51,27 +51,27 @@ def stages(engine: Engine, seed: int = 0) -> Iterator[tuple[str, np.ndarray]]:
         size = pixels.shape[2], pixels.shape[1]
         boxes = [random_boxes(random, count, *size) for count in (0, 1, 1000)]
         where = f"an image of {width} x {height}"
-        if engine.detector is not None:
+        if engine.densecap is not None:
             rpn = engine.trunk.propose(maps[0])
             yield from (
                 (f"{name} of anchors of {where}", getattr(rpn, name)) for name in ("anchors", "logits", "offsets")
             )
-        if engine.detector is not None:
+        if engine.densecap is not None:
             for rows in boxes:
-                (head,) = engine.detector.region_head(maps, [rows])
+                (head,) = engine.densecap.region_head(maps, [rows])
                 for name in ("embeddings", "logits", "offsets"):
                     yield f"{name} of {len(rows)} regions of {where}", getattr(head, name)
-            (head,) = engine.detector.region_head(maps, [boxes[2][:20]])
-            (codes,) = engine.detector.phrase_embeddings(maps, [boxes[2][:20]], [head.embeddings])
-            yield "the region decoder", _first_words(engine.detector.decoder, codes)
+            (head,) = engine.densecap.region_head(maps, [boxes[2][:20]])
+            (codes,) = engine.densecap.phrase_embeddings(maps, [boxes[2][:20]], [head.embeddings])
+            yield "the region decoder", _first_words(engine.densecap.decoder, codes)
         if engine.aligner is not None:
             for rows in boxes:
                 yield f"vectors of {len(rows)} regions of {where}", engine.aligner.region_vectors(maps, [rows])[0]
-        if engine.classifier is not None:
+        if engine.nouns is not None:
             for rows in boxes:
-                heads = [] if engine.detector is None else engine.detector.region_head(maps, [rows])
-                embeddings = [head.embeddings for head in heads] if engine.classifier.config.embed_dim else None
-                found = engine.classifier.classify(maps, [rows], embeddings)[0]
+                heads = [] if engine.densecap is None else engine.densecap.region_head(maps, [rows])
+                embeddings = [head.embeddings for head in heads] if engine.nouns.config.embed_dim else None
+                found = engine.nouns.classify(maps, [rows], embeddings)[0]
                 for name, logits in zip(("classes", "kinds"), found, strict=True):
                     yield f"{name} of {len(rows)} regions of {where}", logits
         if engine.captioner is not None:

@@ -20,7 +20,7 @@ from saywhere.calibration import Calibration
 from saywhere.configs.aligner import AlignerConfig
 from saywhere.configs.captioner import CaptionerConfig
 from saywhere.configs.densecap import DenseCapConfig
-from saywhere.configs.nouns import ClassesConfig
+from saywhere.configs.nouns import NounsConfig
 from saywhere.engines.arrays.hubness import Hubness
 from saywhere.engines.arrays.ngrams import Ngrams
 from saywhere.images import LoadedImage
@@ -133,7 +133,7 @@ class Decoder(Protocol):
         ...
 
 
-class Detector(Protocol):
+class DenseCap(Protocol):
     """The part that finds and describes regions: DenseCap."""
 
     @property
@@ -260,11 +260,11 @@ class Captioner(Protocol):
         ...
 
 
-class Classifier(Protocol):
+class Nouns(Protocol):
     """The part that says what kinds of things regions show."""
 
     @property
-    def config(self) -> ClassesConfig:
+    def config(self) -> NounsConfig:
         """Its options."""
         ...
 
@@ -297,7 +297,7 @@ class Engine(Protocol):
         ...
 
     @property
-    def detector(self) -> Detector | None:
+    def densecap(self) -> DenseCap | None:
         """The part, or None."""
         ...
 
@@ -312,8 +312,8 @@ class Engine(Protocol):
         ...
 
     @property
-    def classifier(self) -> Classifier | None:
-        """The part ``classes``, or None."""
+    def nouns(self) -> Nouns | None:
+        """The part, or None."""
         ...
 
     @property

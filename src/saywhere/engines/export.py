@@ -17,13 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from saywhere.calibration import FILE as CALIBRATION
-from saywhere.configs.nouns import ClassesConfig
+from saywhere.configs.nouns import NounsConfig
 from saywhere.engines.arrays.layers import Weights
 from saywhere.engines.arrays.requirements import MULTIPLE, refused_options
 from saywhere.engines.compare import compare_engines
-from saywhere.engines.onnx import OnnxEngine
+from saywhere.engines.onnx import OnnxEngine, weights_digest
 from saywhere.engines.quantize import quantize
-from saywhere.engines.session import weights_digest
 from saywhere.engines.torch import TorchEngine
 from saywhere.errors import UserError
 from saywhere.files import put_in_place
@@ -120,8 +119,8 @@ def require_exportable(folders: Sequence[str | Path]) -> None:
         refused = refused_options(bundle.trunk, bundle.configs)
         if refused:
             raise UserError(f"{folder}: only the engine torch runs {' and '.join(refused)}; it cannot be exported")
-        classes = bundle.configs.get("classes")
-        embeds = isinstance(classes, ClassesConfig) and classes.embed_dim
+        nouns = bundle.configs.get("nouns")
+        embeds = isinstance(nouns, NounsConfig) and nouns.embed_dim
         sizes = [getattr(other.configs.get("densecap"), "embed_dim", 0) for other in bundles]
         if embeds and embeds not in sizes:
             raise UserError(f"{folder}: classes read {embeds} numbers of densecap's embeddings: name its model too")

@@ -8,39 +8,41 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import threading
 from collections.abc import Collection, Mapping, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from saywhere.box_coding import BoxCoder
+from saywhere.boxes import anchor_grid
 from saywhere.configs.aligner import AlignerConfig
-from saywhere.configs.captioner import CaptionerConfig
-from saywhere.configs.densecap import DenseCapConfig
-from saywhere.configs.nouns import ClassesConfig
-from saywhere.engines.arrays.attention import AttentionDecoder
-from saywhere.engines.arrays.decoders import GruDecoder, LstmDecoder, RnnDecoder
-from saywhere.engines.arrays.hubness import Hubness
-from saywhere.engines.arrays.image_maps import (
-    ImageMaps,
-    box_features,
-    context_features,
-    grid_features,
-    require_size,
-    whole_image,
-)
-from saywhere.engines.arrays.layers import BatchNorm, Linear, Weights, in_single, layer_norm, relu, side_by_side
-from saywhere.engines.arrays.ngrams import Ngrams
+from saywhere.engines.arrays.aligner import Aligner
+from saywhere.engines.arrays.captioner import Captioner
+from saywhere.engines.arrays.densecap import DenseCap
+from saywhere.engines.arrays.image_maps import ImageMaps
+from saywhere.engines.arrays.layers import Weights, in_single
+from saywhere.engines.arrays.nouns import Nouns
 from saywhere.engines.arrays.requirements import refused_options, require_shapes
-from saywhere.engines.arrays.text_encoder import TextEncoder
-from saywhere.engines.engine import BoundImages, Decoder, EncodedText, RegionHeadOutput
-from saywhere.engines.onnx_trunk import OnnxTrunk
-from saywhere.engines.session import PRECISIONS, weights_digest
+from saywhere.engines.engine import RpnOutput
 from saywhere.errors import UserError
-from saywhere.models.bundle import GRAPH, GRAPH_INT8, WEIGHTS, Bundle
-from saywhere.text import PAD, Vocabulary
+from saywhere.images import Preprocess
+from saywhere.models.bundle import (
+    GRAPH,
+    GRAPH_INT8,
+    GRAPH_WEIGHTS,
+    WEIGHTS,
+    Bundle,
+    GraphInfo,
+    GraphWeight,
+    weight_prefix,
+)
+
+PRECISIONS = ("float32", "int8")
+TRUNK_DIGEST = "trunk"
+"""The entry of the int8 graph's metadata that says which trunk it was made from."""
 
 
 def load(
@@ -99,19 +101,21 @@ class OnnxEngine:
         self._weights = Weights.open(bundle.folder / WEIGHTS)
         try:
             for part, config in bundle.configs.items():
-                require_shapes(part, config, len(bundle.vocabularies[part]), self._weights.below(part))
+                require_shapes(part, config, len(bundle.vocabularies[part]), self._weights.below(weight_prefix(part)))
         except UserError as error:
             raise UserError(f"{bundle.folder}: {error}") from None
         self.trunk = OnnxTrunk(bundle, self._weights.below("trunk"), threads, precision)
         have = bundle.configs
         parts = {
-            "densecap": OnnxDetector,
-            "aligner": OnnxAligner,
-            "captioner": OnnxCaptioner,
-            "classes": OnnxClassifier,
+            "densecap": DenseCap,
+            "aligner": Aligner,
+            "captioner": Captioner,
+            "nouns": Nouns,
         }
-        self.detector, self.aligner, self.captioner, self.classifier = (
-            kind(have[part], bundle.vocabularies[part], self._weights.below(part)) if part in have else None
+        self.densecap, self.aligner, self.captioner, self.nouns = (
+            kind(have[part], bundle.vocabularies[part], self._weights.below(weight_prefix(part)))
+            if part in have
+            else None
             for part, kind in parts.items()
         )
 
@@ -121,11 +125,11 @@ class OnnxEngine:
         ``aligner.last`` is what captions need of the aligner.
         """
         readers = {
-            "densecap": self.detector,
+            "densecap": self.densecap,
             "aligner": self.aligner,
             "aligner.last": None if self.aligner is None else self.aligner.last,
             "captioner": self.captioner,
-            "classes": self.classifier,
+            "nouns": self.nouns,
         }
         for part in parts:
             if (reader := readers[part]) is not None:
@@ -159,232 +163,143 @@ class OnnxEngine:
         return digest
 
 
-class OnnxDetector:
-    """DenseCap's region head and decoder; see :class:`saywhere.engines.engine.Detector`."""
+class OnnxTrunk:
+    """The graph in ONNX Runtime; the session is made for the first image."""
 
-    def __init__(self, config: DenseCapConfig, vocabulary: Vocabulary, weights: Weights) -> None:
-        self.config, self.vocabulary, self._weights = config, vocabulary, weights
-        self.box_coder = BoxCoder(config.max_log_scale)
+    def __init__(self, bundle: Bundle, weights: Weights, threads: int | None, precision: str) -> None:
+        self._bundle, self._weights, self._threads, self._precision = bundle, weights, threads, precision
+        config = bundle.trunk
+        self.preprocess = Preprocess(config.long_side, config.multiple, bundle.mean, bundle.std)
+        shapes = {part: c.proposals.anchors for part, c in bundle.configs.items() if c.uses_proposals}
+        if len(set(shapes.values())) > 1:
+            raise UserError(f"{bundle.folder}: {' and '.join(shapes)} share a trunk but differ in proposals.anchors")
+        self._shapes = next(iter(shapes.values()), ())
+        self._anchors: dict[tuple[int, int], np.ndarray] = {}
+        self._opening = threading.Lock()
 
-    @cached_property
-    def decoder(self) -> LstmDecoder:
-        """The region decoder."""
-        return LstmDecoder(self._weights.below("decoder"))
-
-    @cached_property
-    def _head(self) -> tuple[Linear, Linear, Linear, Linear]:
-        head = self._weights.below("region_head")
-        stored = head.stored("layers.1.weight")
-        by_channel = stored.reshape(len(stored), -1, self.config.pool_size**2)
-        by_point = in_single(by_channel.transpose(0, 2, 1))  # as the pooling gives them
-        weight = by_point.reshape(len(stored), -1)
-        first = Linear(Weights.of({"weight": weight, "bias": head.stored("layers.1.bias")}), many_rows=True)
-        second, score, offset = (Linear(head.below(name)) for name in ("layers.4", "score", "offset"))
-        return first, second, score, offset
-
-    def prepare(self) -> None:
-        """Read the weights."""
-        _ = self.decoder, self._head, self._phrase_head
+    @property
+    def _session(self) -> Any:
+        with self._opening:  # from Python 3.12 on several threads may compute a cached property
+            return self._opened
 
     @cached_property
-    def _phrase_head(self) -> tuple[BatchNorm, Linear] | None:
-        if not self.config.phrase_levels:
-            return None
-        head = self._weights.below("phrase_head")
-        return BatchNorm(head.below("0")), Linear(head.below("2"))
+    def _opened(self) -> Any:
+        return open_session(self._bundle, self._weights, self._threads, self._precision)
 
-    def phrase_embeddings(
-        self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray], embeddings: Sequence[np.ndarray]
-    ) -> list[np.ndarray]:
-        """Return what the decoder takes for each image's boxes."""
-        if self._phrase_head is None or not maps:
-            return list(embeddings)
-        standardise, layer = self._phrase_head
-        features = context_features(maps, boxes, self.config.phrase_levels, embeddings)
-        require_size(features, len(standardise.scale))
-        return np.split(relu(layer(standardise(features))), np.cumsum([len(rows) for rows in boxes])[:-1])
+    def encode(self, pixels: Sequence[np.ndarray]) -> list[ImageMaps]:
+        """Return the maps of images ``(3, h, w)``, one at a time: the maps of several leave a CPU's caches."""
+        names = [output.name for output in self._session.get_outputs()]
+        return [
+            ImageMaps(
+                dict(zip(names, self._session.run(names, {"pixels": image[None]}), strict=True)),
+                self._bundle.trunk.strides,
+                (image.shape[2], image.shape[1]),
+            )
+            for image in pixels
+        ]
 
-    def region_head(self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray]) -> list[RegionHeadOutput]:
-        """Return embeddings, logits and offsets of each image's boxes."""
-        if not maps:
-            return []
-        first, second, score, offset = self._head
-        size, ends = self.config.pool_size, np.cumsum([0, *(len(rows) for rows in boxes)])
-        pooled = np.empty((ends[-1], size * size, maps[0].regions.cells.shape[1]), np.float32)
-        for image, rows, start in zip(maps, boxes, ends.tolist(), strict=False):
-            image.regions.pool(rows, size, pooled[start : start + len(rows)])
-        inputs = pooled.reshape(-1, first.weight.shape[0])  # of all images together: weights are read once
-        embeddings = relu(second(relu(first(inputs))))
-        ends = ends[1:-1]
-        parts = (np.split(part, ends) for part in (embeddings, score(embeddings)[:, 0], offset(embeddings)))
-        return [RegionHeadOutput(*output) for output in zip(*parts, strict=True)]
+    def propose(self, maps: ImageMaps) -> RpnOutput:
+        """Return what the localization layer says of an image's anchors."""
+        if maps.input_size not in self._anchors:
+            self._anchors[maps.input_size] = self._make_anchors(maps)
+        return RpnOutput(self._anchors[maps.input_size], maps.output("logits"), maps.output("offsets"))
+
+    def _make_anchors(self, maps: ImageMaps) -> np.ndarray:
+        sizes = [maps.output(f"region{stride}").shape[1:] for stride in maps.strides]
+        levels = zip(self._shapes, sizes, maps.strides, strict=True)
+        anchors = np.concatenate([anchor_grid(kinds, size[0], size[1], stride) for kinds, size, stride in levels])
+        if len(anchors) != len(maps.output("logits")):
+            raise UserError(f"proposals.anchors has other numbers of shapes than when {GRAPH} was made")
+        return anchors
 
 
-class OnnxAligner:
-    """The aligner; see :class:`saywhere.engines.engine.Aligner`."""
+def open_session(bundle: Bundle, weights: Weights, threads: int | None = None, precision: str = "float32") -> Any:
+    """Return ONNX Runtime's session of a bundle's graph.
 
-    def __init__(
-        self,
-        config: AlignerConfig,
-        vocabulary: Vocabulary,
-        weights: Weights,
-        last: _AlignerEncoder | None = None,
-    ) -> None:
-        self.config, self.vocabulary, self._weights, self._is_last = config, vocabulary, weights, last is not None
-        numbers = range(config.encoders)
-        self._encoders = [_AlignerEncoder(config, weights, n) for n in numbers] if last is None else [last]
+    The graph in single precision has convolutions into which batch normalisation is folded; the folder has the weights
+    once, as training reads them, so they are folded here. The graph in int8 holds its weights itself.
 
-    @cached_property
-    def _standardise(self) -> BatchNorm:
-        return BatchNorm(self._weights.below("standardise"))
+    Args:
+        bundle: with the graph.
+        weights: of its trunk.
+        threads: of a computation; as many as the process may use if None.
+        precision: one of ``PRECISIONS``.
 
-    @cached_property
-    def hubness(self) -> Hubness | None:
-        """What tells images and texts that resemble everything; None if it was not fitted."""
-        known = self.config.hubs and self.config.hubness and not self._is_last
-        return Hubness.read(self._weights.below("hubs")) if known else None
-
-    @cached_property
-    def last(self) -> OnnxAligner:
-        """The last of its encoders alone, whose weights both have."""
-        return OnnxAligner(self.config, self.vocabulary, self._weights, self._encoders[-1])
-
-    def prepare(self) -> None:
-        """Read the weights."""
-        _ = self._standardise, self.hubness, [(encoder.text, encoder.project) for encoder in self._encoders]
-
-    def region_vectors(self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Return vectors ``(R, D)`` of each image's boxes (Eq. 1)."""
-        standardise, vectors = self._standardise, list[np.ndarray]()
-        for image, rows in zip(maps, boxes, strict=True):
-            features = box_features(image, rows, self.config.levels, self.config.head)
-            require_size(features, len(standardise.scale))
-            if self.config.signed_sqrt:
-                features = np.sign(features) * np.sqrt(np.abs(features))
-            features = standardise(features)
-            parts = [encoder.project(features) for encoder in self._encoders]
-            vectors.append(side_by_side(parts, self.config.normalize != "none"))
-        return vectors
-
-    def text_vectors(self, token_ids: np.ndarray) -> EncodedText:
-        """Return the vectors of the words of sentences ``(S, T)``, padded on the right (Eqs. 2 to 6)."""
-        parts = [encoder.text(token_ids) for encoder in self._encoders]
-        return EncodedText(side_by_side(parts, self.config.normalize == "both"), token_ids != PAD)
+    Raises:
+        UserError: the graph is damaged or another model's, or no usable ONNX Runtime is installed.
+    """
+    path = bundle.folder / (GRAPH_INT8 if precision == "int8" else GRAPH)
+    digest, graph = weights_digest(weights), path.read_bytes()
+    runtime = import_runtime()
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = threads or available_threads()
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # its threads are not the only ones
+    options.log_severity_level = 3  # warnings of containers without a GPU say nothing to a user
+    sources: dict[str, GraphWeight] = {}
+    if precision == "float32":
+        info = GraphInfo.read(bundle.folder)
+        if hashlib.sha256(graph).hexdigest() != info.graph or digest != info.trunk:
+            raise UserError(f"{path} does not belong to {WEIGHTS} or {GRAPH_WEIGHTS} beside it: export the model again")
+        sources = info.weights
+    try:
+        values = [runtime.OrtValue.ortvalue_from_numpy(folded(weights, weight)) for weight in sources.values()]
+        options.add_external_initializers(list(sources), values)
+        session = runtime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # ONNX Runtime raises classes of its own, which are only RuntimeErrors in part
+        raise UserError(f"{path} cannot be loaded: {' '.join(str(error).split())[:200]}") from error
+    if precision == "int8" and session.get_modelmeta().custom_metadata_map.get(TRUNK_DIGEST) != digest:
+        raise UserError(f"{path} does not belong to {WEIGHTS} beside it: export the model again")
+    return session
 
 
-class _AlignerEncoder:
-    """One of an aligner's encoders, with the projection of regions into its space."""
-
-    def __init__(self, config: AlignerConfig, weights: Weights, number: int) -> None:
-        self._config, self._weights, self._number = config, weights, number
-
-    @cached_property
-    def text(self) -> TextEncoder:
-        return TextEncoder(self._weights.below(f"encoders.{self._number}"), self._config)
-
-    @cached_property
-    def project(self) -> Linear:
-        return Linear(self._weights.below(f"projects.{self._number}"))
+def weights_digest(weights: Weights) -> str:
+    """Return the SHA-256 of weights as they are stored."""
+    digest = hashlib.sha256()
+    for name in weights.names():
+        value = weights.stored(name)
+        digest.update(f"{name} {value.dtype} {value.shape}".encode())
+        digest.update(np.ascontiguousarray(value).data)
+    return digest.hexdigest()
 
 
-class OnnxCaptioner:
-    """The captioner; see :class:`saywhere.engines.engine.Captioner`."""
-
-    def __init__(self, config: CaptionerConfig, vocabulary: Vocabulary, weights: Weights) -> None:
-        self.config, self.vocabulary, self._weights = config, vocabulary, weights
-
-    @cached_property
-    def _attention(self) -> AttentionDecoder:
-        return AttentionDecoder(self._weights.below("decoder"), self.config)
-
-    @cached_property
-    def _plain(self) -> Decoder:
-        kinds = {"rnn": RnnDecoder, "gru": GruDecoder, "lstm": LstmDecoder}
-        return kinds[self.config.decoder](self._weights.below("decoder"))
-
-    @cached_property
-    def _narrow(self) -> Linear:
-        return Linear(self._weights.below("narrow"))
-
-    @cached_property
-    def _feature_size(self) -> int:
-        first = {"rnn": "decoder.image.weight", "lstm": "decoder.encode.0.weight"}
-        return self._weights.shape(first.get(self.config.decoder, "decoder.begin.weight"))[1]
-
-    @cached_property
-    def ngrams(self) -> Ngrams | None:
-        """What people would say of an image; None if there is nothing, or it is not to be asked."""
-        return Ngrams.read(self._weights.below("ngrams"), len(self.vocabulary)) if self.config.ngrams.asked else None
-
-    def prepare(self) -> None:
-        """Read the weights."""
-        _ = self.ngrams, (self._attention, self._narrow) if self.config.decoder == "attention" else self._plain
-
-    def bind_images(self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray | None]) -> BoundImages:
-        """Return the decoder of images; ``boxes`` are the regions to attend to, None to let the network choose."""
-        if self.config.describe_boxes:
-            wholes = self.box_embeddings(maps, [whole_image(image) for image in maps])[1]
-        else:
-            wholes = np.concatenate([self._grid(image, 1)[0] for image in maps])
-        corners: list[np.ndarray | None] = [None] * len(maps)
-        if self.config.decoder != "attention":
-            return BoundImages(self._plain, wholes, [np.zeros((0, 4), np.float32)] * len(maps), corners, None)
-        rows = [self._attended(image, given) for image, given in zip(maps, boxes, strict=True)]
-        bound = self._attention.bind([relu(self._narrow(features)) for features, _ in rows])
-        attention = partial(bound.attention, wholes)
-        return BoundImages(bound, wholes, [found for _, found in rows], corners, attention)
-
-    def _grid(self, image: ImageMaps, cells: int) -> tuple[np.ndarray, np.ndarray]:
-        features, boxes = grid_features(image, cells, self.config.levels, self.config.head)
-        require_size(features, self._feature_size)
-        return layer_norm(features), boxes
-
-    def _attended(self, image: ImageMaps, given: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        """Return the features and boxes of the regions that an image's words attend to."""
-        if self.config.attend_to == "grid":
-            return self._grid(image, self.config.grid)
-        if given is None:
-            raise ValueError("the regions of a captioner that attends to proposals are given")
-        return layer_norm(box_features(image, given, self.config.levels, self.config.head)), given
-
-    def box_embeddings(self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray]) -> tuple[Decoder, np.ndarray]:
-        """Return the decoder, and embeddings of all images' boxes one after the other."""
-        rows: list[np.ndarray] = []
-        for image, given in zip(maps, boxes, strict=True):
-            features = layer_norm(box_features(image, given, self.config.levels, self.config.head))
-            if self.config.context:
-                whole = box_features(image, whole_image(image), self.config.levels, self.config.head)
-                behind = np.broadcast_to(layer_norm(whole), features.shape)
-                features = np.concatenate((features, behind), axis=1)
-            require_size(features, self._feature_size)
-            rows.append(features)
-        return self._plain, np.concatenate(rows)
+def folded(weights: Weights, weight: GraphWeight) -> np.ndarray:
+    """Return a weight of the graph, with the batch normalisation after its layer folded in."""
+    layer = weights.below(weight.layer)
+    if weight.normalisation is None:
+        return layer[weight.kind]
+    norm = weights.below(weight.normalisation)
+    scale = norm["weight"] / np.sqrt(norm["running_var"] + np.float32(weight.eps))
+    if weight.kind == "weight":
+        kernel = in_single(stored := layer.stored("weight"), np.empty(stored.shape, np.float32))
+        kernel *= scale.reshape(-1, *[1] * (kernel.ndim - 1))
+        return kernel
+    bias = layer["bias"] if layer.has("bias") else np.float32(0)
+    return (bias - norm["running_mean"]) * scale + norm["bias"]
 
 
-class OnnxClassifier:
-    """The classifier of regions; see :class:`saywhere.engines.engine.Classifier`."""
+def import_runtime() -> Any:
+    """Return the module of ONNX Runtime, which is not to report home.
 
-    def __init__(self, config: ClassesConfig, vocabulary: Vocabulary, weights: Weights) -> None:
-        self.config, self.vocabulary, self._weights = config, vocabulary, weights
+    Raises:
+        UserError: it is not installed or does not work, for example because its CPU and GPU packages overwrote each
+            other.
+    """
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read once, when it is imported
+    try:
+        import onnxruntime
+    except ImportError as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"ONNX Runtime cannot be imported ({reason}): pip install onnxruntime") from error
+    if not hasattr(onnxruntime, "InferenceSession"):
+        raise UserError(
+            "ONNX Runtime is installed in part, as after removing one of onnxruntime and onnxruntime-gpu: "
+            "pip uninstall both, then pip install onnxruntime"
+        )
+    return onnxruntime
 
-    @cached_property
-    def _layers(self) -> tuple[Linear, Linear]:
-        return Linear(self._weights.below("imagenet")), Linear(self._weights.below("kinds"))
 
-    def prepare(self) -> None:
-        """Read the weights."""
-        _ = self._layers
-
-    def classify(
-        self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray], embeddings: Sequence[np.ndarray] | None = None
-    ) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Return logits of ImageNet's classes and of kinds of each image's boxes."""
-        if not maps:
-            return []
-        classes, kinds = self._layers
-        config = self.config
-        features = context_features(maps, boxes, config.levels, embeddings, config.context)  # weights are read once
-        require_size(features, len(kinds.weight))
-        last = features[:, self.config.last_layer(features.shape[1])]
-        ends = np.cumsum([len(rows) for rows in boxes])[:-1]
-        return list(zip(np.split(classes(last), ends), np.split(kinds(features), ends), strict=True))
+def available_threads() -> int:
+    """Return how many processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

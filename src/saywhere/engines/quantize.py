@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from saywhere.engines.arrays.layers import Weights
-from saywhere.engines.onnx import OnnxEngine
-from saywhere.engines.session import TRUNK_DIGEST, folded, import_runtime, weights_digest
+from saywhere.engines.onnx import TRUNK_DIGEST, OnnxEngine, folded, import_runtime, weights_digest
 from saywhere.errors import UserError
 from saywhere.files import put_in_place
 from saywhere.images import open_image

@@ -18,7 +18,7 @@ from saywhere.calibration import Calibration
 from saywhere.configs.aligner import AlignerConfig
 from saywhere.configs.captioner import CaptionerConfig
 from saywhere.configs.densecap import DenseCapConfig
-from saywhere.configs.nouns import ClassesConfig
+from saywhere.configs.nouns import NounsConfig
 from saywhere.engines.arrays import ngrams
 from saywhere.engines.arrays.hubness import Hubness, Typical
 from saywhere.engines.arrays.ngrams import Ngrams
@@ -32,25 +32,25 @@ from saywhere.networks.captioner.network import Captioner
 from saywhere.networks.densecap.network import DenseCap
 from saywhere.networks.language.decoders.adapter import TorchDecoder
 from saywhere.networks.language.decoders.attention import AttentionDecoder
-from saywhere.networks.nouns import RegionClassifier
+from saywhere.networks.nouns import Nouns
 from saywhere.networks.vision.image_maps import ImageMaps
 from saywhere.networks.vision.trunk import Trunk
 from saywhere.text import Vocabulary
 
-PARTS = {"densecap": DenseCap, "aligner": Aligner, "captioner": Captioner, "classes": RegionClassifier}
+PARTS = {"densecap": DenseCap, "aligner": Aligner, "captioner": Captioner, "nouns": Nouns}
 
 
 class TorchEngine:
     """Run networks that share one trunk; see :class:`saywhere.engines.engine.Engine`.
 
     Args:
-        networks: by part, any of ``densecap``, ``aligner``, ``captioner`` and ``classes``; they are put into eval mode.
+        networks: by part, any of ``densecap``, ``aligner``, ``captioner`` and ``nouns``; they are put into eval mode.
         calibration: what was fitted to them after training; the defaults if None.
 
     Attributes:
         networks: as they were given.
         trunk: pixels to maps.
-        detector, aligner, captioner, classifier: the parts; None for those that are not there.
+        densecap, aligner, captioner, nouns: the parts; None for those that are not there.
 
     Raises:
         ValueError: no network, an unknown part, or networks on different trunks.
@@ -64,14 +64,14 @@ class TorchEngine:
             network.eval()
         if len({id(network.trunk) for network in self.networks.values()}) != 1:
             raise ValueError(f"{len(self.networks)} networks do not share one trunk")
-        densecap, aligner, captioner, classes = (self.networks.get(part) for part in PARTS)
+        densecap, aligner, captioner, nouns = (self.networks.get(part) for part in PARTS)
         self._trunk = next(network.get_submodule("trunk") for network in self.networks.values())
         assert isinstance(self._trunk, Trunk)
         self.trunk = TorchTrunk(self._trunk)
-        self.detector = TorchDetector(densecap) if isinstance(densecap, DenseCap) else None
+        self.densecap = TorchDenseCap(densecap) if isinstance(densecap, DenseCap) else None
         self.aligner = TorchAligner(aligner) if isinstance(aligner, Aligner) else None
         self.captioner = TorchCaptioner(captioner) if isinstance(captioner, Captioner) else None
-        self.classifier = TorchClassifier(classes) if isinstance(classes, RegionClassifier) else None
+        self.nouns = TorchNouns(nouns) if isinstance(nouns, Nouns) else None
 
     def digest(self) -> str:
         """Return a hash of weights, configurations and calibration: two engines of one digest give the same answers."""
@@ -79,7 +79,7 @@ class TorchEngine:
         digest.update(repr(self.calibration.to_dict()).encode())
         _add_weights(digest, "trunk", self._trunk.state_dict())
         for part, network in sorted(self.networks.items()):
-            assert isinstance(network, DenseCap | Aligner | Captioner | RegionClassifier)
+            assert isinstance(network, DenseCap | Aligner | Captioner | Nouns)
             digest.update(json.dumps([network.config.to_dict(), network.vocabulary.tokens], sort_keys=True).encode())
             weights = {name: value for name, value in network.state_dict().items() if not name.startswith("trunk.")}
             _add_weights(digest, part, weights)
@@ -169,8 +169,8 @@ class TorchTrunk:
         return RpnOutput(_array(rpn.anchors), _array(rpn.logits), _array(rpn.offsets))
 
 
-class TorchDetector:
-    """DenseCap; see :class:`saywhere.engines.engine.Detector`."""
+class TorchDenseCap:
+    """DenseCap; see :class:`saywhere.engines.engine.DenseCap`."""
 
     def __init__(self, network: DenseCap) -> None:
         self._network = network
@@ -334,14 +334,14 @@ def _stored(module: nn.Module, names: Sequence[str]) -> tuple[np.ndarray, np.nda
     return _array(query.get_parameter("weight").T), _array(query.get_parameter("bias")), arrays
 
 
-class TorchClassifier:
-    """The classifier of regions; see :class:`saywhere.engines.engine.Classifier`."""
+class TorchNouns:
+    """The classifier of regions; see :class:`saywhere.engines.engine.Nouns`."""
 
-    def __init__(self, network: RegionClassifier) -> None:
+    def __init__(self, network: Nouns) -> None:
         self._network = network
 
     @property
-    def config(self) -> ClassesConfig:
+    def config(self) -> NounsConfig:
         """Its options."""
         return self._network.config
 

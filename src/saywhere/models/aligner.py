@@ -1,8 +1,8 @@
-"""Which words belong to which region: Deep Visual-Semantic Alignments in use (section 3.1.4)."""
+"""Words and regions: Deep Visual-Semantic Alignments in use: scores of Eqs. 7 and 8, segments of Eqs. 10 to 12."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -16,8 +16,6 @@ from saywhere.configs.aligner import AlignerConfig, Score
 from saywhere.engines.engine import Aligner
 from saywhere.errors import UserError
 from saywhere.models.encoding import Encoding, propose_boxes
-from saywhere.models.mrf import decode_chain, segments
-from saywhere.models.similarity import similarity_matrix
 from saywhere.regions import Regions
 from saywhere.text import END, pad, tokenize
 
@@ -311,3 +309,129 @@ def align(aligner: Aligner, image: ImageVectors, sentence: str, beta: float | No
     vectors = aligner.text_vectors(token_ids(aligner, [sentence])).vectors[0, : len(words)]
     products = (vectors @ image.vectors.T).astype(np.float32) + region_bonus(aligner.config, image)
     return Alignment(image.name, image.width, image.height, words, image.boxes, products, beta)
+
+
+BLOCK = 1 << 24
+"""Products of a region and a word that are in memory together: 64 MB in single precision."""
+
+
+def similarity_blocks(
+    regions: Sequence[np.ndarray], words: Sequence[np.ndarray], score: Score = "max", block: int = BLOCK
+) -> Iterator[tuple[slice, slice, np.ndarray]]:
+    """Yield the similarities of K images and L sentences a block at a time: rows, columns, and ``(k, l)`` of both.
+
+    ``max`` is Eq. 8, the sum over the words of their best region; ``fragments`` is Eq. 7, the sum of all positive
+    products. An image without regions, or a sentence without words, has similarity 0. A block has at most about
+    ``block`` products, so that memory is bounded whatever the size of the sets.
+
+    Args:
+        regions: of each image the vectors ``(R, D)`` of its regions.
+        words: of each sentence the vectors ``(T, D)`` of its words, weighted.
+        score: see above.
+        block: bound on the products in memory.
+    """
+    columns = _parts([len(vectors) for vectors in words], round(block**0.5) * 2)
+    for row in _parts([len(vectors) for vectors in regions], max(1, block // (round(block**0.5) * 2))):
+        tall = np.concatenate(regions[row])
+        for column in columns:
+            wide = np.concatenate(words[column])
+            best = over_regions(tall @ wide.T, [len(v) for v in regions[row]], score)
+            yield row, column, _sums(best.T, [len(v) for v in words[column]]).T
+
+
+def similarity_matrix(
+    regions: Sequence[np.ndarray], words: Sequence[np.ndarray], score: Score = "max", block: int = BLOCK
+) -> np.ndarray:
+    """Return the similarities ``(K, L)`` of :func:`similarity_blocks` together."""
+    matrix = np.zeros((len(regions), len(words)), np.float32)
+    for row, column, part in similarity_blocks(regions, words, score, block):
+        matrix[row, column] = part
+    return matrix
+
+
+def _parts(lengths: Sequence[int], most: int) -> list[slice]:
+    """Cut items of such lengths into runs of about ``most`` in all, at least one item each."""
+    parts: list[slice] = []
+    start = total = 0
+    for number, length in enumerate(lengths):
+        if number > start and total + length > most:
+            parts.append(slice(start, number))
+            start, total = number, 0
+        total += length
+    return [*parts, slice(start, len(lengths))] if lengths else []
+
+
+def over_regions(products: np.ndarray, counts: Sequence[int] | np.ndarray, score: Score) -> np.ndarray:
+    """Reduce products ``(sum of R, W)`` to ``(K, W)``: the best region of each image, or the sum of all positive."""
+    if score == "fragments":
+        return _sums(np.maximum(products, 0), counts)
+    full = np.flatnonzero(counts)
+    best = np.zeros((len(counts), products.shape[1]), products.dtype)
+    if len(full) and products.shape[1]:
+        best[full] = np.maximum.reduceat(products, _starts(counts)[full], axis=0)
+    return best
+
+
+def _sums(values: np.ndarray, counts: Sequence[int] | np.ndarray) -> np.ndarray:
+    """Sum runs of rows ``(sum of counts, X)`` to ``(K, X)``; a run of none is 0."""
+    full = np.flatnonzero(counts)
+    sums = np.zeros((len(counts), values.shape[1]), values.dtype)
+    if len(full) and values.shape[1]:
+        sums[full] = np.add.reduceat(values, _starts(counts)[full], axis=0)
+    return sums
+
+
+def _starts(counts: Sequence[int] | np.ndarray) -> np.ndarray:
+    return np.cumsum(counts) - counts
+
+
+class Chain(NamedTuple):
+    """The best alignment of a sentence: the region ``(T,)`` of each word, and its ``total`` (Eq. 10)."""
+
+    regions: np.ndarray
+    total: float
+
+
+def decode_chain(products: np.ndarray, beta: float = 0.0) -> Chain:
+    """Return the alignment a that maximises ``sum_j v_(a_j) . s_j + beta * (number of neighbours on the same region)``.
+
+    Found exactly by dynamic programming over the words. (The paper calls the sum an energy and its terms
+    log-probabilities; it is the largest sum that is wanted.) Coming to region i at word j, either the word before was
+    on i, which is worth ``beta``, or on the best of all regions, so that a step costs R operations and not R squared.
+    ``beta = 0`` aligns word by word, a large ``beta`` puts the whole sentence on one region.
+
+    Args:
+        products: ``(T, R)`` of the words with the regions; a region that does not count has minus infinity.
+        beta: affinity to longer segments, not negative.
+
+    Raises:
+        ValueError: ``beta`` is negative.
+    """
+    if beta < 0:
+        raise ValueError(f"beta must be at least 0, not {beta}")
+    length, count = products.shape
+    if not length or not count:
+        return Chain(np.full(length, -1), 0.0)
+    here = np.arange(count)
+    totals = products[0]
+    came_from: list[np.ndarray] = []
+    for row in products[1:]:
+        best = totals.argmax()
+        stay = totals + totals.dtype.type(beta) >= totals[best]
+        came_from.append(np.where(stay, here, best))
+        totals = np.maximum(totals + totals.dtype.type(beta), totals[best]) + row
+    path = [int(totals.argmax())]
+    for back in reversed(came_from):
+        path.append(int(back[path[-1]]))
+    return Chain(np.array(path[::-1]), float(totals.max()))
+
+
+def segments(regions: list[int]) -> list[tuple[int, int, int]]:
+    """Return runs of equal regions as (first word, word after the last, region); words on region -1 are left out."""
+    found: list[tuple[int, int, int]] = []
+    for place, region in enumerate(regions):
+        if found and found[-1][2] == region and found[-1][1] == place:
+            found[-1] = (found[-1][0], place + 1, region)
+        elif region >= 0:
+            found.append((place, place + 1, region))
+    return found

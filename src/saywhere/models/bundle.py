@@ -1,11 +1,11 @@
 """Model folders: one format for the bundled model, for training's checkpoints and for what ``saywhere export`` makes.
 
 A folder holds ``config.json`` (description, trunk, parts), ``model.safetensors`` (weights, named ``trunk.*`` and
-``<part>.*``), ``vocabulary.json`` (words of each part), ``calibration.json`` (what was fitted after training, see
-:mod:`saywhere.calibration`; perhaps) and ``README.md`` (the card). A training run writes one part; a
-bundle has several on one trunk. What ``saywhere export`` writes has also ``trunk.onnx``, the trunk as a graph without
-weights, and ``trunk.json``, which says where its weights are in the weight file; and perhaps ``trunk-int8.onnx``, the
-graph in int8 with its weights.
+``<part>.*``, see :func:`weight_prefix`), ``vocabulary.json`` (words of each part), ``calibration.json`` (what was
+fitted after training, see :mod:`saywhere.calibration`; perhaps) and ``README.md`` (the card). A training run writes one
+part; a bundle has several on one trunk. What ``saywhere export`` writes has also ``trunk.onnx``, the trunk as a graph
+without weights, and ``trunk.json``, which says where its weights are in the weight file; and perhaps
+``trunk-int8.onnx``, the graph in int8 with its weights.
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ from saywhere import calibration, reproductions
 from saywhere import options as user_options
 from saywhere.calibration import Calibration
 from saywhere.configs.aligner import AlignerConfig
-from saywhere.configs.base import Config
+from saywhere.configs.base import Config, override
 from saywhere.configs.captioner import CaptionerConfig
 from saywhere.configs.densecap import DenseCapConfig
-from saywhere.configs.nouns import ClassesConfig
-from saywhere.configs.overrides import override
+from saywhere.configs.nouns import NounsConfig
 from saywhere.configs.parts import TrunkConfig
 from saywhere.errors import UserError
 from saywhere.syntax import parse_json
@@ -40,12 +39,14 @@ GRAPH, GRAPH_WEIGHTS, GRAPH_INT8 = "trunk.onnx", "trunk.json", "trunk-int8.onnx"
 MAX_MESSAGE = 400
 """Letters of a message about a file."""
 FILES = (WEIGHTS, CONFIG, VOCABULARY)
+WEIGHT_PREFIXES = {"nouns": "classes"}
+"""What the weights of a part are named after in ``model.safetensors``, where it is not the part itself."""
 OPTIONAL = (CARD, GRAPH, GRAPH_WEIGHTS, GRAPH_INT8, calibration.FILE)
 CONFIGS: dict[str, type[Config]] = {
     "densecap": DenseCapConfig,
     "aligner": AlignerConfig,
     "captioner": CaptionerConfig,
-    "classes": ClassesConfig,
+    "nouns": NounsConfig,
 }
 """The options of each part, but for those that only reproduce a paper."""
 EARLIER = {
@@ -136,7 +137,7 @@ class Bundle:
         """Return the bundle with some options changed.
 
         Args:
-            values: by name, see :func:`saywhere.configs.overrides.override`; it raises what that raises.
+            values: by name, see :func:`saywhere.configs.base.override`; it raises what that raises.
         """
         configs: dict[str, Any] = override(self.configs, values)
         return replace(self, configs=configs, trunk=next(iter(configs.values())).trunk)
@@ -223,6 +224,11 @@ def _download(name: str) -> Path:
     except (OSError, ValueError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(f"no folder {name!r}, and the hub does not give it: {reason}") from error
+
+
+def weight_prefix(part: str) -> str:
+    """Return what the names of a part's weights begin with in a weight file, without the dot."""
+    return WEIGHT_PREFIXES.get(part, part)
 
 
 def _one_line(text: str) -> str:

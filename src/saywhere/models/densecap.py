@@ -11,11 +11,10 @@ from numpy.typing import ArrayLike
 from saywhere import boxes as geometry
 from saywhere.box_coding import BoxCoder
 from saywhere.calibration import Calibration, Logistic
-from saywhere.engines.engine import Detector, RegionHeadOutput
+from saywhere.engines.engine import DenseCap, RegionHeadOutput
 from saywhere.errors import UserError
 from saywhere.models.encoding import Encoding, propose_boxes
-from saywhere.models.naming import rename
-from saywhere.models.nouns import ClassEvidence
+from saywhere.models.nouns import NounEvidence, rename
 from saywhere.models.phrases import Phrases, PhraseWriter
 from saywhere.regions import Regions
 
@@ -31,7 +30,7 @@ class Detections:
         embeddings: ``(N, D)`` by the region head.
         codes: ``(N, D)`` that the captions are decoded from; the embeddings, if there is no phrase head.
         phrases: of each.
-        posterior: ``(N, K)`` probabilities of kinds by the classes; None if they are not asked.
+        posterior: ``(N, K)`` probabilities of kinds by the part nouns; None if they are not asked.
     """
 
     encoding: Encoding
@@ -57,11 +56,11 @@ class Detections:
         """What says how probably each box is right: ``logit`` and ``confidence``, ``(N,)`` each."""
         return {"logit": self.logits, "confidence": self.confidence}
 
-    def renamed(self, classes: ClassEvidence, right: Logistic, threshold: float) -> Detections:
+    def renamed(self, nouns: NounEvidence, right: Logistic, threshold: float) -> Detections:
         """Return the same with the nouns that are more probably right, see :func:`saywhere.models.naming.rename`."""
         if self.posterior is None:
             return self
-        texts = rename(classes, self.posterior, self.captions, self.confidence, right, threshold)
+        texts = rename(nouns, self.posterior, self.captions, self.confidence, right, threshold)
         return replace(self, phrases=replace(self.phrases, texts=tuple(texts)))
 
     def regions(self, box: Logistic) -> Regions:
@@ -76,7 +75,7 @@ class Detections:
 
 
 def detect(
-    detector: Detector,
+    detector: DenseCap,
     encodings: Sequence[Encoding],
     boxes: Sequence[ArrayLike] | None = None,
     proposals: Sequence[np.ndarray] | None = None,
@@ -119,8 +118,8 @@ def detect(
     codes = detector.phrase_embeddings([e.maps for e in encodings], inputs, embeddings)
     finals = [final for final, _ in kept]
     writer, posteriors = writer or PhraseWriter(detector), None
-    if writer.classes is not None and detector.config.nouns:
-        posteriors = writer.classes.posteriors(encodings, finals, embeddings)
+    if writer.nouns is not None and detector.config.nouns:
+        posteriors = writer.nouns.posteriors(encodings, finals, embeddings)
     logits = [out.logits[rows] for out, (_, rows) in zip(outputs, kept, strict=True)]
     ranks = logits if boxes is None else None
     phrases = writer.write(encodings, finals, codes, ranks, calibration, doubts)
@@ -141,7 +140,7 @@ def select(
 
 
 def describe(
-    detector: Detector,
+    detector: DenseCap,
     encodings: Sequence[Encoding],
     boxes: Sequence[ArrayLike] | None = None,
     top: int | None = None,
@@ -156,7 +155,7 @@ def describe(
         detector, encodings, boxes: see :func:`detect`.
         top: at most this many regions, best first.
         threshold: only regions with at least this score.
-        writer: see :func:`detect`; the nouns of its classes compete with the decoder's, if the configuration says so.
+        writer: see :func:`detect`; its part nouns competes with the decoder's, if the configuration says so.
         nms_iou: regions that overlap a better one by more than this are left out, and no others, in place of the
             configuration's ``final_nms`` and ``repeat_nms``.
         calibration: of scores, nouns and other words; the defaults if None.
@@ -170,8 +169,8 @@ def describe(
         raise UserError("top and threshold choose among the boxes that are found; given boxes are all described")
     config, calibration = detector.config, calibration or Calibration()
     found = detect(detector, encodings, boxes, None, nms_iou, writer, calibration)
-    classes, settings = writer and writer.classes, (calibration.noun, config.noun_threshold)
-    found = [each if classes is None else each.renamed(classes, *settings) for each in found]
+    nouns, settings = writer and writer.nouns, (calibration.noun, config.noun_threshold)
+    found = [each if nouns is None else each.renamed(nouns, *settings) for each in found]
     regions = [each.regions(calibration.box) for each in found]
     if boxes is not None:
         return regions

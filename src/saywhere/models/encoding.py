@@ -1,16 +1,23 @@
-"""An image after one pass of the network, to be asked several times."""
+"""An image after one pass of the network, to be asked several times; and questions about one image or many."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
+from PIL import Image
 
 from saywhere import boxes as geometry
 from saywhere.box_coding import BoxCoder, propose
 from saywhere.configs.parts import ProposalConfig
 from saywhere.engines.engine import Maps, Trunk
+from saywhere.errors import UserError
+from saywhere.images import LoadedImage
 from saywhere.regions import check_boxes
 
 
@@ -75,3 +82,72 @@ def propose_boxes(
     rpn = encoding.trunk.propose(encoding.maps)
     boxes, logits = propose(coder, rpn, encoding.input_size, settings.nms_iou, settings.pre_nms_top_n, limit)
     return coder.to_xyxy(boxes), logits
+
+
+Seen = TypeVar("Seen")
+Result = TypeVar("Result")
+
+AT_ONCE = 16
+"""Images of a list that are in memory together."""
+
+
+def is_one(images: Any) -> bool:
+    """Return whether ``images`` is one image: a path, PIL image, array, opened image or encoding."""
+    return isinstance(images, str | Path | Image.Image | np.ndarray | LoadedImage | Encoding)
+
+
+def answer(
+    ask: Callable[..., Sequence[Result]], see: Callable[[Sequence[Any]], Sequence[Any]], images: Any, *columns: Any
+) -> Any:
+    """Ask one question of one image, or of many, a few at a time.
+
+    Args:
+        ask: called with what ``see`` returns of some images, and with their part of each column; gives a result each.
+        see: opens or encodes some images.
+        images: one image, a list or tuple of them, or any other iterable, which is read as it is needed.
+        columns: what is given for each image (such as boxes or texts): one value for one image, a list (or an array
+            with a dimension more) for a list, an iterable for an iterable; or None.
+
+    Returns:
+        the result; a list of them for a list; a generator for any other iterable.
+
+    Raises:
+        UserError: ``images`` is none of these, a column is one value for several images, or it has another length.
+    """
+    if is_one(images):
+        return ask(see([images]), *(None if column is None else [column] for column in columns))[0]
+    if isinstance(images, dict | bytes) or not isinstance(images, Iterable):
+        raise UserError(f"an image must be a path, PIL image or array, not {type(images).__name__}")
+    for column in columns:
+        if column is not None and _is_one_value(column):
+            raise UserError(f"one value ({type(column).__name__}) for several images: give one for each image")
+    if not isinstance(images, list | tuple):
+        return _stream(ask, see, images, columns)
+    values = [None if column is None else list(column) for column in columns]
+    for column in values:
+        if column is not None and len(column) != len(images):
+            raise UserError(f"{len(column)} values for {len(images)} images: give one for each image")
+    return list(_stream(ask, see, images, values))
+
+
+def _is_one_value(column: Any) -> bool:
+    """Whether a column cannot be what is given for several images: a text, or the boxes ``(N, 4)`` of one image."""
+    if isinstance(column, np.ndarray):
+        return column.ndim < 3
+    return is_one(column) or isinstance(column, dict | bytes) or not isinstance(column, Iterable)
+
+
+def _stream(
+    ask: Callable[..., Sequence[Result]],
+    see: Callable[[Sequence[Any]], Sequence[Any]],
+    images: Iterable[Any],
+    columns: Sequence[Iterable[Any] | None],
+) -> Generator[Result, None, None]:
+    left = iter(images)
+    rest = [None if column is None else iter(column) for column in columns]
+    while some := list(islice(left, AT_ONCE)):
+        parts = [None if column is None else list(islice(column, len(some))) for column in rest]
+        for part in parts:
+            if part is not None and len(part) != len(some):
+                raise UserError(f"{len(part)} values for the last {len(some)} images: give one for each image")
+        yield from ask(see(some), *parts)

@@ -12,12 +12,10 @@ from saywhere.engines.engine import Engine
 from saywhere.errors import UserError
 from saywhere.images import ImageLike, LoadedImage, open_image
 from saywhere.models.aligner import Alignment, ImageVectors, TextVectors, align, embed_images, embed_texts, similarities
-from saywhere.models.caption_nouns import NounChecker
-from saywhere.models.captioner import Caption, attend, caption, describe_boxes
+from saywhere.models.captioner import Caption, NounChecker, attend, caption, describe_boxes
 from saywhere.models.densecap import describe
-from saywhere.models.encoding import Encoding
-from saywhere.models.many import answer, is_one
-from saywhere.models.nouns import ClassEvidence
+from saywhere.models.encoding import Encoding, answer, is_one
+from saywhere.models.nouns import NounEvidence
 from saywhere.models.phrase_scores import PhraseScores, score_image
 from saywhere.models.phrases import PhraseWriter
 from saywhere.models.placing import Placer, cut_phrases
@@ -26,7 +24,7 @@ from saywhere.regions import Regions
 
 One = ImageLike | LoadedImage | Encoding
 """An image: a path, a PIL image, an array ``(H, W)`` or ``(H, W, 3)``, an opened image, or an encoding."""
-Part = Literal["densecap", "aligner", "captioner", "classes"]
+Part = Literal["densecap", "aligner", "captioner", "nouns"]
 T = TypeVar("T")
 
 
@@ -41,8 +39,8 @@ class Model:
         name: of the model, for messages.
 
     Attributes:
-        detector, aligner, captioner, classes: the parts; None for those that this model lacks.
-        phrase_writer: writes the phrases of regions with all parts that have a say in them; None without a detector.
+        densecap, aligner, captioner, nouns: the parts; None for those that this model lacks.
+        phrase_writer: writes the phrases of regions with all parts that have a say in them; None without densecap.
         calibration: what was fitted to it after training.
 
     Example:
@@ -55,10 +53,10 @@ class Model:
 
     def __init__(self, engine: Engine, name: str = "model") -> None:
         self.engine, self.name = engine, name
-        self.detector, self.aligner, self.captioner = engine.detector, engine.aligner, engine.captioner
+        self.densecap, self.aligner, self.captioner = engine.densecap, engine.aligner, engine.captioner
         self.calibration = engine.calibration
-        self.classes = None if engine.classifier is None else ClassEvidence(engine.classifier, self.detector)
-        writer = None if self.detector is None else PhraseWriter(self.detector, self.aligner, self.classes)
+        self.nouns = None if engine.nouns is None else NounEvidence(engine.nouns, self.densecap)
+        writer = None if self.densecap is None else PhraseWriter(self.densecap, self.aligner, self.nouns)
         self.phrase_writer = writer
 
     def __repr__(self) -> str:
@@ -67,7 +65,7 @@ class Model:
     @property
     def parts(self) -> tuple[Part, ...]:
         """The names of the parts that it has."""
-        parts = (self.detector, self.aligner, self.captioner, self.classes)
+        parts = (self.densecap, self.aligner, self.captioner, self.nouns)
         have = dict(zip(get_args(Part), parts, strict=True))
         return tuple(name for name, part in have.items() if part is not None)  # pyright: ignore[reportReturnType]
 
@@ -89,7 +87,7 @@ class Model:
     def require(self, part: Part, what: str) -> Any:
         """Return a part; raises as :meth:`check`."""
         self.check(part, what)
-        return self.detector if part == "densecap" else getattr(self, part)
+        return getattr(self, part)
 
     # Seeing
 
@@ -169,7 +167,7 @@ class Model:
         """
         require_ints(top=top)
         require_numbers(threshold=threshold)
-        if self.detector is None and self.captioner is not None and boxes is not None:
+        if self.densecap is None and self.captioner is not None and boxes is not None:
             if top is not None or threshold is not None:
                 raise UserError("given boxes are all described: top and threshold cannot choose among them")
             captioner = self.captioner
@@ -183,7 +181,8 @@ class Model:
     def score(self, image: One, phrases: Sequence[str], boxes: ArrayLike | None = None) -> PhraseScores:
         """Return how likely each region is to be called each phrase: open-world detection (DenseCap, section 4.2).
 
-        Where the model has classes and ``densecap.nouns`` is set, they say how likely the phrase's kind of thing is.
+        Where the model has the part ``nouns`` and ``densecap.nouns`` is set, it says how likely the phrase's kind of
+        thing is.
 
         Args:
             image: one image.
@@ -195,7 +194,7 @@ class Model:
         """
         detector = self.require("densecap", "score phrases of regions")
         encoding = self._encode([image])[0]
-        return score_image(detector, self.classes, encoding, self.describe(encoding, boxes), phrases)
+        return score_image(detector, self.nouns, encoding, self.describe(encoding, boxes), phrases)
 
     # Words and regions (Deep Visual-Semantic Alignments)
 
@@ -267,11 +266,11 @@ class Model:
         Raises:
             UserError: this model lacks the part, or it places no phrases.
         """
-        chosen = part or ("aligner" if self.detector is None else "densecap")
+        chosen = part or ("aligner" if self.densecap is None else "densecap")
         if chosen not in ("aligner", "densecap"):
             raise UserError(f"phrases are grounded by the part aligner or densecap, not {part}")
         self.require(chosen, "ground phrases" if chosen == "aligner" else "ground phrases by the dense captioner")
-        return Placer(self.detector, self.aligner, self.classes, chosen, self.calibration)
+        return Placer(self.densecap, self.aligner, self.nouns, chosen, self.calibration)
 
     @overload
     def align(
@@ -380,8 +379,8 @@ class Model:
 
         def ask(encodings: Sequence[Encoding], given: Sequence[ArrayLike] | None) -> list[Caption]:
             nouns = None
-            if captioner.config.nouns and self.detector is not None and self.classes is not None:
-                nouns = NounChecker(self.detector, self.classes, encodings)
+            if captioner.config.nouns and self.densecap is not None and self.nouns is not None:
+                nouns = NounChecker(self.densecap, self.nouns, encodings)
             return caption(captioner, encodings, beam_size, given, attention, self.aligner, nouns)
 
         return answer(ask, self._encode, images, boxes)

@@ -1,4 +1,4 @@
-"""What kinds of things regions show: probabilities over the leaves of the noun tree (docs/nouns.md)."""
+"""What kinds of things regions show, and which noun a phrase gets: the decoder's or theirs (docs/nouns.md)."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ from itertools import chain
 import numpy as np
 from numpy.typing import ArrayLike
 
-from saywhere.engines.engine import Classifier, Detector
+from saywhere.calibration import Logistic
+from saywhere.engines.engine import DenseCap, Nouns
 from saywhere.errors import UserError
 from saywhere.models.encoding import Encoding
-from saywhere.models.noun_tree import Noun, NounTree, noun_tree
+from saywhere.models.noun_tree import Head, Noun, NounTree, noun_tree, plural
 from saywhere.regions import Regions
-from saywhere.text import RESERVED
+from saywhere.text import RESERVED, tokenize
 
 LEAST = 1e-4
-"""ImageNet's classifier gives a kind at least this probability, and a region is of a kind with at least this one."""
+"""ImageNet's classifier gives a kind at least this probability, a region is of a kind with at least this one, and
+log-odds are those of probabilities at least this far from 0 and 1."""
 
 
-class ClassEvidence:
-    """Classifier of the kinds of things in regions.
+class NounEvidence:
+    """Nouns of the kinds of things in regions.
 
     A region is of one of the kinds that the classifier was taught, of another class of ImageNet, or of none. ImageNet's
     probabilities divide a kind among the classes below it.
@@ -34,7 +36,7 @@ class ClassEvidence:
         UserError: it does, and there is none.
     """
 
-    def __init__(self, classifier: Classifier, detector: Detector | None = None) -> None:
+    def __init__(self, classifier: Nouns, detector: DenseCap | None = None) -> None:
         self._classifier, self._detector, self.config = classifier, detector, classifier.config
         if self.config.embed_dim and detector is None:
             raise UserError("the part classes was taught with embeddings of the part densecap, which the model lacks")
@@ -150,8 +152,8 @@ class ClassEvidence:
         nouns = [self.lookup(phrase) for phrase in phrases]
         kinds = np.zeros((len(regions), len(phrases)), np.float32)
         if any(nouns) and len(regions):
-            known = regions.features is not None and (self._detector is None or not self._detector.config.phrase_levels)
-            embeddings = [regions.features] if known else None
+            own = self._detector is None or not self._detector.config.phrase_levels
+            embeddings = [regions.features] if own and regions.features is not None else None
             (posterior,) = self.posteriors([encoding], [regions.boxes], embeddings)
             for column, noun in enumerate(nouns):
                 if noun is not None:
@@ -214,3 +216,120 @@ def softmax(logits: np.ndarray) -> np.ndarray:
     """Return the softmax over the last axis."""
     shares = np.exp(logits - logits.max(axis=-1, keepdims=True))
     return shares / shares.sum(axis=-1, keepdims=True)
+
+
+def noun_evidence(confidence: np.ndarray, of_decoder: np.ndarray, of_classes: np.ndarray) -> dict[str, np.ndarray]:
+    """Return what says how probably the nouns of the decoder's phrases are right, by its names in a calibration.
+
+    Args:
+        confidence: ``(N,)`` mean log-probability of the words of each phrase.
+        of_decoder: ``(N,)`` probability of its noun by the classes; NaN for a noun that they do not know, whose
+            log-odds count as 0.
+        of_classes: ``(N,)`` probability of the noun that the classes would say.
+    """
+    known = np.nan_to_num(log_odds(of_decoder))
+    return {"confidence": confidence, "decoder": known, "nouns": log_odds(of_classes)}
+
+
+def log_odds(probability: np.ndarray) -> np.ndarray:
+    """Return ``log(p / (1 - p))``, bounded."""
+    p = np.clip(np.asarray(probability, np.float64), LEAST, 1 - LEAST)
+    return np.log(p / (1 - p))
+
+
+def rename(
+    classes: NounEvidence,
+    posterior: np.ndarray,
+    phrases: Sequence[str],
+    confidence: np.ndarray,
+    right: Logistic,
+    threshold: float,
+) -> list[str]:
+    """Return the phrases of regions with the nouns that are more probably right.
+
+    The classes propose the most specific noun whose probability is above ``threshold``. It replaces the decoder's where
+    it is more probable than that, unless one of the two is a kind of the other: then the decoder's stays.
+
+    Args:
+        classes: with the tree of nouns.
+        posterior: ``(N, K)`` of the regions.
+        phrases, confidence: N of the decoder.
+        right: how probable it is that the decoder's noun is right, by :func:`noun_evidence`.
+        threshold: of the probability of a noun.
+    """
+    heads = [(words := tokenize(phrase), classes.tree.head(words)) for phrase in phrases]
+    proposed = classes.name(posterior, threshold)
+    of_decoder = noun_probabilities(classes, posterior, [head.noun for _, head in heads])
+    of_classes = np.array([0.0 if found is None else found[1] for found in proposed])
+    trust = right.apply(noun_evidence(confidence, of_decoder, of_classes))
+    renamed: list[str] = []
+    for number, (words, head) in enumerate(heads):
+        found = proposed[number]
+        if found is None or found[1] <= trust[number] or (head.noun and related(head.noun, found[0])):
+            renamed.append(phrases[number])
+        else:
+            renamed.append(with_noun(head, words, found[0]))
+    return renamed
+
+
+def noun_probabilities(classes: NounEvidence, posterior: np.ndarray, nouns: Sequence[Noun | None]) -> np.ndarray:
+    """Return the probability ``(N,)`` of a noun for each region by the classes; NaN where there is none."""
+    found = [
+        np.nan if noun is None else classes.probability(posterior[i : i + 1], noun)[0] for i, noun in enumerate(nouns)
+    ]
+    return np.array(found, np.float64)
+
+
+def related(one: Noun, other: Noun) -> bool:
+    """Return whether one of two nouns is a kind of the other, or both are the same."""
+    return one.row in other.ancestors or other.row in one.ancestors
+
+
+def with_noun(head: Head, words: Sequence[str], noun: Noun) -> str:
+    """Return a phrase with another noun.
+
+    Adjectives and what follows stay if both nouns are kinds of the same thing in the tree, as a brown dog and a brown
+    cow are animals; else only the article or number stays: of "its mouth", a cat makes "a cat". The plural stays.
+    """
+    alike = head.noun is not None and not head.noun.ancestors.keys().isdisjoint(noun.ancestors)
+    first = words[: min(head.start, 1)]
+    before = list(words[: head.start]) if alike else [word for word in first if word in NEUTRAL_DETERMINERS]
+    after = list(words[head.stop :]) if alike else []
+    name = plural(noun.name) if head.plural and noun.use == "count" else noun.name
+    if before[:1] in (["a"], ["an"]):
+        before = before[1:] if noun.use != "count" or name != noun.name else before
+    elif not before and noun.use == "count" and name == noun.name:
+        before = ["a"]
+    said = [*before, name]
+    if said[0] in ("a", "an"):
+        said[0] = "an" if said[1][0] in "aeiou" else "a"
+    return " ".join([*said, *after])
+
+
+def fuller_phrase(tree: NounTree, said: str, label: str) -> str:
+    """Return the decoder's phrase for a region whose ``label`` is known: as it is if it names the same or a kind of it.
+
+    Otherwise the label's noun takes the place of the decoder's, see :func:`with_noun`. A label without a noun in the
+    tree stays as it is.
+
+    Example:
+        >>> from saywhere.models.noun_tree import noun_tree
+        >>> tree = noun_tree()
+        >>> fuller_phrase(tree, "a man in a red shirt", "a person"), fuller_phrase(tree, "a wooden bench", "a chair")
+        ('a man in a red shirt', 'a wooden chair')
+    """
+    noun, words = tree.find(label), tokenize(said)
+    head = tree.head(words)
+    if noun is None:
+        return label
+    if head.noun is not None and (head.noun.row == noun.row or noun.row in head.noun.ancestors):
+        return said
+    return with_noun(head, words, noun)
+
+
+NEUTRAL_DETERMINERS = frozenset({
+    "a", "an", "the", "one", "two", "three", "four", "five", "several", "some", "many",
+})  # fmt: skip
+"""Words that may stand before any noun."""
+DETERMINERS = NEUTRAL_DETERMINERS | {"his", "her", "their", "its"}
+"""Those, and whose a thing is."""

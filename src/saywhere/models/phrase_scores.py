@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from saywhere.engines.engine import Decoder, Detector, State
+from saywhere.engines.engine import Decoder, DenseCap, State
 from saywhere.errors import UserError
 from saywhere.models.encoding import Encoding
-from saywhere.models.nouns import ClassEvidence
+from saywhere.models.nouns import NounEvidence
 from saywhere.regions import Regions
 from saywhere.text import END, START, Vocabulary, tokenize
 
@@ -98,7 +98,7 @@ def score_regions(decoder: Decoder, vocabulary: Vocabulary, regions: Regions, ph
 
 
 def score_image(
-    detector: Detector, classes: ClassEvidence | None, encoding: Encoding, regions: Regions, phrases: Sequence[str]
+    detector: DenseCap, classes: NounEvidence | None, encoding: Encoding, regions: Regions, phrases: Sequence[str]
 ) -> PhraseScores:
     """Return the scores of phrases on an image's regions, by the decoder and, unless ``nouns`` is off, the classes."""
     scores = score_regions(detector.decoder, detector.vocabulary, regions, phrases)

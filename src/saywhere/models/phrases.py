@@ -14,11 +14,11 @@ from functools import cached_property
 import numpy as np
 
 from saywhere.calibration import Calibration
-from saywhere.engines.engine import Aligner, Detector
+from saywhere.engines.engine import Aligner, DenseCap
 from saywhere.models.aligner import embed_texts
 from saywhere.models.decoding import Decoded, search_each
 from saywhere.models.encoding import Encoding
-from saywhere.models.nouns import ClassEvidence
+from saywhere.models.nouns import NounEvidence
 from saywhere.models.reranking import Reason, Reranker, Sentence
 from saywhere.text import PAD
 
@@ -106,18 +106,18 @@ class PhraseWriter:
     """Write the phrases of regions.
 
     Args:
-        detector: the dense captioner, with the weights of the reasons in its configuration.
+        densecap: the dense captioner, with the weights of the reasons in its configuration.
         aligner: compares regions with phrases and words; None for a model that lacks it.
-        classes: whose nouns compete with the decoder's (:mod:`saywhere.models.naming`); None if the model lacks them.
+        nouns: competes with the decoder's nouns (:mod:`saywhere.models.nouns`); None for a model that lacks it.
     """
 
     def __init__(
         self,
-        detector: Detector,
+        densecap: DenseCap,
         aligner: Aligner | None = None,
-        classes: ClassEvidence | None = None,
+        nouns: NounEvidence | None = None,
     ) -> None:
-        self.classes, self._detector, self._aligner, self._config = classes, detector, aligner, detector.config
+        self.nouns, self._densecap, self._aligner, self._config = nouns, densecap, aligner, densecap.config
 
     def write(
         self,
@@ -147,7 +147,7 @@ class PhraseWriter:
         texts, doubtful = list[str](), list[tuple[Doubtful, ...]]()
         fits = vectors @ self._word_table if doubts and vectors is not None else None
         for row, (ids, log_probs) in enumerate(zip(decoded.token_ids.tolist(), decoded.log_probs, strict=True)):
-            words = self._detector.vocabulary.decode(ids, self._detector.decoder.unknown).split()
+            words = self._densecap.vocabulary.decode(ids, self._densecap.decoder.unknown).split()
             doubtful.append(() if fits is None else _doubtful(words, log_probs, fits[row]))
             texts.append(self._revise(words, doubtful[-1], calibration))
         ends = np.cumsum([len(rows) for rows in boxes]).tolist()
@@ -171,11 +171,11 @@ class PhraseWriter:
 
     def _decode(self, inputs: np.ndarray, chosen: np.ndarray, vectors: np.ndarray | None) -> Decoded:
         """The phrases of all regions: of those that are chosen the best of a beam, of the others the greedy one."""
-        decoder, settings = self._detector.decoder, self._config.decoding
+        decoder, settings = self._densecap.decoder, self._config.decoding
         groups = [inputs[chosen], inputs[~chosen]]
         found, plain = search_each(decoder, groups, settings, [settings.beam_size, 1])
         reasons = self._reasons(None if vectors is None else vectors[chosen])
-        best, plain = found.best(Reranker(reasons).rank(found, self._detector.vocabulary)), plain.best()
+        best, plain = found.best(Reranker(reasons).rank(found, self._densecap.vocabulary)), plain.best()
         length = max(best.token_ids.shape[1], plain.token_ids.shape[1])
         token_ids = np.full((len(inputs), length), PAD, np.int64)
         log_probs = np.zeros((len(inputs), length), np.float32)

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 
 from saywhere.calibration import Calibration
 from saywhere.configs.aligner import GroundingConfig
-from saywhere.engines.engine import Aligner, Detector
+from saywhere.engines.engine import Aligner, DenseCap
 from saywhere.errors import UserError
 from saywhere.models.aligner import (
     ImageVectors,
@@ -31,9 +31,8 @@ from saywhere.models.aligner import (
 from saywhere.models.chunker import Chunker
 from saywhere.models.densecap import describe
 from saywhere.models.encoding import Encoding
-from saywhere.models.naming import DETERMINERS
 from saywhere.models.noun_tree import noun_tree
-from saywhere.models.nouns import LEAST, ClassEvidence
+from saywhere.models.nouns import DETERMINERS, LEAST, NounEvidence
 from saywhere.models.phrase_scores import score_regions, unknown_words
 from saywhere.options import require_numbers
 from saywhere.regions import Regions
@@ -93,14 +92,14 @@ class Placer:
     """Place phrases in images.
 
     Attributes:
-        detector, aligner, classes: the parts of a model; of the first two at least one.
+        densecap, aligner, nouns: the parts of a model; of the first two at least one.
         by: the part that says where.
         calibration: of the model.
     """
 
-    detector: Detector | None
+    densecap: DenseCap | None
     aligner: Aligner | None
-    classes: ClassEvidence | None
+    nouns: NounEvidence | None
     by: Literal["densecap", "aligner"]
     calibration: Calibration
 
@@ -190,42 +189,42 @@ class Placer:
         return Evidence(regions, fits, kinds, named, rare, similarity, self.by)
 
     def log_kinds(self, encoding: Encoding, regions: Regions, phrases: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Return what :meth:`ClassEvidence.log_kinds` does; without classes no phrase names a kind that they know."""
-        if self.classes is None:
+        """Return what :meth:`NounEvidence.log_kinds` does; without classes no phrase names a kind that they know."""
+        if self.nouns is None:
             return np.zeros((len(regions), len(phrases)), np.float32), np.zeros(len(phrases), bool)
-        return self.classes.log_kinds(encoding, regions, phrases)
+        return self.nouns.log_kinds(encoding, regions, phrases)
 
     def _described(
         self, encoding: Encoding, phrases: Sequence[str], boxes: ArrayLike | None, limit: int | None
     ) -> tuple[Regions, np.ndarray]:
-        assert self.detector is not None
+        assert self.densecap is not None
         given = None if boxes is None else [boxes]
         regions = describe(
-            self.detector, [encoding], given, limit, nms_iou=self.config.nms_iou, calibration=self.calibration
+            self.densecap, [encoding], given, limit, nms_iou=self.config.nms_iou, calibration=self.calibration
         )[0]
         if not len(regions):
             raise UserError(f"{encoding.name}: the model finds no region in it")
-        return regions, score_regions(self.detector.decoder, self.detector.vocabulary, regions, phrases).joint
+        return regions, score_regions(self.densecap.decoder, self.densecap.vocabulary, regions, phrases).joint
 
     def is_rare(self, phrase: str) -> bool:
         """Return whether the text encoder hardly saw the noun of a phrase in training."""
-        vocabulary = (self.aligner or self.detector).vocabulary  # pyright: ignore[reportOptionalMemberAccess]
+        vocabulary = (self.aligner or self.densecap).vocabulary  # pyright: ignore[reportOptionalMemberAccess]
         return any(vocabulary.counts.get(word, 0) < self.config.rare for word in noun_words(phrase))
 
     def is_unknown(self, phrase: str) -> bool:
         """Return whether no part knows any word of a phrase, articles and the like aside."""
         words = [word for word in tokenize(phrase) if word not in DETERMINERS]
-        parts = [part for part in (self.detector, self.aligner) if part is not None]
+        parts = [part for part in (self.densecap, self.aligner) if part is not None]
         heard = any(word in part.vocabulary for word in words for part in parts)
-        return bool(words) and not heard and (self.classes is None or self.classes.lookup(phrase) is None)
+        return bool(words) and not heard and (self.nouns is None or self.nouns.lookup(phrase) is None)
 
     def unknown(self, phrases: Sequence[str]) -> list[str]:
         """Return the words that no part knows that was asked: neither the vocabulary nor, as a noun, the classes."""
-        part = self.detector if self.by == "densecap" else self.aligner
+        part = self.densecap if self.by == "densecap" else self.aligner
         assert part is not None
         found: dict[str, None] = {}
         for phrase in phrases:
-            seen = self.classes is not None and self.classes.lookup(phrase) is not None
+            seen = self.nouns is not None and self.nouns.lookup(phrase) is not None
             nouns = noun_words(phrase) if seen else ()
             found |= dict.fromkeys(word for word in unknown_words(part.vocabulary, phrase) if word not in nouns)
         return list(found)

@@ -26,12 +26,13 @@ from saywhere.configs.densecap import DenseCapConfig
 from saywhere.configs.parts import ProposalConfig, SystemConfig, TrunkConfig
 from saywhere.errors import UserError
 from saywhere.files import put_in_place, write_text
-from saywhere.models.bundle import CARD, CONFIG, VOCABULARY, WEIGHTS, Bundle
+from saywhere.models.bundle import CARD, CONFIG, VOCABULARY, WEIGHTS, Bundle, weight_prefix
+from saywhere.networks import checkpoint
 from saywhere.networks.aligner.network import Aligner
 from saywhere.networks.captioner.network import Captioner
 from saywhere.networks.densecap.build import find_conventions
 from saywhere.networks.densecap.network import DenseCap
-from saywhere.networks.nouns import RegionClassifier
+from saywhere.networks.nouns import Nouns
 from saywhere.networks.vision.trunk import Trunk, build_trunk
 from saywhere.text import Vocabulary
 
@@ -39,7 +40,7 @@ NETWORKS: dict[str, type[nn.Module]] = {
     "densecap": DenseCap,
     "aligner": Aligner,
     "captioner": Captioner,
-    "classes": RegionClassifier,
+    "nouns": Nouns,
 }
 """The network of each part, but for those that only reproduce a paper."""
 TRUNK = "trunk."
@@ -82,7 +83,7 @@ def save(
     for part, network in parts.items():
         for key, value in network.state_dict().items():
             stored = value.detach().cpu().to(dtype if value.is_floating_point() else value.dtype).contiguous()
-            weights[key if key.startswith(TRUNK) else f"{part}.{key}"] = stored
+            weights[key if key.startswith(TRUNK) else f"{weight_prefix(part)}.{key}"] = stored
     pixels = first.trunk.preprocess
     config = _config_text(
         description, first.config.trunk, pixels.mean, pixels.std, {part: n.config for part, n in parts.items()}
@@ -115,7 +116,7 @@ def load_networks(
         name_or_folder: name of a bundled model, a model folder, or a hub id ``owner/name``.
         device: where they are to run.
         options: of the configuration, to be others than the stored ones, by name as in
-            :func:`saywhere.configs.overrides.override`; those that the weights depend on cannot be changed.
+            :func:`saywhere.configs.base.override`; those that the weights depend on cannot be changed.
         parts: only these; all if None.
 
     Raises:
@@ -140,7 +141,8 @@ def load_networks(
             {k.removeprefix(TRUNK): v for k, v in weights.items() if k.startswith(TRUNK) and not k.startswith(unneeded)}
         )
         for part, network in networks.items():
-            own = {k.removeprefix(f"{part}."): v for k, v in weights.items() if k.startswith(f"{part}.")}
+            prefix = f"{weight_prefix(part)}."
+            own = {k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)}
             network.load_state_dict({**own, **trunk.state_dict(prefix=TRUNK)})
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:300]
@@ -393,3 +395,18 @@ def _write(
     except OSError as error:
         raise UserError(f"{folder}: the model cannot be written ({error.strerror or error})") from error
     return folder
+
+
+def take_localizer(network: Aligner | Captioner, pretrained: bool) -> None:
+    """Give a network the trunk's weights of the DenseCap that its option ``localizer`` names.
+
+    A DenseCap has no head, the last layer before the classifier: its published weights are loaded if ``pretrained``.
+
+    Raises:
+        UserError: there is no such model, it has no dense captioner, its trunk does not fit, or there are no published
+            weights.
+    """
+    config, trunk = network.config, network.trunk
+    trunk.take_from(checkpoint.load_network(config.localizer, "densecap").trunk)
+    if pretrained and trunk.head is not None:
+        trunk.head.load_published(config.trunk.backbone)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from saywhere.configs.nouns import ClassesConfig
+from saywhere.configs.nouns import NounsConfig
 from saywhere.configs.parts import LAST_CHANNELS, PLACE
 from saywhere.networks.vision.image_maps import ImageMaps
 from saywhere.networks.vision.region_features import feature_size, mean_features
@@ -20,11 +20,11 @@ BESIDE = 2
 """What a region may be beside the kinds: another of ImageNet's classes, or nothing that has a name here."""
 
 
-class RegionClassifier(nn.Module):
+class Nouns(nn.Module):
     """Classify regions by the means of a trunk's maps over them.
 
     Args:
-        config: see :class:`ClassesConfig`.
+        config: see :class:`NounsConfig`.
         vocabulary: the everyday kinds.
         trunk: the network below, with its last layer before the classifier; a new one is built if None.
         pretrained_backbone: a new trunk starts from ImageNet weights.
@@ -39,7 +39,7 @@ class RegionClassifier(nn.Module):
 
     def __init__(
         self,
-        config: ClassesConfig,
+        config: NounsConfig,
         vocabulary: Vocabulary,
         trunk: Trunk | None = None,
         pretrained_backbone: bool = True,

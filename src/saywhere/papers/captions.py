@@ -22,8 +22,7 @@ from saywhere.evaluation.session import Session, image_sources
 from saywhere.images import ImageLike, LoadedImage, open_image
 from saywhere.models.captioner import Caption, bind
 from saywhere.models.decoding import decode
-from saywhere.models.encoding import Encoding
-from saywhere.models.many import answer
+from saywhere.models.encoding import Encoding, answer
 from saywhere.models.model import Model
 
 TRAIN = "train"

@@ -285,7 +285,7 @@ class Index:
 
     @property
     def _workers(self) -> int:
-        from saywhere.engines.session import available_threads
+        from saywhere.engines.onnx import available_threads
 
         return self._threads or available_threads()
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from saywhere.engines.session import import_runtime
+from saywhere.engines.onnx import import_runtime
 
 WORD = 63
 """Largest number of a word: where a processor adds two products in 16 bits, these still fit."""

@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from saywhere.errors import UserError
-from saywhere.models.aligner import ImageVectors
-from saywhere.models.similarity import over_regions
+from saywhere.models.aligner import ImageVectors, over_regions
 from saywhere.search.points import (
     IMAGE,
     MOMENT,

@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from saywhere.configs.aligner import Score
-from saywhere.models.aligner import TextVectors
-from saywhere.models.similarity import over_regions
+from saywhere.models.aligner import TextVectors, over_regions
 from saywhere.search.products import byte_products, half_products, to_bytes
 from saywhere.search.vectors import Snapshot
 
@@ -41,7 +40,7 @@ class Question:
     Attributes:
         words: ``(T, D)`` of all queries, as :func:`saywhere.search.vectors.with_hubness` has them.
         weights: ``(T, Q)`` by which each word counts in each query: -1 for one that is not wanted.
-        score: see :func:`saywhere.models.similarity.similarity_blocks`.
+        score: see :func:`saywhere.models.aligner.similarity_blocks`.
     """
 
     words: np.ndarray
@@ -125,7 +124,7 @@ def _compare(snapshot: Snapshot, question: Question, entries: np.ndarray) -> np.
 
 
 def best_regions(products: np.ndarray, counts: np.ndarray, score: Score) -> np.ndarray:
-    """Return :func:`saywhere.models.similarity.over_regions`; other threads go on meanwhile if all counts are equal."""
+    """Return :func:`saywhere.models.aligner.over_regions`; other threads go on meanwhile if all counts are equal."""
     size = int(counts[0]) if len(counts) else 0
     if score != "max" or not size or (counts != size).any():
         return over_regions(products, counts, score)

@@ -24,9 +24,8 @@ from saywhere.loading import load
 from saywhere.models.bundle import CARD, Bundle
 from saywhere.models.densecap import detect, rank
 from saywhere.models.model import Model
-from saywhere.models.naming import noun_evidence, noun_probabilities
 from saywhere.models.noun_tree import is_right, kind_of
-from saywhere.models.nouns import ClassEvidence
+from saywhere.models.nouns import NounEvidence, noun_evidence, noun_probabilities
 from saywhere.models.phrases import CHILDREN, SEXES, Doubtful, colour_of
 from saywhere.models.placing import Evidence, noun_words
 from saywhere.text import tokenize
@@ -206,7 +205,7 @@ def collect_nouns(model: Model, samples: Sequence[Sample]) -> Named:
     Raises:
         UserError: the model lacks a part, or no image can be read.
     """
-    detector, classes = model.require("densecap", "name regions"), model.require("classes", "name regions")
+    detector, classes = model.require("densecap", "name regions"), model.require("nouns", "name regions")
     rows: list[Named] = []
     with_boxes = [sample for sample in samples if len(sample.boxes)]
     with track("nouns", len(with_boxes)) as progress:
@@ -227,7 +226,7 @@ def collect_nouns(model: Model, samples: Sequence[Sample]) -> Named:
 
 
 def name_boxes(
-    classes: ClassEvidence, posterior: np.ndarray, phrases: Sequence[str], confidence: np.ndarray,
+    classes: NounEvidence, posterior: np.ndarray, phrases: Sequence[str], confidence: np.ndarray,
     truths: Sequence[tuple[str, ...]],
 ) -> Named:  # fmt: skip
     """Return the boxes of an image, of the posterior and the decoder's phrases of each."""
@@ -237,7 +236,7 @@ def name_boxes(
     return Named(posterior, confidence, of_decoder, np.array(right), tuple(truths))
 
 
-def fit_nouns(classes: ClassEvidence, named: Named) -> tuple[Logistic, float]:
+def fit_nouns(classes: NounEvidence, named: Named) -> tuple[Logistic, float]:
     """Return how probably the decoder's noun is right, and the threshold of the classes with the most right nouns.
 
     In the likelihood boxes count as :data:`POWER` says. Half of "most" is the share of all boxes, and half the mean
@@ -279,11 +278,11 @@ def calibrate_nouns(
     Raises:
         UserError: there is no such model, it lacks a part, and what :func:`collect_nouns` and :func:`fit_nouns` raise.
     """
-    bundle = read_own(folder, "densecap", "classes")
+    bundle = read_own(folder, "densecap", "nouns")
     model = load(bundle.folder, device)
     named = collect_nouns(model, held_out([sample for samples in sets for sample in samples]))
-    assert model.classes is not None
-    noun, threshold = fit_nouns(model.classes, named)
+    assert model.nouns is not None
+    noun, threshold = fit_nouns(model.nouns, named)
     about = f"{len(named.right):,} boxes of {source} that taught the classes nothing"
     made = Fitted({"noun": noun}, {"densecap.noun_threshold": threshold}, about)
     text = f"""The noun of the decoder's phrase stays where it is more probably right than that of the classes, which
@@ -552,7 +551,7 @@ def calibrate_phrases(
     bundle = read_own(folder, "aligner")
     model = load(bundle.folder, device)
     rows = [row for samples in sets for row in collect_phrases(model, samples)]
-    both = model.detector is not None and model.classes is not None
+    both = model.densecap is not None and model.nouns is not None
     by_aligner = [row for samples in sets for row in collect_phrases(model, samples, "aligner")] if both else []
     phrase, of_rare = fit_phrases(rows)
     config = choose_weights(rows, bundle.configs["aligner"].grounding, by_aligner)

@@ -18,12 +18,12 @@ from saywhere.models.noun_tree import noun_tree
 from saywhere.networks.captioner.loss import CaptionCriterion, CaptionTarget
 from saywhere.networks.captioner.network import Captioner
 from saywhere.networks.captioner.reward import InventedNouns, RewardCriterion
+from saywhere.networks.checkpoint import take_localizer
 from saywhere.networks.language.cider import Cider
 from saywhere.text import END, Vocabulary, pad, tokenize
 from saywhere.training.dataset import mirror_phrase
 from saywhere.training.densecap import PhraseTargets
 from saywhere.training.densecap import usable as usable_regions
-from saywhere.training.localizer import take_localizer
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from saywhere.configs.nouns import ClassesConfig
+from saywhere.configs.nouns import NounsConfig
 from saywhere.configs.parts import LAST_CHANNELS
 from saywhere.data.sample import Sample
 from saywhere.engines.arrays.image_maps import context_features
@@ -22,9 +22,9 @@ from saywhere.errors import UserError
 from saywhere.images import ImageError
 from saywhere.models.model import Model
 from saywhere.models.noun_tree import Noun, NounTree, noun_tree
-from saywhere.models.nouns import ClassEvidence, softmax
+from saywhere.models.nouns import NounEvidence, softmax
 from saywhere.networks import checkpoint
-from saywhere.networks.nouns import RegionClassifier
+from saywhere.networks.nouns import Nouns
 from saywhere.networks.vision.backbones import published_classifier
 from saywhere.networks.vision.trunk import build_trunk
 from saywhere.text import Vocabulary
@@ -57,7 +57,7 @@ class NamedBoxes:
     """N boxes with names.
 
     Attributes:
-        features: ``(N, D)`` float16, as :class:`RegionClassifier` takes them.
+        features: ``(N, D)`` float16, as :class:`Nouns` takes them.
         nouns: ``(N,)`` rows of the tree of nouns; -1 for a name that it does not have.
         held_out: ``(N,)`` whether they do not teach, but make probabilities right.
     """
@@ -72,7 +72,7 @@ def is_held_out(image: Path) -> bool:
     return zlib.crc32(image.name.encode()) % HELD_OUT == 0
 
 
-def collect(model: Model, samples: Sequence[Sample], config: ClassesConfig) -> NamedBoxes:
+def collect(model: Model, samples: Sequence[Sample], config: NounsConfig) -> NamedBoxes:
     """Return the boxes of images with their features and the nouns of their phrases; images without boxes are left out.
 
     The noun of a box with several phrases is that of most of them. Images that cannot be read are passed over.
@@ -142,9 +142,7 @@ def allowed_groups(tree: NounTree, kinds: Sequence[Noun], groups: np.ndarray) ->
     return allowed
 
 
-def fit(
-    boxes: NamedBoxes, trunk_of: str | Path, config: ClassesConfig, epochs: int = 8, seed: int = 0
-) -> RegionClassifier:
+def fit(boxes: NamedBoxes, trunk_of: str | Path, config: NounsConfig, epochs: int = 8, seed: int = 0) -> Nouns:
     """Return a classifier that is taught by boxes, on the trunk of a model.
 
     A softmax regression with dropout on the main directions of the features, on top of what ImageNet's classifier says
@@ -167,7 +165,7 @@ def fit(
     if not vocabulary.counts:
         raise UserError(f"no kind has {LEAST} boxes: phrases of boxes name the kinds of things that are taught")
     network = build_network(trunk_of, vocabulary, config)
-    evidence = ClassEvidence(PublishedEvidence(network))
+    evidence = NounEvidence(PublishedEvidence(network))
     allowed = torch.from_numpy(allowed_groups(tree, evidence.kinds, evidence.groups))[torch.from_numpy(boxes.nouns)]
     held = boxes.held_out
     classes = _class_logits(network, boxes.features)
@@ -183,13 +181,13 @@ def fit(
     return network
 
 
-def build_network(trunk_of: str | Path, vocabulary: Vocabulary, config: ClassesConfig) -> RegionClassifier:
+def build_network(trunk_of: str | Path, vocabulary: Vocabulary, config: NounsConfig) -> Nouns:
     """Return a classifier on the trunk of a model, with ImageNet's published weights and nothing learnt of kinds."""
     other: Any = next(iter(checkpoint.load_networks(trunk_of).values()))
     config = replace(config, trunk=other.config.trunk)
     trunk = build_trunk(config.trunk, head=True, pretrained=False)
     trunk.take_from(other.trunk)
-    network = RegionClassifier(config, vocabulary, trunk)
+    network = Nouns(config, vocabulary, trunk)
     weight, bias = published_classifier(config.trunk.backbone)
     with torch.no_grad():
         network.imagenet.weight.copy_(weight)
@@ -200,27 +198,27 @@ def build_network(trunk_of: str | Path, vocabulary: Vocabulary, config: ClassesC
 
 
 class PublishedEvidence:
-    """A network as :class:`ClassEvidence` takes it, for its kinds and groups."""
+    """A network as :class:`NounEvidence` takes it, for its kinds and groups."""
 
-    def __init__(self, network: RegionClassifier) -> None:
+    def __init__(self, network: Nouns) -> None:
         self.config, self.vocabulary = replace(network.config, embed_dim=0), network.vocabulary
 
     def classify(
         self, maps: Sequence[object], boxes: Sequence[np.ndarray], embeddings: Sequence[np.ndarray] | None = None
     ) -> list[tuple[np.ndarray, np.ndarray]]:
-        """See :class:`saywhere.engines.engine.Classifier`; never asked here."""
+        """See :class:`saywhere.engines.engine.Nouns`; never asked here."""
         raise TypeError("the published classifier is a linear layer")
 
 
 @torch.no_grad()
-def _class_logits(network: RegionClassifier, features: np.ndarray) -> np.ndarray:
+def _class_logits(network: Nouns, features: np.ndarray) -> np.ndarray:
     """Logits ``(N, 1000)`` of ImageNet's classes, a few thousand rows at a time."""
     last = features[:, network.config.last_layer(features.shape[1])]
     parts = np.array_split(last, max(1, len(features) // 4096))
     return np.concatenate([network.imagenet(torch.from_numpy(part.astype(np.float32))).numpy() for part in parts])
 
 
-def _class_loss(evidence: ClassEvidence, classes: np.ndarray, allowed: np.ndarray) -> float:
+def _class_loss(evidence: NounEvidence, classes: np.ndarray, allowed: np.ndarray) -> float:
     """The mean loss of ImageNet's probabilities on boxes that are of its kinds alone."""
     of_group = evidence.of_groups(softmax(classes))
     known = np.append(evidence.known, False)
@@ -230,7 +228,7 @@ def _class_loss(evidence: ClassEvidence, classes: np.ndarray, allowed: np.ndarra
 
 
 def _fit_layer(
-    network: RegionClassifier,
+    network: Nouns,
     boxes: NamedBoxes,
     allowed: Tensor,
     prior: Tensor,
@@ -300,7 +298,7 @@ def _choose_rows(nouns: np.ndarray, rows: np.ndarray) -> np.ndarray:
     return np.array(chosen)
 
 
-def _basis(inputs: Tensor, config: ClassesConfig) -> Tensor:
+def _basis(inputs: Tensor, config: NounsConfig) -> Tensor:
     """Return the directions ``(D, d)`` of features that teach: all but the last layer's, of which the main ones do."""
     size = inputs.shape[1]
     last, stop = config.last_layer(size), size - config.embed_dim

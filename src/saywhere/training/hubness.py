@@ -22,9 +22,9 @@ from saywhere.data.sample import Sample
 from saywhere.errors import UserError
 from saywhere.images import ImageError
 from saywhere.loading import load
+from saywhere.models.aligner import similarity_matrix
 from saywhere.models.bundle import CARD, Bundle
 from saywhere.models.model import Model
-from saywhere.models.similarity import similarity_matrix
 from saywhere.networks import checkpoint
 from saywhere.networks.aligner.network import Hubs
 from saywhere.text import tokenize

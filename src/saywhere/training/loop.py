@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -339,3 +340,18 @@ def _quiet() -> None:
         ".*in eval mode.*",
     ):
         warnings.filterwarnings("ignore", message=message)
+
+
+@contextmanager
+def explain_precision(full: str) -> Iterator[None]:
+    """Turn the error of a processor that cannot compute in lower precision into a ``UserError``.
+
+    Args:
+        full: the setting that asks for full precision, such as ``training.precision=32``.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if "could not create a primitive" not in str(error):  # oneDNN, of an operation without an implementation
+            raise
+        raise UserError(f"this processor cannot train in lower precision; set {full}") from error

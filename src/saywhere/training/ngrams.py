@@ -24,7 +24,7 @@ from saywhere.engines.arrays.ngrams import ORDER, Ngram, ngrams_of
 from saywhere.errors import UserError
 from saywhere.models.bundle import CARD
 from saywhere.networks import checkpoint
-from saywhere.networks.captioner.ngrams import Ngrams
+from saywhere.networks.captioner.network import Ngrams
 from saywhere.text import UNKNOWN
 from saywhere.training.captioned import Captioned, Standardised, embed, is_held_out, own_captioner
 from saywhere.training.card import replace_section

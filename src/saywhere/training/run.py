@@ -35,8 +35,7 @@ from saywhere.training.callbacks import (
 from saywhere.training.card import DataFacts, write_card
 from saywhere.training.dataset import ImageDataset, evenly
 from saywhere.training.finetuning import freeze, start_from
-from saywhere.training.loop import Position, TrainingModule, build_trainer
-from saywhere.training.precision import explain_precision
+from saywhere.training.loop import Position, TrainingModule, build_trainer, explain_precision
 from saywhere.training.recipe import DataConfig, Recipe, SourceConfig
 from saywhere.training.registry import System, build_vocabulary, find_system
 

@@ -15,8 +15,8 @@ from saywhere.engines.arrays.requirements import refused_options
 from saywhere.engines.onnx import OnnxEngine
 from saywhere.errors import UserError
 from saywhere.files import write_atomically
-from saywhere.models import caption_nouns, naming, noun_tree
-from saywhere.models.bundle import GRAPH, WEIGHTS, Bundle, GraphInfo
+from saywhere.models import captioner, noun_tree, nouns
+from saywhere.models.bundle import GRAPH, WEIGHTS, Bundle, GraphInfo, weight_prefix
 from saywhere.models.chunker import Chunker
 from saywhere.text import RESERVED
 from saywhere.web.graph import place_weights
@@ -116,7 +116,7 @@ def model_files(bundle: Bundle, runtime_bytes: int = 0) -> dict[str, bytes]:
     weights = Weights.open(bundle.folder / WEIGHTS)
     densecap = _densecap(weights, bundle.configs["densecap"].pool_size ** 2)
     parts = {"trunk": trunk_weights(bundle, weights.below("trunk")), "densecap": densecap}
-    parts |= {part: _part(weights, part) for part in ("classes", "captioner") if _runs(bundle, part)}
+    parts |= {part: _part(weights, part) for part in ("nouns", "captioner") if _runs(bundle, part)}
     table = Chunker.load().weights.astype(np.float16)
     parts["chunker"] = {"weights": half(table.reshape(1, -1))}
     files = {f"model/{part}.bin.gz": pack(arrays) for part, arrays in parts.items()}
@@ -193,7 +193,7 @@ def _densecap(weights: Weights, points: int) -> dict[str, Packed]:
 
 def _part(weights: Weights, part: str) -> dict[str, Packed]:
     """The weights of a part that the browser reads, by their whole names: no n-grams, for captions are not chosen."""
-    below = weights.below(part)
+    below = weights.below(weight_prefix(part))
     unread = ("ngrams.", "num_batches_tracked")
     names = [name for name in below.names() if not name.startswith(unread) and not name.endswith(unread)]
     stored = {f"{part}.{name}": below.stored(name) for name in names}
@@ -204,7 +204,7 @@ def _part(weights: Weights, part: str) -> dict[str, Packed]:
 
 def shrunk(name: str, values: np.ndarray) -> Packed:
     """Return a large matrix as it is stored: that of features of very different size in finer steps."""
-    return rounded(values, 8 * STEPS if name == "classes.kinds.weight" else STEPS)
+    return rounded(values, 8 * STEPS if name == "nouns.kinds.weight" else STEPS)
 
 
 def _facts(bundle: Bundle, parts: list[str]) -> dict[str, Any]:
@@ -220,19 +220,19 @@ def _facts(bundle: Bundle, parts: list[str]) -> dict[str, Any]:
     if "captioner" in facts:
         decoding = facts["captioner"]["config"]["decoding"]
         decoding["beam_size"] = min(decoding["beam_size"], MOST_HYPOTHESES)
-    if "classes" in configs:
-        kinds = vocabularies["classes"].tokens[len(RESERVED) :]
-        facts["classes"] = {"config": configs["classes"].to_dict(), "kinds": kinds}
+    if "nouns" in configs:
+        kinds = vocabularies["nouns"].tokens[len(RESERVED) :]
+        facts["nouns"] = {"config": configs["nouns"].to_dict(), "kinds": kinds}
     facts["calibration"] = bundle.calibration.to_dict()
     facts["grounding"] = _grounding(bundle)
-    facts["nouns"] = {
+    facts["noun_tree"] = {
         "irregular": noun_tree.IRREGULAR, "after": sorted(noun_tree.AFTER), "articles": sorted(noun_tree.ARTICLES),
-        "amounts": sorted(noun_tree.AMOUNTS), "neutral_determiners": sorted(naming.NEUTRAL_DETERMINERS),
+        "amounts": sorted(noun_tree.AMOUNTS), "neutral_determiners": sorted(nouns.NEUTRAL_DETERMINERS),
         "longest": noun_tree.LONGEST,
     }  # fmt: skip
     facts["caption_nouns"] = {
-        "regions": caption_nouns.REGIONS, "least_region": caption_nouns.LEAST_REGION, "unseen": caption_nouns.UNSEEN,
-        "sure": caption_nouns.SURE, "listed": caption_nouns.LISTED,
+        "regions": captioner.REGIONS, "least_region": captioner.LEAST_REGION, "unseen": captioner.UNSEEN,
+        "sure": captioner.SURE, "listed": captioner.LISTED,
     }  # fmt: skip
     return facts
 

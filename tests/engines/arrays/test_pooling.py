@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from saywhere.engines.arrays.pooling import Pyramid, box_means, grid_boxes, grid_means, place
+from saywhere.networks.densecap.build import pool_pyramid
 from saywhere.networks.vision import grid, region_features
-from saywhere.networks.vision.roi_pooling import pool_pyramid
 
 STRIDES = (8, 16, 32)
 SHAPES = [(1, 1), (1, 7), (5, 3), (9, 12), (3, 1)]

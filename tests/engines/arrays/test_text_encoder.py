@@ -11,7 +11,7 @@ import torch
 from tiny_aligner import tiny_aligner_config
 
 from saywhere.configs.aligner import Cell
-from saywhere.engines.arrays import text_encoder as arrays
+from saywhere.engines.arrays import aligner as arrays
 from saywhere.engines.arrays.layers import Weights
 from saywhere.networks.language.text_encoder import TextEncoder
 from saywhere.text import PAD

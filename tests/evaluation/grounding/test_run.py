@@ -94,7 +94,7 @@ def regions(scores: list[float], features: np.ndarray) -> Regions:
 
 def test_a_dense_captioner_takes_the_region_that_is_there_and_is_called_so():
     network = tiny_model()
-    detector = TorchEngine({"densecap": network}).detector
+    detector = TorchEngine({"densecap": network}).densecap
     features = np.random.default_rng(1).standard_normal((2, network.config.embed_dim), np.float32)
     texts = ["red shirt", "green grass"]
     log_probs = score_regions(detector.decoder, detector.vocabulary, regions([0.5, 0.5], features), texts).log_probs

@@ -9,8 +9,7 @@ import pytest
 
 from saywhere.evaluation.ranking.metric import rank_matrix
 from saywhere.evaluation.search.metric import ask, is_right, overlap, recall, score_texts
-from saywhere.models.aligner import ImageVectors, TextVectors
-from saywhere.models.similarity import similarity_matrix
+from saywhere.models.aligner import ImageVectors, TextVectors, similarity_matrix
 from saywhere.search.scan import estimates, similarities
 from saywhere.search.store import Stamp, Store
 

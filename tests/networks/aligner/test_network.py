@@ -10,10 +10,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from saywhere.configs.aligner import AlignerConfig
 from saywhere.errors import UserError
-from saywhere.networks.aligner.loss import AlignmentCriterion
-from saywhere.networks.aligner.network import Aligner
-from saywhere.networks.aligner.score import pair_scores
-from saywhere.networks.aligner.targets import SentenceTarget
+from saywhere.networks.aligner.loss import AlignmentCriterion, SentenceTarget
+from saywhere.networks.aligner.network import Aligner, pair_scores
 from saywhere.text import END, UNKNOWN
 
 IMAGES = [noise(96, 64, 0), noise(64, 96, 1), noise(96, 96, 2), noise(120, 64, 3)]

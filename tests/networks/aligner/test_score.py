@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from saywhere.models.similarity import similarity_matrix
-from saywhere.networks.aligner.score import pair_scores
+from saywhere.models.aligner import similarity_matrix
+from saywhere.networks.aligner.network import pair_scores
 
 
 def random_sets(images=5, regions=4, sentences=6, words=7, size=3, seed=0):

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from saywhere.networks.captioner.sampling import sample
+from saywhere.networks.captioner.network import sample
 from saywhere.networks.language.decoders.lstm import LstmDecoder
 from saywhere.networks.language.decoders.protocol import NEVER
 from saywhere.text import END, PAD, START, UNKNOWN

@@ -13,17 +13,17 @@ from tiny_classes import KINDS, TRUNK
 from tiny_densecap import VOCABULARY, tiny_config, tiny_target
 
 from saywhere.configs.densecap import DenseCapConfig
-from saywhere.configs.nouns import ClassesConfig
+from saywhere.configs.nouns import NounsConfig
+from saywhere.engines.arrays.densecap import DenseCap as ArrayDenseCap
 from saywhere.engines.arrays.image_maps import ImageMaps
 from saywhere.engines.arrays.layers import Weights
 from saywhere.engines.arrays.requirements import require_shapes
 from saywhere.engines.compare import random_boxes
-from saywhere.engines.onnx import OnnxDetector
 from saywhere.engines.torch import TorchEngine
 from saywhere.errors import UserError
 from saywhere.models.model import Model
 from saywhere.networks.densecap.network import DenseCap
-from saywhere.networks.nouns import RegionClassifier
+from saywhere.networks.nouns import Nouns
 from saywhere.networks.vision.region_features import box_means
 from saywhere.networks.vision.trunk import build_trunk
 
@@ -40,8 +40,8 @@ def networks() -> dict[str, Any]:
     assert densecap.phrase_head is not None
     densecap.phrase_head[0].running_mean.normal_(std=0.1)
     densecap.phrase_head[0].running_var.uniform_(0.5, 2.0)
-    classes = RegionClassifier(ClassesConfig(embed_dim=32, trunk=config.trunk), KINDS, trunk)
-    return {"densecap": densecap.eval(), "classes": classes.eval()}
+    classes = Nouns(NounsConfig(embed_dim=32, trunk=config.trunk), KINDS, trunk)
+    return {"densecap": densecap.eval(), "nouns": classes.eval()}
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def test_both_engines_decode_from_the_same_codes(model: Model, count: int) -> No
     seen = [encoding, other]
     boxes = [random_boxes(random, count, *each.input_size) for each in seen]
     embeddings = [random.normal(size=(count, 32)).astype(np.float32) for _ in seen]
-    detector = model.engine.detector
+    detector = model.engine.densecap
     assert detector is not None
     ours = detector.phrase_embeddings([each.maps for each in seen], boxes, embeddings)
     maps = []
@@ -69,7 +69,7 @@ def test_both_engines_decode_from_the_same_codes(model: Model, count: int) -> No
         outputs = {f"map{s}": m.numpy()[None] for s, m in zip((8, 16, 32), each.maps.maps, strict=True)}
         outputs["head"] = each.maps.head.detach().numpy()[None]
         maps.append(ImageMaps(outputs, (8, 16, 32), each.input_size))
-    without = OnnxDetector(detector.config, VOCABULARY, arrays())
+    without = ArrayDenseCap(detector.config, VOCABULARY, arrays())
     for one, two in zip(ours, without.phrase_embeddings(maps, boxes, embeddings), strict=True):
         assert one.shape == two.shape == (count, 32)
         np.testing.assert_allclose(one, two, atol=1e-5)
@@ -98,7 +98,7 @@ def test_regions_carry_what_their_captions_are_decoded_from(model: Model) -> Non
     """The classes read the region head's embeddings, and make them anew where a region has other features."""
     encoding, boxes = model.encode(noise(96, 64)), [[4, 4, 60, 50], [10, 20, 90, 60]]
     found = model.describe(encoding, boxes)
-    detector, classes = model.engine.detector, model.classes
+    detector, classes = model.engine.densecap, model.nouns
     assert detector is not None and classes is not None and found.features is not None
     inputs = [encoding.to_input(found.boxes)]
     (head,) = detector.region_head([encoding.maps], inputs)

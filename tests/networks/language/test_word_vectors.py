@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from saywhere.errors import UserError
-from saywhere.networks.language.word_vectors import load_word_vectors, read_word_vectors
 from saywhere.text import UNKNOWN, Vocabulary
+from saywhere.training.aligner import load_word_vectors, read_word_vectors
 
 VOCABULARY = Vocabulary({"dog": 3, "cat": 2, "zebra": 1})
 LINES = "the 0.1 0.2\ndog 1 -2\ncat 0.5 1e-1\n"

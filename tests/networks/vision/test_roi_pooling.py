@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from saywhere.networks.vision.roi_pooling import pool, pool_pyramid, roi_align
+from saywhere.networks.densecap.build import pool, pool_pyramid, roi_align
 
 
 def random(*shape, seed=0):

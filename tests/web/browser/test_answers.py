@@ -15,9 +15,9 @@ from playwright.sync_api import Page
 
 import saywhere
 from saywhere.images import LoadedImage, read_image
-from saywhere.models.caption_nouns import correct
-from saywhere.models.naming import with_noun
+from saywhere.models.captioner import correct
 from saywhere.models.noun_tree import noun_tree
+from saywhere.models.nouns import with_noun
 from saywhere.models.placing import cut_phrases
 from saywhere.pixels import ORIENTATION
 from saywhere.text import tokenize
@@ -234,7 +234,7 @@ CORRECT = """async cases => {
 
 
 def test_nouns_of_captions_are_those_of_python(engine: Page, model: saywhere.Model) -> None:
-    classes = model.classes
+    classes = model.nouns
     assert classes is not None
     sentences = ["a white dog and a dog run", "two dogs with a ball", "a boy is eating", "an old horse", "it is blue"]
     shown = [["cat"], ["elephant", "grass"], ["banana", "orange"], ["person", "zebra"], []]

@@ -29,7 +29,7 @@ class Pyramid:
     def pool(self, boxes: np.ndarray, size: int, out: np.ndarray | None = None) -> np.ndarray:
         """Sample a grid in each box, at the level that suits its size: ``(N, size * size, C)``, row by row.
 
-        DenseCap's Eq. 3, as :func:`saywhere.networks.vision.roi_pooling.pool_pyramid` computes it: the outer grid
+        DenseCap's Eq. 3, as :func:`saywhere.networks.densecap.build.pool_pyramid` computes it: the outer grid
         points lie on the edges of the box, features outside the image count as zero, and a box goes to the coarsest
         level whose stride is at most an eighth of the square root of its area. All levels are sampled together: a
         level without boxes needs no case of its own.

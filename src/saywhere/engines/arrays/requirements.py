@@ -8,7 +8,7 @@ from typing import Any
 from saywhere.configs.aligner import AlignerConfig
 from saywhere.configs.captioner import CaptionerConfig, NgramsConfig
 from saywhere.configs.densecap import DenseCapConfig
-from saywhere.configs.nouns import ClassesConfig
+from saywhere.configs.nouns import NounsConfig
 from saywhere.configs.parts import LAST_CHANNELS, TrunkConfig
 from saywhere.engines.arrays.layers import Weights
 from saywhere.errors import UserError
@@ -54,7 +54,7 @@ def require_shapes(part: str, config: Any, vocabulary_size: int, weights: Weight
     Raises:
         UserError: an array is missing, has another shape, or belongs to other options; one line.
     """
-    kinds = {"densecap": _densecap, "aligner": _aligner, "captioner": _captioner, "classes": _classes}
+    kinds = {"densecap": _densecap, "aligner": _aligner, "captioner": _captioner, "nouns": _nouns}
     wanted = kinds[part](config, vocabulary_size)
     stored = {name for name in weights.names() if name.rpartition(".")[2] not in UNUSED}
     if other := sorted(wanted.keys() ^ stored):
@@ -181,6 +181,6 @@ def _attention(config: CaptionerConfig) -> Shapes:
     return shapes
 
 
-def _classes(config: ClassesConfig, words: int) -> Shapes:
+def _nouns(config: NounsConfig, words: int) -> Shapes:
     kinds = words - len(RESERVED) + 2
     return _linear("imagenet", 1000, LAST_CHANNELS) | _linear("kinds", kinds, "features")

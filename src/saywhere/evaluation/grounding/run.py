@@ -11,7 +11,7 @@ import numpy as np
 
 from saywhere import boxes as geometry
 from saywhere.data.entities import MarkedImage, MarkedPhrase, MarkedSentence
-from saywhere.engines.engine import Aligner, Detector
+from saywhere.engines.engine import Aligner, DenseCap
 from saywhere.errors import UserError
 from saywhere.evaluation.embeddings import of_arrays, to_arrays
 from saywhere.evaluation.grounding.metric import GroundingResult, measure
@@ -155,7 +155,7 @@ class AlignerView:
         aligner: that embedded the image.
         vectors: its regions.
         kinds: of phrases, how probable it is that each region ``(R,)`` is of the kind that they name, see
-            :meth:`saywhere.models.nouns.ClassEvidence.log_kinds`.
+            :meth:`saywhere.models.nouns.NounEvidence.log_kinds`.
     """
 
     aligner: Aligner
@@ -187,7 +187,7 @@ class AlignerView:
 class DetectorView:
     """An image as a dense captioner sees it: regions with scores and features."""
 
-    detector: Detector
+    densecap: DenseCap
     regions: Regions
 
     @property
@@ -207,7 +207,7 @@ class DetectorView:
         if not len(self.regions):
             return self.boxes.repeat(len(phrases), axis=0)
         texts = [sentence.phrase(phrase) for phrase in phrases]
-        return score_regions(self.detector.decoder, self.detector.vocabulary, self.regions, texts).best().boxes
+        return score_regions(self.densecap.decoder, self.densecap.vocabulary, self.regions, texts).best().boxes
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ class NounResult:
     """How often the noun of a region is right, given its box.
 
     Attributes:
-        objects: share of the boxes, for each way: ``decoder``, its phrases; with the part ``classes`` also ``classes``
+        objects: share of the boxes, for each way: ``decoder``, its phrases; with the part ``nouns`` also ``classes``
             and ``both``, phrases in which they compete; with a captioner ``caption``, that of the image.
         kinds: mean over the kinds of the share of their boxes.
         by_kind: of each kind the number of boxes, and the share for each way.

@@ -13,8 +13,8 @@ from saywhere.images import LoadedImage
 from saywhere.models.captioner import Caption
 from saywhere.models.densecap import Detections, detect
 from saywhere.models.model import Model
-from saywhere.models.naming import rename
 from saywhere.models.noun_tree import Noun, find_nouns, is_right, kind_of, noun_tree
+from saywhere.models.nouns import rename
 
 Nouns = Mapping[str, Sequence[Sequence[str | Noun]]]
 """For each way what each region of an image is called: one name, none, or all nouns of a caption."""
@@ -24,7 +24,7 @@ def run(model: Model, session: Session) -> NounResult:
     """Name the true boxes of a data set, and measure how often the noun is right.
 
     Args:
-        model: with a dense captioner; with the part ``classes`` their nouns are measured too, with a captioner of
+        model: with a dense captioner; with the part ``nouns`` their nouns are measured too, with a captioner of
             images those of the sentence of each box's image.
         session: the data and the results.
 
@@ -63,13 +63,13 @@ def run(model: Model, session: Session) -> NounResult:
 
 def nouns(model: Model, found: Detections) -> Nouns:
     """Return what the regions of an image are called, by each way."""
-    if model.classes is None or model.detector is None:
+    if model.nouns is None or model.densecap is None:
         return {"decoder": [(caption,) for caption in found.captions]}
-    config = model.detector.config
-    posterior = model.classes.posteriors([found.encoding], [found.boxes], [found.embeddings])[0]
-    proposed = model.classes.name(posterior, config.noun_threshold)
+    config = model.densecap.config
+    posterior = model.nouns.posteriors([found.encoding], [found.boxes], [found.embeddings])[0]
+    proposed = model.nouns.name(posterior, config.noun_threshold)
     settings = model.calibration.noun, config.noun_threshold
-    both = rename(model.classes, posterior, found.captions, found.confidence, *settings)
+    both = rename(model.nouns, posterior, found.captions, found.confidence, *settings)
     return {
         "decoder": [(caption,) for caption in found.captions],
         "classes": [() if one is None else (one[0],) for one in proposed],

@@ -12,9 +12,8 @@ from saywhere.evaluation.embeddings import embed_images
 from saywhere.evaluation.ranking.metric import Part, RankingResult, rank
 from saywhere.evaluation.ranking.report import write_ranking_report
 from saywhere.evaluation.session import Session
-from saywhere.models.aligner import ImageVectors, TextVectors, hubness_of, similarities
+from saywhere.models.aligner import BLOCK, ImageVectors, TextVectors, hubness_of, similarities, similarity_blocks
 from saywhere.models.model import Model
-from saywhere.models.similarity import BLOCK, similarity_blocks
 
 
 def run(model: Model, session: Session, regions: int | None = None) -> RankingResult:
@@ -58,7 +57,7 @@ def rank_embedded(
     Args:
         images, texts: as :meth:`saywhere.Model.embed` and :meth:`saywhere.Model.embed_text` return them.
         owner: of each sentence the index of its image.
-        score: see :func:`saywhere.models.similarity.similarity_blocks`.
+        score: see :func:`saywhere.models.aligner.similarity_blocks`.
         block: bound on the products in memory, see there.
     """
     regions, words = [image.vectors for image in images], [text.vectors for text in texts]

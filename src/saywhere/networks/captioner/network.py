@@ -13,25 +13,57 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from saywhere.configs.captioner import CaptionerConfig
+from saywhere.configs.captioner import CaptionerConfig, NgramsConfig
 from saywhere.images import Preprocess
 from saywhere.models.decoding import decode
 from saywhere.networks.captioner.loss import CaptionOutput, CaptionTarget
-from saywhere.networks.captioner.ngrams import Ngrams
 from saywhere.networks.captioner.regions import ImageRegions, extract_regions, normalised
 from saywhere.networks.captioner.reward import SampledOutput
-from saywhere.networks.captioner.sampling import sample
 from saywhere.networks.language.decoders.adapter import TorchDecoder
 from saywhere.networks.language.decoders.attention import AttentionDecoder, BoundDecoder, pad_regions
 from saywhere.networks.language.decoders.gru import GruDecoder
 from saywhere.networks.language.decoders.lstm import LstmDecoder
+from saywhere.networks.language.decoders.protocol import TensorDecoder
 from saywhere.networks.language.decoders.rnn import RnnDecoder, log_frequencies
 from saywhere.networks.vision.grid import cell_features
 from saywhere.networks.vision.image_maps import ImageMaps
 from saywhere.networks.vision.region_features import feature_size, mean_features, whole_image
 from saywhere.networks.vision.spatial_transformer import SpatialTransformer
 from saywhere.networks.vision.trunk import Trunk, build_trunk
-from saywhere.text import END, PAD, UNKNOWN, Vocabulary
+from saywhere.text import END, PAD, START, UNKNOWN, Vocabulary
+
+
+class Ngrams(nn.Module):
+    """Predictor of the likely n-grams of an image's captions; its weights do not train with the captioner.
+
+    Args:
+        embed_dim: of the embedding of an image.
+        config: how much there is to hold.
+
+    Attributes:
+        query: the embedding in few dimensions, in the unit of the keys.
+        keys: ``(G, D)`` int8 of the n-grams.
+        offsets, rarity: ``(G,)`` of the n-grams.
+        lengths: ``(G,)`` uint8, words of each.
+        token_ids: int16, of all n-grams, one after the other.
+    """
+
+    keys: Tensor
+    offsets: Tensor
+    rarity: Tensor
+    lengths: Tensor
+    token_ids: Tensor
+
+    def __init__(self, embed_dim: int, config: NgramsConfig) -> None:
+        super().__init__()
+        self.query = nn.Linear(embed_dim, config.size)
+        self.register_buffer("keys", torch.zeros((config.count, config.size), dtype=torch.int8))
+        self.register_buffer("offsets", torch.zeros(config.count))
+        self.register_buffer("rarity", torch.zeros(config.count))
+        self.register_buffer("lengths", torch.zeros(config.count, dtype=torch.uint8))
+        self.register_buffer("token_ids", torch.zeros(config.words, dtype=torch.int16))
+        self.requires_grad_(False)
+
 
 PlainDecoder = RnnDecoder | LstmDecoder | GruDecoder
 """A decoder that attends to no regions."""
@@ -224,3 +256,47 @@ def _with_end(token_ids: Sequence[Tensor]) -> Tensor:
     length = max(rows.shape[1] for rows in token_ids) + 1
     rows = torch.cat([functional.pad(rows, (0, length - rows.shape[1]), value=PAD) for rows in token_ids])
     return rows.scatter(1, (rows != PAD).sum(dim=1, keepdim=True), END)
+
+
+def sample(
+    decoder: TensorDecoder,
+    embeddings: Tensor,
+    max_words: int,
+    count: int,
+    generator: torch.Generator | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Sample ``count`` sentences for each of N embeddings, word by word with the decoder's probabilities.
+
+    Args:
+        decoder: the language model.
+        embeddings: ``(N, D)``; N may be 0.
+        max_words: bound on the words; a sentence that reaches it has no END.
+        count: sentences an embedding; they are neighbouring rows.
+        generator: of the random numbers, on the CPU.
+
+    Returns:
+        token ids ``(N count, T)``, END and then padding after the last word if that fits in T; and the natural
+        log-probability of each among the words that may be chosen, with gradients, 0 where padded.
+
+    Raises:
+        ValueError: ``max_words`` or ``count`` is below 1.
+    """
+    if max_words < 1 or count < 1:
+        raise ValueError(f"max_words ({max_words}) and count ({count}) must be at least 1")
+    state = tuple(part.repeat_interleave(count, dim=0) for part in decoder.start(embeddings))
+    last = torch.full((len(embeddings) * count,), START, device=embeddings.device)
+    ended = torch.zeros(len(last), dtype=torch.bool, device=embeddings.device)
+    never = torch.tensor(decoder.never, device=embeddings.device)
+    token_ids: list[Tensor] = []
+    chosen: list[Tensor] = []
+    for _ in range(max_words):
+        log_probs, state = decoder.step(last, state)
+        log_probs = log_probs.index_fill(1, never, -torch.inf).float().log_softmax(dim=1)
+        uniform = torch.rand(log_probs.shape, generator=generator).to(log_probs.device)
+        last = (log_probs.detach() - (-uniform.log()).log()).argmax(dim=1)  # the Gumbel-max trick
+        token_ids.append(last.masked_fill(ended, PAD))
+        chosen.append(log_probs.gather(1, last[:, None])[:, 0].masked_fill(ended, 0))
+        ended = ended | (last == END)
+        if ended.all():
+            break
+    return torch.stack(token_ids, dim=1), torch.stack(chosen, dim=1)

@@ -34,8 +34,8 @@ from saywhere.networks.vision.trunk import Trunk, build_trunk
 from saywhere.papers.table1.config import FitConfig, RegionRnnConfig
 from saywhere.text import END, PAD, Vocabulary, pad, tokenize
 from saywhere.training.cache import HALF_MAX, file_digest
+from saywhere.training.loop import explain_precision
 from saywhere.training.optimizers import learning_rate_factor
-from saywhere.training.precision import explain_precision
 
 CHUNK = 512
 """Crops of one file."""

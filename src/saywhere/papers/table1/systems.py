@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from saywhere.data.sample import Sample
-from saywhere.engines.engine import Detector
+from saywhere.engines.engine import DenseCap
 from saywhere.errors import UserError
 from saywhere.images import LoadedImage
 from saywhere.models.densecap import detect, rank
@@ -44,7 +44,7 @@ REFINED = "-refined"
 """After the name of a control: on FCLN's final boxes."""
 
 
-def rpn_proposals(detector: Detector, encoding: Encoding, nms: float, limit: int) -> Proposed:
+def rpn_proposals(detector: DenseCap, encoding: Encoding, nms: float, limit: int) -> Proposed:
     """Return the RPN's boxes for systems without second scores, in pixels of the image, with its probabilities."""
     boxes, logits = propose_boxes(encoding, detector.config.proposals, detector.box_coder, sys.maxsize)
     return Proposed(encoding.to_image(boxes), 1 / (1 + np.exp(-logits))).suppressed(nms, limit)

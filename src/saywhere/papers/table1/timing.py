@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from saywhere.engines.engine import Detector
+from saywhere.engines.engine import DenseCap
 from saywhere.images import open_image
 from saywhere.models.decoding import decode
 from saywhere.models.densecap import select
@@ -72,7 +72,7 @@ class Timed:
         }
 
     @property
-    def _detector(self) -> Detector:
+    def _detector(self) -> DenseCap:
         return self.fcln.require("densecap", "be FCLN")
 
     def _encode(self, image: LoadedImage) -> Encoding:

@@ -1,6 +1,6 @@
-// Which nouns a caption has: models/caption_nouns.py in the browser.
+// Which nouns a caption has: models/captioner.py in the browser.
 
-import {related} from "./nouns.js";
+import {related} from "./noun_tree.js";
 import {scale} from "./boxes.js";
 import {tokenize} from "./text.js";
 

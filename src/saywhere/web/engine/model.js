@@ -4,13 +4,13 @@ import {InferenceSession, Tensor, env} from "./ort.mjs";
 import {AttentionDecoder} from "./attention.js";
 import {scale as scaleBox, clip} from "./boxes.js";
 import {correct, see} from "./captions.js";
-import {ClassEvidence} from "./classes.js";
+import {NounEvidence} from "./nouns.js";
 import {END, PhraseScorer, decode} from "./decoding.js";
 import {Detector} from "./detection.js";
 import {Weights, readFile} from "./files.js";
 import {gridFeatures, mapOf} from "./maps.js";
 import {layer, layerNorm, linear, relu} from "./matrix.js";
-import {NounTree} from "./nouns.js";
+import {NounTree} from "./noun_tree.js";
 import {decodeImage, prepare} from "./pixels.js";
 import {Chunker, Vocabulary, tokenize} from "./text.js";
 
@@ -80,15 +80,15 @@ export class Model {
   }
 
   tree() {
-    return this.once("tree", async () => new NounTree(text(await this.read("nouns.tsv.gz")), this.info.nouns));
+    return this.once("tree", async () => new NounTree(text(await this.read("nouns.tsv.gz")), this.info.noun_tree));
   }
 
-  // What kinds of things regions show; null if the model has no classes.
+  // What kinds of things regions show; null if the model has no part "nouns".
   classes() {
     return this.once("class evidence", async () => {
-      if (!this.info.classes) return null;
-      const [weights, tree] = await Promise.all([this.weights("classes"), this.tree()]);
-      return new ClassEvidence(weights, this.info.classes.config, this.info.classes.kinds, tree);
+      if (!this.info.nouns) return null;
+      const [weights, tree] = await Promise.all([this.weights("nouns"), this.tree()]);
+      return new NounEvidence(weights, this.info.nouns.config, this.info.nouns.kinds, tree);
     });
   }
 

@@ -1,125 +1,90 @@
-// Names of things and what they are kinds of: models/noun_tree.py and models/naming.py in the browser.
+// What kinds of things regions show, and the nouns of phrases by it: models/nouns.py in the browser.
 
+import {Matrix, layer, linear, softmax} from "./matrix.js";
+import {contextFeatures} from "./maps.js";
+import {nearest, related} from "./noun_tree.js";
 import {tokenize} from "./text.js";
 
-export class NounTree {
-  // Lines of the table: synset, sort, name, use, words, synsets above, separated by tabs; and the word lists of nouns.py.
-  constructor(table, words) {
-    this.lists = words;
-    const rows = table.trimEnd().split("\n").map((line) => line.split("\t"));
-    const numbers = new Map(rows.map(([synset], i) => [synset, i]));
-    const above = rows.map((row) => row[5].split(/\s+/).filter(Boolean).map((synset) => numbers.get(synset)));
-    this.nouns = rows.map(([, sort, name, use], row) => ({row, sort, name, use, ancestors: ancestorsOf(row, above), leaves: []}));
-    this.leaves = this.nouns.filter((noun) => noun.sort !== "group").length;
-    for (const leaf of this.nouns.slice(0, this.leaves)) for (const up of leaf.ancestors.keys()) this.nouns[up].leaves.push(leaf.row);
-    this.words = new Map();
-    rows.forEach((row, i) => row[4].split(", ").filter(Boolean).forEach((word) => this.words.set(word, [i, false])));
-    for (const [word, [row]] of [...this.words]) {
-      const many = this.plural(word);
-      if (!this.words.has(many)) this.words.set(many, [row, true]);
-    }
+const LEAST = 1e-4, PLACE = 5;
+
+export class NounEvidence {
+  constructor(weights, config, kinds, tree) {
+    [this.config, this.tree] = [config, tree];
+    this.imagenet = layer(weights, "nouns.imagenet");
+    this.taught = layer(weights, "nouns.kinds");
+    this.kinds = kinds.map((name) => tree.named(name));
+    const numbers = new Map(this.kinds.map((kind, number) => [kind.row, number]));
+    this.groups = tree.nouns.filter((noun) => noun.sort === "class").map((noun) => {
+      const near = [...noun.ancestors].filter(([row]) => numbers.has(row)).map(([row, steps]) => [steps, numbers.get(row)]);
+      return near.length ? nearest(near)[1] : this.kinds.length;
+    });
+    this.known = Array(this.kinds.length + 1).fill(false);
+    for (const group of this.groups) this.known[group] = true;
+    const leaves = tree.nouns.slice(0, tree.leaves).map((noun) => tree.entry(noun));
+    this.said = [...new Map(leaves.filter((noun) => noun && noun.sort !== "group").map((noun) => [noun.row, noun])).values()];
+    const columns = new Map(this.said.map((noun, column) => [noun.row, column]));
+    this.columns = leaves.map((noun) => (noun ? columns.get(noun.row) : undefined));
+    const groups = tree.nouns.filter((noun) => noun.sort === "group" && noun.use);
+    this.bySize = groups.sort((a, b) => a.leaves.length - b.leaves.length);
   }
 
-  named(word) {
-    const found = this.words.get(word);
-    return found ? this.nouns[found[0]] : null;
+  // The probabilities (K) of the leaves of the tree for each box, in pixels of the network's input, with its embedding.
+  posteriors(image, boxes, embeddings) {
+    const {config} = this, {channels} = image.head, own = config.embed_dim ? embeddings : null;
+    const features = contextFeatures(image, boxes, config.levels, own, config.context);
+    const behind = (config.context ? channels : 0) + config.embed_dim + PLACE;
+    const last = new Matrix(boxes.length, channels), end = features.columns - behind;
+    for (let i = 0; i < boxes.length; i++) last.row(i).set(features.row(i).subarray(end - channels, end));
+    return this.combine(linear(last, this.imagenet), linear(features, this.taught));
   }
 
-  // The nearest node at or above one whose name people use.
-  entry(noun) {
-    const near = [...noun.ancestors].filter(([row]) => this.nouns[row].use).map(([row, steps]) => [steps, row]);
-    return near.length ? this.nouns[nearest(near)[1]] : null;
+  combine(classes, kinds) {
+    const {temperature, trust, sharpness, rest} = this.config, count = this.kinds.length;
+    const ofClass = softmax(classes.map((value) => value / temperature));
+    return Array.from({length: classes.rows}, (_, i) => {
+      const row = ofClass.row(i), ofGroup = new Float64Array(count + 1);
+      row.forEach((value, k) => (ofGroup[this.groups[k]] += value));
+      const logits = kinds.row(i).map((value, k) => {
+        const evidence = this.known[k] ? Math.log(Math.max(ofGroup[k], LEAST)) : 0;
+        return (value + trust * evidence) * sharpness;
+      });
+      const ofKind = softmax(new Matrix(1, logits.length, logits)).data;
+      const scale = ofGroup.map((value, k) => ofKind[k] / (value + rest));
+      const posterior = new Float64Array(this.tree.leaves);
+      row.forEach((value, k) => (posterior[k] = value * scale[this.groups[k]]));
+      this.kinds.forEach((kind, k) => (posterior[kind.row] += scale[k] * rest));
+      return posterior;
+    });
   }
 
-  plural(name) {
-    const space = name.lastIndexOf(" "), before = name.slice(0, space + 1);
-    let last = name.slice(space + 1);
-    if (Object.hasOwn(this.lists.irregular, last)) last = this.lists.irregular[last];
-    else if (last.endsWith("man")) last = `${last.slice(0, -2)}en`;
-    else if (/(s|x|ch|sh)$/.test(last)) last += "es";
-    else if (last.endsWith("y") && !"aeiou".includes(last.slice(-2, -1))) last = `${last.slice(0, -1)}ies`;
-    else last += "s";
-    return before + last;
+  probability(posterior, noun) {
+    return noun.leaves.reduce((sum, leaf) => sum + posterior[leaf], 0);
   }
 
-  // Where the noun of a phrase is, and what it is: {start, stop, noun, plural}.
-  head(words) {
-    const whole = this.ending(words, 0, words.length);
-    if (whole && whole.start <= 1) return whole;
-    let stop = words.findIndex((_, i) => i >= 1 && this.ends(words[i], words[i + 1]));
-    if (stop < 0) stop = words.length;
-    const found = this.ending(words, 0, stop);
-    if (words[stop] === "of" && (!found || this.lists.amounts.includes(words[stop - 1]))) {
-      const inner = this.head(words.slice(stop + 1));
-      if (inner.noun) return {...inner, start: inner.start + stop + 1, stop: inner.stop + stop + 1};
-    }
-    return found ?? {start: Math.max(stop - 1, 0), stop, noun: null, plural: stop > 0 && words[stop - 1].endsWith("s")};
-  }
-
-  // Whether a phrase's noun stands before a word.
-  ends(word, next) {
-    if (word === "and" || word === "or") return this.lists.articles.includes(next ?? word);
-    return this.lists.after.includes(word) || (word.endsWith("ing") && !this.words.has(word));
-  }
-
-  // The longest name that ends at `stop`.
-  ending(words, start, stop) {
-    for (let first = Math.max(start, stop - 4); first < stop; first++) {
-      const head = this.nameAt(words, first, stop);
-      if (head) return head;
+  // The most specific noun whose probability is above a threshold, [noun, probability]; null if there is none.
+  name(posterior, threshold) {
+    const sums = new Float64Array(this.said.length);
+    posterior.forEach((value, leaf) => this.columns[leaf] !== undefined && (sums[this.columns[leaf]] += value));
+    const most = this.said[sums.indexOf(Math.max(...sums))];
+    for (const noun of [most, ...this.bySize]) {
+      const probability = this.probability(posterior, noun);
+      if (probability > threshold) return [noun, probability];
     }
     return null;
   }
 
-  // The name that some words are: {start, stop, noun, plural}.
-  nameAt(words, start, stop) {
-    const found = stop <= words.length ? this.words.get(words.slice(start, stop).join(" ")) : null;
-    return found ? {start, stop, noun: this.nouns[found[0]], plural: found[1]} : null;
-  }
-
-  // Where the nouns of a text are, in order; of names of several words the longest.
-  heads(words) {
-    const found = [];
-    for (let start = 0; start < words.length;) {
-      let head = null;
-      for (let stop = start + this.lists.longest; stop > start && !head; stop--) head = this.nameAt(words, start, stop);
-      if (head) found.push(head);
-      start = head ? head.stop : start + 1;
-    }
-    return found;
-  }
-
-  // Whether both are kinds of the same thing.
-  alike(one, other) {
-    return [...one.ancestors.keys()].some((row) => other.ancestors.has(row));
-  }
-
-  // A phrase with another noun: adjectives stay if both are kinds of the same thing, else only the article.
-  withNoun(head, words, noun) {
-    const alike = head.noun && this.alike(head.noun, noun);
-    const first = words.slice(0, Math.min(head.start, 1));
-    let before = alike ? words.slice(0, head.start) : first.filter((word) => this.lists.neutral_determiners.includes(word));
-    const after = alike ? words.slice(head.stop) : [];
-    const name = head.plural && noun.use === "count" ? this.plural(noun.name) : noun.name;
-    const single = noun.use === "count" && name === noun.name;
-    if (before[0] === "a" || before[0] === "an") before = single ? before : before.slice(1);
-    else if (!before.length && single) before = ["a"];
-    const said = [...before, name];
-    if (said[0] === "a" || said[0] === "an") said[0] = "aeiou".includes(said[1][0]) ? "an" : "a";
-    return [...said, ...after].join(" ");
-  }
-
-  find(phrase) {
-    return this.head(tokenize(phrase)).noun;
+  // The phrase of a region, with the noun of the classes where that is more probably right.
+  rename(posterior, phrase, sure, {confidence, decoder, classes, constant}, threshold) {
+    const words = tokenize(phrase), head = this.tree.head(words), found = this.name(posterior, threshold);
+    if (!found) return phrase;
+    const own = head.noun ? logOdds(this.probability(posterior, head.noun)) : 0;
+    const trust = 1 / (1 + Math.exp(-(confidence * sure + decoder * own + classes * logOdds(found[1]) + constant)));
+    if (found[1] <= trust || (head.noun && related(head.noun, found[0]))) return phrase;
+    return this.tree.withNoun(head, words, found[0]);
   }
 }
 
-function ancestorsOf(row, above) {
-  const steps = new Map([[row, 0]]);
-  for (const [one, count] of steps) for (const up of above[one]) if (!steps.has(up)) steps.set(up, count + 1);
-  return steps;
+function logOdds(probability) {
+  const p = Math.min(1 - LEAST, Math.max(LEAST, probability));
+  return Math.log(p / (1 - p));
 }
-
-export const nearest = (pairs) => pairs.reduce((a, b) => (b[0] < a[0] || (b[0] === a[0] && b[1] < a[1]) ? b : a));
-
-export const related = (one, other) => other.ancestors.has(one.row) || one.ancestors.has(other.row);

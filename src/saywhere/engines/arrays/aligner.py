@@ -1,12 +1,93 @@
-"""Words to vectors in the space of regions: Deep Visual-Semantic Alignments, Eqs. 2 to 6, in numpy."""
+"""Deep Visual-Semantic Alignments in numpy: regions (Eq. 1) and words (Eqs. 2 to 6) in one space."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 
 from saywhere.configs.aligner import AlignerConfig
-from saywhere.engines.arrays.layers import Gru, Linear, Lstm, Weights, relu
-from saywhere.text import PAD
+from saywhere.engines.arrays.hubness import Hubness
+from saywhere.engines.arrays.image_maps import ImageMaps, box_features, require_size
+from saywhere.engines.arrays.layers import (
+    BatchNorm,
+    Gru,
+    Linear,
+    Lstm,
+    Weights,
+    relu,
+    side_by_side,
+)
+from saywhere.engines.engine import EncodedText
+from saywhere.text import PAD, Vocabulary
+
+
+class Aligner:
+    """The aligner; see :class:`saywhere.engines.engine.Aligner`."""
+
+    def __init__(
+        self,
+        config: AlignerConfig,
+        vocabulary: Vocabulary,
+        weights: Weights,
+        last: _AlignerEncoder | None = None,
+    ) -> None:
+        self.config, self.vocabulary, self._weights, self._is_last = config, vocabulary, weights, last is not None
+        numbers = range(config.encoders)
+        self._encoders = [_AlignerEncoder(config, weights, n) for n in numbers] if last is None else [last]
+
+    @cached_property
+    def _standardise(self) -> BatchNorm:
+        return BatchNorm(self._weights.below("standardise"))
+
+    @cached_property
+    def hubness(self) -> Hubness | None:
+        """What tells images and texts that resemble everything; None if it was not fitted."""
+        known = self.config.hubs and self.config.hubness and not self._is_last
+        return Hubness.read(self._weights.below("hubs")) if known else None
+
+    @cached_property
+    def last(self) -> Aligner:
+        """The last of its encoders alone, whose weights both have."""
+        return Aligner(self.config, self.vocabulary, self._weights, self._encoders[-1])
+
+    def prepare(self) -> None:
+        """Read the weights."""
+        _ = self._standardise, self.hubness, [(encoder.text, encoder.project) for encoder in self._encoders]
+
+    def region_vectors(self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Return vectors ``(R, D)`` of each image's boxes (Eq. 1)."""
+        standardise, vectors = self._standardise, list[np.ndarray]()
+        for image, rows in zip(maps, boxes, strict=True):
+            features = box_features(image, rows, self.config.levels, self.config.head)
+            require_size(features, len(standardise.scale))
+            if self.config.signed_sqrt:
+                features = np.sign(features) * np.sqrt(np.abs(features))
+            features = standardise(features)
+            parts = [encoder.project(features) for encoder in self._encoders]
+            vectors.append(side_by_side(parts, self.config.normalize != "none"))
+        return vectors
+
+    def text_vectors(self, token_ids: np.ndarray) -> EncodedText:
+        """Return the vectors of the words of sentences ``(S, T)``, padded on the right (Eqs. 2 to 6)."""
+        parts = [encoder.text(token_ids) for encoder in self._encoders]
+        return EncodedText(side_by_side(parts, self.config.normalize == "both"), token_ids != PAD)
+
+
+class _AlignerEncoder:
+    """One of an aligner's encoders, with the projection of regions into its space."""
+
+    def __init__(self, config: AlignerConfig, weights: Weights, number: int) -> None:
+        self._config, self._weights, self._number = config, weights, number
+
+    @cached_property
+    def text(self) -> TextEncoder:
+        return TextEncoder(self._weights.below(f"encoders.{self._number}"), self._config)
+
+    @cached_property
+    def project(self) -> Linear:
+        return Linear(self._weights.below(f"projects.{self._number}"))
 
 
 class TextEncoder:

@@ -1,0 +1,83 @@
+"""DenseCap in numpy: the recognition network and the region decoder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+
+from saywhere.box_coding import BoxCoder
+from saywhere.configs.densecap import DenseCapConfig
+from saywhere.engines.arrays.decoders import LstmDecoder
+from saywhere.engines.arrays.image_maps import ImageMaps, context_features, require_size
+from saywhere.engines.arrays.layers import (
+    BatchNorm,
+    Linear,
+    Weights,
+    in_single,
+    relu,
+)
+from saywhere.engines.engine import RegionHeadOutput
+from saywhere.text import Vocabulary
+
+
+class DenseCap:
+    """DenseCap's region head and decoder; see :class:`saywhere.engines.engine.DenseCap`."""
+
+    def __init__(self, config: DenseCapConfig, vocabulary: Vocabulary, weights: Weights) -> None:
+        self.config, self.vocabulary, self._weights = config, vocabulary, weights
+        self.box_coder = BoxCoder(config.max_log_scale)
+
+    @cached_property
+    def decoder(self) -> LstmDecoder:
+        """The region decoder."""
+        return LstmDecoder(self._weights.below("decoder"))
+
+    @cached_property
+    def _head(self) -> tuple[Linear, Linear, Linear, Linear]:
+        head = self._weights.below("region_head")
+        stored = head.stored("layers.1.weight")
+        by_channel = stored.reshape(len(stored), -1, self.config.pool_size**2)
+        by_point = in_single(by_channel.transpose(0, 2, 1))  # as the pooling gives them
+        weight = by_point.reshape(len(stored), -1)
+        first = Linear(Weights.of({"weight": weight, "bias": head.stored("layers.1.bias")}), many_rows=True)
+        second, score, offset = (Linear(head.below(name)) for name in ("layers.4", "score", "offset"))
+        return first, second, score, offset
+
+    def prepare(self) -> None:
+        """Read the weights."""
+        _ = self.decoder, self._head, self._phrase_head
+
+    @cached_property
+    def _phrase_head(self) -> tuple[BatchNorm, Linear] | None:
+        if not self.config.phrase_levels:
+            return None
+        head = self._weights.below("phrase_head")
+        return BatchNorm(head.below("0")), Linear(head.below("2"))
+
+    def phrase_embeddings(
+        self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray], embeddings: Sequence[np.ndarray]
+    ) -> list[np.ndarray]:
+        """Return what the decoder takes for each image's boxes."""
+        if self._phrase_head is None or not maps:
+            return list(embeddings)
+        standardise, layer = self._phrase_head
+        features = context_features(maps, boxes, self.config.phrase_levels, embeddings)
+        require_size(features, len(standardise.scale))
+        return np.split(relu(layer(standardise(features))), np.cumsum([len(rows) for rows in boxes])[:-1])
+
+    def region_head(self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray]) -> list[RegionHeadOutput]:
+        """Return embeddings, logits and offsets of each image's boxes."""
+        if not maps:
+            return []
+        first, second, score, offset = self._head
+        size, ends = self.config.pool_size, np.cumsum([0, *(len(rows) for rows in boxes)])
+        pooled = np.empty((ends[-1], size * size, maps[0].regions.cells.shape[1]), np.float32)
+        for image, rows, start in zip(maps, boxes, ends.tolist(), strict=False):
+            image.regions.pool(rows, size, pooled[start : start + len(rows)])
+        inputs = pooled.reshape(-1, first.weight.shape[0])  # of all images together: weights are read once
+        embeddings = relu(second(relu(first(inputs))))
+        ends = ends[1:-1]
+        parts = (np.split(part, ends) for part in (embeddings, score(embeddings)[:, 0], offset(embeddings)))
+        return [RegionHeadOutput(*output) for output in zip(*parts, strict=True)]

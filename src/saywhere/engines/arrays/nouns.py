@@ -1,0 +1,45 @@
+"""The classifier of regions in numpy, of which the nouns of regions are made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+
+from saywhere.configs.nouns import NounsConfig
+from saywhere.engines.arrays.image_maps import ImageMaps, context_features, require_size
+from saywhere.engines.arrays.layers import (
+    Linear,
+    Weights,
+)
+from saywhere.text import Vocabulary
+
+
+class Nouns:
+    """The classifier of regions; see :class:`saywhere.engines.engine.Nouns`."""
+
+    def __init__(self, config: NounsConfig, vocabulary: Vocabulary, weights: Weights) -> None:
+        self.config, self.vocabulary, self._weights = config, vocabulary, weights
+
+    @cached_property
+    def _layers(self) -> tuple[Linear, Linear]:
+        return Linear(self._weights.below("imagenet")), Linear(self._weights.below("kinds"))
+
+    def prepare(self) -> None:
+        """Read the weights."""
+        _ = self._layers
+
+    def classify(
+        self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray], embeddings: Sequence[np.ndarray] | None = None
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Return logits of ImageNet's classes and of kinds of each image's boxes."""
+        if not maps:
+            return []
+        classes, kinds = self._layers
+        config = self.config
+        features = context_features(maps, boxes, config.levels, embeddings, config.context)  # weights are read once
+        require_size(features, len(kinds.weight))
+        last = features[:, self.config.last_layer(features.shape[1])]
+        ends = np.cumsum([len(rows) for rows in boxes])[:-1]
+        return list(zip(np.split(classes(last), ends), np.split(kinds(features), ends), strict=True))

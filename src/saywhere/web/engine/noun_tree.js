@@ -1,0 +1,125 @@
+// Names of things and what they are kinds of: models/noun_tree.py and models/nouns.py in the browser.
+
+import {tokenize} from "./text.js";
+
+export class NounTree {
+  // Lines of the table: synset, sort, name, use, words, synsets above, separated by tabs; and the word lists of nouns.py.
+  constructor(table, words) {
+    this.lists = words;
+    const rows = table.trimEnd().split("\n").map((line) => line.split("\t"));
+    const numbers = new Map(rows.map(([synset], i) => [synset, i]));
+    const above = rows.map((row) => row[5].split(/\s+/).filter(Boolean).map((synset) => numbers.get(synset)));
+    this.nouns = rows.map(([, sort, name, use], row) => ({row, sort, name, use, ancestors: ancestorsOf(row, above), leaves: []}));
+    this.leaves = this.nouns.filter((noun) => noun.sort !== "group").length;
+    for (const leaf of this.nouns.slice(0, this.leaves)) for (const up of leaf.ancestors.keys()) this.nouns[up].leaves.push(leaf.row);
+    this.words = new Map();
+    rows.forEach((row, i) => row[4].split(", ").filter(Boolean).forEach((word) => this.words.set(word, [i, false])));
+    for (const [word, [row]] of [...this.words]) {
+      const many = this.plural(word);
+      if (!this.words.has(many)) this.words.set(many, [row, true]);
+    }
+  }
+
+  named(word) {
+    const found = this.words.get(word);
+    return found ? this.nouns[found[0]] : null;
+  }
+
+  // The nearest node at or above one whose name people use.
+  entry(noun) {
+    const near = [...noun.ancestors].filter(([row]) => this.nouns[row].use).map(([row, steps]) => [steps, row]);
+    return near.length ? this.nouns[nearest(near)[1]] : null;
+  }
+
+  plural(name) {
+    const space = name.lastIndexOf(" "), before = name.slice(0, space + 1);
+    let last = name.slice(space + 1);
+    if (Object.hasOwn(this.lists.irregular, last)) last = this.lists.irregular[last];
+    else if (last.endsWith("man")) last = `${last.slice(0, -2)}en`;
+    else if (/(s|x|ch|sh)$/.test(last)) last += "es";
+    else if (last.endsWith("y") && !"aeiou".includes(last.slice(-2, -1))) last = `${last.slice(0, -1)}ies`;
+    else last += "s";
+    return before + last;
+  }
+
+  // Where the noun of a phrase is, and what it is: {start, stop, noun, plural}.
+  head(words) {
+    const whole = this.ending(words, 0, words.length);
+    if (whole && whole.start <= 1) return whole;
+    let stop = words.findIndex((_, i) => i >= 1 && this.ends(words[i], words[i + 1]));
+    if (stop < 0) stop = words.length;
+    const found = this.ending(words, 0, stop);
+    if (words[stop] === "of" && (!found || this.lists.amounts.includes(words[stop - 1]))) {
+      const inner = this.head(words.slice(stop + 1));
+      if (inner.noun) return {...inner, start: inner.start + stop + 1, stop: inner.stop + stop + 1};
+    }
+    return found ?? {start: Math.max(stop - 1, 0), stop, noun: null, plural: stop > 0 && words[stop - 1].endsWith("s")};
+  }
+
+  // Whether a phrase's noun stands before a word.
+  ends(word, next) {
+    if (word === "and" || word === "or") return this.lists.articles.includes(next ?? word);
+    return this.lists.after.includes(word) || (word.endsWith("ing") && !this.words.has(word));
+  }
+
+  // The longest name that ends at `stop`.
+  ending(words, start, stop) {
+    for (let first = Math.max(start, stop - 4); first < stop; first++) {
+      const head = this.nameAt(words, first, stop);
+      if (head) return head;
+    }
+    return null;
+  }
+
+  // The name that some words are: {start, stop, noun, plural}.
+  nameAt(words, start, stop) {
+    const found = stop <= words.length ? this.words.get(words.slice(start, stop).join(" ")) : null;
+    return found ? {start, stop, noun: this.nouns[found[0]], plural: found[1]} : null;
+  }
+
+  // Where the nouns of a text are, in order; of names of several words the longest.
+  heads(words) {
+    const found = [];
+    for (let start = 0; start < words.length;) {
+      let head = null;
+      for (let stop = start + this.lists.longest; stop > start && !head; stop--) head = this.nameAt(words, start, stop);
+      if (head) found.push(head);
+      start = head ? head.stop : start + 1;
+    }
+    return found;
+  }
+
+  // Whether both are kinds of the same thing.
+  alike(one, other) {
+    return [...one.ancestors.keys()].some((row) => other.ancestors.has(row));
+  }
+
+  // A phrase with another noun: adjectives stay if both are kinds of the same thing, else only the article.
+  withNoun(head, words, noun) {
+    const alike = head.noun && this.alike(head.noun, noun);
+    const first = words.slice(0, Math.min(head.start, 1));
+    let before = alike ? words.slice(0, head.start) : first.filter((word) => this.lists.neutral_determiners.includes(word));
+    const after = alike ? words.slice(head.stop) : [];
+    const name = head.plural && noun.use === "count" ? this.plural(noun.name) : noun.name;
+    const single = noun.use === "count" && name === noun.name;
+    if (before[0] === "a" || before[0] === "an") before = single ? before : before.slice(1);
+    else if (!before.length && single) before = ["a"];
+    const said = [...before, name];
+    if (said[0] === "a" || said[0] === "an") said[0] = "aeiou".includes(said[1][0]) ? "an" : "a";
+    return [...said, ...after].join(" ");
+  }
+
+  find(phrase) {
+    return this.head(tokenize(phrase)).noun;
+  }
+}
+
+function ancestorsOf(row, above) {
+  const steps = new Map([[row, 0]]);
+  for (const [one, count] of steps) for (const up of above[one]) if (!steps.has(up)) steps.set(up, count + 1);
+  return steps;
+}
+
+export const nearest = (pairs) => pairs.reduce((a, b) => (b[0] < a[0] || (b[0] === a[0] && b[1] < a[1]) ? b : a));
+
+export const related = (one, other) => other.ancestors.has(one.row) || one.ancestors.has(other.row);

@@ -74,9 +74,9 @@ def calibrate(
     """Calibrate scores: fit the logistic regressions that make them probabilities (Platt scaling).
 
     They are written to calibration.json in the model's folder; weights stay, but for similarity, which stores the
-    hubness correction beside the aligner's (indexes of images are then to be made anew). With classes, noun and phrase
-    are fitted to the one image of ten that taught the classes nothing. A box is right with an IoU of 0.5 with a true
-    one.
+    hubness correction beside the aligner's (indexes of images are then to be made anew). With the part nouns, noun and
+    phrase are fitted to the one image of ten that taught that part nothing, as word is always. A box is right with an
+    IoU of 0.5 with a true one.
 
     Of a model of transformers, box and phrase are fitted to the logit of the model's own score, and stored in a file
     beside its folder's weights, or for hub:OWNER/NAME in this user's cache.

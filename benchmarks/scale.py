@@ -23,7 +23,7 @@ from typing import Any
 import saywhere
 from saywhere.files import write_text
 from saywhere.inference import ResultsFile, find_images, run_images
-from saywhere.search.shards import begin_shards, embed_shard, merge_shards
+from saywhere.search.index import begin_shards, embed_shard, merge_shards
 
 RECORD = Path(__file__).with_suffix(".json")
 SIZES = (10**6, 10**8, 10**9)

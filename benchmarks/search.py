@@ -33,7 +33,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read when NumPy is importe
 import numpy as np
 
 import saywhere
-from saywhere.evaluation.search.metric import ask
+from saywhere.evaluation.search import ask
 from saywhere.files import write_text
 from saywhere.models.aligner import ImageVectors
 from saywhere.search import Qdrant

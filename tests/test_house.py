@@ -20,6 +20,7 @@ from types import ModuleType
 import pytest
 import yaml
 from chromium import chromium, web_runtime
+from photographs import noise
 
 from saywhere import reproductions
 
@@ -60,7 +61,7 @@ FLOORS = (
     ("ops",),
     ("networks",),
     ("engines.torch", "engines.compare", "engines.quantize", "engines.export"),
-    ("adapters.adapter", "adapters.writing", "adapters.detecting", "adapters.calibration"),
+    ("adapters.adapter", "adapters.writing", "adapters.detecting"),
     ("adapters.florence2", "adapters.kosmos2", "adapters.grounding_dino", "adapters.owlv2", "adapters.model"),
     ("training",),
     ("evaluation",),
@@ -269,6 +270,52 @@ def test_a_cycle_is_seen_and_a_chain_is_none(tmp_path: Path) -> None:
     )
     assert around.cycle() == ["saywhere.data.a", "saywhere.data.b", "saywhere.data.c", "saywhere.data.d"]
     assert chain.cycle() == []
+
+
+STEMS = ("densecap", "aligner", "captioner", "nouns")
+"""Names of the parts of a model: the same on every floor."""
+STEM_FLOORS = ("configs", "networks", "engines.arrays", "models", "training")
+
+
+@pytest.mark.parametrize("floor", STEM_FLOORS)
+def test_a_part_has_its_name_on_every_floor(house: House, floor: str) -> None:
+    assert [stem for stem in STEMS if f"saywhere.{floor}.{stem}" not in house.files] == []
+
+
+SHORT = 80
+EXTENSIONS = ("adapters", "cli", "cli.evaluate", "data", "formats", "networks.language.decoders")
+"""Packages of extension points, whose modules may be short: adapters, commands, data sets, formats, decoders."""
+SPLIT_STILL = ("evaluation", "papers", "search", "serve")
+"""Packages in which short modules with one importer are still to be merged."""
+
+
+def test_a_short_module_with_one_importer_belongs_into_it(house: House) -> None:
+    importers = {name: {a for a, b in house.imports if b == name} for name in house.files}
+    short: list[str] = []
+    for name, path in house.files.items():
+        package, _, stem = name.removeprefix("saywhere").removeprefix(".").rpartition(".")
+        if package in EXTENSIONS or package.startswith(SPLIT_STILL) or path.stem in ("__init__", "__main__"):
+            continue
+        lines = len(path.read_text(encoding="utf-8").splitlines())
+        if lines < SHORT and len(importers[name]) == 1 and not (package in STEM_FLOORS and stem in STEMS):
+            short.append(f"{name}, only for {importers[name].pop()}")
+    assert short == []
+
+
+MOST_IMPORTS = {"describe": 53, "caption": 57}
+"""Of our modules that a command on one image imports, itself included."""
+
+
+@pytest.mark.parametrize("command", MOST_IMPORTS)
+def test_a_command_imports_only_what_it_needs(command: str, tmp_path: Path) -> None:
+    noise(96, 64).save(image := tmp_path / "a.png")
+    lines = ["import sys", "from saywhere.cli import app", f"sys.argv = ['saywhere', {command!r}, {str(image)!r}]"]
+    lines += ["try:", "    app()", "except SystemExit as end:", "    assert not end.code"]
+    lines += ["print(*[name for name in sys.modules if name.partition('.')[0] == 'saywhere'])"]
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = done.stdout.splitlines()[-1].split()
+    assert f"saywhere.cli.{command}" in found and len(found) <= MOST_IMPORTS[command], sorted(found)
 
 
 def test_no_module_is_a_drawer() -> None:

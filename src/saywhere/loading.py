@@ -78,18 +78,26 @@ def load(
 
 def choose_engine(name_or_folder: str | Path, device: str | None, engine: str | None) -> tuple[Path, str]:
     """Return the folder of a model and the name of the engine that runs it; arguments and errors as :func:`load`."""
-    from saywhere.adapters.sources import find_adapted
     from saywhere.models.bundle import GRAPH, find_folder
 
     if engine is not None and engine not in ENGINES:
         raise UserError(f"no engine {engine!r}; there are {', '.join(ENGINES)}")
-    if (adapted := find_adapted(name_or_folder)) is not None:
+    if (adapted := _find_adapted(name_or_folder)) is not None:
         if engine is not None:
             raise UserError(f"{name_or_folder}: transformers runs it, not the engine {engine}: name no engine")
         return adapted.folder, TRANSFORMERS
     folder = find_folder(name_or_folder)
     runs_anywhere = (folder / GRAPH).is_file() and device in (None, "cpu")
     return folder, engine or ("onnx" if runs_anywhere else "torch")
+
+
+def _find_adapted(name_or_folder: str | Path) -> Adapted | None:
+    """Return where a model of transformers is; None if the name is of something else, such as a bundled model."""
+    if ":" not in str(name_or_folder) and not Path(name_or_folder).is_dir():  # "hub:OWNER/NAME", or a folder
+        return None
+    from saywhere.adapters.sources import find_adapted
+
+    return find_adapted(name_or_folder)
 
 
 def _import_engine(engine: str, folder: Path) -> Any:
@@ -183,9 +191,7 @@ class DeferredModel:
     @cached_property
     def _adapted(self) -> Adapted | None:
         """A model of transformers, which has no parts and no options."""
-        from saywhere.adapters.sources import find_adapted
-
-        return find_adapted(self._name)
+        return _find_adapted(self._name)
 
     @cached_property
     def _engine(self) -> str:
@@ -235,12 +241,13 @@ def load_model(
 
 def _read_ahead(model: Any, parts: Sequence[str]) -> None:
     """Read what is read otherwise when it is first used; if that fails, it is tried again then, and the user told."""
-    from saywhere.models.chunker import Chunker
-    from saywhere.models.noun_tree import noun_tree
-
     with contextlib.suppress(Exception):
         if "nouns" in parts:
+            from saywhere.models.noun_tree import noun_tree
+
             noun_tree()
         if "aligner" in parts:
+            from saywhere.models.chunker import Chunker
+
             Chunker.load()
         model.engine.prepare(parts)

@@ -37,13 +37,20 @@ def split_lines(text: str) -> list[str]:
 def parse_json(text: str | bytes) -> Any:
     """Return the value of a JSON document, or of one line of JSON; a byte order mark before it is passed over.
 
+    Errors name a line only where the text has several: who reads a file of lines knows which one it is.
+
     Raises:
         ValueError: it is not JSON, is nested too deeply, or has a key twice in one object, of which JSON's usual
             readers keep the last.
     """
     try:
         text = text.decode(json.detect_encoding(text), "surrogatepass") if isinstance(text, bytes) else text
-        return json.loads(text.removeprefix("\ufeff"), object_pairs_hook=_object)
+        text = text.removeprefix("\ufeff").rstrip()
+        return json.loads(text, object_pairs_hook=_object)
+    except json.JSONDecodeError as error:
+        if "\n" in str(text):
+            raise
+        raise ValueError(f"{error.msg}: column {error.colno}") from None
     except UnicodeDecodeError as error:
         raise ValueError(f"not {error.encoding} text: {error.reason} at byte {error.start}") from None
     except RecursionError:
@@ -64,7 +71,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _repeated_key(text: str) -> str:
-    """Return the first key of a JSON document that its object has already, and its line."""
+    """Return the first key of a JSON document that its object has already, and its line if there are several."""
     keys: list[set[str]] = []
     before = None
     for token in _TOKEN.finditer(text):
@@ -77,7 +84,8 @@ def _repeated_key(text: str) -> str:
         elif before is not None:
             key = json.loads(before[0])
             if key in keys[-1]:
-                return f"the key {key!r} is there twice: line {text.count(chr(10), 0, before.start()) + 1}"
+                line = f": line {text.count(chr(10), 0, before.start()) + 1}" if "\n" in text else ""
+                return f"the key {key!r} is there twice{line}"
             keys[-1].add(key)
     return "a key is there twice"
 

@@ -18,8 +18,7 @@ from typer.testing import CliRunner
 
 import saywhere
 from saywhere import UserError, cli, data
-from saywhere.adapters.adapter import Adapter
-from saywhere.adapters.calibration import NAME, ScoreCalibration, change_calibration, read_calibration
+from saywhere.adapters.adapter import NAME, Adapter, ScoreCalibration, change_calibration, read_calibration
 from saywhere.adapters.writing import Writer
 from saywhere.calibration import Logistic
 from saywhere.regions import Regions

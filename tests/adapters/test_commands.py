@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 from flickr_entities import write_flickr
 from photographs import noise
+from stubs import StubMeteor, same_text
 from tiny_adapters import tiny_adapted, tiny_folder
 from typer.testing import CliRunner
 
 import saywhere
 from saywhere import boxes as geometry
 from saywhere import cli
+from saywhere.evaluation import captions as metrics
 from saywhere.evaluation import meteor
-from saywhere.evaluation.captions import metrics
 from saywhere.serve import server
 
 pytest.importorskip("matplotlib", reason="needs the extra evaluate")
@@ -40,23 +41,6 @@ COMMANDS: dict[str, tuple[list[str], set[str]]] = {
     "describe  ": (["IMAGE", "--engine", "onnx"], set()),
 }
 """Arguments of each command (spaces behind its name tell another way of it), and the families that can do it."""
-
-
-class StubMeteor:
-    version = "stub"
-
-    def __enter__(self) -> StubMeteor:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def score(self, pairs: Any) -> list[float]:
-        return [0.5 for _ in pairs]
-
-
-def no_scores(captions: dict[str, str], references: dict[str, Any], scorer: Any) -> metrics.CaptionScores:
-    return metrics.CaptionScores(dict.fromkeys(metrics.ORDER, 0.5), dict.fromkeys(captions, 0.5))
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +72,7 @@ def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(adapter, "most_tokens", 30)
     monkeypatch.setattr(adapter, "caption_tokens", 6)
     monkeypatch.setattr(meteor, "Meteor", StubMeteor)
-    monkeypatch.setattr(metrics, "score_captions", no_scores)
+    monkeypatch.setattr(metrics, "score_captions", same_text)
     monkeypatch.setattr(server, "run", lambda app, listening, *_: listening.close())
     monkeypatch.chdir(tmp_path)
 

@@ -131,7 +131,7 @@ def test_help_shows_first_what_asks_a_model_about_images():
     assert panels[1] < shown.index("│ train ") < panels[2] < shown.index("│ papers ")
 
 
-@pytest.mark.parametrize("error", ["KeyError('ours')", "EOFError()", "OSError('no number')", "MemoryError()"])
+@pytest.mark.parametrize("error", ["KeyError('ours')", "EOFError()", "OSError('no number')"])
 def test_a_mistake_of_ours_is_not_hidden_and_has_a_code_of_its_own(error):
     """It is never 1, which those that start many processes take for success."""
     code = (
@@ -238,3 +238,34 @@ def test_a_package_that_is_named_whole_is_imported_when_it_is_used():
     code = "import sys, saywhere\nprint('saywhere.search' in sys.modules, saywhere.search.Query.__name__)"
     assert python(f"{code}\nprint('search' in dir(saywhere))") == "False Query\nTrue\n"
     assert not hasattr(saywhere, "serch")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "describe a.jpg --model a --model=b",
+        "evaluate dense --device cpu --device cuda",
+        "papers table1 --out a --out b",
+        "index a.jpg --index a --index b",
+    ],
+)
+def test_an_option_with_one_value_is_given_once(line: str) -> None:
+    result = RUNNER.invoke(cli.app, line.split())
+    option = next(part for part in line.split() if part.startswith("--"))
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"error: {option} is given twice and has one value; see ")
+    assert result.stderr.count("\n") == 1
+
+
+def test_too_little_memory_is_one_line_for_every_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    photo = tmp_path / "a.jpg"
+    noise(64, 48).save(photo)
+    monkeypatch.setattr("saywhere.loading.load", fail)
+    monkeypatch.setattr("saywhere.load", fail)
+    for line in (f"caption {photo}", f"ground {photo} dog", f"index {photo} --index {tmp_path}/i"):
+        result = RUNNER.invoke(cli.app, line.split())
+        assert result.exit_code == 2, line
+        assert "too little memory" in result.stderr

@@ -9,31 +9,16 @@ from pathlib import Path
 
 import pytest
 from photographs import quarters
-from stubs import StubModel
+from stubs import StubMeteor, StubModel
 from typer.testing import CliRunner, Result
 
 from saywhere import cli
-from saywhere.cli.evaluate import dense as command
+from saywhere.cli import evaluate as command
 from saywhere.errors import UserError
 from saywhere.evaluation import meteor
 from saywhere.evaluation.meteor import find_java
 
 pytest.importorskip("matplotlib", reason="needs the extra evaluate")
-
-
-class StubMeteor:
-    """1 for a caption that is among the references, else 0."""
-
-    version = "stub"
-
-    def __enter__(self) -> StubMeteor:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def score(self, pairs) -> list[float]:
-        return [float(said in references) for said, references in pairs]
 
 
 class Weighted(StubModel):

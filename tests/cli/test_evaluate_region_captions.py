@@ -7,29 +7,20 @@ from pathlib import Path
 
 import pytest
 from photographs import noise
+from stubs import StubMeteor
 from tiny_captioner import tiny_captioner
 from tiny_densecap import tiny_model
 from typer.testing import CliRunner, Result
 
 import saywhere
 from saywhere import cli
+from saywhere.evaluation import captions as captioning
 from saywhere.evaluation import meteor
-from saywhere.evaluation.captions import metrics as captioning
-from saywhere.evaluation.captions.metrics import CaptionScores
-from saywhere.evaluation.region_captions.run import word_facts
+from saywhere.evaluation.captions import CaptionScores
+from saywhere.evaluation.region_captions import word_facts
 from saywhere.networks import checkpoint
 
 BOXES = ([0, 0, 40, 60], [50, 5, 90, 60])
-
-
-class StubMeteor:
-    version = "stub"
-
-    def __enter__(self) -> StubMeteor:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
 
 def lengths(said, true, scorer) -> CaptionScores:

@@ -12,6 +12,7 @@ import pytest
 import typer
 from flickr_entities import write_flickr
 from photographs import noise
+from stubs import StubMeteor, same_text
 from tiny_aligner import SENTENCES, tiny_aligner
 from tiny_captioner import tiny_captioner
 from tiny_classes import tiny_networks
@@ -20,8 +21,8 @@ from typer.testing import CliRunner
 
 import saywhere
 from saywhere import cli
+from saywhere.evaluation import captions as metrics
 from saywhere.evaluation import meteor
-from saywhere.evaluation.captions import metrics
 from saywhere.models.bundle import CONFIGS
 from saywhere.networks import checkpoint
 from saywhere.papers.table1.config import RegionRnnConfig
@@ -62,25 +63,6 @@ COMMANDS: dict[str, tuple[list[str], set[str]]] = {
     "evaluate attention": (["--data", "FLICKR", "--limit", "2", "--out", "OUT"], {"flickr-coco", "captioner"}),
 }
 """Arguments of each command (a space behind its name tells a second way of it), and the kinds that can do it."""
-
-
-class StubMeteor:
-    version = "stub"
-
-    def __enter__(self) -> StubMeteor:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def score(self, pairs: Any) -> list[float]:
-        return [0.5 for _ in pairs]
-
-
-def no_scores(captions: dict[str, str], references: dict[str, Any], scorer: Any) -> metrics.CaptionScores:
-    """In place of the COCO caption evaluation's Java programs."""
-    assert set(captions) == set(references)
-    return metrics.CaptionScores(dict.fromkeys(metrics.ORDER, 0.5), dict.fromkeys(captions, 0.5))
 
 
 def commands(group: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -157,7 +139,7 @@ def test_it_works_or_ends_with_one_line(
 ) -> None:
     monkeypatch.setattr(saywhere, "load", load, raising=False)
     monkeypatch.setattr(meteor, "Meteor", StubMeteor)
-    monkeypatch.setattr(metrics, "score_captions", no_scores)
+    monkeypatch.setattr(metrics, "score_captions", same_text)
     monkeypatch.setattr(server, "run", lambda app, listening, *_: listening.close())  # or it would serve for ever
     monkeypatch.chdir(tmp_path)
     arguments, able = COMMANDS[command]

@@ -102,13 +102,15 @@ def test_search_says_how_probable_it_is_and_what_is_not_there(album, tmp_path, c
     fits = calibrated(phrase=(0, 0, 0, 0), hit=(0, 0, 0, constant), chance=(0, -80), meant=(0, whole))
     model = checkpoint.save(tiny_aligner(), tmp_path / "model", calibration=fits)
     run("index", album, "--index", tmp_path / "i", "--model", model)
-    likely, anywhere = 1 / (1 + math.exp(-constant)), 1 / (1 + math.exp(-whole))
+    likely, in_index_probability = 1 / (1 + math.exp(-constant)), 1 / (1 + math.exp(-whole))
     result = run("search", "two dogs", "--index", tmp_path / "i")
     assert result.exit_code == 0 and "probability" in result.stdout and f" {likely:.2f} " in result.stdout
     assert result.stderr == line
     rows = run("search", "two dogs", "--index", tmp_path / "i", "--json").stdout.splitlines()
     assert [json.loads(row)["probability"] for row in rows] == [pytest.approx(likely, abs=1e-4)] * 4
-    assert [json.loads(row)["anywhere"] for row in rows] == [pytest.approx(anywhere, abs=1e-4)] * 4
+    assert [json.loads(row)["in_index_probability"] for row in rows] == [
+        pytest.approx(in_index_probability, abs=1e-4)
+    ] * 4
     by_image = run("search", "--image", album / "2.png", "--index", tmp_path / "i")
     assert "probability" not in by_image.stdout and by_image.stderr == ""
 

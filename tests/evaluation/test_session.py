@@ -13,8 +13,8 @@ from tiny_captioner import captioner_model, tiny_captioner
 
 import saywhere
 from saywhere.errors import UserError
-from saywhere.evaluation.grounding.run import GroundingScores
-from saywhere.evaluation.ranking.metric import RankingResult
+from saywhere.evaluation.grounding import GroundingScores
+from saywhere.evaluation.ranking import RankingResult
 from saywhere.evaluation.session import TASKS, Session
 from saywhere.inference import Source
 from saywhere.models.model import Model

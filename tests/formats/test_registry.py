@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 import json
+import math
+import re
 import xml.etree.ElementTree as xml
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +25,8 @@ from saywhere import data
 from saywhere.cli import app
 from saywhere.errors import UserError
 from saywhere.formats import coco, cvat, label_studio
-from saywhere.formats.labels import label
+from saywhere.formats.densecap import LONG_SIDE, SCORE_LIMIT, result, write_results
+from saywhere.formats.reading import label
 from saywhere.formats.registry import FORMATS
 from saywhere.regions import Regions
 from saywhere.report import Report
@@ -272,3 +278,124 @@ def test_a_torn_table_is_one_line(content: str, tmp_path: Path) -> None:
     (tmp_path / "r.csv").write_text(content)
     code, said = run(tmp_path / "r.csv", "--from", "csv", "--to", "coco", "--out", tmp_path / "out")
     assert (code, "not in the format csv" in " ".join(said.split())) == (2, True)
+
+
+def test_boxes_scores_and_captions_as_the_original_writes_them():
+    """Half size, 1-based: our box from 0 to 20 is pixels 1 to 10; the raw score of a probability is its logit."""
+    boxes = [[0.0, 0.0, 20.0, 40.0], [1438.0, 2.0, 1440.0, 1000.0]]
+    row = result(Regions(1440, 1000, boxes, [0.5, 0.9], ("a dog", "a cat")), "sub/a.jpg")
+    assert row["img_name"] == "sub/a.jpg"
+    assert row["boxes"] == [[1, 1, 10, 20], [720, 2, 1, 499]]
+    assert row["scores"] == pytest.approx([0, math.log(9)], abs=1e-4)
+    assert row["captions"] == ["a dog", "a cat"]
+
+
+def test_small_images_are_enlarged_and_scores_stay_finite():
+    row = result(Regions(72, 36, [[0, 0, 72, 36.0]] * 2, [1.0, 0.0], ("a", "b")), "a.jpg")
+    assert row["boxes"] == [[1, 1, 720, 360]] * 2
+    assert row["scores"] == [16, -16]
+
+
+def test_the_short_side_of_the_resized_image_is_rounded_down():
+    """500 x 333 becomes 720 x 479: a box of the whole image ends there."""
+    row = result(Regions(500, 333, [[0.0, 0, 500, 333]], [0.5], ("a",)), "a.jpg")
+    assert row["boxes"] == [[1, 1, 720, 479]]
+
+
+def test_no_regions():
+    empty = Regions.empty(72, 36)
+    assert result(empty, "a.jpg") == {"img_name": "a.jpg", "boxes": [], "scores": [], "captions": []}
+
+
+def test_the_arithmetic_is_that_of_the_programs_functions():
+    """``result`` does without torch what the functions of :mod:`saywhere.papers.densecap2016.conventions` do."""
+    torch = pytest.importorskip("torch")
+    from saywhere.papers.densecap2016 import conventions as original
+
+    random = np.random.default_rng(0)
+    for _ in range(50):
+        width, height = random.integers(1, 3000, 2).tolist()
+        low = random.uniform(0, 0.8, (9, 2))
+        boxes = np.concatenate((low, low + random.uniform(0, 0.2, (9, 2))), axis=1) * ([width, height] * 2)
+        regions = Regions(width, height, boxes / 2, random.uniform(0, 1, 9), ("",) * 9)
+        row = result(regions, "a.jpg")
+        w, h = original.scaled_size(width, height, LONG_SIDE)
+        scaled = torch.from_numpy(regions.boxes).double() * torch.tensor(
+            [w / width, h / height] * 2, dtype=torch.float64
+        )
+        expected = original.x1y1x2y2_to_xywh(original.ours_to_corners(scaled))
+        assert np.abs(np.array(row["boxes"]) - expected.numpy()).max() <= 5.1e-4
+        logits = torch.logit(torch.as_tensor(regions.scores).double()).clamp(-SCORE_LIMIT, SCORE_LIMIT)
+        assert row["scores"] == pytest.approx(logits.tolist(), abs=1.1e-5)
+
+
+def test_the_file(tmp_path):
+    images = [("a.jpg", Regions(72, 36, [[0, 0, 72, 36]], [0.5], ("a",))), ("b.jpg", Regions.empty(9, 9))]
+    write_results(tmp_path / "results.json", images, {"top": 3})
+    written = json.loads((tmp_path / "results.json").read_text())
+    assert written["opt"] == {"top": 3}
+    assert written["results"] == [result(regions, name) for name, regions in images]
+
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "readers.py"
+
+
+@pytest.fixture(scope="module")
+def benchmark() -> ModuleType:
+    if not SCRIPT.is_file():
+        pytest.skip("the benchmarks are not here")
+    spec = importlib.util.spec_from_file_location("benchmark_readers", SCRIPT)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def lines(tmp_path: Path) -> Path:
+    """Results of three images: two regions, one, and none."""
+    boxes = {"a.jpg": [[0, 0, 40, 30], [10.5, 20.25, 160, 119.75]], "b.jpg": [[3, 4, 50, 60]], "c.jpg": []}
+    rows: list[dict[str, Any]] = []
+    (tmp_path / "photos").mkdir()
+    for name, found in boxes.items():
+        Image.new("RGB", (160, 120)).save(tmp_path / "photos" / name)
+        texts = tuple(("a brown dog", "a man & a dog")[: len(found)])
+        rows.append(Regions(160, 120, found, np.full(len(found), 0.5), texts, image=f"photos/{name}").to_dict())
+    (tmp_path / "r.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return tmp_path / "r.jsonl"
+
+
+def test_every_library_that_is_installed_reads_the_same_regions(
+    benchmark: ModuleType, lines: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    benchmark.main([str(lines), "--images", str(lines.parent / "photos")])
+    rows = [re.findall(r"[^|]+", line) for line in capsys.readouterr().out.splitlines()[2:]]
+    assert len(rows) == len(benchmark.READERS)
+    for cells in rows:
+        _, _, images, *rest = (cell.strip() for cell in cells)
+        if images != "not installed":
+            assert (images, rest[0]) == ("3", "3")
+            assert float(rest[1]) <= 0.02
+
+
+def test_a_reader_that_loses_a_region_is_an_error(
+    benchmark: ModuleType, lines: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loses = benchmark.Reader("numpy", "coco", lambda out, images: {"a": [[0, 0, 40, 30]], "b": [], "c": []})
+    monkeypatch.setattr(benchmark, "READERS", (loses,))
+    with pytest.raises(ValueError, match="numpy: read other regions of coco"):
+        benchmark.main([str(lines), "--images", str(lines.parent / "photos")])
+
+
+def test_the_distance_of_a_side_is_measured(
+    benchmark: ModuleType, lines: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = benchmark.by_ourselves("coco")
+
+    def shifted(out: Path, images: Path) -> dict[str, Any]:
+        return {name: boxes + 5 * (name == "b") for name, boxes in ours(out, images).items()}
+
+    monkeypatch.setattr(benchmark, "READERS", (benchmark.Reader("numpy", "coco", shifted),))
+    (row,) = benchmark.compare(lines, lines.parent / "photos")
+    assert (row.images, row.regions, row.distance) == (3, 3, pytest.approx(5))

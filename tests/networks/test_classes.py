@@ -7,10 +7,9 @@ from photographs import noise
 from tiny_classes import KINDS, tiny_model, tiny_networks
 
 from saywhere.configs.nouns import NounsConfig
-from saywhere.engines.arrays.image_maps import ImageMaps
-from saywhere.engines.arrays.layers import Weights
+from saywhere.engines.arrays.layers import Weights, require_shapes
 from saywhere.engines.arrays.nouns import Nouns as ArrayNouns
-from saywhere.engines.arrays.requirements import require_shapes
+from saywhere.engines.arrays.pooling import ImageMaps
 from saywhere.engines.compare import random_boxes, stages
 from saywhere.errors import UserError
 from saywhere.models.nouns import NounEvidence
@@ -46,11 +45,11 @@ def test_both_engines_have_the_same_logits(count: int, embed_dim: int) -> None:
 
 
 def test_the_weights_fit_the_options_and_the_kinds() -> None:
-    require_shapes("nouns", NounsConfig(), len(KINDS), Weights.of(weights()))
+    require_shapes("nouns", ArrayNouns.shapes(NounsConfig(), len(KINDS)), len(KINDS), Weights.of(weights()))
     with pytest.raises(
         UserError, match=r"the weights of the part classes do not fit its options: kinds\.bias|kinds\.w"
     ):
-        require_shapes("nouns", NounsConfig(), len(KINDS) + 1, Weights.of(weights()))
+        require_shapes("nouns", ArrayNouns.shapes(NounsConfig(), len(KINDS) + 1), len(KINDS) + 1, Weights.of(weights()))
 
 
 @pytest.mark.parametrize("embed_dim", [0, EMBED_DIM])

@@ -20,7 +20,7 @@ from typer.testing import CliRunner, Result
 
 from saywhere import UserError, cli, options
 from saywhere.data.sample import Sample
-from saywhere.engines.arrays.requirements import refused_options
+from saywhere.engines.onnx import refused_options
 from saywhere.loading import load
 from saywhere.networks import checkpoint
 from saywhere.networks.aligner.loss import SentenceTarget
@@ -171,5 +171,5 @@ def test_what_needs_single_words_is_refused(parses: str) -> None:
 
 def test_only_the_engine_torch_runs_it(parses: str) -> None:
     config = tiny_aligner_config(parses=parses, sentence_token=False, trunk={"multiple": 32})
-    assert refused_options(config.trunk, {"aligner": config}) == [f"parses={parses}, relations in the place of words"]
+    assert refused_options(config.trunk, {"aligner": config}) == [f"parses={parses} (relations in the place of words)"]
     assert refused_options(config.trunk, {"aligner": replace(config, parses=None)}) == []

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from photographs import noise, quarters
+from stubs import StubMeteor, same_text
 from tiny_bundle import bundle_model
 from tiny_captioner import SENTENCES, captioner_model, tiny_captioner, tiny_config
 from typer.testing import CliRunner, Result
@@ -18,9 +19,8 @@ import saywhere
 from saywhere import cli
 from saywhere.configs.parts import DecodingConfig
 from saywhere.errors import UserError
+from saywhere.evaluation import captions as metrics
 from saywhere.evaluation import meteor
-from saywhere.evaluation.captions import metrics
-from saywhere.evaluation.captions.metrics import CaptionScores
 from saywhere.evaluation.session import Session
 from saywhere.images import open_image
 from saywhere.models.captioner import bind
@@ -260,22 +260,6 @@ def test_training_images_that_cannot_be_used_are_reported(model: Model, tmp_path
         learn_neighbours(model, Session(root, tmp_path / "out"))
     with pytest.raises(ValueError, match="1 vectors and 2 sentences"):
         NearestNeighbour(model, np.zeros((1, 3)), ("a", "b"))
-
-
-class StubMeteor:
-    version = "stub"
-
-    def __enter__(self) -> StubMeteor:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-
-def same_text(said, true, scorer) -> CaptionScores:
-    """1 for a caption that is among the references, else 0."""
-    each = {name: float(text in true[name]) for name, text in said.items()}
-    return CaptionScores(dict.fromkeys(metrics.ORDER, sum(each.values()) / len(each)), each)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from structured_forest import write_forest
 
 from saywhere import boxes as geometry
 from saywhere.errors import UserError
-from saywhere.evaluation.dense.run import find_proposals
+from saywhere.evaluation.dense import find_proposals
 from saywhere.evaluation.region_lines import RegionLines
 from saywhere.images import ImageError
 from saywhere.inference import Source
@@ -28,7 +28,7 @@ from saywhere.papers.external_proposals import (
     is_proposer,
     published_order,
 )
-from saywhere.papers.table1.cells import write_lines
+from saywhere.papers.table1.systems import write_lines
 
 SQUARE = (60, 40, 140, 120)
 

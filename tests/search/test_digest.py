@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 from PIL import Image
 from safetensors.numpy import load_file, save_file
+from tiny_bundle import tiny_networks
 
 import saywhere
 from saywhere import UserError
+from saywhere.engines.torch import TorchEngine
 from saywhere.models.bundle import WEIGHTS, find_folder
 
 HARMLESS: tuple[dict[str, Any], ...] = (
@@ -58,3 +60,29 @@ def test_an_index_stays_valid_until_its_vectors_would_be_others(tmp_path: Path) 
         other = saywhere.Index(tmp_path / "i", saywhere.load(options=options))
         with other, pytest.raises(UserError, match="made it with another --precision, --engine or --set"):
             other.search("a dog")
+
+
+def digest(touched: str = "", **parts: dict[str, Any]) -> str:
+    """That of a tiny model with these options, and with one other number in the part ``touched``."""
+    networks = tiny_networks({"densecap": {}, "aligner": {}, **parts})
+    if touched:
+        name, weights = list(networks[touched].named_parameters())[-1]
+        assert not name.startswith("trunk.")
+        weights.data.add_(1)
+    return TorchEngine(networks).vectors_digest()
+
+
+@pytest.fixture(scope="module")
+def plain() -> str:
+    return digest()
+
+
+def test_the_weights_count_in_torch(plain) -> None:
+    assert digest() == plain and digest("densecap") == plain and digest("aligner") != plain
+
+
+def test_options_count_in_torch(plain) -> None:
+    assert digest(densecap={"final_nms": 0.1}) == plain
+    assert digest(aligner={"grounding": {"threshold": 0.9}, "beta": 2.0, "score": "fragments"}) == plain
+    assert digest(aligner={"normalize": "both"}) != plain
+    assert digest(aligner={"levels": [16]}) != plain

@@ -15,7 +15,7 @@ from server_process import Process
 from typer.main import get_command
 
 from saywhere import cli
-from saywhere.serve.description import describe_api
+from saywhere.serve.questions import describe_api
 
 ROOT = Path(__file__).parents[2]
 NEEDED = ("pyproject.toml", "README.md", "LICENSE", "requirements.txt", "src/saywhere/serve/page/index.html",

@@ -24,8 +24,7 @@ from video_clips import Timed, write_clip
 import saywhere
 from saywhere.images import read_image
 from saywhere.serve.app import create_app
-from saywhere.serve.encodings import Encodings, tag_of
-from saywhere.serve.limits import Limits
+from saywhere.serve.limits import Encodings, Limits, tag_of
 from saywhere.serve.questions import QUESTIONS
 
 
@@ -593,3 +592,53 @@ def test_all_kinds_of_images_are_read(client: TestClient) -> None:
         assert response.json() == {
             "image": "image", "width": 40, "height": 30, "boxes": [], "scores": [], "captions": []
         }  # fmt: skip
+
+
+def made(name: str) -> Any:
+    return lambda: name
+
+
+def test_the_last_are_kept() -> None:
+    kept = Encodings(Limits(encodings=2))
+    assert [kept.make(tag, made(tag)) for tag in "ab"] == ["a", "b"]
+    assert kept.find("a") == "a"  # and so "b" is the oldest
+    assert kept.make("c", made("c")) == "c"
+    assert [kept.find(tag) for tag in "abc"] == ["a", None, "c"] and len(kept) == 2
+    assert kept.make("a", made("another")) == "a"
+
+
+def test_none_is_kept_if_none_may_be() -> None:
+    kept = Encodings(Limits(encodings=0))
+    assert kept.make("a", made("a")) == "a" and kept.find("a") is None
+
+
+def test_they_are_dropped_after_a_while() -> None:
+    kept = Encodings(Limits(encoding_seconds=0.05))
+    kept.make("a", made("a"))
+    time.sleep(0.1)
+    assert kept.find("a") is None and len(kept) == 0
+
+
+def test_an_error_is_raised_and_not_kept() -> None:
+    kept = Encodings(Limits())
+
+    def fail() -> Any:
+        raise ValueError("no image")
+
+    with pytest.raises(ValueError, match="no image"):
+        kept.make("a", fail)
+    assert kept.make("a", made("a")) == "a"
+
+
+def test_a_tag_is_of_the_bytes() -> None:
+    assert tag_of(b"a") == tag_of(b"a") != tag_of(b"b")
+
+
+def test_small_copies_of_slow_files_are_refused(model: saywhere.Model, tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    Image.new("RGB", (2000, 1500)).save(tmp_path / "photos" / "a.jp2", "JPEG2000", num_resolutions=1)
+    with saywhere.Index(tmp_path / "index", model) as index, TestClient(create_app(model, index=index)) as client:
+        index.add(tmp_path / "photos")
+        (hit,) = client.get("/v1/search?q=a+dog").json()["hits"]
+        response = client.get(f"/v1/search/image?entry={hit['entry']}")
+        assert "a JPEG 2000 of 2000 x 1500 takes too long" in error(response)

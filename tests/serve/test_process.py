@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import time
 from collections.abc import AsyncIterator, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection, HTTPException
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -191,3 +193,40 @@ def test_the_extra_is_named_where_it_is_not_installed() -> None:
     assert done.returncode == 2
     wanted = "error: this command needs starlette, which is not installed: pip install 'saywhere[serve]'\n"
     assert done.stderr == wanted
+
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+def benchmark(name: str, *options: str) -> str:
+    done = subprocess.run([sys.executable, BENCHMARKS / name, *options], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_load() -> None:
+    said = benchmark("serve_load.py", "--requests=24", "--clients=4", "--garbage=0.5", "--images=2", "--flood=4",
+               "--under-way=6")  # fmt: skip
+    assert "unlike expected: 0\n" in said
+    assert "SIGTERM with 6 requests under way: {200: 6}; exit code 0\n" in said
+
+
+def test_speed(tmp_path: Path) -> None:
+    said = benchmark("serve.py", "--images=2", "--rounds=1", "--workers=1", f"--json={tmp_path / 'figures.json'}")
+    figures = json.loads((tmp_path / "figures.json").read_text())
+    assert "http / better library" in said
+    assert len(figures["ratios"]) == 1 and figures["page"]["bytes"] < 30_000
+
+
+def test_a_second_ctrl_c_ends_at_once_and_quietly() -> None:
+    server = Process()
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
+        connection.sendall(b"POST /v1/describe HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n\r\n")  # and no more
+        for _ in range(100):
+            if server.process.poll() is not None:
+                break
+            server.process.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                server.process.wait(0.05)
+        assert server.process.wait(60) in (0, 130)
+    assert "Traceback" not in server.process.communicate()[1]

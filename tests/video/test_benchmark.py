@@ -11,7 +11,7 @@ from video_clips import SquareModel, moving, write_clip
 
 from saywhere.video.results import Places
 from saywhere.video.times import to_ticks
-from saywhere.video.watching import Watcher
+from saywhere.video.tracking import Watcher
 
 spec = importlib.util.spec_from_file_location("benchmark_video", Path(__file__).parents[2] / "benchmarks" / "video.py")
 assert spec and spec.loader

@@ -17,8 +17,8 @@ from video_clips import SquareEmbedder, Timed, damage, moving, plate, write_clip
 
 import saywhere
 from saywhere import UserError, cli
-from saywhere.search.stamps import split_moment
 from saywhere.search.store import Store
+from saywhere.search.stores import split_moment
 from saywhere.search.videos import MISSING, likeness, open_found
 
 

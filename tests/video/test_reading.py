@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import wave
 from fractions import Fraction
 from pathlib import Path
@@ -14,10 +15,13 @@ import photographs
 import pytest
 from av.stream import Disposition
 from PIL import Image
+from typer.testing import CliRunner
 from video_clips import TURNS, Timed, add_cover, damage, moving, set_matrix, write_clip
 
+from saywhere import cli
+from saywhere.errors import UserError
 from saywhere.video.reading import Damage, Frame, VideoError, VideoReader, fit, open_camera
-from saywhere.video.times import TICKS
+from saywhere.video.times import TICKS, clock, moment, parse_duration, to_seconds, to_ticks
 
 
 def read(path: Path, start: int = 0) -> tuple[list[Frame], Damage]:
@@ -260,3 +264,41 @@ def test_what_is_no_video_is_one_line(tmp_path):
 def test_a_camera_that_is_not_there_is_named():
     with pytest.raises(VideoError, match=r"camera 98: (there is no /dev/video98|cameras are read)"):
         open_camera("98")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("0.5s", 0.5), ("500ms", 0.5), ("2m", 120), (" 1 min", 60), ("3", 3), (".25", 0.25)]
+)
+def test_durations(text, seconds):
+    assert parse_duration(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["", "s", "0", "0s", "-1s", "1 hour", "nan", "1e3", "2h", "61m", "0.5 s x"])
+def test_what_is_no_duration_is_named(text):
+    with pytest.raises(UserError, match="such as 0.5s, 500ms or 2m"):
+        parse_duration(text)
+
+
+def test_ticks_and_clocks():
+    assert to_ticks(1 / 30) == 3000 and to_seconds(3000) == 0.033
+    assert clock(0) == "00:00:00.000"
+    assert clock(3725.0406) == "01:02:05.041"
+    assert clock(100 * 3600) == "100:00:00.000"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0:00"), (1.0, "0:01"), (12.5, "0:12.5"), (60.04, "1:00.04"), (3723.0336, "1:02:03.034")]
+)
+def test_moments_as_people_read_them(seconds, text):
+    assert moment(seconds) == text
+
+
+def test_the_extra_is_named(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "av", None)
+    monkeypatch.delitem(sys.modules, "saywhere.video.reading", raising=False)
+    Path("clip.mp4").write_bytes(b"a video")
+    for words in (["clip.mp4"], ["--camera", "0"]):
+        result = CliRunner().invoke(cli.app, ["describe", *words], catch_exceptions=False)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert result.stderr == "error: this command needs av, which is not installed: pip install 'saywhere[video]'\n"

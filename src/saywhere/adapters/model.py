@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from saywhere.adapters.adapter import Adapter
-from saywhere.adapters.calibration import calibration_path, read_calibration
+from saywhere.adapters.adapter import Adapter, calibration_path, read_calibration
 from saywhere.adapters.sources import find_adapted
 from saywhere.adapters.writing import Writer
 from saywhere.calibration import Calibration

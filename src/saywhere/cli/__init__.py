@@ -22,7 +22,7 @@ from typer.core import TyperGroup
 
 import saywhere
 from saywhere import reproductions
-from saywhere.errors import UserError
+from saywhere.errors import UserError, is_oom
 
 PANELS = {
     "Commands": ("describe", "ground", "caption", "search", "index", "serve", "models", "convert-results"),
@@ -86,8 +86,33 @@ class Commands(UserDict[str, Any]):
             else:
                 command = typer.main.get_group(found.app)
                 command.name, command.rich_help_panel = name, COMMANDS[name]
+            _refuse_repeats(command)
             self.data[name] = command
         return command
+
+
+def _refuse_repeats(command: Any) -> None:
+    """Make it an error that an option with one value is given twice, for a command and all below it."""
+    for one in getattr(command, "commands", {}).values():
+        _refuse_repeats(one)
+    make_parser = command.make_parser
+
+    def make_strict(ctx: Any) -> Any:
+        parser = make_parser(ctx)
+        parse_args = parser.parse_args
+
+        def parse(args: list[str]) -> Any:
+            values, rest, order = parse_args(args=args)
+            for option in order:
+                single = option.param_type_name == "option" and not (option.multiple or option.is_flag or option.count)
+                if single and order.count(option) > 1 and not ctx.resilient_parsing:
+                    raise UsageError(f"{option.opts[0]} is given twice and has one value", ctx)
+            return values, rest, order
+
+        parser.parse_args = parse
+        return parser
+
+    command.make_parser = make_strict
 
 
 class OneLineErrors(TyperGroup):
@@ -141,6 +166,10 @@ def _exit_codes() -> Iterator[None]:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         reason = "the disk is full; free some space and run the same command again" if full else error.strerror
         _fail(f"error: {where}{reason}", 2)
+    except Exception as error:
+        if not is_oom(error):
+            raise
+        _fail("error: there is too little memory; give less at a time, such as smaller or fewer images", 2)
 
 
 def _fail_usage(error: Any) -> None:

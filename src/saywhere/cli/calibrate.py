@@ -155,7 +155,7 @@ def _fitter(model: Path, device: str | None) -> tuple[list[What], Fitter]:
 
 
 def _fit_hits(model: Path, sets: list[list[Sample]], source: str, device: str | None) -> object:
-    from saywhere.evaluation.search.run import fit_hits
+    from saywhere.evaluation.search import fit_hits
     from saywhere.loading import load
     from saywhere.training.calibration import Fitted, read_own
 

@@ -102,8 +102,7 @@ def _check_one(out: Path, sources: list[Source], json: Path | None) -> None:
 
 def _draw_attention(source: Source, out: Path, deferred: DeferredModel, beam_size: int | None) -> None:
     """Print the sentence of the one image, and draw its words with the regions attended to."""
-    from saywhere.drawing import draw_attention
-    from saywhere.drawing.attention import PANEL
+    from saywhere.drawing import PANEL, draw_attention
     from saywhere.errors import UserError
     from saywhere.images import open_image, save_image
 

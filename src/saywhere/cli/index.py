@@ -140,7 +140,7 @@ def _index_shards(
 ) -> None:
     """Index shards beside other processes, and merge them if this is the last one."""
     from saywhere.inference.shards import work_on
-    from saywhere.search.shards import begin_shards, embed_shard, merge_shards
+    from saywhere.search.index import begin_shards, embed_shard, merge_shards
 
     shards = begin_shards(made, paths, sharding.shards, regions)
 

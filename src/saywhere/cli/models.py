@@ -8,7 +8,7 @@ import typer
 def models() -> None:
     """List the models that come with the package, by name and description, and those of the hub that you calibrated."""
     import saywhere
-    from saywhere.adapters.calibration import calibrated_models
+    from saywhere.adapters.adapter import calibrated_models
 
     found = saywhere.list_models()
     if not found:

@@ -56,7 +56,7 @@ def pseudo_label(
     command is wrong.
     """
     from saywhere import data as data_sets
-    from saywhere.evaluation.resume import ensure_same_run
+    from saywhere.evaluation.session import ensure_same_run
     from saywhere.inference import ResultsFile
     from saywhere.inference.snippets import write_snippets
 

@@ -120,13 +120,13 @@ def _phrases(found: saywhere.Regions) -> list[str]:
 
 
 def _say_if_improbable(hits: Sequence[saywhere.Hit]) -> None:
-    from saywhere.search.anywhere import LIKELY_HIT, is_improbable
+    from saywhere.search.phrases import LIKELY_HIT, is_improbable
 
     best = max((hit.probability for hit in hits if hit.probability is not None), default=1.0)
-    anywhere = next((hit.anywhere for hit in hits if hit.anywhere is not None), 1.0)
-    if is_improbable(best, anywhere):
+    in_index_probability = next((hit.in_index_probability for hit in hits if hit.in_index_probability is not None), 1.0)
+    if is_improbable(best, in_index_probability):
         alone = f"no image shows all of this with a probability of more than {best:.2f}"
-        together = f"that any image shows all of this has a probability of {anywhere:.2f}"
+        together = f"that any image shows all of this has a probability of {in_index_probability:.2f}"
         typer.echo(f"probably not found: {alone if best < LIKELY_HIT else together}", err=True)
 
 

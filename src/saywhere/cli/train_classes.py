@@ -32,14 +32,14 @@ def train_classes(
     from saywhere.configs.nouns import NounsConfig
     from saywhere.loading import load
     from saywhere.networks import checkpoint
-    from saywhere.training import classes
+    from saywhere.training import nouns
 
     read = [datasets.read(root, split=split) for root in data]
     samples = [sample for part in read for sample in part]
     maker = load(model, device, engine="onnx")
     config = NounsConfig(embed_dim=0 if maker.densecap is None else maker.densecap.config.embed_dim)
-    boxes = classes.collect(maker, samples, config)
-    network = classes.fit(boxes, model, config, epochs, seed)
+    boxes = nouns.collect(maker, samples, config)
+    network = nouns.fit(boxes, model, config, epochs, seed)
     sources = " and ".join(f"{part.name}, split {part.split}" for part in read)
     description = f"{len(network.vocabulary.counts)} kinds and ImageNet's classes of regions"
     card = f"# nouns\n\n{description}; {len(boxes.nouns):,} boxes of {len(samples):,} images of {sources}\n"

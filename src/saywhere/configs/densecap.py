@@ -95,8 +95,8 @@ class DenseCapConfig(SystemConfig):
     decoder_dropout: float = 0.3
     beam_regions: int | None = None
     similarity_weight: float = 0.0
-    person_threshold: float = 0.7
-    colour_threshold: float = 0.5
+    person_threshold: float = 0.6
+    colour_threshold: float = 0.3
     final_nms: float = 0.5
     repeat_nms: float | None = 0.4
     nouns: bool = True

@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from saywhere.data import coco, corrected, flickr, jsonl, visual_genome
-from saywhere.data.assembly import Annotation, assemble
-from saywhere.data.phrases import PhraseOptions
-from saywhere.data.sample import Sample, Samples
+from saywhere.data.sample import Annotation, PhraseOptions, Sample, Samples, assemble
 from saywhere.errors import UserError
 from saywhere.report import Report
 

@@ -6,9 +6,8 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
-from saywhere.data.assembly import Annotation
 from saywhere.data.files import find, number, read_json, size_box, text
-from saywhere.data.phrases import unique
+from saywhere.data.sample import Annotation, unique
 from saywhere.errors import UserError
 from saywhere.formats.coco import by_id
 from saywhere.report import Report

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from saywhere.data.assembly import Annotation
-from saywhere.data.phrases import unique
+from saywhere.data.sample import Annotation, unique
 from saywhere.formats import cvat, label_studio
-from saywhere.formats.reading import Reader
-from saywhere.formats.xml_files import read_xml
+from saywhere.formats.reading import Reader, read_xml
 from saywhere.report import Report
 
 SPLIT = "train"

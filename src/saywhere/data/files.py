@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from saywhere.data.phrases import Box
+from saywhere.data.sample import Box
 from saywhere.errors import UserError
 from saywhere.syntax import decode, parse_json, split_lines
 

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from saywhere.data.assembly import Annotation
 from saywhere.data.files import corner_box, number, read_lines, text
-from saywhere.data.phrases import Labelled, unique
+from saywhere.data.sample import Annotation, Labelled, unique
 from saywhere.errors import UserError
 from saywhere.report import Report
 from saywhere.syntax import parse_json

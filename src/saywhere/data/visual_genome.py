@@ -9,9 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from saywhere.data.assembly import Annotation, extent, fits, measure_all
 from saywhere.data.files import find, index_images, number, read_json, size_box, text
-from saywhere.data.phrases import Labelled, unique
+from saywhere.data.sample import Annotation, Labelled, extent, fits, measure_all, unique
 from saywhere.errors import UserError
 from saywhere.images import DiskSize
 from saywhere.report import Report

@@ -11,20 +11,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from saywhere.box_coding import BoxCoder
-from saywhere.calibration import Calibration
-from saywhere.configs.aligner import AlignerConfig
-from saywhere.configs.captioner import CaptionerConfig
-from saywhere.configs.densecap import DenseCapConfig
-from saywhere.configs.nouns import NounsConfig
-from saywhere.engines.arrays.hubness import Hubness
-from saywhere.engines.arrays.ngrams import Ngrams
-from saywhere.images import LoadedImage
-from saywhere.text import Vocabulary
+if TYPE_CHECKING:
+    from saywhere.box_coding import BoxCoder
+    from saywhere.calibration import Calibration
+    from saywhere.configs.aligner import AlignerConfig
+    from saywhere.configs.captioner import CaptionerConfig
+    from saywhere.configs.densecap import DenseCapConfig
+    from saywhere.configs.nouns import NounsConfig
+    from saywhere.engines.arrays.hubness import Hubness
+    from saywhere.engines.arrays.ngrams import Ngrams
+    from saywhere.images import LoadedImage
+    from saywhere.text import Vocabulary
 
 Maps = Any
 """The feature maps of one image, as the engine keeps them."""

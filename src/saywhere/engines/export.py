@@ -19,9 +19,8 @@ from torch import Tensor, nn
 from saywhere.calibration import FILE as CALIBRATION
 from saywhere.configs.nouns import NounsConfig
 from saywhere.engines.arrays.layers import Weights
-from saywhere.engines.arrays.requirements import MULTIPLE, refused_options
 from saywhere.engines.compare import compare_engines
-from saywhere.engines.onnx import OnnxEngine, weights_digest
+from saywhere.engines.onnx import MULTIPLE, NEEDS_TORCH, OnnxEngine, refused_options, weights_digest
 from saywhere.engines.quantize import quantize
 from saywhere.engines.torch import TorchEngine
 from saywhere.errors import UserError
@@ -109,7 +108,7 @@ def _card(folders: Sequence[str | Path]) -> str:
 
 
 def require_exportable(folders: Sequence[str | Path]) -> None:
-    """Refuse models that only the engine torch runs.
+    """Refuse models that need the engine torch.
 
     Raises:
         UserError: one of them is; the message names the option.
@@ -118,7 +117,7 @@ def require_exportable(folders: Sequence[str | Path]) -> None:
     for folder, bundle in zip(folders, bundles, strict=True):
         refused = refused_options(bundle.trunk, bundle.configs)
         if refused:
-            raise UserError(f"{folder}: only the engine torch runs {' and '.join(refused)}; it cannot be exported")
+            raise UserError(f"{folder}: {refused[0]} {NEEDS_TORCH}; it cannot be exported")
         nouns = bundle.configs.get("nouns")
         embeds = isinstance(nouns, NounsConfig) and nouns.embed_dim
         sizes = [getattr(other.configs.get("densecap"), "embed_dim", 0) for other in bundles]
@@ -266,9 +265,7 @@ def _to_onnx(graph: _Graph) -> Any:
         raise UserError(f"writing a graph needs {error.name}: pip install 'saywhere[torch]'") from error
     except Exception as error:  # the exporter raises many classes of its own
         reason = " ".join(str(error).split())[:200]
-        raise UserError(
-            f"the backbone cannot be written as a graph, so only the engine torch runs it: {reason}"
-        ) from error
+        raise UserError(f"the backbone cannot be written as a graph, so it needs the engine torch: {reason}") from error
     assert program is not None
     return program.model_proto
 

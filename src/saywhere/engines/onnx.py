@@ -19,17 +19,16 @@ import numpy as np
 
 from saywhere.boxes import anchor_grid
 from saywhere.configs.aligner import AlignerConfig
-from saywhere.engines.arrays.aligner import Aligner
-from saywhere.engines.arrays.captioner import Captioner
-from saywhere.engines.arrays.densecap import DenseCap
-from saywhere.engines.arrays.image_maps import ImageMaps
-from saywhere.engines.arrays.layers import Weights, in_single
-from saywhere.engines.arrays.nouns import Nouns
-from saywhere.engines.arrays.requirements import refused_options, require_shapes
-from saywhere.engines.engine import RpnOutput
+from saywhere.configs.captioner import CaptionerConfig
+from saywhere.configs.densecap import DenseCapConfig
+from saywhere.configs.parts import TrunkConfig
+from saywhere.engines.arrays.layers import Weights, in_single, require_shapes
+from saywhere.engines.arrays.pooling import ImageMaps
+from saywhere.engines.engine import Aligner, Captioner, DenseCap, Nouns, RpnOutput
 from saywhere.errors import UserError
 from saywhere.images import Preprocess
 from saywhere.models.bundle import (
+    BUNDLED,
     GRAPH,
     GRAPH_INT8,
     GRAPH_WEIGHTS,
@@ -41,8 +40,38 @@ from saywhere.models.bundle import (
 )
 
 PRECISIONS = ("float32", "int8")
+NEEDS_TORCH = "needs the engine torch (pip install 'saywhere[torch]')"
+MULTIPLE = 32
+"""Both sides of the graph's input are multiples of this: paddings are then the same for all sizes."""
 TRUNK_DIGEST = "trunk"
 """The entry of the int8 graph's metadata that says which trunk it was made from."""
+
+
+def refused_options(trunk: TrunkConfig, configs: Mapping[str, Any]) -> list[str]:
+    """Return the options of a model, with their values, that need the engine torch."""
+    refused: list[str] = []
+    if trunk.multiple % MULTIPLE:
+        refused.append(f"trunk.multiple={trunk.multiple} (no multiple of {MULTIPLE})")
+    for part, config in configs.items():
+        if isinstance(config, DenseCapConfig) and config.conventions == "original":
+            refused.append("conventions=original (the published program)")
+        if isinstance(config, DenseCapConfig) and config.pooling != "bilinear":
+            refused.append(f"pooling={config.pooling}")
+        if isinstance(config, AlignerConfig) and config.parses is not None:
+            refused.append(f"parses={config.parses} (relations in the place of words)")
+        if isinstance(config, AlignerConfig) and config.cell != "gru" and config.parses is None:
+            refused.append(f"cell={config.cell}")
+        if isinstance(config, CaptionerConfig) and config.decoder not in ("attention", "gru"):
+            refused.append(f"decoder={config.decoder}")
+        if isinstance(config, CaptionerConfig) and config.describe_boxes:
+            refused.append("describe_boxes=true")
+        if isinstance(config, CaptionerConfig) and config.attend_to == "transformer":
+            refused.append("attend_to=transformer")
+        if isinstance(config, CaptionerConfig) and config.attend_to != "whole" and config.pooling != "mean":
+            refused.append(f"pooling={config.pooling}")
+        if part == "region-rnn":
+            refused.append("a region-rnn (a baseline of Table 1)")
+    return refused
 
 
 def load(
@@ -68,7 +97,7 @@ def load(
     if device not in (None, "cpu"):
         raise UserError(f"the engine onnx runs on the CPU, not on {device}: choose the engine torch")
     stored = Bundle.read(name_or_folder)
-    bundle = stored.with_options(options or {})
+    bundle = stored.with_options(options) if options else stored
     for option in ("backbone", "strides", "vgg_channels"):
         if getattr(bundle.trunk, option) != getattr(stored.trunk, option):
             raise UserError(f"{stored.folder / GRAPH} is the graph of another trunk.{option}, which cannot be changed")
@@ -84,13 +113,13 @@ class OnnxEngine:
         precision: of the trunk: ``float32``, or ``int8`` if the bundle has that graph.
 
     Raises:
-        UserError: there is no such graph, the weights do not fit the options, or only the engine torch runs one.
+        UserError: there is no such graph, the weights do not fit the options, or an option needs the engine torch.
             (That the graph belongs to the weights is checked before the first image.)
     """
 
     def __init__(self, bundle: Bundle, threads: int | None = None, precision: str = "float32") -> None:
         if refused := refused_options(bundle.trunk, bundle.configs):
-            raise UserError(f"{bundle.folder}: only the engine torch runs {' and '.join(refused)}")
+            raise UserError(f"{bundle.folder}: {refused[0]} {NEEDS_TORCH}")
         if not (bundle.folder / GRAPH).is_file():
             raise UserError(f"{bundle.folder} has no {GRAPH}: make it with saywhere export, or use the engine torch")
         if precision not in PRECISIONS:
@@ -99,41 +128,65 @@ class OnnxEngine:
             raise UserError(f"{bundle.folder} has no {GRAPH_INT8}: make it with saywhere export --int8")
         self._bundle, self._precision, self.calibration = bundle, precision, bundle.calibration
         self._weights = Weights.open(bundle.folder / WEIGHTS)
-        try:
-            for part, config in bundle.configs.items():
-                require_shapes(part, config, len(bundle.vocabularies[part]), self._weights.below(weight_prefix(part)))
-        except UserError as error:
-            raise UserError(f"{bundle.folder}: {error}") from None
         self.trunk = OnnxTrunk(bundle, self._weights.below("trunk"), threads, precision)
-        have = bundle.configs
-        parts = {
-            "densecap": DenseCap,
-            "aligner": Aligner,
-            "captioner": Captioner,
-            "nouns": Nouns,
-        }
-        self.densecap, self.aligner, self.captioner, self.nouns = (
-            kind(have[part], bundle.vocabularies[part], self._weights.below(weight_prefix(part)))
-            if part in have
-            else None
-            for part, kind in parts.items()
-        )
+        self._parts: dict[str, Any] = {}
+        self._building = threading.Lock()
+        if bundle.folder.parent != BUNDLED or bundle is not Bundle.read(bundle.folder):  # the shipped model fits
+            for part in bundle.configs:
+                getattr(self, part)
+
+    @property
+    def densecap(self) -> DenseCap | None:
+        """The part, or None."""
+        from saywhere.engines.arrays import densecap
+
+        return self._part("densecap", densecap.DenseCap)
+
+    @property
+    def aligner(self) -> Aligner | None:
+        """The part, or None."""
+        from saywhere.engines.arrays import aligner
+
+        return self._part("aligner", aligner.Aligner)
+
+    @property
+    def captioner(self) -> Captioner | None:
+        """The part, or None."""
+        from saywhere.engines.arrays import captioner
+
+        return self._part("captioner", captioner.Captioner)
+
+    @property
+    def nouns(self) -> Nouns | None:
+        """The part, or None."""
+        from saywhere.engines.arrays import nouns
+
+        return self._part("nouns", nouns.Nouns)
+
+    def _part(self, name: str, kind: Any) -> Any:
+        """Return a part, made when it is first asked for; its weights are read when they are first used."""
+        if name not in self._bundle.configs:
+            return None
+        with self._building:
+            if name not in self._parts:
+                config, words = self._bundle.configs[name], self._bundle.vocabularies[name]
+                weights = self._weights.below(weight_prefix(name))
+                try:
+                    require_shapes(name, kind.shapes(config, len(words)), len(words), weights)
+                except UserError as error:
+                    raise UserError(f"{self._bundle.folder}: {error}") from None
+                self._parts[name] = kind(config, words, weights)
+            return self._parts[name]
 
     def prepare(self, parts: Collection[str]) -> None:
         """Read the weights of some parts, which are otherwise read when they are first used.
 
         ``aligner.last`` is what captions need of the aligner.
         """
-        readers = {
-            "densecap": self.densecap,
-            "aligner": self.aligner,
-            "aligner.last": None if self.aligner is None else self.aligner.last,
-            "captioner": self.captioner,
-            "nouns": self.nouns,
-        }
-        for part in parts:
-            if (reader := readers[part]) is not None:
-                reader.prepare()
+        for name in parts:
+            part, _, last = name.partition(".")
+            if (reader := getattr(self, part)) is not None:
+                (reader.last if last else reader).prepare()
 
     def digest(self) -> str:
         """Return a hash of the weights, the configurations, the calibration and the precision."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import json
+import sys
 import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,13 +18,79 @@ from numpy.typing import ArrayLike
 from saywhere import data as datasets
 from saywhere import reproductions
 from saywhere.data import PhraseOptions, Report, Samples
-from saywhere.data.entities import MarkedImage, count_phrases, read_entities
+from saywhere.data.flickr import MarkedImage, count_phrases, read_entities
 from saywhere.errors import UserError
-from saywhere.evaluation.memory import peak_memory
-from saywhere.evaluation.resume import ensure_same_run, ensure_same_task
+from saywhere.files import write_text
 from saywhere.images import LoadedImage
 from saywhere.inference import Source, run_images
 from saywhere.models.model import Model
+
+
+def peak_memory() -> dict[str, int]:
+    """Return the most memory so far, in megabytes: ``peak_memory_mb``, and ``peak_gpu_memory_mb`` if a GPU was used.
+
+    Nothing is known of the former on Windows; of a GPU what PyTorch took.
+    """
+    known: dict[str, int] = {}
+    try:
+        resource: Any = importlib.import_module("resource")
+    except ImportError:
+        pass
+    else:
+        unit = 1 if sys.platform == "darwin" else 1024  # bytes there, kilobytes elsewhere
+        known["peak_memory_mb"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6)
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        known["peak_gpu_memory_mb"] = round(torch.cuda.max_memory_allocated() / 1e6)
+    return known
+
+
+SETTINGS = "settings.json"
+REPORT = "report.json"
+
+
+def ensure_same_task(folder: Path, task: str) -> None:
+    """Refuse a folder whose report, or whose run that was stopped, is of another task: it would be lost.
+
+    Raises:
+        UserError: it is so, or the folder is a file.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder}: is a file, and no folder for results")
+    for path in (folder / REPORT, folder / SETTINGS):
+        if (other := _read_json(path).get("task", task)) != task:
+            raise UserError(f"{path}: is of the task {other}, not {task}; give another --out, or remove it")
+
+
+def ensure_same_run(folder: Path, wanted: Mapping[str, object], made: str, task: str | None = None) -> None:
+    """Prepare ``folder`` for a run with the settings ``wanted``, a new one or one that is resumed.
+
+    Args:
+        folder: of the evaluation.
+        wanted: what the results depend on, as JSON can hold it.
+        made: the file or folder in it that holds the results; if it is missing or empty, the run is new.
+        task: of the evaluation, which is noted for :func:`ensure_same_task`.
+
+    Raises:
+        UserError: there are results that were made with other settings.
+    """
+    results, path = folder / made, folder / SETTINGS
+    if any(results.iterdir()) if results.is_dir() else results.exists() and results.stat().st_size:
+        known = _read_json(path)
+        if changed := [key for key, value in wanted.items() if known.get(key) != value]:
+            what = f"with another {' and another '.join(changed)}" if known else "by an unknown program"
+            raise UserError(f"{results}: was made {what}; remove it, or give another --out")
+    write_text(path, json.dumps({**({"task": task} if task else {}), **wanted}, indent=2) + "\n")
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """What a file of JSON holds; nothing if it cannot be read."""
+    try:
+        stored = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return stored if isinstance(stored, dict) else {}
+
 
 T = TypeVar("T")
 
@@ -39,7 +107,7 @@ TASKS = {
     "nouns": "nouns",
     "attention": "attention",
 }
-"""For each task the folder of :mod:`saywhere.evaluation` whose module ``run`` measures it."""
+"""The module of :mod:`saywhere.evaluation` that measures each task."""
 
 DEV = "dev"
 """The split that is read if none is named."""
@@ -134,7 +202,7 @@ class Session:
         return sources
 
     def resume(self, settings: Mapping[str, object], made: str) -> None:
-        """Prepare ``out`` for a run with these settings; see :func:`saywhere.evaluation.resume.ensure_same_run`."""
+        """Prepare ``out`` for a run with these settings; see :func:`saywhere.evaluation.session.ensure_same_run`."""
         ensure_same_run(self.out, settings, made, self.task)
 
     def each(
@@ -250,7 +318,7 @@ def evaluate(
         options: of the task, by the names of the command's options: see ``run`` in its module.
 
     Returns:
-        the task's result, such as :class:`saywhere.evaluation.dense.metric.DenseCaptioningResult`.
+        the task's result, such as :class:`saywhere.evaluation.dense.DenseCaptioningResult`.
 
     Raises:
         UserError: there is no such task, model or data, or the model lacks the part that the task needs.
@@ -272,5 +340,5 @@ def evaluate(
     session.command = f"saywhere.evaluate({name!r}, {str(data)!r}, {task!r})"
     if task in others:
         return reproductions.find(f"task={task}")(loaded, session, **options)
-    run: Callable[..., Any] = importlib.import_module(f"saywhere.evaluation.{TASKS[task]}.run").run
+    run: Callable[..., Any] = importlib.import_module(f"saywhere.evaluation.{TASKS[task]}").run
     return run(loaded, session, **options)

@@ -12,8 +12,7 @@ from typing import Any
 from saywhere import boxes as geometry
 from saywhere.errors import UserError
 from saywhere.files import write_text
-from saywhere.formats.labels import classes, labels
-from saywhere.formats.reading import OtherShape, Row, leave_out, reader, to_regions
+from saywhere.formats.reading import OtherShape, Row, classes, entries_of, labels, leave_out, reader, to_regions
 from saywhere.regions import Regions
 from saywhere.report import Report
 from saywhere.syntax import parse_json
@@ -75,7 +74,7 @@ def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
     classes = by_id(content["categories"], f"{path}: two categories")
     known = by_id(content["images"], f"{path}: two images")
     entries: dict[Any, list[dict[str, Any]]] = {key: [] for key in known}
-    for entry in content["annotations"]:
+    for entry in entries_of(content["annotations"], "the annotations"):
         with leave_out(report, "broken annotation", entry.get("id") if isinstance(entry, dict) else entry):
             if entry["image_id"] not in entries:
                 raise ValueError(f"no image has the id {entry['image_id']!r}")

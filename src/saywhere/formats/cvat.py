@@ -6,9 +6,19 @@ import xml.etree.ElementTree as xml
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from saywhere.formats.labels import classes, labels
-from saywhere.formats.reading import OtherShape, Row, leave_out, reader, require_upright, to_regions
-from saywhere.formats.xml_files import legal, read_xml, write_xml
+from saywhere.formats.reading import (
+    OtherShape,
+    Row,
+    classes,
+    labels,
+    leave_out,
+    legal,
+    read_xml,
+    reader,
+    require_upright,
+    to_regions,
+    write_xml,
+)
 from saywhere.regions import Regions
 from saywhere.report import Report
 

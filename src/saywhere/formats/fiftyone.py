@@ -11,8 +11,18 @@ from typing import Any
 from saywhere import boxes as geometry
 from saywhere.errors import UserError
 from saywhere.files import write_text
-from saywhere.formats.labels import classes, labels
-from saywhere.formats.reading import ImagesByStem, OtherShape, Row, in_pixels, leave_out, reader, to_regions
+from saywhere.formats.reading import (
+    ImagesByStem,
+    OtherShape,
+    Row,
+    classes,
+    entries_of,
+    in_pixels,
+    labels,
+    leave_out,
+    reader,
+    to_regions,
+)
 from saywhere.regions import Regions
 from saywhere.report import Report
 from saywhere.syntax import parse_json
@@ -49,7 +59,8 @@ def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
     for stem, entries in content["labels"].items():
         with leave_out(report, "image that cannot be used", stem):
             place, width, height = found[stem]
-            regions = to_regions(place, (width, height), entries or (), partial(_rows, classes, width, height), report)
+            listed = entries_of(entries, "its labels")
+            regions = to_regions(place, (width, height), listed, partial(_rows, classes, width, height), report)
             if regions is not None:
                 yield regions
 

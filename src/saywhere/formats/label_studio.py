@@ -16,8 +16,18 @@ from xml.sax.saxutils import quoteattr
 from saywhere import boxes as geometry
 from saywhere.errors import UserError
 from saywhere.files import write_text
-from saywhere.formats.labels import classes, labels
-from saywhere.formats.reading import OtherShape, Row, in_pixels, leave_out, reader, require_upright, to_regions
+from saywhere.formats.reading import (
+    OtherShape,
+    Row,
+    classes,
+    entries_of,
+    in_pixels,
+    labels,
+    leave_out,
+    reader,
+    require_upright,
+    to_regions,
+)
 from saywhere.regions import Regions
 from saywhere.report import Report
 from saywhere.syntax import parse_json
@@ -86,12 +96,15 @@ def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
 
     A task without regions that does not say the size of its image is left out.
     """
-    for number, task in enumerate(parse_json(path.read_bytes())):
+    for number, task in enumerate(entries_of(parse_json(path.read_bytes()), "the tasks")):
         with leave_out(report, "broken task", task.get("id", f"number {number}") if isinstance(task, dict) else task):
-            made = [entry for entry in task.get("annotations", []) if not entry.get("was_cancelled")]
-            result = [*task.get("predictions", []), *made][-1]["result"] if task.get("predictions") or made else []
-            sized = next((entry for entry in result if "original_width" in entry), {})
             data = task["data"]
+            versions = [*(task.get("predictions") or []), *(task.get("annotations") or [])]
+            for odd in (version for version in versions if not isinstance(version, dict)):
+                report.problem("broken annotation", f"{data['image']}: {_shown(odd)} is none")
+            made = [version for version in versions if isinstance(version, dict) and not version.get("was_cancelled")]
+            result = entries_of(made[-1].get("result"), "the entries") if made else []
+            sized = next((entry for entry in result if isinstance(entry, dict) and entry.get("original_width")), {})
             width = sized.get("original_width", data.get("width"))
             height = sized.get("original_height", data.get("height"))
             if width is None or height is None:
@@ -107,8 +120,21 @@ def _by_region(result: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     """The entries of each region: its shape, its labels and its texts have one id. Those of the whole image go."""
     groups: dict[Any, list[dict[str, Any]]] = {}
     for number, entry in enumerate(result):
-        groups.setdefault(entry.get("id", number), []).append(entry)
-    return [group for group in groups.values() if any(_shape(entry) for entry in group)]
+        own = _is_odd(entry) or "id" not in entry
+        groups.setdefault(number if own else str(entry["id"]), []).append(entry)
+    return [group for group in groups.values() if any(_is_odd(entry) or _shape(entry) for entry in group)]
+
+
+def _is_odd(entry: object) -> bool:
+    """Whether something among the entries of a task is none."""
+    if not isinstance(entry, dict):
+        return True
+    return not isinstance(entry.get("type"), str) or not isinstance(entry.get("value", {}), dict)
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else f"{text[:60]}..."
 
 
 def _shape(entry: dict[str, Any]) -> str | None:
@@ -121,13 +147,17 @@ def _shape(entry: dict[str, Any]) -> str | None:
 
 def _rows(width: int, height: int, group: list[dict[str, Any]]) -> Iterator[Row]:
     """A row for each text of a region, or for each of its labels if it has no text."""
+    if _is_odd(group[0]):
+        raise ValueError(f"{_shown(group[0])} is not an entry with a type and a value")
     places = {shape: entry["value"] for entry in group if (shape := _shape(entry))}
     if other := [shape for shape in places if shape != "rectangle"]:
         raise OtherShape(other[0])
     require_upright(places["rectangle"].get("rotation"))
     box = in_pixels((places["rectangle"][side] / 100 for side in SIDES), width, height)
-    said = [text for entry in group if entry["type"] == "textarea" for text in _texts(entry["value"]["text"])]
-    named = [text for entry in group for kind in LABELS for text in _texts(entry["value"].get(kind, []))]
+    said = [
+        text for entry in group if entry["type"] == "textarea" for text in _texts(entry.get("value", {}).get("text"))
+    ]
+    named = [text for entry in group for kind in LABELS for text in _texts(entry.get("value", {}).get(kind))]
     if not said and not named:
         raise ValueError("a region has neither a label nor a text")
     score = next((entry["score"] for entry in group if entry.get("score") is not None), None)
@@ -135,8 +165,8 @@ def _rows(width: int, height: int, group: list[dict[str, Any]]) -> Iterator[Row]
         yield Row(box, text, score)
 
 
-def _texts(value: str | list[str]) -> list[str]:
-    return [text for text in ([value] if isinstance(value, str) else value) if text]
+def _texts(value: str | list[str] | None) -> list[str]:
+    return [text for text in ([value] if isinstance(value, str) else value or []) if text]
 
 
 def image_name(address: str) -> str:

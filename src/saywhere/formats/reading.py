@@ -1,9 +1,11 @@
-"""What the readers of all formats share: a bad item of many is left out and named in a report."""
+"""What the formats share: XML, the class of a region, and readers; a bad item of many is left out and named."""
 
 from __future__ import annotations
 
 import csv
 import functools
+import re
+import xml.etree.ElementTree as xml
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,15 +15,67 @@ import numpy as np
 
 from saywhere import boxes as geometry
 from saywhere.errors import UserError
+from saywhere.files import write_atomically
 from saywhere.images import SUFFIXES, ImageError, measure
+from saywhere.models.noun_tree import noun_tree
 from saywhere.regions import Regions
 from saywhere.report import Report
+from saywhere.text import tokenize
+
+NAMELESS = "object"
+"""The class of a region without a phrase."""
+
+
+def label(caption: str | None) -> str:
+    """Return the noun of a phrase, ``dog`` for "a brown dog on the grass", known or not."""
+    words = tokenize(caption or "")
+    head = noun_tree().head(words)
+    return head.noun.name if head.noun is not None else " ".join(words[head.start : head.stop]) or NAMELESS
+
+
+def labels(regions: Regions) -> list[str]:
+    """Return the class of each region."""
+    return [label(region.caption) for region in regions]
+
+
+def classes(images: Iterable[Regions]) -> list[str]:
+    """Return the classes of all regions, in the order of the alphabet."""
+    return sorted({name for regions in images for name in labels(regions)})
+
+
+ILLEGAL = re.compile("[^\\t\\n\\r\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]")
+"""A character that XML cannot hold."""
+
+
+def read_xml(path: Path) -> xml.Element:
+    """Return the root of an XML file; ``ValueError`` if it is none, or is in an encoding that Python does not know."""
+    try:
+        return xml.parse(path).getroot()
+    except (xml.ParseError, LookupError) as error:
+        raise ValueError(str(error)) from error
+
+
+def legal(text: str | None) -> str:
+    """Return a text with a replacement character for each that XML cannot hold; empty for None."""
+    return ILLEGAL.sub("\N{REPLACEMENT CHARACTER}", text or "")
+
+
+def write_xml(path: Path, root: xml.Element) -> None:
+    """Write an element and all below it, indented; the file is whole or not there."""
+    tree = xml.ElementTree(root)
+    xml.indent(tree)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, lambda file: tree.write(file, encoding="utf-8", xml_declaration=True))
+
 
 SLACK = 0.05
 """A box may leave its image by this share of a side, and a pixel, and is cut; one that leaves it further is refused."""
 
 WRONG = (KeyError, TypeError, AttributeError, IndexError, ValueError, OverflowError, RecursionError)
 """What readers raise where something is missing or of another kind than the format has."""
+
+NO_BOX = " instead of an upright box"
+"""How the kind of problem of a region of another shape ends."""
 
 Entry = TypeVar("Entry")
 Reader = Callable[[Path, Path | None, Report], Iterator[Regions]]
@@ -61,6 +115,8 @@ def reader(format: str) -> Callable[[Reader], Reader]:
                 raise UserError(f"{path}: not in the format {format}: {reason(error)}{way_out}") from error
             except OSError as error:
                 raise UserError(f"{path} cannot be read ({error.strerror})") from error
+            if any(kind.endswith(NO_BOX) for kind in report.problems) and not found:
+                raise UserError(f"{path}: all its images are left out: {'; '.join(report.lines(1))}")
             if report.problems and not found:
                 raise UserError(f"{path}: not in the format {format}: {'; '.join(report.lines(1))}")
 
@@ -73,8 +129,8 @@ def reason(error: BaseException) -> str:
     """Return what is wrong, by an error of :data:`WRONG`."""
     if isinstance(error, KeyError):
         return f"{error} is missing"
-    other = isinstance(error, TypeError | AttributeError | IndexError)
-    return f"a part of it is of another kind ({error})" if other else str(error)
+    other = isinstance(error, TypeError | AttributeError | IndexError)  # whose texts are about Python
+    return "a part of it is of another kind" if other else str(error)
 
 
 @contextmanager
@@ -117,7 +173,7 @@ def to_regions(
         try:
             found += [_cut(row, width, height, report) for row in rows(entry)]
         except OtherShape as shape:
-            report.problem(f"{shape} instead of an upright box", name)
+            report.problem(f"{shape}{NO_BOX}", name)
             lost = True
         except WRONG as error:
             report.problem("broken region", f"{name}: {reason(error)}")
@@ -181,6 +237,13 @@ def require_upright(rotation: str | float | None) -> None:
         raise OtherShape("rotated box")
 
 
+def entries_of(value: Any, what: str) -> list[Any]:
+    """Return a list of JSON, empty for null; ``ValueError``, which names it as ``what``, if it is something else."""
+    if value is not None and not isinstance(value, list):
+        raise ValueError(f"{what} are not a list")
+    return value or []
+
+
 def in_pixels(values: Iterable[float], width: int, height: int) -> tuple[float, float, float, float]:
     """Return ``x1 y1 x2 y2`` in pixels of a box ``x y width height`` in shares of the image."""
     x, y, w, h = values
@@ -212,7 +275,24 @@ class ImagesByStem:
 
     def __getitem__(self, stem: str) -> tuple[str, int, int]:
         """Return path, width and height of an image; ``UserError`` if there is none, or several of this name."""
-        paths = self._found.get(stem, [])
+        return self._one(self._found.get(stem, []))
+
+    def at(self, place: Path, alone: bool) -> tuple[str, int, int]:
+        """Return the image whose folders and name are those of ``place``, but for folders called ``images``.
+
+        Args:
+            place: folders and stem.
+            alone: an image of the same stem in other folders will do if there is only one.
+
+        Raises:
+            UserError: there is no such image, or several.
+        """
+        paths = self._found.get(place.name, [])
+        folders = [[part for part in path.relative_to(self.folder).parent.parts if part != "images"] for path in paths]
+        here = [path for path, parts in zip(paths, folders, strict=True) if parts == list(place.parent.parts)]
+        return self._one(here or paths if alone else here)
+
+    def _one(self, paths: list[Path]) -> tuple[str, int, int]:
         if len(paths) != 1:
             raise UserError(f"{len(paths)} images in {self.folder} have this name, and it must be one")
         try:

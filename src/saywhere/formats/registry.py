@@ -12,14 +12,15 @@ from pathlib import Path
 from saywhere.errors import UserError
 from saywhere.files import part_of, put_in_place, write_text
 from saywhere.formats import coco, cvat, densecap, fiftyone, label_studio, table, voc, yolo
-from saywhere.formats.reading import Reader, checked, leave_out, reader
-from saywhere.formats.xml_files import ILLEGAL
+from saywhere.formats.reading import ILLEGAL, Reader, checked, leave_out, reader
 from saywhere.regions import Regions
 from saywhere.report import Report
 from saywhere.syntax import parse_json
 
 HALF_CHARACTER = re.compile("[\ud800-\udfff]")
 """A surrogate, which UTF-8 has no bytes for."""
+NOT_IN_TABLES = re.compile("[\0\ud800-\udfff]")
+"""A surrogate, or the character NUL, where many spreadsheets end a text or a file."""
 NO_BYTE = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 """A surrogate that stands for no byte of a file's name either (PEP 383)."""
 
@@ -36,6 +37,7 @@ class Format:
         name: of the file or folder among the results of a run.
         folder: whether it is a folder.
         xml: whether texts can only have the characters of XML.
+        illegal: what phrases cannot have in a format that is not XML.
     """
 
     about: str
@@ -44,6 +46,7 @@ class Format:
     read: Reader | None
     folder: bool = False
     xml: bool = False
+    illegal: re.Pattern[str] = HALF_CHARACTER
 
     def require_new(self, path: Path) -> None:
         """Refuse a path where something is that somebody may have corrected, but for an empty folder: ``UserError``."""
@@ -88,7 +91,7 @@ class Format:
             return text
 
         name = None if regions.image is None else encodable(regions.image, NO_BYTE)
-        captions = regions.captions and tuple(encodable(caption, HALF_CHARACTER) for caption in regions.captions)
+        captions = regions.captions and tuple(encodable(caption, self.illegal) for caption in regions.captions)
         same = name == regions.image and captions == regions.captions
         return regions if same else replace(regions, image=name, captions=captions)
 
@@ -120,6 +123,6 @@ FORMATS: dict[str, Format] = {
     "fiftyone": Format("labels of FiftyOneImageDetectionDataset", "labels.json", fiftyone.write, fiftyone.read),
     "yolo": Format("a folder with data.yaml and labels", "yolo", yolo.write, yolo.read, folder=True),
     "voc": Format("a folder with an XML file for each image", "voc", voc.write, voc.read, folder=True, xml=True),
-    "csv": Format("a line for each region", "regions.csv", table.write, table.read),
+    "csv": Format("a line for each region", "regions.csv", table.write, table.read, illegal=NOT_IN_TABLES),
 }
 """What the nouns of phrases are classes in, wherever a format has classes."""

@@ -8,9 +8,7 @@ from pathlib import Path
 
 from saywhere.errors import UserError
 from saywhere.files import fits
-from saywhere.formats.labels import labels
-from saywhere.formats.reading import OtherShape, Row, leave_out, reader, to_regions
-from saywhere.formats.xml_files import legal, read_xml, write_xml
+from saywhere.formats.reading import OtherShape, Row, labels, leave_out, legal, read_xml, reader, to_regions, write_xml
 from saywhere.regions import Regions
 from saywhere.report import Report
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -11,8 +12,18 @@ from typing import Any
 from saywhere import boxes as geometry
 from saywhere.errors import UserError
 from saywhere.files import fits, write_text
-from saywhere.formats.labels import classes, labels
-from saywhere.formats.reading import ImagesByStem, OtherShape, Row, in_pixels, leave_out, reader, reason, to_regions
+from saywhere.formats.reading import (
+    ImagesByStem,
+    OtherShape,
+    Row,
+    classes,
+    in_pixels,
+    labels,
+    leave_out,
+    reader,
+    reason,
+    to_regions,
+)
 from saywhere.regions import Regions
 from saywhere.report import Report
 from saywhere.syntax import decode, parse_yaml, split_lines
@@ -56,6 +67,8 @@ def write(path: Path, images: Iterable[Regions]) -> list[str]:
 def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
     """Yield the regions of each image under ``images`` that has a text file; the texts are the classes.
 
+    Where several have one name, in ``train/`` and ``val/``, each is that of the folder of its text file.
+
     ``labels/classes.txt``, where some programs write the classes, is passed over.
 
     Raises:
@@ -68,15 +81,14 @@ def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
         raise UserError("reading YOLO's data.yaml needs PyYAML: pip install 'saywhere[yolo]'") from error
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path / 'data.yaml'}: not in the format yolo: {reason(error)}") from error
-    seen: set[str] = set()
-    for file in sorted((path / "labels").rglob("*.txt")):
+    files = sorted((path / "labels").rglob("*.txt"))
+    stems = Counter(file.stem for file in files)
+    for file in files:
         if file.name == "classes.txt" and file.stem not in found:
             continue
         with leave_out(report, "file that cannot be used", file.relative_to(path)):
-            if file.stem in seen:
-                raise ValueError("another file is of the image of this name")
-            seen.add(file.stem)
-            place, width, height = found[file.stem]
+            of_image = file.relative_to(path / "labels").with_suffix("")
+            place, width, height = found.at(of_image, alone=stems[file.stem] == 1)
             lines = [line.split() for line in split_lines(decode(file.read_bytes())) if line.strip()]
             regions = to_regions(place, (width, height), lines, partial(_rows, names, width, height), report)
             if regions is not None:

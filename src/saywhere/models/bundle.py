@@ -17,7 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from saywhere import calibration, reproductions
+from saywhere import calibration
 from saywhere import options as user_options
 from saywhere.calibration import Calibration
 from saywhere.configs.aligner import AlignerConfig
@@ -112,9 +112,12 @@ class Bundle:
         parts = _mapping(stored.get("parts"), f"{path}: parts")
         if not parts:
             raise UserError(f"{path}: parts is empty: the model can do nothing")
-        known = [*CONFIGS, *reproductions.values("config")]
-        if unknown := [part for part in parts if part not in known]:
-            raise UserError(f"{path}: unknown part {unknown[0]!r}; known are {', '.join(known)}")
+        if unknown := [part for part in parts if part not in CONFIGS]:
+            from saywhere import reproductions
+
+            known = [*CONFIGS, *reproductions.values("config")]
+            if unknown := [part for part in unknown if part not in known]:
+                raise UserError(f"{path}: unknown part {unknown[0]!r}; known are {', '.join(known)}")
         description = stored.get("description", "")
         if not isinstance(description, str):
             raise UserError(f"{path}: description must be a string, not {description!r}")
@@ -262,7 +265,10 @@ def _part(part: str, options: Any, trunk: TrunkConfig, path: Path) -> Config:
     name = f"parts.{part}"
     if "trunk" in _mapping(options, f"{path}: {name}"):
         raise UserError(f"{path}: {name}.trunk: the trunk's options stand at the top of the file")
-    kind = CONFIGS[part] if part in CONFIGS else reproductions.find(f"config={part}")
+    if (kind := CONFIGS.get(part)) is None:
+        from saywhere import reproductions
+
+        kind = reproductions.find(f"config={part}")
     return _config(kind, {**options, "trunk": trunk.to_dict()}, path, name)
 
 

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, TypeVar, get_args, overload
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from saywhere.engines.engine import Engine
 from saywhere.errors import UserError
 from saywhere.images import ImageLike, LoadedImage, open_image
-from saywhere.models.aligner import Alignment, ImageVectors, TextVectors, align, embed_images, embed_texts, similarities
-from saywhere.models.captioner import Caption, NounChecker, attend, caption, describe_boxes
-from saywhere.models.densecap import describe
 from saywhere.models.encoding import Encoding, answer, is_one
 from saywhere.models.nouns import NounEvidence
-from saywhere.models.phrase_scores import PhraseScores, score_image
-from saywhere.models.phrases import PhraseWriter
-from saywhere.models.placing import Placer, cut_phrases
 from saywhere.options import require_ints, require_numbers
-from saywhere.regions import Regions
+
+if TYPE_CHECKING:  # a verb imports what it needs
+    from saywhere.engines.engine import Aligner, Captioner, DenseCap, Engine
+    from saywhere.models.aligner import Alignment, ImageVectors, TextVectors
+    from saywhere.models.captioner import Caption
+    from saywhere.models.phrase_scores import PhraseScores
+    from saywhere.models.phrases import PhraseWriter
+    from saywhere.models.placing import Placer
+    from saywhere.regions import Regions
 
 One = ImageLike | LoadedImage | Encoding
 """An image: a path, a PIL image, an array ``(H, W)`` or ``(H, W, 3)``, an opened image, or an encoding."""
@@ -39,8 +41,7 @@ class Model:
         name: of the model, for messages.
 
     Attributes:
-        densecap, aligner, captioner, nouns: the parts; None for those that this model lacks.
-        phrase_writer: writes the phrases of regions with all parts that have a say in them; None without densecap.
+        nouns: the part, with the tree of nouns; None if this model lacks it.
         calibration: what was fitted to it after training.
 
     Example:
@@ -52,12 +53,30 @@ class Model:
     """
 
     def __init__(self, engine: Engine, name: str = "model") -> None:
-        self.engine, self.name = engine, name
-        self.densecap, self.aligner, self.captioner = engine.densecap, engine.aligner, engine.captioner
-        self.calibration = engine.calibration
-        self.nouns = None if engine.nouns is None else NounEvidence(engine.nouns, self.densecap)
-        writer = None if self.densecap is None else PhraseWriter(self.densecap, self.aligner, self.nouns)
-        self.phrase_writer = writer
+        self.engine, self.name, self.calibration = engine, name, engine.calibration
+        self.nouns = None if engine.nouns is None else NounEvidence(engine.nouns, engine.densecap)
+
+    @property
+    def densecap(self) -> DenseCap | None:
+        """The dense captioner, or None."""
+        return self.engine.densecap
+
+    @property
+    def aligner(self) -> Aligner | None:
+        """The aligner, or None."""
+        return self.engine.aligner
+
+    @property
+    def captioner(self) -> Captioner | None:
+        """The captioner, or None."""
+        return self.engine.captioner
+
+    @cached_property
+    def phrase_writer(self) -> PhraseWriter | None:
+        """Writes the phrases of regions, with all parts that have a say in them; None without a dense captioner."""
+        from saywhere.models.phrases import PhraseWriter
+
+        return None if self.densecap is None else PhraseWriter(self.densecap, lambda: self.aligner, self.nouns)
 
     def __repr__(self) -> str:
         return f"Model({self.name!r}: {', '.join(self.parts)})"
@@ -65,9 +84,7 @@ class Model:
     @property
     def parts(self) -> tuple[Part, ...]:
         """The names of the parts that it has."""
-        parts = (self.densecap, self.aligner, self.captioner, self.nouns)
-        have = dict(zip(get_args(Part), parts, strict=True))
-        return tuple(name for name, part in have.items() if part is not None)  # pyright: ignore[reportReturnType]
+        return tuple(name for name in get_args(Part) if getattr(self, name) is not None)
 
     @property
     def long_side(self) -> int:
@@ -80,7 +97,7 @@ class Model:
 
     def check(self, part: Part, what: str) -> None:
         """Raise a ``UserError`` if this model lacks a part and so cannot do ``what``."""
-        if part not in self.parts:
+        if getattr(self, part, None) is None:
             have = ", ".join(self.parts)
             raise UserError(f"{self.name} cannot {what}: that needs a model with the part {part}; this one has {have}")
 
@@ -165,11 +182,15 @@ class Model:
             ImageError: an image cannot be read.
             UserError: boxes of another shape or outside their image, or together with ``top`` or ``threshold``.
         """
+        from saywhere.models.densecap import describe
+
         require_ints(top=top)
         require_numbers(threshold=threshold)
         if self.densecap is None and self.captioner is not None and boxes is not None:
             if top is not None or threshold is not None:
                 raise UserError("given boxes are all described: top and threshold cannot choose among them")
+            from saywhere.models.captioner import describe_boxes
+
             captioner = self.captioner
             return answer(lambda e, b: describe_boxes(captioner, e, b), self._encode, images, boxes)
         detector = self.require("densecap", "find regions")
@@ -192,6 +213,8 @@ class Model:
         Raises:
             UserError: a phrase has no word; and what :meth:`describe` raises.
         """
+        from saywhere.models.phrase_scores import score_image
+
         detector = self.require("densecap", "score phrases of regions")
         encoding = self._encode([image])[0]
         return score_image(detector, self.nouns, encoding, self.describe(encoding, boxes), phrases)
@@ -248,6 +271,8 @@ class Model:
         self, encodings: list[Encoding], texts: list[Any], boxes: list[Any] | None, part: Part | None,
         beta: float | None, limit: int | None, threshold: float | None,
     ) -> list[Regions]:  # fmt: skip
+        from saywhere.models.placing import cut_phrases
+
         require_ints(regions=limit)
         require_numbers(beta=beta, threshold=threshold)
         given = [None] * len(encodings) if boxes is None else boxes
@@ -266,6 +291,8 @@ class Model:
         Raises:
             UserError: this model lacks the part, or it places no phrases.
         """
+        from saywhere.models.placing import Placer
+
         chosen = part or ("aligner" if self.densecap is None else "densecap")
         if chosen not in ("aligner", "densecap"):
             raise UserError(f"phrases are grounded by the part aligner or densecap, not {part}")
@@ -291,6 +318,8 @@ class Model:
             images, boxes, beta, regions: see :meth:`ground`.
             sentences: the sentence; for many images, one for each.
         """
+        from saywhere.models.aligner import align, embed_images
+
         require_numbers(beta=beta)
         require_ints(regions=regions)
         aligner = self.require("aligner", "align words with regions")
@@ -322,6 +351,8 @@ class Model:
         Raises:
             ImageError: an image cannot be read, or there is no such file. (Texts are embedded by :meth:`embed_text`.)
         """
+        from saywhere.models.aligner import embed_images
+
         require_ints(regions=regions)
         aligner = self.require("aligner", "embed images")
         return answer(lambda e, b: embed_images(aligner, e, b, regions), self._encode, images, boxes)
@@ -336,6 +367,8 @@ class Model:
         Raises:
             UserError: a sentence without a word.
         """
+        from saywhere.models.aligner import embed_texts
+
         aligner = self.require("aligner", "embed texts")
         if isinstance(texts, str):
             return embed_texts(aligner, [texts])[0]
@@ -343,6 +376,8 @@ class Model:
 
     def similarity(self, images: Sequence[ImageVectors], texts: Sequence[TextVectors]) -> np.ndarray:
         """Return how well each text fits each image, ``(K, L)``: Eq. 8 less the hubness of both, not a probability."""
+        from saywhere.models.aligner import similarities
+
         return similarities(images, texts, self.require("aligner", "compare texts with images").config.score)
 
     # Sentences of whole images (Areas of Attention)
@@ -374,6 +409,8 @@ class Model:
             ImageError: an image cannot be read.
             UserError: ``beam_size`` is below 1, or boxes for a model that attends to no boxes.
         """
+        from saywhere.models.captioner import NounChecker, caption
+
         require_ints(beam_size=beam_size)
         captioner = self.require("captioner", "caption images")
 
@@ -392,5 +429,7 @@ class Model:
             ImageError: the image cannot be read.
             UserError: a model that attends to no regions, or wrong ``boxes``.
         """
+        from saywhere.models.captioner import attend
+
         captioner = self.require("captioner", "attend to regions")
         return attend(captioner, self._encode([image])[0], sentences, boxes)

@@ -7,7 +7,7 @@ probably right, else the phrase says person or child; a colour that is not is le
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,11 +15,9 @@ import numpy as np
 
 from saywhere.calibration import Calibration
 from saywhere.engines.engine import Aligner, DenseCap
-from saywhere.models.aligner import embed_texts
-from saywhere.models.decoding import Decoded, search_each
+from saywhere.models.decoding import Decoded, Hypotheses, search_each
 from saywhere.models.encoding import Encoding
 from saywhere.models.nouns import NounEvidence
-from saywhere.models.reranking import Reason, Reranker, Sentence
 from saywhere.text import PAD
 
 SEXES = {
@@ -107,17 +105,18 @@ class PhraseWriter:
 
     Args:
         densecap: the dense captioner, with the weights of the reasons in its configuration.
-        aligner: compares regions with phrases and words; None for a model that lacks it.
+        aligner: returns the part that compares regions with phrases and words, when it is first needed; None for a
+            model that lacks it.
         nouns: competes with the decoder's nouns (:mod:`saywhere.models.nouns`); None for a model that lacks it.
     """
 
     def __init__(
         self,
         densecap: DenseCap,
-        aligner: Aligner | None = None,
+        aligner: Callable[[], Aligner | None] | None = None,
         nouns: NounEvidence | None = None,
     ) -> None:
-        self.nouns, self._densecap, self._aligner, self._config = nouns, densecap, aligner, densecap.config
+        self.nouns, self._densecap, self._read_aligner, self._config = nouns, densecap, aligner, densecap.config
 
     def write(
         self,
@@ -140,7 +139,7 @@ class PhraseWriter:
             doubts: return what speaks for words that may be wrong.
         """
         calibration = calibration or Calibration()
-        doubts = self._aligner is not None and bool(doubts or calibration.person or calibration.colour)
+        doubts = bool(doubts or calibration.person or calibration.colour)
         vectors = self._vectors(encodings, boxes, doubts)
         chosen = [np.ones(len(rows), bool) for rows in boxes] if ranks is None else [self._best(row) for row in ranks]
         decoded = self._decode(np.concatenate(inputs), np.concatenate(chosen), vectors)
@@ -155,10 +154,14 @@ class PhraseWriter:
         parts = [slice(end - len(rows), end) for end, rows in zip(ends, boxes, strict=True)]
         return [Phrases(tuple(texts[part]), confidence[part], tuple(doubtful[part])) for part in parts]
 
+    @cached_property
+    def _aligner(self) -> Aligner | None:
+        return None if self._read_aligner is None else self._read_aligner()
+
     def _vectors(self, encodings: Sequence[Encoding], boxes: Sequence[np.ndarray], doubts: bool) -> np.ndarray | None:
         """The regions of all images as vectors in the space of words, if anything asks for them."""
         compared = self._config.similarity_weight and self._config.decoding.beam_size > 1
-        if self._aligner is None or not (doubts or compared):
+        if not (doubts or compared) or self._aligner is None:
             return None
         inputs = [e.to_input(rows) for e, rows in zip(encodings, boxes, strict=True)]
         return np.concatenate(self._aligner.last.region_vectors([e.maps for e in encodings], inputs))
@@ -174,8 +177,7 @@ class PhraseWriter:
         decoder, settings = self._densecap.decoder, self._config.decoding
         groups = [inputs[chosen], inputs[~chosen]]
         found, plain = search_each(decoder, groups, settings, [settings.beam_size, 1])
-        reasons = self._reasons(None if vectors is None else vectors[chosen])
-        best, plain = found.best(Reranker(reasons).rank(found, self._densecap.vocabulary)), plain.best()
+        best, plain = found.best(self._rank(found, None if vectors is None else vectors[chosen])), plain.best()
         length = max(best.token_ids.shape[1], plain.token_ids.shape[1])
         token_ids = np.full((len(inputs), length), PAD, np.int64)
         log_probs = np.zeros((len(inputs), length), np.float32)
@@ -184,18 +186,21 @@ class PhraseWriter:
             log_probs[rows, : part.log_probs.shape[1]] = part.log_probs
         return Decoded(token_ids, log_probs)
 
-    def _reasons(self, vectors: np.ndarray | None) -> list[Reason]:
-        config, reasons = self._config, list[Reason]()
-        if config.similarity_weight and vectors is not None and self._aligner is not None:
-            aligner = self._aligner.last
+    def _rank(self, found: Hypotheses, vectors: np.ndarray | None) -> np.ndarray:
+        """The sums ``(N, B)`` of what speaks for hypotheses."""
+        if vectors is None or not self._config.similarity_weight or self._aligner is None:
+            return found.ranks
+        from saywhere.models.reranking import Reason, Reranker, Sentence  # a model without an aligner needs none of it
 
-            def fits(sentences: Sequence[Sequence[Sentence]]) -> list[np.ndarray]:
-                sums = text_sums(aligner, sorted({one.text for own in sentences for one in own}))
-                rows = zip(vectors, sentences, strict=True)
-                return [np.array([row @ sums[one.text] for one in own], np.float32) for row, own in rows]
+        aligner = self._aligner.last
 
-            reasons.append(Reason(fits, config.similarity_weight))
-        return reasons
+        def fits(sentences: Sequence[Sequence[Sentence]]) -> list[np.ndarray]:
+            sums = text_sums(aligner, sorted({one.text for own in sentences for one in own}))
+            rows = zip(vectors, sentences, strict=True)
+            return [np.array([row @ sums[one.text] for one in own], np.float32) for row, own in rows]
+
+        reranker = Reranker([Reason(fits, self._config.similarity_weight)])
+        return reranker.rank(found, self._densecap.vocabulary)
 
     # Words that are not sure
 
@@ -236,6 +241,8 @@ def _doubtful(words: Sequence[str], log_probs: np.ndarray, fits: np.ndarray) -> 
 
 def text_sums(aligner: Aligner, texts: Sequence[str]) -> Mapping[str, np.ndarray]:
     """Return the sum of the weighted vectors of each text's words: its product with a region is their similarity."""
+    from saywhere.models.aligner import embed_texts
+
     known = embed_texts(aligner, texts, plain=True)
     return {text: vectors.vectors.sum(axis=0) for text, vectors in zip(texts, known, strict=True)}
 

@@ -15,10 +15,9 @@ import numpy as np
 from saywhere import data as datasets
 from saywhere.engines.engine import Captioner, Decoder, State
 from saywhere.errors import UserError
-from saywhere.evaluation.captions.metrics import CaptionScores
-from saywhere.evaluation.captions.run import score_captioner
-from saywhere.evaluation.region_store import ArrayStore
+from saywhere.evaluation.captions import CaptionScores, score_captioner
 from saywhere.evaluation.session import Session, image_sources
+from saywhere.evaluation.stores import ArrayStore
 from saywhere.images import ImageLike, LoadedImage, open_image
 from saywhere.models.captioner import Caption, bind
 from saywhere.models.decoding import decode
@@ -231,7 +230,7 @@ def run(
 
     Raises:
         UserError: a model has no captioner, there is one where several are needed or the other way round, or as
-            :func:`saywhere.evaluation.captions.run.run`.
+            :func:`saywhere.evaluation.captions.run`.
     """
     for model in models:
         model.check("captioner", "caption images")

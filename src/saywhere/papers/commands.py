@@ -11,10 +11,8 @@ import typer
 
 from saywhere import DEFAULT_MODEL
 from saywhere.cli import options
-from saywhere.cli.evaluate.caption import print_scores
-from saywhere.cli.evaluate.running import Data, session
+from saywhere.cli.evaluate import Task, print_scores, task
 from saywhere.cli.options import Seed
-from saywhere.loading import Runtime, load_model
 
 Together = Annotated[
     list[str] | None,
@@ -76,25 +74,15 @@ def table1(
 
 
 @app.command()
+@task("retrieval")
 def retrieval(
-    data: Data,
-    model: options.Model = None,
-    format: options.DataFormat = None,
-    split: options.Split = None,
+    now: Task,
     regions: int = typer.Option(20, min=1, metavar="N", help="At most so many regions of an image, the best."),
     queries: int = typer.Option(100, min=1, metavar="N", help="Queries of four phrases of one image."),
     seed: Seed = 0,
     protocol: options.Protocol = typer.Option(
         options.Protocol.clean, help="Mean over phrases: of log P (clean), of P (original)."
     ),
-    change: options.Set = None,
-    limit: options.Limit = None,
-    out: options.Out = Path("evaluation/retrieval"),
-    batch: options.Batch = 8,
-    device: options.Device = None,
-    engine: options.Engine = None,
-    threads: options.Threads = None,
-    precision: options.Precision = None,
 ) -> None:
     """Retrieval of images by four phrases of their regions, and of the regions (DenseCap, section 4.2).
 
@@ -103,14 +91,9 @@ def retrieval(
     """
     from saywhere.papers.retrieval import run
 
-    name, loaded = (
-        model or DEFAULT_MODEL,
-        load_model(model, Runtime(device, engine, threads, precision), change, "densecap"),
-    )
-    about = {"format": format, "split": split, "limit": limit, "batch": batch}
-    written = "report.json, queries.json, examples.html"
-    with session("retrieval", data, out, model=name, change=change, written=written, **about) as now:
-        result = run(loaded, now, regions, queries, seed, protocol.value)
+    loaded = now.load("densecap")
+    with now.session("report.json, queries.json, examples.html") as session:
+        result = run(loaded, session, regions, queries, seed, protocol.value)
         typer.echo(
             f"{result.queries} queries to {result.images} images, protocol {result.protocol}: "
             f"R@1 {result.r1:.3f}, R@5 {result.r5:.3f}, R@10 {result.r10:.3f}, median rank {result.median_rank:g}; "
@@ -119,23 +102,13 @@ def retrieval(
 
 
 @app.command()
+@task("caption", model=Together)
 def caption(
-    data: Data,
-    models: Together = None,
+    now: Task,
     nearest: bool = typer.Option(
         False, "--nearest", help="Answer with a sentence of the training image that looks most alike to the model."
     ),
-    format: options.DataFormat = None,
-    split: options.Split = None,
     beam_size: options.BeamSize = None,
-    change: options.Set = None,
-    limit: options.Limit = None,
-    out: options.Out = Path("evaluation/caption"),
-    batch: options.Batch = 8,
-    device: options.Device = None,
-    engine: options.Engine = None,
-    threads: options.Threads = None,
-    precision: options.Precision = None,
 ) -> None:
     """Score captions of several models together (Areas of Attention, Table 4) or of the nearest training image.
 
@@ -143,9 +116,8 @@ def caption(
     """
     from saywhere.papers.captions import run
 
-    names = models or [DEFAULT_MODEL]
-    loaded = [load_model(name, Runtime(device, engine, threads, precision), change, "captioner") for name in names]
-    about = {"format": format, "split": split, "limit": limit, "batch": batch, "written": "report.json, examples.html"}
-    named = [f"nearest:{name}" for name in names] if nearest else names
-    with session("caption", data, out, model=named, change=change, **about) as now:
-        print_scores(run(loaded, now, beam_size, nearest))
+    names = now.models or [DEFAULT_MODEL]
+    loaded = [now.load("captioner", name) for name in names]
+    named = ", ".join(f"nearest:{name}" if nearest else name for name in names)
+    with now.session("report.json, examples.html", named) as session:
+        print_scores(run(loaded, session, beam_size, nearest))

@@ -24,12 +24,11 @@ from saywhere import boxes as geometry
 from saywhere.data import Sample
 from saywhere.engines.engine import Decoder
 from saywhere.errors import UserError
-from saywhere.evaluation.grounding.metric import pair_ious
-from saywhere.evaluation.pages import Page, choose
-from saywhere.evaluation.ranking.metric import Recall
-from saywhere.evaluation.region_store import REGIONS, RegionStore
-from saywhere.evaluation.report import facts, table, write_report
+from saywhere.evaluation.grounding import pair_ious
+from saywhere.evaluation.ranking import Recall
+from saywhere.evaluation.report import Page, choose, facts, table, write_report
 from saywhere.evaluation.session import Session
+from saywhere.evaluation.stores import REGIONS, RegionStore
 from saywhere.files import write_text
 from saywhere.models.model import Model
 from saywhere.models.phrase_scores import encode_phrases, phrase_log_probs, unknown_words

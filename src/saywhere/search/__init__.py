@@ -2,7 +2,7 @@
 
 from saywhere.search.index import Hit, Index
 from saywhere.search.indexing import Changes
+from saywhere.search.phrases import Query
 from saywhere.search.qdrant import Qdrant
-from saywhere.search.query import Query
 
 __all__ = ["Changes", "Hit", "Index", "Qdrant", "Query"]

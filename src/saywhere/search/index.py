@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,16 +14,16 @@ import numpy as np
 from saywhere import DEFAULT_MODEL, loading
 from saywhere.errors import UserError
 from saywhere.images import ImageLike, LoadedImage
-from saywhere.inference import Source
+from saywhere.inference import ImageResult, Source, find_images
+from saywhere.inference.shards import Shard, Shards
 from saywhere.models.model import Model
 from saywhere.models.placing import word_fits
 from saywhere.regions import Regions
-from saywhere.search.indexing import Changes, Indexing, absolute
-from saywhere.search.phrases import PhrasesInImages
-from saywhere.search.points import path_to_text, text_to_path
-from saywhere.search.query import Query
+from saywhere.search.indexing import Changes, Indexing, absolute, is_video
+from saywhere.search.phrases import PhrasesInImages, Query
+from saywhere.search.qdrant import path_to_text, text_to_path
 from saywhere.search.scan import Question
-from saywhere.search.store import Folder
+from saywhere.search.store import Folder, Store
 from saywhere.search.stores import ImageStore, Place
 
 TOP = 10
@@ -42,8 +43,8 @@ class Hit:
         probability: that the image shows all of the query; None if an image was the query, or the model is not
             calibrated for that.
         time: of the moment in the video, in seconds; None for an image.
-        anywhere: probability that any image of the index shows all that is wanted, the same for all hits of a search;
-            None as ``probability``.
+        in_index_probability: probability that any image of the index shows all that is wanted, the same for all hits
+            of a search; None as ``probability``.
         entry: by which the index finds it again (:meth:`saywhere.search.stores.ImageStore.locate`), until it is
             indexed anew.
     """
@@ -53,7 +54,7 @@ class Hit:
     regions: Regions
     probability: float | None = None
     time: float | None = None
-    anywhere: float | None = None
+    in_index_probability: float | None = None
     entry: str = ""
 
     def to_dict(self) -> dict[str, Any]:
@@ -65,7 +66,7 @@ class Hit:
             phrases.append(row if region.score is None else {**row, "score": round(region.score, 5)})
         missing = {"not_found": list(found.not_found)} if found.not_found else {}
         size = {"width": found.width, "height": found.height}
-        chances = {"probability": self.probability, "anywhere": self.anywhere}
+        chances = {"probability": self.probability, "in_index_probability": self.in_index_probability}
         likely = {name: round(value, 5) for name, value in chances.items() if value is not None}
         place = {"image": self.image} if self.time is None else {"image": self.image, "time": self.time}
         similarity = round(self.similarity, 5)
@@ -259,9 +260,9 @@ class Index:
                 for value, v, t, entry in found
             ]
         placed = [phrases.find(each.vectors) for each in found]
-        anywhere = phrases.anywhere(placed[0], len(self)) if placed else None
+        in_index_probability = phrases.in_index_probability(placed[0], len(self)) if placed else None
         return [
-            Hit(v.name, value - phrases.hubness, there.regions, there.probability, t, anywhere, entry)
+            Hit(v.name, value - phrases.hubness, there.regions, there.probability, t, in_index_probability, entry)
             for (value, v, t, entry), there in zip(found, placed, strict=True)
         ]
 
@@ -308,3 +309,66 @@ class Index:
 
     def __exit__(self, *_: Any) -> None:
         self.close()
+
+
+SHARDS = "shards"
+"""Of an index, while it is made in shards."""
+
+
+def begin_shards(index: Index, paths: Sequence[str | Path], count: int, regions: int | None = None) -> Shards:
+    """Return the shards of the images that ``paths`` mean, in the folder of the index.
+
+    Args:
+        index: nothing is written to it before the shards are merged.
+        paths, regions: see :meth:`saywhere.Index.add`.
+        count: of the shards.
+
+    Raises:
+        UserError: the shards were begun with other images or another model, a path is that of a video, or the index
+            is not in a folder.
+    """
+    if index.folder is None:
+        raise UserError(
+            f"--shards is for an index in a folder; into {index.place} index parts of the images side by side"
+        )
+    options = {"model": index.model.engine.vectors_digest(), "regions": regions}
+    found = find_images(paths, [index.folder])
+    if videos := [source.name for source in found if is_video(source.path)]:
+        raise UserError(f"--shards is for images, and {videos[0]} is a video: index it without --shards")
+    return Shards(index.folder / SHARDS, count, found, options, ".index")
+
+
+def embed_shard(index: Index, shard: Shard, batch: int = 8, regions: int | None = None) -> Iterator[ImageResult[bool]]:
+    """Embed the images of a shard that the index has not, or has otherwise; what the shard has already is kept.
+
+    Args:
+        index: as it was before; it is only read.
+        shard: from :meth:`saywhere.inference.shards.Shards.work`.
+        batch, regions: see :meth:`saywhere.Index.add`.
+
+    Yields:
+        what :meth:`saywhere.search.indexing.Indexing.results` does.
+
+    Raises:
+        LostClaimError: another process has taken the shard over.
+    """
+    known = Indexing(index.store, index.model, shard.sources).todo if len(index) else shard.sources
+    with Index(shard.part, index.model) as part:
+        yield from shard.claim.check(part.begin(known, regions=regions).results(batch))
+
+
+def merge_shards(
+    index: Index, paths: Sequence[str | Path], shards: Shards, results: Sequence[Path], components: int | None = None
+) -> Changes:
+    """Bring the index up to date with finished shards.
+
+    Args:
+        index, paths, components: see :meth:`saywhere.Index.add`.
+        shards: all of which are done.
+        results: from :meth:`saywhere.inference.shards.Shards.merging`.
+    """
+    skipped = {name: reason for number in range(shards.count) for name, reason in shards.skipped(number).items()}
+    run = index.begin(paths, components=components)
+    with ExitStack() as stack:
+        run.merge((stack.enter_context(Store(result)) for result in results), skipped)
+    return run.changes

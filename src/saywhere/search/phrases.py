@@ -1,25 +1,203 @@
-"""The phrases of a query placed in images by the vectors of an index, and how probable it is that all are there.
+"""Queries: phrases that are wanted and not, placed in images by the vectors of an index, and how probable hits are.
 
 An index has no pixels, so that the aligner alone says where a phrase is and how probable it is. That a found image
 shows all of a query is a logistic regression of its own: what a search finds was chosen by the very similarity that the
 phrases are judged by, so that the product of their probabilities promises too much. It also knows how often people say
-what is looked for: a search for something rare finds what is most like it.
+what is looked for: a search for something rare finds what is most like it. That any image of the index shows a query is
+by chance, for it is common and the images are many; or it is in one image, which then fits well.
 """
 
 from __future__ import annotations
 
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
+from math import log
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from saywhere.calibration import DIGITS, RIDGE, Logistic, climb, standardised
+from saywhere.errors import UserError
 from saywhere.models.aligner import ImageVectors, TextVectors, hubness_of, plain_similarities
 from saywhere.models.model import Model
-from saywhere.models.placing import Evidence, cut_phrases, word_fits
+from saywhere.models.noun_tree import noun_tree
+from saywhere.models.placing import Evidence, cut_phrases, noun_words, word_fits
 from saywhere.regions import Regions
-from saywhere.search.anywhere import anywhere_evidence, anywhere_probability
-from saywhere.search.commonness import commonness_of
-from saywhere.search.query import Query
 from saywhere.search.scan import Question
+from saywhere.text import Vocabulary, tokenize
+
+_SIGN = re.compile(r"(?:^|\s)([+-])(?=\s|$|[^\W\d])")
+
+
+@dataclass(frozen=True)
+class Query:
+    """Phrases to look for; a sentence is one phrase.
+
+    Attributes:
+        wanted: phrases whose similarities with an image are added.
+        unwanted: phrases whose similarities are subtracted.
+
+    Raises:
+        UserError: no phrase is wanted, or a phrase has no word.
+    """
+
+    wanted: tuple[str, ...]
+    unwanted: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.wanted:
+            raise UserError("a search needs a phrase that is wanted, such as 'a dog + snow - people'")
+        if wordless := [phrase for phrase in (*self.wanted, *self.unwanted) if not tokenize(phrase)]:
+            raise UserError(f"the phrase {wordless[0]!r} has no word")
+
+    @classmethod
+    def parse(cls, text: str) -> Query:
+        """Read phrases with ``+`` or ``-`` before them: a sign follows a space, hyphens in words do not count.
+
+        Example:
+            >>> Query.parse("a dog + snow - people in t-shirts")
+            Query(wanted=('a dog', 'snow'), unwanted=('people in t-shirts',))
+            >>> Query.parse("a cat -people")
+            Query(wanted=('a cat',), unwanted=('people',))
+        """
+        first, *rest = _SIGN.split(text)
+        signed = [*([("+", first)] if first.strip() or not rest else []), *zip(rest[::2], rest[1::2], strict=True)]
+        wanted, unwanted = (tuple(phrase.strip() for mark, phrase in signed if mark == sign) for sign in "+-")
+        return cls(wanted, unwanted)
+
+    @property
+    def phrases(self) -> tuple[str, ...]:
+        """All phrases, those that are wanted first."""
+        return self.wanted + self.unwanted
+
+
+def base_words(words: Iterable[str]) -> list[str]:
+    """Return words in the singular, where the tree of nouns or a final ``s`` tells, and by the name people use."""
+    tree = noun_tree()
+    named = [(word, tree.named(word)) for word in words]
+    return [word.removesuffix("s") if noun is None else noun.name for word, noun in named]
+
+
+def kinds(words: Iterable[str]) -> list[str]:
+    """Return the base words of words, and the names of what these are kinds of: of ``men`` also ``person``."""
+    tree, several = noun_tree(), list(words)
+    nouns = (noun for word in several if (noun := tree.named(word)) is not None)
+    above = (tree.nouns[row].name for noun in nouns for row in noun.ancestors)
+    return list(dict.fromkeys((*base_words(several), *above)))
+
+
+class Commonness:
+    """Frequencies of nouns in captions; other words for the same thing, and for kinds of it, are counted together.
+
+    Args:
+        vocabulary: with the counts of words in the sentences of training.
+    """
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        tree, self._counts = noun_tree(), Counter[str]()
+        for word, count in vocabulary.counts.items():
+            self._counts.update(dict.fromkeys(kinds([word]), count))
+        nouns = (base for base in self._counts if tree.named(base) is not None)
+        self._most = max((self._counts[base] for base in nouns), default=0)
+
+    def rarest(self, phrases: Iterable[str]) -> float:
+        """Return the log-frequency of the rarest noun of phrases, relative to the commonest noun; 0 without a noun."""
+        return min(self._frequencies(phrases), default=0.0)
+
+    def together(self, phrases: Iterable[str]) -> float:
+        """Return the log-frequency of all nouns of phrases together, if one says nothing of another: their sum."""
+        return sum(self._frequencies(phrases))
+
+    def _frequencies(self, phrases: Iterable[str]) -> list[float]:
+        """The log-frequencies of the nouns, each once."""
+        nouns = {base for phrase in phrases for base in base_words(noun_words(phrase))}
+        return [log((1 + self._counts[base]) / (1 + self._most)) for base in sorted(nouns)]
+
+
+@lru_cache(maxsize=4)
+def commonness_of(vocabulary: Vocabulary) -> Commonness:
+    """Return the commonness of nouns in a model's vocabulary: counted once, for all queries."""
+    return Commonness(vocabulary)
+
+
+LIKELY_HIT, LIKELY = 0.05, 0.5
+"""What is looked for is probably in none of the images if each hit shows it with a lower probability than the first, or
+if any image does with a lower one than the second (docs/search.md)."""
+START = np.array([1.0, -5.0, 1.0, 0.0])
+"""Weights of scaled evidence from which the likelihood is climbed: few images by chance, half of the queries meant."""
+
+
+def in_index_evidence(together: float, images: int, similarity: float) -> np.ndarray:
+    """Return what :func:`in_index_probability` judges by.
+
+    Args:
+        together: how often the nouns of the query are said, see :meth:`saywhere.search.phrases.Commonness.together`.
+        images: of the index.
+        similarity: of the best hit with the query.
+    """
+    return np.array([together + math.log(max(images, 1)), similarity], np.float64)
+
+
+def in_index_probability(evidence: np.ndarray, chance: Logistic, meant: Logistic) -> np.ndarray:
+    """Return the probabilities ``(...)`` that any image shows all of a query.
+
+    Images that show it by chance are a Poisson process, whose rate grows with their expected number; beside them there
+    is one that was meant, with a probability that grows with the similarity of the best hit.
+
+    Args:
+        evidence: ``(..., 2)`` the log of how many images would show all nouns of the query if these fell on images
+            independently; and the similarity of the best hit.
+        chance, meant: of a :class:`saywhere.calibration.Calibration`.
+    """
+    rate = _rate(chance.log_odds({"expected": evidence[..., 0]}))
+    return 1 - np.exp(-rate) * (1 - meant.apply({"similarity": evidence[..., 1]}))
+
+
+def fit_in_index(evidence: np.ndarray, in_index: np.ndarray) -> tuple[Logistic, Logistic]:
+    """Return ``chance`` and ``meant`` of the largest likelihood, with a little ridge.
+
+    Args:
+        evidence: ``(Q, 2)`` of :func:`in_index_probability`.
+        in_index: ``(Q,)`` whether any image shows the query.
+    """
+    scaled, mean, scale = standardised(evidence)
+
+    def probability(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        chance, meant = _parts(weights)
+        rate = _rate(chance.log_odds({"expected": scaled[:, 0]}))
+        share = meant.apply({"similarity": scaled[:, 1]})
+        none = np.exp(-rate) * (1 - share)
+        slopes = np.stack((scaled[:, 0] * rate, rate, scaled[:, 1] * share, share), axis=1)
+        return 1 - none, slopes * none[:, None]
+
+    found = climb(probability, in_index, START, np.array([RIDGE, 0, RIDGE, 0]))
+    found[[0, 2]] /= scale
+    found[[1, 3]] -= found[[0, 2]] * mean
+    return _parts(found.round(DIGITS))
+
+
+def _rate(log_rate: np.ndarray) -> np.ndarray:
+    return np.exp(np.clip(log_rate, -80, 5))
+
+
+def _parts(weights: np.ndarray) -> tuple[Logistic, Logistic]:
+    a, b, c, d = weights.tolist()
+    return Logistic({"expected": a}, b), Logistic({"similarity": c}, d)
+
+
+def is_improbable(best_hit: ArrayLike, in_index: ArrayLike) -> np.ndarray:
+    """Return whether what is looked for is probably in none of the images ``(...)``.
+
+    Args:
+        best_hit: ``(...)`` the highest probability of a hit.
+        in_index: ``(...)`` that any image shows it.
+    """
+    return (np.asarray(best_hit) < LIKELY_HIT) | (np.asarray(in_index) < LIKELY)
+
 
 LEAST = 1e-6
 """No phrase is taken to be less probable than this, nor more probable than the rest of 1."""
@@ -33,7 +211,7 @@ class Placed:
         regions: of the wanted phrases that are probably there, with similarities; the others as ``not_found``.
         evidence: ``(3,)`` of the question ``hit``: the mean similarity of the wanted phrases with the image, the
             log-probability that they are all there and the unwanted ones are not, and how often the rarest noun of the
-            wanted ones is said (:class:`saywhere.search.commonness.Commonness`); None if the model is not calibrated
+            wanted ones is said (:class:`saywhere.search.phrases.Commonness`); None if the model is not calibrated
             for phrases.
         probability: that the image shows all of the query; None if the model is not calibrated for that.
     """
@@ -52,7 +230,7 @@ class PhrasesInImages:
 
     Attributes:
         phrases: that are wanted.
-        together: how often their nouns are said (:meth:`saywhere.search.commonness.Commonness.together`).
+        together: how often their nouns are said (:meth:`saywhere.search.phrases.Commonness.together`).
     """
 
     def __init__(self, model: Model, query: Query) -> None:
@@ -104,7 +282,7 @@ class PhrasesInImages:
         joint = np.array([similarity, found, self._rarest], np.float64)
         return Placed(regions, joint, None if calibration.hit is None else float(calibration.hit.apply(joint)))
 
-    def anywhere(self, best: Placed, images: int) -> float | None:
+    def in_index_probability(self, best: Placed, images: int) -> float | None:
         """Return the probability that any image of an index shows what is wanted; None if the model cannot tell.
 
         Args:
@@ -114,7 +292,7 @@ class PhrasesInImages:
         chance, meant = self._model.calibration.chance, self._model.calibration.meant
         if chance is None or meant is None or best.evidence is None:
             return None
-        return float(anywhere_probability(anywhere_evidence(self.together, images, best.evidence[0]), chance, meant))
+        return float(in_index_probability(in_index_evidence(self.together, images, best.evidence[0]), chance, meant))
 
     def _evidence(self, image: ImageVectors, texts: list[TextVectors], rare: np.ndarray) -> Evidence:
         """What the vectors say of phrases in an image."""

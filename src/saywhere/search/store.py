@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import sqlite3
+import threading
+import urllib.parse
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -15,14 +18,127 @@ from typing import Any
 import numpy as np
 
 from saywhere.errors import UserError
+from saywhere.files import atomic_path
 from saywhere.inference import claims
 from saywhere.models.aligner import ImageVectors
-from saywhere.search.coding import encode, fit
-from saywhere.search.database import Database, create
-from saywhere.search.scan import Question, nearest
-from saywhere.search.stamps import AFTER, MARK, VIDEOS, Stamp, Video, split_moment
-from saywhere.search.stores import Found, Located
+from saywhere.search.scan import Question, nearest, unpack
+from saywhere.search.stores import AFTER, MARK, VIDEOS, Found, Located, Stamp, Video, split_moment
 from saywhere.search.vectors import Extent, Snapshot, append, compact, damage, write_at
+
+PATIENCE = 60.0
+"""Seconds that a reader and the writer wait for each other; each holds the database for milliseconds."""
+TABLES = """
+CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE images (entry INTEGER PRIMARY KEY, path BLOB NOT NULL UNIQUE, size INTEGER NOT NULL,
+    time INTEGER NOT NULL, hash BLOB NOT NULL, checksum INTEGER NOT NULL);
+CREATE TABLE dead (entry INTEGER PRIMARY KEY);
+"""
+
+
+class Database:
+    """An open database, for several threads.
+
+    Args:
+        path: of its file, which must exist.
+
+    Raises:
+        UserError: it cannot be used.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.guard = threading.RLock()
+        where = f"file:{urllib.parse.quote(os.fsencode(path.absolute()))}?mode=rw"
+        with explained(path):
+            self._connection: sqlite3.Connection | None = sqlite3.connect(
+                where, PATIENCE, isolation_level=None, check_same_thread=False, uri=True
+            )
+
+    @contextlib.contextmanager
+    def transaction(self, kind: str = "IMMEDIATE") -> Iterator[sqlite3.Connection]:
+        """Yield the database; what is done with it counts at the end, all or nothing."""
+        connection = self._connection
+        if connection is None:
+            raise UserError(f"{self._path.parent}: the index was closed")
+        with self.guard, explained(self._path):
+            connection.execute(f"BEGIN {kind}")
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+def create(path: Path, facts: Mapping[str, str]) -> None:
+    """Write a new database, whole or not at all."""
+    with atomic_path(path) as part:
+        part.unlink(missing_ok=True)
+        with explained(path), contextlib.closing(sqlite3.connect(part)) as new, new:
+            new.executescript(TABLES)
+            new.executemany("INSERT INTO facts VALUES (?, ?)", facts.items())
+
+
+@contextlib.contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Turn SQLite's errors into those that a user knows."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        if "full" in str(error):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path)) from error
+        if "locked" in str(error):
+            raise UserError(f"{path}: another program holds it; try again") from error
+        raise UserError(f"{path}: cannot be used ({error})") from error
+    except sqlite3.DatabaseError as error:
+        way_out = f"remove {path.parent} and index the images again"
+        raise UserError(f"{path}: is damaged ({error}); {way_out}") from error
+
+
+SAMPLE = 40_000
+"""Vectors, about, on which the basis is found: all of images that are chosen at random."""
+BLOCK = 1 << 14
+"""Vectors that are encoded together."""
+LARGEST = 127
+
+
+def fit_codes(snapshot: Snapshot, components: int) -> np.ndarray:
+    """Return the basis ``(D, P)``: the vectors' principal directions, as long as bytes can hold their products."""
+    images = np.flatnonzero(snapshot.alive)
+    count = max(1, SAMPLE * snapshot.extent.entries // max(1, snapshot.extent.regions))
+    if len(images) > count:
+        images = np.sort(np.random.default_rng(0).choice(images, count, replace=False))
+    snapshot.expect(images)
+    parts = [snapshot.vectors[snapshot.rows(image)] for image in images.tolist()]
+    sample = unpack(np.concatenate([snapshot.vectors[:0], *parts]))
+    _, directions = np.linalg.eigh(sample.T @ sample)
+    basis = directions[:, ::-1][:, :components]
+    widest = np.abs(sample @ basis).max(axis=0, initial=0)
+    return np.ascontiguousarray(basis * (LARGEST / np.maximum(widest, 1e-6)), np.float32)
+
+
+def write_codes(folder: Path, snapshot: Snapshot, extent: Extent) -> Extent:
+    """Write the codes of the images that have none, and return the extent with them."""
+    basis_file, codes_file = extent.code_files(folder)
+    basis = np.fromfile(basis_file, "<f4").reshape(extent.size, extent.components)
+    first = int(snapshot.starts[extent.coded])
+    basis_sum, codes_sum = extent.basis_sum, extent.codes_sum
+    if -1 in (basis_sum, codes_sum):  # of an index from before there were checksums
+        basis_sum, codes_sum = zlib.crc32(basis.data), zlib.crc32(snapshot.codes.data)
+    for start in range(first, extent.regions, BLOCK):
+        values = unpack(snapshot.vectors[start : start + BLOCK]) @ basis
+        codes = np.round(values).clip(-LARGEST, LARGEST).astype(np.int8)
+        write_at(codes_file, start * extent.components, codes)
+        codes_sum = zlib.crc32(codes.data, codes_sum)
+    return replace(extent, coded=extent.entries, basis_sum=basis_sum, codes_sum=codes_sum)
+
 
 VERSION = "2"
 """Of the format; another one is refused."""
@@ -245,7 +361,7 @@ class Store:
         """Add images, in place of those of the same path; all or, after an error, none of them.
 
         Args:
-            images: with their paths, or :func:`saywhere.search.stamps.moment_name`.
+            images: with their paths, or :func:`saywhere.search.stores.moment_name`.
             video: that the images are of, as far as it was looked through.
 
         Raises:
@@ -306,7 +422,7 @@ class Store:
         extent = snapshot.extent
         wanted = extent.components if components is None else min(components, extent.size)
         if wanted != extent.components or (wanted and extent.fitted < STALE * extent.entries):
-            basis = fit(snapshot, wanted) if wanted else np.zeros(0, np.float32)
+            basis = fit_codes(snapshot, wanted) if wanted else np.zeros(0, np.float32)
             new = {"coded": 0, "coding": extent.coding + 1, "basis_sum": zlib.crc32(basis.data), "codes_sum": 0}
             extent = replace(extent, components=wanted, fitted=extent.entries, **new)
             if wanted:
@@ -314,7 +430,7 @@ class Store:
         if wanted and extent.coded < extent.entries:
             if extent.coded:
                 snapshot.check_codes(self.folder, basis_alone=True)
-            extent = encode(self.folder, snapshot, extent)
+            extent = write_codes(self.folder, snapshot, extent)
         if extent != snapshot.extent:
             with self._writing() as db:
                 self._set_extent(db, extent)

@@ -12,8 +12,7 @@ import numpy as np
 from saywhere.errors import UserError
 from saywhere.images import LoadedImage, open_image, read_image
 from saywhere.models.aligner import ImageVectors
-from saywhere.search.stamps import Stamp, Video, moment_name
-from saywhere.search.stores import ImageStore
+from saywhere.search.stores import ImageStore, Stamp, Video, moment_name
 from saywhere.search.vectors import VECTOR
 
 if TYPE_CHECKING:
@@ -128,13 +127,16 @@ def open_found(path: str, time: float | None, long_side: int, file: BinaryIO | N
         path: of the file.
         time: seconds, to the millisecond; None for an image.
         long_side: pixels that are needed.
-        file: opened, which is read instead of what the path may mean by now.
+        file: opened, as a server has it: it is read instead of what the path may mean by now, and refused if it is
+            a large JPEG 2000, which would hold up everybody else.
 
     Raises:
         UserError: it cannot be read, or not any more.
     """
     if time is None:
-        return open_image(path, long_side) if file is None else read_image(file.read(), path, long_side)
+        return (
+            open_image(path, long_side) if file is None else read_image(file.read(), path, long_side, refuse_slow=True)
+        )
     try:
         from saywhere.video.reading import VideoReader
         from saywhere.video.times import to_ticks

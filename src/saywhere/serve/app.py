@@ -5,12 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import gzip
+import hashlib
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from functools import cached_property
+from importlib import resources
 from typing import TYPE_CHECKING, Any
 
+from python_multipart.exceptions import FormParserError
 from starlette.applications import Starlette
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, UploadFile
 from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -21,20 +27,149 @@ from saywhere.errors import UserError
 from saywhere.images import ImageError, read_image
 from saywhere.models.encoding import Encoding
 from saywhere.models.model import Model
-from saywhere.serve.bodies import Bodies, image_in
-from saywhere.serve.description import describe_api
-from saywhere.serve.encodings import Encodings, tag_of
 from saywhere.serve.gallery import Gallery
 from saywhere.serve.gate import HEADERS, Gate, check_access
-from saywhere.serve.limits import Budget, Limits
-from saywhere.serve.pages import Page, read_pages
-from saywhere.serve.parameters import read_query
-from saywhere.serve.problems import Problem, to_json
-from saywhere.serve.questions import EMBED_TEXT, QUESTIONS, SEARCH, SEARCH_IMAGE, Question, embed_text
-from saywhere.serve.workers import Workers
+from saywhere.serve.limits import Budget, Encodings, Limits, Problem, Workers, tag_of, to_json
+from saywhere.serve.questions import (
+    EMBED_TEXT,
+    QUESTIONS,
+    SEARCH,
+    SEARCH_IMAGE,
+    Question,
+    describe_api,
+    embed_text,
+    read_query,
+)
 
 if TYPE_CHECKING:
     from saywhere.search import Index
+
+
+FIELD = "image"
+"""Name of the part of a form that holds the image."""
+
+
+class Bodies:
+    """Read bodies, and know how many bytes of them are in memory."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits, self._memory = limits, Budget(limits.bodies)
+
+    @contextlib.asynccontextmanager
+    async def read(self, request: Request) -> AsyncIterator[bytes]:
+        """Yield the body of a request.
+
+        Raises:
+            Problem: 408 if it does not arrive in time, 413 if it is too large, and 429 if all bodies together are.
+        """
+        length = request.headers.get("content-length", "")
+        if length.isdigit() and int(length) > self._limits.body:
+            raise self._too_large()
+        body = bytearray()
+        try:
+            await self._read(request, body)
+            yield bytes(body)
+        finally:
+            self._memory.give_back(len(body))
+
+    async def _read(self, request: Request, body: bytearray) -> None:
+        """Append what arrives to ``body``, and count it."""
+        try:
+            async with asyncio.timeout(self._limits.upload_seconds):
+                async for chunk in request.stream():
+                    if len(body) + len(chunk) > self._limits.body:
+                        raise self._too_large()
+                    self._memory.take(len(chunk))
+                    body += chunk
+        except TimeoutError:
+            seconds = f"{self._limits.upload_seconds:g}"
+            raise Problem(408, f"the body did not arrive within {seconds} seconds", {"Connection": "close"}) from None
+
+    def _too_large(self) -> Problem:
+        megabytes = self._limits.body / (1 << 20)
+        return Problem(413, f"the body is larger than {megabytes:g} MB: send a smaller image")
+
+
+class _InMemory(MultiPartParser):
+    spool_max_size = 1 << 40  # or parts would be written to the disk
+
+
+def image_in(body: bytes, headers: Headers) -> bytes:
+    """Return the image of a request: the body, or the part ``image`` of a form. It takes a while: for a thread.
+
+    Raises:
+        Problem: 415 if there is nothing in it, 422 if a form is damaged or has no part ``image``.
+    """
+    is_form = headers.get("content-type", "").lower().startswith("multipart/form-data")
+    data = asyncio.run(_image_part(body, headers)) if is_form and body else body
+    if not data:
+        raise Problem(415, "the body is empty: send an image")
+    return data
+
+
+async def _image_part(body: bytes, headers: Headers) -> bytes:
+    async def whole() -> AsyncIterator[bytes]:
+        yield body
+        yield b""
+
+    try:
+        parser = _InMemory(headers, whole(), max_files=8, max_fields=8)  # pyright: ignore[reportArgumentType]
+        form = await parser.parse()
+    except (MultiPartException, FormParserError, KeyError, ValueError) as error:
+        reason = getattr(error, "message", "") or str(error)
+        raise Problem(422, f"the form in the body is damaged: {reason}") from None
+    part = form.get(FIELD)
+    if not isinstance(part, UploadFile):
+        raise Problem(422, f"the form has no file {FIELD}: send the image as the part {FIELD}, or as the whole body")
+    return await part.read()
+
+
+TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
+PAGE_HEADERS = {
+    # The page loads nothing but its own files, and no other site shows it in a frame.
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; "
+    "media-src 'self' blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",
+}
+
+
+class Page:
+    """A file that never changes while the server runs."""
+
+    def __init__(self, content: bytes, media_type: str) -> None:
+        self.content, self.media_type = content, media_type
+
+    @cached_property
+    def tag(self) -> str:
+        """The ETag."""
+        return f'"{hashlib.blake2b(self.content, digest_size=8).hexdigest()}"'
+
+    @cached_property
+    def _compressed(self) -> bytes:
+        return gzip.compress(self.content, mtime=0)
+
+    def response(self, request: Request) -> Response:
+        """Return the file, compressed if the client takes that, or 304 if the client has it."""
+        headers = PAGE_HEADERS | {"ETag": self.tag, "Vary": "Accept-Encoding"}
+        if request.headers.get("if-none-match") == self.tag:
+            return Response(status_code=304, headers=headers)
+        content = self.content
+        if "gzip" in request.headers.get("accept-encoding", ""):
+            content, headers = self._compressed, headers | {"Content-Encoding": "gzip"}
+        return Response(content, headers=headers, media_type=self.media_type)
+
+
+def read_pages() -> dict[str, Page]:
+    """Return the files of the page by their paths; ``/`` is the page itself."""
+    pages: dict[str, Page] = {}
+    for file in resources.files("saywhere.serve").joinpath("page").iterdir():
+        suffix = "." + file.name.rpartition(".")[2]
+        if suffix in TYPES:
+            path = "/" if file.name == "index.html" else f"/page/{file.name}"
+            pages[path] = Page(file.read_bytes(), TYPES[suffix])
+    return pages
+
 
 NAME = "image"
 """What results and messages call the image of a request."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from saywhere import archives
 from saywhere.search.stores import Located
 from saywhere.search.videos import open_found
-from saywhere.serve.problems import Problem
+from saywhere.serve.limits import Problem
 
 if TYPE_CHECKING:
     from saywhere.search import Index

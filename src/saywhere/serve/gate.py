@@ -13,7 +13,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from saywhere.errors import UserError
-from saywhere.serve.problems import Problem
+from saywhere.serve.limits import Problem
 
 ANY = "*"
 """In place of the names of a server: it is called anything."""

@@ -1,11 +1,44 @@
-"""What a server accepts of a request, and shares out among all of them."""
+"""Limits of a server: problems as responses, memory, waiting questions, workers, and encodings that are kept."""
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
+import json
 import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
-from saywhere.serve.problems import Problem
+from starlette.responses import Response
+
+from saywhere.models.encoding import Encoding
+
+
+class Problem(Exception):
+    """Refuse a request.
+
+    Args:
+        status: of HTTP.
+        message: one line that names the value and the way out.
+        headers: of the answer.
+    """
+
+    def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.status, self.message, self.headers = status, " ".join(message.split()), headers
+
+    def response(self) -> Response:
+        """Return the answer: ``{"error": message}``."""
+        return Response(to_json({"error": self.message}), self.status, self.headers, "application/json")
+
+
+def to_json(value: Any) -> bytes:
+    """Return the JSON of a value in ASCII: names of files that are not UTF-8 are escaped, as in files of results."""
+    return json.dumps(value, separators=(",", ":")).encode("ascii")
 
 
 @dataclass(frozen=True)
@@ -74,3 +107,96 @@ class Budget:
 def busy() -> Problem:
     """Return what a client is told when there is more to do than the server has room for."""
     return Problem(429, "the server is busy: try again in a second", {"Retry-After": "1"})
+
+
+T = TypeVar("T")
+
+
+class Workers:
+    """Run questions on ``limits.threads`` threads; ``limits.queue`` more may wait."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._pool = ThreadPoolExecutor(limits.threads, "saywhere")
+        self._places = threading.BoundedSemaphore(limits.threads + limits.queue)
+        self._seconds = limits.answer_seconds
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Return what ``work`` returns; an error in it is raised here.
+
+        Raises:
+            Problem: 429 if the queue is full, 503 if the answer takes too long; work that has not begun is dropped.
+        """
+        if not self._places.acquire(blocking=False):
+            raise busy()
+        future: Future[T] = self._pool.submit(work)
+        future.add_done_callback(lambda _: self._places.release())
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(future), self._seconds)
+        except TimeoutError:
+            message = f"no answer within {self._seconds:g} seconds: try again later"
+            raise Problem(503, message, {"Retry-After": "10"}) from None
+
+    def close(self) -> None:
+        """Wait for what runs and end the threads."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+def tag_of(data: bytes) -> str:
+    """Return the tag of an image: a hash of its bytes."""
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+class Encodings:
+    """Keep the encodings that were asked about last, by the tags of their images; for several threads."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._size, self._seconds = limits.encodings, limits.encoding_seconds
+        self._kept: OrderedDict[str, tuple[float, Future[Encoding]]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        with self._lock:
+            self._drop_old()
+            return len(self._kept)
+
+    def find(self, tag: str) -> Encoding | None:
+        """Return the encoding of an image, or None if it is not kept."""
+        future = self._use(tag)
+        return None if future is None else future.result()
+
+    def make(self, tag: str, encode: Callable[[], Encoding]) -> Encoding:
+        """Return the encoding of an image; of several threads that want it at the same time one calls ``encode``."""
+        fresh: Future[Encoding] = Future()
+        with self._lock:
+            self._drop_old()
+            future = self._refresh(tag)
+            if future is None:
+                self._kept[tag] = time.monotonic(), fresh
+                while len(self._kept) > self._size:
+                    self._kept.popitem(last=False)
+        if future is not None:
+            return future.result()
+        try:
+            fresh.set_result(encode())
+        except BaseException as error:
+            with self._lock:
+                self._kept.pop(tag, None)
+            fresh.set_exception(error)
+        return fresh.result()
+
+    def _use(self, tag: str) -> Future[Encoding] | None:
+        with self._lock:
+            self._drop_old()
+            return self._refresh(tag)
+
+    def _refresh(self, tag: str) -> Future[Encoding] | None:
+        if tag not in self._kept:
+            return None
+        future = self._kept.pop(tag)[1]
+        self._kept[tag] = time.monotonic(), future
+        return future
+
+    def _drop_old(self) -> None:
+        oldest = time.monotonic() - self._seconds
+        while self._kept and next(iter(self._kept.values()))[0] < oldest:
+            self._kept.popitem(last=False)

@@ -1,14 +1,127 @@
-"""The questions that the server answers about an image, each with its parameters."""
+"""Questions of the HTTP interface: their parameters, what answers them, and their description as OpenAPI."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
+from starlette.datastructures import QueryParams
+
+import saywhere
 from saywhere.models.encoding import Encoding
 from saywhere.models.model import Model
-from saywhere.serve.parameters import Parameter
+from saywhere.serve.limits import Problem
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """Describe a parameter of a question.
+
+    Attributes:
+        name: in the query, and of the argument of the verb.
+        kind: ``box`` is ``x1,y1,x2,y2``.
+        description: one line.
+        minimum, maximum: of a number; of a text, of the number of its letters.
+        choices: all values of a text that are allowed; any text if empty.
+        most: how often it may be given; if more than once, the value is a list.
+        required: whether it must be given.
+    """
+
+    name: str
+    kind: Literal["integer", "number", "boolean", "text", "box"]
+    description: str
+    minimum: float = 0
+    maximum: float = math.inf
+    choices: tuple[str, ...] = ()
+    most: int = 1
+    required: bool = False
+
+    def read(self, text: str) -> Any:
+        """Return the value of a text.
+
+        Raises:
+            ValueError: it is another kind of value, or out of range; the message says what is wanted.
+        """
+        if self.kind == "boolean":
+            if text not in ("true", "false"):
+                raise ValueError("true or false")
+            return text == "true"
+        if self.kind == "box":
+            return self._box(text)
+        if self.kind == "text":
+            if self.choices and text not in self.choices:
+                raise ValueError(" or ".join(self.choices))
+            if not self.minimum <= len(text) <= self.maximum:
+                raise ValueError(f"a string of {self.minimum:g} to {self.maximum:g} characters")
+            return text
+        return self._number(text)
+
+    def _number(self, text: str) -> float:
+        low, high = self.minimum, self.maximum
+        wanted = f"{'a whole number' if self.kind == 'integer' else 'a number'} from {low:g} to {high:g}"
+        try:
+            value = int(text) if self.kind == "integer" else float(text)
+        except ValueError:
+            raise ValueError(wanted) from None
+        if not low <= value <= high:  # nan is neither
+            raise ValueError(wanted)
+        return value
+
+    def _box(self, text: str) -> list[float]:
+        try:
+            box = [float(part) for part in text.split(",")]
+        except ValueError:
+            box = []
+        if len(box) != 4 or not all(math.isfinite(value) for value in box):
+            raise ValueError("four numbers x1,y1,x2,y2")
+        return box
+
+    def schema(self) -> dict[str, Any]:
+        """Return its entry in an OpenAPI description."""
+        kinds = {"text": "string", "box": "string"}
+        value: dict[str, Any] = {"type": kinds.get(self.kind, self.kind)}
+        low, high = ("minLength", "maxLength") if self.kind == "text" else ("minimum", "maximum")
+        if math.isfinite(self.maximum):
+            value |= {low: self.minimum, high: self.maximum}
+        if self.choices:
+            value["enum"] = list(self.choices)
+        if self.kind == "box":
+            value["example"] = "10,20,110,220"
+        schema = {"type": "array", "items": value, "maxItems": self.most} if self.most > 1 else value
+        return {
+            "name": self.name, "in": "query", "required": self.required, "description": self.description,
+            "schema": schema,
+        }  # fmt: skip
+
+
+def read_query(parameters: Sequence[Parameter], query: QueryParams) -> Mapping[str, Any]:
+    """Return the values of a query by name; parameters that are not given are left out.
+
+    Raises:
+        Problem: 422 if a parameter is unknown, missing, given too often, or has a wrong value.
+    """
+    known = {parameter.name: parameter for parameter in parameters}
+    values: dict[str, list[Any]] = {}
+    for name, text in query.multi_items():
+        if name not in known:
+            have = f"this question has {', '.join(known)}" if known else "this question has none"
+            raise Problem(422, f"unknown parameter {name[:40]}: {have}")
+        parameter = known[name]
+        try:
+            value = parameter.read(text)
+        except ValueError as error:
+            raise Problem(422, f"{name} must be {error}, not {text[:40]!r}") from None
+        if len(values.setdefault(name, [])) == parameter.most:
+            times = "once" if parameter.most == 1 else f"{parameter.most} times"
+            raise Problem(422, f"{name} is given more than {times}")
+        values[name].append(value)
+    missing = [parameter.name for parameter in parameters if parameter.required and parameter.name not in values]
+    if missing:
+        raise Problem(422, f"the parameter {missing[0]} is missing")
+    return {name: several if known[name].most > 1 else several[0] for name, several in values.items()}
+
 
 MAX_REGIONS, MAX_LETTERS, MAX_HITS = 1000, 1000, 100
 MAX_BOXES, MAX_TEXTS = MAX_REGIONS, 100
@@ -120,3 +233,105 @@ SEARCH = (
 SEARCH_IMAGE = (
     Parameter("entry", "text", "Of an image or a moment in the index, as a search names it.", 1, 100, required=True),
 )
+
+
+PROBLEMS = {
+    "400": "Not HTTP, or a header is wrong.",
+    "401": "The token is missing or wrong.",
+    "403": "The page of another site asks.",
+    "404": "There is no such path, index, or entry in it, or its file is not any more what was indexed.",
+    "408": "The body did not arrive in time.",
+    "412": "The image that If-Match names is not kept: send it again.",
+    "413": "The body is too large.",
+    "415": "The body is not an image, or one that cannot be read.",
+    "421": "The server is not called by this name.",
+    "422": "A parameter is unknown, missing or wrong.",
+    "429": "The queue is full: try again after the seconds of Retry-After.",
+    "503": "There was no answer in time.",
+}
+_NUMBER, _TEXT = {"type": "number"}, {"type": "string"}
+_BOXES = {"type": "array", "items": {"type": "array", "items": _NUMBER, "minItems": 4, "maxItems": 4}}
+_NUMBERS, _TEXTS = {"type": "array", "items": _NUMBER}, {"type": "array", "items": _TEXT}
+_MATRIX = {"type": "array", "items": _NUMBERS}
+_IMAGE = {"image": {"type": ["string", "null"]}, "width": {"type": "integer"}, "height": {"type": "integer"}}
+_REGION_ROWS = {
+    "type": "object",
+    "required": ["width", "height", "boxes"],
+    "properties": _IMAGE
+    | {"boxes": _BOXES, "scores": _NUMBERS, "similarities": _NUMBERS, "captions": _TEXTS, "not_found": _TEXTS},
+}
+_PHRASE = {"type": "object", "properties": {"words": _TEXT, "box": _NUMBERS, "similarity": _NUMBER}}
+_HIT = {
+    "type": "object",
+    "properties": _IMAGE
+    | {"entry": _TEXT, "time": _NUMBER, "similarity": _NUMBER, "probability": _NUMBER, "in_index_probability": _NUMBER}
+    | {"phrases": {"type": "array", "items": _PHRASE}},
+}
+_JPEG = {"type": "string", "format": "binary"}
+SCHEMAS = {
+    "describe": _REGION_ROWS,
+    "ground": _REGION_ROWS,
+    "caption": {
+        "type": "object",
+        "required": ["width", "height", "caption"],
+        "properties": _IMAGE | {"caption": _TEXT, "words": _TEXTS, "boxes": _BOXES, "attention": _MATRIX},
+    },
+    "embed": {"type": "object", "properties": _IMAGE | {"boxes": _BOXES, "vectors": _MATRIX}},
+    "embed_text": {"type": "object", "properties": {"text": _TEXT, "words": _TEXTS, "vectors": _MATRIX}},
+    "search": {"type": "object", "properties": {"query": _TEXT, "hits": {"type": "array", "items": _HIT}}},
+    "image": _JPEG,
+}
+"""The answer to each question."""
+
+
+def describe_api(needs_token: bool) -> dict[str, Any]:
+    """Return the description; ``needs_token`` says whether requests must bring a token."""
+    paths: dict[str, Any] = {f"/v1/{question.name}": {"post": _question(question)} for question in QUESTIONS}
+    plain: tuple[tuple[str, str, tuple[Parameter, ...]], ...] = (
+        ("/v1/embed_text", "Return the words of a sentence as vectors in the space of regions.", EMBED_TEXT),
+        ("/v1/search", "Find the images of the index that fit a text.", SEARCH),
+        ("/v1/search/image", "Return a small copy of an image or of a moment of the index, as a JPEG.", SEARCH_IMAGE),
+        ("/v1/models", "Name the model and its parts.", ()),
+        ("/healthz", "Say that the server answers.", ()),
+    )
+    for path, summary, parameters in plain:
+        schemas = [parameter.schema() for parameter in parameters]
+        answers = _responses(SCHEMAS.get(path.rpartition("/")[2], {"type": "object"}))
+        paths[path] = {"get": {"summary": summary, "parameters": schemas, "responses": answers}}
+    described: dict[str, Any] = {
+        "openapi": "3.1.0",
+        "info": {"title": "saywhere", "version": saywhere.__version__, "summary": "Say what is where in an image."},
+        "paths": paths,
+    }
+    if needs_token:
+        described["components"] = {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}}
+        described["security"] = [{"token": []}]
+    return described
+
+
+def _question(question: Question) -> dict[str, Any]:
+    match = {
+        "name": "If-Match",
+        "in": "header",
+        "description": "The ETag of an earlier answer, in place of the body: ask about the same image again.",
+        "schema": _TEXT,
+    }
+    image = {"type": "string", "format": "binary"}
+    form = {"type": "object", "required": ["image"], "properties": {"image": image}}
+    return {
+        "summary": question.summary,
+        "parameters": [*(parameter.schema() for parameter in question.parameters), match],
+        "requestBody": {"content": {"image/*": {"schema": image}, "multipart/form-data": {"schema": form}}},
+        "responses": _responses(SCHEMAS[question.name]),
+    }
+
+
+def _responses(schema: dict[str, Any]) -> dict[str, Any]:
+    error = {"type": "object", "required": ["error"], "properties": {"error": _TEXT}}
+    responses: dict[str, Any] = {
+        status: {"description": text, "content": {"application/json": {"schema": error}}}
+        for status, text in PROBLEMS.items()
+    }
+    media_type = "image/jpeg" if schema == _JPEG else "application/json"
+    responses["200"] = {"description": "The answer.", "content": {media_type: {"schema": schema}}}
+    return responses

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import signal
 import socket
 import threading
 import time
 from collections.abc import Callable, Generator
+from types import FrameType
 from typing import Any
 
 import uvicorn
@@ -133,6 +135,12 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, started: Callable[[], None]) -> None:
         super().__init__(config)
         self._started = started
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Stop after the answers that are under way; at once at a Ctrl-C while they are waited for."""
+        if self.should_exit and sig == signal.SIGINT:
+            os._exit(130)
+        super().handle_exit(sig, frame)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)

@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from saywhere.adapters.adapter import Adapter
-from saywhere.adapters.calibration import Question, ScoreCalibration, calibration_path, change_calibration, logit
+from saywhere.adapters.adapter import Adapter, Question, ScoreCalibration, calibration_path, change_calibration, logit
 from saywhere.adapters.sources import Adapted
 from saywhere.calibration import Logistic
 from saywhere.data.sample import Sample

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from saywhere import boxes as geometry
 from saywhere import reproductions
 from saywhere.configs.aligner import AlignerConfig
-from saywhere.data.entities import find_marks, read_marks
+from saywhere.data.flickr import find_marks, read_marks
 from saywhere.data.sample import Sample
 from saywhere.errors import UserError
 from saywhere.images import LoadedImage, measure

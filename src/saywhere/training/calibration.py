@@ -2,7 +2,7 @@
 
 That a box is right, that a word of its phrase is, and that an image shows a phrase; with the last, how much the classes
 say where a phrase is. (Hubness is fitted in :mod:`saywhere.training.hubness`, hits of a search in
-:mod:`saywhere.evaluation.search.run`.)
+:mod:`saywhere.evaluation.search`.)
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def read_own(folder: str | Path, *parts: str) -> Bundle:
 
 def held_out(samples: Sequence[Sample]) -> list[Sample]:
     """Return the images that taught a model's classes nothing, for of their own images classes are too sure."""
-    from saywhere.training.classes import is_held_out  # needs torch
+    from saywhere.training.nouns import is_held_out  # needs torch
 
     return [sample for sample in samples if is_held_out(sample.image)]
 

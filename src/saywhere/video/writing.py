@@ -13,7 +13,7 @@ import av
 import numpy as np
 from PIL import Image, ImageDraw
 
-from saywhere.drawing.labels import COLOURS, Style, draw_label, fit_label
+from saywhere.drawing import COLOURS, Style, draw_label, fit_label
 from saywhere.files import atomic_path, part_of, put_in_place
 from saywhere.video.reading import Frame, fit
 from saywhere.video.times import TICKS

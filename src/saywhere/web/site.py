@@ -11,17 +11,15 @@ from typing import Any
 import numpy as np
 
 from saywhere.engines.arrays.layers import Weights
-from saywhere.engines.arrays.requirements import refused_options
-from saywhere.engines.onnx import OnnxEngine
+from saywhere.engines.onnx import NEEDS_TORCH, OnnxEngine, refused_options
 from saywhere.errors import UserError
 from saywhere.files import write_atomically
 from saywhere.models import captioner, noun_tree, nouns
 from saywhere.models.bundle import GRAPH, WEIGHTS, Bundle, GraphInfo, weight_prefix
 from saywhere.models.chunker import Chunker
 from saywhere.text import RESERVED
-from saywhere.web.graph import place_weights
 from saywhere.web.runtime import NAME, VERSION, WebRuntime
-from saywhere.web.weights import STEPS, Packed, compress, describe, half, pack, rounded, single
+from saywhere.web.weights import STEPS, Packed, compress, describe, half, pack, place_weights, rounded, single
 
 INDEX, MANIFEST, BINARY = "index.html", "model/model.json.gz", "engine/ort.wasm.gz"
 """The page, what the model is, and ONNX Runtime."""
@@ -75,7 +73,7 @@ def require_browser(bundle: Bundle) -> None:
     if "densecap" not in bundle.configs:
         raise UserError(f"{bundle.folder} has no part densecap, which finds the regions of the page")
     if refused := refused_options(bundle.trunk, bundle.configs):
-        raise UserError(f"{bundle.folder}: only the engine torch runs {' and '.join(refused)}")
+        raise UserError(f"{bundle.folder}: {refused[0]} {NEEDS_TORCH}")
     OnnxEngine(bundle)  # checks the graph and all shapes
 
 

@@ -18,9 +18,8 @@ from saywhere import boxes as geometry
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.configs.nouns import NounsConfig
 from saywhere.engines.arrays.densecap import DenseCap as ArrayDenseCap
-from saywhere.engines.arrays.image_maps import ImageMaps
-from saywhere.engines.arrays.layers import Weights
-from saywhere.engines.arrays.requirements import require_shapes
+from saywhere.engines.arrays.layers import Weights, require_shapes
+from saywhere.engines.arrays.pooling import ImageMaps
 from saywhere.engines.compare import random_boxes
 from saywhere.engines.torch import TorchEngine
 from saywhere.errors import UserError
@@ -133,9 +132,10 @@ def test_only_what_is_not_frozen_learns() -> None:
 
 def test_options_weights_and_backbone_must_fit() -> None:
     config = tiny_config(trunk=TRUNK, phrase_levels=[16])
-    require_shapes("densecap", config, len(VOCABULARY), arrays())
+    require_shapes("densecap", ArrayDenseCap.shapes(config, len(VOCABULARY)), len(VOCABULARY), arrays())
+    shapes = ArrayDenseCap.shapes(tiny_config(trunk=TRUNK), len(VOCABULARY))
     with pytest.raises(UserError, match=r"have, against its options, phrase_head"):
-        require_shapes("densecap", tiny_config(trunk=TRUNK), len(VOCABULARY), arrays())
+        require_shapes("densecap", shapes, len(VOCABULARY), arrays())
     with pytest.raises(UserError, match=r"phrase_levels is \(4,\), but must be some of the strides"):
         DenseCapConfig(phrase_levels=(4,))
     with pytest.raises(UserError, match="phrase_levels is .*, but must be empty for test_efficientnet"):

@@ -1,15 +1,30 @@
 """What the golden values do not pin: how the conventions relate to ours, properties, and empty inputs."""
 
+from __future__ import annotations
+
 import copy
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from saywhere import boxes as ours
+from saywhere.configs.parts import TrunkConfig
+from saywhere.images import open_image
+from saywhere.networks.vision.trunk import build_trunk
 from saywhere.ops.bilinear import bilinear
 from saywhere.papers.densecap2016 import conventions as original
+from saywhere.papers.densecap2016.conventions import (
+    BoxSampler,
+    inside_image,
+    pick,
+    scale_image,
+    scale_weights,
+    scaled_size,
+)
 
 coordinates = st.lists(st.integers(0, 200).map(lambda n: n / 4), min_size=4, max_size=4)
 
@@ -232,3 +247,146 @@ def test_nothing_in_nothing_out():
     assert original.roi_pooling(torch.zeros(2, 3, 4), none, 48, 64).shape == (0, 2, 7, 7)
     assert original.offset_loss(none, none).item() == 0
     assert original.balanced_cross_entropy(torch.zeros(0, 2), torch.zeros(0, 2)).item() == 0
+
+
+TRUTHS = torch.tensor([[50.0, 50, 40, 40], [120, 60, 20, 60]])
+
+
+def boxes() -> torch.Tensor:
+    """0 and 1 near truth 0, 2 near truth 1, 3 between, 4 to 8 far, 9 far and outside, 10 near truth 0 and outside."""
+    far = [[200.0 + 20 * i, 150, 30, 30] for i in range(5)]
+    near = [[50.0, 50, 40, 40], [52, 50, 42, 40], [121, 62, 20, 60], [60, 50, 40, 40]]
+    return torch.tensor([*near, *far, [-30, 150, 30, 30], [50, 18, 42, 42]])
+
+
+def test_masks_by_the_programs_iou_and_the_image():
+    ious = original.box_iou(boxes(), TRUTHS).amax(dim=1)
+    assert ious[0] > 0.7 and ious[1] > 0.7 and 0.3 < ious[3] < 0.7
+    positive, negative = BoxSampler(256, 0.7, 0.3).candidates(boxes(), TRUTHS, (300, 200))
+    assert positive.nonzero().flatten().tolist() == [0, 1, 2]
+    assert negative.nonzero().flatten().tolist() == [4, 5, 6, 7, 8]
+    _, everywhere = BoxSampler(256, 0.7, 0.3).candidates(boxes(), TRUTHS)
+    assert everywhere.nonzero().flatten().tolist() == [4, 5, 6, 7, 8, 9, 10]
+
+
+def test_thresholds_are_strict():
+    iou = original.box_iou(boxes(), TRUTHS)
+    at = float(iou[3].amax())
+    positive, negative = BoxSampler(256, at, at).candidates(boxes(), TRUTHS)
+    assert not positive[3] and not negative[3]
+    assert BoxSampler(256, at - 1e-6, 0).candidates(boxes(), TRUTHS)[0][3]
+    assert BoxSampler(256, 1, at + 1e-6).candidates(boxes(), TRUTHS)[1][3]
+
+
+def test_the_best_box_of_each_truth_is_positive_even_outside_and_learns_its_own_best_truth():
+    predicted = torch.tensor([[-5.0, 50, 40, 40], [150, 150, 30, 30]])
+    truths = torch.tensor([[-3.0, 50, 40, 40], [20, 50, 40, 40]])  # box 0 is the best of both
+    iou = original.box_iou(predicted, truths)
+    assert iou.argmax(dim=0).tolist() == [0, 0] and iou[0].argmax() == 0
+    choice = BoxSampler(8)(predicted, truths, (300, 200), torch.Generator().manual_seed(0))
+    assert choice.positive.tolist() == [0] and choice.truth.tolist() == [0]
+    assert choice.negative.tolist() == [1] * 7
+
+
+def test_of_equals_the_first_is_forced():
+    same = torch.tensor([[100.0, 100, 20, 20]] * 3)
+    positive, _ = BoxSampler(256, 0.99).candidates(same, torch.tensor([[104.0, 100, 20, 20]]))
+    assert positive.tolist() == [True, False, False]
+
+
+def test_half_positives_without_replacement_and_the_rest_negatives():
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(20):
+        choice = BoxSampler(4, 0.7, 0.3)(boxes(), TRUTHS, (300, 200), generator)
+        assert len(set(choice.positive.tolist())) == 2 and len(set(choice.negative.tolist())) == 2
+        assert [[0, 0, 1][i] for i in choice.positive.tolist()] == choice.truth.tolist()
+
+
+def test_few_negatives_are_drawn_again():
+    choice = BoxSampler(256)(boxes(), TRUTHS, (300, 200), torch.Generator().manual_seed(0))
+    assert sorted(choice.positive.tolist()) == [0, 1, 2]
+    assert len(choice.negative) == 253 and set(choice.negative.tolist()) == {4, 5, 6, 7, 8}
+    enough = BoxSampler(8)(boxes(), TRUTHS, (300, 200), torch.Generator().manual_seed(0))
+    assert sorted(enough.negative.tolist()) == [4, 5, 6, 7, 8]  # as many as wanted: each once
+
+
+def test_without_negatives_all_that_is_not_positive_is_negative_outside_too():
+    near = boxes()[[0, 1, 2, 3, 10]]
+    _, negative = BoxSampler(256).candidates(near, TRUTHS, (300, 200))
+    assert negative.tolist() == [False, False, False, True, True]
+
+
+def test_all_equally_likely():
+    generator = torch.Generator().manual_seed(0)
+    counts = torch.zeros(11)
+    for _ in range(2000):
+        counts += torch.bincount(BoxSampler(2)(boxes(), TRUTHS, (300, 200), generator).rows, minlength=11)
+    assert (counts[[0, 1, 2]] / 2000 - 1 / 3).abs().max() < 0.05
+    assert (counts[4:9] / 2000 - 1 / 5).abs().max() < 0.05
+
+
+def test_first_and_last_pixel_are_in_the_image():
+    corners = torch.tensor([[1.0, 1, 30, 20], [0.5, 1, 30, 20], [1, 1, 30.5, 20], [1, 0, 30, 20], [1, 1, 30, 21]])
+    sizes = corners[:, 2:] - corners[:, :2] + 1
+    assert inside_image(torch.cat(((corners[:, :2] + corners[:, 2:]) / 2, sizes), dim=1), 30, 20).tolist() == [
+        True, False, False, False, False,
+    ]  # fmt: skip
+
+
+def test_a_row_picked_twice_gets_the_last_gradient():
+    values = torch.tensor([[1.0, 2], [3, 4], [5, 6]], requires_grad=True)
+    picked = pick(values, torch.tensor([2, 0, 2]))
+    assert picked.tolist() == [[5, 6], [1, 2], [5, 6]]
+    picked.backward(torch.tensor([[1.0, 1], [2, 2], [7, 8]]))
+    assert values.grad.tolist() == [[2, 2], [0, 0], [7, 8]]
+
+
+def test_rows_picked_once_have_ordinary_gradients():
+    values = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda v: pick(v, torch.tensor([3, 0])), (values,))
+    assert pick(values, torch.zeros(0, dtype=torch.long)).shape == (0, 3)
+
+
+def test_the_short_side_is_rounded_down():
+    assert scaled_size(640, 480, 720) == (720, 540)
+    assert scaled_size(500, 333, 720) == (720, 479)  # 479.52
+    assert scaled_size(333, 500, 720) == (479, 720)
+    assert scaled_size(1000, 1, 720) == (720, 1)
+
+
+def test_larger_keeps_the_outer_pixels_in_place():
+    expected = [[1, 0, 0], [0.5, 0.5, 0], [0, 1, 0], [0, 0.5, 0.5], [0, 0, 1]]
+    assert scale_weights(3, 5).tolist() == expected
+    assert scale_weights(1, 3).tolist() == [[1], [1], [1]]
+
+
+def test_smaller_averages_what_is_covered():
+    assert scale_weights(4, 2).tolist() == [[0.5, 0.5, 0, 0], [0, 0, 0.5, 0.5]]
+    torch.testing.assert_close(
+        scale_weights(5, 2), torch.tensor([[0.4, 0.4, 0.2, 0, 0], [0, 0, 0.2, 0.4, 0.4]]), rtol=0, atol=1e-6
+    )
+    assert scale_weights(3, 3).tolist() == torch.eye(3).tolist()
+
+
+@pytest.mark.parametrize(("source", "target"), [(720, 719), (1333, 720), (480, 720), (7, 720), (2000, 3)])
+def test_weights_of_a_pixel_add_up_to_one(source, target):
+    weights = scale_weights(source, target)
+    assert weights.shape == (target, source) and weights.min() >= 0
+    torch.testing.assert_close(weights.sum(dim=1), torch.ones(target))
+
+
+def test_columns_and_rows():
+    pixels = torch.tensor([[[0.0, 1, 2, 3], [4, 5, 6, 7]]])
+    assert scale_image(pixels, 2, 3).tolist() == [[[0.5, 2.5], [2.5, 4.5], [4.5, 6.5]]]
+
+
+def test_images_are_blue_green_red_less_the_means():
+    config = TrunkConfig("vgg16_caffe", vgg_channels=(1, 1, 1, 1, 1), strides=(16,), long_side=720, multiple=1)
+    preprocess = build_trunk(config, pretrained=False).preprocess
+    array = np.zeros((40, 72, 3), np.uint8)
+    array[..., 0], array[..., 1], array[..., 2] = 200, 100, 50
+    pixels = preprocess(open_image(Image.fromarray(array)))
+    assert pixels.shape == (3, 400, 720) and pixels.dtype == np.float32 and preprocess.long_side == 720
+    means = np.array([103.939, 116.779, 123.68])
+    np.testing.assert_allclose(pixels.mean(axis=(1, 2)), np.array([50.0, 100, 200]) - means, rtol=0, atol=1e-3)
+    assert [round(m * 255, 3) for m in preprocess.mean] == [103.939, 116.779, 123.68]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from saywhere.papers.densecap2016.language_model import LanguageModel, decode_sequences
+from saywhere.papers.densecap2016.network import LanguageModel, decode_sequences
 
 V, D, W, H = 7, 5, 4, 6
 NONE = 0

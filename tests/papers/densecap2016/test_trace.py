@@ -20,7 +20,7 @@ from saywhere.networks.language.decoders.adapter import TorchDecoder
 from saywhere.ops.box_sampling import SampledBoxes
 from saywhere.ops.losses import offset_decay
 from saywhere.papers.densecap2016 import conventions as original
-from saywhere.papers.densecap2016.language_model import decode_sequences
+from saywhere.papers.densecap2016.network import decode_sequences
 from saywhere.papers.densecap2016.trace import from_tokens, trace_training, words_of
 from saywhere.papers.densecap2016.trace import trace_inference as run
 from saywhere.text import END, PAD, UNKNOWN

@@ -13,8 +13,7 @@ from tiny_comparison import StubMeteor
 from saywhere.data.sample import Sample
 from saywhere.evaluation.region_lines import RegionLines
 from saywhere.papers.table1 import region_rnn, systems, timing
-from saywhere.papers.table1.cells import Cell, write_lines
-from saywhere.papers.table1.systems import Neighbours
+from saywhere.papers.table1.systems import Cell, Neighbours, write_lines
 from saywhere.papers.table1.timing import Watch, take_times
 
 

@@ -9,16 +9,17 @@ import numpy as np
 
 from saywhere.configs.aligner import AlignerConfig
 from saywhere.engines.arrays.hubness import Hubness
-from saywhere.engines.arrays.image_maps import ImageMaps, box_features, require_size
 from saywhere.engines.arrays.layers import (
     BatchNorm,
     Gru,
     Linear,
-    Lstm,
+    Shapes,
     Weights,
+    recurrent_shapes,
     relu,
     side_by_side,
 )
+from saywhere.engines.arrays.pooling import ImageMaps, box_features, require_size
 from saywhere.engines.engine import EncodedText
 from saywhere.text import PAD, Vocabulary
 
@@ -36,6 +37,15 @@ class Aligner:
         self.config, self.vocabulary, self._weights, self._is_last = config, vocabulary, weights, last is not None
         numbers = range(config.encoders)
         self._encoders = [_AlignerEncoder(config, weights, n) for n in numbers] if last is None else [last]
+
+    @staticmethod
+    def shapes(config: AlignerConfig, words: int) -> Shapes:
+        """Return the shapes of the arrays that it reads, by their names; V is ``words``."""
+        shapes: Shapes = {f"standardise.{kind}": ("features",) for kind in ("running_mean", "running_var")}
+        for number in range(config.encoders):
+            shapes |= Linear.shapes(f"projects.{number}", config.embed_dim // config.encoders, "features")
+            shapes |= TextEncoder.shapes(f"encoders.{number}", config, words)
+        return shapes | Hubness.shapes(config) if config.hubs else shapes
 
     @cached_property
     def _standardise(self) -> BatchNorm:
@@ -90,19 +100,29 @@ class _AlignerEncoder:
         return Linear(self._weights.below(f"projects.{self._number}"))
 
 
+SUFFIXES = ("l0", "l0_reverse")
+"""Of the weights of both directions."""
+
+
 class TextEncoder:
-    """Encode sentences, see :class:`saywhere.networks.language.text_encoder.TextEncoder`."""
+    """Encode sentences by a GRU, see :class:`saywhere.networks.language.text_encoder.TextEncoder`."""
 
     def __init__(self, weights: Weights, config: AlignerConfig) -> None:
         self.config = config
         self.words = weights["words.weight"]
         self.encode, self.decode = Linear(weights.below("encode")), Linear(weights.below("decode"))
-        cell = config.cell
-        if cell == "relu":
-            self.recurrent = [Linear(weights.below(f"{name}.recurrent")) for name in ("forwards", "backwards")]
-        elif cell != "none":
-            kind = Gru if cell == "gru" else Lstm
-            self.cells = [kind(weights.below("context"), suffix) for suffix in ("l0", "l0_reverse")]
+        self.cells = [Gru(weights.below("context"), suffix) for suffix in SUFFIXES]
+
+    @staticmethod
+    def shapes(name: str, config: AlignerConfig, words: int) -> Shapes:
+        """Return the shapes of the arrays that it reads, by their names after ``name``; V is ``words``."""
+        hidden, size = config.hidden_size, config.embed_dim // config.encoders
+        shapes: Shapes = {f"{name}.words.weight": (words, config.word_size)}
+        shapes |= Linear.shapes(f"{name}.encode", hidden, config.word_size)
+        shapes |= Linear.shapes(f"{name}.decode", size, hidden)
+        for suffix in SUFFIXES:
+            shapes |= recurrent_shapes(f"{name}.context", 3, hidden, hidden, suffix)
+        return shapes
 
     def __call__(self, token_ids: np.ndarray) -> np.ndarray:
         """Return vectors ``(S, T, D)`` of token ids ``(S, T)``, padded on the right; zero where padded.
@@ -113,14 +133,11 @@ class TextEncoder:
         unique, words = np.unique(token_ids, return_inverse=True)
         words = words.reshape(token_ids.shape)
         inputs = relu(self.encode(self.words[unique]))  # Eqs. 2 and 3
-        both = inputs[words]
-        if self.config.cell != "none":
-            back = _backwards(mask)
-            forwards = self._direction(0, inputs, words, mask)  # Eqs. 4 and 5
-            backwards = self._direction(1, inputs, np.take_along_axis(words, back, axis=1), mask)
-            context = forwards + np.take_along_axis(backwards, back[..., None], axis=1)
-            both = context + both if self.config.residual and self.config.cell != "relu" else context
-        vectors = self.decode(both)  # Eq. 6
+        back = _backwards(mask)
+        forwards = self._direction(0, inputs, words, mask)  # Eqs. 4 and 5
+        backwards = self._direction(1, inputs, np.take_along_axis(words, back, axis=1), mask)
+        context = forwards + np.take_along_axis(backwards, back[..., None], axis=1)
+        vectors = self.decode(context + inputs[words] if self.config.residual else context)  # Eq. 6
         vectors = relu(vectors) if self.config.rectified else vectors
         return vectors * mask[..., None]
 
@@ -132,21 +149,15 @@ class TextEncoder:
         """
         size = inputs.shape[1]
         states = np.zeros((*words.shape, size), np.float32)
-        h = c = np.zeros((1, size), np.float32)
-        cell = None if self.config.cell == "relu" else self.cells[number]
-        gates = inputs if cell is None else cell.inputs(inputs)
+        h = np.zeros((1, size), np.float32)
+        cell = self.cells[number]
+        gates = cell.inputs(inputs)
         same = np.zeros(len(words), np.int64)  # which row of h is the state of a sentence
         for t in range(words.shape[1]):
             rows = np.flatnonzero(mask[:, t])
             before, now = same[rows], words[rows, t]
             _, first, same[rows] = np.unique(before * len(inputs) + now, return_index=True, return_inverse=True)
-            h, c, step = h[before[first]], c[before[first]], gates[now[first]]
-            if cell is None:
-                h = relu(step + self.recurrent[number](h))
-            elif isinstance(cell, Lstm):
-                h, c = cell.step(step, h, c)
-            else:
-                h = cell.step(step, h)
+            h = cell.step(gates[now[first]], h[before[first]])
             states[rows, t] = h[same[rows]]
         return states
 

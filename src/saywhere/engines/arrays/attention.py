@@ -9,7 +9,17 @@ import numpy as np
 
 from saywhere.configs.captioner import CaptionerConfig
 from saywhere.engines.arrays.decoders import ArrayDecoder
-from saywhere.engines.arrays.layers import Gru, Linear, Weights, WordGates, WordVectors, log_softmax, product
+from saywhere.engines.arrays.layers import (
+    Gru,
+    Linear,
+    Shapes,
+    Weights,
+    WordGates,
+    WordVectors,
+    log_softmax,
+    product,
+    recurrent_shapes,
+)
 from saywhere.engines.engine import State
 from saywhere.text import START
 
@@ -53,6 +63,23 @@ class AttentionDecoder:
         self.region_state = Linear(weights.below("region_state")) if "region-state" in self.terms else None
         self.word_bias = weights["word_bias"] if "word" in self.terms else None
         self.region_bias = weights["region_bias"] if "region" in self.terms else None
+
+    @staticmethod
+    def shapes(config: CaptionerConfig, words: int) -> Shapes:
+        """Return the shapes of the arrays that it reads, by their names; V is ``words``."""
+        word, region, hidden = config.word_size, config.region_size, config.hidden_size
+        terms: dict[str, Shapes] = {
+            "word-state": Linear.shapes("decoder.word_state", word, hidden, bias=False),
+            "word-region": Linear.shapes("decoder.word_region", word, region, bias=False),
+            "region-state": Linear.shapes("decoder.region_state", region, hidden, bias=False),
+            "word": {"decoder.word_bias": (word,)},
+            "region": {"decoder.region_bias": (region,)},
+        }
+        shapes: Shapes = {"decoder.words.weight": (words, word)} | Linear.shapes("decoder.begin", hidden, "features")
+        shapes |= recurrent_shapes("decoder.gru", 3, word + (region if config.feedback != "none" else 0), hidden)
+        for term in config.terms:
+            shapes |= terms[term]
+        return shapes
 
     def bind(self, regions: Sequence[np.ndarray]) -> BoundDecoder:
         """Return the decoder of images with these regions ``(R, D)``; an image may have none."""

@@ -9,15 +9,16 @@ import numpy as np
 
 from saywhere.configs.captioner import CaptionerConfig
 from saywhere.engines.arrays.attention import AttentionDecoder
-from saywhere.engines.arrays.decoders import GruDecoder, LstmDecoder, RnnDecoder
-from saywhere.engines.arrays.image_maps import ImageMaps, box_features, grid_features, require_size, whole_image
+from saywhere.engines.arrays.decoders import GruDecoder
 from saywhere.engines.arrays.layers import (
     Linear,
+    Shapes,
     Weights,
     layer_norm,
     relu,
 )
 from saywhere.engines.arrays.ngrams import Ngrams
+from saywhere.engines.arrays.pooling import ImageMaps, box_features, grid_features, require_size
 from saywhere.engines.engine import BoundImages, Decoder
 from saywhere.text import Vocabulary
 
@@ -28,14 +29,22 @@ class Captioner:
     def __init__(self, config: CaptionerConfig, vocabulary: Vocabulary, weights: Weights) -> None:
         self.config, self.vocabulary, self._weights = config, vocabulary, weights
 
+    @staticmethod
+    def shapes(config: CaptionerConfig, words: int) -> Shapes:
+        """Return the shapes of the arrays that it reads, by their names; V is ``words``."""
+        if config.decoder == "attention":
+            shapes = AttentionDecoder.shapes(config, words) | Linear.shapes("narrow", config.region_size, "features")
+        else:
+            shapes = GruDecoder.shapes(words, config.word_size, config.hidden_size)
+        return shapes | Ngrams.shapes(config.ngrams) if config.ngrams.count else shapes
+
     @cached_property
     def _attention(self) -> AttentionDecoder:
         return AttentionDecoder(self._weights.below("decoder"), self.config)
 
     @cached_property
-    def _plain(self) -> Decoder:
-        kinds = {"rnn": RnnDecoder, "gru": GruDecoder, "lstm": LstmDecoder}
-        return kinds[self.config.decoder](self._weights.below("decoder"))
+    def _plain(self) -> GruDecoder:
+        return GruDecoder(self._weights.below("decoder"))
 
     @cached_property
     def _narrow(self) -> Linear:
@@ -43,8 +52,7 @@ class Captioner:
 
     @cached_property
     def _feature_size(self) -> int:
-        first = {"rnn": "decoder.image.weight", "lstm": "decoder.encode.0.weight"}
-        return self._weights.shape(first.get(self.config.decoder, "decoder.begin.weight"))[1]
+        return self._weights.shape("decoder.begin.weight")[1]
 
     @cached_property
     def ngrams(self) -> Ngrams | None:
@@ -57,10 +65,7 @@ class Captioner:
 
     def bind_images(self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray | None]) -> BoundImages:
         """Return the decoder of images; ``boxes`` are the regions to attend to, None to let the network choose."""
-        if self.config.describe_boxes:
-            wholes = self.box_embeddings(maps, [whole_image(image) for image in maps])[1]
-        else:
-            wholes = np.concatenate([self._grid(image, 1)[0] for image in maps])
+        wholes = np.concatenate([self._grid(image, 1)[0] for image in maps])
         corners: list[np.ndarray | None] = [None] * len(maps)
         if self.config.decoder != "attention":
             return BoundImages(self._plain, wholes, [np.zeros((0, 4), np.float32)] * len(maps), corners, None)
@@ -87,10 +92,6 @@ class Captioner:
         rows: list[np.ndarray] = []
         for image, given in zip(maps, boxes, strict=True):
             features = layer_norm(box_features(image, given, self.config.levels, self.config.head))
-            if self.config.context:
-                whole = box_features(image, whole_image(image), self.config.levels, self.config.head)
-                behind = np.broadcast_to(layer_norm(whole), features.shape)
-                features = np.concatenate((features, behind), axis=1)
             require_size(features, self._feature_size)
             rows.append(features)
         return self._plain, np.concatenate(rows)

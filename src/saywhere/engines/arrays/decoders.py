@@ -11,10 +11,12 @@ from saywhere.engines.arrays.layers import (
     Gru,
     Linear,
     Lstm,
+    Shapes,
     Weights,
     WordVectors,
     log_softmax,
     product,
+    recurrent_shapes,
     relu,
 )
 from saywhere.engines.engine import State
@@ -49,6 +51,18 @@ class LstmDecoder(ArrayDecoder):
         self._inputs = np.zeros((len(self.words), 4 * self.lstm.size), np.float32)
         self._known = np.zeros(len(self.words), bool)
 
+    @staticmethod
+    def shapes(embedding: int | str, words: int, word_size: int, hidden_size: int) -> Shapes:
+        """Return the shapes of the arrays that it reads, by their names."""
+        normalisation = ("weight", "bias", "running_mean", "running_var")
+        return {
+            **Linear.shapes("decoder.encode.0", word_size, embedding),
+            **{f"decoder.encode.1.{kind}": (word_size,) for kind in normalisation},
+            "decoder.words.weight": (words, word_size),
+            **recurrent_shapes("decoder.lstm", 4, word_size, hidden_size),
+            **Linear.shapes("decoder.output", words, hidden_size),
+        }
+
     def start(self, embeddings: np.ndarray) -> State:
         """Return the state (h, c), each ``(N, H)``, after the embeddings ``(N, D)``."""
         inputs = self.lstm.inputs(relu(self.normalise(self.encode(embeddings))))
@@ -76,6 +90,14 @@ class GruDecoder(ArrayDecoder):
         self.begin, self.words = Linear(weights.below("begin")), WordVectors(weights)
         self.gru, self.output = Gru(weights.below("gru")), Linear(weights.below("output"))
 
+    @staticmethod
+    def shapes(words: int, word_size: int, hidden_size: int) -> Shapes:
+        """Return the shapes of the arrays that it reads, by their names."""
+        shapes: Shapes = {"decoder.words.weight": (words, word_size)}
+        shapes |= Linear.shapes("decoder.begin", hidden_size, "features")
+        shapes |= recurrent_shapes("decoder.gru", 3, word_size, hidden_size)
+        return shapes | Linear.shapes("decoder.output", word_size, hidden_size)
+
     def start(self, embeddings: np.ndarray) -> State:
         """Return the state ``(N, H)`` made of the embeddings ``(N, D)``."""
         return (self.begin(embeddings),)
@@ -84,22 +106,3 @@ class GruDecoder(ArrayDecoder):
         """Return log-probabilities ``(N, V)`` of the word after ``token_ids (N,)``, and the next state."""
         h = self.gru.step(self.gru.inputs(self.words[token_ids]), state[0])
         return log_softmax(product(self.output(h), self.words.columns)), (h,)
-
-
-class RnnDecoder(ArrayDecoder):
-    """The multimodal RNN of Deep Visual-Semantic Alignments (Eqs. 13 to 15), see the torch class of that name."""
-
-    def __init__(self, weights: Weights) -> None:
-        self.image, self.words = Linear(weights.below("image")), weights["words.weight"]
-        self.word = Linear(weights.below("heard"))
-        self.state, self.output = Linear(weights.below("again")), Linear(weights.below("output"))
-
-    def start(self, embeddings: np.ndarray) -> State:
-        """Return the state before the first word, each ``(N, H)``: ``h_0`` = 0, and ``b_v``, which is added once."""
-        seen = self.image(embeddings)
-        return np.zeros_like(seen), seen
-
-    def step(self, token_ids: np.ndarray, state: State) -> tuple[np.ndarray, State]:
-        """Return log-probabilities ``(N, V)`` of the word after ``token_ids (N,)``, and the next state."""
-        h = relu(self.word(self.words[token_ids]) + self.state(state[0]) + state[1])
-        return log_softmax(self.output(h)), (h, np.zeros_like(h))

@@ -10,14 +10,15 @@ import numpy as np
 from saywhere.box_coding import BoxCoder
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.engines.arrays.decoders import LstmDecoder
-from saywhere.engines.arrays.image_maps import ImageMaps, context_features, require_size
 from saywhere.engines.arrays.layers import (
     BatchNorm,
     Linear,
+    Shapes,
     Weights,
     in_single,
     relu,
 )
+from saywhere.engines.arrays.pooling import ImageMaps, context_features, require_size
 from saywhere.engines.engine import RegionHeadOutput
 from saywhere.text import Vocabulary
 
@@ -28,6 +29,25 @@ class DenseCap:
     def __init__(self, config: DenseCapConfig, vocabulary: Vocabulary, weights: Weights) -> None:
         self.config, self.vocabulary, self._weights = config, vocabulary, weights
         self.box_coder = BoxCoder(config.max_log_scale)
+
+    @staticmethod
+    def shapes(config: DenseCapConfig, words: int) -> Shapes:
+        """Return the shapes of the arrays that it reads, by their names; V is ``words``."""
+        size, first = config.embed_dim, config.fc_size or config.embed_dim
+        channels = config.proposals.pyramid_channels
+        return {
+            **Linear.shapes("region_head.layers.1", first, channels * config.pool_size**2 or "pooled"),
+            **Linear.shapes("region_head.layers.4", size, first),
+            **Linear.shapes("region_head.score", 1, size),
+            **Linear.shapes("region_head.offset", 4, size),
+            **(DenseCap._phrase_head_shapes(size) if config.phrase_levels else {}),
+            **LstmDecoder.shapes(size, words, config.word_size, config.hidden_size),
+        }
+
+    @staticmethod
+    def _phrase_head_shapes(size: int) -> Shapes:
+        shapes: Shapes = {f"phrase_head.0.{kind}": ("features",) for kind in ("running_mean", "running_var")}
+        return shapes | Linear.shapes("phrase_head.2", size, "features")
 
     @cached_property
     def decoder(self) -> LstmDecoder:

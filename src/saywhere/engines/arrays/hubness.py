@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from saywhere.engines.arrays.layers import Weights
+from saywhere.configs.aligner import AlignerConfig
+from saywhere.engines.arrays.layers import Linear, Shapes, Weights
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +49,14 @@ class Hubness:
         """Make it of the weights of a model."""
         parts = zip((weights.below("texts"), weights.below("images")), weights["temperatures"].tolist(), strict=True)
         return cls(*(Typical(layer["weight"], layer["bias"], temperature) for layer, temperature in parts))
+
+    @staticmethod
+    def shapes(config: AlignerConfig) -> Shapes:
+        """Return the shapes of the arrays that it reads, by their names."""
+        shapes: Shapes = {"hubs.temperatures": (2,)}
+        for side in ("texts", "images"):
+            shapes |= Linear.shapes(f"hubs.{side}", config.hubs, config.embed_dim)
+        return shapes
 
     def of_image(self, vectors: np.ndarray) -> float:
         """Return how similar an image, by the vectors ``(R, D)`` of its regions, is to texts at large.

@@ -22,6 +22,10 @@ BLOCK = 1 << 15
 SIGN_AND_NUMBER = np.int32(-0x70002000)
 """The bits of single precision that a number of half precision has: the sign, and 15 bits of exponent and fraction."""
 SCALE, INFINITE = np.float32(2.0**112), np.float32(2.0**16)
+UNUSED = ("num_batches_tracked", "log_scale")
+"""Last names of stored arrays that only training needs."""
+Shapes = dict[str, tuple[int | str, ...]]
+"""Shapes of arrays by name; a length that the options do not give has a name, and is the same wherever it stands."""
 
 
 class Weights:
@@ -114,6 +118,34 @@ class Weights:
         return Weights(self._read, self._shapes, self._names, f"{self._prefix}{prefix}.")
 
 
+def require_shapes(part: str, wanted: Shapes, vocabulary_size: int, weights: Weights) -> None:
+    """Refuse weights that do not fit a part's options and vocabulary.
+
+    Args:
+        part: its name.
+        wanted: the arrays that its layers read, by its options.
+        vocabulary_size: V, reserved tokens included.
+        weights: those of the part.
+
+    Raises:
+        UserError: an array is missing, has another shape, or belongs to other options; one line.
+    """
+    stored = {name for name in weights.names() if name.rpartition(".")[2] not in UNUSED}
+    if other := sorted(wanted.keys() ^ stored):
+        here = "lack" if other[0] in wanted else "have, against its options,"
+        raise UserError(f"the weights of the part {part} {here} {other[0]}")
+    lengths: dict[str, int] = {}
+    for name, shape in wanted.items():
+        found = weights.shape(name)
+        known = tuple(
+            length if isinstance(length, int) else lengths.setdefault(length, found[axis] if axis < len(found) else 0)
+            for axis, length in enumerate(shape)
+        )
+        if known != found:
+            what = "vocabulary" if name.endswith("words.weight") and vocabulary_size != found[0] else "options"
+            raise UserError(f"the weights of the part {part} do not fit its {what}: {name} is {found}, not {known}")
+
+
 def in_single(values: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
     """Return an array in single precision, its rows beside each other in memory; in ``out``, if there is one already.
 
@@ -167,6 +199,12 @@ class Linear:
         self.weight = weights["weight"].T if many_rows else weights.transposed("weight")
         self.bias = weights["bias"] if weights.has("bias") else None
 
+    @staticmethod
+    def shapes(name: str, rows: int, columns: int | str, bias: bool = True) -> Shapes:
+        """Return the shapes of the arrays that it reads, by their names after ``name``."""
+        shapes: Shapes = {f"{name}.weight": (rows, columns)}
+        return {**shapes, f"{name}.bias": (rows,)} if bias else shapes
+
     def __call__(self, x: np.ndarray) -> np.ndarray:
         """``(..., in)`` to ``(..., out)``."""
         y = product(x, self.weight)
@@ -207,6 +245,17 @@ class BatchNorm:
     def __call__(self, x: np.ndarray) -> np.ndarray:
         """Return the normalised rows."""
         return x * self.scale + self.shift
+
+
+def recurrent_shapes(name: str, gates: int, inputs: int, size: int, suffix: str = "l0") -> Shapes:
+    """Return the shapes of the arrays of a GRU (3 gates) or an LSTM (4) of torch."""
+    rows = gates * size
+    return {
+        f"{name}.weight_ih_{suffix}": (rows, inputs),
+        f"{name}.weight_hh_{suffix}": (rows, size),
+        f"{name}.bias_ih_{suffix}": (rows,),
+        f"{name}.bias_hh_{suffix}": (rows,),
+    }
 
 
 class Gru:

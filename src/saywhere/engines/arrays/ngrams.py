@@ -13,7 +13,8 @@ from functools import cached_property
 
 import numpy as np
 
-from saywhere.engines.arrays.layers import Weights
+from saywhere.configs.captioner import NgramsConfig
+from saywhere.engines.arrays.layers import Linear, Shapes, Weights
 from saywhere.errors import UserError
 from saywhere.text import END, START
 
@@ -59,6 +60,13 @@ class Ngrams:
         """Make them of the weights of a model; ``UserError`` as :meth:`unpack`."""
         query, arrays = weights.below("query"), {name: weights[name] for name in STORED}
         return cls.unpack(query.transposed("weight"), query["bias"], arrays, vocabulary_size)
+
+    @staticmethod
+    def shapes(config: NgramsConfig) -> Shapes:
+        """Return the shapes of the arrays that it reads, by their names."""
+        shapes = Linear.shapes("ngrams.query", config.size, "features")
+        shapes |= {"ngrams.keys": (config.count, config.size), "ngrams.token_ids": (config.words,)}
+        return shapes | {f"ngrams.{kind}": (config.count,) for kind in ("offsets", "rarity", "lengths")}
 
     @classmethod
     def unpack(

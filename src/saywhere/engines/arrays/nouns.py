@@ -8,12 +8,14 @@ from functools import cached_property
 import numpy as np
 
 from saywhere.configs.nouns import NounsConfig
-from saywhere.engines.arrays.image_maps import ImageMaps, context_features, require_size
+from saywhere.configs.parts import LAST_CHANNELS
 from saywhere.engines.arrays.layers import (
     Linear,
+    Shapes,
     Weights,
 )
-from saywhere.text import Vocabulary
+from saywhere.engines.arrays.pooling import ImageMaps, context_features, require_size
+from saywhere.text import RESERVED, Vocabulary
 
 
 class Nouns:
@@ -21,6 +23,12 @@ class Nouns:
 
     def __init__(self, config: NounsConfig, vocabulary: Vocabulary, weights: Weights) -> None:
         self.config, self.vocabulary, self._weights = config, vocabulary, weights
+
+    @staticmethod
+    def shapes(_: NounsConfig, words: int) -> Shapes:
+        """Return the shapes of the arrays that it reads, by their names; its words are the kinds."""
+        kinds = words - len(RESERVED) + 2
+        return Linear.shapes("imagenet", 1000, LAST_CHANNELS) | Linear.shapes("kinds", kinds, "features")
 
     @cached_property
     def _layers(self) -> tuple[Linear, Linear]:

@@ -31,7 +31,7 @@ from saywhere.images import LoadedImage, Preprocess
 from saywhere.ops.bilinear import bilinear
 from saywhere.ops.box_sampling import RegionSampler, SampledBoxes
 from saywhere.ops.losses import box_loss, score_loss
-from saywhere.papers.densecap2016 import torch7_sort
+from saywhere.papers.densecap2016 import torch7
 
 # Boxes
 
@@ -181,7 +181,7 @@ def nms(boxes: Tensor, scores: Tensor, overlap: float, max_boxes: int | None = N
 
 def ascending_order(values: Tensor) -> Tensor:
     """Return indices ``(N,)`` that sort ``values (N,)`` upwards, with equal values in the order of Torch7."""
-    return torch.from_numpy(torch7_sort.ascending_order(values.detach().cpu().numpy())).to(values.device)
+    return torch.from_numpy(torch7.ascending_order(values.detach().cpu().numpy())).to(values.device)
 
 
 # Anchors

@@ -13,8 +13,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from saywhere.evaluation.dense.protocols import MERGE_IOU, Rules, first_claims, sum_in_order
-from saywhere.papers.densecap2016.torch7_sort import ascending_order
+from saywhere.evaluation.dense_protocols import MERGE_IOU, Rules, first_claims, sum_in_order
+from saywhere.papers.densecap2016.torch7 import ascending_order
 
 Array = NDArray[Any]
 
@@ -33,7 +33,7 @@ class OriginalRules(Rules):
         drifting_recall: precision is averaged over 100 recalls, added up with rounding errors. Otherwise over the 101
             recalls from 0 to 1, compared as integers.
         ties: equal scores stand in the order of the ``input``, or as the unstable quicksort of Torch7 (``torch``)
-            leaves them: :mod:`saywhere.papers.densecap2016.torch7_sort`.
+            leaves them: :mod:`saywhere.papers.densecap2016.torch7`.
         precision: of IoUs in merging, of recall and of precision. The program uses double in its evaluation and float
             in the validation during training. Has no effect without ``corner_boxes`` and ``drifting_recall``.
     """

@@ -1,19 +1,228 @@
-"""The published program's network: its backbone, and the parts that a DenseCap takes with ``conventions: original``."""
+"""The published program's network: its backbone, and the parts that a DenseCap takes with ``conventions: original``.
+
+Its language model has tokens of its own: 1 to V are words, V + 1 is START and END, 0 is nothing. The embedding has one
+row more, V + 2, which stands for nothing (section 3.1.4 of DenseCap); :class:`OriginalDecoder` has it in ours.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
 
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.configs.parts import VGG16_CHANNELS
 from saywhere.errors import UserError
 from saywhere.networks.densecap.build import Conventions, Pool
+from saywhere.networks.language.decoders.protocol import State as DecoderState
 from saywhere.networks.vision.backbones import Backbone, Single, fetching_vgg16, first_four
 from saywhere.ops.box_sampling import RegionSampler
 from saywhere.papers.densecap2016.conventions import OriginalBoxCoder, OriginalPreprocess, roi_pooling
-from saywhere.papers.densecap2016.language_model import OriginalDecoder
+from saywhere.text import END, PAD, RESERVED, START, UNKNOWN
+
+State = tuple[Tensor, Tensor]
+
+SEQUENCE_LENGTH = 15
+BEAM = 20
+
+
+class LanguageModel(nn.Module):
+    """An LSTM whose inputs are the embedding of a region, START, and then words.
+
+    The LSTM is torch's, whose second bias stays 0: the program has one.
+
+    Args:
+        embed_dim: D of region embeddings.
+        words: V, the unknown word included.
+        word_size: of the word vectors, and of the encoded embedding.
+        hidden_size: of the LSTM.
+        dropout: on the LSTM's output.
+    """
+
+    def __init__(self, embed_dim: int, words: int, word_size: int = 512, hidden_size: int = 512, dropout: float = 0.0):
+        super().__init__()
+        self.encode = nn.Linear(embed_dim, word_size)
+        self.words = nn.Embedding(words + 2, word_size)
+        self.lstm = nn.LSTM(word_size, hidden_size, batch_first=True)
+        self.dropout = nn.Dropout(dropout)
+        self.output = nn.Linear(hidden_size, words + 1)
+        self.lstm.get_parameter("bias_hh_l0").requires_grad_(False)
+        self._initialise()
+
+    def _initialise(self) -> None:
+        size = self.lstm.hidden_size
+        with torch.no_grad():
+            for name, parameter in self.lstm.named_parameters():
+                parameter.zero_()
+                if name.startswith("weight"):
+                    parameter.normal_(std=(self.lstm.input_size + size) ** -0.5)
+            self.lstm.get_parameter("bias_ih_l0")[size : 2 * size] = 1  # the forget gate
+
+    @property
+    def start(self) -> int:
+        """The token that is START and END, V + 1."""
+        return self.output.out_features
+
+    def forward(self, embeddings: Tensor, tokens: Tensor) -> Tensor:
+        """Return scores ``(N, T + 2, V + 1)`` after the embedding, START, and each of ``tokens (N, T)``, 0 if none."""
+        previous = torch.cat((torch.full_like(tokens[:, :1], self.start), tokens), dim=1)
+        inputs = torch.cat((torch.relu(self.encode(embeddings))[:, None], self._vectors(previous)), dim=1)
+        return self.output(self.dropout(self.lstm(inputs)[0]))
+
+    def _vectors(self, tokens: Tensor) -> Tensor:
+        """Word vectors of tokens from 0 (nothing) to V + 1."""
+        return self.words(torch.where(tokens == 0, self.words.num_embeddings, tokens) - 1)
+
+    def targets(self, tokens: Tensor) -> Tensor:
+        """Return what :meth:`forward` should predict, ``(N, T + 2)``: nothing, the tokens, END, then nothing."""
+        padded = functional.pad(tokens, (1, 1))
+        first_free = (tokens == 0).long().cumsum(dim=1).eq(0).sum(dim=1, keepdim=True) + 1
+        return padded.scatter(1, first_free, self.start)
+
+    def loss(self, scores: Tensor, targets: Tensor) -> Tensor:
+        """Return the cross entropy summed over time, divided by the number N of sequences, not of words."""
+        flat = functional.cross_entropy(scores.flatten(0, 1), targets.flatten() - 1, reduction="sum", ignore_index=-1)
+        return flat / max(len(scores), 1)
+
+    # Decoding
+
+    def begin(self, embeddings: Tensor) -> State:
+        """Return the state (h, c), each ``(N, hidden)``, after the embeddings ``(N, D)``."""
+        _, (h, c) = self.lstm(torch.relu(self.encode(embeddings))[:, None])
+        return h[0], c[0]
+
+    def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        """Return scores ``(N, V + 1)`` of the word after ``tokens (N,)``, and the next state."""
+        h, c = (part[None].contiguous() for part in state)
+        hidden, (h, c) = self.lstm(self._vectors(tokens)[:, None], (h, c))
+        return self.output(hidden[:, 0]), (h[0], c[0])
+
+    @torch.no_grad()
+    def sample(self, embeddings: Tensor, length: int = SEQUENCE_LENGTH) -> Tensor:
+        """Return tokens ``(N, length)``, the likeliest at each step, after an END too."""
+        state, decoded = self.begin(embeddings), []
+        tokens = torch.full((len(embeddings),), self.start, device=embeddings.device)
+        for _ in range(length):
+            scores, state = self.step(tokens, state)
+            tokens = scores.argmax(dim=1) + 1
+            decoded.append(tokens)
+        return torch.stack(decoded, dim=1)
+
+    @torch.no_grad()
+    def beam_search(self, embeddings: Tensor, length: int = SEQUENCE_LENGTH, beam_size: int = BEAM) -> Tensor:
+        """Return tokens ``(N, length)`` by the program's beam search, which none of its commands calls.
+
+        Two quirks of it: the beams begin with the LSTM's cells in place of its output, so that ``beam_size`` 1 is not
+        :meth:`sample`; and a beam that has ended goes on as ``beam_size`` equal ones, which push others out.
+
+        Raises:
+            ValueError: ``beam_size`` is larger than the number of words and END.
+        """
+        if not 1 <= beam_size <= self.start:
+            raise ValueError(f"beam_size is {beam_size}, but there are {self.start} words")
+        found = [self._beams(embedding[None], length, beam_size) for embedding in embeddings]
+        return torch.stack(found) if found else torch.zeros(0, length, dtype=torch.long, device=embeddings.device)
+
+    def _beams(self, embedding: Tensor, length: int, beam_size: int) -> Tensor:
+        """The best beam ``(length,)`` for one embedding ``(1, D)``."""
+        start = torch.full((1,), self.start, device=embedding.device)
+        scores, (_, c) = self.step(start, self.begin(embedding))
+        total, words = scores.log_softmax(dim=1)[0].topk(beam_size)
+        beams, ended = (words + 1)[:, None], words + 1 == self.start
+        state = (c.expand(beam_size, -1), c.expand(beam_size, -1))
+        for _ in range(length - 1):
+            scores, state = self.step(beams[:, -1], state)
+            log_probs = scores.log_softmax(dim=1).masked_fill(ended[:, None], 0)
+            best, words = log_probs.topk(beam_size, dim=1)
+            total, rows = (total[:, None] + best).flatten().topk(beam_size)
+            parent, last = rows // beam_size, words.flatten()[rows] + 1
+            beams, ended = torch.cat((beams[parent], last[:, None]), dim=1), ended[parent] | (last == self.start)
+            state = (state[0][parent], state[1][parent])
+        return beams[total.argmax()]
+
+
+def decode_sequences(tokens: Tensor, words: Sequence[str]) -> list[str]:
+    """Return the captions of ``tokens (N, T)``: the ``words`` (V, the first is token 1) up to the first END."""
+    captions: list[str] = []
+    for row in tokens.tolist():
+        caption: list[str] = []
+        for token in map(int, row):
+            if not 1 <= token <= len(words):
+                break
+            caption.append(words[token - 1])
+        captions.append(" ".join(caption))
+    return captions
+
+
+class OriginalDecoder(nn.Module):
+    """Wrap :class:`LanguageModel`: token ids from 4 on are its tokens from 1, its last word is the unknown one.
+
+    It can choose the unknown word, and PAD and START have probability 0.
+
+    Args:
+        embed_dim: D of the embeddings.
+        vocabulary_size: V of this package, with the four reserved tokens: three more than the program's.
+        word_size, hidden_size, dropout: see :class:`LanguageModel`.
+
+    Attributes:
+        never, unknown: token ids that decoding never chooses, and how the unknown word is written.
+        independent: rows of a state may be dropped.
+    """
+
+    never = (PAD, START)
+    unknown = "<UNK>"
+    independent = True
+
+    def __init__(self, embed_dim: int, vocabulary_size: int, word_size: int, hidden_size: int, dropout: float = 0.0):
+        super().__init__()
+        words = vocabulary_size - len(RESERVED) + 1
+        self.model = LanguageModel(embed_dim, words, word_size, hidden_size, dropout)
+        tokens = torch.arange(vocabulary_size) - len(RESERVED) + 1
+        tokens[PAD], tokens[START], tokens[END], tokens[UNKNOWN] = 0, words + 1, words + 1, words
+        self.register_buffer("tokens", tokens, persistent=False)
+
+    @property
+    def lstm(self) -> nn.LSTM:
+        """The model's LSTM."""
+        return self.model.lstm
+
+    @property
+    def words(self) -> nn.Embedding:
+        """The model's word vectors: of the program's tokens, from 1, and one row more that stands for nothing."""
+        return self.model.words
+
+    @property
+    def output(self) -> nn.Linear:
+        """The model's output: a score for each word, the last for END."""
+        return self.model.output
+
+    def to_tokens(self, token_ids: Tensor) -> Tensor:
+        """Convert token ids to the program's tokens, of the same shape."""
+        return self.get_buffer("tokens")[token_ids]
+
+    def _scores(self, scores: Tensor) -> Tensor:
+        """The program's scores ``(..., V' + 1)`` in columns of token ids ``(..., V)``; PAD and START have none."""
+        known, unknown, end = scores[..., :-2], scores[..., -2:-1], scores[..., -1:]
+        never = torch.full_like(end, -torch.inf).expand(*end.shape[:-1], 2)
+        return torch.cat((never, end, unknown, known), dim=-1)
+
+    def forward(self, embeddings: Tensor, token_ids: Tensor, real: Tensor | None = None) -> Tensor:
+        """See :meth:`saywhere.networks.language.decoders.lstm.LstmDecoder.forward`."""
+        scores = self._scores(self.model(embeddings, self.to_tokens(token_ids))[:, 1:])
+        return scores if real is None else scores[real]
+
+    def start(self, embeddings: Tensor) -> DecoderState:
+        """Return the state (h, c), each ``(N, hidden_size)``, after ``embeddings (N, D)``."""
+        return self.model.begin(embeddings)
+
+    def step(self, token_ids: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
+        """Return log-probabilities ``(N, V)`` of the word after ``token_ids (N,)``, and the next state."""
+        h, c = state
+        scores, state = self.model.step(self.to_tokens(token_ids), (h, c))
+        return self._scores(scores.log_softmax(dim=1)), state
+
 
 VGG16_DEPTHS = (2, 2, 3, 3, 3)
 CAFFE_MEAN = (103.939 / 255, 116.779 / 255, 123.68 / 255)  # blue, green, red

@@ -16,7 +16,7 @@ from saywhere.errors import UserError
 from saywhere.networks.densecap.loss import DenseCapCriterion
 from saywhere.networks.densecap.network import DenseCap, DenseCapOutput, Target
 from saywhere.ops.box_sampling import SampledBoxes
-from saywhere.papers.densecap2016.language_model import OriginalDecoder, decode_sequences
+from saywhere.papers.densecap2016.network import OriginalDecoder, decode_sequences
 from saywhere.text import END, PAD, RESERVED, UNKNOWN
 
 

@@ -14,7 +14,7 @@ from saywhere import data
 from saywhere.data.sample import Sample
 from saywhere.engines.torch import TorchEngine
 from saywhere.errors import UserError
-from saywhere.evaluation.dense.run import TrueBoxes, write_truth
+from saywhere.evaluation.dense import TrueBoxes, write_truth
 from saywhere.evaluation.meteor import Meteor
 from saywhere.evaluation.region_lines import RegionLines
 from saywhere.evaluation.session import image_sources
@@ -28,7 +28,6 @@ from saywhere.networks.vision.image_maps import ImageMaps
 from saywhere.networks.vision.trunk import Trunk
 from saywhere.papers.external_proposals import Proposed, find_proposal_method
 from saywhere.papers.table1 import systems
-from saywhere.papers.table1.cells import Cell, checkpoint_digest, digest, write_lines
 from saywhere.papers.table1.plan import Comparison
 from saywhere.papers.table1.systems import (
     FCLN,
@@ -38,8 +37,12 @@ from saywhere.papers.table1.systems import (
     REFINED,
     REGION,
     Baselines,
+    Cell,
     Neighbours,
+    checkpoint_digest,
+    digest,
     most_frequent_phrase,
+    write_lines,
 )
 from saywhere.papers.table1.table import COLUMNS, Results
 from saywhere.papers.table1.timing import Timed, take_times

@@ -31,9 +31,9 @@ def _cases(name: str) -> list[Case]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test with an argument ``case`` runs on every case of the file that its module names as ``GOLDEN``."""
+    """A test with an argument ``case`` runs on every case of the file that ``GOLDEN`` of its module names."""
     if "case" in metafunc.fixturenames:
-        cases = _cases(metafunc.module.GOLDEN)
+        cases = _cases(metafunc.module.GOLDEN[metafunc.function.__name__])
         metafunc.parametrize("case", cases, ids=[case["name"] for case in cases])
 
 

@@ -1,0 +1,187 @@
+"""Several models evaluated one after the other, each in a process of its own, and one table of their figures."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, count
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from saywhere.cli.launching import START, without_options
+from saywhere.errors import UserError
+from saywhere.evaluation.report import facts, table, write_report
+
+FIGURES: dict[str, dict[str, str]] = {
+    "dense": {"mAP": "map", "boxes alone": "detection_map", "language METEOR": "language_meteor"},
+    "caption": {"BLEU-1": "bleu_1", "BLEU-4": "bleu_4", "METEOR": "meteor", "ROUGE-L": "rouge_l", "CIDEr-D": "cider"},
+    "ground": {
+        "IoU ≥ 0.5": "accuracy", "pointing": "pointing", "there or not, AUC": "presence.auc",
+        "calibration error": "presence.calibration_error",
+    },
+    "rank": {
+        "annotation R@1": "image_to_text.r1", "annotation R@10": "image_to_text.r10", "search R@1": "text_to_image.r1",
+        "search R@10": "text_to_image.r10",
+    },
+}  # fmt: skip
+"""For each task that compares models: a column's name, and where a report has its figure."""
+PROTOCOLS = {"ground": "IoU of at least 0.5 with a true box", "rank": "Alignments, section 4.1"}
+"""Of tasks whose reports name none, as there is only one."""
+COSTS = {
+    "images": "images",
+    "seconds": "seconds",
+    "memory, MB": "peak_memory_mb",
+    "of the GPU, MB": "peak_gpu_memory_mb",
+}
+SHARED = ("data", "split", "protocol", "images")
+
+
+@dataclass(frozen=True, eq=False)
+class Compared:
+    """Reports of several models on one task.
+
+    Attributes:
+        task: one of :data:`FIGURES`.
+        reports: of each model, by its name.
+        resumed: models of which an earlier run had done some images, so that the seconds are of the rest only.
+    """
+
+    task: str
+    reports: Mapping[str, Mapping[str, Any]]
+    resumed: Sequence[str] = field(default=())
+
+    @property
+    def header(self) -> list[str]:
+        """The names of the columns; one that no report has a figure for is left out."""
+        return ["model", *(name for name in self._columns)]
+
+    @property
+    def rows(self) -> list[list[str]]:
+        """A row for each model."""
+        return [
+            [name, *(self._cell(name, report, path) for path in self._columns.values())]
+            for name, report in self.reports.items()
+        ]
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """What all have in common: data, split, protocol and number of images."""
+        first = {"protocol": PROTOCOLS.get(self.task), **next(iter(self.reports.values()), {})}
+        known = {name: first.get(name) for name in SHARED}
+        return {
+            k: v for k, v in known.items() if all(r.get(k, v) == v for r in self.reports.values()) and v is not None
+        }
+
+    @property
+    def _columns(self) -> dict[str, str]:
+        columns, reports = {**FIGURES[self.task], **COSTS}, self.reports.values()
+        return {name: path for name, path in columns.items() if any(_find(r, path) is not None for r in reports)}
+
+    def _cell(self, name: str, report: Mapping[str, Any], path: str) -> str:
+        value = _find(report, path)
+        if path == "seconds" and value is not None:
+            return f"{value:.1f}" + ("*" if name in self.resumed else "")
+        return "" if value is None else f"{value:.4f}" if isinstance(value, float) else f"{value:,}"
+
+    def write(self, folder: Path, command: str) -> None:
+        """Write ``report.json`` and ``report.md``, see :func:`saywhere.evaluation.report.write_report`."""
+        paths = [*FIGURES[self.task].values(), *COSTS.values()]
+        models = [
+            {"model": name, **{path: _find(report, path) for path in paths}, "resumed": name in self.resumed}
+            for name, report in self.reports.items()
+        ]
+        lines = ["# Models compared", "", *table(self.header, self.rows), ""]
+        lines += ["\\* of the images that an earlier run had not done", ""] if self.resumed else []
+        row = {"task": f"compare {self.task}", **self.facts, "models": models, "command": command}
+        write_report(folder, row, [*lines, *facts({**self.facts, "command": f"`{command}`"})])
+
+
+def read_report(folder: Path) -> dict[str, Any]:
+    """Return what ``report.json`` of a model's folder says.
+
+    Raises:
+        UserError: it is missing or damaged.
+    """
+    path = folder / "report.json"
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read as a report: {error}") from error
+    if not isinstance(stored, dict):
+        raise UserError(f"{path}: is not a report")
+    return stored
+
+
+def _find(report: Mapping[str, Any], path: str) -> Any:
+    """The value at a path with dots; None if there is none."""
+    value: Any = report
+    for name in path.split("."):
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
+
+
+def one_or_compare(task: str, models: Sequence[str] | None, out: Path) -> str | None:
+    """Return the one model that is named, or None; if several are named, compare them and end the command.
+
+    Each is evaluated by the same command with only its ``--model``, in a folder of its own in ``out``; another process
+    is the only way to know how much memory each takes.
+
+    Raises:
+        UserError: a model is named twice.
+        typer.Exit: several were compared; the code is the largest of theirs.
+    """
+    if models is None or len(models) < 2:
+        return models[0] if models else None
+    if len(set(models)) < len(models):
+        raise UserError(f"--model {next(m for m in models if models.count(m) > 1)}: is named twice")
+    from saywhere.evaluation.session import ensure_same_task
+
+    ensure_same_task(out, f"compare {task}")
+    arguments = without_options(sys.argv[1:], ("--model", "--out"))
+    reports: dict[str, dict[str, Any]] = {}
+    resumed: list[str] = []
+    worst = 0
+    for name, folder in zip(models, folders(models, out), strict=True):
+        if folder.is_dir() and any(folder.iterdir()):
+            resumed.append(name)
+            (folder / "report.json").unlink(missing_ok=True)  # or it would stand for a run that fails
+        typer.echo(f"{name}:", err=True)
+        command = [sys.executable, "-c", START, *arguments, "--model", name, "--out", str(folder)]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+        typer.echo(done.stdout, nl=False, err=True)
+        whole = done.returncode in (0, 1) and (folder / "report.json").is_file()  # not killed, and no crash
+        worst = max(worst, done.returncode if whole else 2)
+        if whole:
+            reports[name] = read_report(folder)
+    if reports:
+        _show(Compared(task, reports, [name for name in resumed if name in reports]), out)
+    raise typer.Exit(worst)
+
+
+def folders(models: Sequence[str], out: Path) -> list[Path]:
+    """Return a folder in ``out`` for each model, named as it is, but for letters that a name cannot have."""
+    found: list[Path] = []
+    for model in models:
+        name = re.sub(r"[^\w.-]+", "-", model).strip("-.") or "model"
+        taken = {path.name.casefold() for path in found}
+        others = (f"{name}--{number}" for number in count(2))
+        found.append(out / next(each for each in chain([name], others) if each.casefold() not in taken))
+    return found
+
+
+def _show(compared: Compared, out: Path) -> None:
+    from saywhere.cli.printing import print_table
+
+    typer.echo(", ".join(f"{name} {value}" for name, value in {"task": compared.task, **compared.facts}.items()))
+    print_table([*compared.header[1:], "model"], [[*row[1:], row[0]] for row in compared.rows])
+    if compared.resumed:
+        typer.echo("* of the images that an earlier run had not done")
+    compared.write(out, shlex.join(["saywhere", *sys.argv[1:]]))
+    typer.echo(f"written: {out / 'report.md'}, report.json")

@@ -1,0 +1,498 @@
+"""``saywhere evaluate TASK``: how good a model's answers are, or another program's."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import shlex
+import sys
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from saywhere import DEFAULT_MODEL
+from saywhere.cli import options
+from saywhere.cli.comparing import one_or_compare
+from saywhere.cli.printing import skip_notes
+from saywhere.errors import UserError, explain_oom
+from saywhere.loading import Runtime, load_model
+from saywhere.progress import progress
+
+if TYPE_CHECKING:
+    from saywhere.evaluation.captions import CaptionScores
+    from saywhere.evaluation.dense import DenseCaptioningResult
+    from saywhere.evaluation.session import Progress, Session
+    from saywhere.models.model import Model
+
+Data = Annotated[Path, typer.Option("--data", metavar="ROOT", help="Folder of the data set, or a .jsonl file.")]
+EntitiesData = Annotated[
+    Path,
+    typer.Option("--data", metavar="ROOT", help="Folder of Flickr8k or Flickr30k with Flickr30k Entities."),
+]
+Predictions = Annotated[
+    Path | None, typer.Option("--predictions", metavar="FILE", help="Score these answers instead (JSON lines).")
+]
+Truth = Annotated[
+    Path | None, typer.Option("--truth", metavar="FILE", help="The truth for --predictions (JSON lines).")
+]
+
+app = typer.Typer(help="Measure how good a model's answers are.", no_args_is_help=True)
+
+
+@app.callback()
+def _evaluate() -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task of evaluation with the options that all tasks share."""
+
+    name: str
+    data: Path | None
+    models: Sequence[str]
+    format: str | None
+    split: str | None
+    change: list[str] | None
+    limit: int | None
+    out: Path
+    batch: int
+    runtime: Runtime
+
+    def load(self, part: str | None = None, model: str | None = None) -> Model:
+        """Load the model, or another one, which must have a part."""
+        return load_model(model or (self.models[0] if self.models else None), self.runtime, self.change, part)
+
+    @contextlib.contextmanager
+    def session(self, written: str = "report.json", model: str | None = None) -> Iterator[Session]:
+        """Yield the session of a model; print at its end what was written and left out; exit with 1 if it is partial.
+
+        Args:
+            written: what is in ``out`` beside ``report.md``.
+            model: its name for the report.
+        """
+        assert self.data is not None
+        name = model or ", ".join(self.models) or DEFAULT_MODEL
+        with self._session(self.data, written, self.format, name, self.change) as now:
+            yield now
+
+    @contextlib.contextmanager
+    def scores(self, truth: Path, written: str) -> Iterator[Session]:
+        """Yield the session in which predictions are scored, otherwise as :meth:`session`."""
+        with self._session(truth, written) as now:
+            yield now
+
+    @contextlib.contextmanager
+    def _session(
+        self,
+        data: Path,
+        written: str,
+        format: str | None = None,
+        model: str | None = None,
+        change: Sequence[str] | None = None,
+    ) -> Iterator[Session]:
+        from saywhere.evaluation.session import Session
+
+        command = shlex.join(["saywhere", *sys.argv[1:]])
+        with explain_oom(self.batch), _bars() as bars:
+            now = Session(
+                data,
+                self.out,
+                format,
+                self.split,
+                self.limit,
+                self.batch,
+                model,
+                change or (),
+                bars,
+                command,
+                self.name,
+            )
+            yield now
+        for note in [*skip_notes(now.skipped), *now.notes]:
+            typer.echo(note, err=True)
+        typer.echo(f"written: {self.out / 'report.md'}, {written}")
+        if not now.complete:
+            raise typer.Exit(1)
+
+    def measures_model(self, predictions: Path | None, truth: Path | None, *own: object) -> bool:
+        """Return whether a model is measured on ``--data``, and not predictions scored.
+
+        Args:
+            predictions, truth: options of the same names.
+            own: options of the task that are a model's.
+
+        Raises:
+            UserError: neither is whole.
+        """
+        if self.data and not (predictions or truth):
+            return True
+        chosen = (self.runtime.device, self.runtime.engine, self.runtime.threads, self.change)
+        if predictions and truth and not any((self.data, self.models, self.format, *own, *chosen)):
+            return False
+        raise UserError(
+            "give --data, for a model; or --predictions and --truth, without options of a model and of data"
+        )
+
+
+@contextlib.contextmanager
+def _bars() -> Iterator[Progress]:
+    """Yield what shows progress: a bar for each thing that is being done, one after the other."""
+    with contextlib.ExitStack() as stack:
+        shown: dict[str, Callable[[], None]] = {}
+
+        def show(what: str, done: int, total: int) -> None:
+            if what in shown:
+                shown[what]()
+            else:
+                stack.close()
+                shown.clear()
+                shown[what] = stack.enter_context(progress(what, total, done))
+
+        yield show
+
+
+SHARED: dict[str, tuple[Any, Any]] = {
+    "data": (Data, inspect.Parameter.empty),
+    "model": (options.Model, None),
+    "format": (options.DataFormat, None),
+    "split": (options.Split, None),
+    "change": (options.Set, None),
+    "limit": (options.Limit, None),
+    "out": (options.Out, None),
+    "batch": (options.Batch, 8),
+    "device": (options.Device, None),
+    "engine": (options.Engine, None),
+    "threads": (options.Threads, None),
+    "precision": (options.Precision, None),
+}
+"""Options of all tasks, with their defaults."""
+
+
+def task(
+    name: str, data: Any = Data, model: Any = options.Model, omit: Collection[str] = ()
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator that gives a command the options of :data:`SHARED`, as a :class:`Task` before its own.
+
+    Args:
+        name: one of :data:`saywhere.evaluation.session.TASKS`.
+        data: the declaration of ``--data``, which is required unless it may be None.
+        model: the declaration of ``--model``; with several of :data:`saywhere.cli.options.ComparedModels` the command
+            compares them and ends.
+        omit: options that it has not.
+    """
+    shared = {key: value for key, value in SHARED.items() if key not in omit}
+    shared |= {"data": (data, None if data is options.DataRoot else inspect.Parameter.empty), "model": (model, None)}
+    shared["out"] = (options.Out, Path("evaluation", name))
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+
+        @functools.wraps(command)
+        def called(**given: Any) -> None:
+            values = {key: given.pop(key, None) for key in SHARED}
+            runtime = Runtime(*(values.pop(key) for key in ("device", "engine", "threads", "precision")))
+            models = values.pop("model")
+            if model is options.ComparedModels:
+                models = one_or_compare(name, models, values["out"])
+            named = [models] if isinstance(models, str) else models or []
+            command(Task(name=name, models=named, runtime=runtime, **values), **given)
+
+        declared = [
+            inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+            for key, (kind, default) in shared.items()
+        ]
+        own = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
+        place = list(shared).index("change")  # between what is measured and how
+        parameters = [*declared[:place], *own, *declared[place:]]
+        called.__dict__["__signature__"] = inspect.Signature(parameters)
+        called.__annotations__ = {each.name: each.annotation for each in parameters}
+        return called
+
+    return decorate
+
+
+class Part(StrEnum):
+    """Which part of the model places the phrases."""
+
+    aligner = "aligner"
+    densecap = "densecap"
+
+
+class Spread(StrEnum):
+    """How a region's weight lies on the image."""
+
+    area = "area"
+    pixel = "pixel"
+
+
+@app.command("dense")
+@task("dense", options.DataRoot, options.ComparedModels)
+def dense(
+    now: Task,
+    proposals: str | None = typer.Option(
+        None,
+        metavar="rpn|gt|FILE|METHOD",
+        help="Describe the model's own boxes (rpn), the true ones, those in FILE, or those of a METHOD: "
+        "selective-search, selective-search:quality, edge-boxes:MODEL.",
+    ),
+    predictions: Predictions = None,
+    truth: Truth = None,
+    protocol: options.Protocol = typer.Option(
+        options.Protocol.clean, help="original: as the published DenseCap program counts."
+    ),
+) -> None:
+    """Dense captioning: mean average precision of boxes with captions, against a data set.
+
+    Give --data for a model with a dense captioner, or --predictions and --truth. Exit code 0 if all went well, 1 if
+    images were skipped or the data set is not whole, 2 if the command is wrong.
+    """
+    from saywhere.evaluation.dense import run, score_files
+
+    written = "report.json, ap.png, examples.html"
+    if now.measures_model(predictions, truth, proposals):
+        loaded = now.load("densecap")
+        with now.session(written) as session:
+            _print_dense(run(loaded, session, proposals or "rpn", protocol.value))
+    elif predictions and truth:
+        with now.scores(truth, written) as session:
+            _print_dense(score_files(predictions, session, protocol.value))
+
+
+def _print_dense(result: DenseCaptioningResult) -> None:
+    language = 0.0 if result.language_meteor is None else result.language_meteor
+    typer.echo(
+        f"{result.images} images, protocol {result.protocol}: mAP {result.map:.4f}, "
+        f"detection mAP {result.detection_map:.4f}, language METEOR {language:.4f}"
+    )
+
+
+@app.command("caption")
+@task("caption", options.DataRoot, options.ComparedModels)
+def caption(
+    now: Task, beam_size: options.BeamSize = None, predictions: Predictions = None, truth: Truth = None
+) -> None:
+    """Captions of whole images: BLEU, METEOR, ROUGE-L and CIDEr-D, against a data set.
+
+    Give --data for a model with a captioner, or --predictions and --truth. Exit code 0 if
+    all went well, 1 if images were skipped or the data set is not whole, 2 if the command is wrong.
+    """
+    from saywhere.evaluation.captions import run, score_files
+
+    written = "report.json, examples.html"
+    if now.measures_model(predictions, truth, beam_size):
+        loaded = now.load("captioner")
+        with now.session(written) as session:
+            print_scores(run(loaded, session, beam_size))
+    elif predictions and truth:
+        with now.scores(truth, written) as session:
+            print_scores(score_files(predictions, session))
+
+
+def print_scores(scores: CaptionScores, what: str = "images") -> None:
+    """Print the figures of all images."""
+    figures = ", ".join(f"{name} {value:.4f}" for name, value in scores.metrics.items())
+    typer.echo(f"{len(scores.cider)} {what}: {figures}")
+
+
+@app.command("region-captions")
+@task("region-captions")
+def region_captions(
+    now: Task,
+    merge: float = typer.Option(0.7, min=0.01, max=1, metavar="IOU", help="Boxes with at least this IoU are one."),
+) -> None:
+    """Captions of boxes that are given: BLEU, METEOR, ROUGE-L and CIDEr-D, against a data set.
+
+    Also words a phrase, how many phrases differ, and how often words for somebody's sex and for colours are right
+    where the true phrases name them.
+
+    Needs a model with a dense captioner, or with a captioner without attention. Exit code 0 if all went well, 1 if
+    images were skipped or the data set is not whole, 2 if the command is wrong.
+    """
+    from saywhere.evaluation.region_captions import run
+
+    loaded = now.load()
+    with now.session() as session:
+        scores = run(loaded, session, merge)
+        print_scores(scores, "boxes")
+        words = scores.words
+        typer.echo(f"{words.words:.2f} words a phrase, {words.distinct} different ones ({words.distinct_true} true)")
+        for what, boxes, said, right in (
+            ("sex", words.sex_boxes, words.sex_said, words.sex_right),
+            ("colour", words.colour_boxes, words.colour_said, words.colour_right),
+        ):
+            typer.echo(f"{what}: {boxes} boxes, said of {said or 0:.4f}, of these right {right or 0:.4f}")
+
+
+@app.command("rank")
+@task("rank", model=options.ComparedModels)
+def rank(now: Task, regions: options.Regions = None) -> None:
+    """Ranking of sentences for each image and of images for each sentence (Alignments, section 4.1).
+
+    Needs a model with an aligner. Exit code 0 if all went well, 1 if images were skipped or the data set is not whole,
+    2 if the command is wrong.
+    """
+    from saywhere.evaluation.ranking import run
+
+    loaded = now.load("aligner")
+    with now.session() as session:
+        result = run(loaded, session, regions)
+        for title, recall in (("annotation", result.image_to_text), ("search", result.text_to_image)):
+            typer.echo(
+                f"{title}: R@1 {recall.r1:.3f}, R@5 {recall.r5:.3f}, R@10 {recall.r10:.3f}, "
+                f"median rank {recall.median_rank:g} ({recall.queries} queries)"
+            )
+
+
+@app.command("search")
+@task("search", omit=["precision"])
+def search(
+    now: Task,
+    regions: options.Regions = None,
+    components: int = typer.Option(64, min=1, metavar="P", help="Principal components of the codes."),
+    queries: int = typer.Option(1000, min=1, metavar="N", help="Sentences by codes and phrases, at most so many each."),
+    url: str | None = typer.Option(
+        None, metavar="URL", help="Also compare with a Qdrant server, or with its client's own engine (:memory:)."
+    ),
+) -> None:
+    """Search in an index: sentences by whole vectors and by codes, phrases with their regions, and what is not there.
+
+    Needs a model with an aligner. Exit code 0 if all went well, 1 if images were skipped or the data set is not whole,
+    2 if the command is wrong.
+    """
+    from saywhere.evaluation.search import run
+
+    loaded = now.load("aligner")
+    with now.session() as session:
+        result = run(loaded, session, regions, components, queries, url)
+        found = result.recall
+        typer.echo(
+            f"R@1 {found.r1:.3f}, R@5 {found.r5:.3f}, R@10 {found.r10:.3f}, median rank {found.median_rank:g} "
+            f"({found.queries} queries); by codes alone R@1 {result.code_recall.r1:.3f}, and they put "
+            f"{result.overlap:.4f} of the ten best into their first tenth"
+        )
+        if (served := result.served) is not None:
+            typer.echo(f"Qdrant: {served.overlap:.4f} of the ten best are found too ({served.queries} sentences)")
+        if result.hit is not None:
+            typer.echo(f"phrases: {result.hit:.3f} right in the first image ({result.phrases} phrases)")
+        if (there := result.presence) is not None:
+            typer.echo(
+                f"is it there: AUC {there.auc:.3f} of hits, calibration error {there.calibration_error:.3f}; of whole "
+                f"queries {there.in_index_auc:.3f}, calibration error {there.in_index_error:.3f}; of those about "
+                f"images of the index {there.query_auc:.3f}, with all queries about other images as not there "
+                f"{there.outside_auc:.3f} of at most {there.outside_limit:.3f}"
+            )
+            fits = "; ".join(f"{question}: {fit}" for question, fit in there.fits.items())
+            typer.echo(f"weights of the probabilities, fitted here: {fits}")
+
+
+@app.command("ground")
+@task("ground", model=options.ComparedModels, omit=["format"])
+def ground(
+    now: Task,
+    part: Part | None = typer.Option(
+        None,
+        show_default="all parts, as saywhere ground",
+        help="One part alone that is told where the phrases are; only the aligner reads the sentence.",
+    ),
+    regions: options.Regions = None,
+) -> None:
+    """Grounding of phrases: right where the IoU with the truth is at least 0.5; and the pointing game.
+
+    Without --part phrases of other images are asked for too, and the data may be any with phrases and boxes; with it
+    they are Flickr30k Entities.
+
+    Exit code 0 if all went well, 1 if images were skipped or the data set is not whole, 2 if the command is wrong.
+    """
+    from saywhere.evaluation.grounding import RARE, run
+
+    chosen = None if part is None else part.value
+    loaded = now.load(chosen)
+    with now.session() as session:
+        scores = run(loaded, session, chosen, regions)
+        for title, result in {"model": scores.model, **scores.controls}.items():
+            typer.echo(
+                f"{title}: accuracy {result.accuracy:.3f}, pointing {result.pointing:.3f} ({result.phrases:,} phrases)"
+            )
+            for kind, score in result.by_type.items():
+                if kind == RARE:
+                    typer.echo(f"  {kind}: accuracy {score.accuracy:.3f} ({score.phrases:,} phrases)")
+        if (presence := scores.presence) is not None:
+            typer.echo(
+                f"with the decision: accuracy {presence.accuracy:.3f}, found {presence.found:.3f}, phrases of other "
+                f"images refused {presence.refused:.3f} ({presence.others:,}); AUC {presence.auc:.3f}, "
+                f"calibration error {presence.calibration_error:.3f}"
+            )
+
+
+@app.command("nouns")
+@task("nouns")
+def nouns(now: Task) -> None:
+    """Right nouns of the true boxes: of the decoder's phrases, of the classes, of the two together, and of captions.
+
+    A noun is right if it is that of the true phrase, a synonym or a kind of it; a caption is right about each box
+    whose noun it has; docs/nouns.md.
+
+    Exit code 0 if all went well, 1 if images were skipped or the data set is not whole, 2 if the command is wrong.
+    """
+    from saywhere.evaluation.nouns import run
+
+    loaded = now.load("densecap")
+    with now.session() as session:
+        result = run(loaded, session)
+        for way, share in result.kinds.items():
+            of_all = result.objects[way]
+            typer.echo(f"{way}: {share:.3f} mean over {len(result.by_kind)} kinds, {of_all:.3f} of all boxes")
+
+
+@app.command("attention")
+@task("attention", EntitiesData, omit=["format"])
+def attention(
+    now: Task,
+    generated: bool = typer.Option(True, help="Also measure sentences that the model generates."),
+    beam_size: options.BeamSize = None,
+    spread: Spread = typer.Option(
+        Spread.area, help="A weight is spread over its region, or counts at each of its pixels (large regions win)."
+    ),
+) -> None:
+    """Attention correctness on Flickr30k Entities: the share of the attention inside the boxes of what a word names.
+
+    Beside it that of uniform attention over the same regions. Needs a captioner with attention. Exit code 0 if all went
+    well, 1 if images were skipped or the data set is not whole, 2 if the command is wrong.
+    """
+    from saywhere.evaluation.attention import SENTENCES, percent, run
+
+    loaded = now.load("captioner")
+    with now.session() as session:
+        figures = run(loaded, session, generated, beam_size, spread.value)
+        for kind in SENTENCES if generated else SENTENCES[:1]:
+            found, uniform = percent(figures[kind]), percent(figures[f"uniform_{kind}"])
+            mentions = figures[f"{kind}_mentions"]
+            typer.echo(f"{kind}: {found} %, uniform attention {uniform} % ({mentions:,} mentions)")
+
+
+@app.command("chunks")
+def chunks(
+    data: EntitiesData,
+    split: options.Split = None,
+    chunker: Path | None = typer.Option(
+        None, metavar="FILE", show_default="the bundled one", help="Weights of saywhere train-chunker."
+    ),
+) -> None:
+    """F1 of the phrases that sentences are cut into: right if people marked the same words. No image is needed."""
+    from saywhere.evaluation.chunks import measure
+    from saywhere.evaluation.session import DEV
+    from saywhere.models.chunker import TRAINED, Chunker
+    from saywhere.training.chunker import read_split
+
+    scores = measure(Chunker.load(chunker or TRAINED), read_split(data, split or DEV))
+    typer.echo(
+        f"F1 {scores.f1:.3f}, precision {scores.precision:.3f}, recall {scores.recall:.3f}, "
+        f"visible phrases alone F1 {scores.visible_f1:.3f} ({scores.phrases:,} phrases)"
+    )
+    typer.echo(f"{scores.milliseconds:.2f} ms of a processor a sentence ({scores.sentences:,} sentences)")

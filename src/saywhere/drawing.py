@@ -1,0 +1,349 @@
+"""Images with boxes, captions and attention drawn on them, for people to read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike
+from PIL import Image as images
+from PIL import ImageDraw, ImageFont
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+COLOURS = (
+    (230, 159, 0),
+    (86, 180, 233),
+    (0, 158, 115),
+    (240, 228, 66),
+    (204, 121, 167),
+    (213, 94, 0),
+    (0, 114, 178),
+)
+"""Okabe and Ito's colours, which people with any kind of colour vision can tell apart; used in turn, best box first."""
+
+Rectangle = tuple[float, float, float, float]
+Colour = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Label:
+    """A caption broken into lines, and the size of its plate in pixels."""
+
+    text: str
+    width: int
+    height: int
+
+
+@dataclass(frozen=True)
+class Style:
+    """Sizes that follow from the size of the image, in pixels."""
+
+    line: int
+    padding: int
+    font: ImageFont.FreeTypeFont | ImageFont.ImageFont
+    line_height: int
+
+    @classmethod
+    def of(cls, width: int, height: int, count: int) -> Style:
+        """Return the style for an image of this size with ``count`` boxes: many captions are written smaller."""
+        side = min(max(width, height), 2 * min(width, height) + 200)  # a long strip is not a big image
+        size = max(11, round(side / (45 if count <= 15 else 55)))
+        font = ImageFont.load_default(size)
+        return cls(max(1, round(side / 260)), max(2, round(size / 4)), font, round(size * 1.2))
+
+
+def fit_label(text: str, box: Sequence[float], size: tuple[int, int], style: Style) -> Label | None:
+    """Return ``text`` in lines about as wide as the box, at least a third of the image; None if not one letter fits."""
+    margin = 2 * style.padding
+    room = (size[0] - margin, (size[1] - margin) // style.line_height)
+    if not text or room[1] < 1 or style.font.getlength(text[0] + "…") > room[0]:
+        return None
+    limit = min(room[0], max(box[2] - box[0] - margin, size[0] / 3, 12 * style.line_height / 2))
+    lines = _break(text, limit, style)
+    if len(lines) > min(3, room[1]):
+        lines = _break(text, room[0], style)[: min(3, room[1])]
+        if " ".join(lines) != text:
+            lines[-1] = _shorten(lines[-1] + "…", room[0], style)
+    width = max(style.font.getlength(line) for line in lines)
+    return Label("\n".join(lines), int(width) + 1 + margin, len(lines) * style.line_height + margin)
+
+
+def one_line(text: str, limit: int, style: Style) -> Label:
+    """Return ``text`` in one line on a plate, cut short where the letters would be wider than ``limit`` pixels."""
+    text = _shorten(text, limit, style)
+    return Label(text, int(style.font.getlength(text)) + 1 + 2 * style.padding, style.line_height + style.padding)
+
+
+def _break(text: str, limit: float, style: Style) -> list[str]:
+    """Lines of whole words at most ``limit`` pixels long; a longer word is cut short."""
+    lines: list[str] = []
+    for word in text.split(" "):
+        longer = f"{lines[-1]} {word}" if lines else word
+        if lines and style.font.getlength(longer) <= limit:
+            lines[-1] = longer
+        else:
+            lines.append(_shorten(word, limit, style))
+    return lines
+
+
+def _shorten(line: str, limit: float, style: Style) -> str:
+    if style.font.getlength(line) <= limit:
+        return line
+    while len(line) > 1 and style.font.getlength(line + "…") > limit:
+        line = line[:-1]
+    return line + "…"
+
+
+def place_labels(
+    labels: Sequence[Label | None], boxes: np.ndarray, size: tuple[int, int], style: Style
+) -> list[Rectangle | None]:
+    """Return a rectangle inside the image for each label, greedily: of the candidates the one that hides the least.
+
+    Hiding a label counts by the part of this one that lies on it, hiding a box by the part of the box that is hidden:
+    small boxes are kept free, in large ones a caption does no harm.
+
+    Args:
+        labels: of the boxes, the most important first; None for a box without one.
+        boxes: ``(N, 4)`` float64 ``x1 y1 x2 y2`` in pixels of the image that is drawn on.
+        size: of that image.
+        style: of the labels.
+    """
+    places: list[Rectangle | None] = []
+    taken = np.zeros((0, 4))
+    areas = (boxes[:, 2:] - boxes[:, :2]).prod(axis=1).clip(min=1)
+    for label, box in zip(labels, boxes.tolist(), strict=True):
+        if label is None:
+            places.append(None)
+            continue
+        candidates = _candidates(label, box, size, style)
+        hidden = _overlap(candidates, taken).sum(axis=1) / (label.width * label.height)
+        hidden += 0.2 * (_overlap(candidates, boxes) / areas).sum(axis=1)
+        best = candidates[int(np.argmin(hidden + 0.005 * np.arange(len(candidates))))]
+        places.append(tuple(best.tolist()))
+        taken = np.concatenate((taken, best[None]))
+    return places
+
+
+def _candidates(label: Label, box: Sequence[float], size: tuple[int, int], style: Style) -> np.ndarray:
+    """Places ``(K, 4)`` for a label, the most natural first: on the box, in its corners, under it, along its sides."""
+    x1, y1, x2, y2 = box
+    w, h, line = label.width, label.height, style.line
+    right, middle = x2 - w, (x1 + x2 - w) / 2
+    above, below, top, bottom = y1 - h, y2, y1 + line, y2 - h - line
+    corners = [(x1, above), (x1 + line, top), (x1, below), (x1 + line, bottom)]
+    corners += [(right, above), (right - line, top), (right, below), (right - line, bottom)]
+    sides = [(middle, y) for y in (above, top, below, bottom)]
+    sides += [(x, y1 + (y2 - y1 - h) * t) for t in (0.25, 0.5, 0.75) for x in (x1 + line, right - line, middle)]
+    sides += [(x, y) for y in (y1 - 2 * h, y2 + h) for x in (x1, right)]
+    corner = np.array(corners + sides, dtype=float)
+    corner[:, 0] = corner[:, 0].clip(0, max(size[0] - w, 0))
+    corner[:, 1] = corner[:, 1].clip(0, max(size[1] - h, 0))
+    return np.concatenate((corner, corner + np.array([w, h])), axis=1).round()
+
+
+def _overlap(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Areas ``(K, M)`` in square pixels that rectangles ``a (K, 4)`` and ``b (M, 4)`` share."""
+    low = np.maximum(a[:, None, :2], b[None, :, :2])
+    high = np.minimum(a[:, None, 2:], b[None, :, 2:])
+    return (high - low).clip(min=0).prod(axis=2)
+
+
+def draw_label(draw: ImageDraw.ImageDraw, label: Label, place: Rectangle, colour: Colour, style: Style) -> None:
+    """Draw the caption, black or white, whichever is clearer, on a plate in the colour of its box."""
+    x1, y1, x2, y2 = place
+    luminance = 0.299 * colour[0] + 0.587 * colour[1] + 0.114 * colour[2]
+    ink = (0, 0, 0) if luminance > 100 else (255, 255, 255)
+    draw.rounded_rectangle((x1, y1, x2 - 1, y2 - 1), style.padding, fill=colour, outline=(20, 20, 20))
+    for number, line in enumerate(label.text.split("\n")):
+        middle = y1 + style.padding + (number + 0.5) * style.line_height
+        draw.text((x1 + style.padding, middle), line, fill=ink, font=style.font, anchor="lm")
+
+
+def draw_boxes(
+    image: Image,
+    boxes: ArrayLike,
+    size: tuple[float, float],
+    captions: Sequence[str] | None = None,
+    scores: ArrayLike | None = None,
+) -> Image:
+    """Draw boxes and their captions (or else their scores) on a copy of an image.
+
+    Lines and letters grow with the image. The best box is drawn last, on top; its caption takes the best place, and
+    each further one goes where it covers the least of the captions before it and of the boxes. Captions stay inside
+    the image, long ones are broken into lines, and in an image too small for a single letter only boxes are drawn.
+
+    Args:
+        image: in any mode and size; it is not changed.
+        boxes: ``(N, 4)`` ``x1 y1 x2 y2``; N may be 0.
+        size: width and height of the image in the pixels that ``boxes`` are in.
+        captions: N texts.
+        scores: ``(N,)``, larger is better; if not given, the first box is the best.
+
+    Returns:
+        an RGB image of the size of ``image``.
+    """
+    canvas = image.copy() if image.mode == "RGB" else image.convert("RGB")
+    corners = np.asarray(boxes, np.float32).reshape(-1, 4)
+    if not len(corners):
+        return canvas
+    values = None if scores is None else np.asarray(scores, np.float32)
+    order = np.arange(len(corners)) if values is None else np.argsort(-values, kind="stable")
+    scaled = corners[order].astype(np.float64) * _factors(canvas, size)
+    style = Style.of(*canvas.size, len(corners))
+    texts = [_text(i, captions, values) for i in order.tolist()]
+    labels = [fit_label(text, box, canvas.size, style) for text, box in zip(texts, scaled.tolist(), strict=True)]
+    places = place_labels(labels, scaled, canvas.size, style)
+    draw = ImageDraw.Draw(canvas)
+    for rank in reversed(range(len(scaled))):
+        _draw_box(draw, scaled[rank], COLOURS[rank % len(COLOURS)], style)
+    for rank in reversed(range(len(scaled))):
+        label, place = labels[rank], places[rank]
+        if label is not None and place is not None:
+            draw_label(draw, label, place, COLOURS[rank % len(COLOURS)], style)
+    return canvas
+
+
+def draw_sentence(image: Image, boxes: ArrayLike, size: tuple[float, float], captions: Sequence[str]) -> Image:
+    """Draw boxes on a copy of an image and, on a strip below, their captions in the same colours.
+
+    The captions stand in their order, each on a plate in the colour of its box; captions with one and the same box
+    share its colour. For a sentence whose phrases have been placed in the image.
+
+    Args:
+        image: in any mode and size; it is not changed.
+        boxes: ``(N, 4)`` ``x1 y1 x2 y2``; N may be 0.
+        size: width and height of the image in the pixels that ``boxes`` are in.
+        captions: N texts.
+
+    Returns:
+        an RGB image, as wide as ``image`` and higher.
+    """
+    canvas = image.copy() if image.mode == "RGB" else image.convert("RGB")
+    corners = np.asarray(boxes, np.float32).reshape(-1, 4)
+    if not len(corners):
+        return canvas
+    style = Style.of(*canvas.size, len(corners))
+    rows = [tuple(box) for box in corners.tolist()]
+    colours = {box: COLOURS[i % len(COLOURS)] for i, box in enumerate(dict.fromkeys(rows))}
+    draw = ImageDraw.Draw(canvas)
+    for box in reversed(colours):
+        _draw_box(draw, np.array(box) * _factors(canvas, size), colours[box], style)
+    labels: list[tuple[Label, Colour, float, float]] = []
+    x = y = 0.0
+    for box, caption in zip(rows, captions, strict=True):
+        label = one_line(" ".join(caption.split()), canvas.width - 2 * style.padding, style)
+        if x and x + label.width > canvas.width:
+            x, y = 0.0, y + label.height
+        labels.append((label, colours[box], x, y))
+        x += label.width
+    sheet = canvas.crop((0, 0, canvas.width, canvas.height + round(y) + labels[-1][0].height))
+    draw = ImageDraw.Draw(sheet)
+    draw.rectangle((0, canvas.height, *sheet.size), fill=(255, 255, 255))
+    for label, colour, left, top in labels:
+        place = (left, canvas.height + top, left + label.width, canvas.height + top + label.height)
+        draw_label(draw, label, place, colour, style)
+    return sheet
+
+
+def _factors(canvas: Image, size: tuple[float, float]) -> np.ndarray:
+    """What the corners of a box are multiplied by to be in pixels of the canvas."""
+    return np.array([canvas.width / max(size[0], 1), canvas.height / max(size[1], 1)] * 2)
+
+
+def _text(row: int, captions: Sequence[str] | None, scores: np.ndarray | None) -> str:
+    if captions is not None:
+        return " ".join(captions[row].split())
+    return "" if scores is None else f"{float(scores[row]):.2f}"
+
+
+def _draw_box(draw: ImageDraw.ImageDraw, box: np.ndarray, colour: Colour, style: Style) -> None:
+    """Draw the box in its colour between thin dark lines, so that it shows on any background."""
+    left, top, right, bottom = box.tolist()
+    x1, y1 = round(left), round(top)
+    x2, y2 = max(x1, round(right) - 1), max(y1, round(bottom) - 1)
+    rim = style.line // 3
+    if rim:
+        draw.rectangle((x1 - rim, y1 - rim, x2 + rim, y2 + rim), outline=(20, 20, 20), width=style.line + 2 * rim)
+    draw.rectangle((x1, y1, x2, y2), outline=colour, width=style.line)
+
+
+PANEL = 320
+"""Longest side in pixels of the image under each word; a smaller image stays as it is."""
+WIDEST = 24
+"""The line around the region of most weight is the panel's longest side divided by this."""
+
+Point = tuple[float, float]
+
+
+def draw_attention(
+    image: Image,
+    words: Sequence[str],
+    weights: ArrayLike,
+    regions: ArrayLike,
+    size: tuple[float, float],
+    columns: int | None = None,
+) -> Image:
+    """Draw a sheet with the image once for each word, and on it the regions in lines as wide as their weights.
+
+    Line widths are proportional to the weights on all of the sheet: the largest has the widest line, and regions whose
+    line would be less than half a pixel wide are not drawn. Heavier regions are drawn over lighter ones.
+
+    Args:
+        image: the image, in any mode and size.
+        words: of the caption; without any the sheet is the bare image.
+        weights: ``(T, R)`` of the regions for each word, or for more steps than words (the END).
+        regions: boxes ``(R, 4)`` or corners of warped regions ``(R, 4, 2)``; parts outside the image are not seen.
+        size: width and height of the image in the pixels that ``regions`` are in.
+        columns: of the sheet; None for as many as make it about twice as wide as high.
+
+    Returns:
+        an RGB image.
+    """
+    panel = image.convert("RGB")
+    panel.thumbnail((PANEL, PANEL))
+    if not words:
+        return panel
+    font = ImageFont.load_default(max(10, max(panel.size) // 14))
+    strip = round(font.size * 1.6) if isinstance(font, ImageFont.FreeTypeFont) else 20
+    gap = max(2, max(panel.size) // 60)
+    wide, high = panel.width + gap, panel.height + strip + gap
+    columns = columns or min(len(words), max(1, round((2 * len(words) * high / wide) ** 0.5)))
+    rows = -(-len(words) // columns)
+    sheet = images.new("RGB", (columns * wide + gap, rows * high + gap), "white")
+    scale = (panel.width / size[0], panel.height / size[1])
+    outlines = _outlines(np.asarray(regions), scale)
+    shown = np.asarray(weights)[: len(words)].tolist()
+    heaviest = max((weight for row in shown for weight in row), default=0.0) or 1.0
+    unit = max(panel.size) / WIDEST / heaviest
+    draw = ImageDraw.Draw(sheet)
+    for number, (word, row) in enumerate(zip(words, shown, strict=True)):
+        left, top = gap + number % columns * wide, gap + number // columns * high
+        sheet.paste(_with_outlines(panel, outlines, [weight * unit for weight in row]), (left, top + strip))
+        draw.text((left + panel.width / 2, top + strip / 2), word, fill="black", font=font, anchor="mm")
+    return sheet
+
+
+def _outlines(regions: np.ndarray, scale: Point) -> list[list[Point]]:
+    """The four corners of each region in pixels of the panel."""
+    corners = regions if regions.ndim == 3 else regions[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 4, 2)
+    return [[(x * scale[0], y * scale[1]) for x, y in quad] for quad in corners.tolist()]
+
+
+def _with_outlines(panel: Image, outlines: list[list[Point]], widths: list[float]) -> Image:
+    """A copy of the panel with the outlines in lines of so many pixels, between thin dark ones where they are wide."""
+    canvas = panel.copy()
+    draw = ImageDraw.Draw(canvas)
+    for width, corners in sorted(zip(widths, outlines, strict=True), key=lambda pair: pair[0]):
+        line = round(width)
+        if width < 0.5:
+            continue
+        around = [*corners, *corners[:2]]  # past the first corner again, so that the joint there is drawn too
+        if line >= 3:
+            draw.line(around, fill=(20, 20, 20), width=line + 2, joint="curve")
+        draw.line(around, fill=COLOURS[0], width=max(1, line), joint="curve")
+    return canvas

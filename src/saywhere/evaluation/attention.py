@@ -1,0 +1,323 @@
+"""Attention correctness: how much of the attention at a word is on the thing it names (Areas of Attention, 4.2).
+
+The protocol is that of Liu et al., as the program of Areas of Attention has it: for each word that names an annotated
+entity, the share of the attention p(r | h) inside the boxes of the entity is measured. A given (human) sentence is fed
+to the model word by word (teacher forcing); in a generated one, the words are those that people used for the entities
+of the image. The control is uniform attention: the same regions, all with the same weight.
+
+One thing differs: that program uses a part-of-speech tagger to find the nouns; here the last word of a phrase ("a young
+boy") counts as one, which needs no tagger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from saywhere import boxes as geometry
+from saywhere.data.flickr import MarkedImage, MarkedSentence
+from saywhere.errors import UserError
+from saywhere.evaluation.report import facts, table, write_report
+from saywhere.evaluation.session import Session, image_name
+from saywhere.images import LoadedImage
+from saywhere.inference import ResultsFile, Source
+from saywhere.models.captioner import Caption
+from saywhere.models.encoding import Encoding
+from saywhere.models.model import Model
+
+Spread = Literal["area", "pixel"]
+"""How the weight of a region is spread over the image: evenly over its ``area``, or, as the program of the paper does,
+in full on every ``pixel`` of it, so that larger regions count more. For the cells of a grid both are the same."""
+POINTS = 24
+"""Points along each side at which a warped region is sampled."""
+
+
+def union_pieces(boxes: np.ndarray) -> np.ndarray:
+    """Return boxes ``(P, 4)`` that do not overlap and together cover what ``boxes (G, 4)`` cover."""
+    x, y = np.unique(boxes[:, [0, 2]]), np.unique(boxes[:, [1, 3]])
+    if len(x) < 2 or len(y) < 2:
+        return np.zeros((0, 4), boxes.dtype)
+    rows, columns = np.meshgrid(np.arange(len(y) - 1), np.arange(len(x) - 1), indexing="ij")
+    r, c = rows.ravel(), columns.ravel()
+    pieces = np.stack((x[c], y[r], x[c + 1], y[r + 1]), axis=1)
+    middle = (pieces[:, None, :2] + pieces[:, None, 2:]) / 2
+    covered = np.any(np.all((middle > boxes[:, :2]) & (middle < boxes[:, 2:]), axis=2), axis=1)
+    return pieces[covered]
+
+
+def shares_inside(regions: np.ndarray, boxes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return for each of the upright ``regions (R, 4)`` its share inside the union of ``boxes (G, 4)``, and its area.
+
+    Both are ``(R,)``; a region without area has share 0.
+    """
+    pieces, areas = union_pieces(boxes), geometry.area(regions)
+    low = np.maximum(regions[:, None, :2], pieces[None, :, :2])
+    high = np.minimum(regions[:, None, 2:], pieces[None, :, 2:])
+    sides = np.maximum(high - low, 0)
+    common = (sides[..., 0] * sides[..., 1]).sum(axis=1)
+    return np.where(areas > 0, common / np.maximum(areas, np.finfo(areas.dtype).tiny), 0), areas
+
+
+def warped_shares_inside(
+    corners: np.ndarray, boxes: np.ndarray, width: float, height: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return shares and areas as :func:`shares_inside`, for warped regions sampled at :data:`POINTS` x :data:`POINTS`.
+
+    Args:
+        corners: ``(R, 4, 2)`` of parallelograms, in order around them.
+        boxes: ``(G, 4)`` ``x1 y1 x2 y2``.
+        width, height: of the image. What lies outside of it is not counted; a region all outside has area 0.
+    """
+    steps = (np.arange(POINTS, dtype=corners.dtype) + 0.5) / POINTS
+    v, u = np.meshgrid(steps, steps, indexing="ij")
+    along, down = corners[:, 1] - corners[:, 0], corners[:, 3] - corners[:, 0]
+    points = corners[:, None, 0] + u.reshape(-1, 1) * along[:, None] + v.reshape(-1, 1) * down[:, None]
+    visible = ((points >= 0) & (points < np.array([width, height], corners.dtype))).all(axis=2)
+    in_boxes = np.all((points[:, :, None] >= boxes[:, :2]) & (points[:, :, None] < boxes[:, 2:]), axis=3)
+    inside = np.any(in_boxes, axis=2)
+    seen = visible.sum(axis=1)
+    whole = np.abs(along[:, 0] * down[:, 1] - along[:, 1] * down[:, 0])
+    return (inside & visible).sum(axis=1) / np.maximum(seen, 1), whole * seen / POINTS**2
+
+
+def correctness(weights: np.ndarray, shares: np.ndarray, areas: np.ndarray, spread: Spread = "area") -> np.ndarray:
+    """Return the share of the attention inside the boxes, from 0 to 1: ``(...)``.
+
+    Args:
+        weights: ``(..., R)`` of the regions, for each word.
+        shares, areas: ``(R,)`` of :func:`shares_inside`. Regions without area are left out.
+        spread: see :data:`Spread`.
+
+    Returns:
+        0 where all weight is on regions without area.
+    """
+    density = weights * (areas if spread == "pixel" else (areas > 0).astype(weights.dtype))
+    total = density.sum(axis=-1)
+    return np.where(total > 0, (density * shares).sum(axis=-1) / np.maximum(total, 1e-30), 0)
+
+
+@dataclass(frozen=True)
+class Mention:
+    """A word that names an entity: the index of the word in its sentence, and the identifier of the entity."""
+
+    word: int
+    entity: str
+
+
+def given_mentions(sentence: MarkedSentence) -> list[Mention]:
+    """Return the mentions of a human sentence: the last word of each phrase that has a box."""
+    return [Mention(phrase.stop - 1, phrase.entity) for phrase in sentence.phrases if phrase.box is not None]
+
+
+def names(image: MarkedImage) -> dict[str, list[str]]:
+    """Map the last word of each phrase of an image to the entities with a box that it names, each once."""
+    found: dict[str, list[str]] = {}
+    for sentence in image.sentences:
+        for mention in given_mentions(sentence):
+            entities = found.setdefault(sentence.words[mention.word], [])
+            entities += [] if mention.entity in entities else [mention.entity]
+    return found
+
+
+def generated_mentions(words: Sequence[str], named: Mapping[str, Sequence[str]]) -> list[Mention]:
+    """Return the mentions of a generated sentence: each word that people used for entities, once for each of them."""
+    return [Mention(i, entity) for i, word in enumerate(words) for entity in named.get(word, ())]
+
+
+def entity_boxes(image: MarkedImage) -> dict[str, np.ndarray]:
+    """Return the boxes ``(1, 4)`` of the entities of an image, in its pixels on disk."""
+    phrases = [phrase for sentence in image.sentences for phrase in sentence.phrases]
+    return {phrase.entity: phrase.box[None] for phrase in phrases if phrase.box is not None}
+
+
+@dataclass
+class AttentionCorrectness:
+    """Measure many sentences, added one by one by :meth:`add`.
+
+    Attributes:
+        spread: see :data:`Spread`.
+        found, control: for each mention the correctness of the model and of uniform attention.
+    """
+
+    spread: Spread = "area"
+    found: list[float] = field(default_factory=list)
+    control: list[float] = field(default_factory=list)
+
+    def add(
+        self,
+        weights: ArrayLike,
+        mentions: Sequence[Mention],
+        regions: ArrayLike,
+        boxes: Mapping[str, ArrayLike],
+        size: tuple[float, float],
+    ) -> None:
+        """Add one sentence.
+
+        Args:
+            weights: ``(T, R)`` of its words, or longer.
+            mentions: of its words; those beyond T and entities without boxes are left out.
+            regions: ``(R, 4)``, or corners ``(R, 4, 2)`` of warped regions, in pixels of the image.
+            boxes: of each entity ``(G, 4)`` in the same pixels.
+            size: width and height of the image in these pixels.
+        """
+        attention, places = np.asarray(weights, np.float64), np.asarray(regions, np.float64)
+        for mention in mentions:
+            if mention.word >= len(attention) or mention.entity not in boxes:
+                continue
+            truth = np.asarray(boxes[mention.entity], np.float64)
+            if places.ndim == 3:
+                shares, areas = warped_shares_inside(places, truth, *size)
+            else:
+                shares, areas = shares_inside(geometry.clip(places, *size), truth)
+            row = attention[mention.word]
+            self.found.append(float(correctness(row, shares, areas, self.spread)))
+            self.control.append(float(correctness(np.ones_like(row), shares, areas, self.spread)))
+
+    @property
+    def mean(self) -> float:
+        """The attention correctness, from 0 to 1 (the paper prints percent); 0 without mentions."""
+        return sum(self.found) / max(len(self.found), 1)
+
+    @property
+    def uniform(self) -> float:
+        """The correctness of uniform attention over the same regions; 0 without mentions."""
+        return sum(self.control) / max(len(self.control), 1)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return ``correctness``, ``uniform``, ``mentions`` and ``spread``."""
+        return {
+            "correctness": self.mean,
+            "uniform": self.uniform,
+            "mentions": len(self.found),
+            "spread": self.spread,
+        }
+
+
+SENTENCES = ("given", "generated")
+"""Whose sentences: people's, or the model's own."""
+PAPER = ("paper: Areas of Attention, Flickr30k test", "40.2", "61.1", "", "")
+"""Table 3: its spatial transformers, trained on Flickr30k, in percent; uniform attention is not in the paper."""
+
+
+def write_attention_report(folder: Path, figures: Mapping[str, Any], known: Mapping[str, Any]) -> None:
+    """Write ``report.json`` and ``report.md``.
+
+    Args:
+        folder: where to.
+        figures: of :func:`saywhere.evaluation.attention.total`.
+        known: how they came about.
+    """
+    counts = [figures[f"{kind}_mentions"] for kind in SENTENCES]
+    rows = [
+        (title, *(percent(figures[f"{prefix}{kind}"]) for kind in SENTENCES), *counts)
+        for title, prefix in (("model", ""), ("uniform attention", "uniform_"))
+    ]
+    head = ("attention correctness, %", "given sentences", "generated sentences", "mentions, given", "generated")
+    lines = ["# Attention correctness", "", *table(head, [*rows, PAPER]), ""]
+    lines += facts({"images": figures["images"], **known})
+    write_report(folder, {"task": "attention", **figures, **known}, lines)
+
+
+def percent(share: float | None) -> str:
+    """Return a share as the paper prints it, or a dash if there is none."""
+    return "–" if share is None else f"{100 * share:.1f}"
+
+
+LINES = "attention.jsonl"
+"""The file of a run: of each image the correctness of each mention."""
+
+Row = Mapping[str, Any]
+
+
+def run(
+    model: Model, session: Session, generated: bool = True, beam_size: int | None = None, spread: Spread = "area"
+) -> dict[str, Any]:
+    """Measure the share of the attention at a word that is inside the boxes of what the word names.
+
+    Args:
+        model: with a captioner that attends to regions.
+        session: the data (Flickr30k Entities) and the results.
+        generated: also measure sentences that the model generates.
+        beam_size: hypotheses in decoding; the model's own number if None.
+        spread: how a region's weight lies on the image, see :class:`AttentionCorrectness`.
+
+    Returns:
+        the figures of :func:`total`.
+
+    Raises:
+        UserError: the model does not attend to regions, no image can be read, or no phrase has a box.
+    """
+    captioner = model.require("captioner", "attend to regions")
+    if captioner.config.decoder != "attention":
+        raise UserError(
+            f"{session.model}: a captioner with the decoder {captioner.config.decoder} attends to no regions"
+        )
+    marked = {image_name(image.image, session.data): image for image in session.read_entities()}
+    settings = {"model": model.digest(), "data": str(session.data), "split": session.split}
+    settings |= {"generated": generated, "beam_size": beam_size, "spread": spread}
+    session.resume(settings, LINES)
+    by_file = {str(image.image): image for image in marked.values()}
+
+    def ask(images: list[LoadedImage], _: list[np.ndarray] | None) -> list[dict[str, Any]]:
+        encodings = zip(images, model.encode(images), strict=True)
+        return [
+            measure_image(model, encoding, by_file[image.name], generated, beam_size, spread)
+            for image, encoding in encodings
+        ]
+
+    sources = [Source(image.image, name, image.image) for name, image in marked.items()]
+    with ResultsFile(session.out / LINES, "given") as lines:
+        seen = session.each(
+            ask, sources, lines.done, lambda name, row: lines.append(row, name), long_side=model.long_side
+        )
+        figures = total([lines[source.name] for source in seen])
+    known = session.known(session.data.name, beam_size=beam_size, spread=spread)
+    write_attention_report(session.out, figures, known)
+    return figures
+
+
+def measure_image(
+    model: Model, encoding: Encoding, image: MarkedImage, generated: bool, beam_size: int | None, spread: Spread
+) -> dict[str, Any]:
+    """Return the correctness of each mention in the ``given`` sentences of an image and in the ``generated`` one.
+
+    ``uniform_given`` and ``uniform_generated`` are those of uniform attention over the same regions.
+    """
+    boxes, size = entity_boxes(image), (image.width, image.height)
+    given, own = AttentionCorrectness(spread), AttentionCorrectness(spread)
+    read = model.attend(encoding, [sentence.text for sentence in image.sentences])
+    for sentence, caption in zip(image.sentences, read, strict=True):
+        _add(given, caption, given_mentions(sentence), boxes, size)
+    row: dict[str, Any] = {"given": given.found, "uniform_given": given.control}
+    if generated:
+        caption = model.caption(encoding, beam_size=beam_size)
+        _add(own, caption, generated_mentions(caption.words, names(image)), boxes, size)
+        row |= {"generated": own.found, "uniform_generated": own.control, "sentence": caption.sentence}
+    return row
+
+
+def _add(
+    meter: AttentionCorrectness, caption: Caption, mentions: Sequence[Mention], boxes: Mapping[str, np.ndarray],
+    size: tuple[float, float],
+) -> None:  # fmt: skip
+    assert caption.attention is not None and caption.outlines is not None
+    meter.add(caption.attention, mentions, caption.outlines, boxes, size)
+
+
+def total(rows: Sequence[Row]) -> dict[str, Any]:
+    """Return the means over all mentions of all images, from 0 to 1, and how many there are.
+
+    ``given``, ``generated``, ``uniform_given`` and ``uniform_generated`` are None without a mention.
+    """
+    result: dict[str, Any] = {"images": len(rows)}
+    for kind in SENTENCES:
+        for name in (kind, f"uniform_{kind}"):
+            values = [value for row in rows for value in row.get(name, ())]
+            result[name] = sum(values) / len(values) if values else None
+        result[f"{kind}_mentions"] = sum(len(row.get(kind, ())) for row in rows)
+    return result

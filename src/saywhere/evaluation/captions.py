@@ -1,0 +1,392 @@
+"""Captions of whole images: the metrics of the COCO caption evaluation, a model's captions on disk, and their report.
+
+BLEU, ROUGE-L and CIDEr-D are those of pycocoevalcap, on texts without punctuation that are split as its Penn Treebank
+tokenizer (a Java program) splits them. Its SPICE is left out: it downloads models when it runs. Nouns that nobody
+mentions are counted as CHAIR counts them (Rohrbach et al. 2018), over the tree of nouns.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from saywhere.errors import UserError
+from saywhere.evaluation import meteor, ptb
+from saywhere.evaluation.meteor import Meteor, find_java, pycocoevalcap_module
+from saywhere.evaluation.region_lines import read_captions, read_references
+from saywhere.evaluation.report import Page, choose, facts, table, write_report
+from saywhere.evaluation.session import Session
+from saywhere.files import write_text
+from saywhere.images import LoadedImage
+from saywhere.inference import ResultsFile
+from saywhere.models.captioner import Caption
+from saywhere.models.model import Model
+from saywhere.models.noun_tree import NounTree, find_invented, find_nouns, noun_tree
+from saywhere.regions import Regions
+
+# The tokenizer ends a line at each of these, so the rest of a text would become that of the next image.
+_LINE_ENDS = str.maketrans(dict.fromkeys("\n\r\v\f\u2028\u2029", " "))
+
+ORDER = ("bleu_1", "bleu_2", "bleu_3", "bleu_4", "meteor", "rouge_l", "cider")
+"""The metrics in the order of reports."""
+
+
+@dataclass(frozen=True)
+class CaptionScores:
+    """Scores of captions.
+
+    Attributes:
+        metrics: over all images together: ``bleu_1`` to ``bleu_4``, ``meteor`` and ``rouge_l`` in 0 to 1; ``cider``
+            (CIDEr-D) on its usual scale of 0 to 10. CIDEr weights words by how few images they occur with, so for a
+            single image it is 0.
+        cider: of each image.
+    """
+
+    metrics: dict[str, float]
+    cider: dict[str, float]
+
+
+def caption_metrics(
+    candidates: Mapping[str, str], references: Mapping[str, Sequence[str]], meteor: Meteor | None = None
+) -> dict[str, float]:
+    """Return the ``metrics`` of :func:`score_captions`."""
+    return score_captions(candidates, references, meteor).metrics
+
+
+def score_captions(
+    candidates: Mapping[str, str], references: Mapping[str, Sequence[str]], meteor: Meteor | None = None
+) -> CaptionScores:
+    """Score one caption of each image by the references of the image.
+
+    The scores equal those of pycocoevalcap's ``COCOEvalCap`` for the same texts in the same order.
+
+    Args:
+        candidates: the caption of each image.
+        references: at least one sentence for each of the same images.
+        meteor: the scorer to use; without it one is started and closed.
+
+    Raises:
+        UserError: the images differ, an image has no reference, no reference has a word, or pycocoevalcap is missing.
+    """
+    _check(candidates, references)
+    # The classes of pycocoevalcap take lists, with one candidate.
+    truth = tokenize_captions({key: references[key] for key in candidates})
+    captions = tokenize_captions({key: [candidates[key]] for key in candidates})
+    if not any(word for sentences in truth.values() for word in sentences):
+        raise UserError("no reference caption has a word: check the sentences of the data")
+    with ExitStack() as stack:
+        meteor = meteor or stack.enter_context(Meteor())
+        metrics = {"meteor": meteor.corpus_score([(captions[key][0], truth[key]) for key in captions])}
+    bleu, _ = pycocoevalcap_module("bleu.bleu").Bleu(4).compute_score(truth, captions, verbose=0)
+    metrics |= {f"bleu_{n}": score for n, score in enumerate(bleu, 1)}
+    metrics["rouge_l"], _ = pycocoevalcap_module("rouge.rouge").Rouge().compute_score(truth, captions)
+    metrics["cider"], each = pycocoevalcap_module("cider.cider").Cider().compute_score(truth, captions)
+    # pycocoevalcap goes through the images in the order of the references, which is that of the candidates.
+    cider = {key: float(value) for key, value in zip(truth, each, strict=True)}
+    return CaptionScores({name: float(metrics[name]) for name in ORDER}, cider)
+
+
+def tokenize_captions(texts: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """Return each text in lower case as Penn Treebank tokens joined by spaces, without punctuation.
+
+    The tokens are those of pycocoevalcap's ``PTBTokenizer``, found without its Java program but for texts with odd
+    forms, which :func:`saywhere.evaluation.ptb.unlearnt` tells. Line ends become spaces.
+
+    Raises:
+        UserError: pycocoevalcap is missing; or there is an odd text, and Java is missing or fails.
+    """
+    drop = set(pycocoevalcap_module("tokenizer.ptbtokenizer").PUNCTUATIONS)
+    lines = [
+        text.translate(_LINE_ENDS).encode("utf-8", "replace").decode()
+        for sentences in texts.values()
+        for text in sentences
+    ]
+    odd = next((line for line in lines if ptb.unlearnt(line)), None)
+    tokens = iter(ptb.tokenize(lines) if odd is None else _java_tokens(lines, odd))
+    return {
+        key: [" ".join(w for w in next(tokens).rstrip().split(" ") if w not in drop) for _ in sentences]
+        for key, sentences in texts.items()
+    }
+
+
+def java_tokens(lines: Sequence[str]) -> list[str]:
+    """Return the tokens of each line as pycocoevalcap's Java program gives them, punctuation included.
+
+    Its class ``PTBTokenizer`` needs a ``java`` on the PATH and writes into the folder where it is installed; this runs
+    the same program through pipes.
+
+    Raises:
+        UserError: pycocoevalcap or Java is missing, or Java fails.
+    """
+    module = pycocoevalcap_module("tokenizer.ptbtokenizer")
+    jar = Path(str(module.__file__)).with_name(module.STANFORD_CORENLP_3_4_1_JAR)
+    java = find_java("the original PTB tokenizer")
+    command = [java, "-cp", str(jar), "edu.stanford.nlp.process.PTBTokenizer", "-preserveLines", "-lowerCase"]
+    done = subprocess.run(command, input="\n".join(lines).encode("utf-8", "replace"), capture_output=True)
+    tokenized = done.stdout.decode("utf-8", "replace").split("\n")
+    # There is one more line end if the last text has words.
+    if done.returncode or len(tokenized) not in (len(lines), len(lines) + 1):
+        reason = "".join(done.stderr.decode("utf-8", "replace").strip().splitlines()[:1])
+        raise UserError(f"the PTB tokenizer failed (exit code {done.returncode}, {jar}): {reason}")
+    return tokenized[: len(lines)]
+
+
+def _java_tokens(lines: Sequence[str], odd: str) -> list[str]:
+    try:
+        return java_tokens(lines)
+    except UserError as error:
+        raise UserError(f"{odd[:80]!r} has a form that needs the original program: {error}") from error
+
+
+def _check(candidates: Mapping[str, str], references: Mapping[str, Sequence[str]]) -> None:
+    if not candidates:
+        raise UserError("there are no captions to score")
+    if missing := [key for key in candidates if not references.get(key)]:
+        raise UserError(f"{missing[0]} has a caption but no reference ({len(missing)} such images)")
+    if missing := [key for key in references if key not in candidates]:
+        raise UserError(f"{missing[0]} has references but no caption ({len(missing)} such images)")
+
+
+@dataclass(frozen=True)
+class Invented:
+    """Shares of the captions' nouns that are invented (CHAIR).
+
+    Attributes:
+        nouns: share of the captions' nouns that nobody mentions (CHAIR-i); 0 without nouns.
+        sentences: share of the captions with such a noun (CHAIR-s).
+    """
+
+    nouns: float
+    sentences: float
+
+
+def count_invented(captions: Mapping[str, str], mentions: Mapping[str, Iterable[str]], tree: NounTree) -> Invented:
+    """Compare the nouns of captions with those of what people wrote of the same images.
+
+    Which nouns count as mentioned: see :func:`saywhere.models.noun_tree.find_invented`. Only nouns of the tree count.
+
+    Args:
+        captions: of each image; at least one.
+        mentions: of each image the true sentences, and the phrases or names of its boxes.
+        tree: of nouns.
+    """
+    nouns, invented, sentences = 0, 0, 0
+    for name, caption in captions.items():
+        said = find_nouns(caption, tree)
+        new = find_invented(said, [noun for text in mentions[name] for noun in find_nouns(text, tree)])
+        nouns, invented, sentences = nouns + len(said), invented + len(new), sentences + bool(new)
+    return Invented(invented / max(nouns, 1), sentences / len(captions))
+
+
+PROTOCOL = "coco"
+"""The COCO caption evaluation's rules are the only ones."""
+
+
+def write_caption_report(folder: Path, scores: CaptionScores, known: Mapping[str, Any]) -> None:
+    """Write ``report.json`` and ``report.md``.
+
+    Args:
+        folder: where to.
+        scores: the figures.
+        known: how they came about: ``data``, ``split``, ``skipped``, ``command`` and whatever else is known.
+    """
+    row = {"task": "caption", "protocol": PROTOCOL, "data": known["data"], "split": known["split"]}
+    head = ("BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4", "METEOR", "ROUGE-L", "CIDEr-D")
+    lines = [
+        "# Captions of images",
+        "",
+        *table(head, [[f"{scores.metrics[name]:.4f}" for name in ORDER]]),
+        "",
+        *facts(
+            {
+                "protocol": PROTOCOL,
+                "data": known["data"] + (f", split {known['split']}" if known["split"] else ""),
+                "images": len(scores.cider),
+                **{name: value for name, value in known.items() if name not in ("data", "split", "command", "skipped")},
+                "images skipped": len(known.get("skipped", {})),
+                "command": f"`{known['command']}`",
+            }
+        ),
+    ]
+    write_report(folder, row | {"images": len(scores.cider)} | scores.metrics | dict(known), lines)
+
+
+def write_caption_examples(
+    folder: Path,
+    scores: CaptionScores,
+    captions: Mapping[str, str],
+    references: Mapping[str, Sequence[str]],
+    images: Sequence[Path],
+) -> Path:
+    """Write ``examples.html``: the images whose captions have the best, median and worst CIDEr-D, with the truth.
+
+    Args:
+        folder: where to.
+        scores: of each image.
+        captions, references: of each image.
+        images: folders that the names of the images may start from.
+    """
+    about = "Images by the CIDEr-D of their caption: below each the caption, then what people wrote."
+    page = Page(folder, "Best, median and worst captions", about, images, across=3)
+    order = sorted(scores.cider, key=lambda name: -scores.cider[name])
+    for number, (kind, name) in enumerate(choose(order), 1):
+        page.heading(f"{kind}: {name}, CIDEr-D {scores.cider[name]:.3f}")
+        page.figure(f"{number:02}-{kind}.png", name, Regions.empty(4, 3), captions[name] or "nothing")
+        for text in references[name]:
+            page.paragraph(text)
+    return page.write()
+
+
+def score_files(predictions: Path, session: Session) -> CaptionScores:
+    """Score the captions that any program has written, and write the report; needs no network.
+
+    Args:
+        predictions: lines with a caption of each image.
+        session: its ``data`` is the file of the truth, whose first ``limit`` images count; ``split`` is a name for the
+            report. Images that only one of the files has are named in ``notes``.
+
+    Raises:
+        UserError: a file cannot be read, they have no image in common, or what measures is not installed.
+    """
+    with meteor.Meteor() as scorer:
+        found, true = read_captions(predictions), read_references(session.data)
+        names = [name for name, texts in true.items() if texts][: session.limit]
+        if not names:
+            raise UserError(f"{session.data}: no image has a caption")
+        missing, unknown = sum(name not in found for name in names), sum(name not in true for name in found)
+        if missing == len(names):
+            raise UserError(
+                f"{predictions}: has none of the {missing} images of {session.data}; "
+                f"it names {next(iter(found))!r}, the truth {names[0]!r}"
+            )
+        if missing:
+            session.notes.append(f"{missing} images have no line in {predictions}: an empty caption")
+        if unknown:
+            session.notes.append(f"{unknown} images in {predictions} have no truth, and do not count")
+        captions, references = {n: found.get(n, "") for n in names}, {n: true[n] for n in names}
+        facts = {"predictions": str(predictions), "without_prediction": missing, "without_truth": unknown}
+        pairs = Comparison(str(session.data), captions, references, [Path(), session.folder], facts)
+        return compare(session, pairs, scorer)
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Captions and references to compare.
+
+    Attributes:
+        data: name of the data set, for the report.
+        captions, references: of each image.
+        images: folders that the names of the images may start from.
+        facts: of the report.
+        phrases: of the boxes of each image, where they are known: what they name is not invented.
+    """
+
+    data: str
+    captions: Mapping[str, str]
+    references: Mapping[str, Sequence[str]]
+    images: Sequence[Path]
+    facts: Mapping[str, Any]
+    phrases: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+def compare(session: Session, pairs: Comparison, scorer: meteor.Meteor) -> CaptionScores:
+    """Score captions by the references, and write the report with its page of examples."""
+    scores = score_captions(pairs.captions, pairs.references, scorer)
+    mentions = {name: (*texts, *pairs.phrases.get(name, ())) for name, texts in pairs.references.items()}
+    invented = count_invented(pairs.captions, mentions, noun_tree())
+    facts = {"invented_nouns": invented.nouns, "sentences_with_invented_nouns": invented.sentences}
+    known = session.known(pairs.data, **pairs.facts, **facts, meteor_version=scorer.version)
+    write_caption_examples(session.out, scores, pairs.captions, pairs.references, pairs.images)
+    write_caption_report(session.out, scores, known)
+    return scores
+
+
+PREDICTIONS, TRUTH = "predictions.jsonl", "truth.jsonl"
+"""Files of a run: the captions of the model, and the references."""
+
+
+class Captioner(Protocol):
+    """What captions a few images at a time."""
+
+    def caption(self, images: Sequence[LoadedImage], *, beam_size: int | None = None) -> list[Caption]:
+        """Return a caption for each image."""
+        ...
+
+
+def run(model: Model, session: Session, beam_size: int | None = None) -> CaptionScores:
+    """Caption the images of a data set and score the sentences: BLEU, METEOR, ROUGE-L and CIDEr-D.
+
+    Args:
+        model: with a captioner.
+        session: the data and the results.
+        beam_size: hypotheses in decoding; the model's own number if None.
+
+    Raises:
+        UserError: the model has no captioner, no image can be read, or what measures is not installed.
+    """
+    model.check("captioner", "caption images")
+    return score_captioner(lambda: model, model.long_side, session, {"model": model.digest(), "beam_size": beam_size})
+
+
+def score_captioner(
+    start: Callable[[], Captioner | Model], long_side: int, session: Session, settings: Mapping[str, Any]
+) -> CaptionScores:
+    """Caption the images of a data set by anything, and score the sentences.
+
+    Args:
+        start: returns what captions, when the data has been read and the run prepared.
+        long_side: pixels on the long side that images should have at least.
+        session: the data and the results.
+        settings: what the captions depend on, beside the data; has ``beam_size``.
+
+    Raises:
+        UserError: no image can be read, or what measures is not installed.
+    """
+    with meteor.Meteor() as scorer:
+        samples = session.read()
+        sources = {source.path: source for source in session.sources(samples)}
+        references: dict[str, list[str]] = {}
+        phrases: dict[str, list[str]] = {}
+        for sample in samples:
+            name = sources[sample.image].name
+            if sample.sentences:
+                references.setdefault(name, []).extend(sample.sentences)
+            phrases.setdefault(name, []).extend(text for texts in sample.phrases for text in texts)
+        if not references:
+            raise UserError(f"{session.data}: the split {samples.split} has no image with a sentence about all of it")
+        session.resume({**settings, "data": samples.name, "split": samples.split}, PREDICTIONS)
+        write_references(references, session.out / TRUTH)
+        chosen = [source for source in sources.values() if source.name in references]
+        captioner, beam_size = start(), settings["beam_size"]
+
+        def ask(images: list[LoadedImage], _: list[np.ndarray] | None) -> list[Caption]:
+            if isinstance(captioner, Model):
+                return captioner.caption(images, beam_size=beam_size, attention=False)
+            return captioner.caption(images, beam_size=beam_size)
+
+        with ResultsFile(session.out / PREDICTIONS, "caption") as lines:
+            seen = session.each(
+                ask, chosen, lines.done, lambda name, caption: lines.append(caption.to_dict(), name),
+                long_side=long_side,
+            )  # fmt: skip
+        found = read_captions(session.out / PREDICTIONS)
+        captions = {source.name: found[os.path.normpath(source.name)] for source in seen}
+        facts = {"beam_size": beam_size, "predictions": str(session.out / PREDICTIONS)}
+        facts |= {"without_sentence": len(sources) - len(chosen)}
+        kept = {name: references[name] for name in captions}
+        pairs = Comparison(samples.name, captions, kept, [session.folder], facts, phrases)
+        return compare(session, pairs, scorer)
+
+
+def write_references(references: Mapping[str, Sequence[str]], path: Path) -> None:
+    """Write the true sentences as lines ``{"image": NAME, "captions": [TEXT, ...]}``."""
+    rows = [{"image": name, "captions": list(texts)} for name, texts in references.items()]
+    write_text(path, "".join(json.dumps(row) + "\n" for row in rows))

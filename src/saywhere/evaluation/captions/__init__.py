@@ -1,1 +1,0 @@
-"""Captions of whole images."""

@@ -1,0 +1,686 @@
+"""Dense captioning (DenseCap, section 4.1): mean AP over thresholds of IoU and of METEOR.
+
+A detection is true at (IoU t, METEOR m) if its IoU with the true box that it overlaps most is at least t, its caption
+scores above m against the phrases of that box, and no better detection has taken the box. True boxes are merged at IoU
+0.7 first. There are two protocols: ``clean`` is this definition, ``original`` equals the evaluator of the published
+program digit for digit. ``docs/evaluation.md`` has the differences and their effect.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from saywhere import boxes as geometry
+from saywhere import reproductions
+from saywhere.calibration import MATCH, Reliability, reliability
+from saywhere.data import Samples
+from saywhere.errors import UserError
+from saywhere.evaluation import meteor
+from saywhere.evaluation.dense_protocols import CLEAN, Rules, find_rules, sum_in_order
+from saywhere.evaluation.region_lines import Array, Box, ImageRegions, Proposals, RegionLines
+from saywhere.evaluation.report import Page, choose, facts, save_figure, table, write_report
+from saywhere.evaluation.session import Session, image_name
+from saywhere.files import write_atomically
+from saywhere.inference import ResultsFile, Source
+from saywhere.models.model import Model
+from saywhere.regions import Regions
+
+Scorer = Callable[[Sequence[tuple[str, Sequence[str]]]], Sequence[float]]
+"""A function that scores pairs of a caption and its references, in order, from 0 to 1: METEOR."""
+
+IOUS = (0.3, 0.4, 0.5, 0.6, 0.7)
+METEORS = (0, 0.05, 0.1, 0.15, 0.2, 0.25)
+CHUNK = 1 << 16
+"""Pairs that are passed to the scorer at once."""
+
+
+@dataclass(frozen=True)
+class DenseCaptioningResult:
+    """Scores of a data set, all between 0 and 1.
+
+    Attributes:
+        protocol: name of the rules.
+        images: number of images, including those without a true box or a detection.
+        detections, truths: number of predicted regions, and of true boxes after merging.
+        map: the mean of the 30 values in ``ap``.
+        detection_map: the mean of the 5 values in ``detection_ap``.
+        language_meteor: mean METEOR of all predicted captions, each against all phrases of its image wherever they
+            are; images without a phrase are left out. None if it was not asked for.
+        ap: average precision at each pair of thresholds: ``{"iou_0.3/meteor_0": ...}``.
+        detection_ap: average precision of the boxes alone: ``{"iou_0.3": ...}``.
+    """
+
+    protocol: str
+    images: int
+    detections: int
+    truths: int
+    map: float
+    detection_map: float
+    language_meteor: float | None
+    ap: dict[str, float]
+    detection_ap: dict[str, float]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form: every attribute by its name."""
+        return asdict(self)
+
+
+class DenseCaptioning:
+    """Collect the predictions of one image at a time, then score all of them.
+
+    Memory: of a detection its score, its overlap and two indices; of captions each distinct one.
+
+    Args:
+        protocol: ``"clean"``, ``"original"``, or other rules.
+
+    Raises:
+        UserError: no protocol has this name.
+    """
+
+    def __init__(self, protocol: str | Rules = "clean") -> None:
+        self.rules = find_rules(protocol) if isinstance(protocol, str) else protocol
+        self._captions: dict[str, int] = {}
+        self._references: list[tuple[str, ...]] = []
+        self._bags: list[tuple[str, ...]] = []
+        self._scores: list[Array] = []
+        self._overlaps: list[Array] = []
+        self._claims: list[Array] = []
+        self._caption_ids: list[Array] = []
+
+    def add(self, predicted: Regions, truth_boxes: ArrayLike, references: Sequence[Sequence[str]]) -> None:
+        """Add one image.
+
+        Args:
+            predicted: its regions, with scores and captions, in any order.
+            truth_boxes: ``(M, 4)`` true boxes ``x1 y1 x2 y2`` in the same pixels; M may be 0.
+            references: the phrases of each true box, one or more. In merging, a box with several phrases counts as
+                several boxes, as if the data set listed it once for each phrase.
+
+        Raises:
+            UserError: scores or captions are missing.
+            ValueError: as :meth:`add_arrays`.
+        """
+        if predicted.scores is None or predicted.captions is None:
+            missing = "scores" if predicted.scores is None else "captions"
+            raise UserError(f"{predicted.image or 'an image'}: predicted regions without {missing} cannot be scored")
+        self.add_arrays(
+            predicted.boxes, predicted.scores, predicted.captions, truth_boxes, references, predicted.image or ""
+        )
+
+    def add_arrays(
+        self,
+        boxes: ArrayLike,
+        scores: ArrayLike,
+        captions: Sequence[str],
+        truth_boxes: ArrayLike,
+        references: Sequence[Sequence[str]],
+        name: str = "",
+    ) -> None:
+        """Add one image in numbers that :class:`Regions` would refuse, such as logits or boxes that leave the image.
+
+        Args:
+            boxes: ``(N, 4)`` predicted ``x1 y1 x2 y2``; with the original protocol corners of the first and last pixel.
+            scores: ``(N,)`` of any range; only their order counts.
+            captions: N texts.
+            truth_boxes, references: as for :meth:`add`.
+            name: of the image, for messages.
+
+        Raises:
+            ValueError: lengths differ, a number is not finite, or a true box has no phrase.
+        """
+        predicted, truth = _rows(boxes, 4, "boxes", name), _rows(truth_boxes, 4, "true boxes", name)
+        ranks = _rows(scores, 1, "scores", name)[:, 0]
+        where = f"{name}: " if name else ""
+        if not len(predicted) == len(ranks) == len(captions):
+            raise ValueError(f"{where}{len(predicted)} boxes, {len(ranks)} scores, {len(captions)} captions")
+        if len(truth) != len(references):
+            raise ValueError(f"{where}{len(truth)} true boxes, {len(references)} sets of phrases")
+        if any(isinstance(phrases, str) or not len(phrases) for phrases in references):
+            raise ValueError(f"{where}every true box needs a list of one phrase or more")
+        rows = np.repeat(truth, [len(phrases) for phrases in references], axis=0)
+        phrases = [phrase for several in references for phrase in several]
+        merged, groups = self.rules.merge(rows)
+        matches = self.rules.match(predicted, ranks, merged)
+        self._scores.append(ranks[matches.order])
+        self._overlaps.append(matches.overlap)
+        self._claims.append(np.where(matches.claim < 0, -1, matches.claim + len(self._references)))
+        order: list[int] = matches.order.tolist()
+        ids = [self._captions.setdefault(captions[i], len(self._captions)) for i in order]
+        self._caption_ids.append(np.array(ids, dtype=np.int64))
+        self._references += [tuple(phrases[i] for i in group) for group in groups]
+        self._bags.append(tuple(dict.fromkeys(phrases)))
+
+    def result(self, scorer: Scorer, language: bool = True) -> DenseCaptioningResult:
+        """Return the scores of all images so far.
+
+        Args:
+            scorer: is called with many pairs at once, with each pair once, and only with pairs that the result depends
+                on: captions whose box overlaps a true box by 0.3 or more and, for ``language``, every caption with all
+                phrases of its image.
+            language: also compute ``language_meteor``.
+
+        Raises:
+            ValueError: the scorer returned too few scores, too many, or one that is not a finite number.
+        """
+        scores, overlap = _joined(self._scores, np.float64), _joined(self._overlaps, np.float64)
+        claim, caption = _joined(self._claims, np.int64), _joined(self._caption_ids, np.int64)
+        claimants = self.rules.claimants(claim)
+        decides = claimants & (overlap >= min(IOUS))
+        meteor = np.zeros(len(scores))
+        meteor[decides] = self._score(scorer, caption[decides], claim[decides], self._references)
+        order = self.rules.order(scores)
+
+        def ap(qualifies: Array) -> float:
+            hits = self.rules.hits(qualifies, overlap, claim, claimants)
+            return self.rules.average_precision(hits[order], len(self._references))
+
+        detection = {f"iou_{iou}": ap(overlap >= iou) for iou in IOUS}
+        cells = {f"iou_{t}/meteor_{m}": ap((overlap >= t) & (meteor > m)) for t in IOUS for m in METEORS}
+        return DenseCaptioningResult(
+            protocol=self.rules.name,
+            images=len(self._bags),
+            detections=len(scores),
+            truths=len(self._references),
+            map=sum_in_order(list(cells.values())) / len(cells),
+            detection_map=sum_in_order(list(detection.values())) / len(detection),
+            language_meteor=self._language(scorer, caption) if language else None,
+            ap=cells,
+            detection_ap=detection,
+        )
+
+    def _language(self, scorer: Scorer, caption: Array) -> float:
+        image = np.repeat(np.arange(len(self._bags)), [len(scores) for scores in self._scores])
+        judged = np.array([bool(bag) for bag in self._bags], dtype=bool)[image]
+        values = self._score(scorer, caption[judged], image[judged], self._bags)
+        return float(values.mean()) if len(values) else 0.0
+
+    def _score(self, scorer: Scorer, caption: Array, sets: Array, references: Sequence[tuple[str, ...]]) -> Array:
+        """Return the scores ``(K,)`` of captions ``caption (K,)`` against the ``references`` at ``sets (K,)``."""
+        keys, inverse = np.unique(caption * len(references) + sets, return_inverse=True)
+        captions, values = list(self._captions), np.empty(len(keys))
+        for start in range(0, len(keys), CHUNK):
+            asked = [divmod(key, len(references)) for key in keys[start : start + CHUNK].tolist()]
+            given = scorer([(captions[number], references[which]) for number, which in asked])
+            if len(given) != len(asked):
+                raise ValueError(f"the scorer returned {len(given)} scores for {len(asked)} pairs")
+            values[start : start + CHUNK] = given
+        if not np.isfinite(values).all():
+            raise ValueError("the scorer returned a score that is not a finite number")
+        return values[inverse]
+
+
+def _rows(values: ArrayLike, columns: int, what: str, name: str) -> Array:
+    """Return ``values``, ``(N,)`` for one column, as doubles ``(N, columns)``."""
+    array = np.asarray(values, dtype=np.float64)
+    where = f"{name}: " if name else ""
+    shape = (len(array),) if columns == 1 and array.ndim else (*array.shape[:1], columns)
+    if array.size and array.shape != shape:
+        raise ValueError(
+            f"{where}{what} of shape {array.shape}; {'(N,)' if columns == 1 else f'(N, {columns})'} needed"
+        )
+    if not np.isfinite(array).all():
+        raise ValueError(f"{where}{what} with a number that is not finite")
+    return array.reshape(-1, columns)
+
+
+def _joined(parts: list[Array], dtype: type[np.generic]) -> Array:
+    return np.concatenate([np.empty(0, dtype=dtype), *parts])
+
+
+LABELS = {
+    "meteor_version": "captions",
+    "skipped": "images skipped",
+    "without_prediction": "images without a prediction",
+    "without_truth": "predicted images without a truth",
+}
+"""What ``report.md`` calls facts whose names would not explain themselves."""
+
+HIDDEN = ("data", "split", "seconds", "command")
+"""Facts that ``report.md`` leaves out, or shows in a way of its own."""
+
+
+def write_dense_report(
+    folder: Path, result: DenseCaptioningResult, known: Mapping[str, Any], calibration: Reliability | None = None
+) -> list[Path]:
+    """Write ``report.json``, ``report.md``, ``ap.png`` and, if scores are probabilities, ``reliability.png``.
+
+    Each file is written atomically.
+
+    Args:
+        folder: where to.
+        result: the figures; scores are fractions.
+        known: how they came about, by name; has ``data``, ``split`` and ``command``.
+        calibration: of the scores, None if they are no probabilities.
+
+    Returns:
+        The paths of the files.
+    """
+    written = write_report(folder, dense_row(result, known, calibration), dense_lines(result, known, calibration))
+    draw_ap(result, folder / "ap.png")
+    (folder / "reliability.png").unlink(missing_ok=True)
+    if calibration is None:
+        return [*written, folder / "ap.png"]
+    draw_reliability(calibration, folder / "reliability.png")
+    return [*written, folder / "ap.png", folder / "reliability.png"]
+
+
+def dense_row(
+    result: DenseCaptioningResult, known: Mapping[str, Any], calibration: Reliability | None = None
+) -> dict[str, Any]:
+    """Return the content of ``report.json``, without the version of saywhere; ``calibration`` may be null."""
+    scores = result.to_dict()
+    row = {"task": "dense", "protocol": scores["protocol"], "data": known["data"], "split": known["split"]}
+    order = ("images", "map", "detection_map", "language_meteor", "ap", "detection_ap", "detections", "truths")
+    row |= {name: scores[name] for name in order}
+    return row | {"calibration": calibration and calibration.to_dict()} | dict(known)
+
+
+def dense_lines(
+    result: DenseCaptioningResult, known: Mapping[str, Any], calibration: Reliability | None = None
+) -> list[str]:
+    """Return the lines of ``report.md``: the scores, the grid of average precisions, and how they came about."""
+    overall = (result.map, result.detection_map, result.language_meteor, calibration and calibration.ece)
+    cells = [
+        (
+            f"{iou:g}",
+            *(f"{result.ap[f'iou_{iou}/meteor_{m}']:.4f}" for m in METEORS),
+            f"{result.detection_ap[f'iou_{iou}']:.4f}",  # whatever the caption
+        )
+        for iou in IOUS
+    ]
+    about = {
+        "protocol": result.protocol,
+        "data": known["data"] + (f", split {known['split']}" if known["split"] else ""),
+        "images": f"{result.images:,}",
+        "regions predicted": f"{result.detections:,}",
+        "true regions (merged)": f"{result.truths:,}",
+        **{LABELS.get(name, name): value for name, value in known.items() if name not in HIDDEN},
+        "command": f"`{known['command']}`",
+    }
+    return [
+        "# Dense captioning",
+        "",
+        *table(
+            ("mAP", "detection mAP", "language METEOR", "calibration error"),
+            [[None if value is None else f"{value:.4f}" for value in overall]],
+        ),
+        "",
+        "Average precision:",
+        "",
+        *table(("IoU ≥", *(f"METEOR > {m:g}" for m in METEORS), "boxes alone"), cells),
+        "",
+        *facts(about),
+    ]
+
+
+def draw_ap(result: DenseCaptioningResult, path: Path) -> None:
+    """Draw the grid of average precisions, IoU down and METEOR across, as a PNG."""
+    from matplotlib.figure import Figure
+
+    grid = [[result.ap[f"iou_{iou}/meteor_{m}"] for m in METEORS] for iou in IOUS]
+    top = max(max(row) for row in grid) or 1.0
+    figure = Figure(figsize=(6.4, 4.4), layout="constrained")
+    axes = figure.add_subplot()
+    image = axes.imshow(grid, vmin=0, vmax=top, cmap="viridis", aspect="auto")
+    for i, row in enumerate(grid):
+        for j, value in enumerate(row):
+            axes.text(j, i, f"{value:.3f}", ha="center", va="center", color="black" if value > 0.6 * top else "white")
+    axes.set_xticks(range(len(METEORS)), [f"{m:g}" for m in METEORS])
+    axes.set_yticks(range(len(IOUS)), [f"{iou:g}" for iou in IOUS])
+    axes.set_xlabel("METEOR above")
+    axes.set_ylabel("IoU at least")
+    axes.set_title(f"Average precision, protocol {result.protocol}; mean {result.map:.4f}")
+    figure.colorbar(image, ax=axes)
+    save_figure(figure, path)
+
+
+def draw_reliability(calibration: Reliability, path: Path) -> None:
+    """Draw the share of matches at each score, above a histogram of the scores, as a PNG."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.2, 5.6), layout="constrained")
+    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+    lows, widths = [one.low for one in calibration.bins], [one.high - one.low for one in calibration.bins]
+    upper.bar(lows, [one.matched for one in calibration.bins], widths, align="edge", color="#8fb8de", edgecolor="white")
+    upper.plot([0, 1], [0, 1], color="grey", linewidth=1, linestyle="--")
+    upper.plot([one.score for one in calibration.bins], [one.matched for one in calibration.bins], "o", color="#1f4e79")
+    upper.set_ylabel(f"share with a true box at IoU {MATCH:g}")
+    upper.set_ylim(0, 1)
+    upper.set_title(f"calibration error {calibration.ece:.3f}, Brier score {calibration.brier:.3f}")
+    lower.bar(lows, [one.count for one in calibration.bins], widths, align="edge", color="#bbbbbb", edgecolor="white")
+    lower.set_ylabel("boxes")
+    lower.set_xlabel("score")
+    lower.set_xlim(0, 1)
+    save_figure(figure, path)
+
+
+SHOWN = 10
+"""At most so many predicted regions, the best, are drawn on an image."""
+
+RANKED = 1000
+"""At most so many images, evenly spread, are scored one by one to find the best and the worst."""
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """Mean average precision of one image, and that of its boxes alone, as if it were the whole data set."""
+
+    name: str
+    map: float
+    detection_map: float
+
+
+def write_examples(
+    folder: Path,
+    ranking: Sequence[Ranked],
+    predictions: RegionLines,
+    truth: RegionLines,
+    images: Sequence[Path],
+    protocol: str,
+) -> Path:
+    """Write ``examples.html`` and its drawings in ``examples/``; return the path of the page.
+
+    Args:
+        folder: where to.
+        ranking: images, best first.
+        predictions, truth: the files that were scored.
+        images: folders that the names of images are relative to. An image that is in none of them is drawn as a grey
+            area.
+        protocol: the name of the protocol, by which true boxes are merged.
+    """
+    about = (
+        f"Images by their own mean average precision (protocol {protocol}), of at most {RANKED:,} evenly "
+        f"spread over the data. Left the truth, right the {SHOWN} best predicted regions."
+    )
+    page = Page(folder, "Best, median and worst images", about, images)
+    if not ranking:
+        page.paragraph("No image has a true region.")
+    for number, (kind, one) in enumerate(choose(ranking), 1):
+        predicted, true = predictions[one.name], truth[one.name]
+        size = true.size or predicted.size or _extent(predicted, true)
+        page.heading(f"{kind}: {one.name}, mAP {one.map:.3f}, boxes alone {one.detection_map:.3f}")
+        for what, regions in {"truth": _truth(true, size, protocol), "prediction": _best(predicted, size)}.items():
+            page.figure(f"{number:02}-{kind}-{what}.png", one.name, regions, what)
+    return page.write()
+
+
+def _extent(*parts: ImageRegions) -> tuple[float, float]:
+    """Return a size that contains all boxes, for an image whose size is in no file."""
+    corners = np.concatenate([np.ones((1, 2)), *(part.boxes[:, 2:] for part in parts)])
+    return tuple(np.ceil(corners.max(axis=0)).tolist())
+
+
+def _truth(true: ImageRegions, size: tuple[float, float], protocol: str) -> Regions:
+    boxes, groups = find_rules(protocol).merge(true.boxes)
+    captions = true.captions or ()
+    return _regions(boxes, [" / ".join(dict.fromkeys(captions[i] for i in group)) for group in groups], size)
+
+
+def _best(predicted: ImageRegions, size: tuple[float, float]) -> Regions:
+    scores = np.zeros(len(predicted.boxes)) if predicted.scores is None else predicted.scores
+    best: list[int] = np.argsort(-scores, kind="stable")[:SHOWN].tolist()
+    captions = predicted.captions or ()
+    return _regions(predicted.boxes[best], [captions[i] for i in best], size)
+
+
+def _regions(boxes: Array, captions: Sequence[str], size: tuple[float, float]) -> Regions:
+    """Return regions to draw, in this order, with boxes cut to the image and turned right side out."""
+    corners = np.asarray(boxes, dtype=np.float64).reshape(-1, 2, 2)
+    inside = np.sort(corners.clip(0, np.array(size)), axis=1).reshape(-1, 4)
+    width, height = size
+    return Regions(int(np.ceil(width)), int(np.ceil(height)), inside, captions=tuple(captions))
+
+
+def check_plots() -> None:
+    """Raise a ``UserError`` if there is nothing to draw plots with."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise UserError("evaluation needs matplotlib, which is not installed: pip install 'saywhere[evaluate]'")
+
+
+def score_files(predictions: Path, session: Session, protocol: str = "clean") -> DenseCaptioningResult:
+    """Score the regions that any program has written, and write the report; needs no network.
+
+    Args:
+        predictions: lines with boxes, scores and captions of each image.
+        session: its ``data`` is the file of the truth, whose first ``limit`` images count; ``split`` is a name for the
+            report. Images that only one of the files has are named in ``notes``.
+        protocol: ``clean`` or ``original``; with ``original`` boxes are taken as they stand, also inside out.
+
+    Raises:
+        UserError: a file cannot be read, they have no image in common, or what measures is not installed.
+    """
+    check_plots()
+    with meteor.Meteor() as scorer:  # before the work: it reports at once if pycocoevalcap is missing
+        ordered = find_rules(protocol).ordered
+        found = RegionLines(predictions, needs=("scores", "captions"), ordered=ordered)
+        truth = RegionLines(session.data, several=True, ordered=ordered)
+        names = truth.names[: session.limit]
+        missing, unknown = sum(name not in found for name in names), sum(name not in truth for name in found.names)
+        if missing == len(names):
+            raise UserError(
+                f"{predictions}: has none of the {missing} images of {session.data}; "
+                f"it names {found.names[0]!r}, the truth {names[0]!r}"
+            )
+        if missing:
+            session.notes.append(f"{missing} images have no line in {predictions}: no region predicted")
+        if unknown:
+            session.notes.append(f"{unknown} images in {predictions} have no truth, and do not count")
+        facts = {"model": None, "split": session.split, "without_prediction": missing, "without_truth": unknown}
+        files = Comparison(str(session.data), found, truth, names, [Path(), session.folder], facts)
+        return compare(session, files, protocol, scorer)
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Predictions and ground truth to compare.
+
+    Attributes:
+        data: name of the data set, for the report.
+        predictions, truth: the two files.
+        names: of the images that count.
+        images: folders that the names of the images may start from.
+        facts: of the report.
+    """
+
+    data: str
+    predictions: RegionLines
+    truth: RegionLines
+    names: Sequence[str]
+    images: Sequence[Path]
+    facts: Mapping[str, Any]
+
+
+def compare(session: Session, files: Comparison, protocol: str, scorer: meteor.Meteor) -> DenseCaptioningResult:
+    """Score predictions by the truth, and write the report with its plots and its page of examples."""
+    meter = CalibrationMeter()
+    # One step more: the captions, which are scored together at the end.
+    with session.steps("scoring", len(files.names) + 1) as advance:
+        result, ranking = score(
+            files.predictions, files.truth, files.names, protocol, scorer.score, advance, calibration=meter
+        )
+        advance()
+    write_examples(session.out, ranking, files.predictions, files.truth, files.images, protocol)
+    facts = {"predictions": str(files.predictions.path), **files.facts, "meteor_version": scorer.version}
+    write_dense_report(session.out, result, session.known(files.data, **facts), meter.result())
+    return result
+
+
+def score(
+    predictions: RegionLines,
+    truth: RegionLines,
+    names: Iterable[str],
+    protocol: str,
+    scorer: Scorer,
+    done: Callable[[], None] = lambda: None,
+    calibration: CalibrationMeter | None = None,
+) -> tuple[DenseCaptioningResult, list[Ranked]]:
+    """Score the predictions for some images; an image without predictions counts as one without regions.
+
+    Args:
+        predictions: lines with scores and captions.
+        truth: lines with captions.
+        names: the images.
+        protocol: ``"clean"`` or ``"original"``.
+        scorer: METEOR.
+        done: called after each image.
+        calibration: takes the boxes of each image.
+
+    Returns:
+        The scores, and up to ``RANKED`` of the images that have a true region, best first.
+
+    Raises:
+        UserError: the two files have different sizes for an image.
+    """
+    names = list(names)
+    step = -(-len(names) // RANKED)
+    metric, ranking = DenseCaptioning(protocol), []
+    for number, name in enumerate(names):
+        predicted, true = predictions[name], truth[name]
+        if predicted.size and true.size and predicted.size != true.size:
+            sizes = [f"{width:g} x {height:g}" for width, height in (predicted.size, true.size)]
+            raise UserError(
+                f"{name} is {sizes[0]} in {predictions.path} but {sizes[1]} in {truth.path}; "
+                "boxes must be in the same pixels"
+            )
+        _add(metric, predicted, true, name)
+        if calibration:
+            calibration.add(predicted.boxes, predicted.scores, true.boxes)
+        if number % step == 0 and len(true.boxes):
+            alone = DenseCaptioning(protocol)
+            _add(alone, predicted, true, name)
+            result = alone.result(scorer, language=False)
+            ranking.append(Ranked(name, result.map, result.detection_map))
+        done()
+    ranking.sort(key=lambda one: (-one.map, -one.detection_map))
+    return metric.result(scorer), ranking
+
+
+def _add(metric: DenseCaptioning, predicted: ImageRegions, true: ImageRegions, name: str) -> None:
+    scores = () if predicted.scores is None else predicted.scores
+    phrases = [[caption] for caption in true.captions or ()]
+    metric.add_arrays(predicted.boxes, scores, predicted.captions or (), true.boxes, phrases, name)
+
+
+class CalibrationMeter:
+    """Collect the boxes of one image at a time; nine bytes of each box are kept."""
+
+    def __init__(self) -> None:
+        self._scores, self._matches = list[np.ndarray](), list[np.ndarray]()
+        self._probabilities = True
+
+    def add(self, boxes: np.ndarray, scores: np.ndarray | None, truths: np.ndarray) -> None:
+        """Add an image: predicted ``boxes (N, 4)`` with ``scores (N,)`` (None: left out), and true boxes ``(M, 4)``."""
+        if scores is None or not len(boxes):
+            return
+        self._probabilities &= bool(((scores >= 0) & (scores <= 1)).all())
+        if not self._probabilities:  # another program's logits: nothing to measure
+            return
+        with np.errstate(over="ignore", invalid="ignore"):  # boxes as large as 1e300
+            overlap = geometry.iou(boxes, truths)
+        self._scores.append(scores)
+        self._matches.append(np.asarray((overlap >= MATCH).any(axis=1)))
+
+    def result(self) -> Reliability | None:
+        """Return the reliability so far; None if there is no box, or a score is not in 0 to 1."""
+        if not self._probabilities or not self._scores:
+            return None
+        return reliability(np.concatenate(self._scores), np.concatenate(self._matches))
+
+
+PREDICTIONS, TRUTH = "predictions.jsonl", "truth.jsonl"
+"""Files of a run: the regions of the model, and the true ones."""
+
+
+def run(model: Model, session: Session, proposals: str = "rpn", protocol: str = "clean") -> DenseCaptioningResult:
+    """Describe a data set and score the regions: mean average precision of boxes with captions (section 4.1).
+
+    Args:
+        model: with a dense captioner.
+        session: the data and the results.
+        proposals: the boxes to describe, see :func:`find_proposals`.
+        protocol: ``clean``, or ``original``: as the published program counts.
+
+    Raises:
+        UserError: the model has no dense captioner, no image can be read, or what measures is not installed.
+    """
+    model.check("densecap", "find regions")
+    check_plots()
+    with meteor.Meteor() as scorer:  # before the work: it reports at once if pycocoevalcap is missing
+        samples = session.read()
+        sources = session.sources(samples)
+        write_truth(samples, session.data, session.out / TRUTH)
+        truth = RegionLines(session.out / TRUTH, several=True)
+        boxes = find_proposals(proposals, truth, sources)
+        settings = {"model": model.digest(), "data": samples.name, "split": samples.split}
+        session.resume(settings | {"proposals": proposals_digest(proposals)}, PREDICTIONS)
+        with ResultsFile(session.out / PREDICTIONS) as lines:
+            seen = session.each(
+                model.describe, sources, lines.done, lambda name, regions: lines.append(regions.to_dict(), name),
+                boxes, model.long_side,
+            )  # fmt: skip
+        predictions = RegionLines(session.out / PREDICTIONS, needs=("scores", "captions"))
+        names, facts = [source.name for source in seen], {"proposals": proposals}
+        files = Comparison(samples.name, predictions, truth, names, [session.folder], facts)
+        return compare(session, files, protocol, scorer)
+
+
+def write_truth(samples: Samples, root: Path, path: Path) -> None:
+    """Write the true boxes of ``samples`` as lines of JSON, a box once for each of its phrases; atomically."""
+    folder = root if root.is_dir() else root.parent
+
+    def write(stream: Any) -> None:
+        for sample in samples:
+            boxes = sample.boxes.tolist()
+            pairs = [(box, text) for box, phrases in zip(boxes, sample.phrases, strict=True) for text in phrases]
+            row = {"image": image_name(sample.image, folder), "width": sample.width, "height": sample.height}
+            row |= {"boxes": [box for box, _ in pairs], "captions": [text for _, text in pairs]}
+            stream.write((json.dumps(row) + "\n").encode())
+
+    write_atomically(path, write)
+
+
+class TrueBoxes(Proposals):
+    """The true boxes as proposals: merged as the metric merges them (protocol clean), each once."""
+
+    def __getitem__(self, image: str) -> list[Box]:
+        rows = np.array(super().__getitem__(image), dtype=np.float64).reshape(-1, 4)
+        return [(x1, y1, x2, y2) for x1, y1, x2, y2 in CLEAN.merge(rows)[0].tolist()]
+
+
+def find_proposals(kind: str, truth: RegionLines, sources: Sequence[Source]) -> Mapping[str, Sequence[Box]] | None:
+    """Return the boxes to describe, by name of the image.
+
+    Args:
+        kind: ``rpn`` (the model's own: None is returned), ``gt`` (the true ones), a file of lines with boxes, or a
+            method of external proposals, such as ``selective-search``.
+        truth: the true boxes.
+        sources: the images.
+
+    Raises:
+        UserError: the method is not installed, or the file cannot be read or has none of the images.
+    """
+    if kind == "rpn":
+        return None
+    names = {source.name: (source.name, str(source.path)) for source in sources}
+    if kind == "gt":
+        return TrueBoxes(truth, names)
+    if Path(kind).is_file():
+        return Proposals(RegionLines(Path(kind), needs=(), several=True), names)
+    return reproductions.find("proposals=METHOD")(kind, sources)
+
+
+def proposals_digest(kind: str) -> str:
+    """Return what tells these proposals from others: the hash of a file, else the kind."""
+    if not Path(kind).is_file():
+        return kind
+    with open(kind, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

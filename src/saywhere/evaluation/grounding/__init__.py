@@ -1,1 +1,0 @@
-"""Phrases found in images."""

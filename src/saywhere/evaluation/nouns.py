@@ -1,0 +1,148 @@
+"""Nouns of the true boxes of a data set: those of the decoder, of the classes, of both, and of the image's caption."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from saywhere.evaluation.report import facts, table, write_report
+from saywhere.evaluation.session import Session, image_name
+from saywhere.images import LoadedImage
+from saywhere.models.captioner import Caption
+from saywhere.models.densecap import Detections, detect
+from saywhere.models.model import Model
+from saywhere.models.noun_tree import Noun, find_nouns, is_right, kind_of, noun_tree
+from saywhere.models.nouns import rename
+
+
+@dataclass(frozen=True)
+class NounResult:
+    """How often the noun of a region is right, given its box.
+
+    Attributes:
+        objects: share of the boxes, for each way: ``decoder``, its phrases; with the part ``nouns`` also ``classes``
+            and ``both``, phrases in which they compete; with a captioner ``caption``, that of the image.
+        kinds: mean over the kinds of the share of their boxes.
+        by_kind: of each kind the number of boxes, and the share for each way.
+    """
+
+    objects: Mapping[str, float]
+    kinds: Mapping[str, float]
+    by_kind: Mapping[str, tuple[int, Mapping[str, float]]]
+
+
+def measure(kinds: Sequence[str], right: Mapping[str, Sequence[bool]]) -> NounResult:
+    """Return the shares over objects and over kinds.
+
+    Args:
+        kinds: of each box.
+        right: for each way whether the noun of each box is right.
+    """
+    names = np.array(kinds)
+    columns = {way: np.array(values, np.float64) for way, values in right.items()}
+    rows = {name: names == name for name in sorted(set(kinds))}
+    by_kind = {
+        name: (int(row.sum()), {way: float(values[row].mean()) for way, values in columns.items()})
+        for name, row in rows.items()
+    }
+    means = {way: float(np.mean([shares[way] for _, shares in by_kind.values()])) for way in columns}
+    return NounResult({way: float(values.mean()) for way, values in columns.items()}, means, by_kind)
+
+
+def write_noun_report(folder: Path, result: NounResult, known: Mapping[str, Any]) -> list[Path]:
+    """Write both files into ``folder``, and return their paths.
+
+    Args:
+        folder: where to.
+        result: the shares.
+        known: how they came about, by name.
+    """
+    ways = list(result.objects)
+    means = [(way, f"{result.kinds[way]:.3f}", f"{result.objects[way]:.3f}") for way in ways]
+    kinds = [(name, count, *(f"{shares[way]:.2f}" for way in ways)) for name, (count, shares) in result.by_kind.items()]
+    lines = [
+        "# Right nouns, given the boxes",
+        "",
+        *table(("", f"mean over {len(kinds)} kinds", "of all boxes"), means),
+        "",
+        *table(("kind", "boxes", *ways), kinds),
+        "",
+        *facts(known),
+    ]
+    row = {
+        "task": "nouns",
+        "kinds": dict(result.kinds),
+        "objects": dict(result.objects),
+        "by_kind": {name: {"boxes": count, **shares} for name, (count, shares) in result.by_kind.items()},
+    }
+    return write_report(folder, {**row, **known}, lines)
+
+
+Nouns = Mapping[str, Sequence[Sequence[str | Noun]]]
+"""For each way what each region of an image is called: one name, none, or all nouns of a caption."""
+
+
+def run(model: Model, session: Session) -> NounResult:
+    """Name the true boxes of a data set, and measure how often the noun is right.
+
+    Args:
+        model: with a dense captioner; with the part ``nouns`` their nouns are measured too, with a captioner of
+            images those of the sentence of each box's image.
+        session: the data and the results.
+
+    Raises:
+        UserError: the model has no dense captioner, or no image can be read.
+    """
+    detector = model.require("densecap", "describe boxes")
+    samples = session.read()
+    truths = {image_name(s.image, session.folder): s.phrases for s in samples if len(s.boxes)}
+    boxes = {image_name(s.image, session.folder): s.boxes for s in samples if len(s.boxes)}
+    sources = [source for source in session.sources(samples) if source.name in boxes]
+    named: dict[str, Nouns] = {}
+
+    def ask(images: list[LoadedImage], given: list[np.ndarray] | None) -> list[Nouns]:
+        encodings = model.encode(images)
+        found = [nouns(model, each) for each in detect(detector, encodings, given)]
+        if model.captioner is None or model.captioner.config.describe_boxes:
+            return found
+        captions = model.caption(encodings, attention=False)
+        return [{**each, "caption": of_caption(caption, each)} for each, caption in zip(found, captions, strict=True)]
+
+    seen = session.each(ask, sources, (), named.__setitem__, boxes, model.long_side)
+    tree, kinds = noun_tree(), list[str]()
+    right: dict[str, list[bool]] = {}
+    for source in seen:
+        kinds += [kind_of(tree, references[0]) for references in truths[source.name]]
+        for way, said in named[source.name].items():
+            pairs = zip(said, truths[source.name], strict=True)
+            right.setdefault(way, []).extend(
+                any(is_right(tree, one, references) for one in names) for names, references in pairs
+            )
+    result = measure(kinds, right)
+    write_noun_report(session.out, result, session.known(samples.name, images=len(seen), boxes=len(kinds)))
+    return result
+
+
+def nouns(model: Model, found: Detections) -> Nouns:
+    """Return what the regions of an image are called, by each way."""
+    if model.nouns is None or model.densecap is None:
+        return {"decoder": [(caption,) for caption in found.captions]}
+    config = model.densecap.config
+    posterior = model.nouns.posteriors([found.encoding], [found.boxes], [found.embeddings])[0]
+    proposed = model.nouns.name(posterior, config.noun_threshold)
+    settings = model.calibration.noun, config.noun_threshold
+    both = rename(model.nouns, posterior, found.captions, found.confidence, *settings)
+    return {
+        "decoder": [(caption,) for caption in found.captions],
+        "classes": [() if one is None else (one[0],) for one in proposed],
+        "both": [(caption,) for caption in both],
+    }
+
+
+def of_caption(caption: Caption, found: Nouns) -> list[list[Noun]]:
+    """Return the nouns of an image's caption, for each of its regions."""
+    return [find_nouns(caption.sentence, noun_tree())] * len(found["decoder"])

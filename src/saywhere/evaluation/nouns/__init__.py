@@ -1,1 +1,0 @@
-"""Right nouns: what regions are called when their boxes are given."""

@@ -1,0 +1,186 @@
+"""Image-sentence ranking: how often the right sentence, and the right image, is found (Alignments, section 4.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from saywhere.configs.aligner import Score
+from saywhere.errors import UserError
+from saywhere.evaluation.report import facts, table, write_report
+from saywhere.evaluation.session import Session
+from saywhere.evaluation.stores import embed_images
+from saywhere.models.aligner import BLOCK, ImageVectors, TextVectors, hubness_of, similarities, similarity_blocks
+from saywhere.models.model import Model
+
+AT = (1, 5, 10)
+ROUNDING = 1e-5
+"""Scores with a smaller relative difference count as equal: they may come from products of different shapes."""
+
+Part = tuple[slice, slice, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Recall:
+    """Retrieval figures of one direction.
+
+    Attributes:
+        r1, r5, r10: share of the queries whose best true answer is among the first 1, 5, 10.
+        median_rank: median rank of the best true answer; 1 is first.
+        queries: number of queries.
+    """
+
+    r1: float
+    r5: float
+    r10: float
+    median_rank: float
+    queries: int
+
+    @classmethod
+    def of(cls, ranks: ArrayLike) -> Recall:
+        """Compute the figures from the rank, counted from 1, of the best true answer to each query."""
+        values = np.asarray(ranks)
+        if len(values) == 0:
+            return cls(0.0, 0.0, 0.0, 0.0, 0)
+        r1, r5, r10 = (float((values <= k).mean()) for k in AT)
+        return cls(r1, r5, r10, float(np.median(values)), len(values))
+
+
+@dataclass(frozen=True)
+class RankingResult:
+    """Retrieval figures of both directions; the paper's "Image Annotation" and "Image Search".
+
+    Attributes:
+        image_to_text: the sentences ranked for each image.
+        text_to_image: the images ranked for each sentence.
+    """
+
+    image_to_text: Recall
+    text_to_image: Recall
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return ``image_to_text`` and ``text_to_image``, each ``r1 r5 r10 median_rank`` (shares, and ranks from 1)."""
+        return {name: {k: v for k, v in vars(recall).items() if k != "queries"} for name, recall in vars(self).items()}
+
+
+def rank(own: ArrayLike, owner: ArrayLike, images: int, parts: Iterable[Part]) -> RankingResult:
+    """Rank all sentences for each image and all images for each sentence, a block of scores at a time.
+
+    The whole matrix is never needed. A wrong answer that scores the same as the right one, up to rounding, ranks before
+    it, so that equal scores for everything earn nothing. An image without sentences is not a query.
+
+    Args:
+        own: ``(L,)`` score of each sentence with its own image.
+        owner: ``(L,)`` row of that image.
+        images: K.
+        parts: blocks of the scores ``(K, L)``: rows, columns and values; together each pair once.
+    """
+    own, owner = np.asarray(own), np.asarray(owner, np.int64)
+    before_image = np.zeros(len(owner), np.int64)  # other images that beat the sentence's own
+    before_sentence = np.zeros(images, np.int64)  # other sentences that beat the best of the image's own
+    best = np.full(images, -np.inf, own.dtype)
+    np.maximum.at(best, owner, own)
+    own_bar, best_bar = own - ROUNDING * np.abs(own), best - ROUNDING * np.abs(best)
+    for rows, columns, scores in parts:
+        others = owner[columns] != np.arange(rows.start, rows.stop)[:, None]
+        before_image[columns] += ((scores >= own_bar[columns]) & others).sum(axis=0)
+        before_sentence[rows] += ((scores >= best_bar[rows, None]) & others).sum(axis=1)
+    asked = np.isfinite(best)
+    return RankingResult(Recall.of(before_sentence[asked] + 1), Recall.of(before_image + 1))
+
+
+def rank_matrix(scores: ArrayLike, owner: ArrayLike) -> RankingResult:
+    """Rank as :func:`rank`, given the whole matrix ``(K, L)``.
+
+    Example:
+        >>> rank_matrix([[0.9, 0.1], [0.2, 0.3]], owner=[0, 1]).text_to_image.r1
+        1.0
+    """
+    scores, owner = np.asarray(scores), np.asarray(owner, np.int64)
+    own = scores[owner, np.arange(len(owner))]
+    return rank(own, owner, len(scores), [(slice(0, len(scores)), slice(0, scores.shape[1]), scores)])
+
+
+def write_ranking_report(folder: Path, result: RankingResult, known: Mapping[str, Any]) -> list[Path]:
+    """Write both files into ``folder``, and return their paths.
+
+    Args:
+        folder: where to.
+        result: the figures; recalls are fractions.
+        known: how they came about, by name.
+    """
+    head = ("", "R@1", "R@5", "R@10", "median rank", "queries")
+    directions = {
+        "annotation (image to sentences)": result.image_to_text,
+        "search (sentence to images)": result.text_to_image,
+    }
+    rows = [
+        (title, f"{recall.r1:.3f}", f"{recall.r5:.3f}", f"{recall.r10:.3f}", f"{recall.median_rank:g}", recall.queries)
+        for title, recall in directions.items()
+    ]
+    lines = ["# Ranking", "", *table(head, rows), "", *facts(known)]
+    return write_report(folder, {"task": "rank", **result.to_dict(), **known}, lines)
+
+
+def run(model: Model, session: Session, regions: int | None = None) -> RankingResult:
+    """Rank the sentences of a data set for each image, and the images for each sentence (Alignments, section 4.1).
+
+    Args:
+        model: with an aligner.
+        session: the data and the results.
+        regions: of an image at most so many beside the whole of it, instead of the model's own number.
+
+    Raises:
+        UserError: the model has no aligner, no image can be read, or none has a sentence.
+    """
+    aligner = model.require("aligner", "rank sentences and images")
+    samples = session.read()
+    sources = session.sources(samples)
+    sentences: dict[str, list[str]] = {}
+    for sample in samples:
+        sentences.setdefault(str(sample.image), []).extend(sample.sentences)
+    if not any(sentences.values()):
+        raise UserError(f"{session.data}: the split {samples.split} has no image with a sentence")
+    images = embed_images(model, session, sources, {"data": samples.name, "split": samples.split}, regions)
+    names = {source.name: str(source.path) for source in sources}
+    pairs = [(row, text) for row, image in enumerate(images) for text in sentences[names[image.name]]]
+    texts = model.embed_text([text for _, text in pairs])
+    result = rank_embedded(images, texts, [row for row, _ in pairs], aligner.config.score)
+    known = session.known(samples.name, images=len(images), sentences=result.text_to_image.queries, regions=regions)
+    write_ranking_report(session.out, result, known)
+    return result
+
+
+def rank_embedded(
+    images: Sequence[ImageVectors],
+    texts: Sequence[TextVectors],
+    owner: Sequence[int],
+    score: Score = "max",
+    block: int = BLOCK,
+) -> RankingResult:
+    """Rank all sentences for each image and all images for each sentence.
+
+    Args:
+        images, texts: as :meth:`saywhere.Model.embed` and :meth:`saywhere.Model.embed_text` return them.
+        owner: of each sentence the index of its image.
+        score: see :func:`saywhere.models.aligner.similarity_blocks`.
+        block: bound on the products in memory, see there.
+    """
+    regions, words = [image.vectors for image in images], [text.vectors for text in texts]
+    of_images, of_texts = hubness_of(images), hubness_of(texts)
+    rows = np.array(owner, np.int64)
+    own = np.zeros(len(words), np.float32)
+    for number in np.unique(rows).tolist():
+        mine = np.flatnonzero(rows == number)
+        own[mine] = similarities([images[number]], [texts[i] for i in mine.tolist()], score)[0]
+
+    def parts() -> Iterator[Part]:
+        for row, column, values in similarity_blocks(regions, words, score, block):
+            yield row, column, values - of_images[row][:, None] - of_texts[column]
+
+    return rank(own, rows, len(images), parts())

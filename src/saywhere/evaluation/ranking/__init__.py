@@ -1,1 +1,0 @@
-"""Sentences and images ranked for each other."""

@@ -1,0 +1,156 @@
+"""Phrases of the true boxes of a data set by a model, against those of people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from saywhere.data import PhraseOptions
+from saywhere.errors import UserError
+from saywhere.evaluation import captions as metrics
+from saywhere.evaluation import meteor
+from saywhere.evaluation.report import facts, table, write_report
+from saywhere.evaluation.session import Session
+from saywhere.inference import ResultsFile
+from saywhere.models.model import Model
+from saywhere.models.phrases import SEXES, colour_of
+from saywhere.text import tokenize
+
+PREDICTIONS = "predictions.jsonl"
+"""The file of a run: the boxes with the model's phrases."""
+
+
+@dataclass(frozen=True)
+class WordFacts:
+    """What phrases say beside how well they match the true ones.
+
+    Attributes:
+        words: words a phrase, on average.
+        distinct: how many different phrases there are.
+        distinct_true: how many different first true phrases the same boxes have.
+        sex_boxes: boxes whose true phrases name a man, a woman, a boy or a girl.
+        sex_said: share of them whose phrase names one, too.
+        sex_right: share of these phrases whose first such word is of the right sex.
+        colour_boxes: boxes whose true phrases name a colour.
+        colour_said: share of them whose phrase names a colour, too.
+        colour_right: share of the colours of these phrases that a true phrase names.
+
+    A share of nothing is None.
+    """
+
+    words: float
+    distinct: int
+    distinct_true: int
+    sex_boxes: int
+    sex_said: float | None
+    sex_right: float | None
+    colour_boxes: int
+    colour_said: float | None
+    colour_right: float | None
+
+
+@dataclass(frozen=True)
+class RegionCaptionScores(metrics.CaptionScores):
+    """Scores of the phrases of boxes, and what the phrases say."""
+
+    words: WordFacts
+
+
+def word_facts(found: Mapping[str, str], true: Mapping[str, Sequence[str]]) -> WordFacts:
+    """Count words, different phrases, and how often words for sex and colour are right.
+
+    Args:
+        found: the phrase of each box.
+        true: the true phrases of the same boxes.
+
+    Example:
+        >>> found = {"1": "a man in a red coat", "2": "a person", "3": "a blue car"}
+        >>> facts = word_facts(found, {"1": ["a woman in red"], "2": ["a boy"], "3": ["a car"]})
+        >>> facts.sex_boxes, facts.sex_said, facts.sex_right, facts.colour_boxes, facts.colour_right
+        (2, 0.5, 0.0, 1, 1.0)
+    """
+    texts = {key: tokenize(phrase) for key, phrase in found.items()}
+    truth = {key: [tokenize(phrase) for phrase in true[key]] for key in found}
+    sexes = {key: {word for text in truth[key] for word in _sexes(text)[:1]} for key in found}
+    colours = {key: {colour for text in truth[key] for colour in _colours(text)} for key in found}
+    sex = [(_sexes(texts[key])[:1], sexes[key]) for key in found if sexes[key]]
+    colour = [(_colours(texts[key]), colours[key]) for key in found if colours[key]]
+    return WordFacts(
+        words=sum(map(len, texts.values())) / max(len(texts), 1),
+        distinct=len({" ".join(text) for text in texts.values()}),
+        distinct_true=len({" ".join(references[0]) for references in truth.values()}),
+        sex_boxes=len(sex),
+        sex_said=_share([bool(said) for said, _ in sex]),
+        sex_right=_share([word in right for said, right in sex for word in said]),
+        colour_boxes=len(colour),
+        colour_said=_share([bool(said) for said, _ in colour]),
+        colour_right=_share([word in right for said, right in colour for word in said]),
+    )
+
+
+def _sexes(words: Sequence[str]) -> list[str]:
+    return [SEXES[word.removesuffix("'s")] for word in words if word.removesuffix("'s") in SEXES]
+
+
+def _colours(words: Sequence[str]) -> list[str]:
+    named = (colour_of(words, place) for place in range(len(words)))
+    return list(dict.fromkeys(colour for colour in named if colour is not None))
+
+
+def _share(right: Sequence[bool]) -> float | None:
+    return sum(right) / len(right) if right else None
+
+
+def run(model: Model, session: Session, merge: float = 0.7) -> RegionCaptionScores:
+    """Describe the true boxes of a data set and score the phrases: BLEU, METEOR, ROUGE-L, CIDEr-D and their words.
+
+    Args:
+        model: with a dense captioner, or a captioner without attention.
+        session: the data and the results.
+        merge: boxes with at least this IoU are one.
+
+    Raises:
+        UserError: the model describes no boxes, no image can be read, or what measures is not installed.
+    """
+    if model.captioner is None or model.captioner.config.decoder == "attention":
+        model.require("densecap", "describe given boxes")
+    with meteor.Meteor() as scorer:
+        samples = session.read(PhraseOptions(merge=merge))
+        sources = {source.path: source for source in session.sources(samples)}
+        pairs = [(sources[sample.image], sample) for sample in samples if len(sample.boxes)]
+        if not pairs:
+            raise UserError(f"{session.data}: the split {samples.split} has no image with a box and a phrase")
+        boxes = {source.name: sample.boxes for source, sample in pairs}
+        session.resume(
+            {"model": model.digest(), "data": samples.name, "split": samples.split, "merge": merge}, PREDICTIONS
+        )
+        found: dict[str, str] = {}
+        true: dict[str, tuple[str, ...]] = {}
+        with ResultsFile(session.out / PREDICTIONS) as lines:
+            chosen = [source for source, _ in pairs]
+            session.each(
+                model.describe, chosen, lines.done, lambda name, regions: lines.append(regions.to_dict(), name),
+                boxes, model.long_side,
+            )  # fmt: skip
+            for source, sample in pairs:
+                if source.name not in session.skipped:
+                    for i, caption in enumerate(lines[source.name]["captions"]):
+                        found[f"{source.name}#{i}"], true[f"{source.name}#{i}"] = caption, sample.phrases[i]
+        captions = metrics.score_captions(found, true, scorer)
+    scores = RegionCaptionScores(captions.metrics, captions.cider, word_facts(found, true))
+    _write(session, samples.name, merge, len(found), scores)
+    return scores
+
+
+def _write(session: Session, data: str, merge: float, boxes: int, scores: RegionCaptionScores) -> None:
+    known = session.known(data, merge=merge, boxes=boxes)
+    words = asdict(scores.words)
+    row = {"task": "region-captions", "protocol": "coco", **scores.metrics, **words, **known}
+    figures = table(list(scores.metrics), [[f"{value:.4f}" for value in scores.metrics.values()]])
+    said = table([name.replace("_", " ") for name in words], [[_figure(value) for value in words.values()]])
+    about = facts(known | {"command": f"`{known['command']}`"})
+    write_report(session.out, row, ["# Captions of given boxes", "", *figures, "", *said, "", *about])
+
+
+def _figure(value: float | None) -> object:
+    return f"{value:.4f}" if isinstance(value, float) else value

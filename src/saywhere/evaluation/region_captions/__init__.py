@@ -1,1 +1,0 @@
-"""Phrases of given boxes against those of people (Alignments, Table 3)."""

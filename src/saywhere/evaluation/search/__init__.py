@@ -1,1 +1,0 @@
-"""Images found by sentences in an index, and regions found by phrases."""

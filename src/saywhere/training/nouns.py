@@ -1,0 +1,323 @@
+"""Teach a classifier of regions everyday kinds, from boxes with names, beside ImageNet's published classifier."""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from saywhere.configs.nouns import NounsConfig
+from saywhere.configs.parts import LAST_CHANNELS
+from saywhere.data.sample import Sample
+from saywhere.engines.arrays.pooling import context_features
+from saywhere.errors import UserError
+from saywhere.images import ImageError
+from saywhere.models.model import Model
+from saywhere.models.noun_tree import Noun, NounTree, noun_tree
+from saywhere.models.nouns import NounEvidence, softmax
+from saywhere.networks import checkpoint
+from saywhere.networks.nouns import Nouns
+from saywhere.networks.vision.backbones import published_classifier
+from saywhere.networks.vision.trunk import build_trunk
+from saywhere.text import Vocabulary
+from saywhere.training.progress import track
+
+LEAST = 8
+"""Boxes of a kind that is taught, at least."""
+POWER = 0.5
+"""A box counts by the number of its kind's boxes to the minus this: the kinds are far from equally many."""
+MOST = 600
+"""Boxes of a noun that teach, at most."""
+PRIOR = 0.5
+"""A kind's share counts to the power of this: between all kinds alike, at 0, and as many as boxes have, at 1."""
+DIRECTIONS = (400, 96)
+"""How many directions teach of the last layer over the box and over the image: those of the largest variance.
+
+The other features all teach.
+"""
+FLAT = 0.1
+"""Features are divided by their deviation, but by this share of the median one at least: half of the units of an
+embedding are hardly ever above 0, and must not count for much when they are."""
+DROPOUT, DECAY, RATE, BATCH = 0.2, 0.3, 3e-3, 512
+HELD_OUT = 10
+"""One image of so many is held out, by its name: these make probabilities right."""
+GRID = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0, 2.5, 3.0)
+
+
+@dataclass(frozen=True, eq=False)
+class NamedBoxes:
+    """N boxes with names.
+
+    Attributes:
+        features: ``(N, D)`` float16, as :class:`Nouns` takes them.
+        nouns: ``(N,)`` rows of the tree of nouns; -1 for a name that it does not have.
+        held_out: ``(N,)`` whether they do not teach, but make probabilities right.
+    """
+
+    features: np.ndarray
+    nouns: np.ndarray
+    held_out: np.ndarray
+
+
+def is_held_out(image: Path) -> bool:
+    """Return whether an image of the training split does not teach, but makes probabilities right."""
+    return zlib.crc32(image.name.encode()) % HELD_OUT == 0
+
+
+def collect(model: Model, samples: Sequence[Sample], config: NounsConfig) -> NamedBoxes:
+    """Return the boxes of images with their features and the nouns of their phrases; images without boxes are left out.
+
+    The noun of a box with several phrases is that of most of them. Images that cannot be read are passed over.
+
+    Args:
+        model: with the engine onnx, the backbone's last layer, and a dense captioner if ``config.embed_dim`` is set.
+        samples: images with boxes.
+        config: which features.
+
+    Raises:
+        UserError: no image can be read, or the model lacks that layer.
+    """
+    tree, rows = noun_tree(), list[tuple[np.ndarray, list[int], bool]]()
+    with track("boxes", len(samples)) as progress:
+        for sample in samples:
+            progress.advance(1)
+            if not len(sample.boxes):
+                continue
+            try:
+                encoding = model.encode(sample.image)
+            except ImageError:
+                continue
+            boxes = encoding.to_input(encoding.check(sample.boxes))
+            embeddings = None
+            if config.embed_dim:
+                heads = model.require("densecap", "embed regions").region_head([encoding.maps], [boxes])
+                embeddings = [head.embeddings for head in heads]
+            features = context_features([encoding.maps], [boxes], config.levels, embeddings, config.context)
+            nouns = [noun_of(tree, phrases) for phrases in sample.phrases]
+            rows.append((features.astype(np.float16), nouns, is_held_out(sample.image)))
+    if not rows:
+        raise UserError("a classifier is taught by images with boxes, and not one can be read")
+    features, nouns = (np.concatenate([row[i] for row in rows]) for i in (0, 1))
+    return NamedBoxes(features, nouns, np.concatenate([np.full(len(row[1]), row[2]) for row in rows]))
+
+
+def noun_of(tree: NounTree, phrases: Sequence[str]) -> int:
+    """Return the row of the noun that most of a box's phrases have; -1 if that is none of the tree's."""
+    found = [tree.find(phrase) for phrase in phrases]
+    return Counter(-1 if noun is None else noun.row for noun in found).most_common(1)[0][0]
+
+
+def choose_kinds(tree: NounTree, nouns: np.ndarray) -> dict[str, int]:
+    """Return the kinds that have boxes enough, and how many: by name, in the order of the tree."""
+    entries = [tree.entry(tree.nouns[row]) for row in nouns.tolist() if row >= 0]
+    counts = Counter(noun.row for noun in entries if noun is not None and noun.sort != "group")
+    return {tree.nouns[row].name: count for row, count in sorted(counts.items()) if count >= LEAST}
+
+
+def allowed_groups(tree: NounTree, kinds: Sequence[Noun], groups: np.ndarray) -> np.ndarray:
+    """Return which groups a box of each noun may be of: ``(nouns + 1, G + 2)``; the last row is for no noun.
+
+    A box called an animal may be of any kind of animal; one called a poodle is of the kind dog.
+    """
+    count = len(kinds)
+    allowed = np.zeros((len(tree.nouns) + 1, count + 2), bool)
+    for noun in tree.nouns:
+        below = [number for number, kind in enumerate(kinds) if noun.row in kind.ancestors]
+        allowed[noun.row, below] = True
+        classes = [leaf for leaf in noun.leaves.tolist() if tree.nouns[leaf].sort == "class"]
+        if not below or noun.sort == "group":
+            allowed[noun.row, groups[classes]] = True
+        if not allowed[noun.row].any():
+            near = [(noun.ancestors[k.row], number) for number, k in enumerate(kinds) if k.row in noun.ancestors]
+            allowed[noun.row, min(near)[1] if near else count + 1] = True
+    allowed[-1, count + 1] = True
+    return allowed
+
+
+def fit(boxes: NamedBoxes, trunk_of: str | Path, config: NounsConfig, epochs: int = 8, seed: int = 0) -> Nouns:
+    """Return a classifier that is taught by boxes, on the trunk of a model.
+
+    A softmax regression with dropout on the main directions of the features, on top of what ImageNet's classifier says
+    of the kinds. A box whose name several kinds share teaches their sum. Frequent kinds count for less than they are
+    frequent, in what teaches and in the probabilities (:data:`POWER`, :data:`MOST`, :data:`PRIOR`). Temperature and
+    sharpness are those of the largest likelihood of the images held out.
+
+    Args:
+        boxes: see :func:`collect`.
+        trunk_of: folder or name of the model whose trunk made the features.
+        config: which features.
+        epochs: passes over the boxes.
+        seed: of the order and the dropout.
+
+    Raises:
+        UserError: the trunk's backbone has no published classifier, or no kind has boxes enough.
+    """
+    tree = noun_tree()
+    vocabulary = Vocabulary(choose_kinds(tree, boxes.nouns))
+    if not vocabulary.counts:
+        raise UserError(f"no kind has {LEAST} boxes: phrases of boxes name the kinds of things that are taught")
+    network = build_network(trunk_of, vocabulary, config)
+    evidence = NounEvidence(PublishedEvidence(network))
+    allowed = torch.from_numpy(allowed_groups(tree, evidence.kinds, evidence.groups))[torch.from_numpy(boxes.nouns)]
+    held = boxes.held_out
+    classes = _class_logits(network, boxes.features)
+    temperature = min(GRID, key=lambda t: _class_loss(evidence, classes[held] / t, allowed[held].numpy()))
+    says = [evidence.evidence(evidence.of_groups(softmax(part / temperature))) for part in np.array_split(classes, 64)]
+    prior = torch.from_numpy(np.concatenate(says))
+    trust = _fit_layer(network, boxes, allowed, prior, ~held, epochs, seed)
+    _weigh_kinds(network.kinds, boxes, allowed, ~held)
+    with torch.no_grad():
+        logits = network.kinds(torch.from_numpy(boxes.features[held].astype(np.float32))) + trust * prior[held]
+    sharpness = min(GRID, key=lambda s: float(_loss(s * logits, allowed[held]).mean()))
+    network.config = replace(network.config, temperature=temperature, trust=round(trust, 4), sharpness=sharpness)
+    return network
+
+
+def build_network(trunk_of: str | Path, vocabulary: Vocabulary, config: NounsConfig) -> Nouns:
+    """Return a classifier on the trunk of a model, with ImageNet's published weights and nothing learnt of kinds."""
+    other: Any = next(iter(checkpoint.load_networks(trunk_of).values()))
+    config = replace(config, trunk=other.config.trunk)
+    trunk = build_trunk(config.trunk, head=True, pretrained=False)
+    trunk.take_from(other.trunk)
+    network = Nouns(config, vocabulary, trunk)
+    weight, bias = published_classifier(config.trunk.backbone)
+    with torch.no_grad():
+        network.imagenet.weight.copy_(weight)
+        network.imagenet.bias.copy_(bias)
+        network.kinds.weight.zero_()
+        network.kinds.bias.zero_()
+    return network.eval()
+
+
+class PublishedEvidence:
+    """A network as :class:`NounEvidence` takes it, for its kinds and groups."""
+
+    def __init__(self, network: Nouns) -> None:
+        self.config, self.vocabulary = replace(network.config, embed_dim=0), network.vocabulary
+
+    def classify(
+        self, maps: Sequence[object], boxes: Sequence[np.ndarray], embeddings: Sequence[np.ndarray] | None = None
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        """See :class:`saywhere.engines.engine.Nouns`; never asked here."""
+        raise TypeError("the published classifier is a linear layer")
+
+
+@torch.no_grad()
+def _class_logits(network: Nouns, features: np.ndarray) -> np.ndarray:
+    """Logits ``(N, 1000)`` of ImageNet's classes, a few thousand rows at a time."""
+    last = features[:, network.config.last_layer(features.shape[1])]
+    parts = np.array_split(last, max(1, len(features) // 4096))
+    return np.concatenate([network.imagenet(torch.from_numpy(part.astype(np.float32))).numpy() for part in parts])
+
+
+def _class_loss(evidence: NounEvidence, classes: np.ndarray, allowed: np.ndarray) -> float:
+    """The mean loss of ImageNet's probabilities on boxes that are of its kinds alone."""
+    of_group = evidence.of_groups(softmax(classes))
+    known = np.append(evidence.known, False)
+    sure = allowed.any(axis=1) & ~(allowed & ~known).any(axis=1)
+    right = (of_group * allowed[:, :-1]).sum(axis=1)[sure]
+    return float(-np.log(np.maximum(right, 1e-6)).mean()) if len(right) else 0.0
+
+
+def _fit_layer(
+    network: Nouns,
+    boxes: NamedBoxes,
+    allowed: Tensor,
+    prior: Tensor,
+    use: np.ndarray,
+    epochs: int,
+    seed: int,
+) -> float:
+    """Fit the kinds to the features of the boxes in ``use``; return the weight of the prior logits beside them."""
+    layer = network.kinds
+    generator = np.random.default_rng(seed)
+    torch.manual_seed(seed)
+    rows = _choose_rows(boxes.nouns, generator.permutation(np.flatnonzero(use)))
+    inputs = torch.from_numpy(boxes.features[rows].astype(np.float32))
+    mean, spread = inputs.mean(dim=0), inputs.std(dim=0)
+    scale = spread.clamp(min=max(FLAT * spread.median().item(), 1e-3))
+    inputs = inputs.sub_(mean).div_(scale)
+    basis = _basis(inputs, network.config)
+    inputs, allowed, prior = inputs @ basis, allowed[rows], prior[rows]
+    counts = np.bincount(boxes.nouns[rows] + 1)[boxes.nouns[rows] + 1]
+    weights = torch.from_numpy((counts**-POWER).astype(np.float32))
+    weights /= weights.mean()
+    small = nn.Linear(inputs.shape[1], layer.out_features)
+    trust = nn.Parameter(torch.ones(()))
+    with torch.no_grad():
+        small.weight.zero_()
+        small.bias.zero_()
+    groups = [{"params": small.parameters()}, {"params": [trust], "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=RATE, weight_decay=DECAY)
+    batches = max(1, len(rows) // BATCH)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, [RATE, 5 * RATE], total_steps=epochs * batches + 1)
+    with track("kinds", epochs * batches) as progress:
+        for _ in range(epochs):
+            for batch in np.array_split(generator.permutation(len(rows)), batches):
+                logits = small(functional.dropout(inputs[batch], DROPOUT)) + trust * prior[batch]
+                loss = (_loss(logits, allowed[batch]) * weights[batch]).mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                schedule.step()
+                progress.advance(1, f"loss {loss.item():.3f}")
+    with torch.no_grad():  # the layer takes features as they are
+        layer.weight.copy_((small.weight @ basis.T) / scale)
+        layer.bias.copy_(small.bias - layer.weight @ mean)
+    return trust.item()
+
+
+def _weigh_kinds(layer: nn.Linear, boxes: NamedBoxes, allowed: Tensor, use: np.ndarray) -> None:
+    """Add to the layer's constants what makes the shares of kinds those of the boxes in ``use`` to :data:`PRIOR`."""
+    counts = np.bincount(boxes.nouns[use] + 1)[boxes.nouns[use] + 1]
+    most = np.where(boxes.nouns[use] >= 0, MOST, 4 * MOST)
+    taught = np.minimum(counts, most) ** (1 - POWER) / counts
+    shares = allowed[torch.from_numpy(use)].double()
+    shares /= shares.sum(dim=1, keepdim=True)
+    all_of, taught_of = shares.sum(dim=0), torch.from_numpy(taught) @ shares
+    with torch.no_grad():
+        layer.bias.add_((PRIOR * (all_of + 1).log() - taught_of.clamp(min=0.5).log()).float())
+
+
+def _choose_rows(nouns: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Return the rows without those of a noun after its first :data:`MOST`; of boxes without a noun, four times so."""
+    seen = Counter[int]()
+    chosen: list[int] = []
+    for row, noun in zip(rows.tolist(), nouns[rows].tolist(), strict=True):
+        seen[noun] += 1
+        if seen[noun] <= (MOST if noun >= 0 else 4 * MOST):
+            chosen.append(row)
+    return np.array(chosen)
+
+
+def _basis(inputs: Tensor, config: NounsConfig) -> Tensor:
+    """Return the directions ``(D, d)`` of features that teach: all but the last layer's, of which the main ones do."""
+    size = inputs.shape[1]
+    last, stop = config.last_layer(size), size - config.embed_dim
+    parts = [(last.start, last.stop, DIRECTIONS[0])]
+    if config.context:
+        parts.append((stop - LAST_CHANNELS, stop, DIRECTIONS[1]))
+    kept = torch.ones(size, dtype=torch.bool)
+    columns: list[Tensor] = []
+    for start, end, count in parts:
+        kept[start:end] = False
+        part = inputs[:: max(1, len(inputs) // 8192), start:end]
+        values, directions = torch.linalg.eigh(part.T @ part / len(part))
+        block = torch.zeros(size, count)
+        block[start:end] = directions[:, -count:] / values[-count:].mean().clamp(min=1e-6).sqrt()
+        columns.append(block)
+    return torch.cat((torch.eye(size)[:, kept], *columns), dim=1)
+
+
+def _loss(logits: Tensor, allowed: Tensor) -> Tensor:
+    """The negative log-probability ``(N,)`` of all groups that are allowed."""
+    logs = functional.log_softmax(logits, dim=1)
+    return -logs.masked_fill(~allowed, -torch.inf).logsumexp(dim=1)

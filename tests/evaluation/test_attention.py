@@ -1,0 +1,273 @@
+"""Attention correctness: the metric, and the command on a small data set."""
+
+from __future__ import annotations
+
+import json
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+from photographs import noise
+from tiny_captioner import captioner_model, tiny_captioner
+from typer.testing import CliRunner, Result
+
+from saywhere import cli
+from saywhere.boxes import iou
+from saywhere.data.flickr import MarkedImage, read_marked
+from saywhere.evaluation import attention as attention_run
+from saywhere.evaluation.attention import (
+    AttentionCorrectness,
+    Mention,
+    correctness,
+    entity_boxes,
+    generated_mentions,
+    given_mentions,
+    names,
+    shares_inside,
+    union_pieces,
+    warped_shares_inside,
+)
+from saywhere.networks import checkpoint
+
+BOXES = {"1": np.array([0.0, 0, 20, 20]), "2": np.array([10.0, 0, 40, 20])}
+LINES = (
+    "[/EN#1/people A young boy] holds [/EN#2/other a ball] .",
+    "[/EN#1/people A child] and [/EN#3/other the wind]",
+    "[/EN#2/other A red ball] near [/EN#1/people a boy]",
+)
+
+
+def image() -> MarkedImage:
+    return MarkedImage(Path("1.jpg"), 40, 40, tuple(read_marked(line, BOXES) for line in LINES))
+
+
+def test_the_union_of_boxes_in_pieces():
+    boxes = np.array([[0.0, 0, 4, 4], [2, 2, 6, 6], [2, 2, 3, 3]])
+    pieces = union_pieces(boxes)
+    assert (pieces[:, 2:] - pieces[:, :2]).prod(axis=1).sum() == 16 + 16 - 4
+    overlaps = [iou(a[None], b[None]).item() for a, b in combinations(pieces, 2)]
+    assert len(pieces) > 3 and not any(overlaps)
+    assert union_pieces(np.zeros((0, 4))).shape == (0, 4)
+    assert union_pieces(np.array([[3.0, 3, 3, 8]])).shape == (0, 4)
+
+
+def test_shares_by_hand():
+    areas = np.array([[0.0, 0, 10, 10], [10, 0, 20, 10], [5, 5, 15, 15], [3, 3, 3, 9]])
+    shares, sizes = shares_inside(areas, np.array([[0.0, 0, 10, 10], [5, 0, 12, 10]]))
+    assert sizes.tolist() == [100, 100, 100, 0]
+    assert shares == pytest.approx([1, 0.2, (25 + 10) / 100, 0])
+
+
+def test_warped_areas_by_hand():
+    upright = np.array([[[0.0, 0], [12, 0], [12, 12], [0, 12]]])
+    turned = np.array([[[0.0, 6], [6, 0], [12, 6], [6, 12]]])  # on its corner: half the size
+    beside = np.array([[[-12.0, 0], [12, 0], [12, 12], [-12, 12]]])  # its left half is outside
+    outside = np.array([[[-9.0, -9], [-3, -9], [-3, -3], [-9, -3]]])
+    corners = np.concatenate((upright, turned, beside, outside))
+    shares, sizes = warped_shares_inside(corners, np.array([[0.0, 0, 6, 12]]), 40, 40)
+    assert shares == pytest.approx([0.5, 0.5, 0.5, 0], abs=0.03)
+    assert sizes.tolist() == [144, 72, 144, 0]
+    exact, _ = shares_inside(np.array([[0.0, 0, 12, 12]]), np.array([[0.0, 0, 6, 12]]))
+    assert shares[0] == exact[0]
+
+
+def test_warped_is_upright_where_nothing_is_warped():
+    random = np.random.default_rng(0)
+    low = 40 * random.random((20, 2))
+    areas = np.concatenate((low, low + 5 + 30 * random.random((20, 2))), axis=1)
+    quads = areas[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 4, 2)
+    boxes = np.array([[10.0, 10, 30, 50], [20, 5, 60, 30]])
+    exact, sizes = shares_inside(areas, boxes)
+    sampled, same = warped_shares_inside(quads, boxes, 100, 100)
+    assert sampled == pytest.approx(exact, abs=0.05)
+    assert same == pytest.approx(sizes)
+    assert exact.min() < 0.1 < 0.9 < exact.max()
+
+
+def test_correctness_by_hand():
+    weights = np.array([[0.7, 0.2, 0.1], [0, 0, 1]])
+    shares, sizes = np.array([1.0, 0.5, 0]), np.array([10.0, 40, 20])
+    assert correctness(weights, shares, sizes) == pytest.approx([0.8, 0])
+    # on every pixel: (7 + 4) of (7 + 8 + 2)
+    assert correctness(weights, shares, sizes, "pixel") == pytest.approx([11 / 17, 0])
+    assert correctness(weights, shares, np.array([10.0, 0, 20])) == pytest.approx([0.7 / 0.8, 0])
+    assert correctness(weights, shares, np.zeros(3)).tolist() == [0, 0]
+
+
+def test_mentions_of_given_sentences():
+    first, second, third = image().sentences
+    assert given_mentions(first) == [Mention(2, "1"), Mention(5, "2")]  # "boy", "ball"
+    assert given_mentions(second) == [Mention(1, "1")]  # the wind has no box
+    assert given_mentions(third) == [Mention(2, "2"), Mention(5, "1")]
+
+
+def test_mentions_of_generated_sentences():
+    named = names(image())
+    assert named == {"boy": ["1"], "ball": ["2"], "child": ["1"]}
+    said = ["a", "boy", "with", "a", "ball", "and", "a", "boy", "in", "the", "wind"]
+    assert generated_mentions(said, named) == [Mention(1, "1"), Mention(4, "2"), Mention(7, "1")]
+    two = MarkedImage(
+        Path("2.jpg"), 40, 40, (read_marked("[/EN#1/people a man] sees [/EN#2/people a tall man]", BOXES),)
+    )
+    assert generated_mentions(["man"], names(two)) == [Mention(0, "1"), Mention(0, "2")]
+
+
+def test_the_measure_over_sentences():
+    boxes = entity_boxes(image())
+    assert {entity: box.tolist() for entity, box in boxes.items()} == {"1": [[0, 0, 20, 20]], "2": [[10, 0, 40, 20]]}
+    quarters = np.array([[0.0, 0, 20, 20], [20, 0, 40, 20], [0, 20, 20, 40], [20, 20, 40, 40]])
+    weights = np.array([[0.1, 0.2, 0.3, 0.4], [1, 0, 0, 0], [0.6, 0.4, 0, 0]])
+    mentions = [Mention(0, "1"), Mention(1, "2"), Mention(2, "2"), Mention(3, "1"), Mention(0, "9")]
+    for areas in (quarters, quarters[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(4, 4, 2)):
+        measure = AttentionCorrectness()
+        measure.add(weights, mentions, areas, boxes, (40, 40))
+        assert measure.found == pytest.approx([0.1, 0.5, 0.6 * 0.5 + 0.4])
+        assert measure.control == pytest.approx([0.25, 0.375, 0.375])  # the share of the image
+        assert measure.mean == pytest.approx(1.3 / 3)
+        assert measure.to_dict() == {
+            "correctness": measure.mean, "uniform": measure.uniform, "mentions": 3, "spread": "area"
+        }  # fmt: skip
+    assert AttentionCorrectness().mean == AttentionCorrectness().uniform == 0
+
+
+def test_larger_areas_count_more_by_pixel():
+    boxes = {"1": np.array([[0.0, 0, 10, 10]])}
+    areas = np.array([[0.0, 0, 10, 10], [0, 0, 40, 40]])
+    found = []
+    for spread in ("area", "pixel"):
+        measure = AttentionCorrectness(spread)
+        measure.add(np.array([[0.5, 0.5]]), [Mention(0, "1")], areas, boxes, (40, 40))
+        found += measure.found
+    assert found == pytest.approx([(1 + 1 / 16) / 2, (100 + 100) / 1700])
+
+
+def test_what_lies_outside_the_image_is_not_attended_to():
+    measure = AttentionCorrectness()
+    areas = np.array([[-20.0, 0, 20, 20], [20, 0, 40, 40]])
+    measure.add(np.array([[0.5, 0.5]]), [Mention(0, "1")], areas, {"1": np.array([[0.0, 0, 20, 20]])}, (40, 40))
+    assert measure.found == [0.5]
+
+
+XML = """<annotation><size><width>96</width><height>64</height><depth>3</depth></size>
+<object><name>1</name><bndbox><xmin>1</xmin><ymin>1</ymin><xmax>72</xmax><ymax>32</ymax></bndbox></object></annotation>"""
+SENTENCES = ("[/EN#1/animals A dog] runs on [/EN#2/scene the grass] .", "Here is [/EN#1/people a man] .")
+SHARES = (1.0, 0.5, 0.0, 0.0)
+"""Of each of the four cells of the grid the share inside the box of entity 1."""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(checkpoint.save(tiny_captioner(), tmp_path_factory.mktemp("captioner")))
+
+
+@pytest.fixture
+def flickr(tmp_path: Path) -> Path:
+    root = tmp_path / "flickr8k"
+    for folder in ("Images", "Entities/Annotations", "Entities/Sentences"):
+        (root / folder).mkdir(parents=True)
+    for number in range(3):
+        noise(96, 64, number).save(root / "Images" / f"{number}_x.jpg")
+        (root / f"Entities/Sentences/{number}.txt").write_text("\n".join(SENTENCES) + "\n")
+        (root / f"Entities/Annotations/{number}.xml").write_text(XML)
+    (root / "Flickr8k.token.txt").write_text("".join(f"{n}_x.jpg#0\tA dog runs .\n" for n in range(3)))
+    (root / "Flickr_8k.devImages.txt").write_text("".join(f"{n}_x.jpg\n" for n in range(3)))
+    return root
+
+
+def attention(model: str, root: Path, out: Path, *arguments: object) -> Result:
+    command = ["evaluate", "attention", "--model", model, "--data", str(root), "--out", str(out), "--device", "cpu"]
+    return CliRunner().invoke(cli.app, [*command, *map(str, arguments)])
+
+
+def report(out: Path) -> dict:
+    return json.loads((out / "report.json").read_text())
+
+
+def test_the_figures_are_those_of_the_model_beside_uniform_attention(model, flickr, tmp_path, monkeypatch):
+    monkeypatch.setattr(attention_run, "names", lambda image: {word: ["1"] for word in ("people", "dog", "a", "two")})
+    done = attention(model, flickr, tmp_path / "out", "--beam-size", 2)
+    assert (done.exit_code, done.stderr) == (0, "")
+    row, loaded = report(tmp_path / "out"), captioner_model(tiny_captioner())
+    given, generated = [], []
+    for number in range(3):
+        path = flickr / "Images" / f"{number}_x.jpg"
+        first, second = loaded.attend(path, ["a dog runs on the grass", "here is a man"])
+        given += [first.attention[1], second.attention[3]]
+        own = loaded.caption(path, beam_size=2)
+        words = ("people", "dog", "a", "two")
+        generated += [w for word, w in zip(own.words, own.attention, strict=True) if word in words]
+    means = [
+        sum(float(sum(w * s for w, s in zip(r, SHARES, strict=True))) for r in rs) / len(rs)
+        for rs in (given, generated)
+    ]
+    assert (row["given"], row["generated"]) == (pytest.approx(means[0]), pytest.approx(means[1]))
+    assert row["uniform_given"] == row["uniform_generated"] == pytest.approx(0.375)  # of the image's pixels
+    assert (row["task"], row["data"], row["split"], row["images"]) == ("attention", "flickr8k", "dev", 3)
+    assert (row["given_mentions"], row["generated_mentions"], row["beam_size"]) == (6, len(generated), 2) and generated
+    text = (tmp_path / "out/report.md").read_text()
+    assert "| uniform attention | 37.5 | 37.5 | 6 |" in text
+    assert "| paper: Areas of Attention, Flickr30k test | 40.2 | 61.1 |" in text
+    assert done.stdout.startswith(f"given: {100 * means[0]:.1f} %, uniform attention 37.5 % (6 mentions)\n")
+
+
+def test_it_goes_on_where_it_was(model, flickr, tmp_path, monkeypatch):
+    out, measured, usual = tmp_path / "out", [], attention_run.measure_image
+
+    def measure(loaded, encoding, image, *options):
+        if len(measured) == 2:
+            raise KeyboardInterrupt
+        measured.append(image.image.name)
+        return usual(loaded, encoding, image, *options)
+
+    monkeypatch.setattr(attention_run, "measure_image", measure)
+    done = attention(model, flickr, out, "--no-generated", "--batch", 1)
+    so_far = "interrupted after 2 of 3 images; the same command goes on from here\n"
+    assert (done.exit_code, done.stderr) == (130, so_far)
+    with open(out / attention_run.LINES, "a") as lines:
+        lines.write('{"image": "Images/2_x.jpg", "giv')  # as a killed run leaves it
+    measured.clear()
+    assert attention(model, flickr, out, "--no-generated").exit_code == 0
+    assert measured == ["2_x.jpg"]
+    row = report(out)
+    assert (row["images"], row["given_mentions"]) == (3, 6) and row["generated"] is row["uniform_generated"] is None
+    assert attention(model, flickr, out, "--no-generated", "--limit", 1).exit_code == 0
+    assert (report(out)["images"], report(out)["given_mentions"]) == (1, 2)
+    other = attention(model, flickr, out)
+    assert other.exit_code == 2 and "was made with another generated" in other.stderr
+    (out / attention_run.LINES).write_text("[]\n")
+    assert "attention.jsonl line 1 is not a result with given" in attention(model, flickr, out, "--no-generated").stderr
+
+
+def test_images_that_fail_are_left_out_and_named(model, flickr, tmp_path):
+    data = (flickr / "Images/1_x.jpg").read_bytes()
+    (flickr / "Images/1_x.jpg").write_bytes(data[: len(data) // 2])
+    done = attention(model, flickr, tmp_path / "out", "--no-generated")
+    assert done.exit_code == 1 and "skipped: Images/1_x.jpg: " in done.stderr
+    assert (report(tmp_path / "out")["images"], list(report(tmp_path / "out")["skipped"])) == (2, ["Images/1_x.jpg"])
+
+
+def test_fewer_regions_than_in_training(model, flickr, tmp_path):
+    assert attention(model, flickr, tmp_path / "out", "--set", "grid=1", "--no-generated").exit_code == 0
+    row = report(tmp_path / "out")
+    assert row["given"] == pytest.approx(row["uniform_given"]) and row["set"] == ["grid=1"]  # all of the image
+    done = attention(model, flickr, tmp_path / "out", "--set", "grid=3", "--no-generated")
+    assert done.exit_code == 2 and "was made with another model" in done.stderr
+
+
+def test_the_spread_is_handed_on(model, flickr, tmp_path, monkeypatch):
+    spreads, usual = [], attention_run.AttentionCorrectness
+    monkeypatch.setattr(attention_run, "AttentionCorrectness", lambda s: (spreads.append(s), usual(s))[1])
+    attention(model, flickr, tmp_path / "a", "--spread", "pixel", "--limit", 1)
+    assert set(spreads) == {"pixel"} and report(tmp_path / "a")["spread"] == "pixel"
+
+
+def test_what_can_be_mended_is_told(model, flickr, tmp_path):
+    gru = checkpoint.save(tiny_captioner(decoder="gru"), tmp_path / "gru")
+    done = attention(str(gru), flickr, tmp_path / "out")
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert "a captioner with the decoder gru attends to no regions" in done.stderr and not (tmp_path / "out").exists()
+    assert "no split 'nope'" in attention(model, flickr, tmp_path / "out", "--split", "nope").stderr
+    for number in range(3):
+        (flickr / f"Entities/Sentences/{number}.txt").write_text("A dog runs .\n")
+    assert "has no phrase with a box" in attention(model, flickr, tmp_path / "out").stderr

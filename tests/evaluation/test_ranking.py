@@ -1,0 +1,193 @@
+"""Ranking of images and sentences: the metric, the report, and the command."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flickr_entities import backwards, write_flickr
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny_aligner import SENTENCES, aligner_model, tiny_aligner
+from typer.testing import CliRunner, Result
+
+from saywhere import cli
+from saywhere.evaluation.ranking import RankingResult, Recall, rank, rank_embedded, rank_matrix, write_ranking_report
+from saywhere.models.aligner import ImageVectors, TextVectors
+from saywhere.networks import checkpoint
+
+SCORES = np.array(
+    [
+        [0.9, 0.1, 0.8, 0.2],  # sentences 0 and 1 are its own: the best is first
+        [0.3, 0.7, 0.6, 0.5],  # sentence 2 is its own: one is better
+        [0.2, 0.8, 0.9, 0.1],  # sentence 3 is its own: three are better
+    ],
+    np.float32,
+)
+OWNER = [0, 0, 1, 2]
+
+
+def test_ranks_by_hand():
+    result = rank_matrix(SCORES, OWNER)
+    assert result.image_to_text == Recall(1 / 3, 1.0, 1.0, 2.0, 3)
+    # images for each sentence: 0 is first; 1 stands behind two; 2 behind two; 3 behind two
+    assert result.text_to_image == Recall(1 / 4, 1.0, 1.0, 3.0, 4)
+
+
+def test_figures_in_json():
+    assert rank_matrix(SCORES, OWNER).to_dict() == {
+        "image_to_text": {"r1": 1 / 3, "r5": 1.0, "r10": 1.0, "median_rank": 2.0},
+        "text_to_image": {"r1": 0.25, "r5": 1.0, "r10": 1.0, "median_rank": 3.0},
+    }
+
+
+def test_equal_scores_for_everything_earn_nothing():
+    result = rank_matrix(np.zeros((20, 20), np.float32), np.arange(20))
+    assert result.image_to_text == result.text_to_image == Recall(0.0, 0.0, 0.0, 20.0, 20)
+    almost = rank_matrix((1 + 1e-6 * np.eye(20)).astype(np.float32), np.arange(20))
+    assert almost == result
+
+
+def test_the_median_of_an_even_number_is_the_mean_of_the_middle_two():
+    assert Recall.of([1, 2, 5, 9]).median_rank == 3.5
+    assert Recall.of(np.zeros(0, int)) == Recall(0, 0, 0, 0, 0)
+
+
+def test_an_image_without_sentences_is_not_a_query():
+    result = rank_matrix([[0.9, 0.1], [0.5, 0.5], [0.1, 0.9]], [0, 2])
+    assert result.image_to_text.queries == 2 and result.image_to_text.r1 == 1.0
+
+
+@given(st.integers(1, 6), st.integers(1, 5), st.integers(1, 9), st.integers(1, 9), st.integers(0, 99))
+def test_blocks_give_what_sorting_everything_gives(images, each, height, width, seed):
+    owner = np.repeat(np.arange(images), each)
+    scores = np.random.default_rng(seed).standard_normal((images, len(owner)), np.float32)
+    rows = [slice(start, min(start + height, images)) for start in range(0, images, height)]
+    columns = [slice(start, min(start + width, len(owner))) for start in range(0, len(owner), width)]
+    parts = [(row, column, scores[row, column]) for row in rows for column in columns]
+    result = rank(scores[owner, np.arange(len(owner))], owner, images, parts)
+    by_image = [
+        min(i + 1 for i, s in enumerate(np.argsort(-row).tolist()) if owner[s] == k) for k, row in enumerate(scores)
+    ]
+    by_sentence = [1 + np.argsort(-column).tolist().index(int(owner[s])) for s, column in enumerate(scores.T)]
+    assert result.image_to_text == Recall.of(by_image)
+    assert result.text_to_image == Recall.of(by_sentence)
+
+
+RESULT = RankingResult(Recall(1 / 3, 1.0, 1.0, 2.0, 3), Recall(0.25, 1.0, 1.0, 3.0, 4))
+
+
+def test_the_report_has_the_figures_of_both_directions(tmp_path):
+    known = {"model": "m", "skipped": {"a": "b"}, "beam_size": 0, "data_problems": {}, "command": "x | y"}
+    written = write_ranking_report(tmp_path, RESULT, known)
+    assert written == [tmp_path / "report.json", tmp_path / "report.md"]
+    row = json.loads((tmp_path / "report.json").read_text())
+    assert row["task"] == "rank" and {name: row[name] for name in known} == known
+    assert row["text_to_image"] == {"r1": 0.25, "r5": 1.0, "r10": 1.0, "median_rank": 3.0}
+    assert row["image_to_text"]["median_rank"] == 2.0
+    assert (tmp_path / "report.md").read_text().splitlines() == [
+        "# Ranking",
+        "",
+        "|  | R@1 | R@5 | R@10 | median rank | queries |",
+        "|---|---|---|---|---|---|",
+        "| annotation (image to sentences) | 0.333 | 1.000 | 1.000 | 2 | 3 |",
+        "| search (sentence to images) | 0.250 | 1.000 | 1.000 | 3 | 4 |",
+        "",
+        "|  |  |",
+        "|---|---|",
+        "| model | m |",
+        "| skipped | 1 |",
+        "| command | x \\| y |",
+    ]
+
+
+@pytest.mark.parametrize("score", ["max", "fragments"])
+@pytest.mark.parametrize("block", [50, 1 << 20])
+def test_embedded_images_and_sentences_are_ranked_by_equations_7_and_8(block, score):
+    generator = np.random.default_rng(0)
+    regions = [generator.standard_normal((n, 4), np.float32) for n in (3, 1, 5, 2)]
+    words = [generator.standard_normal((n, 4), np.float32) for n in (2, 6, 1, 3, 4, 2)]
+    owner = [0, 1, 1, 2, 3, 3]
+    images = [ImageVectors(9, 9, np.zeros((len(r), 4)), r, str(i), np.zeros(len(r))) for i, r in enumerate(regions)]
+    texts = [TextVectors(("w",) * len(w), w) for w in words]
+    products = [[r @ w.T for w in words] for r in regions]
+    if score == "max":
+        scores = np.array([[p.max(axis=0).sum() for p in row] for row in products])
+    else:
+        scores = np.array([[p.clip(min=0).sum() for p in row] for row in products])
+    expected = rank_matrix(scores, np.array(owner))
+    assert rank_embedded(images, texts, owner, score, block=block) == expected
+    assert 0 < expected.text_to_image.r1 < 1
+
+
+@pytest.fixture(scope="module")
+def aligner(tmp_path_factory) -> str:
+    return str(checkpoint.save(tiny_aligner(), tmp_path_factory.mktemp("aligner")))
+
+
+@pytest.fixture(scope="module")
+def flickr(tmp_path_factory) -> Path:
+    return write_flickr(tmp_path_factory.mktemp("data") / "flickr8k")
+
+
+def evaluate(*arguments: object) -> Result:
+    return CliRunner().invoke(
+        cli.app, ["evaluate", "rank", *map(str, arguments), "--device", "cpu"], catch_exceptions=False
+    )
+
+
+def report(folder: Path) -> dict:
+    return json.loads((folder / "report.json").read_text())
+
+
+def test_it_writes_the_report_and_is_resumed(aligner, flickr, tmp_path):
+    out = tmp_path / "out"
+    result = evaluate("--model", aligner, "--data", flickr, "--out", out, "--batch", 3)
+    assert (result.exit_code, result.stderr) == (0, "")
+    row = report(out)
+    assert (row["task"], row["split"], row["images"], row["sentences"]) == ("rank", "dev", 4, 8)
+    for direction in ("image_to_text", "text_to_image"):
+        assert set(row[direction]) == {"r1", "r5", "r10", "median_rank"} and row[direction]["r10"] == 1.0
+    files = sorted((out / "regions").iterdir())
+    assert len(files) == 4
+    files[1].unlink()
+    times = {path: path.stat().st_mtime_ns for path in files if path.exists()}
+    again = evaluate("--model", aligner, "--data", flickr, "--out", out)
+    assert again.exit_code == 0 and report(out)["image_to_text"] == row["image_to_text"]
+    assert files[1].exists() and all(path.stat().st_mtime_ns == t for path, t in times.items())
+    other = evaluate("--model", aligner, "--data", flickr, "--out", out, "--regions", 2)
+    assert other.exit_code == 2 and "another regions" in other.stderr
+
+
+def test_the_figures_are_those_of_the_model(aligner, flickr, tmp_path):
+    assert evaluate("--model", aligner, "--data", flickr, "--out", tmp_path).exit_code == 0
+    model = aligner_model(tiny_aligner())
+    images = model.embed([str(flickr / "Images" / f"{n}_x.jpg") for n in range(4)])
+    texts = [t for s in SENTENCES for t in (s, backwards(s))]
+    scores = model.similarity(images, model.embed_text(texts))
+    first = sum(int(scores[k].argmax()) // 2 == k for k in range(4)) / 4
+    row = report(tmp_path)
+    assert row["image_to_text"]["r1"] == first
+    assert row["text_to_image"]["r1"] == sum(int(scores[:, i].argmax()) == i // 2 for i in range(8)) / 8
+
+
+def test_images_that_cannot_be_read_are_skipped_and_named(aligner, flickr, tmp_path):
+    root = shutil.copytree(flickr, tmp_path / "flickr8k")
+    data = (root / "Images/1_x.jpg").read_bytes()
+    (root / "Images/1_x.jpg").write_bytes(data[: len(data) // 2])
+    result = evaluate("--model", aligner, "--data", root, "--out", tmp_path / "out")
+    assert result.exit_code == 1 and "skipped: Images/1_x.jpg: " in result.stderr
+    assert report(tmp_path / "out")["images"] == 3 and report(tmp_path / "out")["sentences"] == 6
+
+
+def test_it_ends_without_one_image_that_can_be_read(aligner, flickr, tmp_path):
+    root = shutil.copytree(flickr, tmp_path / "flickr8k")
+    data = {path: path.read_bytes() for path in (root / "Images").iterdir()}
+    for path, content in data.items():
+        path.write_bytes(content[: len(content) // 2])
+    result = evaluate("--model", aligner, "--data", root, "--out", tmp_path / "out")
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert result.stderr.startswith("error: none of the 4 images could be read; Images/0_x.jpg: ")

@@ -1,0 +1,263 @@
+"""Search in an index: how well it answers and whether it is there, and the command."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flickr_entities import write_flickr
+from photographs import noise
+from PIL import Image
+from stubs import calibrated
+from tiny_aligner import SENTENCES, aligner_model, tiny_aligner
+from typer.testing import CliRunner
+
+from saywhere import boxes as geometry
+from saywhere import cli
+from saywhere.evaluation.ranking import rank_matrix
+from saywhere.evaluation.search import (
+    Answers,
+    answer,
+    ask,
+    is_right,
+    measure,
+    nouns,
+    overlap,
+    recall,
+    said,
+    score_texts,
+)
+from saywhere.models.aligner import ImageVectors, TextVectors, similarity_matrix
+from saywhere.networks import checkpoint
+from saywhere.search.phrases import Commonness, PhrasesInImages, Query, in_index_probability, is_improbable
+from saywhere.search.scan import estimates, similarities
+from saywhere.search.store import Stamp, Store
+
+
+@pytest.fixture
+def images() -> list[ImageVectors]:
+    generator = np.random.default_rng(0)
+    shapes = [(n, 8) for n in generator.integers(1, 5, 30)]
+    vectors = [generator.standard_normal(shape, np.float32).astype(np.float16).astype(np.float32) for shape in shapes]
+    return [ImageVectors(9, 9, np.zeros((len(v), 4)), v, str(i), np.zeros(len(v))) for i, v in enumerate(vectors)]
+
+
+@pytest.fixture
+def texts() -> list[TextVectors]:
+    generator = np.random.default_rng(1)
+    words = [generator.standard_normal((int(n), 8), np.float32) for n in generator.integers(1, 6, 150)]
+    return [TextVectors(("w",) * len(w), w) for w in words]
+
+
+def store_of(folder: Path, images: list[ImageVectors], components: int) -> Store:
+    store = Store(folder, {"size": "9"})
+    store.put([(image.name, Stamp(0, 0), image) for image in images])
+    store.encode(components)
+    return store
+
+
+@pytest.mark.parametrize("score", ["max", "fragments"])
+def test_recall_is_that_of_ranking(tmp_path, images, texts, score) -> None:
+    owner = [number % 30 for number in range(150)]
+    matrix = similarity_matrix([i.vectors for i in images], [t.vectors for t in texts], score)
+    with store_of(tmp_path, images, 0) as store:
+        snapshot = store.snapshot()
+        np.testing.assert_allclose(np.stack(list(score_texts(snapshot, texts, score)), 1), matrix, rtol=1e-4, atol=1e-5)
+        found = recall(snapshot, texts, owner, score)
+    assert found == rank_matrix(matrix, owner).text_to_image and 0 < found.r5 < 1
+
+
+def test_recall_by_codes_alone_falls_with_their_components(tmp_path, images, texts) -> None:
+    owner = [
+        int(np.argmax(row)) for row in similarity_matrix([i.vectors for i in images], [t.vectors for t in texts]).T
+    ]
+    found = {}
+    for components in (1, 8):
+        with store_of(tmp_path / str(components), images, components) as store:
+            snapshot = store.snapshot()
+            found[components] = recall(snapshot, texts, owner, "max", estimates)
+            scores = estimates(snapshot, ask(texts, "max"))
+            assert found[components] == rank_matrix(scores, owner).text_to_image
+    assert found[1].r1 < 0.5 < 0.9 < found[8].r1
+
+
+def test_overlap_counts_what_codes_put_first_of_the_best(tmp_path, images, texts) -> None:
+    with store_of(tmp_path / "good", images, 8) as store:
+        assert overlap(store.snapshot(), texts[:20], "max") == 1.0
+    with store_of(tmp_path / "bad", images, 1) as store:
+        snapshot, shares = store.snapshot(), []
+        for text in texts[:20]:
+            question = ask([text], "max")
+            exact, coded = similarities(snapshot, question)[:, 0], estimates(snapshot, question)[:, 0]
+            shares.append(len(set(np.argsort(-exact)[:10]) & set(np.argsort(-coded)[:10])) / 10)
+        assert overlap(snapshot, texts[:20], "max") == pytest.approx(np.mean(shares)) and np.mean(shares) < 1
+
+
+def test_several_texts_are_one_question(texts) -> None:
+    question = ask(texts[:3], "max")
+    assert question.weights.sum(axis=0).tolist() == [len(text) for text in texts[:3]]
+    assert (question.weights.sum(axis=1) == 1).all() and len(question.words) == len(question.weights)
+
+
+def test_a_place_is_right_in_an_image_that_shows_the_phrase() -> None:
+    truth = {4: [np.array([0, 0, 10, 10.0]), np.array([20, 20, 40, 40.0])]}
+    assert is_right(4, np.array([0, 0, 10, 5.0]), truth) and is_right(4, np.array([21, 21, 40, 40.0]), truth)
+    assert not is_right(4, np.array([0, 0, 10, 4.9]), truth) and not is_right(5, np.array([0, 0, 10, 10.0]), truth)
+
+
+def answers(seed: int) -> Answers:
+    """Hits whose evidence tells, in part, whether they show the query."""
+    generator = np.random.default_rng(seed)
+    shown = generator.random((60, 4)) < 0.3
+    evidence = np.stack((shown + generator.standard_normal((60, 4)), *-generator.random((2, 60, 4))), axis=-1)
+    inside = generator.random(60) < 0.5
+    in_index = inside | (generator.random(60) < 0.4)
+    chances = np.stack((generator.standard_normal(60) + in_index, evidence[:, 0, 0]), axis=-1)
+    return Answers(evidence, chances, shown, inside, in_index)
+
+
+def area(high: list[float], low: list[float]) -> float:
+    return float(np.mean([(a > b) + 0.5 * (a == b) for a, b in product(high, low)]))
+
+
+def test_nouns_and_words_meet_in_the_singular() -> None:
+    assert nouns("Two dogs run on the grass") == {"dog", "grass"} <= said(["A puppy.", "grass"])
+    assert nouns("two puppies on a beach") <= said(["A beach.", "puppies"])
+    assert not nouns("a dog on a sofa") <= said(["Two dogs on the grass."])
+    assert nouns("an animal on a beach") <= said(["Two puppies on the beach."])
+    assert not nouns("a dog on a beach") <= said(["An animal on the beach."])
+
+
+def test_each_half_is_judged_by_the_weights_of_the_other() -> None:
+    one, other = answers(0), answers(1)
+    found = measure((one, other), calibrated(hit=(1.0, 0.0, 0.0, -1.0)).hit)
+    assert found is not None
+    swapped = measure((one, one), None), measure((other, other), None)
+    assert swapped[0] is not None and swapped[1] is not None and swapped[0].own_error is None
+    own = swapped[1].fits["hit"].apply(one.evidence), swapped[0].fits["hit"].apply(other.evidence)
+    scores, shown = np.concatenate(own), np.concatenate((one.shown, other.shown))
+    assert found.auc == pytest.approx(area(scores[shown].tolist(), scores[~shown].tolist()))
+    assert found.auc > 0.6 and found.fits["hit"].weights["similarity"] > 0.3
+    inside, in_index = np.concatenate((one.inside, other.inside)), np.concatenate((one.in_index, other.in_index))
+    pairs = zip((one, other), (swapped[1].fits, swapped[0].fits), strict=True)
+    best = np.concatenate([in_index_probability(half.chances, fits["chance"], fits["meant"]) for half, fits in pairs])
+    assert found.outside_auc == pytest.approx(area(best[inside].tolist(), best[~inside].tolist()))
+    assert found.query_auc == pytest.approx(area(best[inside].tolist(), best[~inside & ~in_index].tolist()))
+    assert found.in_index_auc == pytest.approx(area(best[in_index].tolist(), best[~in_index].tolist()))
+    doubted = is_improbable(scores.max(axis=1), best)
+    assert (found.doubted, found.refused) == (doubted[inside].mean(), doubted[~inside & ~in_index].mean())
+    assert found.outside_limit == pytest.approx(area([1.0] * inside.sum(), in_index[~inside].astype(float).tolist()))
+    bins = [np.floor(scores * 10) == place for place in range(10)]
+    table = [(scores[b].mean(), shown[b].mean(), b.sum()) for b in bins if b.any()]
+    np.testing.assert_allclose(found.reliability, table, atol=1e-4)
+    errors = sum(count * abs(mean - share) for mean, share, count in table) / scores.size
+    assert found.calibration_error == pytest.approx(errors)
+    assert found.own_error is not None and 0 < found.own_error < 1 and found.queries == 120
+    assert sum(count for _, _, count in found.in_index_reliability) == 120 and 0 < found.in_index_error < 0.3
+
+
+def test_the_answers_of_two_uneven_halves_have_as_many_hits(tmp_path) -> None:
+    model = aligner_model(tiny_aligner())
+    model.calibration = calibrated(phrase=(0.02, 0.0, 0.0, 0.0))
+    images = model.embed([noise(96, 64, number) for number in range(5)])
+    queries = {"two dogs": frozenset((0, 4)), "a horse": frozenset((1,))}
+    words = [said(sentences) for sentences in (["Two dogs."], ["A man."], ["A dog."], ["A horse."], [])]
+    first = np.array([True, False, False, True, False])
+    with Store(tmp_path, {"size": "17"}) as store:
+        store.put([(str(number), Stamp(0, 0), image) for number, image in enumerate(images)])
+        one, other = (answer(model, store.snapshot(), queries, words, inside) for inside in (first, ~first))
+    assert one.evidence.shape == other.evidence.shape == (2, 2, 3)
+    assert one.inside.tolist() == [True, False] and other.inside.tolist() == [True, True]
+    assert one.in_index.tolist() == [True, True] and other.in_index.tolist() == [True, False]
+    assert one.shown.sum(axis=1).tolist() == [1, 1] and other.shown[1].tolist() == [False, False]
+    dogs = [PhrasesInImages(model, Query(("two dogs",))).find(images[entry]).evidence for entry in (0, 3)]
+    best_first = sorted(np.array(dogs).tolist(), reverse=True)  # by similarity, which they are searched by
+    np.testing.assert_allclose(one.evidence[0], best_first, rtol=2e-2)
+    common = Commonness(model.require("aligner", "search").vocabulary)
+    expected = [
+        [common.together([text]) + np.log(3), own[0, 0]] for text, own in zip(queries, other.evidence, strict=True)
+    ]
+    np.testing.assert_allclose(other.chances, expected, rtol=1e-6)
+
+
+def test_nothing_is_said_where_all_or_no_hits_are_right() -> None:
+    one = answers(0)
+    for every in (True, False):
+        same = replace(one, shown=np.full_like(one.shown, every))
+        assert measure((one, same), None) is None
+        assert measure((replace(one, in_index=np.full_like(one.in_index, every)), one), None) is None
+
+
+def test_what_is_there_is_measured(tmp_path) -> None:
+    model = checkpoint.save(tiny_aligner(), tmp_path / "model")
+    calibrated(phrase=(0.02, 0.0, 0.0, 0.0)).write(model)
+    flickr = write_flickr(tmp_path / "flickr8k")
+    command = ["evaluate", "search", "--data", str(flickr), "--out", str(tmp_path / "out"), "--device", "cpu"]
+    command += ["--model", str(model)]
+    first = CliRunner().invoke(cli.app, command, catch_exceptions=False)
+    assert first.exit_code == 0 and "is it there: AUC" in first.stdout
+    with Image.open(tmp_path / "out" / "reliability.png") as plot:
+        assert plot.width > 400 and plot.height > 400
+    there = report(tmp_path / "out")["presence"]
+    assert there["own_error"] is None and there["queries"] > 20 and 0 < there["outside_limit"] <= 1
+    what = ["calibrate", str(model), "--what", "hit", "--data", str(flickr), "--device", "cpu"]
+    done = CliRunner().invoke(cli.app, what, catch_exceptions=False)
+    assert done.exit_code == 0 and "split dev" in done.stdout, done.output
+    stored = json.loads((model / "calibration.json").read_text())
+    for question in ("hit", "chance", "meant"):
+        fit = there["fits"][question]
+        assert stored[question] == {**fit["weights"], "constant": fit["constant"]}
+    CliRunner().invoke(cli.app, command, catch_exceptions=False)  # the vectors are taken over: they are the same
+    again = report(tmp_path / "out")["presence"]
+    assert again["own_error"] is not None and {**again, "own_error": None} == there
+
+
+def test_a_collection_in_qdrant_is_compared(tmp_path) -> None:
+    pytest.importorskip("qdrant_client")
+    model = str(checkpoint.save(tiny_aligner(), tmp_path / "model"))
+    command = ["evaluate", "search", "--model", model, "--data", str(write_flickr(tmp_path / "flickr8k"))]
+    command += ["--out", str(tmp_path / "out"), "--device", "cpu", "--url", f"path:{tmp_path / 'db'}"]
+    for _ in range(2):  # the collection of the first run is gone
+        result = CliRunner().invoke(cli.app, command, catch_exceptions=False)
+        assert result.exit_code == 0 and "Qdrant: 1.0000 of the ten best are found too (8 sentences)" in result.stdout
+    assert report(tmp_path / "out")["served"] == {"url": command[-1], "overlap": 1.0, "queries": 8}
+    assert "| ten best that Qdrant finds too" in (tmp_path / "out" / "report.md").read_text()
+
+
+def test_a_model_that_is_not_calibrated_for_phrases_cannot_be_for_hits(tmp_path) -> None:
+    model, flickr = checkpoint.save(tiny_aligner(), tmp_path / "model"), write_flickr(tmp_path / "flickr8k")
+    command = ["calibrate", str(model), "--what", "hit", "--data", str(flickr), "--device", "cpu"]
+    result = CliRunner().invoke(cli.app, command)
+    assert result.exit_code == 2 and result.stderr.count("\n") == 1 and "calibrate --what phrase" in result.stderr
+
+
+def report(folder: Path) -> dict:
+    return json.loads((folder / "report.json").read_text())
+
+
+def test_recall_equals_that_of_rank_and_phrases_are_looked_for(tmp_path) -> None:
+    model = str(checkpoint.save(tiny_aligner(), tmp_path / "model"))
+    flickr = write_flickr(tmp_path / "flickr8k")
+    for task in ("rank", "search"):
+        command = ["evaluate", task, "--model", model, "--data", str(flickr), "--out", str(tmp_path / task)]
+        result = CliRunner().invoke(cli.app, [*command, "--device", "cpu"], catch_exceptions=False)
+        assert (result.exit_code, result.stderr) == (0, "")
+    rank, search = report(tmp_path / "rank"), report(tmp_path / "search")
+    assert search["recall"] == rank["text_to_image"]
+    assert search["code_recall"] == search["recall"] and "by codes alone R@1" in result.stdout
+    assert (search["overlap"], search["images"], search["sentences"], search["phrases"]) == (1.0, 4, 8, 4)
+    assert "4 phrases" in result.stdout and (tmp_path / "search" / "index" / "index.sqlite").is_file()
+
+    reader = aligner_model(tiny_aligner())
+    paths = [flickr / "Images" / f"{n}_x.jpg" for n in range(4)]
+    images, right = reader.embed(paths), 0
+    for number, sentence in enumerate(SENTENCES):
+        phrase = " ".join(sentence.lower().rstrip(".").split()[:3])
+        first = int(reader.similarity(images, [reader.embed_text(phrase)])[:, 0].argmax())
+        box = reader.ground(paths[first], [phrase]).boxes
+        right += first == number and geometry.iou(box, np.array([[0.0, 0, 40, 60]]))[0, 0] >= 0.5
+    assert search["hit"] == right / 4

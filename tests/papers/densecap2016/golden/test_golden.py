@@ -1,0 +1,266 @@
+"""Boxes, anchors, sampling and Adam as the published program computes them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional
+
+from saywhere.boxes import from_center
+from saywhere.ops.bilinear import bilinear, sample_points
+from saywhere.papers.densecap2016 import conventions as original
+
+GOLDEN = {
+    "test_roi_pooling": "bilinear_roi_pooling",
+    "test_conversion": "box_conversions",
+    "test_box_iou": "box_iou",
+    "test_clip_boxes": "clip_boxes",
+    "test_iou_matrix": "merge_boxes",
+    "test_merge_boxes": "merge_boxes",
+    "test_nms": "nms",
+}
+"""The file whose cases a test runs on."""
+
+
+def test_four_steps(golden, same):
+    case = golden("adam")
+    assert len(case["steps"]) == 4
+    x = torch.nn.Parameter(case["x0"].clone())
+    optimizer = original.Adam([x], lr=case["lr"], betas=(case["beta1"], case["beta2"]), eps=case["eps"])
+    for step in case["steps"]:
+        x.grad = step["dx"].clone()
+        optimizer.step()
+        same(x.detach(), step["x"])
+
+
+LAYOUTS = ["default_anchors_2x3", "default_anchors_3x4", "custom_batch2"]
+RESHAPED = "anchors_reshaped_2x3"
+
+
+def shapes(case):
+    return [tuple(column) for column in case["anchors"].T.tolist()]
+
+
+def field(case):
+    return {"stride": (case["sx"], case["sy"]), "first": (case["x0"], case["y0"])}
+
+
+def anchors(case):
+    height, width = case["input_shape"][2:]
+    return original.make_anchors(shapes(case), height, width, dtype=torch.float64, **field(case))
+
+
+def test_field_center(golden):
+    case = golden("make_anchors")["field_centers_vgg16"]
+    assert case["x0"] == case["y0"] == original.field_center(case["sx"]) == original.field_center(case["sy"])
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_make_anchors(name, golden, same):
+    case = golden("make_anchors")[name]
+    result = anchors(case)
+    # The program's module writes the layout of a convolution and has a gradient of zero; ours takes no input at all.
+    assert case.get("grad_is_zero", True) and not result.requires_grad
+    expected = original.reshape_box_features(case["output"], k=len(shapes(case)))
+    same(result.expand_as(expected), expected)
+
+
+def test_make_anchors_as_rows(golden, same):
+    case = golden("make_anchors")[RESHAPED]
+    same(anchors(case)[None], case["output"])
+    same(original.make_anchors(shapes(case), 2, 3, dtype=torch.float64)[None], case["output"])  # the field of VGG-16
+
+
+def test_reshape_box_features(golden, same, gradients):
+    case = golden("make_anchors")["reshape_box_features_k3_D2"]
+    output, (gradient,) = gradients(
+        lambda features: original.reshape_box_features(features, case["k"]), case["input"], seed=case["gradOutput"]
+    )
+    same(output, case["output"])
+    same(gradient, case["gradInput"])
+
+
+def test_feature_map_sizes(golden):
+    for size in golden("make_anchors")["feature_map_sizes"]["sizes"]:
+        assert original.feature_map_size(size["h"], size["w"]) == (size["fh"], size["fw"])
+
+
+@pytest.mark.parametrize("name", ["makeboxes_N1_k2", "makeboxes_N2_k3"])
+def test_make_boxes(name, golden, same, gradients):
+    case = golden("make_boxes")[name]
+    output, (gradient,) = gradients(
+        lambda offsets: original.make_boxes(offsets, shapes(case), **field(case)),
+        case["input"],
+        seed=case["gradOutput"],
+    )
+    same(output, case["output"])
+    same(gradient, case["gradInput"])
+
+
+def test_every_anchor_is_made(golden):
+    others = {"field_centers_vgg16", "reshape_box_features_k3_D2", "feature_map_sizes", RESHAPED}
+    assert golden("make_anchors").keys() == {*LAYOUTS, *others}
+    assert golden("make_boxes").keys() == {"makeboxes_N1_k2", "makeboxes_N2_k3"}
+
+
+def test_roi_pooling(case, same, gradients):
+    output, (features, boxes) = gradients(
+        lambda features, boxes: original.roi_pooling(
+            features, boxes, case["image_height"], case["image_width"], (case["height"], case["width"])
+        ),
+        case["feats_CHW"],
+        case["boxes"],
+        seed=case["gradOutput"],
+    )
+    same(output, case["output"])
+    same(features, case["gradFeats"])
+    same(boxes, case["gradBoxes"])
+
+
+def test_box_to_affine(golden, same, gradients):
+    case = golden("bilinear_sampler")["box_to_affine"]
+    output, (gradient,) = gradients(
+        lambda boxes: original.box_to_affine(boxes, case["image_height"], case["image_width"]),
+        case["boxes"],
+        seed=case["gradOutput"],
+    )
+    same(output, case["output"])
+    same(gradient, case["gradBoxes"])
+
+
+def ramps(reach: int) -> torch.Tensor:
+    """A map (2, H, W) whose cells hold their own (y, x) and reach from ``-reach`` to ``reach``."""
+    line = torch.linspace(-reach, reach, 2 * reach + 1, dtype=torch.float64)
+    return torch.stack(torch.meshgrid(line, line, indexing="ij"))
+
+
+def test_affine_grid(golden, same, gradients):
+    """Our sampler builds the same grid: seen by sampling a map that holds its own coordinates."""
+    case = golden("bilinear_sampler")["affine_grid_7x7"]
+    assert not case["input"][:, [0, 1], [1, 0]].any()  # a box has no shear
+
+    def grid(affine):
+        y, x, h, w = affine[:, 0, 2], affine[:, 1, 2], 2 * affine[:, 0, 0], 2 * affine[:, 1, 1]
+        cells = from_center(torch.stack((x, y, w, h), dim=-1)) + 4.5  # the cell that holds 0 is number 4
+        return bilinear(ramps(4), cells, 7, stride=1).permute(0, 2, 3, 1)
+
+    output, (gradient,) = gradients(grid, case["input"], seed=case["gradOutput"])
+    same(output, case["output"])
+    shear = torch.tensor([[False, True, False], [True, False, False]])
+    same(gradient[:, ~shear], case["gradInput"][:, ~shear])
+
+
+def test_affine_grid_with_shear(golden, same, gradients):
+    """The gradients for shear, which the program computes and drops, are those of torch's grid with corners aligned."""
+    case = golden("bilinear_sampler")["affine_grid_7x7"]
+
+    def grid(affine):
+        x_first = affine.flip(1)[:, :, [1, 0, 2]]
+        return functional.affine_grid(x_first, [len(affine), 1, 7, 7], align_corners=True).flip(-1)
+
+    output, (gradient,) = gradients(grid, case["input"], seed=case["gradOutput"])
+    same(output, case["output"])
+    same(gradient, case["gradInput"])
+
+
+def test_sampler(golden, same, gradients):
+    case = golden("bilinear_sampler")["batch_bilinear_sampler"]
+
+    def sample(image, grid):
+        height, width = image.shape[:2]
+        y, x = ((grid + 1) / 2).unbind(-1)
+        return sample_points(image.permute(2, 0, 1), x * (width - 1), y * (height - 1)).permute(0, 2, 3, 1)
+
+    same(sample(case["image_HWC"], case["grid"]), case["output"])
+    # The first point lies on the corner of the map, where the values have a kink. The program's gradient there is the
+    # one towards the inside; ours is either one, as rounding has it, so go a hair inside.
+    points = case["grid"].clone()
+    assert torch.equal(points[0, 0, 0], points.new_tensor([-1, -1]))
+    points[0, 0, 0] += 1e-12
+    output, (image, grid) = gradients(sample, case["image_HWC"], points, seed=case["gradOutput"])
+    same(output, case["output"])
+    same(image, case["gradImage"])
+    same(grid, case["gradGrid"])
+
+
+def test_every_sampler_is_run(golden):
+    assert golden("bilinear_sampler").keys() == {"box_to_affine", "affine_grid_7x7", "batch_bilinear_sampler"}
+
+
+def test_conversion(case, same):
+    if case["fn"] == "scale_boxes_xywh":
+        result = original.scale_boxes_xywh(case["input"], case["frac"])
+    elif case["name"].startswith("roundtrip"):
+        result = original.x1y1x2y2_to_xcycwh(original.xcycwh_to_x1y1x2y2(case["input"]))
+    else:
+        result = getattr(original, case["fn"])(case["input"])
+    same(result, case["output"])
+
+
+def test_box_iou(case, same):
+    same(original.box_iou(case["boxes1"], case["boxes2"]), case["output"])
+
+
+@pytest.mark.parametrize("name", ["apply_2d", "apply_3d"])
+def test_apply_box_transform(name, golden, same, gradients):
+    case = golden("apply_box_transform")[name]
+    output, (boxes, offsets) = gradients(
+        original.apply_box_transform, case["boxes"], case["trans"], seed=case["gradOutput"]
+    )
+    same(output, case["output"])
+    same(boxes, case["gradBoxes"])
+    same(offsets, case["gradTrans"])
+
+
+def test_invert_box_transform(golden, same, gradients):
+    case = golden("invert_box_transform")["invert"]
+    output, (anchors, targets) = gradients(
+        original.invert_box_transform, case["anchors"], case["targets"], seed=case["gradOutput"]
+    )
+    same(output, case["output"])
+    same(anchors, case["gradAnchors"])
+    same(targets, case["gradTargets"])
+
+
+def test_invert_without_size_gives_infinities(golden, same):
+    case = golden("invert_box_transform")["invert_degenerate"]
+    assert torch.isinf(case["output"]).sum() == 3
+    same(original.invert_box_transform(case["anchors"], case["targets"]), case["output"])
+
+
+def test_every_transform_is_run(golden):
+    assert golden("apply_box_transform").keys() == {"apply_2d", "apply_3d"}
+    assert golden("invert_box_transform").keys() == {"invert", "invert_degenerate"}
+
+
+def test_clip_boxes(case, same):
+    clipped, valid = original.clip_boxes(case["boxes"], format=case["format"], **case["bounds"])
+    same(clipped, case["clipped"])
+    assert torch.equal(valid.reshape(-1), case["valid"])
+
+
+def test_iou_matrix(case, same):
+    if case["iou_matrix"] is None:  # hundreds of equal boxes
+        assert (original.iou_matrix(case["boxes"]) == 1).all()
+    else:
+        same(original.iou_matrix(case["boxes"]), case["iou_matrix"])
+
+
+def test_merge_boxes(case, same):
+    means, groups = original.merge_boxes(case["boxes"], case["thr"])
+    if case["name"] == "byte_overflow_256":
+        # The program's count of 256 neighbours overflows to 0 and it returns nothing; ours is the one group they form.
+        assert case["groups_1based"] == [] and case["merged_boxes"].numel() == 0
+        assert groups == [list(range(256))]
+        same(means, case["boxes"][:1])
+    else:
+        assert [[member + 1 for member in group] for group in groups] == case["groups_1based"]
+        same(means, case["merged_boxes"])
+
+
+def test_nms(case):
+    corners, scores = case["boxes"][:, :4], case["boxes"][:, 4]
+    picks = original.nms(corners, scores, case["overlap"], case["max_boxes"])
+    assert torch.equal(picks + 1, case["pick_1based"])
+    if "pick_old_1based" in case:
+        assert torch.equal(picks + 1, case["pick_old_1based"])

@@ -1,0 +1,215 @@
+"""Queries: how they are read, and how probable hits are."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from photographs import noise
+from stubs import calibrated
+from tiny_aligner import aligner_model, tiny_aligner
+
+import saywhere
+from saywhere import UserError
+from saywhere.calibration import Logistic
+from saywhere.models.model import Model
+from saywhere.search.phrases import (
+    Commonness,
+    PhrasesInImages,
+    Query,
+    fit_in_index,
+    in_index_evidence,
+    in_index_probability,
+    is_improbable,
+)
+from saywhere.text import Vocabulary
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted", "unwanted"),
+    [
+        ("a dog in the snow", ["a dog in the snow"], []),
+        ("a dog + snow - people", ["a dog", "snow"], ["people"]),
+        ("  + a dog   -  a t-shirt + well-known", ["a dog", "well-known"], ["a t-shirt"]),
+        ("rock+roll -5", ["rock+roll -5"], []),
+        ("a cat -people in a house +snow", ["a cat", "snow"], ["people in a house"]),
+        ("+a cat -t-shirt", ["a cat"], ["t-shirt"]),
+        ("a cat --people", ["a cat --people"], []),
+    ],
+)
+def test_signs_after_a_space_part_phrases(text: str, wanted: list[str], unwanted: list[str]) -> None:
+    query = Query.parse(text)
+    assert (list(query.wanted), list(query.unwanted)) == (wanted, unwanted)
+    assert list(query.phrases) == wanted + unwanted
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("- people", "a phrase that is wanted"), ("", "has no word"), ("a dog +", "has no word"), ("a - ...", "'...'")],
+)
+def test_a_query_without_words_is_refused(text: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Query.parse(text)
+
+
+PHRASE = (0.05, 0.0, 0.0, 0.3)
+HIT = (0.02, 0.7, 0.3, 0.4)
+ANYWHERE = {"chance": (0.4, 0.3), "meant": (0.02, -0.5)}
+
+
+def model(**numbers) -> Model:
+    made = aligner_model(tiny_aligner())
+    made.calibration = calibrated(**numbers)
+    return made
+
+
+@pytest.fixture(scope="module")
+def album(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("album")
+    for number in range(3):
+        noise(96, 64, number).save(folder / f"{number}.png")
+    return folder
+
+
+def expected(made: Model, path: str, wanted: list[str], unwanted: list[str], phrases: list[str]) -> float:
+    """The probability by the model's own answers."""
+    there, others = (made.ground(path, each, part="aligner", threshold=0).scores for each in (phrases, unwanted))
+    chances = np.log([*there, *(1 - others)])
+    similarity = made.similarity([made.embed(path)], made.embed_text(wanted)).mean()
+    rarest = Commonness(made.require("aligner", "search").vocabulary).rarest(phrases)
+    return float(1 / (1 + np.exp(-(np.dot(HIT[:3], (similarity, chances.sum(), rarest)) + HIT[3]))))
+
+
+@pytest.mark.parametrize(
+    ("query", "wanted", "unwanted", "phrases"),
+    [
+        ("Two dogs run on the green grass.", ["Two dogs run on the green grass."], [], ["Two dogs", "the green grass"]),
+        ("two dogs + a horse - a man", ["two dogs", "a horse"], ["a man"], ["two dogs", "a horse"]),
+    ],
+)
+def test_a_hit_has_the_probability_of_all_that_is_asked_for(album, tmp_path, query, wanted, unwanted, phrases) -> None:
+    made = model(phrase=PHRASE, hit=HIT)
+    with saywhere.Index(tmp_path / "i", made) as index:
+        index.add(album)
+        for hit in index.search(query):
+            assert hit.probability == pytest.approx(expected(made, hit.image, wanted, unwanted, phrases), abs=2e-3)
+            assert 0 < hit.probability < 1
+            assert hit.to_dict()["probability"] == round(hit.probability, 5)
+        image = index.search(image=str(album / "0.png"))[0]
+        assert image.probability is None and "probability" not in image.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("query", "wanted", "phrases"),
+    [
+        ("Two dogs run on the green grass.", ["Two dogs run on the green grass."], ["Two dogs", "the green grass"]),
+        ("two dogs + a horse - a man", ["two dogs", "a horse"], ["two dogs", "a horse"]),
+    ],
+)
+def test_a_search_knows_whether_any_image_shows_what_is_wanted(album, tmp_path, query, wanted, phrases) -> None:
+    made = model(phrase=PHRASE, **ANYWHERE)
+    common = Commonness(made.require("aligner", "search").vocabulary)
+    with saywhere.Index(tmp_path / "i", made) as index:
+        index.add(album)
+        hits = index.search(query)
+        similarity = made.similarity([made.embed(hits[0].image)], made.embed_text(wanted)).mean()
+        by_chance = math.exp(0.4 * (common.together(phrases) + math.log(3)) + 0.3)
+        expected = 1 - math.exp(-by_chance) / (1 + math.exp(0.02 * similarity - 0.5))
+        assert [hit.in_index_probability for hit in hits] == [pytest.approx(expected, abs=2e-3)] * 3
+        assert (
+            hits[0].to_dict()["in_index_probability"] == round(hits[0].in_index_probability, 5)
+            and hits[0].probability is None
+        )
+        image = index.search(image=str(album / "0.png"))[0]
+        assert image.in_index_probability is None and "in_index_probability" not in image.to_dict()
+
+
+def test_what_is_looked_for_is_there_by_chance_or_was_meant() -> None:
+    evidence = np.array([[[-100.0, -1e9], [100.0, -1e9]], [[-100.0, 1e9], [0.0, 0.0]]])
+    found = in_index_probability(evidence, *anywhere(1.0, 0.0, 1.0, 0.0))
+    np.testing.assert_allclose(found, [[0, 1], [1, 1 - math.exp(-1) / 2]], atol=1e-9)
+    assert is_improbable(0.04, 0.9) and is_improbable(0.9, 0.4) and not is_improbable(0.06, 0.6)
+    more = [
+        float(in_index_probability(in_index_evidence(-5, n, 30.0), *anywhere(0.4, 0.3, 0.02, -0.5)))
+        for n in (0, 1, 10, 100)
+    ]
+    assert more[0] == more[1] and more[1:] == sorted(more[1:])
+
+
+def test_a_phrase_of_unknown_words_is_not_found(album, tmp_path) -> None:
+    with saywhere.Index(tmp_path / "i", model(phrase=(0.0, 0.0, 0.0, 9.0), hit=HIT)) as index:
+        index.add(album)
+        for query, found, missing in (("xyzzy", [], ["xyzzy"]), ("a horse + xyzzy", ["a horse"], ["xyzzy"])):
+            for hit in index.search(query):
+                assert [[*(hit.regions.captions or ())], [*hit.regions.not_found]] == [found, missing]
+
+
+def test_without_calibration_there_is_no_probability(album) -> None:
+    for numbers, judged in (({}, False), ({"phrase": PHRASE}, True), ({"hit": HIT}, False)):
+        made = model(**numbers)
+        placed = PhrasesInImages(made, Query(("two dogs",))).find(made.embed(str(album / "0.png")))
+        assert placed.probability is None and (placed.evidence is not None) == judged
+
+
+def test_what_is_said_more_often_is_commoner_by_whatever_word() -> None:
+    counts = {"a": 900, "dog": 60, "dogs": 30, "puppy": 9, "man": 199, "frisbee": 3, "grass": 50, "runs": 400}
+    common = Commonness(Vocabulary(counts))
+    assert common.rarest(["a dog"]) == common.rarest(["two puppies"]) == pytest.approx(math.log(100 / 200))
+    assert common.rarest(["a man", "a dog", "a frisbee"]) == pytest.approx(math.log(4 / 200))
+    assert common.rarest(["a zebra"]) == pytest.approx(math.log(1 / 200)) and common.rarest(["a man"]) == 0
+    assert common.rarest(["an animal"]) == common.rarest(["a dog"]) and common.rarest(["a person"]) == 0
+    each = [common.rarest([phrase]) for phrase in ("a dog", "a frisbee")]
+    assert common.together(["a dog", "two puppies", "a frisbee", "a man"]) == pytest.approx(sum(each))
+    assert common.together([]) == 0
+    assert common.rarest([]) == Commonness(Vocabulary({})).rarest(["a dog"]) == 0
+
+
+# The fit of whether any image shows what is looked for
+
+WEIGHTS = (0.6, 0.2, 0.015, -4.0)
+
+
+def anywhere(*numbers: float) -> tuple[Logistic, Logistic]:
+    fits = calibrated(chance=numbers[:2], meant=numbers[2:])
+    assert fits.chance is not None and fits.meant is not None
+    return fits.chance, fits.meant
+
+
+def numbers_of(fits: tuple[Logistic, Logistic]) -> list[float]:
+    return [value for fit in fits for value in fit.to_dict().values()]
+
+
+def queries(count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Evidence like that of an index, and a truth drawn with the probabilities of ``WEIGHTS``."""
+    generator = np.random.default_rng(4)
+    evidence = np.stack((generator.uniform(-15, 5, count), generator.uniform(50, 500, count)), axis=1)
+    return evidence, generator.random(count) < in_index_probability(evidence, *anywhere(*WEIGHTS))
+
+
+def test_the_weights_that_made_the_truth_are_found() -> None:
+    evidence, shown = queries(60_000)
+    found = fit_in_index(evidence, shown)
+    np.testing.assert_allclose(numbers_of(found), WEIGHTS, rtol=0.1, atol=0.05)
+    assert in_index_probability(evidence, *found).mean() == pytest.approx(shown.mean(), abs=2e-3)
+
+
+def test_the_weights_are_those_of_the_largest_likelihood() -> None:
+    evidence, shown = queries(400)
+
+    def likelihood(weights: np.ndarray) -> float:
+        found = in_index_probability(evidence, *anywhere(*weights.tolist()))
+        return float(np.log(np.where(shown, found, 1 - found)).mean())
+
+    found = np.array(numbers_of(fit_in_index(evidence, shown)))
+    for number, step in enumerate((0.1, 0.2, 0.003, 0.5)):
+        for sign in (-1, 1):
+            other = found.copy()
+            other[number] += sign * step
+            assert likelihood(found) > likelihood(other)
+
+
+def test_evidence_that_says_nothing_gives_the_share() -> None:
+    found = fit_in_index(np.zeros((100, 2)), np.arange(100) < 70)
+    assert in_index_probability(np.zeros(2), *found) == pytest.approx(0.7, abs=1e-3)

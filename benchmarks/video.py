@@ -37,9 +37,9 @@ import saywhere
 from saywhere.files import write_text
 from saywhere.images import open_image
 from saywhere.search.videos import likeness as index_likeness
+from saywhere.video.following import Recording
 from saywhere.video.reading import VideoReader
 from saywhere.video.results import Places, TracksFile
-from saywhere.video.run import Recording
 from saywhere.video.times import parse_duration, to_ticks
 from saywhere.video.tracking import Watcher
 

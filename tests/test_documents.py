@@ -237,12 +237,38 @@ def test_marked_blocks_run_as_written(document: Path, folder: Path) -> None:
     execute(marked, folder)
 
 
-@pytest.mark.parametrize("name", ["describe", "follow"])
-def test_examples_of_docstrings_run(name: str, folder: Path) -> None:
+def public_api() -> Iterator[tuple[str, Any]]:
+    """Everything that ``import saywhere`` offers and has a docstring of its own, and the methods of a model."""
     import saywhere
 
-    write_clip(folder / "clip.mp4", moving(1))
-    (test,) = doctest.DocTestFinder(recurse=False).find(getattr(saywhere, name), name, globs={"saywhere": saywhere})
+    for name in saywhere.__all__:
+        if callable(getattr(saywhere, name)):
+            yield name, getattr(saywhere, name)
+    for name, method in vars(saywhere.Model).items():
+        if not name.startswith("_") and callable(method):
+            yield f"Model.{name}", method
+
+
+@pytest.fixture(scope="module")
+def bundled() -> Any:
+    import saywhere
+
+    return saywhere.load()
+
+
+@pytest.mark.parametrize(("name", "item"), list(public_api()), ids=[name for name, _ in public_api()])
+def test_examples_of_docstrings_run(name: str, item: Any, folder: Path, bundled: Any) -> None:
+    import saywhere
+
+    if name == "follow":
+        write_clip(folder / "clip.mp4", moving(1))
+    elif name == "train":
+        pytest.importorskip("lightning")
+        from tiny_training import write_data, write_recipe
+
+        write_recipe(folder / "recipe.yaml", write_data(folder / "data"))
+    globs = {"saywhere": saywhere, "model": bundled}
+    (test,) = doctest.DocTestFinder(recurse=False).find(item, name, globs=globs)
     said: list[str] = []
     assert test.examples and doctest.DocTestRunner().run(test, out=said.append).failed == 0, "".join(said)
 

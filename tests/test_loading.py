@@ -8,6 +8,7 @@ import types
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tiny_bundle import PARTS, exported_bundle
 
@@ -51,6 +52,21 @@ def test_another_device_than_the_cpu_is_for_torch():
         saywhere.load(exported_bundle(), "abacus")
     with pytest.raises(UserError, match="the engine onnx runs on the CPU, not on cuda: choose the engine torch"):
         saywhere.load(exported_bundle(), "cuda", engine="onnx")
+
+
+def test_a_model_moves_where_its_engine_runs():
+    model = saywhere.load(exported_bundle())
+    assert model.device == "cpu" and model.to("cpu") is model
+    with pytest.raises(UserError, match=r"^the engine onnx runs on the CPU, not on cuda; load the model with engine="):
+        model.to("cuda")
+    model = saywhere.load(exported_bundle(), engine="torch", device="cpu")
+    seen = model.encode(np.zeros((64, 64, 3), np.uint8))
+    assert model.device == "cpu" and model.to("cpu") is model and len(model.describe(seen, top=1)) <= 1
+    with pytest.raises(UserError, match="^device abacus cannot be used"):
+        model.to("abacus")
+    assert model.to("meta").device == "meta"
+    with pytest.raises(UserError, match="was made by another model; encode the image with this one$"):
+        model.describe(seen)
 
 
 def failing(error: Exception) -> Any:

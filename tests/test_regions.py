@@ -1,3 +1,4 @@
+import io
 import json
 import sys
 import types
@@ -74,8 +75,7 @@ def test_a_rounding_error_outside_is_allowed():
 @pytest.mark.parametrize(
     ("rows", "chosen"),
     [
-        (1, [1]),
-        (-1, [2]),
+        ([1], [1]),
         (slice(None, 2), [0, 1]),
         (slice(None, None, -1), [2, 1, 0]),
         (slice(5, None), []),
@@ -86,8 +86,7 @@ def test_a_rounding_error_outside_is_allowed():
         (np.array([False, True, True]), [1, 2]),
         (np.array([False, False, False]), []),
         (np.array([1, 1]), [1, 1]),
-        (np.array(2), [2]),
-        (np.int64(2), [2]),
+        (np.array([2]), [2]),
     ],
 )
 def test_slicing(rows, chosen):
@@ -99,7 +98,13 @@ def test_slicing(rows, chosen):
     assert part.features.tolist() == np.eye(3)[chosen].tolist()
 
 
-@pytest.mark.parametrize("rows", [3, -4, [3], np.array([True, False])])
+@pytest.mark.parametrize("row", [0, 2, -1, -3, np.int64(1), np.uint8(2)])
+def test_an_integer_gives_a_region_as_iteration_does(row):
+    assert regions()[row] == list(regions())[row] and type(regions()[row]) is Region
+    assert Regions(30, 20, BOXES)[row] == Region(tuple(BOXES[row]), None, None)
+
+
+@pytest.mark.parametrize("rows", [3, -4, np.int64(3), [3], np.array([True, False])])
 def test_slicing_beyond_the_end(rows):
     with pytest.raises(IndexError):
         regions()[rows]
@@ -252,6 +257,51 @@ def test_drawing_a_missing_file_is_one_image_error(given):
 def test_drawing_needs_an_image():
     with pytest.raises(UserError, match="draw needs the image"):
         regions(image=None).draw()
+
+
+@pytest.mark.parametrize("image", [None, "<image>"])
+def test_drawing_of_an_image_without_a_file(image):
+    with pytest.raises(
+        UserError, match=r"^draw needs the image, because this result does not name its file: draw\(image"
+    ):
+        regions(image=image).show()
+
+
+def test_a_notebook_shows_the_drawn_image_while_its_file_is_there(tmp_path):
+    path = tmp_path / "a.png"
+    Image.new("RGB", (60, 40)).save(path)
+    made = regions(image=str(path))
+    with Image.open(io.BytesIO(made._repr_png_())) as shown:
+        assert shown.tobytes() == made.draw().tobytes()
+    path.unlink()
+    assert made._repr_png_() is None and regions(image=None)._repr_png_() is None
+
+
+@pytest.mark.parametrize("notebook", [True, False])
+def test_show(notebook, monkeypatch):
+    shown, pixels = [], Image.new("RGB", (60, 40))
+    monkeypatch.setattr(Image.Image, "show", lambda image: shown.append(("viewer", image.tobytes())))
+    display = types.SimpleNamespace(display=lambda image: shown.append(("notebook", image.tobytes())))
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(display=display))
+    if notebook:
+        monkeypatch.setitem(sys.modules, "ipykernel", types.SimpleNamespace())
+    else:
+        monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
+    regions().show(pixels)
+    assert shown == [("notebook" if notebook else "viewer", regions().draw(pixels).tobytes())]
+
+
+def test_pandas_table(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", types.SimpleNamespace(DataFrame=dict))
+    table = regions().to_pandas()
+    assert list(table) == ["image", "width", "height", "x1", "y1", "x2", "y2", "score", "caption"]
+    assert np.stack([table[name] for name in ("x1", "y1", "x2", "y2")], axis=1).tolist() == BOXES
+    assert table["image"] == ["a.jpg"] * 3 and table["caption"] == CAPTIONS and table["score"][1] == 0.5
+    assert "similarity" in regions(similarities=[1, 2, 3], scores=None).to_pandas()
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(UserError, match="pip install pandas"):
+        regions().to_pandas()
 
 
 @pytest.mark.parametrize(

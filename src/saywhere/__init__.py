@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from saywhere.models.phrase_scores import PhraseScores
     from saywhere.regions import Region, Regions
     from saywhere.search import Hit, Index
+    from saywhere.training import train
     from saywhere.video.run import follow
 
 __version__ = "0.1.0"
@@ -44,6 +45,7 @@ _HOMES = {
     "follow": "saywhere.video.run",
     "list_models": "saywhere.models.bundle",
     "load": "saywhere.loading",
+    "train": "saywhere.training",
 }
 _PACKAGES = ("search",)
 """Packages that are named whole, such as ``saywhere.search.Qdrant``."""
@@ -69,6 +71,7 @@ __all__ = [
     "follow",
     "list_models",
     "load",
+    "train",
 ]
 
 

@@ -7,7 +7,15 @@ from collections.abc import Iterator
 
 
 class UserError(ValueError):
-    """One line that names the file, the value and the way out; the command line prints it and exits with 2."""
+    """One line that names the file, the value and the way out; the command line prints it and exits with 2.
+
+    Example:
+        >>> try:
+        ...     saywhere.load("nothing", engine="tensorflow")
+        ... except saywhere.UserError as error:
+        ...     print(error)
+        no engine 'tensorflow'; there are onnx, torch
+    """
 
 
 def is_oom(error: Exception) -> bool:

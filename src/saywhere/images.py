@@ -59,8 +59,20 @@ LYING = (5, 6, 7, 8)
 """EXIF orientations whose upright image has width and height exchanged."""
 
 
+NAMELESS = "<image>"
+"""Name of an image that comes from no file."""
+
+
 class ImageError(UserError):
-    """An image that cannot be read; the message is one line that names it."""
+    """An image that cannot be read; the message is one line that names it.
+
+    Example:
+        >>> try:
+        ...     saywhere.load().describe("no.jpg")
+        ... except saywhere.ImageError as error:
+        ...     print(error)
+        no.jpg: no such file
+    """
 
 
 class MissingImageError(ImageError):
@@ -88,7 +100,7 @@ class LoadedImage:
     pixels: Image.Image
     width: int
     height: int
-    name: str = "<image>"
+    name: str = NAMELESS
 
 
 def open_image(source: ImageLike | LoadedImage, long_side: int | None = None) -> LoadedImage:
@@ -110,7 +122,7 @@ def open_image(source: ImageLike | LoadedImage, long_side: int | None = None) ->
         return _open_file(Path(source), str(source), long_side)
     if not isinstance(source, Image.Image):
         source = _from_array(source)
-    name = str(getattr(source, "filename", "") or "<image>")
+    name = str(getattr(source, "filename", "") or NAMELESS)
     _check_size(source, name, MAX_PIXELS)
     try:
         pixels, _ = upright_rgb(source)

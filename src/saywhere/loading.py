@@ -40,6 +40,8 @@ def load(
     threads: int | None = None,
     precision: str | None = None,
     options: Mapping[str, Any] | None = None,
+    revision: str | None = None,
+    cache_dir: str | Path | None = None,
 ) -> Model:
     """Return a model that is ready to use.
 
@@ -56,48 +58,54 @@ def load(
         options: of its configuration, to be others than the stored ones, by name with dots, such as
             ``{"densecap.final_nms": 0.7}``; the part may be left out where only one has the option. Those that the
             weights depend on cannot be changed.
+        revision: branch, tag or commit of a model of the hub; its main branch if None.
+        cache_dir: folder that models of the hub are downloaded to; that of huggingface_hub if None.
 
     Raises:
         UserError: there is no such model or engine, a file is missing or damaged, or an option does not fit.
 
     Example:
-        >>> model = saywhere.load()
-        >>> model = saywhere.load("runs/mine/model", options={"decoding.beam_size": 3})
+        >>> saywhere.load()
+        Model('flickr-coco': densecap, aligner, captioner, nouns)
+        >>> model = saywhere.load(threads=1, options={"captioner.decoding.beam_size": 3})
     """
     from saywhere.models.model import Model
     from saywhere.options import require_ints
 
     require_ints(1, threads=threads)
-    folder, engine = choose_engine(name_or_folder, device, engine)
+    hub = {name: str(value) for name, value in (("revision", revision), ("cache_dir", cache_dir)) if value is not None}
+    folder, engine = choose_engine(name_or_folder, device, engine, **hub)
     runtime = _import_engine(engine, folder)
     kind: type[Model] = getattr(runtime, "AdaptedModel", Model)  # whose engine answers whole questions
-    place = name_or_folder if engine == TRANSFORMERS else folder
+    place = runtime.find_adapted(name_or_folder, **hub) if engine == TRANSFORMERS else folder
     made = runtime.load(place, device, dict(options or {}), threads, precision or "float32")
     return kind(made, Path(str(name_or_folder)).name)
 
 
-def choose_engine(name_or_folder: str | Path, device: str | None, engine: str | None) -> tuple[Path, str]:
+def choose_engine(name_or_folder: str | Path, device: str | None, engine: str | None, **hub: Any) -> tuple[Path, str]:
     """Return the folder of a model and the name of the engine that runs it; arguments and errors as :func:`load`."""
-    from saywhere.models.bundle import GRAPH, find_folder
+    from saywhere.models.bundle import GRAPH, find_folder, refuse_hub
 
     if engine is not None and engine not in ENGINES:
         raise UserError(f"no engine {engine!r}; there are {', '.join(ENGINES)}")
-    if (adapted := _find_adapted(name_or_folder)) is not None:
+    if (adapted := _find_adapted(name_or_folder, **hub)) is not None:
         if engine is not None:
             raise UserError(f"{name_or_folder}: transformers runs it, not the engine {engine}: name no engine")
+        if adapted.repository is None:
+            refuse_hub(str(name_or_folder), hub)
         return adapted.folder, TRANSFORMERS
-    folder = find_folder(name_or_folder)
+    folder = find_folder(name_or_folder, **hub)
     runs_anywhere = (folder / GRAPH).is_file() and device in (None, "cpu")
     return folder, engine or ("onnx" if runs_anywhere else "torch")
 
 
-def _find_adapted(name_or_folder: str | Path) -> Adapted | None:
+def _find_adapted(name_or_folder: str | Path, **hub: Any) -> Adapted | None:
     """Return where a model of transformers is; None if the name is of something else, such as a bundled model."""
     if ":" not in str(name_or_folder) and not Path(name_or_folder).is_dir():  # "hub:OWNER/NAME", or a folder
         return None
     from saywhere.adapters.sources import find_adapted
 
-    return find_adapted(name_or_folder)
+    return find_adapted(name_or_folder, **hub)
 
 
 def _import_engine(engine: str, folder: Path) -> Any:

@@ -15,8 +15,8 @@ def silent(*_: object, **__: object) -> None:
 
 
 @contextlib.contextmanager
-def progress(what: str, total: int, completed: int = 0, shown: bool = True) -> Iterator[Callable[[], None]]:
-    """Show a bar on a terminal; yields the function that moves it by one. Nothing is shown of one thing alone."""
+def progress(what: str, total: int | None, completed: int = 0, shown: bool = True) -> Iterator[Callable[[], None]]:
+    """Show a bar on a terminal; yields the function that moves it by one. Nothing is shown for a total of 1."""
     if not shown or total == 1 or not sys.stderr.isatty():
         yield lambda: None
         return

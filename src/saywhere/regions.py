@@ -1,11 +1,13 @@
-"""The one result type: regions of an image, with what is known of each."""
+"""Regions of an image with their scores and captions: the result of most questions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import io
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -22,7 +24,13 @@ COLUMNS = ("scores", "similarities", "captions", "features")
 
 
 class Region(NamedTuple):
-    """One row of :class:`Regions`, in plain Python values."""
+    """One row of :class:`Regions`, in plain Python values.
+
+    Example:
+        >>> regions = saywhere.Regions(100, 50, [[0, 0, 10, 10]], captions=["a cup"])
+        >>> regions[0]
+        Region(box=(0.0, 0.0, 10.0, 10.0), score=None, caption='a cup')
+    """
 
     box: tuple[float, float, float, float]
     score: float | None
@@ -41,7 +49,7 @@ class Regions:
         features: ``(N, D)`` float32 region embeddings, or None.
         image: name of the image (a path as the user gave it), or None.
         similarities: ``(N,)`` float32, of any range; larger is better; or None.
-        not_found: phrases that were looked for and are not in the image, as :meth:`saywhere.Model.ground` judges.
+        not_found: phrases that :meth:`saywhere.Model.ground` looked for and did not find in the image.
 
     All arrays are numpy's; anything that numpy converts is accepted.
 
@@ -50,9 +58,14 @@ class Regions:
             probability.
 
     Example:
-        >>> regions = Regions(100, 50, [[0, 0, 10, 10], [5, 5, 90, 40]], scores=[0.2, 0.9], captions=["a cup", "a dog"])
-        >>> regions[regions.scores > 0.5].captions
-        ('a dog',)
+        >>> boxes = [[0, 0, 10, 10], [5, 5, 90, 40]]
+        >>> regions = saywhere.Regions(100, 50, boxes, scores=[0.25, 0.75], captions=["a cup", "a dog"])
+        >>> regions
+        Regions(2 of an image, 100 x 50; boxes, scores, captions)
+        >>> regions[0].caption, regions[regions.scores > 0.5].captions
+        ('a cup', ('a dog',))
+        >>> [round(region.score, 2) for region in regions]
+        [0.25, 0.75]
     """
 
     width: int
@@ -138,12 +151,19 @@ class Regions:
         for box, score, caption in zip(self.boxes.tolist(), scores, captions, strict=True):
             yield Region(tuple(box), score, caption)
 
-    def __getitem__(self, rows: int | slice | ArrayLike) -> Regions:
-        """Return the chosen rows as :class:`Regions`: an index, a slice, indices, or a mask."""
-        if isinstance(rows, int | np.integer):
+    @overload
+    def __getitem__(self, rows: int | np.integer) -> Region: ...
+    @overload
+    def __getitem__(self, rows: slice | Sequence[int] | np.ndarray) -> Regions: ...
+    def __getitem__(self, rows: int | np.integer | slice | Sequence[int] | np.ndarray) -> Region | Regions:
+        """Return a :class:`Region` for an integer, and :class:`Regions` for a slice, a list of indices, or a mask."""
+        if isinstance(rows, int | np.integer) and not isinstance(rows, bool):
             if not -len(self) <= rows < len(self):
                 raise IndexError(f"row {rows} of {len(self)} regions")
-            rows = [int(rows)]
+            score = None if self.scores is None else self.scores[rows].item()
+            return Region(
+                tuple(self.boxes[rows].tolist()), score, None if self.captions is None else self.captions[rows]
+            )
         chosen = rows if isinstance(rows, slice) else np.asarray(rows).reshape(-1)
         if not isinstance(chosen, slice) and not len(chosen):
             chosen = chosen.astype(int)  # an empty list makes a float array
@@ -225,6 +245,25 @@ class Regions:
         kinds = np.zeros(len(self), int)
         return supervision.Detections(xyxy=self.boxes, confidence=self.scores, class_id=kinds, data=data)
 
+    def to_pandas(self) -> Any:
+        """Return a ``pandas.DataFrame`` with one row for each region.
+
+        Its columns are ``image``, ``width``, ``height``, ``x1``, ``y1``, ``x2``, ``y2``, and those of ``score``,
+        ``similarity`` and ``caption`` that these regions have.
+
+        Raises:
+            UserError: the package ``pandas`` is not installed.
+        """
+        try:
+            import pandas  # pyright: ignore[reportMissingImports, reportMissingModuleSource]
+        except ImportError:
+            raise UserError("to_pandas needs the package pandas: pip install pandas") from None
+        columns: dict[str, Any] = {name: [getattr(self, name)] * len(self) for name in ("image", "width", "height")}
+        columns |= {name: self.boxes[:, i] for i, name in enumerate(("x1", "y1", "x2", "y2"))}
+        named = {"score": self.scores, "similarity": self.similarities, "caption": self.captions}
+        columns |= {name: values for name, values in named.items() if values is not None}
+        return pandas.DataFrame(columns)
+
     def draw(self, image: Image | str | Path | np.ndarray | None = None) -> Image:
         """Return a copy of the image with the boxes and captions drawn legibly.
 
@@ -233,17 +272,56 @@ class Regions:
 
         Raises:
             ImageError: it cannot be read.
-            UserError: no image is given and the regions do not say which file they are of.
+            UserError: no image is given and the regions do not name the file that they are of.
         """
-        from saywhere.images import open_image
-
-        source = self.image if image is None else image
-        if source is None:
-            raise UserError("draw needs the image: these regions do not name the file that they are of")
-        pixels = open_image(source).pixels
         from saywhere.drawing import draw_boxes
 
-        return draw_boxes(pixels, self.boxes, (self.width, self.height), self.captions, self.scores)
+        return draw_boxes(
+            open_pixels(self.image, image), self.boxes, (self.width, self.height), self.captions, self.scores
+        )
+
+    def show(self, image: Image | str | Path | np.ndarray | None = None) -> None:
+        """Show the drawn image, in a notebook below the cell, else in the system's viewer; raises as :meth:`draw`."""
+        show_image(self.draw(image))
+
+    def _repr_png_(self) -> bytes | None:
+        """Return the drawn image for a notebook; None, and so the ``repr``, if the image's file cannot be read."""
+        return drawn_png(self.draw)
+
+
+def open_pixels(name: str | None, image: Image | str | Path | np.ndarray | None) -> Image:
+    """Return the image that a result is drawn on: the one given, or the file that the result names.
+
+    Raises:
+        ImageError: it cannot be read.
+        UserError: none is given, and the result names no file, as that of an array or of a PIL image without a file.
+    """
+    from saywhere.images import NAMELESS, open_image
+
+    if image is None and name in (None, NAMELESS):
+        raise UserError("draw needs the image, because this result does not name its file: draw(image)")
+    return open_image(name if image is None else image).pixels  # pyright: ignore[reportArgumentType]
+
+
+def show_image(image: Image) -> None:
+    """Show an image: in a notebook below the cell, else in the system's viewer."""
+    if "ipykernel" in sys.modules:
+        from IPython.display import display  # pyright: ignore[reportMissingImports, reportMissingModuleSource]
+
+        display(image)
+    else:
+        image.show()
+
+
+def drawn_png(draw: Callable[[], Image]) -> bytes | None:
+    """Return the PNG of what ``draw`` returns; None if the image cannot be read or is not known."""
+    try:
+        image = draw()
+    except UserError:
+        return None
+    data = io.BytesIO()
+    image.save(data, "PNG")
+    return data.getvalue()
 
 
 def boxes_inside(boxes: np.ndarray, width: float, height: float) -> np.ndarray:

@@ -202,7 +202,7 @@ def test_what_cannot_be_calibrated_is_one_line(root: Path, detecting: Path, tmp_
 def hub(folder: Path) -> types.SimpleNamespace:
     """Stands in for the hub: one repository."""
     return types.SimpleNamespace(
-        hf_hub_download=lambda name, file: str(folder / file), snapshot_download=lambda name, **_: str(folder)
+        hf_hub_download=lambda name, file, **_: str(folder / file), snapshot_download=lambda name, **_: str(folder)
     )
 
 

@@ -50,12 +50,12 @@ class Hub:
     def __init__(self, folder: Path) -> None:
         self.folder, self.asked = folder, []
 
-    def hf_hub_download(self, name: str, file: str) -> str:
-        self.asked.append((name, file))
+    def hf_hub_download(self, name: str, file: str, **hub: str) -> str:
+        self.asked.append((name, file, *hub.values()))
         return str(self.folder / file)
 
-    def snapshot_download(self, name: str, allow_patterns: list[str], ignore_patterns: list[str]) -> str:
-        self.asked.append((name, *allow_patterns, *ignore_patterns))
+    def snapshot_download(self, name: str, allow_patterns: list[str], ignore_patterns: list[str], **hub: str) -> str:
+        self.asked.append((name, *allow_patterns, *ignore_patterns, *hub.values()))
         return str(self.folder)
 
 
@@ -72,6 +72,11 @@ def test_a_name_of_the_hub_is_fetched_once_without_code_and_pickles(hub: Hub):
         ("a/b.c-1", "config.json"),
         ("a/b.c-1", "*.json", "*.txt", "*.model", "*.safetensors", "*/*"),
     ]
+
+
+def test_a_revision_is_fetched_to_the_folder_that_is_named(hub: Hub):
+    assert find_adapted("hub:a/rev", revision="v2", cache_dir="kept") is not None
+    assert [row[-2:] for row in hub.asked] == [("v2", "kept")] * 2
 
 
 def test_nothing_is_fetched_of_another_family_or_of_our_own(hub: Hub):

@@ -59,7 +59,6 @@ COMMANDS: dict[str, tuple[list[str], set[str]]] = {
     "evaluate ground": (["--data", "FLICKR", "--limit", "2", "--out", "OUT"], DETECTS | ALIGNS),
     "evaluate ground ": (["--data", "FLICKR", "--limit", "2", "--part", "densecap", "--out", "OUT"], DETECTS),
     "evaluate nouns": (["--data", "ALBUM", "--limit", "2", "--out", "OUT"], DETECTS),
-    "train-classes": (["--data", "ALBUM", "--split", "dev", "--out", "OUT"], set()),
     "evaluate attention": (["--data", "FLICKR", "--limit", "2", "--out", "OUT"], {"flickr-coco", "captioner"}),
 }
 """Arguments of each command (a space behind its name tells a second way of it), and the kinds that can do it."""

@@ -139,7 +139,7 @@ def test_files_that_are_not_json_are_user_errors(tmp_path):
     with pytest.raises(UserError, match=r"region_descriptions\.json is not a JSON file"):
         read(tmp_path)
     (tmp_path / "region_descriptions.json").write_text("{}")
-    with pytest.raises(UserError, match="a JSON list is expected, not a dict"):
+    with pytest.raises(UserError, match="must be a JSON list, not a dict"):
         read(tmp_path)
     (tmp_path / "VG_100K/1.jpg").unlink()
     (tmp_path / "VG_100K").rmdir()

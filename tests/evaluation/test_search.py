@@ -55,7 +55,7 @@ def texts() -> list[TextVectors]:
 
 def store_of(folder: Path, images: list[ImageVectors], components: int) -> Store:
     store = Store(folder, {"size": "9"})
-    store.put([(image.name, Stamp(0, 0), image) for image in images])
+    store.put([(image.image, Stamp(0, 0), image) for image in images])
     store.encode(components)
     return store
 

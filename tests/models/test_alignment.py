@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -9,6 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from saywhere import Alignment, UserError
 from saywhere.configs.aligner import AlignerConfig
@@ -147,3 +149,14 @@ def test_a_phrase_goes_to_the_region_of_its_largest_sum():
 def test_texts_without_a_word_and_a_negative_beta_are_refused(call: Any, message: str):
     with pytest.raises(UserError, match=f"^{message}$"):
         call()
+
+
+def test_an_alignment_is_short_in_print_and_shown_by_notebooks(tmp_path):
+    path = tmp_path / "a.png"
+    Image.new("RGB", (40, 20)).save(path)
+    made = Alignment(str(path), 40, 20, ("a", "dog"), BOXES, np.eye(2, len(BOXES), dtype=np.float32), 9.0)
+    assert repr(made) == f"Alignment('a dog' with {len(BOXES)} regions of {path})"
+    with Image.open(io.BytesIO(made._repr_png_() or b"")) as shown:
+        assert shown.tobytes() == made.draw().tobytes() and shown.width == 40 and shown.height > 20
+    path.unlink()
+    assert made._repr_png_() is None

@@ -139,12 +139,17 @@ def test_names_of_nothing():
 def test_a_hub_id_is_fetched(folder: Path, monkeypatch: pytest.MonkeyPatch):
     asked: list[Any] = []
 
-    def download(name: str, allow_patterns: list[str]) -> str:
-        asked.append((name, set(FILES) <= set(allow_patterns)))
+    def download(name: str, allow_patterns: list[str], **hub: str) -> str:
+        asked.append((name, set(FILES) <= set(allow_patterns), *hub.items()))
         return str(folder)
 
     monkeypatch.setitem(sys.modules, "huggingface_hub", types.SimpleNamespace(snapshot_download=download))
     assert find_folder("someone/model") == folder and asked == [("someone/model", True)]
+    where = {"revision": "v2", "cache_dir": "models"}
+    assert find_folder("someone/model", **where) == folder and asked[1] == ("someone/model", True, *where.items())
+    for local in (folder, "flickr-coco"):
+        with pytest.raises(UserError, match=f"^{local}: revision is only for models of the hub, and this one is local"):
+            saywhere.load(local, revision="v2")
 
     def fail(*_: Any, **__: Any) -> str:
         raise OSError("no connection\nat all")

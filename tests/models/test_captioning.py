@@ -11,10 +11,13 @@ import numpy as np
 import pytest
 import torch
 from photographs import noise
+from PIL import Image
 from tiny_bundle import tiny_networks
 from tiny_captioner import VOCABULARY, captioner_model, tiny_captioner, tiny_maps, tiny_target
 
+from saywhere import Caption
 from saywhere.configs.captioner import CaptionerConfig, NgramsConfig
+from saywhere.drawing import draw_attention
 from saywhere.engines.arrays.ngrams import Ngrams
 from saywhere.engines.torch import TorchEngine
 from saywhere.errors import UserError
@@ -282,3 +285,15 @@ def test_one_hypothesis_needs_no_reason_and_an_empty_one_is_not_scored():
     assert not asked
     np.testing.assert_allclose(ranks(reason, texts=("", "a man")), RANKS[:, :2] + [0, 2])
     assert asked == [["a man"]] * 2
+
+
+def test_a_caption_is_short_in_print_and_draws_its_attention(tmp_path):
+    weights = np.array([[1.0, 0], [0, 1]], np.float32)
+    path = str(tmp_path / "a.png")
+    Image.new("RGB", (40, 20)).save(path)
+    made = Caption("a dog", ("a", "dog"), 40, 20, path, np.array([[0, 0, 20, 20], [20, 0, 40, 20]]), weights)
+    assert repr(made) == f"Caption('a dog', {path})" and str(made) == "a dog"
+    expected = draw_attention(Image.new("RGB", (40, 20)), made.words, weights, made.boxes, (40, 20))
+    assert made.draw().tobytes() == made.draw(Image.new("RGB", (40, 20))).tobytes() == expected.tobytes()
+    with pytest.raises(UserError, match="this caption has no attention to draw"):
+        replace(made, attention=None).show()

@@ -53,7 +53,7 @@ def test_images_are_files_and_texts_are_texts(tmp_path: Path):
     quarters(96, 64).save(path)
     for image in (str(path), path, quarters(96, 64)):
         assert model.embed(image).boxes.shape[1] == 4
-    assert model.embed(str(path)).name == str(path)
+    assert model.embed(str(path)).image == str(path)
     assert model.embed_text("a red shirt").words == ("a", "red", "shirt")
     with pytest.raises(ImageError):
         model.embed("a red shirt")

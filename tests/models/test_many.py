@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -34,8 +35,8 @@ class Asked:
         rows = zip(seen, *([None] * len(seen) if c is None else c for c in columns), strict=True)
         return [row if columns else row[0] for row in rows]
 
-    def __call__(self, images: Any, *columns: Any) -> Any:
-        return answer(self.ask, self.see, images, *columns)
+    def __call__(self, images: Any, *columns: Any, **options: Any) -> Any:
+        return answer(self.ask, self.see, images, *columns, **options)
 
 
 @pytest.mark.parametrize(
@@ -61,6 +62,29 @@ def test_a_stream_is_read_as_it_is_needed():
     assert next(answers) == "seen 0.jpg" and len(taken) == 16
     assert list(itertools.islice(answers, 15)) == [f"seen {path}" for path in PATHS[1:16]] and len(taken) == 16
     assert next(answers) == "seen 16.jpg" and len(taken) == 32
+
+
+def test_the_number_of_images_at_a_time_may_be_given():
+    asked = Asked()
+    assert asked(PATHS[:7], batch=3) == list(asked(iter(PATHS[:7]), batch=3)) == [f"seen {p}" for p in PATHS[:7]]
+    assert asked.asked == [3, 3, 1] * 2
+    for batch in (0, 2.5):
+        with pytest.raises(UserError, match=f"^batch must be a whole number.*, not {batch}$"):
+            asked(PATHS[:2], batch=batch)
+
+
+@pytest.mark.parametrize(("many", "total"), [(list, 7), (iter, None)])
+def test_a_bar_moves_with_each_answer(many: Any, total: int | None, monkeypatch: pytest.MonkeyPatch):
+    moved: list[Any] = []
+
+    @contextlib.contextmanager
+    def bar(what: str, total: int | None, shown: bool) -> Iterator[Any]:
+        moved.append((what, total, shown))
+        yield lambda: moved.append("one")
+
+    monkeypatch.setattr("saywhere.models.encoding.show_progress", bar)
+    assert len(list(Asked()(many(PATHS[:7]), progress=True))) == 7
+    assert moved == [("images", total, True), *["one"] * 7]
 
 
 def test_columns_go_with_their_images():

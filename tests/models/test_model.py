@@ -53,7 +53,7 @@ def same(one: Any, other: Any) -> None:
     assert type(one) is type(other)
     assert (one.width, one.height) == (other.width, other.height)
     if isinstance(one, Encoding):
-        assert (one.input_size, one.name) == (other.input_size, other.name)
+        assert (one.input_size, one.image) == (other.input_size, other.image)
         return
     close(one.boxes, other.boxes, 1e-3)
     if isinstance(one, Regions):

@@ -42,13 +42,13 @@ def store() -> QdrantStore:
 
 
 def rows(images: list[ImageVectors]) -> list[tuple[str, Stamp, ImageVectors]]:
-    return [(image.name, Stamp(7, 8, b"hash"), image) for image in images]
+    return [(image.image, Stamp(7, 8, b"hash"), image) for image in images]
 
 
 def plain(image: ImageVectors | None) -> tuple:
     assert image is not None
     return (
-        image.name,
+        image.image,
         image.width,
         image.height,
         image.boxes.tolist(),
@@ -67,35 +67,35 @@ def test_images_are_given_back_updated_and_forgotten(store, random_images) -> No
     images = random_images(70)  # more than one request
     store.put(rows(images))
     assert len(store) == 70 and store.facts["digest"] == "d"
-    assert all(plain(store.load(image.name)) == plain(image) for image in images)
-    assert store.stamps() == {image.name: Stamp(7, 8, b"hash") for image in images}
+    assert all(plain(store.load(image.image)) == plain(image) for image in images)
+    assert store.stamps() == {image.image: Stamp(7, 8, b"hash") for image in images}
     changed = random_images(1, seed=5)[0]
-    store.put([(images[2].name, Stamp(1, 2), changed)])
-    assert plain(store.load(images[2].name))[1:] == plain(changed)[1:]
-    assert store.remove([images[0].name, "/not/there.jpg"]) == 1
-    assert images[0].name not in store and images[1].name in store and len(store) == 69
-    store.restamp({images[1].name: Stamp(2**40, 2**60, b"\xff")})
-    assert store.stamps()[images[1].name] == Stamp(2**40, 2**60, b"\xff")
-    assert plain(store.load(images[1].name)) == plain(images[1])
+    store.put([(images[2].image, Stamp(1, 2), changed)])
+    assert plain(store.load(images[2].image))[1:] == plain(changed)[1:]
+    assert store.remove([images[0].image, "/not/there.jpg"]) == 1
+    assert images[0].image not in store and images[1].image in store and len(store) == 69
+    store.restamp({images[1].image: Stamp(2**40, 2**60, b"\xff")})
+    assert store.stamps()[images[1].image] == Stamp(2**40, 2**60, b"\xff")
+    assert plain(store.load(images[1].image)) == plain(images[1])
 
 
 def test_videos_are_kept_with_their_moments(store, random_images) -> None:
     image, first, second = random_images(3)
     video = Video("/v/clip.mp4", Stamp(5, 6), 90_000, 180_000, 2.0, (3, [[0.5, 1.0]]))
     moments = [(moment_name(video.path, time), Stamp(0, 0), seen) for time, seen in ((0.0, first), (2.0, second))]
-    store.put([(image.name, Stamp(7, 8, b"h"), image), *moments], video)
+    store.put([(image.image, Stamp(7, 8, b"h"), image), *moments], video)
     kept = replace(video, damage=[3, [[0.5, 1.0]]])  # as the default store returns it
-    assert store.videos() == {video.path: kept} and set(store.stamps()) == {image.name} and len(store) == 3
+    assert store.videos() == {video.path: kept} and set(store.stamps()) == {image.image} and len(store) == 3
     found = store.nearest(Question(with_hubness(second)[:1], np.ones((1, 1), np.float32)), 3)
-    assert sorted((each.vectors.name, each.time) for each in found) == [
-        (image.name, None), ("/v/clip.mp4", 0.0), ("/v/clip.mp4", 2.0)
+    assert sorted((each.vectors.image, each.time) for each in found) == [
+        (image.image, None), ("/v/clip.mp4", 0.0), ("/v/clip.mp4", 2.0)
     ]  # fmt: skip
     assert plain(store.load(moment_name(video.path, 2.0)))[1:] == plain(second)[1:]
     assert {store.locate(each.entry) for each in found} == {
-        Located(image.name, None, Stamp(7, 8, b"h")),
+        Located(image.image, None, Stamp(7, 8, b"h")),
         *(Located("/v/clip.mp4", time, video.stamp) for time in (0.0, 2.0)),
     }
-    for other in (point_id(video.path), point_id("/not/there.jpg"), "0-0", "", point_id(image.name).upper(), "\0"):
+    for other in (point_id(video.path), point_id("/not/there.jpg"), "0-0", "", point_id(image.image).upper(), "\0"):
         assert store.locate(other) is None
     assert store.load(video.path) is None  # its state is no image
     assert store.remove([video.path]) == 1 and store.videos() == {} and len(store) == 1
@@ -110,7 +110,7 @@ def test_hits_are_those_of_the_default_store(store, random_images, tmp_path, sig
         for seed in range(5):
             asked = question(3, signs, seed)
             expected, found = embedded.nearest(asked, 10), store.nearest(asked, 10)
-            assert [each.vectors.name for each in found] == [each.vectors.name for each in expected]
+            assert [each.vectors.image for each in found] == [each.vectors.image for each in expected]
             np.testing.assert_allclose([f.similarity for f in found], [e.similarity for e in expected], rtol=1e-5)
             assert [plain(f.vectors) for f in found] == [plain(e.vectors) for e in expected]
 

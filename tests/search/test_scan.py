@@ -30,7 +30,7 @@ from saywhere.search.vectors import Snapshot
 
 def fill(folder: Path, images: list[ImageVectors]) -> Store:
     store = Store(folder, {"size": str(images[0].vectors.shape[1] + 1)})
-    store.put([(image.name, Stamp(1, 1), image) for image in images])
+    store.put([(image.image, Stamp(1, 1), image) for image in images])
     return store
 
 
@@ -56,7 +56,7 @@ def test_similarities_are_those_of_the_model(tmp_path, random_images, score, thr
     if score == "fragments":
         images = [replace(image, hubness=0.0) for image in images]
     with fill(tmp_path, images) as store:
-        store.remove([images[3].name, images[39].name])
+        store.remove([images[3].image, images[39].image])
         asked, words = question(6, score)
         found = similarities(store.snapshot(), asked, threads)
     expected = similarity_matrix([image.vectors for image in images], words, score) - hubness_of(images)[:, None]
@@ -92,7 +92,7 @@ def test_codes_of_all_components_estimate_closely_and_the_answer_is_exact(tmp_pa
     images = random_images(60)
     with fill(tmp_path, images) as store:
         store.encode(25)
-        store.put([(image.name, Stamp(1, 1), image) for image in random_images(7, seed=1)])  # without codes
+        store.put([(image.image, Stamp(1, 1), image) for image in random_images(7, seed=1)])  # without codes
         snapshot = store.snapshot()
         asked, _ = question(1)
         assert (snapshot.extent.coded, snapshot.extent.entries) == (60, 67)

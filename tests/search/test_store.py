@@ -28,7 +28,7 @@ FACTS = {"size": "25", "digest": "d", "model": "m"}
 
 
 def rows(images: list[ImageVectors]) -> list[tuple[str, Stamp, ImageVectors]]:
-    return [(image.name, Stamp(7, 8, b"hash"), image) for image in images]
+    return [(image.image, Stamp(7, 8, b"hash"), image) for image in images]
 
 
 def content(store: Store) -> dict[str, tuple]:
@@ -50,15 +50,15 @@ def test_images_are_given_back_updated_and_forgotten(tmp_path, random_images) ->
     with Store(tmp_path / "i", FACTS) as store:
         store.put(rows(images[:6]))
         store.put(rows(images[6:]))
-        expected = {image.name: plain(image) for image in images}
+        expected = {image.image: plain(image) for image in images}
         assert content(store) == expected and len(store) == 10
         changed = random_images(1, seed=5)[0]
-        store.put([(images[2].name, Stamp(1, 2), changed)])
-        assert store.remove([images[0].name, "/not/there.jpg"]) == 1
-        del expected[images[0].name]
-        expected[images[2].name] = plain(changed)
+        store.put([(images[2].image, Stamp(1, 2), changed)])
+        assert store.remove([images[0].image, "/not/there.jpg"]) == 1
+        del expected[images[0].image]
+        expected[images[2].image] = plain(changed)
         assert content(store) == expected
-        assert store.find(images[0].name) is None and store.stamps()[images[2].name] == Stamp(1, 2)
+        assert store.find(images[0].image) is None and store.stamps()[images[2].image] == Stamp(1, 2)
     with Store(tmp_path / "i") as again:
         assert content(again) == expected and again.facts["model"] == "m"
 
@@ -70,14 +70,14 @@ def test_a_snapshot_stays_as_it_was_and_readers_see_what_is_committed(tmp_path, 
         before = reader.snapshot()
         assert reader.snapshot() is before
         writer.put(rows(images[4:]))
-        writer.remove([images[0].name])
+        writer.remove([images[0].image])
         assert len(before) == 4 and len(reader.snapshot()) == 7
         assert writer.compact() and not writer.compact()
         np.testing.assert_array_equal(before.load(0, "").vectors, images[0].vectors)
         assert reader.look_up(before, [0]) is None  # its numbers are others by now
-        assert reader.look_up(reader.snapshot(), [0]) == [images[1].name]
+        assert reader.look_up(reader.snapshot(), [0]) == [images[1].image]
         assert sorted(p.name for p in tmp_path.glob("*.bin")) == ["images-1.bin", "regions-1.bin", "vectors-1.bin"]
-        assert set(content(reader)) == {image.name for image in images[1:]}
+        assert set(content(reader)) == {image.image for image in images[1:]}
 
 
 def test_files_are_written_anew_when_much_is_forgotten(tmp_path, random_images) -> None:
@@ -85,7 +85,7 @@ def test_files_are_written_anew_when_much_is_forgotten(tmp_path, random_images) 
     with Store(tmp_path, FACTS) as store:
         store.put(rows(images))
         store.encode(8)
-        store.remove([image.name for image in images[:2]])
+        store.remove([image.image for image in images[:2]])
         assert not store.compact(0.9)
         size = (tmp_path / "vectors-0.bin").stat().st_size
         assert store.compact(0.01) and (tmp_path / "vectors-1.bin").stat().st_size < size
@@ -225,7 +225,7 @@ def test_damaged_codes_are_named_with_their_repair(tmp_path, random_images, file
     with Store(tmp_path, FACTS) as store:
         store.put(rows(images[:20]))
         store.encode(8)
-        best = [found.vectors.name for found in store.nearest(asked, 5)]
+        best = [found.vectors.image for found in store.nearest(asked, 5)]
         data = bytearray((tmp_path / file).read_bytes())
         if way == "changed":
             data[-1] ^= 1
@@ -237,7 +237,7 @@ def test_damaged_codes_are_named_with_their_repair(tmp_path, random_images, file
             with pytest.raises(UserError, match=rf"{file}: is damaged \(a checksum differs\); .* --repair") as error:
                 store.nearest(asked, 5)
             assert "\n" not in str(error.value)
-            assert [found.vectors.name for found in store.nearest(asked, 5, exact=True)][:1] == best[:1]
+            assert [found.vectors.image for found in store.nearest(asked, 5, exact=True)][:1] == best[:1]
             store.put(rows(images[20:]))
             if file.startswith("basis"):
                 with pytest.raises(UserError, match="a checksum differs"):
@@ -247,7 +247,7 @@ def test_damaged_codes_are_named_with_their_repair(tmp_path, random_images, file
     with Store(tmp_path) as store:
         assert store.repair() == 0
         store.settle()
-        assert store.nearest(asked, 30)[0].vectors.name == images[3].name and store.snapshot().extent.coded == 30
+        assert store.nearest(asked, 30)[0].vectors.image == images[3].image and store.snapshot().extent.coded == 30
 
 
 def test_codes_are_checked_once_for_each_state_of_theirs(tmp_path, random_images, monkeypatch) -> None:
@@ -278,12 +278,12 @@ def test_an_index_from_before_there_were_checksums_is_read_and_gets_some(tmp_pat
     with Store(tmp_path, FACTS) as store:
         store.put(rows(images[:20]))
         store.encode(8)
-        expected = [(found.similarity, found.vectors.name) for found in store.nearest(asked, 5)]
+        expected = [(found.similarity, found.vectors.image) for found in store.nearest(asked, 5)]
     with contextlib.closing(sqlite3.connect(tmp_path / stores.DATABASE)) as database, database:
         database.execute("DELETE FROM facts WHERE name LIKE '%_sum'")
     with Store(tmp_path) as store:
         assert store.snapshot().extent.codes_sum == -1
-        assert [(found.similarity, found.vectors.name) for found in store.nearest(asked, 5)] == expected
+        assert [(found.similarity, found.vectors.image) for found in store.nearest(asked, 5)] == expected
         store.put(rows(images[20:]))
         store.encode()
         assert (store.snapshot().extent.coding, store.snapshot().extent.coded) == (1, 30)
@@ -324,10 +324,10 @@ def test_entries_are_found_again_until_they_have_other_numbers(tmp_path, random_
         store.put([(moment_name(video.path, 2.0), Stamp(0, 0), images[3])], video)
         found = {each.entry: store.locate(each.entry) for each in store.nearest(question, 4)}
         assert found == {
-            **{f"0-{n}": Located(images[n].name, None, stamp) for n, (_, stamp, _) in enumerate(rows(images[:3]))},
+            **{f"0-{n}": Located(images[n].image, None, stamp) for n, (_, stamp, _) in enumerate(rows(images[:3]))},
             "0-3": Located(video.path, 2.0, video.stamp),
         }
-        store.remove([images[0].name])
+        store.remove([images[0].image])
         assert store.locate("0-0") is None and store.locate("0-1") == found["0-1"]
         assert store.compact()
         assert not any(map(store.locate, found)) and store.locate("1-0") == found["0-1"]

@@ -76,13 +76,15 @@ def test_data_are_read_from_entities_and_from_text(tmp_path):
         read_text(plain)
 
 
-def test_both_commands(tmp_path):
-    root, out = write_split(tmp_path / "flickr8k"), tmp_path / "chunker.npz"
-    made = CliRunner().invoke(cli.app, ["train-chunker", "--data", str(root), "--epochs", "20", "--out", str(out)])
-    assert made.exit_code == 0 and f"written: {out}, from 3 sentences" in made.output
+def test_a_stage_trains_it_and_a_command_measures_it(tmp_path):
+    root, run = write_split(tmp_path / "flickr8k"), tmp_path / "run"
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("name: phrases\nstages: {chunker: {data: [{root: $entities}], epochs: 20}}\n")
+    made = CliRunner().invoke(cli.app, ["train", str(recipe), f"data.entities={root}", "--out", str(run)])
+    assert made.exit_code == 0 and made.stdout.startswith("[1/1] chunker: done in "), made.output
+    assert made.stdout.endswith(", 3 sentences\n")
+    out = run / "stages" / "chunker" / "chunker.npz"
     measured = CliRunner().invoke(
         cli.app, ["evaluate", "chunks", "--data", str(root), "--split", "train", "--chunker", str(out)]
     )
     assert measured.exit_code == 0 and "F1 1.000" in measured.output and "(9 phrases)" in measured.output
-    wrong = CliRunner().invoke(cli.app, ["train-chunker", "--data", str(root), "--out", str(tmp_path / "a.json")])
-    assert wrong.exit_code == 2 and "a.json: the weights are written as .npz" in wrong.output

@@ -73,15 +73,17 @@ def agreement(folder: Path, images: list[Path], sentences: list[str]) -> float:
     return float(np.mean(captioner.ngrams.agreement(embeddings, weighed)))
 
 
-def test_the_command_stores_them_beside_the_captioner(tmp_path, monkeypatch):
+def test_a_stage_stores_them_beside_the_captioner(tmp_path, monkeypatch):
     few(monkeypatch)
-    model = tmp_path / "model"
-    checkpoint.save(tiny_captioner(decoder="gru"), model)
+    given, model = tmp_path / "given", tmp_path / "run" / "model"
+    checkpoint.save(tiny_captioner(decoder="gru"), given)
     source = data(tmp_path, 60)
     (tmp_path / "7.png").write_bytes((tmp_path / "7.png").read_bytes()[:200])
     images = [tmp_path / f"{number}.png" for number in (8, 9, 10, 11)]
-    before = [str(caption) for caption in saywhere.load(model, device="cpu").caption(images)]
-    asked = ["train-ngrams", str(model), "--data", str(source)]
+    before = [str(caption) for caption in saywhere.load(given, device="cpu").caption(images)]
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(f"name: ngrams\nstages: {{ngrams: {{model: {given}, data: [{{root: {source}}}]}}}}\n")
+    asked = ["train", str(recipe), "--out", str(tmp_path / "run")]
     result = CliRunner().invoke(app, asked)
     assert result.exit_code == 0, result.output
     assert f"left out: {tmp_path / '7.png'}" in result.output
@@ -91,14 +93,16 @@ def test_the_command_stores_them_beside_the_captioner(tmp_path, monkeypatch):
     assert config["words"] == len(stored["captioner.ngrams.token_ids"])
     assert stored["captioner.ngrams.keys"].shape == (config["count"], config["size"])
     card = " ".join((model / "README.md").read_text().split())
-    assert f"{config['count']} n-grams, learnt by `saywhere train-ngrams` from jsonl data.jsonl, split train" in card
+    assert f"{config['count']} n-grams, learnt from jsonl data.jsonl, split train" in card
     strong = {"captioner.ngrams.weight": 500.0, "captioner.decoding.beam_size": 8}
     chosen = [str(caption) for caption in saywhere.load(model, device="cpu", options=strong).caption(images)]
     assert chosen != before and agreement(model, images, chosen) > agreement(model, images, before)
     without = saywhere.load(model, device="cpu", options={"captioner.ngrams.weight": 0.0})
     assert without.require("captioner", "").ngrams is None
     assert [str(caption) for caption in without.caption(images)] == before
-    assert CliRunner().invoke(app, asked).exit_code == 0  # it can be done anew
+    again = {"model.safetensors": None, "vocabulary.json": None} | {p.name: p.read_bytes() for p in model.iterdir()}
+    assert CliRunner().invoke(app, [*asked, "--restart"]).exit_code == 0
+    assert {path.name: path.read_bytes() for path in model.iterdir()} == again
 
 
 def test_what_is_worth_nothing_is_not_stored(tmp_path, monkeypatch):

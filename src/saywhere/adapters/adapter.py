@@ -207,6 +207,13 @@ class Adapter(ABC):
         self.processor, network = load_pretrained(folder, family.name, self.processor_class, self.network_class)
         self.network = network.to(device).eval()
 
+    def to(self, device: str) -> None:
+        """Move the network to a device; ``UserError`` if there is no such device."""
+        from saywhere.engines.torch import find_device
+
+        self.device = find_device(device)
+        self.network.to(self.device)
+
     @abstractmethod
     def locate(self, encodings: Sequence[Encoding], phrases: Sequence[Sequence[str]]) -> list[Located]:
         """Return for each image the box and the score of each of its phrases.

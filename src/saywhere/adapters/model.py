@@ -14,7 +14,7 @@ import torch
 from numpy.typing import ArrayLike
 
 from saywhere.adapters.adapter import Adapter, calibration_path, read_calibration
-from saywhere.adapters.sources import find_adapted
+from saywhere.adapters.sources import Adapted, find_adapted
 from saywhere.adapters.writing import Writer
 from saywhere.calibration import Calibration
 from saywhere.engines.torch import find_device
@@ -30,7 +30,7 @@ from saywhere.text import tokenize
 
 
 def load(
-    name_or_folder: str | Path,
+    name_or_folder: str | Path | Adapted,
     device: str | None = None,
     options: Mapping[str, Any] | None = None,
     threads: int | None = None,
@@ -38,10 +38,12 @@ def load(
 ) -> Adapter:
     """Return the engine of a model of transformers, calibrated if it was; arguments as :func:`saywhere.loading.load`.
 
+    A model that was found already may be given in place of its name.
+
     Raises:
         UserError: a file is missing or damaged, there is no such device, or an option or another precision is wanted.
     """
-    found = find_adapted(name_or_folder)
+    found = name_or_folder if isinstance(name_or_folder, Adapted) else find_adapted(name_or_folder)
     assert found is not None, "not a model of transformers"
     if options:
         raise UserError(f"{found.folder}: {found.family.name} has no option {next(iter(options))!r}, nor others to set")
@@ -97,8 +99,9 @@ class AdaptedModel(Model):
         return self.adapter
 
     def describe(
-        self, images: Any, boxes: Any = None, *, top: int | None = None, threshold: float | None = None
-    ) -> Any:
+        self, images: Any, boxes: Any = None, *, top: int | None = None, threshold: float | None = None,
+        batch: int | None = None, progress: bool = False,
+    ) -> Any:  # fmt: skip
         """Find the regions of an image and describe each with a phrase; see :meth:`saywhere.Model.describe`."""
         require_ints(0, top=top)
         require_numbers(threshold=threshold)
@@ -114,13 +117,16 @@ class AdaptedModel(Model):
             calibrated = [self._calibrated(regions) for regions in found]
             return [r[rank(r, None, threshold, top)] for r in calibrated]
 
-        return answer(ask, self._encode, images, boxes)
+        return answer(ask, self._encode, images, boxes, batch=batch, progress=progress)
 
     def _calibrated(self, regions: Regions) -> Regions:
         assert regions.scores is not None
         return replace(regions, scores=self.adapter.scores.apply("box", regions.scores))
 
-    def caption(self, images: Any, *, beam_size: int | None = None, boxes: Any = None, attention: bool = True) -> Any:
+    def caption(
+        self, images: Any, *, beam_size: int | None = None, boxes: Any = None, attention: bool = True,
+        batch: int | None = None, progress: bool = False,
+    ) -> Any:  # fmt: skip
         """Return a sentence of an image, without attention; see :meth:`saywhere.Model.caption`."""
         require_ints(1, beam_size=beam_size)
         writer = self._writer("captioner", "caption images")
@@ -131,11 +137,11 @@ class AdaptedModel(Model):
             with answering(self.name):
                 sentences = writer.caption(encodings, beam_size)
             return [
-                Caption(sentence, tuple(sentence.split()), e.width, e.height, e.name)
+                Caption(sentence, tuple(sentence.split()), e.width, e.height, e.image)
                 for e, sentence in zip(encodings, sentences, strict=True)
             ]
 
-        return answer(ask, self._encode, images)
+        return answer(ask, self._encode, images, batch=batch, progress=progress)
 
     def placer(self, part: Part | None = None) -> AdaptedPlacer:
         """Return what places phrases; ``UserError`` if a part is named, for there is none."""
@@ -242,7 +248,7 @@ def answering(name: str) -> Iterator[None]:
 
 def _placed(encoding: Encoding, boxes: np.ndarray, scores: np.ndarray) -> Placed:
     none = np.zeros(len(boxes), np.float32)
-    regions = Regions(encoding.width, encoding.height, boxes, image=encoding.name)
+    regions = Regions(encoding.width, encoding.height, boxes, image=encoding.image)
     kinds = np.zeros((len(boxes), len(boxes)), np.float32)
     return Placed(
         regions,

@@ -48,18 +48,19 @@ class Adapted(NamedTuple):
     repository: str | None = None
 
 
-def find_adapted(name_or_folder: str | Path) -> Adapted | None:
+def find_adapted(name_or_folder: str | Path, **hub: Any) -> Adapted | None:
     """Return where a model of transformers is; None if the name is of something else.
 
     Args:
         name_or_folder: ``hub:OWNER/NAME``, which is fetched unless it is in the hub's cache, or a folder.
+        hub: ``revision`` and ``cache_dir`` of what is fetched.
 
     Raises:
         UserError: the hub does not give it, or there is no adapter for its family.
     """
     name = str(name_or_folder)
     if name.startswith(HUB):
-        return _fetch(name)
+        return _fetch(name, **hub)
     path = Path(name) / CONFIG
     stored = _read(path) if path.is_file() else {}
     return Adapted(path.parent, _family(stored, name)) if "model_type" in stored and "parts" not in stored else None
@@ -83,7 +84,7 @@ def _family(stored: dict[str, Any], name: str) -> Family:
 
 
 @functools.cache
-def _fetch(name: str) -> Adapted:
+def _fetch(name: str, **hub: Any) -> Adapted:
     """Fetch a model, its configuration first: another family's weights would be fetched in vain."""
     repository = name.removeprefix(HUB)
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", repository):
@@ -94,11 +95,11 @@ def _fetch(name: str) -> Adapted:
         raise UserError(f"{name}: fetching it needs huggingface_hub: pip install 'saywhere[transformers]'") from None
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # not a line for each time that it tries again
     try:
-        stored = _read(Path(hf_hub_download(repository, CONFIG)))
+        stored = _read(Path(hf_hub_download(repository, CONFIG, **hub)))
         if "parts" in stored:
             raise UserError(f"{name} is a model of saywhere's own: name it {repository}")
         family = _family(stored, name)
-        folder = Path(snapshot_download(repository, allow_patterns=[*FILES], ignore_patterns=["*/*"]))
+        folder = Path(snapshot_download(repository, allow_patterns=[*FILES], ignore_patterns=["*/*"], **hub))
     except UserError:
         raise
     except (OSError, ValueError) as error:

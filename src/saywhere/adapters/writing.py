@@ -124,7 +124,7 @@ class Writer(Adapter):
         boxes = to_pixels(encoding, np.array([place.box for place, _ in kept], np.float32))
         scores = np.array([text.score(*place.tokens) for place, _ in kept], np.float32)
         captions = tuple(words for _, words in kept)
-        return Regions(encoding.width, encoding.height, boxes, scores, captions, image=encoding.name)
+        return Regions(encoding.width, encoding.height, boxes, scores, captions, image=encoding.image)
 
     def _describe_boxes(self, encodings: Sequence[Encoding], boxes: Sequence[np.ndarray]) -> list[Regions]:
         jobs = [(encoding, box) for encoding, own in zip(encodings, boxes, strict=True) for box in own]
@@ -136,7 +136,7 @@ class Writer(Adapter):
         for encoding, own in zip(encodings, boxes, strict=True):
             rows = [next(said) for _ in own]
             scores, captions = np.array([score for _, score in rows], np.float32), tuple(words for words, _ in rows)
-            found.append(Regions(encoding.width, encoding.height, own, scores, captions, image=encoding.name))
+            found.append(Regions(encoding.width, encoding.height, own, scores, captions, image=encoding.image))
         return found
 
     def caption(self, encodings: Sequence[Encoding], beam_size: int | None = None) -> list[str]:

@@ -25,17 +25,29 @@ from saywhere import reproductions
 from saywhere.errors import UserError, is_oom
 
 PANELS = {
-    "Commands": ("describe", "ground", "caption", "search", "index", "serve", "models", "convert-results"),
-    "Train and measure a model of your own": ("data", "train", "calibrate", "export", "evaluate"),
-    "How the bundled model and the tables of the papers were made": (
-        "train-classes",
-        "train-chunker",
-        "train-ngrams",
-        "pseudo-label",
-        "papers",
-    ),
+    "Ask a model about images": {
+        "describe": "Describe what is where in images and videos: boxes, scores, phrases.",
+        "ground": "Find the box of each phrase of a text, or say that it is not there.",
+        "caption": "Caption each image with a sentence.",
+        "search": "Find the images of an index that fit a text or are like an image.",
+        "index": "Bring an index for search up to date with folders of images and videos.",
+        "serve": "Answer questions over HTTP, and serve a page that asks them.",
+        "models": "List the models that are there.",
+        "convert-results": "Convert results to or from COCO, Label Studio, CVAT, YOLO and others.",
+    },
+    "Train and measure a model of your own": {
+        "data": "Inspect data sets.",
+        "train": "Train what a recipe says, from one network to a whole model.",
+        "calibrate": "Make scores probabilities (Platt scaling).",
+        "export": "Make one model of trained parts, which runs without torch.",
+        "evaluate": "Measure how good a model's answers are.",
+        "pseudo-label": "Make boxes with phrases of a data set that has sentences or classes.",
+    },
+    "Published programs and tables": {
+        "papers": "Reproduce them.",
+    },
 }
-"""The commands in the order of ``--help``, by its panels.
+"""The commands in the order of ``--help``, by its panels, each with its line there.
 
 Each has a module with a function of its name, or an ``app`` of several.
 """
@@ -81,11 +93,12 @@ class Commands(UserDict[str, Any]):
             found = importlib.import_module(f"saywhere.cli.{module}") if own else reproductions.find("command=papers")
             if function := getattr(found, module, None):
                 app = typer.Typer(add_completion=False)
-                app.command(name, rich_help_panel=COMMANDS[name])(function)
+                app.command(name)(function)
                 command = typer.main.get_command(app)
             else:
                 command = typer.main.get_group(found.app)
-                command.name, command.rich_help_panel = name, COMMANDS[name]
+            shown: Any = command
+            shown.name, shown.rich_help_panel, shown.short_help = name, COMMANDS[name], PANELS[COMMANDS[name]][name]
             _refuse_repeats(command)
             self.data[name] = command
         return command

@@ -16,11 +16,6 @@ if TYPE_CHECKING:
     from saywhere.adapters.sources import Adapted
     from saywhere.data import Sample
 
-FEW = 300
-"""Images of each data set that boxes and phrases are fitted to, if no other number is given."""
-UNSEEN = ("dev", "val")
-"""Splits whose images a model has not learnt from: hits are fitted to the first that a data set has."""
-
 
 class What(StrEnum):
     """What is calibrated, in this order."""
@@ -31,17 +26,6 @@ class What(StrEnum):
     phrase = "phrase"
     similarity = "similarity"
     hit = "hit"
-
-
-NEEDS = {
-    What.box: ("densecap",),
-    What.noun: ("densecap", "nouns"),
-    What.word: ("densecap", "aligner"),
-    What.phrase: ("aligner",),
-    What.similarity: ("aligner",),
-    What.hit: ("aligner",),
-}
-"""The parts of a model that each needs."""
 
 
 def calibrate(
@@ -71,17 +55,18 @@ def calibrate(
     ),
     device: Device = None,
 ) -> None:
-    """Calibrate scores: fit the logistic regressions that make them probabilities (Platt scaling).
+    """Make scores probabilities: fit logistic regressions to images with truth (Platt scaling).
 
-    They are written to calibration.json in the model's folder; weights stay, but for similarity, which stores the
-    hubness correction beside the aligner's (indexes of images are then to be made anew). With the part nouns, noun and
-    phrase are fitted to the one image of ten that taught that part nothing, as word is always. A box is right with an
-    IoU of 0.5 with a true one.
+    They are stored in calibration.json of the model's folder; the weights stay. Only similarity also adds weights, the
+    hubness correction of the aligner: make indexes of images anew after it.
 
-    Of a model of transformers, box and phrase are fitted to the logit of the model's own score, and stored in a file
-    beside its folder's weights, or for hub:OWNER/NAME in this user's cache.
+    With the part nouns, noun and phrase are fitted to the tenth of the training images that taught this part
+    nothing, as word always is. A box is right if it has an IoU of 0.5 with a true one.
 
-    Exit code 0 if all went well, 1 if something was left out that the data do not tell, 2 if the command is wrong.
+    Of a model of transformers, box and phrase can be calibrated; they are stored in a file beside its folder's weights,
+    or for hub:OWNER/NAME in this user's cache.
+
+    Exit code 0 if all went well, 1 if something was left out because the data do not tell, 2 if the command is wrong.
     """
     from saywhere.adapters.sources import find_adapted
 
@@ -112,64 +97,29 @@ Fitter = Callable[[What, list["Sequence[Sample]"], str, int | None], object]
 def _read(data: list[Path], format: str | None, split: str | None, what: What) -> tuple[list[Sequence[Sample]], str]:
     """The data sets, and what they are called together."""
     from saywhere import data as datasets
+    from saywhere.stages.calibration import default_split
 
-    def chosen(root: Path) -> str:
-        if split is not None or what is not What.hit:
-            return split or "train"
-        there = datasets.splits(root, format)
-        if found := next((name for name in UNSEEN for other in there if other.startswith(name)), None):
-            return found
-        raise UserError(
-            f"{root} has no split {' or '.join(UNSEEN)}: name one that did not teach the model with --split"
-        )
-
-    sets = [datasets.read(root, format, chosen(root)) for root in data]
+    sets = [datasets.read(root, format, split or default_split(what, root, format)) for root in data]
     return list(sets), "; ".join(f"{samples.name}, split {samples.split}" for samples in sets)
 
 
 def _fitter(model: Path, device: str | None) -> tuple[list[What], Fitter]:
     """What a model has parts for, and how it is fitted."""
     from saywhere.models.bundle import Bundle
-    from saywhere.training import calibration
-    from saywhere.training.dataset import evenly
-
-    parts = Bundle.read_own(model).configs
+    from saywhere.stages import calibration
 
     def fit(what: What, sets: list[Sequence[Sample]], source: str, limit: int | None) -> object:
-        if what is What.similarity:
-            from saywhere.training import hubness
+        said, skipped = calibration.fit(what.value, model, sets, source, [limit] * len(sets), device)
+        for reason in skipped:
+            typer.echo(f"left out: {reason}", err=True)
+        return said
 
-            for reason in hubness.calibrate(model, [evenly(samples, limit) for samples in sets], source, device):
-                typer.echo(f"left out: {reason}", err=True)
-            return f"similarity: the hubness of images and texts is taken off; {source}"
-        if what is What.hit:
-            return _fit_hits(model, [evenly(samples, limit) for samples in sets], source, device)
-        if what is What.word or (what is What.phrase and "nouns" in parts):
-            sets = [calibration.held_out(samples) for samples in sets]
-        limit = FEW if limit is None and what not in (What.noun, What.word) else limit
-        functions = {"box": "calibrate_boxes", "noun": "calibrate_nouns", "word": "calibrate_words"}
-        function = getattr(calibration, functions.get(what, "calibrate_phrases"))
-        return function(model, [evenly(samples, limit) for samples in sets], source, device)
-
-    return [what for what, needed in NEEDS.items() if set(needed) <= set(parts)], fit
-
-
-def _fit_hits(model: Path, sets: list[list[Sample]], source: str, device: str | None) -> object:
-    from saywhere.evaluation.search import fit_hits
-    from saywhere.loading import load
-    from saywhere.training.calibration import Fitted, read_own
-
-    bundle = read_own(model, "aligner")
-    fits = fit_hits(load(bundle.folder, device), [sample for samples in sets for sample in samples])
-    made = Fitted(fits, {}, f"searches among {sum(map(len, sets)):,} images of {source}")
-    made.store(
-        bundle.folder, "## Hits of a search", f"How probable hits are was fitted by `saywhere calibrate`: {made}.\n"
-    )
-    return made
+    return [What(what) for what in calibration.possible(Bundle.read_own(model).configs)], fit
 
 
 def _fitter_of_adapted(found: Adapted, name: str, device: str | None) -> tuple[list[What], Fitter]:
     """What a model of transformers answers, and how it is fitted."""
+    from saywhere.stages.calibration import FEW
     from saywhere.training import adapted_calibration
     from saywhere.training.dataset import evenly
 

@@ -17,21 +17,8 @@ import typer
 
 from saywhere.cli.launching import START, without_options
 from saywhere.errors import UserError
-from saywhere.evaluation.report import facts, table, write_report
+from saywhere.evaluation.report import FIGURES, facts, figure_of, table, write_report
 
-FIGURES: dict[str, dict[str, str]] = {
-    "dense": {"mAP": "map", "boxes alone": "detection_map", "language METEOR": "language_meteor"},
-    "caption": {"BLEU-1": "bleu_1", "BLEU-4": "bleu_4", "METEOR": "meteor", "ROUGE-L": "rouge_l", "CIDEr-D": "cider"},
-    "ground": {
-        "IoU ≥ 0.5": "accuracy", "pointing": "pointing", "there or not, AUC": "presence.auc",
-        "calibration error": "presence.calibration_error",
-    },
-    "rank": {
-        "annotation R@1": "image_to_text.r1", "annotation R@10": "image_to_text.r10", "search R@1": "text_to_image.r1",
-        "search R@10": "text_to_image.r10",
-    },
-}  # fmt: skip
-"""For each task that compares models: a column's name, and where a report has its figure."""
 PROTOCOLS = {"ground": "IoU of at least 0.5 with a true box", "rank": "Alignments, section 4.1"}
 """Of tasks whose reports name none, as there is only one."""
 COSTS = {
@@ -82,10 +69,10 @@ class Compared:
     @property
     def _columns(self) -> dict[str, str]:
         columns, reports = {**FIGURES[self.task], **COSTS}, self.reports.values()
-        return {name: path for name, path in columns.items() if any(_find(r, path) is not None for r in reports)}
+        return {name: path for name, path in columns.items() if any(figure_of(r, path) is not None for r in reports)}
 
     def _cell(self, name: str, report: Mapping[str, Any], path: str) -> str:
-        value = _find(report, path)
+        value = figure_of(report, path)
         if path == "seconds" and value is not None:
             return f"{value:.1f}" + ("*" if name in self.resumed else "")
         return "" if value is None else f"{value:.4f}" if isinstance(value, float) else f"{value:,}"
@@ -94,7 +81,7 @@ class Compared:
         """Write ``report.json`` and ``report.md``, see :func:`saywhere.evaluation.report.write_report`."""
         paths = [*FIGURES[self.task].values(), *COSTS.values()]
         models = [
-            {"model": name, **{path: _find(report, path) for path in paths}, "resumed": name in self.resumed}
+            {"model": name, **{path: figure_of(report, path) for path in paths}, "resumed": name in self.resumed}
             for name, report in self.reports.items()
         ]
         lines = ["# Models compared", "", *table(self.header, self.rows), ""]
@@ -117,14 +104,6 @@ def read_report(folder: Path) -> dict[str, Any]:
     if not isinstance(stored, dict):
         raise UserError(f"{path}: is not a report")
     return stored
-
-
-def _find(report: Mapping[str, Any], path: str) -> Any:
-    """The value at a path with dots; None if there is none."""
-    value: Any = report
-    for name in path.split("."):
-        value = value.get(name) if isinstance(value, Mapping) else None
-    return value
 
 
 def one_or_compare(task: str, models: Sequence[str] | None, out: Path) -> str | None:

@@ -481,7 +481,7 @@ def chunks(
     data: EntitiesData,
     split: options.Split = None,
     chunker: Path | None = typer.Option(
-        None, metavar="FILE", show_default="the bundled one", help="Weights of saywhere train-chunker."
+        None, metavar="FILE", show_default="the bundled one", help="Weights that a stage of the kind chunker wrote."
     ),
 ) -> None:
     """F1 of the phrases that sentences are cut into: right if people marked the same words. No image is needed."""

@@ -49,7 +49,12 @@ def export(
     from saywhere.engines.export import export as export_model
     from saywhere.options import assignments
 
-    images = None if int8 is None else _training_images(int8)
+    images = None
+    if int8 is not None:
+        from saywhere import data
+        from saywhere.engines.quantize import draw_images
+
+        images = draw_images([sample.image for sample in data.read(int8, split="train")])
     export_model(checkpoints, out, int8=images, replace=replace, options=assignments(change or ()))
     typer.echo(f"written: {out}")
     typer.echo(f"next: saywhere describe IMAGE --model {out}")
@@ -61,14 +66,3 @@ def _export_page(model: str, folder: Path, runtime: Path | None) -> None:
     sizes = write_site(model, folder, runtime)
     typer.echo(f"written: {folder}, {sum(sizes.values()) / 1e6:.1f} MB in {len(sizes)} files")
     typer.echo(f"next: python -m http.server --bind 127.0.0.1 --directory {folder}")
-
-
-def _training_images(root: Path) -> list[Path]:
-    """Some training images of a data set, in an order that chance gives."""
-    import random
-
-    from saywhere import data
-    from saywhere.engines.quantize import CHECKED, IMAGES
-
-    paths = [sample.image for sample in data.read(root, split="train")]
-    return random.Random(0).sample(paths, min(len(paths), CHECKED + IMAGES))

@@ -2,32 +2,69 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from saywhere.errors import UserError
+from saywhere.training import require_training
+
+if TYPE_CHECKING:
+    from saywhere.training.recipe import Recipe
 
 
 def train(
-    recipe: Path = typer.Argument(help="A recipe, such as recipes/densecap-flickr8k.yaml."),
-    changes: list[str] | None = typer.Argument(
-        None, metavar="[KEY=VALUE]...", help="Changes to the recipe, such as data.root=DIR training.epochs=2."
+    recipe: Path = typer.Argument(
+        metavar="RECIPE", help="A YAML file, such as recipes/saywhere.yaml or recipes/densecap-your-own.yaml."
     ),
-    out: Path | None = typer.Option(None, help="Folder of the run; runs/NAME by default, NAME as in the recipe."),
+    changes: list[str] | None = typer.Argument(
+        None,
+        metavar="[KEY=VALUE]...",
+        help="Changes to the recipe, such as data.root=DIR training.epochs=2, or of a recipe of stages "
+        "data.flickr8k=DIR stages.aligner.training.epochs=2.",
+    ),
+    out: Path | None = typer.Option(
+        None, metavar="DIR", help="Folder of the run, the model in model/.", show_default="runs/NAME, as in the recipe"
+    ),
+    without: list[str] | None = typer.Option(
+        None, metavar="STAGE", help="Leave out a stage of the recipe; may be repeated."
+    ),
     restart: bool = typer.Option(False, "--restart", help="Start over instead of resuming the run in the folder."),
 ) -> None:
-    """Train a model; an interrupted run is resumed by the same command."""
-    for module in ("torch", "lightning", "matplotlib", "tensorboard"):
-        if importlib.util.find_spec(module) is None:
-            raise UserError(f"training needs {module}, which is not installed: pip install 'saywhere[train]'")
+    """Train a model as a recipe says: a network, or all stages from the data to a model folder with its card.
+
+    Everything is checked before training begins. An interrupted run is resumed by the same command. Of a recipe of
+    stages those that are done are passed over; one whose options or data have changed is done anew, and what follows
+    from it too.
+    """
+    require_training()
+    from saywhere import options
     from saywhere.training import recipe as recipes
+
+    tree = recipes.read(recipe, changes or [])
+    if "stages" in tree:
+        _train_stages(recipe, tree, out, restart, without or [])
+        return
+    if without:
+        raise UserError(f"--without {without[0]}: {recipe} has no stages")
+    chosen = options.from_dict(recipes.Recipe, tree, source=str(recipe))
+    _train_one(chosen, out or Path("runs") / chosen.name, restart)
+
+
+def _train_stages(recipe: Path, tree: dict[str, object], out: Path | None, restart: bool, without: list[str]) -> None:
+    from saywhere.stages import run as stages
+
+    chosen = stages.load(recipe, tree)
+    model = stages.train(chosen, out or Path("runs") / chosen.name, restart, without, typer.echo, str(recipe))
+    if model is not None:
+        typer.echo(f"{model}: the model; next: saywhere describe IMAGE --model {model}")
+
+
+def _train_one(chosen: Recipe, folder: Path, restart: bool) -> None:
     from saywhere.training.run import first_process
     from saywhere.training.run import train as run
 
-    chosen = recipes.load(recipe, changes or [])
-    folder = out or Path("runs") / chosen.name
     result = run(chosen, folder, restart)
     if result.interrupted:
         last = folder / "last.ckpt"

@@ -28,10 +28,10 @@ MOST_STORED = 100_000_000
 
 @dataclass(frozen=True)
 class NgramsConfig(Config):
-    """Options of what people would say of an image, n-gram by n-gram, which helps to choose a caption.
+    """Options of the n-gram probabilities of an image, by which captions are reranked.
 
     Attributes:
-        count: n-grams that are stored with the weights; 0 are none. ``saywhere train-ngrams`` chooses them.
+        count: n-grams that are stored with the weights; 0 are none. a stage ``ngrams`` chooses them.
         words: of all of them together.
         size: dimensions of which their probabilities are made.
         weight: in use, of the agreement of a sentence with them (:mod:`saywhere.engines.arrays.ngrams`) in the choice
@@ -52,7 +52,7 @@ class NgramsConfig(Config):
         self.require_features("size")
 
     @property
-    def asked(self) -> bool:
+    def enabled(self) -> bool:
         """Whether there are n-grams, and they have a say."""
         return self.count > 0 and self.weight > 0
 
@@ -99,7 +99,7 @@ class CaptionerConfig(SystemConfig):
             names, see :func:`saywhere.models.captioner.support`; where ``nouns`` are looked at.
         nouns: in use, a noun of a sentence that no region of the image shows gives way to what one does show, see
             :mod:`saywhere.models.captioner`; for a model with the parts ``densecap`` and ``nouns``.
-        ngrams: what people would say of the image, which has a say in the same choice.
+        ngrams: probabilities of n-grams in captions of the image, by which the hypotheses are reranked too.
     """
 
     GONE: ClassVar = {"neighbours": "remove it"}

@@ -13,6 +13,8 @@ GROUPS = 8
 """Groups of the group normalisation in a feature pyramid."""
 VGG16_CHANNELS = (64, 128, 256, 512, 512)
 """Widths of the five stages of VGG-16."""
+BRANCH_CHANNELS, BRANCH_STRIDES = (128, 1280), (16, 32)
+"""Of the maps of a second branch: it reads the backbone's map of the first of these strides."""
 LAST_CHANNELS = 1280
 """Channels of EfficientNet-Lite's last layer before the classifier."""
 PLACE = 5
@@ -53,6 +55,8 @@ class TrunkConfig(Config):
         strides: of the maps, ascending, in pixels of the network's input.
         long_side: pixels of the longer side of the network's input.
         multiple: both sides of the input are rounded to multiples of this.
+        branch: a second branch beside the backbone's last stages, with maps of its own; see
+            :class:`saywhere.networks.vision.backbones.Branch`.
     """
 
     backbone: str = "efficientnet_lite2"
@@ -60,8 +64,11 @@ class TrunkConfig(Config):
     strides: tuple[int, ...] = (8, 16, 32)
     long_side: int = 384
     multiple: int = 32
+    branch: bool = False
 
     def __post_init__(self) -> None:
+        known = not self.branch or (self.backbone in LITE_PACKAGES and BRANCH_STRIDES[0] in self.strides)
+        self.require(known, "branch", f"false for {self.backbone} with the strides {self.strides}")
         ascending = all(a < b for a, b in pairwise(self.strides))
         self.require(len(self.strides) > 0 and ascending, "strides", "one or more, ascending")
         self.require(len(self.vgg_channels) == 5 and min(self.vgg_channels) > 0, "vgg_channels", "five widths")

@@ -49,7 +49,7 @@ def read_json(path: Path, kind: type) -> Any:
     except ValueError as error:
         raise UserError(f"{path} is not a JSON file: {error}") from error
     if not isinstance(content, kind):
-        raise UserError(f"{path}: a JSON {kind.__name__} is expected, not a {type(content).__name__}")
+        raise UserError(f"{path} must be a JSON {kind.__name__}, not a {type(content).__name__}")
     return content
 
 

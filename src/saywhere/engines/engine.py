@@ -244,7 +244,7 @@ class Captioner(Protocol):
 
     @property
     def ngrams(self) -> Ngrams | None:
-        """What people would say of an image; None if there is nothing, or it is not to be asked."""
+        """Probabilities of n-grams in captions of an image; None if there are none or their weight is 0."""
         ...
 
     def bind_images(self, maps: Sequence[Maps], boxes: Sequence[np.ndarray | None]) -> BoundImages:
@@ -320,6 +320,19 @@ class Engine(Protocol):
     @property
     def calibration(self) -> Calibration:
         """What was fitted to the model after training."""
+        ...
+
+    @property
+    def device(self) -> Any:
+        """Where it runs, such as ``cpu`` or ``cuda:0``."""
+        ...
+
+    def to(self, device: str) -> None:
+        """Move the networks to another device; maps that were made before belong to another trunk then.
+
+        Raises:
+            UserError: there is no such device, or this engine does not run there.
+        """
         ...
 
     def digest(self) -> str:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from saywhere.calibration import FILE as CALIBRATION
 from saywhere.configs.nouns import NounsConfig
+from saywhere.configs.parts import BRANCH_STRIDES
 from saywhere.engines.arrays.layers import Weights
 from saywhere.engines.compare import compare_engines
 from saywhere.engines.onnx import MULTIPLE, NEEDS_TORCH, OnnxEngine, refused_options, weights_digest
@@ -134,16 +135,19 @@ class _Graph(nn.Module):
         strides = trunk.backbone.strides
         self.names = [f"map{stride}" for stride in strides]
         self.names += ["head"] if trunk.head is not None else []
+        self.names += [f"branch{stride}" for stride in BRANCH_STRIDES] if trunk.branch is not None else []
         if trunk.localization is not None:
             self.names += [*(f"region{stride}" for stride in strides), "logits", "offsets"]
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
         """Pixels ``(1, 3, H, W)`` to the outputs ``names``, each with the batch in front."""
-        trunk = self.trunk
+        trunk, strides = self.trunk, self.trunk.backbone.strides
         maps = tuple(trunk.backbone.body(pixels))
         outputs = list(maps)
         if trunk.head is not None:
             outputs.append(trunk.head(maps[-1][0])[None])
+        if trunk.branch is not None:
+            outputs += [features[None] for features in trunk.branch(maps[strides.index(BRANCH_STRIDES[0])][0])]
         if trunk.localization is not None:
             regions = maps if trunk.pyramid is None else trunk.pyramid(*maps)
             outputs += [*(region.clone() for region in regions), *trunk.localization.head(*regions)]

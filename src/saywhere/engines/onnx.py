@@ -188,6 +188,17 @@ class OnnxEngine:
             if (reader := getattr(self, part)) is not None:
                 (reader.last if last else reader).prepare()
 
+    device = "cpu"
+
+    def to(self, device: str) -> None:
+        """Do nothing for ``cpu``.
+
+        Raises:
+            UserError: another device, where this engine does not run.
+        """
+        if device != "cpu":
+            raise UserError(f"the engine onnx runs on the CPU, not on {device}; load the model with engine='torch'")
+
     def digest(self) -> str:
         """Return a hash of the weights, the configurations, the calibration and the precision."""
         configs = {part: config.to_dict() for part, config in self._bundle.configs.items()}

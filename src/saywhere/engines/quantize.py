@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,8 +24,8 @@ CHECKED = 20
 """Other images on which the two precisions are compared."""
 BEST = 300
 """Anchors whose rank is compared."""
-KEPT = ("blocks.0.", "trunk.head.conv", "pyramid.network.inner_blocks")
-"""Weights of the first block, of the last layer, and of the convolutions that lead into the pyramid."""
+KEPT = ("blocks.0.", "trunk.head.conv", "trunk.branch.head.conv", "pyramid.network.inner_blocks")
+"""Weights of the first block, of the last layers, and of the convolutions that lead into the pyramid."""
 LEAST_KEPT = 0.7
 """Share of the best anchors that must be among the best in int8 too."""
 
@@ -86,6 +87,11 @@ def quantize(folder: str | Path, images: Sequence[Path]) -> float:
         (folder / GRAPH_INT8).unlink()
         raise UserError(f"in int8 only {kept:.0%} of the {BEST} best anchors are kept: this trunk needs float32")
     return kept
+
+
+def draw_images(images: Sequence[Path]) -> list[Path]:
+    """Return as many images as :func:`quantize` uses, in an order that chance gives."""
+    return random.Random(0).sample(images, min(len(images), CHECKED + IMAGES))
 
 
 def _no_hints(record: logging.LogRecord) -> bool:

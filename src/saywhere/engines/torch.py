@@ -64,6 +64,9 @@ class TorchEngine:
             network.eval()
         if len({id(network.trunk) for network in self.networks.values()}) != 1:
             raise ValueError(f"{len(self.networks)} networks do not share one trunk")
+        self._wrap()
+
+    def _wrap(self) -> None:
         densecap, aligner, captioner, nouns = (self.networks.get(part) for part in PARTS)
         self._trunk = next(network.get_submodule("trunk") for network in self.networks.values())
         assert isinstance(self._trunk, Trunk)
@@ -72,6 +75,24 @@ class TorchEngine:
         self.aligner = TorchAligner(aligner) if isinstance(aligner, Aligner) else None
         self.captioner = TorchCaptioner(captioner) if isinstance(captioner, Captioner) else None
         self.nouns = TorchNouns(nouns) if isinstance(nouns, Nouns) else None
+
+    @property
+    def device(self) -> str:
+        """Where the weights are, such as ``cpu`` or ``cuda:0``."""
+        return str(_weight(self._trunk).device)
+
+    def to(self, device: str) -> None:
+        """Move the networks to a device; what was encoded elsewhere is then another model's.
+
+        Raises:
+            UserError: there is no such device.
+        """
+        found = find_device(device)
+        if found == _weight(self._trunk).device:
+            return
+        for network in self.networks.values():
+            network.to(found)
+        self._wrap()
 
     def digest(self) -> str:
         """Return a hash of weights, configurations and calibration: two engines of one digest give the same answers."""
@@ -283,7 +304,7 @@ class TorchCaptioner:
 
     @property
     def ngrams(self) -> Ngrams | None:
-        """What people would say of an image; None if there is nothing, or it is not to be asked."""
+        """Probabilities of n-grams in captions of an image; None if there are none or their weight is 0."""
         return self._ngrams
 
     @torch.inference_mode()
@@ -322,7 +343,7 @@ class TorchCaptioner:
 
 def _ngrams(network: Captioner) -> Ngrams | None:
     stored = network.ngrams
-    if stored is None or not network.config.ngrams.asked:
+    if stored is None or not network.config.ngrams.enabled:
         return None
     return Ngrams.unpack(*_stored(stored, ngrams.STORED), len(network.vocabulary))
 

@@ -422,7 +422,7 @@ def _views_of_aligner(
         embedded = embed_images(aligner, encodings, None, limit, placing=True, plain=True)
         found: list[dict[str, np.ndarray]] = []
         for image, encoding, vectors in zip(images, encodings, embedded, strict=True):
-            regions = Regions(vectors.width, vectors.height, vectors.boxes, image=vectors.name)
+            regions = Regions(vectors.width, vectors.height, vectors.boxes, image=vectors.image)
             kinds = placer.log_kinds(encoding, regions, phrases[names[image.name]])[0]
             found.append({**to_arrays(vectors), KINDS: kinds})
         return found

@@ -148,7 +148,7 @@ def run(model: Model, session: Session, regions: int | None = None) -> RankingRe
         raise UserError(f"{session.data}: the split {samples.split} has no image with a sentence")
     images = embed_images(model, session, sources, {"data": samples.name, "split": samples.split}, regions)
     names = {source.name: str(source.path) for source in sources}
-    pairs = [(row, text) for row, image in enumerate(images) for text in sentences[names[image.name]]]
+    pairs = [(row, text) for row, image in enumerate(images) for text in sentences[names[image.image]]]
     texts = model.embed_text([text for _, text in pairs])
     result = rank_embedded(images, texts, [row for row, _ in pairs], aligner.config.score)
     known = session.known(samples.name, images=len(images), sentences=result.text_to_image.queries, regions=regions)

@@ -19,6 +19,21 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+FIGURES: dict[str, dict[str, str]] = {
+    "dense": {"mAP": "map", "boxes alone": "detection_map", "language METEOR": "language_meteor"},
+    "caption": {"BLEU-1": "bleu_1", "BLEU-4": "bleu_4", "METEOR": "meteor", "ROUGE-L": "rouge_l", "CIDEr-D": "cider"},
+    "ground": {
+        "IoU ≥ 0.5": "accuracy", "pointing": "pointing", "there or not, AUC": "presence.auc",
+        "calibration error": "presence.calibration_error",
+    },
+    "rank": {
+        "annotation R@1": "image_to_text.r1", "annotation R@10": "image_to_text.r10", "search R@1": "text_to_image.r1",
+        "search R@10": "text_to_image.r10",
+    },
+}  # fmt: skip
+"""For each task that compares models: a column's name, and where a report has its figure."""
+
+
 def write_report(folder: Path, row: Mapping[str, Any], lines: Sequence[str]) -> list[Path]:
     """Write ``report.json`` (``row`` and the version of saywhere) and ``report.md`` (``lines``), each atomically.
 
@@ -152,3 +167,11 @@ def open_from(name: str, folders: Sequence[Path], size: tuple[float, float]) -> 
             continue
     factor = SIDE / max(size)
     return Image.new("RGB", (max(1, round(size[0] * factor)), max(1, round(size[1] * factor))), (225, 225, 225))
+
+
+def figure_of(report: Mapping[str, Any], path: str) -> Any:
+    """Return the value at a path with dots; None if there is none."""
+    value: Any = report
+    for name in path.split("."):
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value

@@ -293,7 +293,7 @@ def compare_served(url: str, snapshot: Snapshot, texts: Sequence[TextVectors], s
             shares: list[float] = []
             for text, exact in zip(texts, score_texts(snapshot, texts, score), strict=True):
                 wanted = {f"/{entry}" for entry in best(exact, DEPTH).tolist()}
-                found = {each.vectors.name for each in store.nearest(ask([text], score), DEPTH)}
+                found = {each.vectors.image for each in store.nearest(ask([text], score), DEPTH)}
                 shares.append(len(wanted & found) / len(wanted))
         finally:
             place.delete()
@@ -445,13 +445,13 @@ def run(
     with _index(session.out / INDEX, model, images) as store:
         store.encode(components)
         snapshot = store.snapshot()
-        pairs = [(entry, text) for entry, image in enumerate(images) for text in sentences[image.name]]
+        pairs = [(entry, text) for entry, image in enumerate(images) for text in sentences[image.image]]
         texts = model.embed_text([text for _, text in pairs])
         owner = [entry for entry, _ in pairs]
         found = recall(snapshot, texts, owner, aligner.config.score)
         coded = recall(snapshot, texts, owner, aligner.config.score, estimates)
         shared = overlap(snapshot, _spread(texts, queries), aligner.config.score)
-        truth = _phrases(session, {image.name: entry for entry, image in enumerate(images)})
+        truth = _phrases(session, {image.image: entry for entry, image in enumerate(images)})
         asked = _spread(sorted(truth), queries)
         hit = _hit(model, snapshot, {phrase: truth[phrase] for phrase in asked}) if asked else None
         served = (
@@ -459,7 +459,7 @@ def run(
             if url is None
             else compare_served(url, snapshot, _spread(texts, min(queries, SERVED)), aligner.config.score)
         )
-        presence = _presence(model, snapshot, [sentences[image.name] for image in images], queries)
+        presence = _presence(model, snapshot, [sentences[image.image] for image in images], queries)
         result = SearchResult(found, coded, shared, hit, len(asked), presence, served)
         size = (snapshot.vectors.nbytes + snapshot.regions.nbytes) / len(images)
         known = session.known(samples.name, images=len(images), sentences=len(texts), regions=regions,
@@ -544,7 +544,7 @@ def _index(folder: Path, model: Model, images: Sequence[ImageVectors]) -> Store:
     size = model.require("aligner", "search").config.embed_dim + 1
     store = Store(folder, {"digest": model.engine.vectors_digest(), "model": model.name, "size": str(size)})
     for start in range(0, len(images), 100):
-        store.put([(image.name, Stamp(0, 0), image) for image in images[start : start + 100]])
+        store.put([(image.image, Stamp(0, 0), image) for image in images[start : start + 100]])
     return store
 
 

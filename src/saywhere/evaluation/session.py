@@ -324,7 +324,9 @@ def evaluate(
         UserError: there is no such task, model or data, or the model lacks the part that the task needs.
 
     Example:
-        >>> saywhere.evaluate("flickr-coco", "data/flickr8k", task="rank", limit=100).text_to_image.r10
+        >>> result = saywhere.evaluate("flickr-coco", "my-images", split="train", out="report")
+        >>> 0 <= result.map <= 1
+        True
     """
     others = reproductions.values("task")
     if task not in (*TASKS, *others):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,8 +16,13 @@ from saywhere.configs.aligner import AlignerConfig, Score
 from saywhere.engines.engine import Aligner
 from saywhere.errors import UserError
 from saywhere.models.encoding import Encoding, propose_boxes
-from saywhere.regions import Regions
+from saywhere.regions import Regions, drawn_png, open_pixels, show_image
 from saywhere.text import END, pad, tokenize
+
+if TYPE_CHECKING:
+    from PIL.Image import Image as PILImage
+
+    from saywhere.images import ImageLike
 
 TEXTS_AT_ONCE = 256
 Box = tuple[float, float, float, float]
@@ -31,18 +36,25 @@ class ImageVectors:
         width, height: of the image as a viewer shows it.
         boxes: ``(R, 4)`` of its regions in its pixels, the whole image first.
         vectors: ``(R, D)``.
-        name: of the image.
+        image: its name.
         logits: ``(R,)`` that there is something in the region; 0 where nothing is known, as of the whole image.
         hubness: similarity of the image to texts at large; 0 if the aligner does not know it.
+
+    Example:
+        >>> saywhere.load().embed("photo.jpg", regions=5).vectors.shape[0]
+        6
     """
 
     width: int
     height: int
     boxes: np.ndarray
     vectors: np.ndarray
-    name: str
+    image: str
     logits: np.ndarray
     hubness: float = 0.0
+
+    def __repr__(self) -> str:
+        return f"ImageVectors({self.image!r}, {len(self)} regions)"
 
     def __len__(self) -> int:
         return len(self.boxes)
@@ -60,11 +72,18 @@ class TextVectors:
         vectors: ``(T, D)``, weighted as the similarity wants them; there is one row more if the model has a vector for
             the sentence as a whole.
         hubness: similarity of the text to images at large; 0 if the aligner does not know it.
+
+    Example:
+        >>> saywhere.load().embed_text("a cat")
+        TextVectors('a cat', 3 vectors)
     """
 
     words: tuple[str, ...]
     vectors: np.ndarray
     hubness: float = 0.0
+
+    def __repr__(self) -> str:
+        return f"TextVectors({' '.join(self.words)!r}, {len(self)} vectors)"
 
     def __len__(self) -> int:
         return len(self.vectors)
@@ -79,6 +98,11 @@ class AlignedPhrase(NamedTuple):
         region: number of the region.
         box: of the region, in pixels of the image.
         similarity: the mean over the words of their product with the region (Eq. 11).
+
+    Example:
+        >>> alignment = saywhere.load().align("photo.jpg", "a woman", beta=100)
+        >>> [(phrase.words, phrase.start, phrase.stop) for phrase in alignment.phrases]
+        [('a woman', 0, 2)]
     """
 
     words: str
@@ -100,6 +124,11 @@ class Alignment:
         boxes: ``(R, 4)`` of the regions in pixels of the image, the whole image first.
         products: ``(T, R)`` of each word with each region (Eq. 11), and what is added for the regions themselves.
         beta: affinity of neighbouring words to the same region (Eq. 12).
+
+    Example:
+        >>> alignment = saywhere.load().align("photo.jpg", "a woman in a suit")
+        >>> alignment.words, alignment.draw().width
+        (('a', 'woman', 'in', 'a', 'suit'), 512)
     """
 
     image: str
@@ -109,6 +138,9 @@ class Alignment:
     boxes: np.ndarray
     products: np.ndarray
     beta: float
+
+    def __repr__(self) -> str:
+        return f"Alignment({' '.join(self.words)!r} with {len(self.boxes)} regions of {self.image})"
 
     @property
     def phrases(self) -> tuple[AlignedPhrase, ...]:
@@ -141,6 +173,30 @@ class Alignment:
         captions = tuple(phrase.words for phrase in phrases)
         similarities = np.array([phrase.similarity for phrase in phrases], np.float32)
         return Regions(self.width, self.height, boxes, captions=captions, image=self.image, similarities=similarities)
+
+    def draw(self, image: ImageLike | None = None) -> PILImage:
+        """Return a copy of the image with the boxes of the phrases, and on a strip below the phrases in their colours.
+
+        Args:
+            image: a PIL image, array or path; the file ``self.image`` if not given.
+
+        Raises:
+            ImageError: it cannot be read.
+            UserError: no image is given and the alignment does not name a file.
+        """
+        from saywhere.drawing import draw_sentence
+
+        found = self.regions()
+        size = (self.width, self.height)
+        return draw_sentence(open_pixels(self.image, image), found.boxes, size, found.captions or ())
+
+    def show(self, image: ImageLike | None = None) -> None:
+        """Show the drawn sentence, in a notebook below the cell, else in the system's viewer; as :meth:`draw`."""
+        show_image(self.draw(image))
+
+    def _repr_png_(self) -> bytes | None:
+        """Return the drawn sentence for a notebook; None, and so the ``repr``, if the image cannot be read."""
+        return drawn_png(self.draw)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form: ``image, width, height, sentence``, and of each of ``phrases`` words and place."""
@@ -188,7 +244,8 @@ def embed_images(
     hubness = None if plain else aligner.hubness
     return [
         ImageVectors(
-            e.width, e.height, _whole_first(b, e.width, e.height), v, e.name, np.concatenate(([np.float32(0)], logits)),
+            e.width, e.height, _whole_first(b, e.width, e.height), v, e.image,
+            np.concatenate(([np.float32(0)], logits)),
             0.0 if hubness is None else hubness.of_image(v),
         )
         for e, b, v, (_, logits) in zip(encodings, given, vectors, found, strict=True)
@@ -308,7 +365,7 @@ def align(aligner: Aligner, image: ImageVectors, sentence: str, beta: float | No
     words = tuple(tokenize(sentence))
     vectors = aligner.text_vectors(token_ids(aligner, [sentence])).vectors[0, : len(words)]
     products = (vectors @ image.vectors.T).astype(np.float32) + region_bonus(aligner.config, image)
-    return Alignment(image.name, image.width, image.height, words, image.boxes, products, beta)
+    return Alignment(image.image, image.width, image.height, words, image.boxes, products, beta)
 
 
 BLOCK = 1 << 24

@@ -188,42 +188,59 @@ class GraphInfo:
 
 
 def list_models() -> dict[str, str]:
-    """Return the models that ship with the package: name and one line of description."""
+    """Return the models that ship with the package: name and one line of description.
+
+    Example:
+        >>> list(saywhere.list_models())
+        ['flickr-coco']
+    """
     folders = sorted(BUNDLED.iterdir()) if BUNDLED.is_dir() else []
     return {folder.name: Bundle.read(folder).description for folder in folders if (folder / CONFIG).is_file()}
 
 
-def find_folder(name_or_folder: str | Path) -> Path:
+def find_folder(name_or_folder: str | Path, **hub: Any) -> Path:
     """Return the folder of a model: a folder, a bundled model's name, or a hub id ``owner/name``, which is fetched.
+
+    Args:
+        name_or_folder: which of these.
+        hub: ``revision`` and ``cache_dir`` of a model of the hub.
 
     Raises:
         UserError: there is no such model, or one of its files is missing.
     """
-    folder = _find(name_or_folder)
+    folder = _find(name_or_folder, hub)
     if missing := [name for name in FILES if not (folder / name).is_file()]:
         raise UserError(f"{folder} is not a saywhere model: {missing[0]} is missing")
     return folder
 
 
-def _find(name_or_folder: str | Path) -> Path:
+def _find(name_or_folder: str | Path, hub: Mapping[str, Any]) -> Path:
     name = str(name_or_folder)
     if (BUNDLED / name / CONFIG).is_file() and not (Path(name) / CONFIG).is_file():
+        refuse_hub(name, hub)
         return BUNDLED / name
     if Path(name).is_dir():
+        refuse_hub(name, hub)
         return Path(name)
     if name.count("/") == 1 and not name.startswith((".", "/", "~")):
-        return _download(name)
+        return _download(name, hub)
     names = ", ".join(path.name for path in sorted(BUNDLED.glob("*/"))) or "none"
     raise UserError(f"no model {name!r}: not a folder, and the bundled models are {names}")
 
 
-def _download(name: str) -> Path:
+def refuse_hub(name: str, hub: Mapping[str, Any]) -> None:
+    """Raise a ``UserError`` if there are options of the hub, ``revision`` or ``cache_dir``, for a local model."""
+    if hub:
+        raise UserError(f"{name}: {next(iter(hub))} is only for models of the hub, and this one is local; leave it out")
+
+
+def _download(name: str, hub: Mapping[str, Any]) -> Path:
     try:
         from huggingface_hub import snapshot_download
     except ImportError:
         raise UserError(f"no folder {name!r}; to fetch it from the hub: pip install huggingface_hub") from None
     try:
-        return Path(snapshot_download(name, allow_patterns=[*FILES, *OPTIONAL]))
+        return Path(snapshot_download(name, allow_patterns=[*FILES, *OPTIONAL], **hub))
     except (OSError, ValueError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(f"no folder {name!r}, and the hub does not give it: {reason}") from error

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -23,8 +23,13 @@ from saywhere.models.encoding import Encoding, propose_boxes
 from saywhere.models.noun_tree import Head, Noun, find_heads, find_nouns
 from saywhere.models.nouns import NounEvidence, related, with_noun
 from saywhere.models.reranking import Reason, Reranker, Sentence
-from saywhere.regions import Regions
+from saywhere.regions import Regions, open_pixels, show_image
 from saywhere.text import pad, tokenize
+
+if TYPE_CHECKING:
+    from PIL.Image import Image as PILImage
+
+    from saywhere.images import ImageLike
 
 SHORTLIST = 10
 """Hypotheses of an image that the aligner compares: with more a caption takes longer, and is hardly better."""
@@ -89,6 +94,10 @@ class Caption:
             them. None if the model attends to no regions.
         attention: ``(T, R)`` p(r | h) of the regions at each word; each row sums to 1. None if it was not asked for.
         corners: ``(R, 4, 2)`` of warped regions in pixels of the image, which they may leave; None if none is warped.
+
+    Example:
+        >>> saywhere.Caption("a cat on a sofa", ("a", "cat", "on", "a", "sofa"), 640, 480, "cat.jpg")
+        Caption('a cat on a sofa', cat.jpg)
     """
 
     sentence: str
@@ -103,10 +112,34 @@ class Caption:
     def __str__(self) -> str:
         return self.sentence
 
+    def __repr__(self) -> str:
+        return f"Caption({self.sentence!r}, {self.image})"
+
     @property
     def outlines(self) -> np.ndarray | None:
         """The corners if regions are warped, else the boxes."""
         return self.boxes if self.corners is None else self.corners
+
+    def draw(self, image: ImageLike | None = None) -> PILImage:
+        """Return a sheet with the image once for each word, and the attention to its regions in lines of that width.
+
+        Args:
+            image: a PIL image, array or path; the file ``self.image`` if not given.
+
+        Raises:
+            ImageError: it cannot be read.
+            UserError: no image is given and the caption does not name a file; or the caption has no attention.
+        """
+        if self.attention is None or self.outlines is None:
+            raise UserError(f"{self.image}: this caption has no attention to draw; caption it with attention=True")
+        from saywhere.drawing import draw_attention
+
+        pixels = open_pixels(self.image, image)
+        return draw_attention(pixels, self.words, self.attention, self.outlines, (self.width, self.height))
+
+    def show(self, image: ImageLike | None = None) -> None:
+        """Show the drawn attention, in a notebook below the cell, else in the system's viewer; as :meth:`draw`."""
+        show_image(self.draw(image))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form: ``image, width, height, caption``; with attention also ``words, boxes, attention``."""
@@ -199,7 +232,7 @@ def describe_boxes(
     decoded = decode(decoder, embeddings, captioner.config.decoding, beam_size)
     texts = iter(captioner.vocabulary.decode(row) for row in decoded.token_ids.tolist())
     return [
-        Regions(e.width, e.height, b, captions=tuple(next(texts) for _ in b), image=e.name)
+        Regions(e.width, e.height, b, captions=tuple(next(texts) for _ in b), image=e.image)
         for e, b in zip(encodings, given, strict=True)
     ]
 
@@ -218,7 +251,7 @@ def bind(captioner: Captioner, encodings: Sequence[Encoding], boxes: Sequence[Ar
 
 
 def _plain(encoding: Encoding, text: str) -> Caption:
-    return Caption(text, tuple(text.split()), encoding.width, encoding.height, encoding.name)
+    return Caption(text, tuple(text.split()), encoding.width, encoding.height, encoding.image)
 
 
 def _with_attention(

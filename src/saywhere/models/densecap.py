@@ -71,7 +71,7 @@ class Detections:
         """
         scores = box.apply(self.evidence)
         size = (self.encoding.width, self.encoding.height)
-        return Regions(*size, self.boxes, scores, self.captions, self.codes, self.encoding.name)
+        return Regions(*size, self.boxes, scores, self.captions, self.codes, self.encoding.image)
 
 
 def detect(

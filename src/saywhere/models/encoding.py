@@ -18,19 +18,26 @@ from saywhere.configs.parts import ProposalConfig
 from saywhere.engines.engine import Maps, Trunk
 from saywhere.errors import UserError
 from saywhere.images import LoadedImage
+from saywhere.options import require_ints
+from saywhere.progress import progress as show_progress
 from saywhere.regions import check_boxes
 
 
 @dataclass(frozen=True, eq=False)
 class Encoding:
-    """Feature maps of one image.
+    """Feature maps of one image, to be asked several questions.
 
     Attributes:
         maps: as the engine keeps them.
         width, height: of the image as a viewer shows it, in pixels.
         input_width, input_height: of the network's input.
-        name: of the image.
+        image: name of the image.
         trunk: the network that made the maps; no other can read them.
+
+    Example:
+        >>> model = saywhere.load()
+        >>> model.encode("photo.jpg")
+        Encoding('photo.jpg', 512 x 512)
     """
 
     maps: Maps
@@ -38,8 +45,11 @@ class Encoding:
     height: int
     input_width: int
     input_height: int
-    name: str
+    image: str
     trunk: Trunk
+
+    def __repr__(self) -> str:
+        return f"Encoding({self.image!r}, {self.width} x {self.height})"
 
     @property
     def input_size(self) -> tuple[int, int]:
@@ -53,7 +63,7 @@ class Encoding:
 
     def check(self, boxes: ArrayLike) -> np.ndarray:
         """Return a user's boxes in pixels of the image; raises as :func:`saywhere.regions.check_boxes`."""
-        return check_boxes(boxes, self.width, self.height, self.name)
+        return check_boxes(boxes, self.width, self.height, self.image)
 
     def to_input(self, boxes: np.ndarray) -> np.ndarray:
         """Return boxes of the image in pixels of the network's input."""
@@ -97,7 +107,12 @@ def is_one(images: Any) -> bool:
 
 
 def answer(
-    ask: Callable[..., Sequence[Result]], see: Callable[[Sequence[Any]], Sequence[Any]], images: Any, *columns: Any
+    ask: Callable[..., Sequence[Result]],
+    see: Callable[[Sequence[Any]], Sequence[Any]],
+    images: Any,
+    *columns: Any,
+    batch: int | None = None,
+    progress: bool = False,
 ) -> Any:
     """Ask one question of one image, or of many, a few at a time.
 
@@ -107,6 +122,8 @@ def answer(
         images: one image, a list or tuple of them, or any other iterable, which is read as it is needed.
         columns: what is given for each image (such as boxes or texts): one value for one image, a list (or an array
             with a dimension more) for a list, an iterable for an iterable; or None.
+        batch: images at a time; :data:`AT_ONCE` if None.
+        progress: show a bar on a terminal while many images are worked on.
 
     Returns:
         the result; a list of them for a list; a generator for any other iterable.
@@ -114,6 +131,7 @@ def answer(
     Raises:
         UserError: ``images`` is none of these, a column is one value for several images, or it has another length.
     """
+    require_ints(1, batch=batch)
     if is_one(images):
         return ask(see([images]), *(None if column is None else [column] for column in columns))[0]
     if isinstance(images, dict | bytes) or not isinstance(images, Iterable):
@@ -122,12 +140,12 @@ def answer(
         if column is not None and _is_one_value(column):
             raise UserError(f"one value ({type(column).__name__}) for several images: give one for each image")
     if not isinstance(images, list | tuple):
-        return _stream(ask, see, images, columns)
+        return _stream(ask, see, images, columns, batch or AT_ONCE, progress)
     values = [None if column is None else list(column) for column in columns]
     for column in values:
         if column is not None and len(column) != len(images):
             raise UserError(f"{len(column)} values for {len(images)} images: give one for each image")
-    return list(_stream(ask, see, images, values))
+    return list(_stream(ask, see, images, values, batch or AT_ONCE, progress, len(images)))
 
 
 def _is_one_value(column: Any) -> bool:
@@ -142,12 +160,18 @@ def _stream(
     see: Callable[[Sequence[Any]], Sequence[Any]],
     images: Iterable[Any],
     columns: Sequence[Iterable[Any] | None],
+    batch: int,
+    shown: bool,
+    total: int | None = None,
 ) -> Generator[Result, None, None]:
     left = iter(images)
     rest = [None if column is None else iter(column) for column in columns]
-    while some := list(islice(left, AT_ONCE)):
-        parts = [None if column is None else list(islice(column, len(some))) for column in rest]
-        for part in parts:
-            if part is not None and len(part) != len(some):
-                raise UserError(f"{len(part)} values for the last {len(some)} images: give one for each image")
-        yield from ask(see(some), *parts)
+    with show_progress("images", total, shown=shown) as advance:
+        while some := list(islice(left, batch)):
+            parts = [None if column is None else list(islice(column, len(some))) for column in rest]
+            for part in parts:
+                if part is not None and len(part) != len(some):
+                    raise UserError(f"{len(part)} values for the last {len(some)} images: give one for each image")
+            for result in ask(see(some), *parts):
+                advance()
+                yield result

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, get_args, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -47,13 +47,18 @@ class Model:
     Example:
         >>> model = saywhere.load()
         >>> seen = model.encode("photo.jpg")
-        >>> for box, score, caption in model.describe(seen, top=5):
-        ...     print(f"{score:.2f}  {caption}")
-        >>> print(model.caption(seen))
+        >>> [f"{score:.2f}  {caption}" for box, score, caption in model.describe(seen, top=5)]  # doctest: +SKIP
+        ['0.93  a woman', '0.71  the flag', ...]
+        >>> model.caption(seen).image
+        'photo.jpg'
     """
 
     def __init__(self, engine: Engine, name: str = "model") -> None:
         self.engine, self.name, self.calibration = engine, name, engine.calibration
+        self._read_parts()
+
+    def _read_parts(self) -> None:
+        engine = self.engine
         self.nouns = None if engine.nouns is None else NounEvidence(engine.nouns, engine.densecap)
 
     @property
@@ -87,22 +92,58 @@ class Model:
         return tuple(name for name in get_args(Part) if getattr(self, name) is not None)
 
     @property
+    def device(self) -> str:
+        """Where it runs, such as ``cpu`` or ``cuda:0``."""
+        return str(self.engine.device)
+
+    def to(self, device: str) -> Self:
+        """Move the model to a device and return it; encodings that were made on another device cannot be asked then.
+
+        Args:
+            device: such as ``cpu`` or ``cuda``; the engine ``onnx`` runs on the CPU only.
+
+        Raises:
+            UserError: there is no such device, or the model's engine does not run there.
+
+        Example:
+            >>> model.to("cpu").device
+            'cpu'
+        """
+        self.engine.to(device)
+        self._read_parts()
+        return self
+
+    @property
     def long_side(self) -> int:
         """Pixels on the long side of the network's input: what images should be decoded to at least."""
         return self.engine.trunk.preprocess.long_side
 
     def digest(self) -> str:
-        """Return a hash of weights and configurations: models of one digest give the same answers."""
+        """Return a hash of weights and configurations: models of one digest give the same answers.
+
+        Example:
+            >>> model.digest() == saywhere.load().digest()
+            True
+        """
         return self.engine.digest()
 
     def check(self, part: Part, what: str) -> None:
-        """Raise a ``UserError`` if this model lacks a part and so cannot do ``what``."""
+        """Raise a ``UserError`` if this model lacks a part and so cannot do ``what``.
+
+        Example:
+            >>> model.check("captioner", "caption images")
+        """
         if getattr(self, part, None) is None:
             have = ", ".join(self.parts)
             raise UserError(f"{self.name} cannot {what}: that needs a model with the part {part}; this one has {have}")
 
     def require(self, part: Part, what: str) -> Any:
-        """Return a part; raises as :meth:`check`."""
+        """Return a part; raises as :meth:`check`.
+
+        Example:
+            >>> model.require("captioner", "caption images") is model.captioner
+            True
+        """
         self.check(part, what)
         return getattr(self, part)
 
@@ -111,18 +152,31 @@ class Model:
     @overload
     def encode(self, images: One) -> Encoding: ...
     @overload
-    def encode(self, images: Sequence[One]) -> list[Encoding]: ...
+    def encode(self, images: Sequence[One], *, batch: int | None = None, progress: bool = False) -> list[Encoding]: ...
     @overload
-    def encode(self, images: Iterator[One]) -> Iterator[Encoding]: ...
-    def encode(self, images: Any) -> Any:
+    def encode(
+        self, images: Iterator[One], *, batch: int | None = None, progress: bool = False
+    ) -> Iterator[Encoding]: ...
+    def encode(self, images: Any, *, batch: int | None = None, progress: bool = False) -> Any:
         """Pass images through the network once, to be asked several times.
 
         The maps of all encodings stay in memory: about a megabyte an image with the default configuration.
 
+        Args:
+            images: one or many.
+            batch: images that pass through the network together; 16 if None. Every verb has this option.
+            progress: show a bar on a terminal while many images are worked on; every verb has this option, too.
+
         Raises:
             ImageError: an image cannot be read.
+
+        Example:
+            >>> model.encode("photo.jpg")
+            Encoding('photo.jpg', 512 x 512)
+            >>> [seen.image for seen in model.encode(["photo.jpg", "photos/beach.jpg"], batch=1)]
+            ['photo.jpg', 'photos/beach.jpg']
         """
-        return answer(lambda encodings: encodings, self._encode, images)
+        return answer(lambda encodings: encodings, self._encode, images, batch=batch, progress=progress)
 
     def _encode(self, images: Sequence[One]) -> list[Encoding]:
         """Return encodings as they are, and the other images encoded together."""
@@ -135,7 +189,7 @@ class Model:
                 fresh.append(open_image(image, self.long_side))
             elif image.trunk is not trunk:
                 raise UserError(
-                    f"the encoding of {image.name} was made by another model; encode the image with this one"
+                    f"the encoding of {image.image} was made by another model; encode the image with this one"
                 )
         pixels = [trunk.preprocess(image) for image in fresh]
         maps = trunk.encode(pixels) if pixels else []
@@ -154,16 +208,17 @@ class Model:
     @overload
     def describe(
         self, images: Sequence[One], boxes: Sequence[ArrayLike] | None = None, *, top: int | None = None,
-        threshold: float | None = None,
+        threshold: float | None = None, batch: int | None = None, progress: bool = False,
     ) -> list[Regions]: ...  # fmt: skip
     @overload
     def describe(
         self, images: Iterator[One], boxes: Iterator[ArrayLike] | None = None, *, top: int | None = None,
-        threshold: float | None = None,
+        threshold: float | None = None, batch: int | None = None, progress: bool = False,
     ) -> Iterator[Regions]: ...  # fmt: skip
     def describe(
-        self, images: Any, boxes: Any = None, *, top: int | None = None, threshold: float | None = None
-    ) -> Any:
+        self, images: Any, boxes: Any = None, *, top: int | None = None, threshold: float | None = None,
+        batch: int | None = None, progress: bool = False,
+    ) -> Any:  # fmt: skip
         """Find the regions of an image and describe each with a phrase.
 
         Of overlapping regions with the same caption the best is kept.
@@ -181,6 +236,13 @@ class Model:
         Raises:
             ImageError: an image cannot be read.
             UserError: boxes of another shape or outside their image, or together with ``top`` or ``threshold``.
+
+        Example:
+            >>> regions = model.describe("photo.jpg", top=3)
+            >>> len(regions), len(regions.captions), regions[0].score == regions.scores.max().item()
+            (3, 3, True)
+            >>> [len(each) for each in model.describe(iter(["photo.jpg", "photos/beach.jpg"]), top=2)]
+            [2, 2]
         """
         from saywhere.models.densecap import describe
 
@@ -192,32 +254,65 @@ class Model:
             from saywhere.models.captioner import describe_boxes
 
             captioner = self.captioner
-            return answer(lambda e, b: describe_boxes(captioner, e, b), self._encode, images, boxes)
+            return answer(
+                lambda e, b: describe_boxes(captioner, e, b),
+                self._encode,
+                images,
+                boxes,
+                batch=batch,
+                progress=progress,
+            )
         detector = self.require("densecap", "find regions")
         return answer(
             lambda e, b: describe(detector, e, b, top, threshold, self.phrase_writer, calibration=self.calibration),
-            self._encode, images, boxes,
+            self._encode, images, boxes, batch=batch, progress=progress,
         )  # fmt: skip
 
-    def score(self, image: One, phrases: Sequence[str], boxes: ArrayLike | None = None) -> PhraseScores:
+    @overload
+    def score(self, images: One, phrases: Sequence[str], boxes: ArrayLike | None = None) -> PhraseScores: ...
+    @overload
+    def score(
+        self, images: Sequence[One], phrases: Sequence[str], boxes: Sequence[ArrayLike] | None = None, *,
+        batch: int | None = None, progress: bool = False
+    ) -> list[PhraseScores]: ...  # fmt: skip
+    @overload
+    def score(
+        self, images: Iterator[One], phrases: Sequence[str], boxes: Iterator[ArrayLike] | None = None, *,
+        batch: int | None = None, progress: bool = False
+    ) -> Iterator[PhraseScores]: ...  # fmt: skip
+    def score(
+        self, images: Any, phrases: Sequence[str], boxes: Any = None, *, batch: int | None = None,
+        progress: bool = False,
+    ) -> Any:  # fmt: skip
         """Return how likely each region is to be called each phrase: open-world detection (DenseCap, section 4.2).
 
         Where the model has the part ``nouns`` and ``densecap.nouns`` is set, it says how likely the phrase's kind of
         thing is.
 
         Args:
-            image: one image.
-            phrases: texts of a word or more.
-            boxes: ``(R, 4)`` in pixels of the image; if not given, the regions that :meth:`describe` finds.
+            images: one or many.
+            phrases: texts of a word or more; the same for all images.
+            boxes: ``(R, 4)`` in pixels of the image (for many images, of each); if not given, the regions that
+                :meth:`describe` finds.
+            batch, progress: see :meth:`encode`.
 
         Raises:
             UserError: a phrase has no word; and what :meth:`describe` raises.
+
+        Example:
+            >>> scores = model.score("photo.jpg", ["a cat", "a dog"])
+            >>> scores.best().captions
+            ('a cat', 'a dog')
         """
         from saywhere.models.phrase_scores import score_image
 
         detector = self.require("densecap", "score phrases of regions")
-        encoding = self._encode([image])[0]
-        return score_image(detector, self.nouns, encoding, self.describe(encoding, boxes), phrases)
+
+        def ask(encodings: list[Encoding], given: list[Any] | None) -> list[PhraseScores]:
+            found = self.describe(encodings, given)
+            return [score_image(detector, self.nouns, e, r, phrases) for e, r in zip(encodings, found, strict=True)]
+
+        return answer(ask, self._encode, images, boxes, batch=batch, progress=progress)
 
     # Words and regions (Deep Visual-Semantic Alignments)
 
@@ -229,16 +324,18 @@ class Model:
     @overload
     def ground(
         self, images: Sequence[One], text: Sequence[str | Sequence[str]], boxes: Sequence[ArrayLike] | None = None, *,
-        part: Part | None = None, beta: float | None = None, regions: int | None = None, threshold: float | None = None,
+        part: Part | None = None, beta: float | None = None, regions: int | None = None,
+        threshold: float | None = None, batch: int | None = None, progress: bool = False,
     ) -> list[Regions]: ...  # fmt: skip
     @overload
     def ground(
         self, images: Iterator[One], text: Iterator[str | Sequence[str]], boxes: Iterator[ArrayLike] | None = None, *,
-        part: Part | None = None, beta: float | None = None, regions: int | None = None, threshold: float | None = None,
+        part: Part | None = None, beta: float | None = None, regions: int | None = None,
+        threshold: float | None = None, batch: int | None = None, progress: bool = False,
     ) -> Iterator[Regions]: ...  # fmt: skip
     def ground(
         self, images: Any, text: Any, boxes: Any = None, *, part: Part | None = None, beta: float | None = None,
-        regions: int | None = None, threshold: float | None = None,
+        regions: int | None = None, threshold: float | None = None, batch: int | None = None, progress: bool = False,
     ) -> Any:  # fmt: skip
         """Find the region that each phrase of a text is about, if the image shows it.
 
@@ -261,10 +358,15 @@ class Model:
         Raises:
             ImageError: an image cannot be read.
             UserError: a text without a word, an option that the part does not have, or another part.
+
+        Example:
+            >>> regions = model.ground("photo.jpg", ["a woman", "a smile"], threshold=0)
+            >>> regions.captions
+            ('a woman', 'a smile')
         """
         return answer(
             lambda encodings, texts, given: self._ground(encodings, texts, given, part, beta, regions, threshold),
-            self._encode, images, text, boxes,
+            self._encode, images, text, boxes, batch=batch, progress=progress,
         )  # fmt: skip
 
     def _ground(
@@ -290,12 +392,16 @@ class Model:
 
         Raises:
             UserError: this model lacks the part, or it places no phrases.
+
+        Example:
+            >>> model.placer().by
+            'densecap'
         """
         from saywhere.models.placing import Placer
 
         chosen = part or ("aligner" if self.densecap is None else "densecap")
         if chosen not in ("aligner", "densecap"):
-            raise UserError(f"phrases are grounded by the part aligner or densecap, not {part}")
+            raise UserError(f"part must be aligner or densecap, not {part!r}")
         self.require(chosen, "ground phrases" if chosen == "aligner" else "ground phrases by the dense captioner")
         return Placer(self.densecap, self.aligner, self.nouns, chosen, self.calibration)
 
@@ -307,16 +413,26 @@ class Model:
     @overload
     def align(
         self, images: Sequence[One], sentences: Sequence[str], boxes: Sequence[ArrayLike] | None = None, *,
-        beta: float | None = None, regions: int | None = None,
+        beta: float | None = None, regions: int | None = None, batch: int | None = None, progress: bool = False,
     ) -> list[Alignment]: ...  # fmt: skip
+    @overload
     def align(
-        self, images: Any, sentences: Any, boxes: Any = None, *, beta: float | None = None, regions: int | None = None
-    ) -> Any:
+        self, images: Iterator[One], sentences: Iterator[str], boxes: Iterator[ArrayLike] | None = None, *,
+        beta: float | None = None, regions: int | None = None, batch: int | None = None, progress: bool = False,
+    ) -> Iterator[Alignment]: ...  # fmt: skip
+    def align(
+        self, images: Any, sentences: Any, boxes: Any = None, *, beta: float | None = None, regions: int | None = None,
+        batch: int | None = None, progress: bool = False,
+    ) -> Any:  # fmt: skip
         """Return which words of a sentence belong to which region of an image (section 3.1.4), with all products.
 
         Args:
             images, boxes, beta, regions: see :meth:`ground`.
             sentences: the sentence; for many images, one for each.
+
+        Example:
+            >>> model.align("photo.jpg", "a woman in a suit", regions=5)
+            Alignment('a woman in a suit' with 6 regions of photo.jpg)
         """
         from saywhere.models.aligner import align, embed_images
 
@@ -328,7 +444,7 @@ class Model:
             embedded = embed_images(aligner, encodings, given, regions, placing=True, plain=True)
             return [align(aligner, image, text, beta) for image, text in zip(embedded, texts, strict=True)]
 
-        return answer(ask, self._encode, images, sentences, boxes)
+        return answer(ask, self._encode, images, sentences, boxes, batch=batch, progress=progress)
 
     # Vectors for search
 
@@ -336,13 +452,18 @@ class Model:
     def embed(self, images: One, boxes: ArrayLike | None = None, *, regions: int | None = None) -> ImageVectors: ...
     @overload
     def embed(
-        self, images: Sequence[One], boxes: Sequence[ArrayLike] | None = None, *, regions: int | None = None
-    ) -> list[ImageVectors]: ...
+        self, images: Sequence[One], boxes: Sequence[ArrayLike] | None = None, *, regions: int | None = None,
+        batch: int | None = None, progress: bool = False,
+    ) -> list[ImageVectors]: ...  # fmt: skip
     @overload
     def embed(
-        self, images: Iterator[One], boxes: Iterator[ArrayLike] | None = None, *, regions: int | None = None
-    ) -> Iterator[ImageVectors]: ...
-    def embed(self, images: Any, boxes: Any = None, *, regions: int | None = None) -> Any:
+        self, images: Iterator[One], boxes: Iterator[ArrayLike] | None = None, *, regions: int | None = None,
+        batch: int | None = None, progress: bool = False,
+    ) -> Iterator[ImageVectors]: ...  # fmt: skip
+    def embed(
+        self, images: Any, boxes: Any = None, *, regions: int | None = None, batch: int | None = None,
+        progress: bool = False,
+    ) -> Any:  # fmt: skip
         """Return the regions of images as vectors in the space of words: :meth:`similarity` compares them with texts.
 
         Args:
@@ -350,12 +471,23 @@ class Model:
 
         Raises:
             ImageError: an image cannot be read, or there is no such file. (Texts are embedded by :meth:`embed_text`.)
+
+        Example:
+            >>> model.embed("photo.jpg", regions=5)
+            ImageVectors('photo.jpg', 6 regions)
         """
         from saywhere.models.aligner import embed_images
 
         require_ints(regions=regions)
         aligner = self.require("aligner", "embed images")
-        return answer(lambda e, b: embed_images(aligner, e, b, regions), self._encode, images, boxes)
+        return answer(
+            lambda e, b: embed_images(aligner, e, b, regions),
+            self._encode,
+            images,
+            boxes,
+            batch=batch,
+            progress=progress,
+        )
 
     @overload
     def embed_text(self, texts: str) -> TextVectors: ...
@@ -366,6 +498,10 @@ class Model:
 
         Raises:
             UserError: a sentence without a word.
+
+        Example:
+            >>> [text.words for text in model.embed_text(["a cat", "two dogs"])]
+            [('a', 'cat'), ('two', 'dogs')]
         """
         from saywhere.models.aligner import embed_texts
 
@@ -375,7 +511,13 @@ class Model:
         return embed_texts(aligner, list(texts))
 
     def similarity(self, images: Sequence[ImageVectors], texts: Sequence[TextVectors]) -> np.ndarray:
-        """Return how well each text fits each image, ``(K, L)``: Eq. 8 less the hubness of both, not a probability."""
+        """Return how well each text fits each image, ``(K, L)``: Eq. 8 less the hubness of both, not a probability.
+
+        Example:
+            >>> images = model.embed(["photo.jpg", "photos/motorcycle.jpg"])
+            >>> model.similarity(images, model.embed_text(["a motorcycle"])).argmax(axis=0)
+            array([1])
+        """
         from saywhere.models.aligner import similarities
 
         return similarities(images, texts, self.require("aligner", "compare texts with images").config.score)
@@ -389,14 +531,17 @@ class Model:
     @overload
     def caption(
         self, images: Sequence[One], *, beam_size: int | None = None, boxes: Sequence[ArrayLike] | None = None,
-        attention: bool = True,
+        attention: bool = True, batch: int | None = None, progress: bool = False,
     ) -> list[Caption]: ...  # fmt: skip
     @overload
     def caption(
         self, images: Iterator[One], *, beam_size: int | None = None, boxes: Iterator[ArrayLike] | None = None,
-        attention: bool = True,
+        attention: bool = True, batch: int | None = None, progress: bool = False,
     ) -> Iterator[Caption]: ...  # fmt: skip
-    def caption(self, images: Any, *, beam_size: int | None = None, boxes: Any = None, attention: bool = True) -> Any:
+    def caption(
+        self, images: Any, *, beam_size: int | None = None, boxes: Any = None, attention: bool = True,
+        batch: int | None = None, progress: bool = False,
+    ) -> Any:  # fmt: skip
         """Return a sentence of an image, and where the model looked at each word.
 
         Args:
@@ -408,6 +553,11 @@ class Model:
         Raises:
             ImageError: an image cannot be read.
             UserError: ``beam_size`` is below 1, or boxes for a model that attends to no boxes.
+
+        Example:
+            >>> caption = model.caption("photo.jpg", beam_size=2)
+            >>> caption.attention.shape == (len(caption.words), len(caption.boxes))
+            True
         """
         from saywhere.models.captioner import NounChecker, caption
 
@@ -420,7 +570,7 @@ class Model:
                 nouns = NounChecker(self.densecap, self.nouns, encodings)
             return caption(captioner, encodings, beam_size, given, attention, self.aligner, nouns)
 
-        return answer(ask, self._encode, images, boxes)
+        return answer(ask, self._encode, images, boxes, batch=batch, progress=progress)
 
     def attend(self, image: One, sentences: Sequence[str], boxes: ArrayLike | None = None) -> list[Caption]:
         """Return where the model looks at each word of given sentences of one image.
@@ -428,6 +578,10 @@ class Model:
         Raises:
             ImageError: the image cannot be read.
             UserError: a model that attends to no regions, or wrong ``boxes``.
+
+        Example:
+            >>> model.attend("photo.jpg", ["a woman smiles"])[0].attention.shape[0]
+            3
         """
         from saywhere.models.captioner import attend
 

@@ -38,6 +38,11 @@ class PhraseScores:
             the scores of a phrase of none but unknown words mean little, unless the classes know its noun.
         kinds: ``(R, P)`` natural log-probability that a region is of the kind of thing that a phrase names, by the
             classes (docs/nouns.md), 0 where it names none; None in a model without classes.
+
+    Example:
+        >>> scores = saywhere.load().score("photo.jpg", ["a woman", "a dog"])
+        >>> scores.find("a woman", top=2).captions
+        ('a woman', 'a woman')
     """
 
     regions: Regions

@@ -179,7 +179,7 @@ class Placer:
             assert self.aligner is not None
             given = None if boxes is None else [boxes]
             image = embed_images(self.aligner, [encoding], given, limit, placing=True, plain=True)[0]
-            regions = Regions(image.width, image.height, image.boxes, image=image.name)
+            regions = Regions(image.width, image.height, image.boxes, image=image.image)
             fits = word_fits(self.aligner, image, texts)
         kinds, named = self.log_kinds(encoding, regions, phrases)
         similarity = np.zeros(len(phrases), np.float32)
@@ -203,7 +203,7 @@ class Placer:
             self.densecap, [encoding], given, limit, nms_iou=self.config.nms_iou, calibration=self.calibration
         )[0]
         if not len(regions):
-            raise UserError(f"{encoding.name}: the model finds no region in it")
+            raise UserError(f"{encoding.image}: the model finds no region in it")
         return regions, score_regions(self.densecap.decoder, self.densecap.vocabulary, regions, phrases).joint
 
     def is_rare(self, phrase: str) -> bool:

@@ -47,6 +47,14 @@ class Hit:
             of a search; None as ``probability``.
         entry: by which the index finds it again (:meth:`saywhere.search.stores.ImageStore.locate`), until it is
             indexed anew.
+
+    Example:
+        >>> with saywhere.Index("holiday.index") as index:
+        ...     index.add(["holiday/"])
+        ...     hit = index.search("a motorcycle", top=1)[0]
+        Changes(added=3, updated=0, unchanged=0, removed=0, skipped={}, damaged={})
+        >>> hit.image.endswith("motorcycle.jpg"), hit.regions.image == hit.image
+        (True, True)
     """
 
     image: str
@@ -89,8 +97,10 @@ class Index:
     Example:
         >>> with saywhere.Index("holiday.index") as index:
         ...     print(index.add(["holiday/"]))
-        ...     for hit in index.search("a dog in the snow", top=3):
-        ...         print(f"{hit.similarity:.2f}", hit.image, hit.regions.captions)
+        ...     names = [hit.image.split("/")[-1] for hit in index.search("a motorcycle", top=1)]
+        3 added, 0 updated, 0 unchanged, 0 removed, 0 skipped
+        >>> names
+        ['motorcycle.jpg']
     """
 
     def __init__(
@@ -256,13 +266,13 @@ class Index:
         found = self.store.nearest(question, top, exact=exact, threads=self._workers)
         if phrases is None:
             return [
-                Hit(v.name, value, Regions.empty(v.width, v.height, v.name), time=t, entry=entry)
+                Hit(v.image, value, Regions.empty(v.width, v.height, v.image), time=t, entry=entry)
                 for value, v, t, entry in found
             ]
         placed = [phrases.find(each.vectors) for each in found]
         in_index_probability = phrases.in_index_probability(placed[0], len(self)) if placed else None
         return [
-            Hit(v.name, value - phrases.hubness, there.regions, there.probability, t, in_index_probability, entry)
+            Hit(v.image, value - phrases.hubness, there.regions, there.probability, t, in_index_probability, entry)
             for (value, v, t, entry), there in zip(found, placed, strict=True)
         ]
 

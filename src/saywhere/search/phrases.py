@@ -269,7 +269,7 @@ class PhrasesInImages:
         there = np.ones(several, bool) if scores is None else scores >= self._least
         regions = Regions(
             image.width, image.height, image.boxes[rows[there]], None if scores is None else scores[there],
-            tuple(phrase for phrase, seen in zip(self.phrases, there, strict=True) if seen), image=image.name,
+            tuple(phrase for phrase, seen in zip(self.phrases, there, strict=True) if seen), image=image.image,
             similarities=evidence.fits[rows, columns][there],
             not_found=tuple(phrase for phrase, seen in zip(self.phrases, there, strict=True) if not seen),
         )  # fmt: skip
@@ -297,7 +297,7 @@ class PhrasesInImages:
     def _evidence(self, image: ImageVectors, texts: list[TextVectors], rare: np.ndarray) -> Evidence:
         """What the vectors say of phrases in an image."""
         fits = word_fits(self._aligner, image, texts)
-        regions = Regions(image.width, image.height, image.boxes, image=image.name)
+        regions = Regions(image.width, image.height, image.boxes, image=image.image)
         return Evidence(
             regions=regions, fits=fits, kinds=np.zeros_like(fits), named=np.zeros(len(texts), bool),
             rare=rare, similarity=plain_similarities(image, texts, self._aligner.config.score), by="aligner",

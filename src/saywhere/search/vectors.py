@@ -191,7 +191,7 @@ def to_arrays(image: ImageVectors) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """
     vectors = with_hubness(image)
     if not (np.abs(vectors) <= LARGEST).all():
-        raise UserError(f"{image.name}: the model gives vectors with numbers beyond {LARGEST:g}: it cannot be indexed")
+        raise UserError(f"{image.image}: the model gives vectors with numbers beyond {LARGEST:g}: it cannot be indexed")
     regions = np.zeros(len(image), REGION)
     regions["box"], regions["logit"] = image.boxes, image.logits
     entry = np.array((len(image), image.width, image.height), ENTRY)

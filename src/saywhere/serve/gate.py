@@ -130,7 +130,7 @@ class Gate:
         try:
             host = Host.parse(hosts[0] if hosts else "")
         except ValueError:
-            raise _malformed(f"Host is a name or an address, not {hosts[0][:80]!r}") from None
+            raise _malformed(f"Host must be a name or an address, not {hosts[0][:80]!r}") from None
         if len(hosts) > 1:
             raise _malformed("there is more than one Host")
         if not self._is_own(host, scope):

@@ -163,7 +163,7 @@ def _ground(model: Model, image: Encoding, values: Mapping[str, Any]) -> dict[st
 def _embed(model: Model, image: Encoding, values: Mapping[str, Any]) -> dict[str, Any]:
     found = model.embed(image, values.get("box"), regions=values.get("regions"))
     return {
-        "image": found.name,
+        "image": found.image,
         "width": found.width,
         "height": found.height,
         "boxes": [[round(v, 2) for v in box] for box in found.boxes.tolist()],

@@ -1,1 +1,60 @@
 """Training runs: recipes, the loop, resume."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from saywhere.errors import UserError
+
+if TYPE_CHECKING:
+    from saywhere.training.run import Result
+
+
+def train(recipe: str | Path, out: str | Path | None = None, *, restart: bool = False, **overrides: Any) -> Result:
+    """Train a model as a recipe says: ``saywhere train`` in Python; an interrupted run is resumed by the same call.
+
+    Args:
+        recipe: a YAML file, such as ``recipes/densecap-your-own.yaml``.
+        out: folder of the run, the model in ``model/`` of it; ``runs/NAME`` if None, NAME as in the recipe.
+        restart: start over instead of resuming the run in ``out``.
+        overrides: values in place of the recipe's: a mapping for a section, such as ``training={"epochs": 2}``; or by
+            name with dots, such as ``**{"training.epochs": 2}``.
+
+    Returns:
+        the folder of the model, its metrics, and whether the run was interrupted.
+
+    Raises:
+        UserError: training is not installed, or a key, value or file of the recipe or its data is wrong.
+
+    Example:
+        >>> result = saywhere.train("recipe.yaml", out="run", training={"epochs": 1})
+        >>> result.model.name
+        'model'
+    """
+    require_training()
+    from saywhere.training import recipe as recipes
+    from saywhere.training.run import train as run
+
+    chosen = recipes.load(recipe, list(_changes(overrides)))
+    return run(chosen, Path("runs") / chosen.name if out is None else out, restart)
+
+
+def require_training() -> None:
+    """Raise a ``UserError`` if a package that training needs is not installed."""
+    for module in ("torch", "lightning", "matplotlib", "tensorboard"):
+        if importlib.util.find_spec(module) is None:
+            raise UserError(f"training needs {module}, which is not installed: pip install 'saywhere[train]'")
+
+
+def _changes(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Yield values as ``KEY=VALUE``, as a command takes them; JSON is YAML."""
+    import json
+
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _changes(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}={json.dumps(value, default=str)}"

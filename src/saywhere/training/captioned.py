@@ -1,4 +1,4 @@
-"""Training images as a captioner sees them, and what people said of them: what is learnt beside its own weights."""
+"""Training images as a captioner sees them, with their captions: for what is trained beside the captioner."""
 
 from __future__ import annotations
 

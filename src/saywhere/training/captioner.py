@@ -110,7 +110,7 @@ class CaptionerSystem:
             UserError: it is to have n-grams, which are stored beside a captioner when it is trained.
         """
         if config.ngrams.count:
-            raise UserError("model.ngrams.count must be 0 in a recipe: saywhere train-ngrams stores them")
+            raise UserError("model.ngrams.count must be 0 in a recipe: a stage of the kind ngrams stores them")
         proposes = config.uses_proposals
         network = Captioner(config, vocabulary, pretrained_backbone=pretrained and not proposes)
         if proposes:

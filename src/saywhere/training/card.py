@@ -6,11 +6,13 @@ import os
 import platform
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
+import yaml
 
 import saywhere
 from saywhere.files import write_text
@@ -79,6 +81,59 @@ The recipe:
 """
 
 
+@dataclass(frozen=True)
+class BundleFacts:
+    """What the card of a model of several stages says.
+
+    Attributes:
+        title, description: of the model.
+        stages: by name what each has made: ``kind``, ``seconds``, and ``data``, ``result``, ``questions``, ``figures``
+            of those that have them.
+        licence: a paragraph about terms.
+        limits: what it cannot do, a line each.
+        recipe: plain values.
+    """
+
+    title: str
+    description: str
+    stages: Mapping[str, Mapping[str, Any]]
+    licence: str
+    limits: Sequence[str]
+    recipe: Mapping[str, Any]
+
+
+def write_bundle_card(facts: BundleFacts) -> str:
+    """Return the card, as Markdown, of a model of several stages."""
+    rows = [
+        f"| `{name}` | {stage['kind']} | {stage.get('data', '')} | {stage.get('result', '')} | "
+        f"{_duration(stage['seconds'])} |"
+        for name, stage in facts.stages.items()
+    ]
+    measured = [
+        f"| `{each['command']}` | {', '.join(f'{name} {_figure(value)}' for name, value in each['figures'].items())} |"
+        for stage in facts.stages.values()
+        for each in stage.get("figures", {}).values()
+    ]
+    fits = [f"- {fit}" for stage in facts.stages.values() for fit in stage.get("questions", {}).values()]
+    sections = {
+        "Stages": ["| stage | kind | learnt from | result | time |", "|---|---|---|---|---|", *rows],
+        "Results": ["| command | result |", "|---|---|", *measured] if measured else [],
+        "Calibration": fits,
+        "Data and licence": [facts.licence.strip()] if facts.licence else [],
+        "Limits": [f"- {limit}" for limit in facts.limits],
+        "Recipe": [
+            f"Made by `saywhere train` with this recipe, on {machine()}. "
+            f"Commit: {commit() or 'not under version control'}.",
+            "",
+            "```yaml",
+            yaml.safe_dump(dict(facts.recipe), sort_keys=False, allow_unicode=True).rstrip(),
+            "```",
+        ],
+    }
+    text = "".join(f"\n## {title}\n\n" + "\n".join(lines) + "\n" for title, lines in sections.items() if lines)
+    return f"# {facts.title}\n\n{facts.description}\n\nA saywhere {saywhere.__version__} model.\n{text}"
+
+
 def machine() -> str:
     """Return the device and the software, for a reader who wants to repeat a run."""
     if torch.cuda.is_available():
@@ -104,6 +159,10 @@ def commit() -> str | None:
         return git("rev-parse", "--short=12", "HEAD") + (" with changes" if changed else "")
     except (OSError, subprocess.SubprocessError):
         return None
+
+
+def _figure(value: float) -> str:
+    return f"{value:.3f}" if isinstance(value, float) else f"{value:,}"
 
 
 def _duration(seconds: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from saywhere.configs.parts import Shapes, SystemConfig
 from saywhere.errors import UserError
-from saywhere.models.bundle import Bundle
+from saywhere.models.bundle import CARD, Bundle
 from saywhere.networks import checkpoint
 from saywhere.networks.vision.rpn import AnchorGenerator
 from saywhere.text import RESERVED, Vocabulary
@@ -136,6 +137,39 @@ def take_over(new: Mapping[str, Tensor], old: Mapping[str, Tensor], rows: Tensor
         else:
             left.append(name)
     return Start(len(new) - len(left), tuple(left), (rows.shape[1] - len(RESERVED), words[1] - len(RESERVED)))
+
+
+def average_models(start: str | Path, trained: str | Path, share: float, out: Path) -> Path:
+    """Write the mean of a model's weights and of those that it was trained from; all else is the trained one's.
+
+    Rows of words are averaged where both vocabularies have the word, other tensors where both have one of the same
+    shape; what is the same in both stays bit for bit.
+
+    Args:
+        start: the model that training started from.
+        trained: the model that was trained.
+        share: of the weights of ``start`` in the mean.
+        out: folder of the new model.
+
+    Raises:
+        UserError: there is no such model, or ``start`` lacks the part.
+    """
+    bundle = Bundle.read(trained)
+    (part,) = bundle.configs
+    network, other = checkpoint.load_network(trained, part), checkpoint.load_network(start, part)
+    rows, sizes = common_rows(other.vocabulary, network.vocabulary), (len(other.vocabulary), len(network.vocabulary))
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    take_over(before, other.state_dict(), rows, sizes)
+    with torch.no_grad():
+        for name, value in network.state_dict().items():
+            if value.is_floating_point():
+                mean = torch.lerp(value, before[name].to(value), share)
+                value.copy_(torch.where(before[name] == value, value, mean))
+    kinds = {value.dtype for value in checkpoint.read_weights(bundle.folder).values()}
+    dtype = torch.float16 if torch.float16 in kinds else torch.float32
+    card = (bundle.folder / CARD).read_text(encoding="utf-8")
+    replaced = f"{card.rstrip()}\n\n## Mean of weights\n\n{share:g} of the weights that training started from.\n"
+    return checkpoint.save({part: network}, out, replaced, bundle.description, dtype)
 
 
 def has_word_rows(name: str) -> bool:

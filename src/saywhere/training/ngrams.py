@@ -1,4 +1,4 @@
-"""What people would say of an image: which n-grams are frequent enough to be learnt, and a probability of each.
+"""N-gram probabilities of an image: which n-grams are frequent enough to be learned, and a probability of each.
 
 The probability that a sentence of an image has an n-gram is a logistic function of few numbers, which a linear layer
 makes of the captioner's embedding of the image. What is learnt from is of each image and n-gram the share of its
@@ -41,7 +41,7 @@ RAREST = 1e-5
 """Probabilities that n-grams begin with are held this far from 0 and 1."""
 LARGEST = 127
 """Of the whole numbers of an n-gram's key."""
-HEADING = "## What people would say"
+HEADING = "## N-gram probabilities"
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,7 +195,7 @@ def judge(predictor: Predictor, captioned: Captioned, said: Said) -> Worth:
 def train(
     folder: str | Path, sets: Sequence[Sequence[Sample]], source: str, device: str | None = None, seed: int = 0
 ) -> tuple[str, ...]:
-    """Learn what people would say of images, and write it beside the captioner in a folder.
+    """Learn the probabilities of n-grams in captions of images, and write them beside the captioner in a folder.
 
     Args:
         folder: of a model with a captioner of images; its other weights stay as they are.
@@ -220,8 +220,8 @@ def train(
     worth = judge(predictor, captioned, said)
     if not worth.known < worth.unknown:
         raise UserError(
-            f"nothing was learnt: of {worth.images} images what is said has a cross-entropy of {worth.known:.3f}, and "
-            f"{worth.unknown:.3f} without a look at them"
+            f"nothing was learnt: the captions of {worth.images} images have a cross-entropy of {worth.known:.3f}, and "
+            f"{worth.unknown:.3f} without looking at the images"
         )
     stored = store(predictor, said)
     sizes = {"count": len(stored.keys), "words": len(stored.token_ids)}
@@ -232,7 +232,8 @@ def train(
 
 
 def _section(stored: Ngrams, worth: Worth, source: str) -> str:
-    return f"""Captions are chosen with a look at what people would say: probabilities of {len(stored.keys):,} n-grams,
-learnt by `saywhere train-ngrams` from {source}. Of {worth.images} of these images, which did not teach them, the
-n-grams of an image have a cross-entropy of {worth.known:.1f} nats, and {worth.unknown:.1f} without a look at it.
+    return f"""Captions are reranked by the probabilities of {len(stored.keys):,} n-grams,
+learned from {source}. Of {worth.images} of these images, which did not teach them, the
+n-grams of an image have a cross-entropy of {worth.known:.1f} nats, and {worth.unknown:.1f} without looking at the
+image.
 """

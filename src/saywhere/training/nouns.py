@@ -14,12 +14,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from saywhere.configs.densecap import DenseCapConfig
 from saywhere.configs.nouns import NounsConfig
 from saywhere.configs.parts import LAST_CHANNELS
 from saywhere.data.sample import Sample
-from saywhere.engines.arrays.pooling import context_features
+from saywhere.engines.arrays.pooling import ImageMaps, context_features
+from saywhere.engines.torch import TorchEngine
 from saywhere.errors import UserError
 from saywhere.images import ImageError
+from saywhere.loading import load
+from saywhere.models.bundle import GRAPH, Bundle
 from saywhere.models.model import Model
 from saywhere.models.noun_tree import Noun, NounTree, noun_tree
 from saywhere.models.nouns import NounEvidence, softmax
@@ -72,13 +76,62 @@ def is_held_out(image: Path) -> bool:
     return zlib.crc32(image.name.encode()) % HELD_OUT == 0
 
 
+def train(model: str | Path, samples: Sequence[Sample], source: str, out: Path, epochs: int = 8, seed: int = 0) -> str:
+    """Teach a classifier of regions everyday kinds, and write it as a model folder.
+
+    Args:
+        model: its trunk makes the features, and its dense captioner the embeddings, if it has one.
+        samples: images with boxes.
+        source: their data sets, for the card.
+        out: the folder.
+        epochs: passes over the boxes.
+        seed: of the training.
+
+    Returns:
+        what was learnt, for people.
+
+    Raises:
+        UserError: as :func:`collect` and :func:`fit`.
+    """
+    densecap = Bundle.read(model).configs.get("densecap")
+    config = NounsConfig(embed_dim=densecap.embed_dim if isinstance(densecap, DenseCapConfig) else 0)
+    boxes = collect(_feature_maker(model, config), samples, config)
+    network = fit(boxes, model, config, epochs, seed)
+    made = f"{len(network.vocabulary.counts)} kinds from {len(boxes.nouns):,} boxes"
+    description = f"{len(network.vocabulary.counts)} kinds and ImageNet's classes of regions"
+    card = f"# Nouns of regions\n\n{description}; {len(boxes.nouns):,} boxes of {len(samples):,} images of {source}\n"
+    checkpoint.save({"nouns": network}, out, card, description, torch.float16)
+    return made
+
+
+def _feature_maker(model: str | Path, config: NounsConfig) -> Model:
+    """Return the model that makes the features: with the engine onnx, or with torch and the published last layer."""
+    if (Bundle.read(model).folder / GRAPH).is_file():
+        return load(model, engine="onnx")
+    networks: Any = checkpoint.load_networks(model)
+    classifier = build_network(model, Vocabulary({}), config)
+    for network in networks.values():
+        network.trunk.head = classifier.trunk.head
+    return Model(TorchEngine(networks), Path(model).name)
+
+
+def _arrays(maps: Any) -> ImageMaps:
+    """The maps of an image as arrays, whichever engine made them."""
+    if isinstance(maps, ImageMaps):
+        return maps
+    strides = maps.trunk.backbone.strides
+    outputs = {f"map{stride}": each[None].numpy() for stride, each in zip(strides, maps.maps, strict=True)}
+    with torch.inference_mode():
+        return ImageMaps({**outputs, "head": maps.head[None].numpy()}, strides, maps.size)
+
+
 def collect(model: Model, samples: Sequence[Sample], config: NounsConfig) -> NamedBoxes:
     """Return the boxes of images with their features and the nouns of their phrases; images without boxes are left out.
 
     The noun of a box with several phrases is that of most of them. Images that cannot be read are passed over.
 
     Args:
-        model: with the engine onnx, the backbone's last layer, and a dense captioner if ``config.embed_dim`` is set.
+        model: on the CPU, with the backbone's last layer, and a dense captioner if ``config.embed_dim`` is set.
         samples: images with boxes.
         config: which features.
 
@@ -100,7 +153,8 @@ def collect(model: Model, samples: Sequence[Sample], config: NounsConfig) -> Nam
             if config.embed_dim:
                 heads = model.require("densecap", "embed regions").region_head([encoding.maps], [boxes])
                 embeddings = [head.embeddings for head in heads]
-            features = context_features([encoding.maps], [boxes], config.levels, embeddings, config.context)
+            maps, context = [_arrays(encoding.maps)], config.context
+            features = context_features(maps, [boxes], config.levels, embeddings, context, branch=False)
             nouns = [noun_of(tree, phrases) for phrases in sample.phrases]
             rows.append((features.astype(np.float16), nouns, is_held_out(sample.image)))
     if not rows:
@@ -182,11 +236,18 @@ def fit(boxes: NamedBoxes, trunk_of: str | Path, config: NounsConfig, epochs: in
 
 
 def build_network(trunk_of: str | Path, vocabulary: Vocabulary, config: NounsConfig) -> Nouns:
-    """Return a classifier on the trunk of a model, with ImageNet's published weights and nothing learnt of kinds."""
+    """Return a classifier on the trunk of a model, with ImageNet's published weights and nothing learnt of kinds.
+
+    A last layer that the model lacks is the published one, rounded as models are stored.
+    """
     other: Any = next(iter(checkpoint.load_networks(trunk_of).values()))
     config = replace(config, trunk=other.config.trunk)
     trunk = build_trunk(config.trunk, head=True, pretrained=False)
     trunk.take_from(other.trunk)
+    if other.trunk.head is None and trunk.head is not None:
+        trunk.head.load_published(config.trunk.backbone)
+        for value in trunk.head.state_dict().values():
+            value.copy_(value.half() if value.is_floating_point() else value)
     network = Nouns(config, vocabulary, trunk)
     weight, bias = published_classifier(config.trunk.backbone)
     with torch.no_grad():
@@ -310,11 +371,20 @@ def _basis(inputs: Tensor, config: NounsConfig) -> Tensor:
     for start, end, count in parts:
         kept[start:end] = False
         part = inputs[:: max(1, len(inputs) // 8192), start:end]
-        values, directions = torch.linalg.eigh(part.T @ part / len(part))
+        values, directions = _eigenvectors(part.T @ part / len(part))
         block = torch.zeros(size, count)
         block[start:end] = directions[:, -count:] / values[-count:].mean().clamp(min=1e-6).sqrt()
         columns.append(block)
     return torch.cat((torch.eye(size)[:, kept], *columns), dim=1)
+
+
+def _eigenvectors(covariance: Tensor) -> tuple[Tensor, Tensor]:
+    """The eigenvalues, smallest first, and eigenvectors; in double precision where single fails, as for few boxes."""
+    try:
+        return torch.linalg.eigh(covariance)
+    except torch.linalg.LinAlgError:  # pyright: ignore[reportPrivateImportUsage]
+        values, directions = torch.linalg.eigh(covariance.double())
+        return values.float(), directions.float()
 
 
 def _loss(logits: Tensor, allowed: Tensor) -> Tensor:

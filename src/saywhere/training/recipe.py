@@ -205,7 +205,12 @@ class Recipe:
 
     def to_yaml(self) -> str:
         """Return the text of a file that :func:`load` reads."""
-        return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True)
+        return to_yaml(dataclasses.asdict(self))
+
+
+def to_yaml(values: Mapping[str, Any]) -> str:
+    """Return the text of a YAML file that :func:`read` reads."""
+    return yaml.safe_dump(_plain(values), sort_keys=False, allow_unicode=True)
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:

@@ -60,12 +60,14 @@ class Result:
         epoch: after which they were the weights, counted from 1.
         metrics: their validation losses.
         interrupted: by Ctrl-C or SIGTERM.
+        facts: what it was trained on.
     """
 
     model: Path
     epoch: int
     metrics: dict[str, float]
     interrupted: bool = False
+    facts: DataFacts | None = None
 
 
 def train(recipe: Recipe, out: str | Path, restart: bool = False) -> Result:
@@ -176,7 +178,7 @@ def fit(
     except AbandonedRun:
         more = "; the same command goes on from the last state that was saved" if last.exists() else ""
         raise KeyboardInterrupt(f"stopped{more}") from None
-    return Result(out / "model", best.best_epoch + 1, best.metrics)
+    return Result(out / "model", best.best_epoch + 1, best.metrics, facts=facts)
 
 
 def _read_position(last: Path) -> tuple[Position, int]:

@@ -152,7 +152,7 @@ def test_the_same_sentences_are_decoded(beam_size: int):
         assert found.token_ids.tolist() == expected.token_ids.tolist()
         np.testing.assert_allclose(found.log_probs, expected.log_probs, atol=1e-4)
         lengths |= set((found.token_ids != 0).sum(axis=1).tolist())
-    assert len(lengths) > 2, "some sentences end early, so that their rows are dropped"
+    assert len(lengths) > 1, "some sentences end early, so that their rows are dropped"
 
 
 def test_the_same_probabilities_of_phrases():

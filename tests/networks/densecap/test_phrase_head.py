@@ -34,12 +34,14 @@ from saywhere.training.finetuning import freeze
 
 SIZE = 112 + 1280 + 5 + 1280 + 32
 """Features: the map of stride 16, the last layer, the place, the last layer over the image, the embedding."""
+OF_BRANCH = 2 * (128 + 1280)
+"""Of the second branch's maps, over the region and over the image."""
 
 
 @functools.cache
-def networks() -> dict[str, Any]:
+def networks(branch: bool = False) -> dict[str, Any]:
     torch.manual_seed(0)
-    config = tiny_config(trunk=TRUNK, phrase_levels=[16])
+    config = tiny_config(trunk={**TRUNK, "branch": branch}, phrase_levels=[16])
     trunk = build_trunk(config.trunk, config.proposals, head=True, pretrained=False)
     densecap = DenseCap(config, VOCABULARY, trunk)
     assert densecap.phrase_head is not None
@@ -54,13 +56,14 @@ def model() -> Model:
     return Model(TorchEngine(networks()), "tiny")
 
 
-def arrays() -> Weights:
-    state = networks()["densecap"].state_dict()
+def arrays(branch: bool = False) -> Weights:
+    state = networks(branch)["densecap"].state_dict()
     return Weights.of({name: value.numpy() for name, value in state.items() if not name.startswith("trunk.")})
 
 
-@pytest.mark.parametrize("count", [0, 1, 50])
-def test_both_engines_decode_from_the_same_codes(model: Model, count: int) -> None:
+@pytest.mark.parametrize(("count", "branch"), [(0, False), (1, False), (50, False), (0, True), (50, True)])
+def test_both_engines_decode_from_the_same_codes(count: int, branch: bool) -> None:
+    model = Model(TorchEngine(networks(branch)), "tiny")
     encoding, other = model.encode(noise(96, 64)), model.encode(noise(64, 96, 1))
     random = np.random.default_rng(count)
     seen = [encoding, other]
@@ -73,8 +76,9 @@ def test_both_engines_decode_from_the_same_codes(model: Model, count: int) -> No
     for each in seen:
         outputs = {f"map{s}": m.numpy()[None] for s, m in zip((8, 16, 32), each.maps.maps, strict=True)}
         outputs["head"] = each.maps.head.detach().numpy()[None]
+        outputs |= {f"branch{stride}": own.detach().numpy()[None] for own, stride in each.maps.branch}
         maps.append(ImageMaps(outputs, (8, 16, 32), each.input_size))
-    without = ArrayDenseCap(detector.config, VOCABULARY, arrays())
+    without = ArrayDenseCap(detector.config, VOCABULARY, arrays(branch))
     for one, two in zip(ours, without.phrase_embeddings(maps, boxes, embeddings), strict=True):
         assert one.shape == two.shape == (count, 32)
         np.testing.assert_allclose(one, two, atol=1e-5)
@@ -141,6 +145,23 @@ def test_options_weights_and_backbone_must_fit() -> None:
     with pytest.raises(UserError, match="phrase_levels is .*, but must be empty for test_efficientnet"):
         tiny_config(phrase_levels=[16])
     assert networks()["densecap"].phrase_head[2].in_features == SIZE
+    assert networks(True)["densecap"].phrase_head[2].in_features == SIZE + OF_BRANCH
+    with pytest.raises(UserError, match="branch is True, but must be false for test_efficientnet"):
+        tiny_config(trunk={"branch": True})
+
+
+@torch.no_grad()
+def test_a_branch_begins_as_a_copy_of_the_last_stages_and_leaves_the_trunk_alone() -> None:
+    trunk = networks(True)["densecap"].trunk
+    pixels = [torch.randn(3, 64, 96, generator=torch.Generator().manual_seed(0))]
+    maps = trunk.backbone(pixels)[0]
+    near, far = trunk.branch(maps[1])
+    assert near.shape == (128, 4, 6) and far.shape == (1280, 2, 3)
+    torch.testing.assert_close(trunk.branch.stages(maps[1][None])[0], maps[2])
+    torch.testing.assert_close(far, trunk.branch.head(maps[2]))
+    assert not any(parameter.requires_grad for parameter in trunk.branch.parameters())
+    assert not any(module.training for module in trunk.train().branch.modules())
+    trunk.eval()
 
 
 def test_where_boxes_are_frozen_only_phrases_learn_from_the_true_boxes_and_near_them() -> None:

@@ -56,8 +56,8 @@ class Captioner:
 
     @cached_property
     def ngrams(self) -> Ngrams | None:
-        """What people would say of an image; None if there is nothing, or it is not to be asked."""
-        return Ngrams.read(self._weights.below("ngrams"), len(self.vocabulary)) if self.config.ngrams.asked else None
+        """Probabilities of n-grams in captions of an image; None if there are none or their weight is 0."""
+        return Ngrams.read(self._weights.below("ngrams"), len(self.vocabulary)) if self.config.ngrams.enabled else None
 
     def prepare(self) -> None:
         """Read the weights."""

@@ -104,7 +104,7 @@ class Ngrams:
         return 1 / (1 + np.exp(-log_odds))
 
     def agreement(self, embeddings: np.ndarray, sentences: Sequence[WeighedNgrams]) -> list[np.ndarray]:
-        """Return how well sentences say what people would say of their images, between 0 and 1.
+        """Return how well sentences agree with the probable n-grams of their images, between 0 and 1.
 
         The mean over n of the cosine between a sentence and the probabilities of its image, each by its rarity; longer
         n-grams count for more, as n says.

@@ -46,7 +46,7 @@ class Nouns:
             return []
         classes, kinds = self._layers
         config = self.config
-        features = context_features(maps, boxes, config.levels, embeddings, config.context)  # weights are read once
+        features = context_features(maps, boxes, config.levels, embeddings, config.context, branch=False)
         require_size(features, len(kinds.weight))
         last = features[:, self.config.last_layer(features.shape[1])]
         ends = np.cumsum([len(rows) for rows in boxes])[:-1]

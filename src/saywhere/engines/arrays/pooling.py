@@ -9,6 +9,7 @@ from itertools import product
 
 import numpy as np
 
+from saywhere.configs.parts import BRANCH_STRIDES
 from saywhere.errors import UserError
 
 
@@ -164,6 +165,12 @@ class ImageMaps:
         found = [(self.output(f"map{stride}"), stride) for stride in levels]
         return [*found, (self.output("head"), self.strides[-1])] if head else found
 
+    @property
+    def branch(self) -> list[tuple[np.ndarray, int]]:
+        """The maps of the second branch, with their strides; none if the trunk has no such branch."""
+        there = f"branch{BRANCH_STRIDES[0]}" in self.outputs
+        return [(self.output(f"branch{stride}"), stride) for stride in BRANCH_STRIDES] if there else []
+
 
 def box_features(maps: ImageMaps, boxes: np.ndarray, levels: Sequence[int], head: bool) -> np.ndarray:
     """Return the means of an image's maps over boxes, and where the boxes are: ``(R, D)``."""
@@ -177,6 +184,7 @@ def context_features(
     levels: Sequence[int],
     embeddings: Sequence[np.ndarray] | None = None,
     context: bool = True,
+    branch: bool = True,
 ) -> np.ndarray:
     """Return features of all images' boxes in their images, one after the other: ``(N, D)``.
 
@@ -186,6 +194,7 @@ def context_features(
         levels: strides of the maps that are averaged over a box, beside the last layer.
         embeddings: of each image's boxes, by the dense captioner; they come last.
         context: the means of the last layer over the whole image come after the features of the box.
+        branch: then come those of the second branch's maps over the box and over the image, if the trunk has one.
     """
     rows: list[np.ndarray] = []
     for number, (image, own) in enumerate(zip(maps, boxes, strict=True)):
@@ -193,6 +202,9 @@ def context_features(
         if context:
             whole = image.output("head").mean(axis=(1, 2))
             parts.append(np.broadcast_to(whole, (len(own), len(whole))))
+        maps_of_branch = image.branch if branch else []
+        parts += [box_means(source, own, stride) for source, stride in maps_of_branch]
+        parts += [np.broadcast_to(source.mean(axis=(1, 2)), (len(own), len(source))) for source, _ in maps_of_branch]
         if embeddings is not None:
             parts.append(embeddings[number])
         rows.append(np.concatenate(parts, axis=1))

@@ -12,12 +12,11 @@ from torch import Tensor, nn
 from saywhere import boxes as geometry
 from saywhere.box_coding import propose
 from saywhere.configs.densecap import DenseCapConfig
-from saywhere.configs.parts import LAST_CHANNELS
 from saywhere.engines.engine import RegionHeadOutput, RpnOutput
 from saywhere.images import Preprocess
 from saywhere.networks.densecap.build import Conventions, find_conventions
 from saywhere.networks.vision.image_maps import ImageMaps
-from saywhere.networks.vision.region_features import context_features, feature_size
+from saywhere.networks.vision.region_features import context_features, context_size
 from saywhere.networks.vision.trunk import Trunk, build_trunk
 from saywhere.ops.box_sampling import RegionSampler, SampledBoxes
 from saywhere.text import END, PAD, Vocabulary
@@ -180,7 +179,7 @@ class DenseCap(nn.Module):
         )
         self.phrase_head: PhraseHead | None = None
         if config.phrase_levels:
-            size = feature_size(trunk, config.phrase_levels, True) + LAST_CHANNELS + config.embed_dim
+            size = context_size(trunk, config.phrase_levels, config.embed_dim)
             self.phrase_head = PhraseHead(size, config.embed_dim, config.phrase_dropout)
         self.decoder = make.decoder(config, len(vocabulary))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,7 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from saywhere import reproductions
-from saywhere.configs.parts import GROUPS, LAST_CHANNELS, LITE_PACKAGES, VGG16_CHANNELS
+from saywhere.configs.parts import (
+    BRANCH_CHANNELS,
+    BRANCH_STRIDES,
+    GROUPS,
+    LAST_CHANNELS,
+    LITE_PACKAGES,
+    VGG16_CHANNELS,
+)
 from saywhere.errors import UserError
 from saywhere.images import Preprocess
 
@@ -261,6 +269,36 @@ class Head(nn.Module):
         self.conv.weight.copy_(conv * factor[:, None, None, None])
         assert self.conv.bias is not None
         self.conv.bias.copy_(bias - mean * factor)
+
+
+class Branch(nn.Module):
+    """A second branch beside EfficientNet-Lite's last stages, which has learnt from another network.
+
+    The backbone stays frozen, so what stands on it stays as it is. The branch begins as a copy of its last two stages
+    and of its last layer (docs/experiments.md, "A second branch").
+
+    Args:
+        backbone: whose map of stride 16 it reads.
+    """
+
+    def __init__(self, backbone: Backbone):
+        super().__init__()
+        body: Any = backbone.body
+        fine, channels = BRANCH_CHANNELS[0], dict(zip(backbone.strides, backbone.channels, strict=True))
+        self.stages = copy.deepcopy(nn.Sequential(*list(body.blocks)[-2:]))
+        self.head = Head(body.feature_info.channels()[-1])
+        self.narrow = nn.Conv2d(channels[BRANCH_STRIDES[0]], fine, 1)
+        self.around = nn.Conv2d(fine, fine, 3, padding=1, groups=8)
+        self.requires_grad_(False)
+
+    def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Return maps ``(128, H, W)`` and ``(1280, H / 2, W / 2)`` of the backbone's map ``(C, H, W)``."""
+        near = self.narrow(features[None]).relu()
+        return (self.around(near).relu() + near)[0], self.head(self.stages(features[None])[0])
+
+    def train(self, mode: bool = True) -> Branch:
+        """Stay in eval mode: its statistics are stored ones."""
+        return super().train(False)
 
 
 class Pyramid(nn.Module):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from saywhere.configs.parts import BRANCH_STRIDES
 from saywhere.engines.engine import RpnOutput
 from saywhere.networks.vision.backbones import by_shape
 from saywhere.networks.vision.trunk import Trunk
@@ -26,6 +27,7 @@ class ImageMaps:
     def __init__(self, trunk: Trunk, maps: Sequence[Tensor], width: int, height: int):
         self.trunk, self.maps, self.width, self.height = trunk, tuple(maps), width, height
         self._head: Tensor | None = None
+        self._branch: tuple[Tensor, Tensor] | None = None
         self._pyramid: tuple[Tensor, ...] | None = None
         self._rpn: RpnOutput | None = None
 
@@ -42,6 +44,16 @@ class ImageMaps:
             assert self.trunk.head is not None, "this trunk was built without its head"
             found = self._head = self.trunk.head(self.maps[-1])
         return found
+
+    @property
+    def branch(self) -> list[Source]:
+        """The maps of the second branch, finest first; none if the trunk has no such branch."""
+        if self.trunk.branch is None:
+            return []
+        found = self._branch
+        if found is None:
+            found = self._branch = self.trunk.branch(self.maps[self.trunk.backbone.strides.index(BRANCH_STRIDES[0])])
+        return list(zip(found, BRANCH_STRIDES, strict=True))
 
     def sources(self, levels: Sequence[int], head: bool) -> list[Source]:
         """Return the maps that features of regions are pooled from.

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from saywhere import boxes as geometry
 from saywhere.box_coding import propose
-from saywhere.configs.parts import LAST_CHANNELS, PLACE, ProposalConfig
+from saywhere.configs.parts import BRANCH_CHANNELS, LAST_CHANNELS, PLACE, ProposalConfig
 from saywhere.networks.vision.image_maps import ImageMaps, Source
 from saywhere.networks.vision.trunk import Trunk
 
@@ -87,9 +87,10 @@ def mean_features(sources: Sequence[Source], boxes: Tensor, width: float, height
 
 
 def context_features(image: ImageMaps, boxes: Tensor, levels: Sequence[int], embeddings: Tensor) -> Tensor:
-    """Return features of regions in their image: ``(R, D + 1280 + E)``.
+    """Return features of regions in their image, see :func:`context_size`.
 
-    They are those of :func:`mean_features`, the last layer among them; its means over the whole image; the embeddings.
+    They are those of :func:`mean_features`, the last layer among them; its means over the whole image; the means of the
+    second branch's maps over the regions and over the image, if the trunk has one; the embeddings.
 
     Args:
         image: maps of the image.
@@ -98,8 +99,16 @@ def context_features(image: ImageMaps, boxes: Tensor, levels: Sequence[int], emb
         embeddings: ``(R, E)`` of the regions by the dense captioner.
     """
     own = mean_features(image.sources(levels, True), boxes, *image.size)
-    whole = image.head.mean(dim=(1, 2)).expand(len(own), -1)
-    return torch.cat((own, whole, embeddings), dim=1)
+    parts = [own, image.head.mean(dim=(1, 2)).expand(len(own), -1)]
+    parts += [box_means(features, boxes, stride) for features, stride in image.branch]
+    parts += [features.mean(dim=(1, 2)).expand(len(own), -1) for features, _ in image.branch]
+    return torch.cat((*parts, embeddings), dim=1)
+
+
+def context_size(trunk: Trunk, levels: Sequence[int], embed_dim: int) -> int:
+    """Return the dimensions of :func:`context_features` with embeddings of ``embed_dim``."""
+    branch = 0 if trunk.branch is None else 2 * sum(BRANCH_CHANNELS)
+    return feature_size(trunk, levels, True) + LAST_CHANNELS + branch + embed_dim
 
 
 def max_features(sources: Sequence[Source], boxes: Tensor, width: float, height: float) -> Tensor:

@@ -13,10 +13,10 @@ from saywhere.configs.parts import ProposalConfig, TrunkConfig
 from saywhere.engines.engine import RpnOutput
 from saywhere.errors import UserError
 from saywhere.images import Preprocess
-from saywhere.networks.vision.backbones import Backbone, Head, Pyramid, build_backbone, by_shape
+from saywhere.networks.vision.backbones import Backbone, Branch, Head, Pyramid, build_backbone, by_shape
 from saywhere.networks.vision.rpn import AnchorGenerator, LocalizationLayer, RpnHead
 
-TAKEN = ("backbone", "head", "pyramid", "localization")
+TAKEN = ("backbone", "head", "branch", "pyramid", "localization")
 
 
 class Trunk(nn.Module):
@@ -28,6 +28,7 @@ class Trunk(nn.Module):
         head: the backbone's last layer before the classifier, frozen; or None.
         pyramid: of the maps that regions are found on; None where that is the backbone's one map.
         localization: scores of anchors on those maps; None where no regions are proposed.
+        branch: a second branch beside the backbone's last stages, frozen; or None.
     """
 
     def __init__(
@@ -37,11 +38,12 @@ class Trunk(nn.Module):
         head: Head | None = None,
         pyramid: Pyramid | None = None,
         localization: LocalizationLayer | None = None,
+        branch: Branch | None = None,
     ):
         super().__init__()
         self.backbone, self.preprocess = backbone, preprocess
         self.head = None if head is None else head.requires_grad_(False)
-        self.pyramid, self.localization = pyramid, localization
+        self.branch, self.pyramid, self.localization = branch, pyramid, localization
 
     @property
     def region_channels(self) -> int:
@@ -91,7 +93,7 @@ class Trunk(nn.Module):
     def take_from(self, other: Trunk) -> None:
         """Take over the weights of ``other``'s parts that this trunk has too, and its pixels' mean and deviation.
 
-        A head is taken if ``other`` has one, the other parts must be there.
+        A head or a branch is taken if ``other`` has one, the other parts must be there.
 
         Raises:
             UserError: ``other`` lacks a part, or one has other sizes, anchors or boxes; one line.
@@ -150,11 +152,12 @@ def build_trunk(
     last = Head(backbone.channels[-1]) if head else None
     if last is not None and pretrained:
         last.load_published(trunk.backbone)
+    branch = Branch(backbone) if trunk.branch else None
     if proposals is None:
-        return Trunk(backbone, preprocess, last)
+        return Trunk(backbone, preprocess, last, branch=branch)
     channels, coder = proposals.pyramid_channels, box_coder or BoxCoder()
     pyramid = Pyramid(backbone.channels, channels) if channels else None
     anchors = AnchorGenerator(proposals.anchors, trunk.strides, coder)
     region_channels = channels or backbone.channels[0]
     rpn = RpnHead(region_channels, proposals.hidden_size, anchors.per_cell, proposals.two_way, coder)
-    return Trunk(backbone, preprocess, last, pyramid, LocalizationLayer(rpn, anchors, coder))
+    return Trunk(backbone, preprocess, last, pyramid, LocalizationLayer(rpn, anchors, coder), branch)

@@ -89,26 +89,32 @@ const sources = ({maps, head, strides}, levels, withHead) => {
   return withHead ? [...found, [head, strides[strides.length - 1]]] : found;
 };
 
+// The means of a map over boxes: (N, C).
+const boxMeans = (map, boxes, stride) => means(map, boxes.map((box) => {
+  const [x1, y1, x2, y2] = box.map((value) => value / stride);
+  return {across: shares(x1, x2, map.columns), down: shares(y1, y2, map.rows)};
+}));
+
 // The means of an image's maps over boxes, and where the boxes are: (N, D).
 export function boxFeatures(image, boxes, levels, withHead) {
-  const parts = sources(image, levels, withHead).map(([map, stride]) => means(map, boxes.map((box) => {
-    const [x1, y1, x2, y2] = box.map((value) => value / stride);
-    return {across: shares(x1, x2, map.columns), down: shares(y1, y2, map.rows)};
-  })));
+  const parts = sources(image, levels, withHead).map(([map, stride]) => boxMeans(map, boxes, stride));
   return sideBySide([...parts, place(boxes, image.inputWidth, image.inputHeight)]);
 }
 
 // The mean of a map over all of it, (C).
 const wholeMean = (map) => means(map, [{down: shares(0, map.rows, map.rows), across: shares(0, map.columns, map.columns)}]).data;
 
-// The features of boxes in their image: those above, the last layer's means over the image, and the embeddings if given.
-export function contextFeatures(image, boxes, levels, embeddings, context = true) {
-  const parts = [boxFeatures(image, boxes, levels, true)];
-  if (context) {
-    const whole = wholeMean(image.head), same = new Matrix(boxes.length, whole.length);
-    for (let i = 0; i < boxes.length; i++) same.row(i).set(whole);
-    parts.push(same);
-  }
+// The features of boxes in their image: those above, the last layer's means over the image, the means of a second branch's
+// maps over the boxes and over the image, and the embeddings if given.
+export function contextFeatures(image, boxes, levels, embeddings, {context = true, branch = true} = {}) {
+  const parts = [boxFeatures(image, boxes, levels, true)], more = branch ? image.branch : [];
+  const whole = (map) => {
+    const values = wholeMean(map), same = new Matrix(boxes.length, values.length);
+    for (let i = 0; i < boxes.length; i++) same.row(i).set(values);
+    return same;
+  };
+  if (context) parts.push(whole(image.head));
+  parts.push(...more.map(([map, stride]) => boxMeans(map, boxes, stride)), ...more.map(([map]) => whole(map)));
   return sideBySide(embeddings ? [...parts, embeddings] : parts);
 }
 

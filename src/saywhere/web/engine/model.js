@@ -109,6 +109,7 @@ export class Model {
     return {
       width: decoded.width, height: decoded.height, inputWidth: width, inputHeight: height, strides,
       maps: maps("map"), regions: maps("region"), head: found.head ? mapOf(found.head) : null,
+      branch: [16, 32].flatMap((stride) => (found[`branch${stride}`] ? [[mapOf(found[`branch${stride}`]), stride]] : [])),
       logits: found.logits.data, offsets: found.offsets.data,
     };
   }

@@ -31,7 +31,7 @@ export class NounEvidence {
   // The probabilities (K) of the leaves of the tree for each box, in pixels of the network's input, with its embedding.
   posteriors(image, boxes, embeddings) {
     const {config} = this, {channels} = image.head, own = config.embed_dim ? embeddings : null;
-    const features = contextFeatures(image, boxes, config.levels, own, config.context);
+    const features = contextFeatures(image, boxes, config.levels, own, {context: config.context, branch: false});
     const behind = (config.context ? channels : 0) + config.embed_dim + PLACE;
     const last = new Matrix(boxes.length, channels), end = features.columns - behind;
     for (let i = 0; i < boxes.length; i++) last.row(i).set(features.row(i).subarray(end - channels, end));
@@ -74,11 +74,11 @@ export class NounEvidence {
   }
 
   // The phrase of a region, with the noun of the classes where that is more probably right.
-  rename(posterior, phrase, sure, {confidence, decoder, classes, constant}, threshold) {
+  rename(posterior, phrase, sure, {confidence, decoder, nouns, constant}, threshold) {
     const words = tokenize(phrase), head = this.tree.head(words), found = this.name(posterior, threshold);
     if (!found) return phrase;
     const own = head.noun ? logOdds(this.probability(posterior, head.noun)) : 0;
-    const trust = 1 / (1 + Math.exp(-(confidence * sure + decoder * own + classes * logOdds(found[1]) + constant)));
+    const trust = 1 / (1 + Math.exp(-(confidence * sure + decoder * own + nouns * logOdds(found[1]) + constant)));
     if (found[1] <= trust || (head.noun && related(head.noun, found[0]))) return phrase;
     return this.tree.withNoun(head, words, found[0]);
   }

@@ -103,7 +103,7 @@ class AttentionDecoder(nn.Module):
     ):
         super().__init__()
         if unknown := set(terms) - set(TERMS):
-            raise ValueError(f"the terms of the score are {', '.join(TERMS)}, not {unknown.pop()!r}")
+            raise ValueError(f"terms must be some of {', '.join(TERMS)}, not {unknown.pop()!r}")
         if feedback not in get_args(Feedback):
             raise ValueError(f"feedback must be one of {', '.join(get_args(Feedback))}, not {feedback!r}")
         self.feedback: Feedback = feedback

@@ -1,0 +1,105 @@
+"""All that ``saywhere calibrate`` and a stage of a recipe fit: one entry for each question."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from saywhere import data as datasets
+from saywhere.data.sample import Sample
+from saywhere.errors import UserError
+from saywhere.loading import load
+from saywhere.models.bundle import Bundle
+from saywhere.training.dataset import evenly
+
+FEW = 300
+"""Images of each data set that boxes and phrases are fitted to, if no other number is given."""
+UNSEEN = ("dev", "val")
+"""Splits whose images a model has not learnt from: hits are fitted to the first that a data set has."""
+NEEDS = {
+    "box": ("densecap",),
+    "noun": ("densecap", "nouns"),
+    "word": ("densecap", "aligner"),
+    "phrase": ("aligner",),
+    "similarity": ("aligner",),
+    "hit": ("aligner",),
+}
+"""What can be calibrated, in the order in which it must be done, and the parts of a model that it needs."""
+
+
+def possible(parts: Iterable[str]) -> list[str]:
+    """Return what can be calibrated of a model with some parts."""
+    return [what for what, needed in NEEDS.items() if set(needed) <= set(parts)]
+
+
+def default_split(what: str, root: str | Path, format: str | None = None) -> str:
+    """Return the split that a question is fitted to: ``train``, or of hits one that taught the model nothing.
+
+    Raises:
+        UserError: the data set has no such split.
+    """
+    if what != "hit":
+        return "train"
+    there = datasets.splits(root, format)
+    if found := next((name for name in UNSEEN for other in there if other.startswith(name)), None):
+        return found
+    raise UserError(f"{root} has no split {' or '.join(UNSEEN)}: name one that did not teach the model with --split")
+
+
+def fit(
+    what: str,
+    model: Path,
+    sets: Sequence[Sequence[Sample]],
+    source: str,
+    limits: Sequence[int | None],
+    device: str | None = None,
+) -> tuple[str, tuple[str, ...]]:
+    """Fit the answer to one question, and store it in a model folder.
+
+    Args:
+        what: one of :data:`NEEDS`.
+        model: the folder.
+        sets: images of data sets.
+        source: names of the data sets, for the card.
+        limits: of each data set at most so many images; None for the usual number.
+        device: where the model runs.
+
+    Returns:
+        what was fitted, for people, and why images were left out.
+
+    Raises:
+        UserError: the model lacks a part, or the data do not tell.
+    """
+    from saywhere.training import calibration
+
+    if what == "word" or (what == "phrase" and "nouns" in Bundle.read(model).configs):
+        sets = [calibration.held_out(samples) for samples in sets]
+    usual = FEW if what in ("box", "phrase") else None
+    sets = [evenly(samples, usual if n is None else n) for samples, n in zip(sets, limits, strict=True)]
+    if what == "similarity":
+        from saywhere.training import hubness
+
+        skipped = hubness.calibrate(model, sets, source, device)
+        return f"similarity: hubness of images and texts, fitted to {source}", skipped
+    if what == "hit":
+        return _fit_hits(model, sets, source, device), ()
+    fitters = {
+        "box": calibration.calibrate_boxes,
+        "noun": calibration.calibrate_nouns,
+        "word": calibration.calibrate_words,
+        "phrase": calibration.calibrate_phrases,
+    }
+    return str(fitters[what](model, sets, source, device)), ()
+
+
+def _fit_hits(model: Path, sets: Sequence[Sequence[Sample]], source: str, device: str | None) -> str:
+    from saywhere.evaluation.search import fit_hits
+    from saywhere.training.calibration import Fitted, read_own
+
+    bundle = read_own(model, "aligner")
+    fits = fit_hits(load(bundle.folder, device), [sample for samples in sets for sample in samples])
+    made = Fitted(fits, {}, f"searches among {sum(map(len, sets)):,} images of {source}")
+    made.store(
+        bundle.folder, "## Hits of a search", f"How probable hits are was fitted by `saywhere calibrate`: {made}.\n"
+    )
+    return str(made)

@@ -1,0 +1,710 @@
+"""The kinds of stages that a recipe may have: what each is told, what it checks before the run, and what it makes."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import json
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from saywhere import data as datasets
+from saywhere.data import PhraseOptions, Samples
+from saywhere.errors import UserError
+from saywhere.evaluation.report import FIGURES, figure_of
+from saywhere.evaluation.session import DEV, TASKS, evaluate
+from saywhere.files import put_in_place, write_text
+from saywhere.models.bundle import CARD, Bundle
+from saywhere.stages import calibration
+from saywhere.training import chunker, ngrams
+from saywhere.training.card import BundleFacts, write_bundle_card
+from saywhere.training.dataset import evenly
+from saywhere.training.recipe import DataConfig, Recipe, SourceConfig, TrainingConfig
+
+MODEL = "model"
+"""Folder of what a stage has made."""
+BYTES_PER_PIXEL = 3.2
+"""Of cached maps of EfficientNet-Lite2 at the strides 8, 16 and 32; features of regions take about as many."""
+AREA = 0.7
+"""Share of a square that an image fills."""
+STATE = 200_000_000
+"""Bytes of the state of a training run, which is removed when its stage is done."""
+CARD_FIGURES: dict[str, dict[str, str]] = {
+    **FIGURES,
+    "region-captions": {
+        "METEOR": "meteor",
+        "CIDEr-D": "cider",
+        "words a phrase": "words",
+        "different phrases": "distinct",
+    },
+    "nouns": {"right nouns, mean over kinds": "kinds.both", "of all boxes": "objects.both"},
+    "attention": {"attention correctness, given": "given", "generated": "generated"},
+    "search": {"R@1": "recall.r1", "R@10": "recall.r10"},
+}
+"""For each task the figures that a card has."""
+TASK_PARTS = {
+    "dense": ("densecap",), "caption": ("captioner",), "region-captions": ("densecap",), "rank": ("aligner",),
+    "search": ("aligner",), "ground": ("densecap", "aligner"), "nouns": ("densecap",), "attention": ("captioner",),
+}  # fmt: skip
+"""The parts of a model that each task measures; one of them will do."""
+
+
+class Reader:
+    """Read data sets, each once.
+
+    Attributes:
+        read: for each split, as it was asked for, what was read.
+    """
+
+    def __init__(self) -> None:
+        self.read: dict[tuple[Any, ...], Samples] = {}
+
+    def __call__(self, source: DataSet, options: Mapping[str, Any] | None = None) -> Samples:
+        """Return the samples of a split; raises as :func:`saywhere.data.read`."""
+        key = source.root, source.format, source.split, json.dumps(options or {}, sort_keys=True, default=str)
+        if key not in self.read:
+            chosen = PhraseOptions.from_dict(dict(options or {}))
+            self.read[key] = datasets.read(source.root, source.format, source.split or "train", chosen)
+        return self.read[key]
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A split of a data set that a stage reads.
+
+    Attributes:
+        root, format: as ``saywhere.data.read`` takes them.
+        split: its name; None is ``train``, where nothing else is said.
+        limit: at most so many images, taken at even distances.
+    """
+
+    root: str
+    format: str | None = None
+    split: str | None = None
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.limit is not None and self.limit < 1:
+            raise UserError(f"limit must be at least 1, not {self.limit}")
+
+
+@dataclass(frozen=True)
+class Work:
+    """Where and for what a stage works.
+
+    Attributes:
+        name: of the stage.
+        folder: of the stage; all that it writes is in it.
+        seed: of its random choices.
+        facts: what the stages before it have made, for the card, by name.
+        recipe: all of it, without the folders of the data.
+    """
+
+    name: str
+    folder: Path
+    seed: int
+    facts: Mapping[str, Mapping[str, Any]]
+    recipe: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a stage has made.
+
+    Attributes:
+        summary: for people, a line or less.
+        facts: for the card, as JSON can hold them.
+    """
+
+    summary: str
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The options of a stage; what they do by default is to make a model of what they read.
+
+    Attributes:
+        seed: of its random choices; the recipe's if None.
+    """
+
+    MODEL_OF: ClassVar[bool] = True
+    """Whether it makes a model folder."""
+    CONTINUES: ClassVar[str | None] = None
+    """The option that names the model which this stage changes, and which stands for it where it is left out."""
+    UNKEYED: ClassVar[tuple[str, ...]] = ()
+    """Options by which what a stage makes does not change."""
+
+    seed: int | None = None
+
+    def output(self, folder: Path) -> Path:
+        """Return what later stages mean by this one's name."""
+        return folder / MODEL
+
+    def sets(self) -> list[tuple[DataSet, Mapping[str, Any]]]:
+        """Return what is read, with the options of phrases."""
+        return []
+
+    def models(self) -> list[str]:
+        """Return the models that are read."""
+        own = [getattr(self, f.name) for f in fields(self) if f.name == "model"]
+        return [name for name in own if isinstance(name, str)]
+
+    def check(self, read: Reader) -> None:
+        """Refuse options and data that cannot work; ``UserError``."""
+        for source, options in self.sets():
+            if not len(read(source, options)):
+                raise UserError(f"{source.root}: the split {source.split or 'train'} is empty")
+
+    def digests(self, read: Reader) -> list[tuple[DataSet, str]]:
+        """Return a hash of what each data set says; where it is does not matter."""
+        return [(source, digest_of(read(source, options))) for source, options in self.sets()]
+
+    def caches(self, read: Reader) -> dict[tuple[Any, ...], float]:
+        """Return about how many bytes of features are cached, by their folder and what they are made of."""
+        return {}
+
+    def run(self, work: Work) -> Done:
+        """Make it."""
+        raise TypeError(f"{type(self).__name__} cannot be run")
+
+
+@dataclass(frozen=True)
+class Start(Stage):
+    """Begin with a model folder, or with a backbone's published weights.
+
+    Attributes:
+        model: a model (folder or name); later stages name this one to start from it.
+        trunk: options of the trunk of all later stages that train; by default those of the model.
+    """
+
+    MODEL_OF = False
+    model: str | None = None
+    trunk: dict[str, Any] = field(default_factory=dict)
+
+    def output(self, folder: Path) -> Path:
+        """Return the model's folder."""
+        return Path(self.model) if self.model is not None else folder
+
+    def check(self, read: Reader) -> None:
+        """Refuse options that no trunk has, and weights that are not there."""
+        from saywhere.configs.parts import TrunkConfig
+        from saywhere.networks.vision.trunk import build_trunk
+
+        if self.model is None:
+            build_trunk(TrunkConfig().merge(self.trunk, prefix="trunk."))
+
+    def run(self, work: Work) -> Done:
+        """Nothing is to be made."""
+        return Done(self.model or f"published weights of {self.trunk.get('backbone', 'efficientnet_lite2')}")
+
+
+@dataclass(frozen=True)
+class Train(Stage):
+    """Train a network: a recipe of one stage.
+
+    Attributes:
+        data, model, training, description: as of :class:`saywhere.training.recipe.Recipe`.
+        average: share of the weights that training started from (``training.start``) in the mean of these and of the
+            trained ones, which is what the stage makes; words are matched by the two vocabularies.
+    """
+
+    SYSTEM: ClassVar[str] = ""
+    CONTINUES = "training.start"
+    UNKEYED = ("description", "training.cache", "training.workers", "training.samples")
+
+    data: DataConfig = field(default_factory=lambda: DataConfig(""))
+    model: dict[str, Any] = field(default_factory=dict)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    description: str = ""
+    average: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.average < 1:
+            raise UserError(f"average must be from 0 to below 1, not {self.average:g}")
+        if self.average and self.training.start is None:
+            raise UserError("average needs training.start, whose weights are averaged with")
+        if self.training.devices != 1:
+            raise UserError("training.devices must be 1 in a recipe of stages")
+
+    def recipe(self, name: str, seed: int) -> Recipe:
+        """Return it as a recipe of one stage."""
+        return Recipe(name, self.data, self.SYSTEM, self.model, self.training, seed, self.description)
+
+    def sets(self) -> list[tuple[DataSet, Mapping[str, Any]]]:
+        """Return the training and validation splits."""
+        data = self.data
+        parts: Sequence[DataConfig | SourceConfig] = (data, *data.also.values())
+        found: list[tuple[DataSet, Mapping[str, Any]]] = [
+            (DataSet(each.root, each.format, each.train, each.train_limit), each.phrases) for each in parts
+        ]
+        if data.validation:
+            found.append((DataSet(data.root, data.format, data.validation, data.validation_limit), data.phrases))
+        return found
+
+    def models(self) -> list[str]:
+        """Return what training starts from, and the localizer."""
+        named = [self.training.start, self.model.get("localizer")]
+        return [name for name in named if name is not None]
+
+    def check(self, read: Reader) -> None:
+        """Refuse options of the network, modules to freeze, and data of which nothing can be learnt."""
+        from saywhere.text import Vocabulary
+        from saywhere.training.finetuning import freeze
+        from saywhere.training.registry import find_system
+        from saywhere.training.run import model_config
+
+        system, config = find_system(self.SYSTEM), model_config(self.recipe("check", 0))
+        for source, options in self.sets():
+            if not system.usable(read(source, options), config):
+                raise UserError(f"{source.root}: the split {source.split} has no image with {system.unit}")
+        if self.SYSTEM == "densecap":
+            freeze(system.build(config, Vocabulary({"a": 1}), False), self.training.freeze)
+
+    def caches(self, read: Reader) -> dict[tuple[Any, ...], float]:
+        """Return the size of the cached features of its images."""
+        if self.training.cache is None or self.training.unfreeze_after == 0:
+            return {}
+        side = self.model.get("trunk", {}).get("long_side", 416)
+        kind, each = ("regions" if self.SYSTEM == "aligner" else "maps"), BYTES_PER_PIXEL * AREA * side * side
+        views = 2 if self.training.flip else 1
+        return {
+            (self.training.cache, kind, side, views, source.root, source.split, source.limit): each
+            * views
+            * min(len(read(source, options)), source.limit or sys.maxsize)
+            for source, options in self.sets()
+        }
+
+    def run(self, work: Work) -> Done:
+        """Train, or go on with it."""
+        from saywhere.training.finetuning import average_models
+        from saywhere.training.run import train
+
+        folder = work.folder / "run" if self.average else work.folder
+        result = train(self.recipe(work.name, work.seed), folder)
+        if result.interrupted:
+            raise KeyboardInterrupt
+        if self.average:
+            assert self.training.start is not None
+            average_models(self.training.start, result.model, self.average, work.folder / MODEL)
+        (folder / "last.ckpt").unlink(missing_ok=True)
+        values = ", ".join(f"{name} {value:.4f}" for name, value in result.metrics.items())
+        figures = f"weights after epoch {result.epoch}{f': {values}' if values else ''}"
+        splits = result.facts.splits if result.facts else ()
+        learnt = ", ".join(f"{images:,} images of {split}" for split, images, _ in splits)
+        return Done(figures, {"data": f"{result.facts.name if result.facts else ''}: {learnt}", "result": figures})
+
+
+class DenseCapStage(Train):
+    """Train a dense captioner."""
+
+    SYSTEM = "densecap"
+
+
+class AlignerStage(Train):
+    """Train an aligner."""
+
+    SYSTEM = "aligner"
+
+
+class CaptionerStage(Train):
+    """Train a captioner."""
+
+    SYSTEM = "captioner"
+
+
+@dataclass(frozen=True)
+class FromData(Stage):
+    """The options of stages that read a list of data sets.
+
+    Attributes:
+        data: the data sets.
+    """
+
+    data: tuple[DataSet, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.data:
+            raise UserError("data must name a data set, as in data: [{root: $flickr8k}]")
+
+    def sets(self) -> list[tuple[DataSet, Mapping[str, Any]]]:
+        """Return them."""
+        return [(source, {}) for source in self.data]
+
+    def read(self) -> tuple[list[Any], str]:
+        """Return their samples, and their names."""
+        sets = [datasets.read(each.root, each.format, each.split or "train") for each in self.data]
+        chosen = [evenly(samples, each.limit) for samples, each in zip(sets, self.data, strict=True)]
+        return chosen, "; ".join(f"{samples.name}, split {samples.split}" for samples in sets)
+
+
+@dataclass(frozen=True)
+class Nouns(FromData):
+    """Teach a classifier of regions the kinds that boxes are called.
+
+    Attributes:
+        model: a dense captioner, whose trunk and embeddings of regions it reads.
+        epochs: passes over the boxes.
+    """
+
+    model: str = ""
+    epochs: int = 8
+
+    def run(self, work: Work) -> Done:
+        """Teach it."""
+        from saywhere.training import nouns
+
+        sets, source = self.read()
+        samples = [sample for samples in sets for sample in samples]
+        made = nouns.train(self.model, samples, source, work.folder / MODEL, self.epochs, work.seed)
+        return Done(made, {"data": source, "result": made})
+
+
+@dataclass(frozen=True)
+class NgramsStage(FromData):
+    """Learn what people would say of an image, beside a captioner.
+
+    Attributes:
+        model: the captioner.
+    """
+
+    CONTINUES = "model"
+    model: str = ""
+
+    def run(self, work: Work) -> Done:
+        """Learn it, in a copy of the model."""
+        sets, source = self.read()
+        copy_model(self.model, work.folder / MODEL)
+        for reason in ngrams.train(work.folder / MODEL, sets, source, None, work.seed):
+            print(f"left out: {reason}", file=sys.stderr)
+        config: Any = Bundle.read(work.folder / MODEL).configs["captioner"]
+        made = f"{config.ngrams.count:,} n-grams"
+        return Done(made, {"data": source, "result": made})
+
+
+@dataclass(frozen=True)
+class ChunkerStage(FromData):
+    """Learn to cut sentences into phrases.
+
+    Attributes:
+        data: Flickr8k or Flickr30k with Entities, or files with a marked sentence a line.
+        epochs: passes over the sentences.
+    """
+
+    MODEL_OF = False
+    epochs: int = 3
+
+    def output(self, folder: Path) -> Path:
+        """Return the file of its weights."""
+        return folder / "chunker.npz"
+
+    def sets(self) -> list[tuple[DataSet, Mapping[str, Any]]]:
+        """Sentences are no samples."""
+        return []
+
+    def sentences(self) -> list[list[chunker.TaggedSentence]]:
+        """Return the sentences of each data set with their marks."""
+        places = [(Path(each.root), each.split or "train") for each in self.data]
+        return [
+            chunker.read_text(root) if root.is_file() else chunker.read_split(root, split) for root, split in places
+        ]
+
+    def check(self, read: Reader) -> None:
+        """Refuse data that are not there; those without marked sentences are refused by :meth:`digests`."""
+        for each in self.data:
+            if not Path(each.root).exists():
+                raise UserError(f"{each.root}: no such file or folder")
+
+    def digests(self, read: Reader) -> list[tuple[DataSet, str]]:
+        """Return a hash of the sentences of each."""
+        texts = [json.dumps([(each.text, each.tags) for each in sentences]) for sentences in self.sentences()]
+        digests = [hashlib.blake2b(text.encode(), digest_size=8).hexdigest() for text in texts]
+        return list(zip(self.data, digests, strict=True))
+
+    def run(self, work: Work) -> Done:
+        """Learn it."""
+        sentences = [sentence for each in self.sentences() for sentence in each]
+        chunker.train(sentences, self.epochs, work.seed).save(self.output(work.folder))
+        made = f"{len(sentences):,} sentences"
+        return Done(made, {"data": " and ".join(Path(each.root).name for each in self.data), "result": made})
+
+
+@dataclass(frozen=True)
+class Export(Stage):
+    """Make one model of several, which runs without torch.
+
+    Attributes:
+        parts: models with different parts on one trunk.
+        description: one line for ``saywhere models``.
+        int8: data set whose images calibrate a graph in int8; none if not given.
+        options: of the new model, by name with dots.
+        replace: of a part that several have, take that of the last one.
+    """
+
+    parts: tuple[str, ...] = ()
+    description: str = ""
+    int8: DataSet | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    replace: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.parts:
+            raise UserError("parts must name a stage that makes a model, as in parts: [$densecap, $aligner]")
+
+    def models(self) -> list[str]:
+        """Return the parts."""
+        return list(self.parts)
+
+    def sets(self) -> list[tuple[DataSet, Mapping[str, Any]]]:
+        """Return the images of the graph in int8."""
+        return [] if self.int8 is None else [(self.int8, {})]
+
+    def run(self, work: Work) -> Done:
+        """Make it; the two engines are compared."""
+        from saywhere.engines.export import export
+        from saywhere.engines.quantize import draw_images
+
+        images = None
+        if self.int8 is not None:
+            samples = datasets.read(self.int8.root, self.int8.format, self.int8.split or "train")
+            images = draw_images([sample.image for sample in evenly(samples, self.int8.limit)])
+        export(self.parts, work.folder / MODEL, self.description, int8=images, replace=self.replace,
+               options=self.options)  # fmt: skip
+        size = sum(path.stat().st_size for path in (work.folder / MODEL).iterdir()) / 1e6
+        made = f"{', '.join(Bundle.read(work.folder / MODEL).configs)}; {size:.0f} MB"
+        return Done(made, {"result": made})
+
+
+@dataclass(frozen=True)
+class Question:
+    """The data that one question of a calibration is fitted to.
+
+    Attributes:
+        data: data sets; those of the stage if there are none.
+    """
+
+    data: tuple[DataSet, ...] = ()
+
+
+@dataclass(frozen=True)
+class Calibrate(Stage):
+    """Fit what makes scores probabilities, as ``saywhere calibrate`` does.
+
+    Attributes:
+        model: an exported model, or another; it is copied.
+        data: of questions that name none.
+        questions: of :data:`saywhere.stages.calibration.NEEDS`; all if there are none. Those whose parts the model does
+            not have are left out.
+    """
+
+    CONTINUES = "model"
+    model: str = ""
+    data: tuple[DataSet, ...] = ()
+    questions: dict[str, Question] = field(default_factory=dict)
+
+    def asked(self) -> dict[str, tuple[DataSet, ...]]:
+        """Return the questions in their order, each with its data."""
+        chosen = self.questions or dict.fromkeys(calibration.NEEDS, Question())
+        found = {what: chosen[what].data or self.data for what in calibration.NEEDS if what in chosen}
+        return {
+            what: tuple(replace(s, split=s.split or calibration.default_split(what, s.root, s.format)) for s in sources)
+            for what, sources in found.items()
+        }
+
+    def sets(self) -> list[tuple[DataSet, Mapping[str, Any]]]:
+        """Return the data sets of all questions."""
+        return [(source, {}) for sources in self.asked().values() for source in sources]
+
+    def check(self, read: Reader) -> None:
+        """Refuse questions that nobody asks, or that have no data."""
+        if unknown := [what for what in self.questions if what not in calibration.NEEDS]:
+            raise UserError(f"questions.{unknown[0]}: known are {', '.join(calibration.NEEDS)}")
+        if empty := [what for what, sources in self.asked().items() if not sources]:
+            raise UserError(f"questions.{empty[0]}.data must name a data set")
+        super().check(read)
+
+    def run(self, work: Work) -> Done:
+        """Fit one after the other, in a copy of the model."""
+        folder = work.folder / MODEL
+        copy_model(self.model, folder)
+        able = calibration.possible(Bundle.read(folder).configs)
+        facts: dict[str, str] = {}
+        for what, sources in self.asked().items():
+            if what not in able:
+                continue
+            sets = [datasets.read(each.root, each.format, each.split or "train") for each in sources]
+            source = "; ".join(f"{samples.name}, split {samples.split}" for samples in sets)
+            try:
+                facts[what], skipped = calibration.fit(what, folder, sets, source, [each.limit for each in sources])
+            except UserError as error:
+                if self.questions:
+                    raise UserError(f"{what}: {error}") from error
+                skipped = (f"{what}: {error}",)
+            for reason in skipped:
+                print(f"left out: {reason}", file=sys.stderr)
+        return Done(", ".join(facts) or "nothing to calibrate", {"questions": facts, "result": ", ".join(facts)})
+
+
+@dataclass(frozen=True)
+class Task:
+    """One measurement.
+
+    Attributes:
+        task: of ``saywhere evaluate``; by default the name under which it stands.
+        data: the split, ``dev`` by default.
+        options: of the task, by the names of the command's options.
+    """
+
+    data: DataSet
+    task: str | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Evaluate(Stage):
+    """Measure a model.
+
+    Attributes:
+        model: that is measured.
+        tasks: what is measured; what the model has no part for is left out.
+    """
+
+    MODEL_OF = False
+    model: str = ""
+    tasks: dict[str, Task] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, task in self.tasks.items():
+            if (kind := task.task or name) not in TASKS:
+                raise UserError(f"tasks.{name}.task is {kind!r}, but must be one of {', '.join(TASKS)}")
+
+    def output(self, folder: Path) -> Path:
+        """Return the folder of the reports."""
+        return folder
+
+    def sets(self) -> list[tuple[DataSet, Mapping[str, Any]]]:
+        """Return the splits of all tasks."""
+        return [(replace(task.data, split=task.data.split or DEV), {}) for task in self.tasks.values()]
+
+    def check(self, read: Reader) -> None:
+        """Refuse options that a task does not have."""
+        super().check(read)
+        for name, task in self.tasks.items():
+            run = importlib.import_module(f"saywhere.evaluation.{TASKS[task.task or name]}.run").run
+            known = [each for each in inspect.signature(run).parameters if each not in ("model", "session")]
+            if unknown := [each for each in task.options if each not in known]:
+                raise UserError(
+                    f"unknown key tasks.{name}.options.{unknown[0]}; known are {', '.join(known) or 'none'}"
+                )
+            if importlib.util.find_spec("matplotlib") is None or importlib.util.find_spec("pycocoevalcap") is None:
+                raise UserError("evaluation needs pip install 'saywhere[evaluate]'")
+
+    def run(self, work: Work) -> Done:
+        """Measure; what was measured before an interruption is read."""
+        parts, figures = Bundle.read(self.model).configs, dict[str, Any]()
+        for name, task in self.tasks.items():
+            kind, source, out = task.task or name, task.data, work.folder / name
+            if not set(TASK_PARTS[kind]) & set(parts):
+                continue
+            evaluate(self.model, source.root, kind, out=out, format=source.format, split=source.split,
+                     limit=source.limit, **task.options)  # fmt: skip
+            report = json.loads((out / "report.json").read_text(encoding="utf-8"))
+            found = {label: figure_of(report, path) for label, path in CARD_FIGURES[kind].items()}
+            numbers = {label: value for label, value in found.items() if isinstance(value, int | float)}
+            asked = [f"saywhere evaluate {kind} --data {Path(source.root).name} --split {source.split or DEV}"]
+            asked += [f"--limit {source.limit}"] if source.limit else []
+            asked += [f"--{option.replace('_', '-')} {value}" for option, value in task.options.items()]
+            figures[name] = {"command": " ".join(asked), "figures": numbers}
+        first = [
+            f"{name} {next(iter(each['figures'].values())):.3f}" for name, each in figures.items() if each["figures"]
+        ]
+        return Done(", ".join(first) or "nothing to measure", {"figures": figures, "result": ", ".join(first)})
+
+
+@dataclass(frozen=True)
+class Card(Stage):
+    """Write the card of a model: stages, data, figures, limits and the recipe.
+
+    Attributes:
+        model: it is copied.
+        title: by default the name of the recipe.
+        licence: a paragraph about the terms of the data and of the model.
+        limits: what it cannot do, a line each.
+    """
+
+    CONTINUES = "model"
+    model: str = ""
+    title: str = ""
+    licence: str = ""
+    limits: tuple[str, ...] = ()
+
+    def run(self, work: Work) -> Done:
+        """Write it."""
+        copy_model(self.model, work.folder / MODEL)
+        bundle = Bundle.read(work.folder / MODEL)
+        facts = BundleFacts(
+            self.title or str(work.recipe["name"]),
+            str(work.recipe.get("description") or bundle.description),
+            work.facts, self.licence, self.limits, work.recipe,
+        )  # fmt: skip
+        write_text(work.folder / MODEL / CARD, write_bundle_card(facts))
+        return Done(f"{CARD} of {', '.join(bundle.configs)}")
+
+
+KINDS: dict[str, type[Stage]] = {
+    "start": Start,
+    "densecap": DenseCapStage,
+    "phrases": DenseCapStage,
+    "nouns": Nouns,
+    "aligner": AlignerStage,
+    "captioner": CaptionerStage,
+    "ngrams": NgramsStage,
+    "chunker": ChunkerStage,
+    "export": Export,
+    "calibration": Calibrate,
+    "evaluation": Evaluate,
+    "card": Card,
+}
+"""The kinds by name; ``phrases`` trains the phrases of a dense captioner whose regions are frozen."""
+
+
+def digest_of(samples: Samples) -> str:
+    """Return a hash of what a data set says, and of the sizes of its images."""
+    digest = hashlib.blake2b(digest_size=8)
+    for sample in samples:
+        texts = [sample.image.name, sample.width, sample.height, sample.phrases, sample.sentences]
+        digest.update(json.dumps([*texts, sample.image.stat().st_size]).encode())
+        digest.update(np.ascontiguousarray(sample.boxes).tobytes())
+    return digest.hexdigest()
+
+
+def copy_model(source: str | Path, out: Path) -> None:
+    """Make a model folder the same as another; files are linked where the disk can, for none is ever changed in place.
+
+    Raises:
+        UserError: there is no such model.
+    """
+    folder = Bundle.read(source).folder
+    out.mkdir(parents=True, exist_ok=True)
+    names = [path.name for path in folder.iterdir() if path.is_file()]
+    for path in out.iterdir():
+        if path.name not in names:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    for name in sorted(names, key=lambda name: name.endswith("config.json")):
+        if (out / name).exists() and (out / name).samefile(folder / name):
+            continue
+        part = out / f".{name}.part"
+        part.unlink(missing_ok=True)
+        try:
+            part.hardlink_to(folder / name)
+        except OSError:
+            shutil.copy2(folder / name, part)
+        put_in_place(part, out / name)

@@ -1,0 +1,444 @@
+"""A recipe of stages: read, checked whole before anything begins, and run; what is done is passed over."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import hashlib
+import json
+import re
+import shutil
+import sys
+import time
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from saywhere import options
+from saywhere.errors import UserError
+from saywhere.files import write_text
+from saywhere.models.bundle import BUNDLED, CONFIG, VOCABULARY, WEIGHTS, Bundle
+from saywhere.stages.kinds import (
+    KINDS,
+    MODEL,
+    STATE,
+    Card,
+    DataSet,
+    Done,
+    Reader,
+    Stage,
+    Start,
+    Train,
+    Work,
+    copy_model,
+)
+from saywhere.training import recipe as recipes
+from saywhere.training.progress import track
+
+RECORD = "stage.json"
+"""In the folder of a stage: of what it is made, and what it has made."""
+STAGES = "stages"
+"""Folder of the stages in that of a run."""
+STAGE_BYTES = 50_000_000
+"""Of what a stage leaves, about."""
+_NAME = re.compile(r"\$([A-Za-z][\w-]*)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StagedRecipe:
+    """Describe a run of several stages.
+
+    Attributes:
+        name: of the run; its folder is ``runs/NAME`` by default.
+        description: one line for the model card.
+        seed: of the random choices of all stages that name none.
+        data: places of data sets by a name of your choice, which stands for them as ``$NAME`` in all stages.
+        stages: in order, by name; each with its ``kind`` (by default its name) and the options of this kind, see
+            :data:`saywhere.stages.kinds.KINDS`.
+
+    In a stage ``$OTHER`` stands for what the stage OTHER before it has made.
+    """
+
+    name: str
+    description: str = ""
+    seed: int = 0
+    data: dict[str, str] = field(default_factory=dict)
+    stages: dict[str, dict[str, Any]]
+
+    def __post_init__(self) -> None:
+        if not self.stages:
+            raise UserError("stages must name one")
+        for name, stage in self.stages.items():
+            if not _NAME.fullmatch(f"${name}"):
+                raise UserError(f"stages: {name!r} must be letters, numbers and hyphens")
+            if name in self.data:
+                raise UserError(f"stages.{name} is also the name of a data set: give one of them another")
+            if (kind := stage.get("kind", name)) not in KINDS:
+                raise UserError(f"stages.{name}.kind is {kind!r}, but must be one of {', '.join(KINDS)}")
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A stage that is ready to be run.
+
+    Attributes:
+        name: of the stage.
+        kind: name of its kind.
+        stage: its options, with paths in the place of names.
+        options: the same as they were written, by key with dots; those that change nothing are left out.
+        inputs: keys of the stages, models and data that it reads, by name.
+    """
+
+    name: str
+    kind: str
+    stage: Stage
+    options: Mapping[str, Any]
+    inputs: Mapping[str, str]
+
+    @property
+    def key(self) -> str:
+        """Return a hash of all that what it makes depends on."""
+        facts = [self.kind, dict(self.options), dict(self.inputs)]
+        return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:20]
+
+
+def train(
+    recipe: StagedRecipe,
+    out: Path,
+    restart: bool = False,
+    without: Sequence[str] = (),
+    say: Callable[[str], None] = print,
+    source: str = "the recipe",
+) -> Path | None:
+    """Run the stages of a recipe that are not done, in order.
+
+    A run that was killed goes on where it was. A stage is done anew, and with it those that read what it makes, if its
+    options or the content of what it reads have changed.
+
+    Args:
+        recipe: of the run.
+        out: its folder: the model in ``model``, of each stage what it made in ``stages/NAME``.
+        restart: do all stages anew.
+        without: stages to leave out. Others that name one of these get what it started from, if anything.
+        say: called with a line when a stage is done.
+        source: name of the recipe, for messages.
+
+    Returns:
+        the folder of the model; None if no stage makes one.
+
+    Raises:
+        UserError: before anything begins, if an option, a data set or a model is wrong or missing or the disk too full;
+            or what a stage raises.
+        KeyboardInterrupt: with a line that says where it stopped.
+    """
+    reader = Reader()
+    plans = plan(recipe, out, without, reader, source)
+    _check_space(plans, out, reader)
+    reader.read.clear()
+    out.mkdir(parents=True, exist_ok=True)
+    with _locked(out):
+        if restart:
+            shutil.rmtree(out / STAGES, ignore_errors=True)
+        write_text(out / "recipe.yaml", recipes.to_yaml(dataclasses.asdict(recipe)))
+        facts: dict[str, dict[str, Any]] = {}
+        for number, planned in enumerate(plans, 1):
+            facts[planned.name] = _bring_up_to_date(planned, out, f"[{number}/{len(plans)}] ", facts, recipe, say)
+        made = [planned for planned in plans if planned.stage.MODEL_OF]
+        if not made:
+            return None
+        copy_model(made[-1].stage.output(out / STAGES / made[-1].name), out / MODEL)
+        return out / MODEL
+
+
+def plan(recipe: StagedRecipe, out: Path, without: Sequence[str], read: Reader, source: str) -> list[Planned]:
+    """Check all stages of a recipe and their data, and return those that are not left out.
+
+    Raises:
+        UserError: the first thing that is wrong; options come before data.
+    """
+    if unknown := [name for name in without if name not in recipe.stages]:
+        raise UserError(f"--without {unknown[0]}: the stages of {source} are {', '.join(recipe.stages)}")
+    plans: list[Planned] = []
+    chosen = list(_stages(recipe, out, without, source))
+    places = {str(stage.output(out / STAGES / name)) for name, _, stage, _ in chosen}
+    with track("checking the stages", len(chosen)) as progress:
+        for name, kind, stage, written in chosen:
+            named, everything = _names(written), isinstance(stage, Card)
+            inputs = {planned.name: planned.key for planned in plans if everything or f"${planned.name}" in named}
+            try:
+                inputs |= {model: _model_digest(model) for model in stage.models() if model not in places}
+                stage.check(read)
+                inputs |= {_title(data, recipe.data): digest for data, digest in stage.digests(read)}
+            except UserError as error:
+                raise UserError(f"{source}: stage {name}: {error}") from error
+            flat = {key: value for key, value in flatten(written).items() if not key.startswith(stage.UNKEYED)}
+            plans.append(Planned(name, kind, stage, flat | {"seed": stage.seed}, inputs))
+            progress.advance(1)
+    return plans
+
+
+def _stages(
+    recipe: StagedRecipe, out: Path, without: Sequence[str], source: str
+) -> Iterator[tuple[str, str, Stage, dict[str, Any]]]:
+    """Yield the name, the kind and the options of each stage: with places, and as they were written."""
+    trees = {name: dict(tree) for name, tree in recipe.stages.items()}
+    kinds = {name: str(tree.pop("kind", name)) for name, tree in trees.items()}
+    instead = {name: _changed_by(tree, kinds[name]) for name, tree in trees.items()}
+    places, trunk = dict[str, str](), dict[str, Any]()
+    for name, tree in trees.items():
+        if name in without:
+            continue
+        kind = KINDS[kinds[name]]
+        written = _rewrite(tree, partial(_found, user=name, instead=instead, before=places, without=without))
+        _require(name, flatten(tree), flatten(written), source)
+        if issubclass(kind, Train):
+            _complete(written, trunk)
+        concrete = _rewrite(written, partial(_place, places={**recipe.data, **places}, source=source))
+        stage = options.from_dict(kind, concrete, source, f"stages.{name}.")
+        if isinstance(stage, Start):
+            trunk = (Bundle.read(stage.model).trunk.to_dict() if stage.model else {}) | stage.trunk
+        places[name] = str(stage.output(out / STAGES / name))
+        yield (
+            name,
+            kinds[name],
+            dataclasses.replace(stage, seed=recipe.seed if stage.seed is None else stage.seed),
+            written,
+        )
+
+
+def _require(name: str, asked: Mapping[str, Any], left: Mapping[str, Any], source: str) -> None:
+    """Refuse a stage that needs one that is left out."""
+    for key, value in asked.items():
+        gone = left.get(key) is None if isinstance(value, str) else isinstance(value, list) and value and not left[key]
+        if gone and key != "training.start":
+            named = value if isinstance(value, str) else ", ".join(map(str, value))
+            raise UserError(f"{source}: stage {name} needs {named} ({key}): leave it out too, --without {name}")
+
+
+def _complete(tree: dict[str, Any], trunk: Mapping[str, Any]) -> None:
+    """Give a stage that trains the trunk of the recipe, and take an average with nothing from it."""
+    model = tree.get("model") or {}
+    if trunk:
+        tree["model"] = {**model, "trunk": {**trunk, **(model.get("trunk") or {})}}
+    if (tree.get("training") or {}).get("start") is None:
+        tree.pop("average", None)
+
+
+# Names in stages
+
+
+def _names(value: Any) -> set[str]:
+    """The names that stand in the texts of a tree, with their dollars."""
+    found: set[str] = set()
+
+    def note(text: str) -> str:
+        found.update(match[0] for match in _NAME.finditer(text))
+        return text
+
+    _rewrite(value, note)
+    return found
+
+
+def _rewrite(value: Any, change: Callable[[str], str | None]) -> Any:
+    """A tree with its texts changed; of lists what becomes None is left out."""
+    if isinstance(value, Mapping):
+        return {key: _rewrite(item, change) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [new for item in value if (new := _rewrite(item, change)) is not None or item is None]
+    return change(value) if isinstance(value, str) else value
+
+
+def _found(
+    text: str, user: str, instead: Mapping[str, str | None], before: Container[str], without: Sequence[str]
+) -> str | None:
+    """The stage that is meant where one is named: for one that is left out, what it changes; None for nothing."""
+    match = _NAME.fullmatch(text)
+    if match is None or (name := match[1]) not in instead or name in before:
+        return text
+    if name not in without:
+        raise UserError(f"stages.{user} names {text}, which must come before it")
+    other = instead[name]
+    return None if other is None else _found(other, user, instead, before, without)
+
+
+def _changed_by(stage: Mapping[str, Any], kind: str) -> str | None:
+    """The model that a stage changes, as it is written; None if it makes one of its own."""
+    option = KINDS[kind].CONTINUES
+    value = flatten(stage).get(option) if option else None
+    return value if isinstance(value, str) else None
+
+
+def _place(text: str, places: Mapping[str, str], source: str) -> str:
+    """A text with places for the names in it."""
+
+    def place(match: re.Match[str]) -> str:
+        if match[1] not in places:
+            raise UserError(f"{source}: {text} names neither a data set nor a stage; known are {', '.join(places)}")
+        return places[match[1]]
+
+    return _NAME.sub(place, text)
+
+
+def _title(source: DataSet, data: Mapping[str, str]) -> str:
+    """A data set and its split, by the name that the recipe has for it: where it is does not matter."""
+    root, split = source.root, source.split or "train"
+    for name, place in data.items():
+        if root == place or root.startswith(f"{place}/"):
+            return f"${name}{root.removeprefix(place)} {split}"
+    return f"{root} {split}"
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the values of a nested tree by their keys with dots."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return flat
+
+
+# What things are made of
+
+
+def _model_digest(name: str) -> str:
+    """A hash of a model's files that training reads; ``UserError`` if there is no such model."""
+    folder = Bundle.read(name).folder
+    if folder.parent == BUNDLED:
+        return name  # a new version of saywhere is no reason to begin again
+    digest = hashlib.blake2b(digest_size=8)
+    for file in (CONFIG, VOCABULARY, WEIGHTS):
+        digest.update((folder / file).read_bytes())
+    return digest.hexdigest()
+
+
+# Running
+
+
+def _bring_up_to_date(
+    planned: Planned, out: Path, title: str, facts: Mapping[str, Any], recipe: StagedRecipe, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """Run a stage if it is not done; return what it has made, for the card."""
+    folder = out / STAGES / planned.name
+    record = _read(folder / RECORD)
+    reason = _difference(record, planned) if record else None
+    if record and reason is None and record.get("done") and planned.stage.output(folder).exists():
+        say(f"{title}{planned.name}: done before, {record['summary']}")
+        return record["facts"]
+    resumed = bool(record) and reason is None and not record.get("done")
+    if not resumed:
+        shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    begun = {"key": planned.key, "kind": planned.kind, "options": dict(planned.options), "inputs": dict(planned.inputs)}
+    _write(folder / RECORD, {**begun, "done": False})
+    why = f"anew, {reason}" if reason else "resumed" if resumed else "begun"
+    print(f"{title}{planned.name}: {why}", file=sys.stderr, flush=True)
+    start = time.monotonic()
+    asked = dataclasses.replace(recipe, data={name: Path(place).name for name, place in recipe.data.items()})
+    work = Work(planned.name, folder, planned.stage.seed or 0, facts, dataclasses.asdict(asked))
+    made = _run(planned, work)
+    seconds = round(time.monotonic() - start, 1)
+    known = {"kind": planned.kind, "seconds": seconds, **made.facts}
+    _write(folder / RECORD, {**begun, "done": True, "summary": made.summary, "facts": known})
+    say(f"{title}{planned.name}: {f'{why}; ' if reason else ''}done in {seconds:.0f} s, {made.summary}")
+    return known
+
+
+def _run(planned: Planned, work: Work) -> Done:
+    try:
+        return planned.stage.run(work)
+    except KeyboardInterrupt:
+        stopped = f"stopped in the stage {planned.name}; the same command goes on from there"
+        raise KeyboardInterrupt(stopped) from None
+    except UserError as error:
+        raise UserError(f"stage {planned.name}: {error}") from error
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            full = "the disk is full; what is done stays. Free some space and run the same command again"
+            raise UserError(f"stage {planned.name}: {full}") from error
+        raise
+
+
+def _difference(record: Mapping[str, Any], planned: Planned) -> str | None:
+    """Why a stage that was begun is to be done anew; None if it is the same."""
+    if record.get("key") == planned.key:
+        return None
+    now = json.loads(json.dumps(dict(planned.options), default=str))
+    before = record.get("options", {})
+    for key in {**before, **now}:
+        if before.get(key) != now.get(key):
+            return f"{key} is {now.get(key)} and was {before.get(key)}"
+    before, now = record.get("inputs", {}), dict(planned.inputs)
+    for name in {**before, **now}:
+        if before.get(name) != now.get(name):
+            return f"{name} is another than before"
+    return f"its kind is {planned.kind} and was {record.get('kind')}"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        stored = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return stored if isinstance(stored, dict) else {}
+
+
+def _write(path: Path, record: Mapping[str, Any]) -> None:
+    write_text(path, json.dumps(record, indent=1, default=str) + "\n")
+
+
+def _check_space(plans: Sequence[Planned], out: Path, read: Reader) -> None:
+    """Refuse a run for which a disk has not space enough, as far as that can be told before."""
+    todo = [p for p in plans if not ((r := _read(out / STAGES / p.name / RECORD)).get("done") and r["key"] == p.key)]
+    if not todo:
+        return
+    needed: dict[Path, float] = {out: len(todo) * STAGE_BYTES}
+    if any(isinstance(planned.stage, Train) for planned in todo):
+        needed[out] += STATE
+    cached: dict[tuple[Any, ...], float] = {}
+    for planned in todo:
+        cached |= planned.stage.caches(read)
+    for (folder, *_), size in cached.items():
+        needed[Path(folder)] = needed.get(Path(folder), 0.0) + size
+    of_disk: dict[int, tuple[Path, float]] = {}
+    for folder, size in needed.items():
+        there = sum(file.stat().st_size for file in folder.rglob("features.bin")) if folder != out else 0
+        disk = next(parent for parent in (folder.resolve(), *folder.resolve().parents) if parent.exists())
+        named, before = of_disk.get(disk.stat().st_dev, (disk, 0.0))
+        of_disk[disk.stat().st_dev] = named, before + max(0.0, size - there)
+    for disk, size in of_disk.values():
+        if size > (free := shutil.disk_usage(disk).free):
+            raise UserError(
+                f"{disk}: about {size / 1e9:.1f} GB are needed, and {free / 1e9:.1f} GB are free; name other folders "
+                "with --out and training.cache"
+            )
+
+
+@contextmanager
+def _locked(out: Path) -> Iterator[None]:
+    """Keep other runs out of a folder; a killed run releases it. Windows has no such locks."""
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    with (out / "lock").open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(
+                f"{out}: another run works in this folder; wait for it, or name another with --out"
+            ) from None
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP):
+                raise
+        yield
+
+
+def load(path: str | Path, tree: Mapping[str, Any]) -> StagedRecipe:
+    """Return a recipe of stages from the keys of its file; ``UserError`` for what is wrong in it."""
+    for name, root in (tree.get("data") or {}).items():
+        if root is None:
+            raise UserError(f"{path}: say where the data set {name} is: data.{name}=PATH")
+    return options.from_dict(StagedRecipe, tree, source=str(path))

@@ -1,0 +1,338 @@
+"""Recipes of stages: what is done once, what is done anew and why, what is left out, and what is refused before."""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from flickr_entities import write_flickr
+from safetensors.torch import load_file
+from tiny_stages import write_data
+from tiny_training import CONFIG, plain
+from tiny_training import write_data as write_boxes
+from typer.testing import CliRunner
+
+import saywhere
+from saywhere import cli
+from saywhere.stages import run as stages
+from saywhere.stages.kinds import Card, Reader
+from saywhere.training import recipe as recipes
+from saywhere.training.callbacks import RunState
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+SMOKE = RECIPES / "saywhere-smoke.yaml"
+KILLED = """
+import os, signal
+from saywhere.cli import main
+from saywhere.training.callbacks import RunState
+
+after_batch = RunState.on_train_batch_end
+
+def killed(self, trainer, module, outputs, data, index):
+    after_batch(self, trainer, module, outputs, data, index)
+    if (module.recipe.name, trainer.current_epoch, index) == ("aligner", 2, 1):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+RunState.on_train_batch_end = killed
+main()
+"""
+"""``saywhere`` in a process that kills itself in an epoch of the aligner."""
+
+
+def start(program: Sequence[str], arguments: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, *program, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder, check=False)
+
+
+def tree(root: Path, **stages: Any) -> dict[str, Any]:
+    """A recipe of a dense captioner and its phrases on a tiny network."""
+    data = {"root": "$boxes", "validation": "val"}
+    training = {"epochs": 1, "batch_size": 2, "rest": {"lr": 0.01}, "pretrained": False, "accelerator": "cpu",
+                "samples": 0}  # fmt: skip
+    model = plain(CONFIG.to_dict())
+    then = {**training, "start": "$densecap", "freeze": ["trunk", "region_head"]}
+    both = {
+        "densecap": {"data": data, "model": model, "training": training},
+        "phrases": {"data": data, "model": model, "training": then, "average": 0.25},
+    }
+    return json.loads(json.dumps({"name": "tiny", "data": {"boxes": str(root)}, "stages": {**both, **stages}}))
+
+
+class Run:
+    """A recipe that is run in a folder, and what it says."""
+
+    def __init__(self, folder: Path) -> None:
+        self.out, self.data = folder / "run", write_boxes(folder / "data", train=4, validation=2)
+        self.recipe = tree(self.data)
+
+    def __call__(self, *without: str, restart: bool = False) -> list[str]:
+        lines: list[str] = []
+        stages.train(stages.load("tiny.yaml", self.recipe), self.out, restart, without, lines.append)
+        return [line.partition("; done in")[0].partition(": done in")[0].partition(", weights")[0] for line in lines]
+
+    def weights(self, *place: str) -> dict[str, torch.Tensor]:
+        return load_file(self.out.joinpath(*place, "model.safetensors"))
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run of both stages."""
+    folder = tmp_path_factory.mktemp("tiny")
+    assert Run(folder)() == ["[1/2] densecap", "[2/2] phrases"]
+    return folder
+
+
+@pytest.fixture
+def tiny(done: Path, tmp_path: Path) -> Run:
+    """The same, to be changed."""
+    shutil.copytree(done, tmp_path / "tiny")
+    return Run(tmp_path / "tiny")
+
+
+BEFORE = ["[1/2] densecap: done before", "[2/2] phrases: done before"]
+
+
+def test_what_is_done_is_not_done_again_wherever_the_data_are(tiny: Run) -> None:
+    before = (tiny.out / "model" / "model.safetensors").read_bytes()
+    moved = tiny.data.rename(tiny.data.with_name("elsewhere"))
+    tiny.recipe["data"]["boxes"] = str(moved)
+    tiny.recipe["stages"]["phrases"]["training"] |= {"cache": str(moved / "cache"), "workers": 1}
+    assert tiny() == BEFORE
+    assert (tiny.out / "model" / "model.safetensors").read_bytes() == before
+    assert not list(tiny.out.rglob("last.ckpt"))
+
+
+def test_an_option_that_changes_brings_its_stage_and_what_follows_anew(tiny: Run) -> None:
+    tiny.recipe["stages"]["phrases"]["average"] = 0.5
+    assert tiny() == [BEFORE[0], "[2/2] phrases: anew, average is 0.5 and was 0.25"]
+    tiny.recipe["seed"] = 1
+    assert tiny() == [f"[{n}/2] {name}: anew, seed is 1 and was 0" for n, name in ((1, "densecap"), (2, "phrases"))]
+    tiny.recipe["stages"]["densecap"]["training"]["rest"]["lr"] = 0.02
+    assert tiny() == [
+        "[1/2] densecap: anew, training.rest.lr is 0.02 and was 0.01",
+        "[2/2] phrases: anew, densecap is another than before",
+    ]
+
+
+def test_data_that_change_bring_what_reads_them_anew(tiny: Run) -> None:
+    lines = (tiny.data / "images.jsonl").read_text().splitlines()
+    row = json.loads(lines[-1])
+    row["regions"][1]["phrases"] = ["grey sky"]
+    (tiny.data / "images.jsonl").write_text("\n".join([*lines[:-1], json.dumps(row)]))
+    assert tiny()[0] == "[1/2] densecap: anew, $boxes val is another than before"
+
+
+def test_the_mean_of_weights_is_that_of_before_and_after(tiny: Run) -> None:
+    before, after = tiny.weights("stages", "densecap", "model"), tiny.weights("stages", "phrases", "run", "model")
+    name = "densecap.decoder.output.weight"
+    assert not torch.equal(before[name], after[name])
+    mean = tiny.weights("model")
+    torch.testing.assert_close(mean[name], 0.25 * before[name] + 0.75 * after[name])
+    trunk = [name for name in mean if name.startswith("trunk.")]
+    assert trunk and all(torch.equal(mean[name], before[name]) for name in trunk)
+
+
+def test_without_a_stage_others_get_what_it_started_from(tiny: Run) -> None:
+    tiny.recipe["stages"]["card"] = {"model": "$phrases"}
+    assert tiny("phrases") == ["[1/2] densecap: done before", "[2/2] card"]
+    before, now = tiny.weights("stages", "densecap", "model"), tiny.weights("model")
+    assert before.keys() == now.keys() and all(torch.equal(before[name], now[name]) for name in now)
+    card = (tiny.out / "model" / "README.md").read_text()
+    assert "`densecap`" in card and "| `phrases` |" not in card and "4 images of train, 2 images of val" in card
+    assert str(tiny.data.parent) not in card
+
+
+def test_without_a_stage_that_nothing_stands_for_those_that_need_it_are_refused(tiny: Run) -> None:
+    tiny.recipe["stages"]["card"] = {"model": "$densecap"}
+    with pytest.raises(saywhere.UserError, match=r"stage card needs \$densecap \(model\): leave it out too"):
+        tiny("densecap")
+    with pytest.raises(saywhere.UserError, match="--without nothing: the stages of the recipe are densecap, phrases"):
+        tiny("nothing")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("stages.phrases.training.epoch=1", "unknown key stages.phrases.training.epoch; did you mean"),
+        ("stages.phrases.kind=densecaps", "stages.phrases.kind is 'densecaps', but must be one of start, densecap"),
+        ("stages.phrases.data.root=$box", "$box names neither a data set nor a stage; known are boxes, densecap"),
+        ("stages.densecap.training.start=$phrases", "stages.densecap names $phrases, which must come before it"),
+        ("stages.phrases.training.freeze=[trunks]", "stage phrases: training.freeze: the network has no module"),
+        ("stages.phrases.model.decoding.beam_size=0", "stage phrases: model.decoding.beam_size is 0, but must be"),
+        ("stages.phrases.data.validation=test", "no split 'test'; it has train, val"),
+        ("stages.phrases.training.start=nowhere", "stage phrases: no model 'nowhere'"),
+        ("stages.phrases.average=1", "stages.phrases.average must be from 0 to below 1"),
+        ("data.boxes=nowhere", "stage densecap: nowhere: no such folder"),
+        ("data.boxes=null", "say where the data set boxes is: data.boxes=PATH"),
+        ("stages.card.model=$densecap", None),
+    ],
+)
+def test_all_is_checked_before_anything_begins(done: Path, tmp_path: Path, change: str, message: str | None) -> None:
+    recipe, out = tmp_path / "recipe.yaml", tmp_path / "run"
+    recipe.write_text(yaml.safe_dump(tree(done / "data")))
+    if message is None:  # a recipe with this change is right
+        chosen = stages.load(recipe, recipes.read(recipe, [change]))
+        assert [each.name for each in stages.plan(chosen, out, (), Reader(), "")] == ["densecap", "phrases", "card"]
+        return
+    result = CliRunner().invoke(cli.app, ["train", str(recipe), change, "--out", str(out)])
+    assert result.exit_code == 2 and message in result.stderr and result.stderr.count("\n") == 1, result.stderr
+    assert not out.exists()
+
+
+def test_a_full_disk_is_said_before(tiny: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage(tiny.out)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1000))
+    assert tiny() == BEFORE  # nothing is needed
+    tiny.recipe["seed"] = 1
+    with pytest.raises(saywhere.UserError, match=r"about 0\.3 GB are needed, and 0\.0 GB are free; name other folders"):
+        tiny()
+    assert (tiny.out / "model" / "model.safetensors").exists()
+
+
+def test_a_disk_that_fills_up_stops_a_stage_with_one_line_and_what_is_done_stays(
+    tiny: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    tiny.recipe["stages"]["card"] = {"model": "$phrases"}
+    with monkeypatch.context() as patched:
+        patched.setattr(Card, "run", full)
+        with pytest.raises(saywhere.UserError, match="^stage card: the disk is full; what is done stays. Free some"):
+            tiny()
+    assert tiny() == [line.replace("/2", "/3") for line in BEFORE] + ["[3/3] card"]
+
+
+def test_two_runs_do_not_work_in_one_folder(tiny: Run) -> None:
+    fcntl = pytest.importorskip("fcntl")
+    with (tiny.out / "lock").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(saywhere.UserError, match="another run works in this folder"):
+            tiny()
+
+
+def test_a_recipe_without_stages_leaves_none_out(tmp_path: Path) -> None:
+    (tmp_path / "one.yaml").write_text("name: one\ndata: {root: x}\n")
+    result = CliRunner().invoke(cli.app, ["train", str(tmp_path / "one.yaml"), "--without", "x"])
+    assert result.exit_code == 2 and "one.yaml has no stages" in result.stderr
+
+
+def test_a_run_that_was_stopped_by_ctrl_c_goes_on_and_makes_the_same(
+    done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe, out = tmp_path / "recipe.yaml", tmp_path / "run"
+    recipe.write_text(yaml.safe_dump(tree(done / "data")))
+    arguments, after_batch = ["train", str(recipe), "--out", str(out)], RunState.on_train_batch_end
+
+    def stopped(state: RunState, trainer: Any, module: Any, outputs: Any, data: Any, index: int) -> None:
+        after_batch(state, trainer, module, outputs, data, index)
+        if (module.recipe.name, index) == ("phrases", 0):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RunState, "on_train_batch_end", stopped)
+        first = CliRunner().invoke(cli.app, arguments)
+    assert first.exit_code == 130, first.output
+    assert first.stderr.splitlines()[-1].startswith("stopped in the stage phrases; the same command goes on")
+    again = CliRunner().invoke(cli.app, arguments)
+    assert again.exit_code == 0, again.output
+    assert again.stdout.startswith("[1/2] densecap: done before") and "[2/2] phrases: resumed" in again.stderr
+    one, two = (load_file(folder / "model" / "model.safetensors") for folder in (out, done / "run"))
+    assert one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_the_recipe_of_the_bundled_model_is_right(tmp_path: Path) -> None:
+    flickr, wider = write_flickr(tmp_path / "flickr8k"), tmp_path / "wider"
+    shutil.copy(flickr / "Flickr_8k.devImages.txt", flickr / "Flickr_8k.trainImages.txt")
+    images, text = write_data(wider, train=2, validation=1)
+    for name in ("coco", "kinds", "one-word"):
+        shutil.copy(images, wider / f"{name}.jsonl")
+    images.unlink()
+    (tmp_path / "flickr30k-sentences.txt.gz").write_bytes(gzip.compress(text.read_bytes()))
+    everyday = shutil.copytree(wider, tmp_path / "everyday")
+    places = {"flickr8k": flickr, "wider": wider, "everyday": everyday, "text": tmp_path}
+    changes = [f"data.{name}={place}" for name, place in places.items()]
+    recipe = stages.load(RECIPES / "saywhere.yaml", recipes.read(RECIPES / "saywhere.yaml", changes))
+    plans: dict[str, Any] = {each.name: each for each in stages.plan(recipe, tmp_path / "run", (), Reader(), "")}
+    assert list(plans) == list(recipe.stages) and plans.keys() >= {"phrases", "nouns", "ngrams", "chunker", "card"}
+    assert plans["aligner"].stage.model["trunk"]["long_side"] == 416
+    assert plans["chunker"].inputs.keys() == {"$flickr8k train", "$text/flickr30k-sentences.txt.gz train"}
+    assert {"$everyday train", "$wider/coco.jsonl train"} <= plans["densecap"].inputs.keys()
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run of recipes/saywhere-smoke.yaml that was killed on its way."""
+    folder = tmp_path_factory.mktemp("smoke")
+    images, text = write_data(folder / "data")
+    arguments = ["train", str(SMOKE), f"data.images={images}", f"data.text={text}", "--out", str(folder / "run")]
+    killed = start(["-c", KILLED], arguments, folder)
+    assert killed.returncode == -signal.SIGKILL and killed.stdout.count("done in") == 4, killed.stderr
+    made = start(["-m", "saywhere"], arguments, folder)
+    assert made.returncode == 0, made.stderr
+    names = [line.split()[1] for line in made.stdout.splitlines()]
+    assert names[:-1] == [f"{name}:" for name in recipes.read(SMOKE)["stages"]]
+    assert [" done before" in line for line in made.stdout.splitlines()[:12]] == [True] * 4 + [False] * 8
+    assert "[5/12] aligner: resumed" in made.stderr and "resuming the run" in made.stderr
+    return folder
+
+
+def test_all_stages_make_a_model_with_its_card(smoke: Path) -> None:
+    model = saywhere.load(smoke / "run" / "model")
+    assert type(model.engine).__module__ == "saywhere.engines.onnx"
+    seen = model.encode(smoke / "data" / "050.png")
+    assert len(model.describe(seen)) and str(model.caption(seen)) and model.embed(seen).vectors.any()
+    assert model.calibration.box is not None and model.calibration.phrase is not None
+    assert {path.name for path in (smoke / "run" / "model").iterdir()} == {
+        "README.md", "calibration.json", "config.json", "model.safetensors", "trunk-int8.onnx", "trunk.json",
+        "trunk.onnx", "vocabulary.json",
+    }  # fmt: skip
+    card = (smoke / "run" / "model" / "README.md").read_text()
+    rank = "| `saywhere evaluate rank --data images.jsonl --split val` | annotation R@1"
+    data = "48 images of train, 8 images of val"
+    for text in (data, rank, "- box: logit", "## Limits", "average: 0.5", "4 kinds from 96 boxes"):
+        assert text in card, text
+
+
+def smoke_recipe(smoke: Path, *changes: str) -> stages.StagedRecipe:
+    data = smoke / "data"
+    places = f"data.images={data / 'images.jsonl'}", f"data.text={data / 'sentences.txt'}"
+    return stages.load(SMOKE, recipes.read(SMOKE, [*places, *changes]))
+
+
+def test_a_measurement_that_changes_costs_no_training(smoke: Path) -> None:
+    lines: list[str] = []
+    changed = smoke_recipe(smoke, "stages.evaluation.tasks={rank: {data: {root: $images, split: val}}}")
+    stages.train(changed, smoke / "run", say=lines.append)
+    assert [" done before" in line for line in lines] == [True] * 10 + [False] * 2
+    assert "card: anew, evaluation is another than before" in lines[11]
+    assert (smoke / "run" / "model" / "README.md").read_text().count("| `saywhere evaluate") == 1
+
+
+def test_the_stages_of_the_smoke_recipe_do_without_each_other(smoke: Path) -> None:
+    recipe, out = smoke_recipe(smoke), smoke / "run"
+
+    def planned(*without: str) -> dict[str, Any]:
+        return {each.name: each for each in stages.plan(recipe, out, without, Reader(), "smoke")}
+
+    whole, few = planned(), planned("phrases", "ngrams", "nouns", "chunker")
+    assert few["aligner"].stage.model["localizer"] == str(out / "stages" / "densecap" / "model")
+    parts = [str(out / "stages" / name / "model") for name in ("densecap", "aligner", "captioner")]
+    assert list(few["export"].stage.parts) == parts
+    same = {name for name in few if few[name].key == whole[name].key}
+    assert same == {"start", "densecap", "captioner"}
+    with pytest.raises(saywhere.UserError, match=r"stage calibration needs \$export"):
+        planned("export")

@@ -1,12 +1,12 @@
 """A sentence of an image, and where the model looked at each word (Areas of Attention; the multimodal RNN).
 
 A caption is the hypothesis of the beam with the highest sum of length-normalised log-probability and weighted reasons
-(:class:`Reranker`); its nouns are edited after that (:class:`NounChecker`), see docs/nouns.md.
+(:class:`saywhere.models.reranking.Reranker`); its nouns are edited after that (:class:`NounChecker`, docs/nouns.md).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -18,13 +18,13 @@ from saywhere.box_coding import BoxCoder
 from saywhere.engines.engine import Aligner, BoundImages, Captioner, DenseCap
 from saywhere.errors import UserError
 from saywhere.models.aligner import embed_images, embed_texts, plain_similarities
-from saywhere.models.decoding import Hypotheses, decode, search
-from saywhere.models.densecap import propose_boxes
-from saywhere.models.encoding import Encoding
+from saywhere.models.decoding import decode, search
+from saywhere.models.encoding import Encoding, propose_boxes
 from saywhere.models.noun_tree import Head, Noun, find_heads, find_nouns
 from saywhere.models.nouns import NounEvidence, related, with_noun
+from saywhere.models.reranking import Reason, Reranker, Sentence
 from saywhere.regions import Regions, open_pixels, show_image
-from saywhere.text import END, PAD, Vocabulary, pad, tokenize
+from saywhere.text import pad, tokenize
 
 if TYPE_CHECKING:
     from PIL.Image import Image as PILImage
@@ -33,70 +33,6 @@ if TYPE_CHECKING:
 
 SHORTLIST = 10
 """Hypotheses of an image that the aligner compares: with more a caption takes longer, and is hardly better."""
-
-
-@dataclass(frozen=True)
-class Sentence:
-    """A hypothesis: its text, and its token ids without END."""
-
-    text: str
-    token_ids: list[int]
-
-
-@dataclass(frozen=True)
-class Reason:
-    """A term of a hypothesis's score that is added to its log-probability.
-
-    Attributes:
-        score: returns for each image a value for each of its sentences, none of which is empty.
-        weight: of this in the sum.
-        shortlist: it scores only so many hypotheses of an image, the best so far, and the others are no longer chosen
-            from; None for all.
-    """
-
-    score: Callable[[Sequence[Sequence[Sentence]]], Sequence[np.ndarray]]
-    weight: float
-    shortlist: int | None = None
-
-
-class Reranker:
-    """Rank hypotheses by the sum of their length-normalised log-probability and weighted reasons.
-
-    Args:
-        reasons: in this order; what costs most comes last, and may be asked about a shortlist alone.
-    """
-
-    def __init__(self, reasons: Sequence[Reason]) -> None:
-        self.reasons = tuple(reasons)
-
-    def rank(self, found: Hypotheses, vocabulary: Vocabulary) -> np.ndarray:
-        """Return the sums ``(N, B)``; -inf for hypotheses that are not on a shortlist. One hypothesis needs no reason.
-
-        Args:
-            found: the hypotheses.
-            vocabulary: of their words.
-        """
-        sums = found.ranks
-        if sums.shape[1] == 1 or not self.reasons:
-            return sums
-        rows = [[row[(row != END) & (row != PAD)].tolist() for row in rows] for rows in found.token_ids]
-        sentences = [[Sentence(vocabulary.decode(ids), ids) for ids in of_image] for of_image in rows]
-        for reason in self.reasons:
-            sums = _add(reason, sums, sentences)
-        return sums
-
-
-def _add(reason: Reason, sums: np.ndarray, sentences: Sequence[Sequence[Sentence]]) -> np.ndarray:
-    best = np.argsort(-sums, axis=1, kind="stable")[:, : reason.shortlist]
-    scored = [
-        [b for b in sorted(row) if of_image[b].text] for row, of_image in zip(best.tolist(), sentences, strict=True)
-    ]
-    added = np.full_like(sums, -np.inf)
-    np.put_along_axis(added, best, np.take_along_axis(sums, best, axis=1), axis=1)
-    scores = reason.score([[of_image[b] for b in row] for row, of_image in zip(scored, sentences, strict=True)])
-    for row, columns, values in zip(added, scored, scores, strict=True):
-        row[columns] += np.float32(reason.weight) * values
-    return added
 
 
 def build_reranker(

@@ -346,7 +346,7 @@ def repeated(words: Sequence[str], heads: Sequence[Head]) -> int | None:
 
 
 def without_repetition(sentence: str, tree: NounTree) -> str:
-    """Return a sentence up to where it names a thing again: of "a dog next to a cat and a dog" the words up to "cat"."""
+    """Return a sentence up to where it names a thing again: "a dog near a cat and a dog" gives "a dog near a cat"."""
     words = tokenize(sentence)
     heads = find_heads(words, tree)
     number = repeated(words, heads)

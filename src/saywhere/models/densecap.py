@@ -123,7 +123,7 @@ def detect(
     codes = detector.phrase_embeddings([e.maps for e in encodings], inputs, embeddings)
     finals = [final for final, _ in kept]
     writer, posteriors = writer or PhraseWriter(detector), None
-    if writer.nouns is not None and detector.config.nouns:
+    if writer.nouns is not None and detector.config.nouns and detector.config.noun_threshold < 1:
         posteriors = writer.nouns.posteriors(encodings, finals, embeddings)
     logits = [out.logits[rows] for out, (_, rows) in zip(outputs, kept, strict=True)]
     ranks = logits if boxes is None else None

@@ -69,17 +69,36 @@ def load(
         Model('flickr-coco': densecap, aligner, captioner, nouns)
         >>> model = saywhere.load(threads=1, options={"captioner.decoding.beam_size": 3})
     """
+    made = _make(name_or_folder, device, engine, threads, precision, options, revision, cache_dir)
+    return _as_model(*made, name_or_folder)
+
+
+def _as_model(runtime: Any, made: Any, name_or_folder: str | Path) -> Model:
     from saywhere.models.model import Model
+
+    kind: type[Model] = getattr(runtime, "AdaptedModel", Model)  # whose engine answers whole questions
+    return kind(made, Path(str(name_or_folder)).name)
+
+
+def _make(
+    name_or_folder: str | Path,
+    device: str | None = None,
+    engine: str | None = None,
+    threads: int | None = None,
+    precision: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    revision: str | None = None,
+    cache_dir: str | Path | None = None,
+) -> tuple[Any, Any]:
+    """Return the module of an engine, and the engine of a model; arguments and errors as :func:`load`."""
     from saywhere.options import require_ints
 
     require_ints(1, threads=threads)
     hub = {name: str(value) for name, value in (("revision", revision), ("cache_dir", cache_dir)) if value is not None}
     folder, engine = choose_engine(name_or_folder, device, engine, **hub)
     runtime = _import_engine(engine, folder)
-    kind: type[Model] = getattr(runtime, "AdaptedModel", Model)  # whose engine answers whole questions
     place = runtime.find_adapted(name_or_folder, **hub) if engine == TRANSFORMERS else folder
-    made = runtime.load(place, device, dict(options or {}), threads, precision or "float32")
-    return kind(made, Path(str(name_or_folder)).name)
+    return runtime, runtime.load(place, device, dict(options or {}), threads, precision or "float32")
 
 
 def choose_engine(name_or_folder: str | Path, device: str | None, engine: str | None, **hub: Any) -> tuple[Path, str]:
@@ -156,6 +175,8 @@ class DeferredModel:
         self._loaded = None if name is None or isinstance(name, str | Path) else name
         self._name = str(name or DEFAULT_MODEL) if self._loaded is None else self._loaded.name
         self._runtime, self._changes, self._part, self._ahead = runtime or Runtime(), changes or (), part, ahead
+        self._making = threading.Lock()
+        self._made: tuple[Any, Any] | None = None
 
     def __call__(self) -> Model:
         """Return the model, which is loaded at the first call.
@@ -165,13 +186,26 @@ class DeferredModel:
         """
         return self._model
 
+    def begin(self) -> None:
+        """Open the network that all parts share in a thread, if it is to be read ahead; the call raises the errors."""
+        if self._loaded is None and self._ahead and self._engine == "onnx":
+            threading.Thread(target=self._open_ahead, name="saywhere-trunk").start()
+
+    def _open_ahead(self) -> None:
+        with contextlib.suppress(Exception):
+            self._network()[1].trunk.prepare()
+
+    def _network(self) -> tuple[Any, Any]:
+        with self._making:
+            if self._made is None:
+                self._made = _make(self._name, **self._runtime._asdict(), options=self._options)
+            return self._made
+
     @cached_property
     def _model(self) -> Model:
-        import saywhere
-
         if self._loaded is not None:
             return self._loaded
-        model = saywhere.load(self._name, **self._runtime._asdict(), options=self._options)
+        model = _as_model(*self._network(), self._name)
         if self._ahead and self._engine == "onnx":
             threading.Thread(target=_read_ahead, args=(model, self._ahead), name="saywhere-weights").start()
         return model

@@ -58,7 +58,7 @@ def writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     def describe(self: Writer, encodings: list[Any], boxes: Any = None) -> list[Regions]:
         found = [BOX, [0.0, 0.0, 9.0, 9.0], [50.0, 50.0, 90.0, 60.0]]
         scores, captions = np.array([0.9, 0.3, 0.8], np.float32), ("one", "two", "three")
-        return [Regions(e.width, e.height, found, scores, captions, image=e.name) for e in encodings]
+        return [Regions(e.width, e.height, found, scores, captions, image=e.image) for e in encodings]
 
     monkeypatch.setattr(Writer, "describe", describe)
     return Path(shutil.copytree(tiny_folder("florence2"), tmp_path / "florence2"))

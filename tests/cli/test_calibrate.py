@@ -20,7 +20,6 @@ from saywhere import cli
 from saywhere.calibration import Calibration
 from saywhere.models.bundle import Bundle
 from saywhere.networks import checkpoint
-from saywhere.training import nouns
 
 
 def calibrate(model: Path, data: Path, *options: object) -> Result:
@@ -38,7 +37,7 @@ def test_a_model_is_calibrated_on_a_split(tmp_path: Path) -> None:
 
 
 def test_all_that_a_model_has_parts_for_is_calibrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nouns, "is_held_out", lambda image: True)
+    monkeypatch.setattr("saywhere.training.nouns.is_held_out", lambda image: True)
     root, folder = write_data(tmp_path / "data"), checkpoint.save(tiny_networks(), tmp_path / "model")
     result = calibrate(folder, root)
     assert result.exit_code == 0, result.output

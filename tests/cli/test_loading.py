@@ -11,8 +11,8 @@ from photographs import noise
 from tiny_captioner import tiny_captioner
 from tiny_densecap import tiny_model
 
-import saywhere
 from saywhere.cli.caption import AHEAD
+from saywhere.engines import torch as torch_engine
 from saywhere.engines.onnx import OnnxEngine
 from saywhere.errors import UserError, explain_oom
 from saywhere.loading import DeferredModel, Runtime, load_model
@@ -43,8 +43,8 @@ def test_options_are_those_of_the_part_that_the_command_uses(both):
 
 def test_the_configuration_is_read_without_the_weights(both, monkeypatch):
     loaded = []
-    real = saywhere.load
-    monkeypatch.setattr(saywhere, "load", lambda *a, **o: loaded.append(a) or real(*a, **o), raising=False)
+    real = torch_engine.load
+    monkeypatch.setattr(torch_engine, "load", lambda *a, **o: loaded.append(a) or real(*a, **o))
     deferred = DeferredModel(both, Runtime("cpu"), ["trunk.long_side=64"], "captioner")
     assert deferred.long_side == 64 and DeferredModel(both).long_side == 96 and loaded == []
     assert DeferredModel(both).workers == DeferredModel(None, Runtime("cpu", "torch", 3)).workers == 1
@@ -115,3 +115,16 @@ def test_too_little_memory_names_the_way_out():
             raise error
     with pytest.raises(RuntimeError, match="another"), explain_oom(9):
         raise RuntimeError("another")
+
+
+def test_the_trunk_is_opened_ahead_of_the_first_image_once_however_many_ask():
+    model = DeferredModel(None, Runtime("cpu", "onnx"), ahead=("nouns",))
+    model.begin()
+    for thread in threading.enumerate():
+        if thread.name == "saywhere-trunk":
+            thread.join()
+    engine = model().engine
+    assert engine is model().engine and "_opened" in vars(engine.trunk)
+    wrong = DeferredModel("no-such-model", ahead=("nouns",))
+    with pytest.raises(UserError, match="no-such-model"):
+        wrong.begin()

@@ -246,6 +246,10 @@ class OnnxTrunk:
         with self._opening:  # from Python 3.12 on several threads may compute a cached property
             return self._opened
 
+    def prepare(self) -> None:
+        """Open the session, which is otherwise opened for the first image."""
+        _ = self._session
+
     @cached_property
     def _opened(self) -> Any:
         return open_session(self._bundle, self._weights, self._threads, self._precision)

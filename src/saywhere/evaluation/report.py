@@ -170,7 +170,7 @@ def open_from(name: str, folders: Sequence[Path], size: tuple[float, float]) -> 
 
 
 def figure_of(report: Mapping[str, Any], path: str) -> Any:
-    """Return the value at a path with dots; None if there is none."""
+    """Return the value of a report at a path with dots; None if there is none."""
     value: Any = report
     for name in path.split("."):
         value = value.get(name) if isinstance(value, Mapping) else None

@@ -130,6 +130,7 @@ class Run(Generic[T]):
 
     def _fresh(self, todo: Sequence[Source]) -> Iterator[ImageResult[T]]:
         if todo:  # or the model would be looked for
+            self.model.begin()
             long_side, workers = max(self.outputs.long_side, self.model.long_side), self.model.workers
             yield from run_images(self.ask, todo, self.boxes, batch=self.batch, long_side=long_side, workers=workers)
 

@@ -20,7 +20,7 @@ from saywhere.errors import UserError
 from saywhere.models.aligner import embed_images, embed_texts, plain_similarities
 from saywhere.models.decoding import decode, search
 from saywhere.models.encoding import Encoding, propose_boxes
-from saywhere.models.noun_tree import Head, Noun, find_heads, find_nouns
+from saywhere.models.noun_tree import Head, Noun, NounTree, find_heads, find_nouns
 from saywhere.models.nouns import NounEvidence, related, with_noun
 from saywhere.models.reranking import Reason, Reranker, Sentence
 from saywhere.regions import Regions, open_pixels, show_image
@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 
 SHORTLIST = 10
 """Hypotheses of an image that the aligner compares: with more a caption takes longer, and is hardly better."""
+
+
+NEVER = 1e3
+"""Weight of what a caption is not to have: far above all other reasons."""
 
 
 def build_reranker(
@@ -58,6 +62,8 @@ def build_reranker(
             return ngrams.agreement(embeddings, weighed)
 
         reasons.append(Reason(expected, config.ngrams.weight))
+    if nouns is not None:  # who repeats a thing is chosen only where all do
+        reasons.append(Reason(lambda sentences: [-nouns.repeats(own) for own in _texts(sentences)], NEVER))
     if nouns is not None and config.seen_weight:
         reasons.append(Reason(lambda sentences: nouns.support(_texts(sentences)), config.seen_weight))
     if aligner is not None and config.similarity_weight:
@@ -281,6 +287,8 @@ SURE = 0.6
 """A thing that the captioner did not name is named if some region shows it with a higher probability."""
 LISTED = 2
 """Things that take the place of a sentence of which nothing is seen."""
+OTHERS = frozenset({"another", "other", "each", "second"})
+"""Words before a noun that make it another thing than the one named before."""
 
 
 class NounChecker:
@@ -306,6 +314,8 @@ class NounChecker:
     def correct(self, sentences: Sequence[str]) -> list[str]:
         """Return the sentence of each image as :func:`correct` does it, with the first :data:`REGIONS` of each image.
 
+        No sentence names a thing twice, see :func:`without_repetition`.
+
         The first :data:`FEW` mostly show all that a sentence names. Then it stays, and the others need no look.
         """
         corrected, classes = list(sentences), self._classes
@@ -314,7 +324,33 @@ class NounChecker:
         more = see(self._detector, classes, images, REGIONS) if doubtful else []
         for i, posterior in zip(doubtful, more, strict=True):
             corrected[i] = correct(classes, posterior, sentences[i])
-        return corrected
+        return [without_repetition(sentence, classes.tree) for sentence in corrected]
+
+    def repeats(self, sentences: Sequence[str]) -> np.ndarray:
+        """Return for each sentence 1 if it names a thing twice, else 0; see :func:`repeated`."""
+        tree = self._classes.tree
+        words = [tokenize(sentence) for sentence in sentences]
+        return np.array([repeated(each, find_heads(each, tree)) is not None for each in words], np.float32)
+
+
+def repeated(words: Sequence[str], heads: Sequence[Head]) -> int | None:
+    """Return the number of the first noun of a sentence that it has named before, but for "another man"; or None."""
+    named = set[int]()
+    for number, head in enumerate(heads):
+        if head.noun is None:
+            continue
+        if head.noun.row in named and not OTHERS.intersection(words[max(head.start - 2, 0) : head.start]):
+            return number
+        named.add(head.noun.row)
+    return None
+
+
+def without_repetition(sentence: str, tree: NounTree) -> str:
+    """Return a sentence up to where it names a thing again: of "a dog next to a cat and a dog" the words up to "cat"."""
+    words = tokenize(sentence)
+    heads = find_heads(words, tree)
+    number = repeated(words, heads)
+    return sentence if not number else " ".join(words[: heads[number - 1].stop])
 
 
 def see(

@@ -598,7 +598,7 @@ class Evaluate(Stage):
         """Refuse options that a task does not have."""
         super().check(read)
         for name, task in self.tasks.items():
-            run = importlib.import_module(f"saywhere.evaluation.{TASKS[task.task or name]}.run").run
+            run = importlib.import_module(f"saywhere.evaluation.{TASKS[task.task or name]}").run
             known = [each for each in inspect.signature(run).parameters if each not in ("model", "session")]
             if unknown := [each for each in task.options if each not in known]:
                 raise UserError(

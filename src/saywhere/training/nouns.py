@@ -382,7 +382,7 @@ def _eigenvectors(covariance: Tensor) -> tuple[Tensor, Tensor]:
     """The eigenvalues, smallest first, and eigenvectors; in double precision where single fails, as for few boxes."""
     try:
         return torch.linalg.eigh(covariance)
-    except torch.linalg.LinAlgError:  # pyright: ignore[reportPrivateImportUsage]
+    except RuntimeError:
         values, directions = torch.linalg.eigh(covariance.double())
         return values.float(), directions.float()
 

@@ -34,8 +34,8 @@ from saywhere.training.finetuning import freeze
 
 SIZE = 112 + 1280 + 5 + 1280 + 32
 """Features: the map of stride 16, the last layer, the place, the last layer over the image, the embedding."""
-OF_BRANCH = 2 * (128 + 1280)
-"""Of the second branch's maps, over the region and over the image."""
+WITH_BRANCH = 112 + 5 + 2 * (128 + 1280) + 32
+"""With a second branch: its maps over the region and over the image take the place of the last layer."""
 
 
 @functools.cache
@@ -145,7 +145,7 @@ def test_options_weights_and_backbone_must_fit() -> None:
     with pytest.raises(UserError, match="phrase_levels is .*, but must be empty for test_efficientnet"):
         tiny_config(phrase_levels=[16])
     assert networks()["densecap"].phrase_head[2].in_features == SIZE
-    assert networks(True)["densecap"].phrase_head[2].in_features == SIZE + OF_BRANCH
+    assert networks(True)["densecap"].phrase_head[2].in_features == WITH_BRANCH
     with pytest.raises(UserError, match="branch is True, but must be false for test_efficientnet"):
         tiny_config(trunk={"branch": True})
 

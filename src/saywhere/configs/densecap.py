@@ -60,7 +60,7 @@ class DenseCapConfig(SystemConfig):
         repeat_nms: of two regions with the same caption and an IoU above this, the better one is kept; None keeps both.
         nouns: where the model has the part ``nouns``, phrases get the noun that is more probably right, the decoder's
             or that of the classes, see :mod:`saywhere.models.nouns`.
-        noun_threshold: the classes propose the most specific noun whose probability is above this.
+        noun_threshold: the part nouns proposes the most specific noun whose probability is above this; 1 for none.
         max_log_scale: bound on the growth of a box, None for none.
         balanced: the RPN's score loss averages positives and negatives apart and adds the two.
         box_beta: where smooth L1 turns from square to straight.

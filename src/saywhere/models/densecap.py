@@ -15,7 +15,7 @@ from saywhere.engines.engine import DenseCap, RegionHeadOutput
 from saywhere.errors import UserError
 from saywhere.models.encoding import Encoding, propose_boxes
 from saywhere.models.nouns import NounEvidence, rename
-from saywhere.models.phrases import Phrases, PhraseWriter
+from saywhere.models.phrases import Phrases, PhraseWriter, without_new_sex
 from saywhere.regions import Regions
 
 
@@ -56,11 +56,16 @@ class Detections:
         """What says how probably each box is right: ``logit`` and ``confidence``, ``(N,)`` each."""
         return {"logit": self.logits, "confidence": self.confidence}
 
-    def renamed(self, nouns: NounEvidence, right: Logistic, threshold: float) -> Detections:
-        """Return the same with the nouns that are more probably right, see :func:`saywhere.models.naming.rename`."""
+    def renamed(self, nouns: NounEvidence, calibration: Calibration, threshold: float) -> Detections:
+        """Return the same with the nouns that are more probably right, see :func:`saywhere.models.nouns.rename`.
+
+        Where words for somebody's sex are calibrated, no new one comes in: "a woman" by the part nouns is "a person".
+        """
         if self.posterior is None:
             return self
-        texts = rename(nouns, self.posterior, self.captions, self.confidence, right, threshold)
+        texts = rename(nouns, self.posterior, self.captions, self.confidence, calibration.noun, threshold)
+        if calibration.person is not None:
+            texts = [without_new_sex(new, old) for new, old in zip(texts, self.captions, strict=True)]
         return replace(self, phrases=replace(self.phrases, texts=tuple(texts)))
 
     def regions(self, box: Logistic) -> Regions:
@@ -118,7 +123,7 @@ def detect(
     codes = detector.phrase_embeddings([e.maps for e in encodings], inputs, embeddings)
     finals = [final for final, _ in kept]
     writer, posteriors = writer or PhraseWriter(detector), None
-    if writer.nouns is not None and detector.config.nouns:
+    if writer.nouns is not None and detector.config.nouns and detector.config.noun_threshold < 1:
         posteriors = writer.nouns.posteriors(encodings, finals, embeddings)
     logits = [out.logits[rows] for out, (_, rows) in zip(outputs, kept, strict=True)]
     ranks = logits if boxes is None else None
@@ -169,8 +174,8 @@ def describe(
         raise UserError("top and threshold choose among the boxes that are found; given boxes are all described")
     config, calibration = detector.config, calibration or Calibration()
     found = detect(detector, encodings, boxes, None, nms_iou, writer, calibration)
-    nouns, settings = writer and writer.nouns, (calibration.noun, config.noun_threshold)
-    found = [each if nouns is None else each.renamed(nouns, *settings) for each in found]
+    nouns, least = writer and writer.nouns, config.noun_threshold
+    found = [each if nouns is None else each.renamed(nouns, calibration, least) for each in found]
     regions = [each.regions(calibration.box) for each in found]
     if boxes is not None:
         return regions

@@ -258,6 +258,18 @@ def without_sex(words: Sequence[str], places: set[int]) -> list[str]:
     return [WITHOUT_SEX.get(word, word) if place in places | owned else word for place, word in enumerate(words)]
 
 
+def without_new_sex(phrase: str, old: str) -> str:
+    """Return a phrase in which nobody has a sex that the phrase before it did not give.
+
+    Example:
+        >>> without_new_sex("a woman in a hat", "a person in a hat"), without_new_sex("a man", "an old man")
+        ('a person in a hat', 'a man')
+    """
+    words, known = phrase.split(), set(old.split())
+    places = {place for place, word in enumerate(words) if word in SEXES and word not in known}
+    return " ".join(without_sex(words, places)) if places else phrase
+
+
 def without_colours(words: Sequence[str], places: set[int]) -> list[str]:
     """Return the words of a phrase without the colours at ``places`` that are adjectives of the word behind them.
 

@@ -9,6 +9,7 @@ from stubs import calibrated
 from saywhere.configs.nouns import NounsConfig
 from saywhere.models.noun_tree import noun_tree
 from saywhere.models.nouns import NounEvidence, fuller_phrase, noun_evidence, rename, with_noun
+from saywhere.models.phrases import noun_log_probs
 from saywhere.text import Vocabulary, tokenize
 
 TREE = noun_tree()
@@ -34,9 +35,11 @@ def posterior(**probabilities: float) -> np.ndarray:
 def test_the_more_probable_noun_wins() -> None:
     classes, calibration = evidence(), calibrated(noun=(1.0, 1.0, 0.0, 0.0)).noun
     sure = rename(classes, posterior(airplane=0.9, dog=0.05), ["a black dog"], np.array([-1.0]), calibration, 0.3)
-    assert sure == ["an airplane"]
+    assert sure == ["a black airplane"]
     unsure = rename(classes, posterior(airplane=0.4, dog=0.35), ["a black dog"], np.array([1.0]), calibration, 0.3)
     assert unsure == ["a black dog"]
+    untaught = rename(classes, posterior(airplane=0.9), ["a black wheel"], np.array([-1.0]), calibration, 0.3)
+    assert untaught == ["a black wheel"]
     none = rename(classes, posterior(airplane=0.2), ["a black dog"], np.array([-9.0]), calibration, 0.3)
     assert none == ["a black dog"]
 
@@ -54,8 +57,10 @@ def test_a_more_special_or_a_more_general_word_stays() -> None:
     [
         ("a black dog on the grass", "cow", "a black cow on the grass"),
         ("two brown dogs", "cow", "two brown cows"),
-        ("a black dog", "airplane", "an airplane"),
-        ("a black dog", "grass", "grass"),
+        ("a black dog", "airplane", "a black airplane"),
+        ("a black and white dog", "grass", "black and white grass"),
+        ("a laptop with keys", "oven", "an oven"),
+        ("a black laptop on a desk", "oven", "a black oven on a desk"),
         ("dogs", "airplane", "airplanes"),
         ("the xyzzy", "dog", "the dog"),
         ("red", "dog", "a dog"),
@@ -117,10 +122,16 @@ def test_evidence_of_imagenet_joins_what_was_learnt() -> None:
     [
         ("a man in a red shirt", "a person", "a man in a red shirt"),
         ("a wooden bench", "a chair", "a wooden chair"),
-        ("a red ball", "a frisbee", "a frisbee"),
+        ("a red ball", "a frisbee", "a red frisbee"),
         ("two brown dogs", "a cow", "two brown cows"),
         ("a brown dog", "a zyzzyva", "a zyzzyva"),
     ],
 )
 def test_a_known_class_takes_what_the_decoder_says_of_it(said: str, label: str, fuller: str) -> None:
     assert fuller_phrase(TREE, said, label) == fuller
+
+
+def test_the_noun_of_a_hypothesis_counts_as_far_as_the_classes_know_it() -> None:
+    shown = posterior(dog=0.8, airplane=0.001)[0]
+    found = noun_log_probs(evidence(), shown, ["a small dog", "two airplanes", "a wheel", "the xyzzy"])
+    np.testing.assert_allclose(np.exp(found), [0.8, 0.01, 0.1, 0.1], rtol=1e-5)

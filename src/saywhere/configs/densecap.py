@@ -54,6 +54,7 @@ class DenseCapConfig(SystemConfig):
             ``decoding``; the phrases of others are greedy. None for all; given boxes are all chosen for.
         similarity_weight: of the aligner's similarity of region and phrase in that choice, beside the phrase's mean
             log-probability, see :class:`saywhere.models.phrases.PhraseWriter`.
+        noun_weight: of the natural log-probability of the phrase's noun by the part nouns in that choice.
         person_threshold, colour_threshold: words for somebody's sex, and colours, are left out below this probability,
             if the model's calibration has one.
         final_nms: suppression of the final boxes.
@@ -95,6 +96,7 @@ class DenseCapConfig(SystemConfig):
     decoder_dropout: float = 0.3
     beam_regions: int | None = None
     similarity_weight: float = 0.0
+    noun_weight: float = 0.0
     person_threshold: float = 0.6
     colour_threshold: float = 0.3
     final_nms: float = 0.5
@@ -119,7 +121,7 @@ class DenseCapConfig(SystemConfig):
         self.require_features("embed_dim", "word_size", "hidden_size", *(() if self.fc_size is None else ("fc_size",)))
         self.require_share("final_nms", "fg_iou", "bg_iou", "rpn_fg_iou", "rpn_bg_iou", "positive_share")
         self.require_share("noun_threshold", "person_threshold", "colour_threshold")
-        self.require_at_least(0, "similarity_weight")
+        self.require_at_least(0, "similarity_weight", "noun_weight")
         self.require(self.beam_regions is None or self.beam_regions >= 0, "beam_regions", "at least 0, or null")
         self.require(self.repeat_nms is None or 0 <= self.repeat_nms <= 1, "repeat_nms", "between 0 and 1, or null")
         self.require_below_one("dropout", "decoder_dropout", "phrase_dropout")

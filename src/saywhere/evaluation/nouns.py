@@ -106,7 +106,8 @@ def run(model: Model, session: Session) -> NounResult:
 
     def ask(images: list[LoadedImage], given: list[np.ndarray] | None) -> list[Nouns]:
         encodings = model.encode(images)
-        found = [nouns(model, each) for each in detect(detector, encodings, given)]
+        described = detect(detector, encodings, given, writer=model.phrase_writer, calibration=model.calibration)
+        found = [nouns(model, each) for each in described]
         if model.captioner is None or model.captioner.config.describe_boxes:
             return found
         captions = model.caption(encodings, attention=False)

@@ -123,11 +123,12 @@ def detect(
     codes = detector.phrase_embeddings([e.maps for e in encodings], inputs, embeddings)
     finals = [final for final, _ in kept]
     writer, posteriors = writer or PhraseWriter(detector), None
-    if writer.nouns is not None and detector.config.nouns and detector.config.noun_threshold < 1:
+    asked = detector.config.noun_threshold < 1 or detector.config.noun_weight > 0
+    if writer.nouns is not None and detector.config.nouns and asked:
         posteriors = writer.nouns.posteriors(encodings, finals, embeddings)
     logits = [out.logits[rows] for out, (_, rows) in zip(outputs, kept, strict=True)]
     ranks = logits if boxes is None else None
-    phrases = writer.write(encodings, finals, codes, ranks, calibration, doubts)
+    phrases = writer.write(encodings, finals, codes, ranks, calibration, doubts, posteriors)
     known = [None] * len(finals) if posteriors is None else posteriors
     rows = zip(encodings, finals, logits, embeddings, codes, phrases, known, strict=True)
     return [Detections(*row) for row in rows]

@@ -134,6 +134,14 @@ class NounEvidence:
         """
         return self.tree.find(phrase)
 
+    def knows(self, noun: Noun) -> bool:
+        """Return whether the classifier was taught what a noun names, or something that this is a kind of."""
+        return not self._taught.isdisjoint(noun.ancestors)
+
+    @cached_property
+    def _taught(self) -> frozenset[int]:
+        return frozenset(kind.row for kind in self.kinds)
+
     def probability(self, posterior: np.ndarray, noun: Noun) -> np.ndarray:
         """Return the probability ``(N,)`` that regions show what a node names, of posteriors ``(N, K)``."""
         return posterior[:, noun.leaves].sum(axis=1)
@@ -248,7 +256,8 @@ def rename(
     """Return the phrases of regions with the nouns that are more probably right.
 
     The classes propose the most specific noun whose probability is above ``threshold``. It replaces the decoder's where
-    it is more probable than that, unless one of the two is a kind of the other: then the decoder's stays.
+    it is more probable than that, unless one of the two is a kind of the other, or the classes know nothing of what the
+    decoder names, such as grass or a wheel: then the decoder's stays.
 
     Args:
         classes: with the tree of nouns.
@@ -265,7 +274,8 @@ def rename(
     renamed: list[str] = []
     for number, (words, head) in enumerate(heads):
         found = proposed[number]
-        if found is None or found[1] <= trust[number] or (head.noun and related(head.noun, found[0])):
+        noun = head.noun if head.noun is not None and classes.knows(head.noun) else None
+        if found is None or noun is None or found[1] <= trust[number] or related(noun, found[0]):
             renamed.append(phrases[number])
         else:
             renamed.append(with_noun(head, words, found[0]))
@@ -289,12 +299,17 @@ def with_noun(head: Head, words: Sequence[str], noun: Noun) -> str:
     """Return a phrase with another noun.
 
     Adjectives and what follows stay if both nouns are kinds of the same thing in the tree, as a brown dog and a brown
-    cow are animals; else only the article or number stays: of "its mouth", a cat makes "a cat". The plural stays.
+    cow are animals; else only the article or number, colours, and where the thing is: "a black laptop with keys on a
+    desk" that is an oven is "a black oven", and "a black laptop on a desk" one "on a desk". The plural stays.
     """
     alike = head.noun is not None and not head.noun.ancestors.keys().isdisjoint(noun.ancestors)
-    first = words[: min(head.start, 1)]
-    before = list(words[: head.start]) if alike else [word for word in first if word in NEUTRAL_DETERMINERS]
-    after = list(words[head.stop :]) if alike else []
+    before, after = list(words[: head.start]), list(words[head.stop :])
+    if not alike:
+        colours = [word in COLOURS for word in before]
+        joined = [word == "and" and any(colours[:i]) and any(colours[i:]) for i, word in enumerate(before)]
+        kept = [(i == 0 and word in NEUTRAL_DETERMINERS) or colours[i] or joined[i] for i, word in enumerate(before)]
+        before = [word for word, keep in zip(before, kept, strict=True) if keep]
+        after = after if after and after[0] in PLACES else []
     name = plural(noun.name) if head.plural and noun.use == "count" else noun.name
     if before[:1] in (["a"], ["an"]):
         before = before[1:] if noun.use != "count" or name != noun.name else before
@@ -333,3 +348,15 @@ NEUTRAL_DETERMINERS = frozenset({
 """Words that may stand before any noun."""
 DETERMINERS = NEUTRAL_DETERMINERS | {"his", "her", "their", "its"}
 """Those, and whose a thing is."""
+
+
+PLACES = frozenset(
+    {"in", "on", "at", "near", "under", "behind", "beside", "against", "next", "above", "below", "inside"}
+)
+"""Words that begin to say where a thing is."""
+COLOURS = {
+    **{name: name for name in ("red", "yellow", "green", "blue", "purple", "pink", "brown", "black", "white")},
+    **{"orange": "orange", "gray": "gray", "grey": "gray", "silver": "silver", "gold": "gold", "golden": "gold"},
+    **{"beige": "beige", "tan": "beige", "turquoise": "turquoise", "teal": "turquoise"},
+}
+"""The colour that a word names; words for one colour are joined."""

@@ -17,8 +17,8 @@ from saywhere.calibration import Calibration
 from saywhere.engines.engine import Aligner, DenseCap
 from saywhere.models.decoding import Decoded, Hypotheses, search_each
 from saywhere.models.encoding import Encoding
-from saywhere.models.nouns import NounEvidence
-from saywhere.text import PAD
+from saywhere.models.nouns import COLOURS, NounEvidence
+from saywhere.text import PAD, tokenize
 
 SEXES = {
     **dict.fromkeys(("man", "men", "boy", "boys", "guy", "guys", "gentleman", "gentlemen", "male"), "male"),
@@ -38,12 +38,8 @@ WITHOUT_SEX = {
 }
 """What is said instead where the sex is not sure."""
 
-COLOURS = {
-    **{name: name for name in ("red", "yellow", "green", "blue", "purple", "pink", "brown", "black", "white")},
-    **{"orange": "orange", "gray": "gray", "grey": "gray", "silver": "silver", "gold": "gold", "golden": "gold"},
-    **{"beige": "beige", "tan": "beige", "turquoise": "turquoise", "teal": "turquoise"},
-}
-"""The colour that a word names; words for one colour are joined."""
+UNTAUGHT, LEAST_NOUN = 0.1, 0.01
+"""Probability of a noun that the classifier was not taught, and the least of any."""
 
 COMPARED = ("man", "woman", "boy", "girl", *dict.fromkeys(COLOURS.values()))
 """Words that are compared with regions where one of them is said."""
@@ -126,6 +122,7 @@ class PhraseWriter:
         ranks: Sequence[np.ndarray] | None = None,
         calibration: Calibration | None = None,
         doubts: bool = False,
+        posteriors: Sequence[np.ndarray] | None = None,
     ) -> list[Phrases]:
         """Return the phrases of the regions of images.
 
@@ -137,12 +134,14 @@ class PhraseWriter:
                 None.
             calibration: how probably words are right; those of questions that it does not answer all stay.
             doubts: return what speaks for words that may be wrong.
+            posteriors: of each image ``(N, K)`` by the part nouns, if there is one.
         """
         calibration = calibration or Calibration()
         doubts = bool(doubts or calibration.person or calibration.colour)
         vectors = self._vectors(encodings, boxes, doubts)
         chosen = [np.ones(len(rows), bool) for rows in boxes] if ranks is None else [self._best(row) for row in ranks]
-        decoded = self._decode(np.concatenate(inputs), np.concatenate(chosen), vectors)
+        posterior = None if posteriors is None else np.concatenate(posteriors)
+        decoded = self._decode(np.concatenate(inputs), np.concatenate(chosen), vectors, posterior)
         texts, doubtful = list[str](), list[tuple[Doubtful, ...]]()
         fits = vectors @ self._word_table if doubts and vectors is not None else None
         for row, (ids, log_probs) in enumerate(zip(decoded.token_ids.tolist(), decoded.log_probs, strict=True)):
@@ -172,12 +171,15 @@ class PhraseWriter:
         best[np.argsort(-ranks, kind="stable")[: self._config.beam_regions]] = True
         return best
 
-    def _decode(self, inputs: np.ndarray, chosen: np.ndarray, vectors: np.ndarray | None) -> Decoded:
+    def _decode(
+        self, inputs: np.ndarray, chosen: np.ndarray, vectors: np.ndarray | None, posterior: np.ndarray | None
+    ) -> Decoded:
         """The phrases of all regions: of those that are chosen the best of a beam, of the others the greedy one."""
         decoder, settings = self._densecap.decoder, self._config.decoding
         groups = [inputs[chosen], inputs[~chosen]]
         found, plain = search_each(decoder, groups, settings, [settings.beam_size, 1])
-        best, plain = found.best(self._rank(found, None if vectors is None else vectors[chosen])), plain.best()
+        seen = (None if rows is None else rows[chosen] for rows in (vectors, posterior))
+        best, plain = found.best(self._rank(found, *seen)), plain.best()
         length = max(best.token_ids.shape[1], plain.token_ids.shape[1])
         token_ids = np.full((len(inputs), length), PAD, np.int64)
         log_probs = np.zeros((len(inputs), length), np.float32)
@@ -186,21 +188,29 @@ class PhraseWriter:
             log_probs[rows, : part.log_probs.shape[1]] = part.log_probs
         return Decoded(token_ids, log_probs)
 
-    def _rank(self, found: Hypotheses, vectors: np.ndarray | None) -> np.ndarray:
-        """The sums ``(N, B)`` of what speaks for hypotheses."""
-        if vectors is None or not self._config.similarity_weight or self._aligner is None:
+    def _rank(self, found: Hypotheses, vectors: np.ndarray | None, posterior: np.ndarray | None) -> np.ndarray:
+        """The sums ``(N, B)`` of the log-probabilities of hypotheses and of the reasons for them."""
+        similarity, noun = self._config.similarity_weight, self._config.noun_weight
+        compared = vectors is not None and similarity and self._aligner is not None
+        named = posterior is not None and noun and self.nouns is not None
+        if not (compared or named):
             return found.ranks
-        from saywhere.models.reranking import Reason, Reranker, Sentence  # a model without an aligner needs none of it
-
-        aligner = self._aligner.last
+        from saywhere.models.reranking import Reason, Reranker, Sentence  # a model of one part needs none of it
 
         def fits(sentences: Sequence[Sequence[Sentence]]) -> list[np.ndarray]:
-            sums = text_sums(aligner, sorted({one.text for own in sentences for one in own}))
+            assert self._aligner is not None and vectors is not None
+            sums = text_sums(self._aligner.last, sorted({one.text for own in sentences for one in own}))
             rows = zip(vectors, sentences, strict=True)
             return [np.array([row @ sums[one.text] for one in own], np.float32) for row, own in rows]
 
-        reranker = Reranker([Reason(fits, self._config.similarity_weight)])
-        return reranker.rank(found, self._densecap.vocabulary)
+        def shows(sentences: Sequence[Sequence[Sentence]]) -> list[np.ndarray]:
+            assert self.nouns is not None and posterior is not None
+            rows = zip(posterior, sentences, strict=True)
+            return [noun_log_probs(self.nouns, row, [one.text for one in own]) for row, own in rows]
+
+        reasons = [Reason(shows, noun)] if named else []
+        reasons += [Reason(fits, similarity)] if compared else []
+        return Reranker(reasons).rank(found, self._densecap.vocabulary)
 
     # Words that are not sure
 
@@ -237,6 +247,19 @@ def _doubtful(words: Sequence[str], log_probs: np.ndarray, fits: np.ndarray) -> 
             others = (colours.sum() - own) / (len(colours) - 1)
             found.append(Doubtful("colour", place, said, float(own - others)))
     return tuple(found)
+
+
+def noun_log_probs(nouns: NounEvidence, posterior: np.ndarray, texts: Sequence[str]) -> np.ndarray:
+    """Return the natural log-probability ``(B,)`` of the noun of each phrase, of one region's posterior ``(K,)``.
+
+    That of a noun of which the classifier knows nothing counts as :data:`UNTAUGHT`; none is below :data:`LEAST_NOUN`.
+    """
+    heads = [nouns.tree.head(tokenize(text)).noun for text in texts]
+    likely = [
+        UNTAUGHT if noun is None or not nouns.knows(noun) else float(nouns.probability(posterior[None], noun)[0])
+        for noun in heads
+    ]
+    return np.log(np.maximum(np.array(likely, np.float32), np.float32(LEAST_NOUN)))
 
 
 def text_sums(aligner: Aligner, texts: Sequence[str]) -> Mapping[str, np.ndarray]:

@@ -73,7 +73,7 @@ def test_what_needs_torch_names_the_extra():
 def test_one_encoding_answers_all_questions(model):
     seen = model.encode(photograph("motorcycle_left.png"))
     regions = model.describe(seen, top=5)
-    assert regions.captions is not None and regions.captions[0] == "a motorcycle"
+    assert regions.captions is not None and "motorcycle" in regions.captions[0]
     assert regions.scores is not None and regions.scores[0] > 0.8 and (np.diff(regions.scores) <= 0).all()
     caption = model.caption(seen)
     assert "motorcycle" in caption.words and caption.attention is not None

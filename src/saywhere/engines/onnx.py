@@ -36,7 +36,6 @@ from saywhere.models.bundle import (
     Bundle,
     GraphInfo,
     GraphWeight,
-    weight_prefix,
 )
 
 PRECISIONS = ("float32", "int8")
@@ -170,7 +169,7 @@ class OnnxEngine:
         with self._building:
             if name not in self._parts:
                 config, words = self._bundle.configs[name], self._bundle.vocabularies[name]
-                weights = self._weights.below(weight_prefix(name))
+                weights = self._weights.below(name)
                 try:
                     require_shapes(name, kind.shapes(config, len(words)), len(words), weights)
                 except UserError as error:

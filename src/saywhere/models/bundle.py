@@ -1,7 +1,7 @@
 """Model folders: one format for the bundled model, for training's checkpoints and for what ``saywhere export`` makes.
 
 A folder holds ``config.json`` (description, trunk, parts), ``model.safetensors`` (weights, named ``trunk.*`` and
-``<part>.*``, see :func:`weight_prefix`), ``vocabulary.json`` (words of each part), ``calibration.json`` (what was
+``<part>.*``), ``vocabulary.json`` (words of each part), ``calibration.json`` (what was
 fitted after training, see :mod:`saywhere.calibration`; perhaps) and ``README.md`` (the card). A training run writes one
 part; a bundle has several on one trunk. What ``saywhere export`` writes has also ``trunk.onnx``, the trunk as a graph
 without weights, and ``trunk.json``, which says where its weights are in the weight file; and perhaps
@@ -39,8 +39,6 @@ GRAPH, GRAPH_WEIGHTS, GRAPH_INT8 = "trunk.onnx", "trunk.json", "trunk-int8.onnx"
 MAX_MESSAGE = 400
 """Letters of a message about a file."""
 FILES = (WEIGHTS, CONFIG, VOCABULARY)
-WEIGHT_PREFIXES = {"nouns": "classes"}
-"""What the weights of a part are named after in ``model.safetensors``, where it is not the part itself."""
 OPTIONAL = (CARD, GRAPH, GRAPH_WEIGHTS, GRAPH_INT8, calibration.FILE)
 CONFIGS: dict[str, type[Config]] = {
     "densecap": DenseCapConfig,
@@ -244,11 +242,6 @@ def _download(name: str, hub: Mapping[str, Any]) -> Path:
     except (OSError, ValueError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(f"no folder {name!r}, and the hub does not give it: {reason}") from error
-
-
-def weight_prefix(part: str) -> str:
-    """Return what the names of a part's weights begin with in a weight file, without the dot."""
-    return WEIGHT_PREFIXES.get(part, part)
 
 
 def _one_line(text: str) -> str:

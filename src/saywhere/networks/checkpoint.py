@@ -26,7 +26,7 @@ from saywhere.configs.densecap import DenseCapConfig
 from saywhere.configs.parts import ProposalConfig, SystemConfig, TrunkConfig
 from saywhere.errors import UserError
 from saywhere.files import put_in_place, write_text
-from saywhere.models.bundle import CARD, CONFIG, VOCABULARY, WEIGHTS, Bundle, weight_prefix
+from saywhere.models.bundle import CARD, CONFIG, VOCABULARY, WEIGHTS, Bundle
 from saywhere.networks import checkpoint
 from saywhere.networks.aligner.network import Aligner
 from saywhere.networks.captioner.network import Captioner
@@ -83,7 +83,7 @@ def save(
     for part, network in parts.items():
         for key, value in network.state_dict().items():
             stored = value.detach().cpu().to(dtype if value.is_floating_point() else value.dtype).contiguous()
-            weights[key if key.startswith(TRUNK) else f"{weight_prefix(part)}.{key}"] = stored
+            weights[key if key.startswith(TRUNK) else f"{part}.{key}"] = stored
     pixels = first.trunk.preprocess
     config = _config_text(
         description, first.config.trunk, pixels.mean, pixels.std, {part: n.config for part, n in parts.items()}
@@ -141,7 +141,7 @@ def load_networks(
             {k.removeprefix(TRUNK): v for k, v in weights.items() if k.startswith(TRUNK) and not k.startswith(unneeded)}
         )
         for part, network in networks.items():
-            prefix = f"{weight_prefix(part)}."
+            prefix = f"{part}."
             own = {k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)}
             network.load_state_dict({**own, **trunk.state_dict(prefix=TRUNK)})
     except RuntimeError as error:

@@ -15,7 +15,7 @@ from saywhere.engines.onnx import NEEDS_TORCH, OnnxEngine, refused_options
 from saywhere.errors import UserError
 from saywhere.files import write_atomically
 from saywhere.models import captioner, noun_tree, nouns
-from saywhere.models.bundle import GRAPH, WEIGHTS, Bundle, GraphInfo, weight_prefix
+from saywhere.models.bundle import GRAPH, WEIGHTS, Bundle, GraphInfo
 from saywhere.models.chunker import Chunker
 from saywhere.text import RESERVED
 from saywhere.web.runtime import NAME, VERSION, WebRuntime
@@ -191,7 +191,7 @@ def _densecap(weights: Weights, points: int) -> dict[str, Packed]:
 
 def _part(weights: Weights, part: str) -> dict[str, Packed]:
     """The weights of a part that the browser reads, by their whole names: no n-grams, for captions are not chosen."""
-    below = weights.below(weight_prefix(part))
+    below = weights.below(part)
     unread = ("ngrams.", "num_batches_tracked")
     names = [name for name in below.names() if not name.startswith(unread) and not name.endswith(unread)]
     stored = {f"{part}.{name}": below.stored(name) for name in names}

@@ -142,6 +142,8 @@ class ResultFormat(StrEnum):
     yolo = "yolo"
     voc = "voc"
     csv = "csv"
+    xmp = "xmp"
+    xmp_names = "xmp-names"
 
 
 OutputFormat = Annotated[
@@ -149,7 +151,7 @@ OutputFormat = Annotated[
     typer.Option(
         "--output-format",
         metavar="F",
-        help="Write the results for another program into --out, in place of drawings; F as convert-results --to.",
+        help="Write for another program into --out (xmp: also beside images), not drawings; F as convert-results --to.",
     ),
 ]
 

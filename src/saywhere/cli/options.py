@@ -111,7 +111,7 @@ DataFormat = Annotated[
     str | None,
     typer.Option(
         "--format",
-        help="flickr8k (also Flickr30k), visual-genome, coco, jsonl, label-studio or cvat; guessed from the files "
+        help="flickr8k (also Flickr30k), visual-genome, coco, jsonl, label-studio, cvat or xmp; guessed from the files "
         "if not given.",
     ),
 ]
@@ -153,6 +153,18 @@ OutputFormat = Annotated[
         metavar="F",
         help="Write for another program into --out (xmp: also beside images), not drawings; F as convert-results --to.",
     ),
+]
+
+
+class Sidecars(StrEnum):
+    """Formats of sentences."""
+
+    xmp = "xmp"
+
+
+SentenceFormat = Annotated[
+    Sidecars | None,
+    typer.Option("--output-format", metavar="F", help="xmp: write each sentence into a sidecar beside its image."),
 ]
 
 

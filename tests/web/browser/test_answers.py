@@ -202,6 +202,8 @@ def test_words_phrases_and_nouns_are_those_of_python(engine: Page) -> None:
     texts = [
         "A man's T-shirt, ½ of it ﬁne.", "Two brown dogs run through the snow behind a group of children", "him",
         "the café’s owner and her sister; a boy on a skate-board (blue)", "naïve Straße 東京 a_b",
+        "a sheep", "two big brown sheep in a field", "a vacuum cleaner and a man", "racquet and a dog",
+        "the red violin", "a photo of a sheep", "two, sheep", "several hot dogs on a table", "watches",
     ]  # fmt: skip
     phrases = [
         "two puppies on the grass", "a group of people", "a hot dog", "policemen", "a man in a red shirt",

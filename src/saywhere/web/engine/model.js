@@ -95,7 +95,7 @@ export class Model {
   chunker() {
     return this.once("chunker", async () => {
       const weights = new Weights(this.info.arrays.chunker, await this.read("chunker.bin.gz"));
-      return new Chunker(weights.get("weights"));
+      return new Chunker(weights.get("weights"), await this.tree());
     });
   }
 

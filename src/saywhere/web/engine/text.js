@@ -37,10 +37,10 @@ function crc32(text) {
   return ~crc >>> 0;
 }
 
-// The tagger of models/chunker.py: an averaged perceptron over hashed features.
+// The tagger of models/chunker.py: an averaged perceptron over hashed features, and the nouns of the tree.
 export class Chunker {
-  constructor(weights) {
-    [this.weights, this.buckets] = [weights, weights.length / TAGS];
+  constructor(weights, tree) {
+    [this.weights, this.buckets, this.tree] = [weights, weights.length / TAGS, tree];
   }
 
   // The phrases of a text that name something visible; the text itself if there is none.
@@ -48,11 +48,31 @@ export class Chunker {
     const words = tokenize(text), gaps = normal(text).split(WORD);
     const found = [];
     this.tag(words, gaps).forEach((tag, i) => {
-      if (tag === BEGIN || tag === BEGIN_HIDDEN) found.push({words: [words[i]], visible: tag === BEGIN});
-      else if (BEFORE[tag] && found.length) found.at(-1).words.push(words[i]);
+      if (tag === BEGIN || tag === BEGIN_HIDDEN) found.push({start: i, stop: i + 1, visible: tag === BEGIN});
+      else if (BEFORE[tag] && found.length) found.at(-1).stop = i + 1;
     });
-    const visible = found.filter((phrase) => phrase.visible).map((phrase) => phrase.words.join(" "));
-    return visible.length ? visible : [text];
+    const visible = this.complete(found, words, gaps).filter((phrase) => phrase.visible);
+    return visible.length ? visible.map(({start, stop}) => words.slice(start, stop).join(" ")) : [text];
+  }
+
+  // Phrases with the nouns of the tree that they were cut off from: of "a" and "sheep" the phrase "a sheep".
+  complete(found, words, gaps) {
+    const {after, starts, before_nouns: adjectives} = this.tree.lists;
+    for (const {start: first, stop} of this.tree.heads(words)) {
+      if (found.some((phrase) => phrase.start < first && stop <= phrase.stop)) continue;
+      const joins = (i, list) => i && list.includes(words[i - 1]) && mark(gaps[i]) !== ",";
+      let start = first;
+      while (joins(start, adjectives)) start--;
+      const before = found.find((phrase) => phrase.stop === start);
+      if (before && joins(start, starts)) start = before.start;
+      const touched = found.filter((phrase) => phrase.start < stop && start < phrase.stop);
+      if (touched.length && touched[0].start <= start && stop <= touched[0].stop) continue;
+      const alone = !start && (stop === words.length || [...after, "and", "or"].includes(words[stop]));
+      if (!touched.length && !alone && !starts.includes(words[start])) continue;
+      const whole = {start: Math.min(start, ...touched.map((phrase) => phrase.start)), stop: Math.max(stop, ...touched.map((phrase) => phrase.stop)), visible: true};
+      found = [...found.filter((phrase) => !touched.includes(phrase)), whole].sort((one, other) => one.start - other.start);
+    }
+    return found;
   }
 
   tag(words, gaps) {

@@ -25,7 +25,7 @@ from saywhere.errors import UserError
 from saywhere.models.aligner import ImageVectors, TextVectors, hubness_of, plain_similarities
 from saywhere.models.model import Model
 from saywhere.models.noun_tree import noun_tree
-from saywhere.models.placing import Evidence, cut_phrases, noun_words, word_fits
+from saywhere.models.placing import Evidence, cut_phrases, familiar, noun_words, word_fits
 from saywhere.regions import Regions
 from saywhere.search.scan import Question
 from saywhere.text import Vocabulary, tokenize
@@ -237,7 +237,8 @@ class PhrasesInImages:
         self._model, self._aligner = model, model.require("aligner", "search")
         self.phrases = tuple(cut_phrases(query.wanted[0])) if len(query.wanted) == 1 else query.wanted
         texts = list(dict.fromkeys((*self.phrases, *query.phrases)))
-        known = dict(zip(texts, model.embed_text(texts), strict=True))
+        asked = [familiar(text, self._aligner.vocabulary) for text in texts]
+        known = dict(zip(texts, model.embed_text(asked), strict=True))
         self._texts, self._wanted, self._unwanted = (
             [known[text] for text in some] for some in (self.phrases, query.wanted, query.unwanted)
         )

@@ -236,7 +236,7 @@ def _facts(bundle: Bundle, parts: list[str]) -> dict[str, Any]:
 
 
 def _grounding(bundle: Bundle) -> dict[str, Any]:
-    """How phrases are placed, and the words that are not rare."""
+    """How phrases are placed, and the words that are not rare and those that are."""
     from saywhere.configs.aligner import GroundingConfig
 
     aligner = bundle.configs.get("aligner")
@@ -244,4 +244,4 @@ def _grounding(bundle: Bundle) -> dict[str, Any]:
     words = bundle.vocabularies["densecap" if aligner is None else "aligner"].counts
     common = [word for word, count in words.items() if count >= config.rare]
     options = {name: getattr(config, name) for name in ("nms_iou", "score_weight", "kind_weight", "rare_kind_weight")}
-    return options | {"common": common}
+    return options | {"common": common, "rare": [word for word, count in words.items() if count < config.rare]}

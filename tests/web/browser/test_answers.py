@@ -183,7 +183,7 @@ def from_center(boxes: np.ndarray) -> np.ndarray:
     return np.concatenate((boxes[:, :2] - boxes[:, 2:] / 2, boxes[:, :2] + boxes[:, 2:] / 2), axis=1)
 
 
-WORDS = """async ([texts, phrases, changes]) => {
+WORDS = """async ([texts, phrases, changes, known]) => {
     const [{tokenize}, {Model}] = await Promise.all([import("./engine/text.js"), import("./engine/model.js")]);
     const model = await Model.open(), chunker = await model.chunker(), tree = await model.tree();
     const nouns = phrases.map(phrase => tree.head(tokenize(phrase)));
@@ -194,6 +194,9 @@ WORDS = """async ([texts, phrases, changes]) => {
             const words = tokenize(phrase);
             return tree.withNoun(tree.head(words), words, tree.named(noun));
         }),
+        known: ["zebras", "knives", "policemen", "puppies", "sock", "violin", "bus"].map(
+            (word) => tree.knownForm(word, new Set(known))
+        ),
     };
 }"""
 
@@ -211,7 +214,9 @@ def test_words_phrases_and_nouns_are_those_of_python(engine: Page) -> None:
         "the wheels of a car",
     ]  # fmt: skip
     changes = [["a brown dog on the grass", "cow"], ["two dogs", "sheep"], ["the tree", "grass"], ["man", "apple"]]
-    found, tree = engine.evaluate(WORDS, [texts, phrases, changes]), noun_tree()
+    known = ["zebra", "knife", "policeman", "puppy", "socks", "bus"]
+    found, tree = engine.evaluate(WORDS, [texts, phrases, changes, known]), noun_tree()
+    assert found["known"] == ["zebra", "knife", "policeman", "puppy", "socks", "violin", "bus"]
     assert found["tokens"] == [tokenize(text) for text in texts]
     assert found["cut"] == [cut_phrases(text) for text in texts]
     heads = [tree.head(tokenize(phrase)) for phrase in phrases]

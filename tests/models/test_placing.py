@@ -16,7 +16,7 @@ from saywhere import boxes as geometry
 from saywhere.calibration import Calibration
 from saywhere.configs.aligner import GroundingConfig
 from saywhere.models.noun_tree import plural
-from saywhere.models.placing import Evidence, cut_phrases, familiar, noun_words
+from saywhere.models.placing import Evidence, cut_phrases, familiar, noun_words, unused_words
 from saywhere.text import Vocabulary
 
 IMAGE = noise(130, 90, 0)
@@ -151,6 +151,24 @@ def test_a_plural_finds_what_its_singular_finds():
         assert (one.boxes == many.boxes).all() and one.scores == many.scores
         assert many.captions == (plural(word),)
         assert made.placer(part).unknown([plural(word)]) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "phrases", "unused"),
+    [
+        ("the man on the left", ["the man"], ("on the left",)),
+        ("a man behind a dog and a cat", ["a man", "a dog", "a cat"], ("behind",)),
+        ("two dogs and a cat", ["two dogs", "a cat"], ()),
+        ("the cup at the top right and", ["the cup"], ("at the top right",)),
+        ("behind", ["behind"], ()),
+    ],
+)
+def test_words_that_place_no_phrase_are_said(text, phrases, unused):
+    assert cut_phrases(text) == phrases and unused_words(text) == unused
+    found = model().ground(IMAGE, text)
+    assert found.unused == unused and found[:0].unused == unused
+    assert found.to_dict().get("unused", []) == list(unused) and Regions.from_dict(found.to_dict()).unused == unused
+    assert model().ground(IMAGE, [text]).unused == ()
 
 
 def test_a_text_without_phrases_is_one():

@@ -45,6 +45,9 @@ BEFORE_NOUNS = STARTS | {
 }  # fmt: skip
 """Those, and adjectives that stand alone in no phrase."""
 
+PLACES = frozenset({"left", "right", "middle", "center", "centre", "top", "bottom", "side", "corner", "edge"})
+"""Places in an image, which are no things in it."""
+
 
 class Phrase(NamedTuple):
     """A phrase of a sentence.
@@ -96,6 +99,7 @@ class Chunker:
             return []
         tags, _ = self.tag(hash_words(words, gaps, len(self.weights)), words)
         found = complete(spans(tags), words, gaps)
+        found = [(a, b, visible and not _is_place(words[a:b])) for a, b, visible in found]
         return [Phrase(" ".join(words[a:b]), a, b, visible) for a, b, visible in found]
 
     def tag(self, rows: np.ndarray, words: Sequence[str]) -> tuple[list[int], list[np.ndarray]]:
@@ -175,6 +179,11 @@ def spans(tags: Sequence[int]) -> list[tuple[int, int, bool]]:
         elif tag in INSIDES and found:
             found[-1] = (found[-1][0], i + 1, found[-1][2])
     return found
+
+
+def _is_place(words: Sequence[str]) -> bool:
+    """Whether a phrase says where in an image something is, and names nothing: "the left"."""
+    return words[-1] in PLACES and all(word in STARTS | PLACES for word in words)
 
 
 def complete(

@@ -38,6 +38,9 @@ from saywhere.options import require_numbers
 from saywhere.regions import Regions
 from saywhere.text import Vocabulary, tokenize
 
+JOINING = frozenset({"and", "or", "of", "with", "a", "an", "the", "there", "is", "are"})
+"""Words beside phrases that say nothing about where these are."""
+
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
@@ -254,6 +257,27 @@ def noun_words(phrase: str) -> tuple[str, ...]:
 def cut_phrases(text: str) -> list[str]:
     """Return the phrases of a text that name something visible; the text itself if there is none."""
     return [phrase.words for phrase in Chunker.load().chunk(text) if phrase.visible] or [text]
+
+
+def unused_words(text: str) -> tuple[str, ...]:
+    """Return the words between the phrases of :func:`cut_phrases`, by which no phrase is placed.
+
+    Words that only join phrases, such as "and", are left out.
+
+    Example:
+        >>> unused_words("the man on the left and a dog")
+        ('on the left',)
+    """
+    words = tokenize(text)
+    inside = {i for p in Chunker.load().chunk(text) if p.visible for i in range(p.start, p.stop)}
+    found: list[list[str]] = [[]]
+    for i, word in enumerate(words if inside else ()):
+        if i in inside:
+            found.append([])
+        elif found[-1] or word not in JOINING:
+            found[-1].append(word)
+    runs = (" ".join(run[: max(i for i, word in enumerate(run, 1) if word not in JOINING)]) for run in found if run)
+    return tuple(dict.fromkeys(runs))
 
 
 def word_fits(aligner: Aligner, image: ImageVectors, texts: Sequence[TextVectors]) -> np.ndarray:

@@ -25,7 +25,7 @@ from saywhere.errors import UserError
 from saywhere.models.aligner import ImageVectors, TextVectors, hubness_of, plain_similarities
 from saywhere.models.model import Model
 from saywhere.models.noun_tree import noun_tree
-from saywhere.models.placing import Evidence, cut_phrases, familiar, noun_words, word_fits
+from saywhere.models.placing import Evidence, cut_phrases, familiar, noun_words, unused_words, word_fits
 from saywhere.regions import Regions
 from saywhere.search.scan import Question
 from saywhere.text import Vocabulary, tokenize
@@ -230,12 +230,14 @@ class PhrasesInImages:
 
     Attributes:
         phrases: that are wanted.
+        unused: words of the sentence by which no phrase is placed.
         together: how often their nouns are said (:meth:`saywhere.search.phrases.Commonness.together`).
     """
 
     def __init__(self, model: Model, query: Query) -> None:
         self._model, self._aligner = model, model.require("aligner", "search")
         self.phrases = tuple(cut_phrases(query.wanted[0])) if len(query.wanted) == 1 else query.wanted
+        self.unused = unused_words(query.wanted[0]) if len(query.wanted) == 1 else ()
         texts = list(dict.fromkeys((*self.phrases, *query.phrases)))
         asked = [familiar(text, self._aligner.vocabulary) for text in texts]
         known = dict(zip(texts, model.embed_text(asked), strict=True))
@@ -273,6 +275,7 @@ class PhrasesInImages:
             tuple(phrase for phrase, seen in zip(self.phrases, there, strict=True) if seen), image=image.image,
             similarities=evidence.fits[rows, columns][there],
             not_found=tuple(phrase for phrase, seen in zip(self.phrases, there, strict=True) if not seen),
+            unused=self.unused,
         )  # fmt: skip
         if scores is None:
             return Placed(regions, None, None)

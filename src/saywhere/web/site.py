@@ -16,7 +16,8 @@ from saywhere.errors import UserError
 from saywhere.files import write_atomically
 from saywhere.models import captioner, noun_tree, nouns
 from saywhere.models.bundle import GRAPH, WEIGHTS, Bundle, GraphInfo, weight_prefix
-from saywhere.models.chunker import BEFORE_NOUNS, STARTS, Chunker
+from saywhere.models.chunker import BEFORE_NOUNS, PLACES, STARTS, Chunker
+from saywhere.models.placing import JOINING
 from saywhere.text import RESERVED
 from saywhere.web.runtime import NAME, VERSION, WebRuntime
 from saywhere.web.weights import STEPS, Packed, compress, describe, half, pack, place_weights, rounded, single
@@ -227,6 +228,7 @@ def _facts(bundle: Bundle, parts: list[str]) -> dict[str, Any]:
         "irregular": noun_tree.IRREGULAR, "after": sorted(noun_tree.AFTER), "articles": sorted(noun_tree.ARTICLES),
         "amounts": sorted(noun_tree.AMOUNTS), "neutral_determiners": sorted(nouns.NEUTRAL_DETERMINERS),
         "longest": noun_tree.LONGEST, "starts": sorted(STARTS), "before_nouns": sorted(BEFORE_NOUNS),
+        "places": sorted(PLACES), "joining": sorted(JOINING),
     }  # fmt: skip
     facts["caption_nouns"] = {
         "regions": captioner.REGIONS, "least_region": captioner.LEAST_REGION, "unseen": captioner.UNSEEN,

@@ -155,7 +155,11 @@ export class Model {
       });
       return fits.indexOf(Math.max(...fits));
     });
-    return {width: image.width, height: image.height, boxes: rounded(chosen.map((i) => boxes[i])), captions: phrases};
+    const unused = chunker.unused(sentence);
+    return {
+      width: image.width, height: image.height, boxes: rounded(chosen.map((i) => boxes[i])), captions: phrases,
+      ...(unused.length ? {unused} : {}),
+    };
   }
 
   // The weight of the classes, larger for nouns that were rare in training.

@@ -45,14 +45,32 @@ export class Chunker {
 
   // The phrases of a text that name something visible; the text itself if there is none.
   cut(text) {
-    const words = tokenize(text), gaps = normal(text).split(WORD);
+    const words = tokenize(text), phrases = this.phrases(text);
+    return phrases.length ? phrases.map(({start, stop}) => words.slice(start, stop).join(" ")) : [text];
+  }
+
+  // The words between these phrases by which none is placed; "and" and the like are left out.
+  unused(text) {
+    const {joining} = this.tree.lists, phrases = this.phrases(text), runs = [[]];
+    if (!phrases.length) return [];
+    tokenize(text).forEach((word, i) => {
+      if (phrases.some(({start, stop}) => start <= i && i < stop)) runs.push([]);
+      else if (runs.at(-1).length || !joining.includes(word)) runs.at(-1).push(word);
+    });
+    const trimmed = runs.filter((run) => run.length).map((run) => run.slice(0, run.findLastIndex((word) => !joining.includes(word)) + 1));
+    return [...new Set(trimmed.map((run) => run.join(" ")))];
+  }
+
+  // Where the phrases are that name something visible.
+  phrases(text) {
+    const words = tokenize(text), gaps = normal(text).split(WORD), {places, starts} = this.tree.lists;
     const found = [];
     this.tag(words, gaps).forEach((tag, i) => {
       if (tag === BEGIN || tag === BEGIN_HIDDEN) found.push({start: i, stop: i + 1, visible: tag === BEGIN});
       else if (BEFORE[tag] && found.length) found.at(-1).stop = i + 1;
     });
-    const visible = this.complete(found, words, gaps).filter((phrase) => phrase.visible);
-    return visible.length ? visible.map(({start, stop}) => words.slice(start, stop).join(" ")) : [text];
+    const isPlace = (some) => places.includes(some.at(-1)) && some.every((word) => starts.includes(word) || places.includes(word));
+    return this.complete(found, words, gaps).filter(({start, stop, visible}) => visible && !isPlace(words.slice(start, stop)));
   }
 
   // Phrases with the nouns of the tree that they were cut off from: of "a" and "sheep" the phrase "a sheep".

@@ -37,9 +37,9 @@ class Hit:
     Attributes:
         image: its path, from the root on; that of the video, if it is a moment of one.
         similarity: to the query; larger is better. It is no probability: compare hits of one search only.
-        regions: where each wanted phrase is in the image, with similarities and, if the model is calibrated for it,
-            the probabilities that it is there at all; none if an image was the query. ``not_found`` has those that are
-            probably not there.
+        regions: where each wanted phrase is in the image, with similarities and, if the model is calibrated for it and
+            the query is more than one phrase, the probabilities that it is there at all; none if an image was the
+            query. ``not_found`` has those that are probably not there.
         probability: that the image shows all of the query; None if an image was the query, or the model is not
             calibrated for that.
         time: of the moment in the video, in seconds; None for an image.

@@ -208,7 +208,8 @@ class Placed:
     """Where a query is in an image.
 
     Attributes:
-        regions: of the wanted phrases that are probably there, with similarities; the others as ``not_found``.
+        regions: of the wanted phrases that are probably there, with similarities, and with probabilities unless all of
+            the query is one phrase; the others as ``not_found``.
         evidence: ``(3,)`` of the question ``hit``: the mean similarity of the wanted phrases with the image, the
             log-probability that they are all there and the unwanted ones are not, and how often the rarest noun of the
             wanted ones is said (:class:`saywhere.search.phrases.Commonness`); None if the model is not calibrated
@@ -270,8 +271,9 @@ class PhrasesInImages:
         if scores is not None:
             scores = np.where(self._unknown, np.float32(0), scores)
         there = np.ones(several, bool) if scores is None else scores >= self._least
+        whole = several == 1 and not self._unwanted and calibration.hit is not None  # the hit's probability says it
         regions = Regions(
-            image.width, image.height, image.boxes[rows[there]], None if scores is None else scores[there],
+            image.width, image.height, image.boxes[rows[there]], None if scores is None or whole else scores[there],
             tuple(phrase for phrase, seen in zip(self.phrases, there, strict=True) if seen), image=image.image,
             similarities=evidence.fits[rows, columns][there],
             not_found=tuple(phrase for phrase, seen in zip(self.phrases, there, strict=True) if not seen),

@@ -225,14 +225,14 @@ class Regions:
             raise ValueError(f"regions of {row.get('image')}: {error}") from error
 
     def to_coco(self, image_id: int | str) -> list[dict[str, Any]]:
-        """Return COCO results: for each region ``image_id, bbox`` (x, y, width, height), ``score`` and ``caption``."""
+        """Return COCO results: for each region ``image_id, bbox`` (x, y, width, height), ``score`` and ``phrase``."""
         rows: list[dict[str, Any]] = []
         for region, box in zip(self, geometry.to_size(self.boxes).tolist(), strict=True):
             row: dict[str, Any] = {"image_id": image_id, "bbox": [round(v, 2) for v in box]}
             if region.score is not None:
                 row["score"] = round(region.score, 5)
             if region.caption is not None:
-                row["caption"] = region.caption
+                row["phrase"] = region.caption
             rows.append(row)
         return rows
 

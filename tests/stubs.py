@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 
+import saywhere
 from saywhere.calibration import QUESTIONS, Calibration, Logistic
 from saywhere.evaluation.captions import ORDER, CaptionScores
 from saywhere.images import LoadedImage
 from saywhere.inference import ImageResult, Source, run_images
+from saywhere.loading import DeferredModel
 from saywhere.regions import Regions
+
+
+def load_by(monkeypatch: pytest.MonkeyPatch, load: Callable[..., Any]) -> None:
+    """Let commands get their model from ``load`` in the place of :func:`saywhere.load`, and open nothing ahead."""
+    monkeypatch.setattr(saywhere, "load", load, raising=False)
+    monkeypatch.setattr(DeferredModel, "begin", lambda _: None)
 
 
 class StubModel:

@@ -28,6 +28,8 @@ BINS = 15
 QUESTIONS: dict[str, tuple[str, ...]] = {
     "box": ("logit", "confidence"),
     "noun": ("confidence", "decoder", "nouns"),
+    "person": ("word", "similarity"),
+    "colour": ("word", "similarity"),
     "phrase": ("similarity", "kind", "named"),
     "rare_phrase": ("similarity", "kind", "named"),
     "hit": ("similarity", "phrases", "rarest"),
@@ -35,7 +37,9 @@ QUESTIONS: dict[str, tuple[str, ...]] = {
     "meant": ("similarity",),
 }
 """For each question the names of its evidence."""
-PARTS = {question: "densecap" if question in ("box", "noun") else "aligner" for question in QUESTIONS}
+PARTS = {
+    question: "densecap" if question in ("box", "noun", "person", "colour") else "aligner" for question in QUESTIONS
+}
 """For each question the part of a model that it is asked of, and with which its weights go from model to model."""
 DIGITS = 5
 RIDGE = 1e-4
@@ -261,6 +265,9 @@ class Calibration:
         box: a region's box is right, by the logit of its second score and by the mean log-probability of its words.
         noun: the noun of the decoder's phrase is right, by the latter, by the log-odds that the classes give that noun,
             and by those of the noun that they would say.
+        person: a word of a phrase gives somebody the right sex and age, by its log-probability and by the aligner's
+            similarity of it with the region, less that of the word for the other sex.
+        colour: so of a colour, less the mean similarity of other colours.
         phrase: an image shows what a phrase names, by the similarity of both, by the log-probability of the kind that
             the phrase names, and by whether it names one.
         rare_phrase: takes the place of ``phrase`` for phrases with a rare noun.
@@ -272,6 +279,8 @@ class Calibration:
 
     box: Logistic = Logistic({"logit": 1.0, "confidence": 0.0})
     noun: Logistic = Logistic({"confidence": 1.0, "decoder": 0.5, "nouns": -0.5}, 1.0)
+    person: Logistic | None = None
+    colour: Logistic | None = None
     phrase: Logistic | None = None
     rare_phrase: Logistic | None = None
     hit: Logistic | None = None

@@ -177,6 +177,7 @@ class DeferredModel:
         self._runtime, self._changes, self._part, self._ahead = runtime or Runtime(), changes or (), part, ahead
         self._making = threading.Lock()
         self._made: tuple[Any, Any] | None = None
+        self._begun = False
 
     def __call__(self) -> Model:
         """Return the model, which is loaded at the first call.
@@ -189,6 +190,7 @@ class DeferredModel:
     def begin(self) -> None:
         """Open the network that all parts share in a thread, if it is to be read ahead; the call raises the errors."""
         if self._loaded is None and self._ahead and self._engine == "onnx":
+            self._begun = True
             threading.Thread(target=self._open_ahead, name="saywhere-trunk").start()
 
     def _open_ahead(self) -> None:
@@ -203,9 +205,14 @@ class DeferredModel:
 
     @cached_property
     def _model(self) -> Model:
+        import saywhere
+
         if self._loaded is not None:
             return self._loaded
-        model = _as_model(*self._network(), self._name)
+        if self._begun:
+            model = _as_model(*self._network(), self._name)
+        else:
+            model = saywhere.load(self._name, **self._runtime._asdict(), options=self._options)
         if self._ahead and self._engine == "onnx":
             threading.Thread(target=_read_ahead, args=(model, self._ahead), name="saywhere-weights").start()
         return model

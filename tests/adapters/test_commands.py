@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flickr_entities import write_flickr
 from photographs import noise
-from stubs import StubMeteor, same_text
+from stubs import StubMeteor, load_by, same_text
 from tiny_adapters import tiny_adapted, tiny_folder
 from typer.testing import CliRunner
 
@@ -68,7 +68,7 @@ def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
             return usual(folder, device, threads=threads, **settings)
         return tiny_adapted(Path(folder).name)
 
-    monkeypatch.setattr(saywhere, "load", load, raising=False)
+    load_by(monkeypatch, load)
     monkeypatch.setattr(adapter, "most_tokens", 30)
     monkeypatch.setattr(adapter, "caption_tokens", 6)
     monkeypatch.setattr(meteor, "Meteor", StubMeteor)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from photographs import noise
+from stubs import load_by
 from typer.testing import CliRunner
 
 import saywhere
@@ -270,7 +271,7 @@ def test_too_little_memory_is_one_line_for_every_command(monkeypatch: pytest.Mon
     photo = tmp_path / "a.jpg"
     noise(64, 48).save(photo)
     monkeypatch.setattr("saywhere.loading.load", fail)
-    monkeypatch.setattr("saywhere.load", fail)
+    load_by(monkeypatch, fail)
     for line in (f"caption {photo}", f"ground {photo} dog", f"index {photo} --index {tmp_path}/i"):
         result = RUNNER.invoke(cli.app, line.split())
         assert result.exit_code == 2, line

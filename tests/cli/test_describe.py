@@ -17,13 +17,13 @@ from saywhere.drawing import COLOURS
 from saywhere.files import TOO_LONG
 from saywhere.inference import batches
 from tests import photographs
-from tests.stubs import StubModel
+from tests.stubs import StubModel, load_by
 
 
 @pytest.fixture
 def model(monkeypatch, tmp_path) -> StubModel:
     stub = StubModel()
-    monkeypatch.setattr(saywhere, "load", lambda *_, **__: stub, raising=False)
+    load_by(monkeypatch, lambda *_, **__: stub)
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.chdir(tmp_path)
     return stub
@@ -315,7 +315,7 @@ def test_only_bad_images_left_need_no_model(model, monkeypatch):
     _, bad = photographs.write_album(Path("album"), 12, 3)
     describe("album", "--json", "r.jsonl")
     loaded = []
-    monkeypatch.setattr(saywhere, "load", lambda *_, **__: loaded.append(1) or model, raising=False)
+    load_by(monkeypatch, lambda *_, **__: loaded.append(1) or model)
     again = describe("album", "--json", "r.jsonl")
     assert (again.exit_code, loaded) == (1, []) and "9 already in r.jsonl; 3 skipped" in again.stdout
     assert [line.split(": ")[1] for line in again.stderr.splitlines()] == bad

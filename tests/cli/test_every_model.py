@@ -12,7 +12,7 @@ import pytest
 import typer
 from flickr_entities import write_flickr
 from photographs import noise
-from stubs import StubMeteor, same_text
+from stubs import StubMeteor, load_by, same_text
 from tiny_aligner import SENTENCES, tiny_aligner
 from tiny_captioner import tiny_captioner
 from tiny_classes import tiny_networks
@@ -136,7 +136,7 @@ def test_every_command_that_takes_a_model_is_in_the_table() -> None:
 def test_it_works_or_ends_with_one_line(
     command: str, kind: str, places: dict[str, str], load: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(saywhere, "load", load, raising=False)
+    load_by(monkeypatch, load)
     monkeypatch.setattr(meteor, "Meteor", StubMeteor)
     monkeypatch.setattr(metrics, "score_captions", same_text)
     monkeypatch.setattr(server, "run", lambda app, listening, *_: listening.close())  # or it would serve for ever

@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-import saywhere
 from saywhere.cli import app
 from saywhere.cli.options import ResultFormat
 from saywhere.files import TOO_LONG
 from saywhere.formats.registry import FORMATS
 from tests import photographs
-from tests.stubs import StubModel
+from tests.stubs import StubModel, load_by
 
 OTHERS = [name for name in FORMATS if name not in ("saywhere", "densecap")]
 
@@ -24,7 +23,7 @@ OTHERS = [name for name in FORMATS if name not in ("saywhere", "densecap")]
 @pytest.fixture
 def model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> StubModel:
     stub = StubModel()
-    monkeypatch.setattr(saywhere, "load", lambda *_, **__: stub, raising=False)
+    load_by(monkeypatch, lambda *_, **__: stub)
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.chdir(tmp_path)
     for name, (width, height) in {"a.jpg": (300, 200), "sub/b.png": (100, 160)}.items():

@@ -14,12 +14,13 @@ from tiny_classes import TRUNK, tiny_networks
 from saywhere.configs.nouns import NounsConfig
 from saywhere.engines.torch import TorchEngine
 from saywhere.models import captioner
-from saywhere.models.captioner import NounChecker, correct, support
+from saywhere.models.captioner import NounChecker, correct, support, without_repetition
+from saywhere.models.decoding import Hypotheses
 from saywhere.models.model import Model
 from saywhere.models.noun_tree import noun_tree
 from saywhere.models.nouns import NounEvidence
 from saywhere.networks.captioner.network import Captioner
-from saywhere.text import Vocabulary
+from saywhere.text import END, Vocabulary, pad
 
 TREE = noun_tree()
 KINDS = ("person", "dog", "cat", "elephant", "grass", "banana", "orange", "apple", "bench")
@@ -145,3 +146,32 @@ def test_what_the_image_shows_helps_to_choose_among_hypotheses(monkeypatch: pyte
 
 def test_an_image_of_one_pixel_has_a_caption() -> None:
     assert isinstance(model().caption(noise(1, 1)).sentence, str)
+
+
+@pytest.mark.parametrize(
+    ("sentence", "wanted"),
+    [
+        ("a plate of food that is sitting on a plate of food", "a plate of food"),
+        ("a dog next to a cat and a dog", "a dog next to a cat"),
+        ("a man in a red shirt and another man on a bench", "a man in a red shirt and another man on a bench"),
+        ("a dog runs on the grass", "a dog runs on the grass"),
+        ("something there", "something there"),
+    ],
+)
+def test_no_sentence_names_a_thing_twice(sentence: str, wanted: str) -> None:
+    assert without_repetition(sentence, TREE) == wanted
+    checker = NounChecker(SimpleNamespace(), CLASSES, [])  # pyright: ignore[reportArgumentType]
+    assert checker.repeats([sentence, wanted]).tolist() == [float(sentence != wanted), 0.0]
+
+
+def test_a_hypothesis_that_repeats_itself_is_chosen_only_where_all_do() -> None:
+    checker = NounChecker(SimpleNamespace(), CLASSES, [])  # pyright: ignore[reportArgumentType]
+    vocabulary = Vocabulary.build(["a dog and a dog", "a cat on a cat on the grass"])
+    reason = captioner.Reason(
+        lambda own: [-checker.repeats([one.text for one in each]) for each in own], captioner.NEVER
+    )
+    texts = [["a dog and a dog", "a cat on the grass"], ["a dog and a dog", "a cat on a cat"]]
+    token_ids = np.stack([pad([[*vocabulary.encode(text), END] for text in own])[:, :6] for own in texts])
+    ranks = np.array([[-1.0, -2.0], [-1.0, -2.0]], np.float32)
+    found = Hypotheses(token_ids, np.zeros(token_ids.shape, np.float32), ranks)
+    assert captioner.Reranker([reason]).rank(found, vocabulary).argmax(axis=1).tolist() == [1, 0]

@@ -18,9 +18,10 @@ from saywhere.calibration import Calibration, Logistic
 from saywhere.engines.torch import TorchEngine
 from saywhere.errors import UserError
 from saywhere.images import ImageError
-from saywhere.models.densecap import Detections, detect, propose_boxes, rank
-from saywhere.models.encoding import Encoding
+from saywhere.models.densecap import Detections, detect, rank
+from saywhere.models.encoding import Encoding, propose_boxes
 from saywhere.models.model import Model
+from saywhere.models.phrases import Phrases
 
 BOXES = np.array([[0.0, 0, 10, 10], [0, 0, 10, 9], [20, 20, 30, 30]], np.float32)
 
@@ -32,7 +33,8 @@ def detections() -> Detections:
     encoding = Encoding(None, 40, 40, 32, 32, "a.png", TorchEngine({"densecap": tiny_model()}).trunk)
     logits, confidence = np.array([2.0, 1.0, 0.0], np.float32), np.array([-3.0, -0.5, -0.1], np.float32)
     features = np.arange(6.0, dtype=np.float32).reshape(3, 2)
-    return Detections(encoding, BOXES, logits, features, features, ("a dog", "a dog", "a cat"), confidence)
+    phrases = Phrases(("a dog", "a dog", "a cat"), confidence, ((), (), ()))
+    return Detections(encoding, BOXES, logits, features, features, phrases)
 
 
 def box(*numbers: float) -> Logistic:

@@ -17,8 +17,8 @@ from saywhere.box_coding import BoxCoder
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.configs.parts import ProposalConfig
 from saywhere.engines.engine import DenseCap, RegionHeadOutput, RpnOutput
-from saywhere.models.densecap import detect, propose_boxes, rank, select
-from saywhere.models.encoding import Encoding
+from saywhere.models.densecap import detect, rank, select
+from saywhere.models.encoding import Encoding, propose_boxes
 from saywhere.regions import Regions
 from saywhere.text import END, PAD, START, UNKNOWN, Vocabulary
 

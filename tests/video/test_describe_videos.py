@@ -16,6 +16,7 @@ import av
 import numpy as np
 import pytest
 from PIL import Image
+from stubs import load_by
 from typer.testing import CliRunner, Result
 from video_clips import TURNS, SquareModel, Timed, damage, moving, plate, set_matrix, write_clip
 
@@ -31,7 +32,7 @@ FILES = ("clip.mp4", "clip.tracks.jsonl", "clip.vtt")
 @pytest.fixture
 def model(monkeypatch, tmp_path) -> SquareModel:
     stub = SquareModel()
-    monkeypatch.setattr(saywhere, "load", lambda *_, **__: stub, raising=False)
+    load_by(monkeypatch, lambda *_, **__: stub)
     monkeypatch.chdir(tmp_path)
     return stub
 

@@ -17,7 +17,6 @@ import typer
 
 from saywhere import DEFAULT_MODEL
 from saywhere.cli import options
-from saywhere.cli.comparing import one_or_compare
 from saywhere.cli.printing import skip_notes
 from saywhere.errors import UserError, explain_oom
 from saywhere.loading import Runtime, load_model
@@ -199,6 +198,8 @@ def task(
             runtime = Runtime(*(values.pop(key) for key in ("device", "engine", "threads", "precision")))
             models = values.pop("model")
             if model is options.ComparedModels:
+                from saywhere.cli.comparing import one_or_compare
+
                 models = one_or_compare(name, models, values["out"])
             named = [models] if isinstance(models, str) else models or []
             command(Task(name=name, models=named, runtime=runtime, **values), **given)

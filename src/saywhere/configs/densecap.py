@@ -50,11 +50,17 @@ class DenseCapConfig(SystemConfig):
             :class:`saywhere.networks.densecap.network.PhraseHead`; none for phrases from the embedding alone.
         phrase_dropout: of those features, in training.
         word_size, hidden_size, decoder_dropout: see :class:`saywhere.networks.language.decoders.lstm.LstmDecoder`.
+        beam_regions: regions of an image, those with the highest second scores, whose phrase is chosen from the beam of
+            ``decoding``; the phrases of others are greedy. None for all; given boxes are all chosen for.
+        similarity_weight: of the aligner's similarity of region and phrase in that choice, beside the phrase's mean
+            log-probability, see :class:`saywhere.models.phrases.PhraseWriter`.
+        person_threshold, colour_threshold: words for somebody's sex, and colours, are left out below this probability,
+            if the model's calibration has one.
         final_nms: suppression of the final boxes.
         repeat_nms: of two regions with the same caption and an IoU above this, the better one is kept; None keeps both.
         nouns: where the model has the part ``nouns``, phrases get the noun that is more probably right, the decoder's
             or that of the classes, see :mod:`saywhere.models.nouns`.
-        noun_threshold: the classes propose the most specific noun whose probability is above this.
+        noun_threshold: the part nouns proposes the most specific noun whose probability is above this; 1 for none.
         max_log_scale: bound on the growth of a box, None for none.
         balanced: the RPN's score loss averages positives and negatives apart and adds the two.
         box_beta: where smooth L1 turns from square to straight.
@@ -87,6 +93,10 @@ class DenseCapConfig(SystemConfig):
     word_size: int = 256
     hidden_size: int = 384
     decoder_dropout: float = 0.3
+    beam_regions: int | None = None
+    similarity_weight: float = 0.0
+    person_threshold: float = 0.6
+    colour_threshold: float = 0.3
     final_nms: float = 0.5
     repeat_nms: float | None = 0.4
     nouns: bool = True
@@ -108,7 +118,9 @@ class DenseCapConfig(SystemConfig):
         self.require_between(1, LARGEST_GRID, "pool_size")
         self.require_features("embed_dim", "word_size", "hidden_size", *(() if self.fc_size is None else ("fc_size",)))
         self.require_share("final_nms", "fg_iou", "bg_iou", "rpn_fg_iou", "rpn_bg_iou", "positive_share")
-        self.require_share("noun_threshold")
+        self.require_share("noun_threshold", "person_threshold", "colour_threshold")
+        self.require_at_least(0, "similarity_weight")
+        self.require(self.beam_regions is None or self.beam_regions >= 0, "beam_regions", "at least 0, or null")
         self.require(self.repeat_nms is None or 0 <= self.repeat_nms <= 1, "repeat_nms", "between 0 and 1, or null")
         self.require_below_one("dropout", "decoder_dropout", "phrase_dropout")
         strides, backbone = self.trunk.strides, self.trunk.backbone

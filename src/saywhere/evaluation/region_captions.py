@@ -13,26 +13,11 @@ from saywhere.evaluation.report import facts, table, write_report
 from saywhere.evaluation.session import Session
 from saywhere.inference import ResultsFile
 from saywhere.models.model import Model
+from saywhere.models.phrases import SEXES, colour_of
 from saywhere.text import tokenize
 
 PREDICTIONS = "predictions.jsonl"
 """The file of a run: the boxes with the model's phrases."""
-
-SEXES = {
-    **dict.fromkeys(("man", "men", "boy", "boys", "guy", "guys", "gentleman", "gentlemen", "male"), "male"),
-    **dict.fromkeys(("woman", "women", "girl", "girls", "lady", "ladies", "female"), "female"),
-}
-"""The sex that a word gives a person; words for relatives and roles are left out."""
-
-COLOURS = {
-    **{name: name for name in ("red", "yellow", "green", "blue", "purple", "pink", "brown", "black", "white")},
-    **{"orange": "orange", "gray": "gray", "grey": "gray", "silver": "silver", "gold": "gold", "golden": "gold"},
-    **{"beige": "beige", "tan": "beige", "turquoise": "turquoise", "teal": "turquoise"},
-}
-"""The colour that a word names; words for one colour are joined."""
-
-NOT_ORANGE = frozenset({"juice", "slice", "slices", "peel", "tree", "trees", "half", "halves", "segments"})
-"""Words before which "orange" is the fruit, as it is at the end of a phrase."""
 
 
 @dataclass(frozen=True)
@@ -108,13 +93,8 @@ def _sexes(words: Sequence[str]) -> list[str]:
 
 
 def _colours(words: Sequence[str]) -> list[str]:
-    pairs = zip(words, [*words[1:], ""], strict=True)
-    named = [COLOURS[word] for word, after in pairs if word in COLOURS and not (word == "orange" and _fruit(after))]
-    return list(dict.fromkeys(named))
-
-
-def _fruit(after: str) -> bool:
-    return after == "" or after in NOT_ORANGE
+    named = (colour_of(words, place) for place in range(len(words)))
+    return list(dict.fromkeys(colour for colour in named if colour is not None))
 
 
 def _share(right: Sequence[bool]) -> float | None:

@@ -64,7 +64,7 @@ def find_phrases(
     detector, tree = model.require("densecap", "describe boxes"), noun_tree()
     found: list[Regions] = []
     given = [regions[image.name] for image in images]
-    described = describe(detector, model.encode(list(images)), [boxes for boxes, _ in given], None, None, None)
+    described = describe(detector, model.encode(list(images)), [boxes for boxes, _ in given])
     for image, said, (_, names) in zip(images, described, given, strict=True):
         pairs = zip(said.captions or (), names, strict=True)
         captions = tuple(fuller_phrase(tree, phrase, name) for phrase, name in pairs)

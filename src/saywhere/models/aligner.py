@@ -15,8 +15,7 @@ from saywhere.box_coding import BoxCoder
 from saywhere.configs.aligner import AlignerConfig, Score
 from saywhere.engines.engine import Aligner
 from saywhere.errors import UserError
-from saywhere.models.densecap import propose_boxes
-from saywhere.models.encoding import Encoding
+from saywhere.models.encoding import Encoding, propose_boxes
 from saywhere.regions import Regions, drawn_png, open_pixels, show_image
 from saywhere.text import END, pad, tokenize
 

@@ -1,12 +1,12 @@
 """A sentence of an image, and where the model looked at each word (Areas of Attention; the multimodal RNN).
 
 A caption is the hypothesis of the beam with the highest sum of length-normalised log-probability and weighted reasons
-(:class:`Reranker`); its nouns are edited after that (:class:`NounChecker`), see docs/nouns.md.
+(:class:`saywhere.models.reranking.Reranker`); its nouns are edited after that (:class:`NounChecker`, docs/nouns.md).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -18,13 +18,13 @@ from saywhere.box_coding import BoxCoder
 from saywhere.engines.engine import Aligner, BoundImages, Captioner, DenseCap
 from saywhere.errors import UserError
 from saywhere.models.aligner import embed_images, embed_texts, plain_similarities
-from saywhere.models.decoding import Hypotheses, decode, search
-from saywhere.models.densecap import propose_boxes
-from saywhere.models.encoding import Encoding
-from saywhere.models.noun_tree import Head, Noun, find_heads, find_nouns
+from saywhere.models.decoding import decode, search
+from saywhere.models.encoding import Encoding, propose_boxes
+from saywhere.models.noun_tree import Head, Noun, NounTree, find_heads, find_nouns
 from saywhere.models.nouns import NounEvidence, related, with_noun
+from saywhere.models.reranking import Reason, Reranker, Sentence
 from saywhere.regions import Regions, open_pixels, show_image
-from saywhere.text import END, PAD, Vocabulary, pad, tokenize
+from saywhere.text import pad, tokenize
 
 if TYPE_CHECKING:
     from PIL.Image import Image as PILImage
@@ -35,68 +35,8 @@ SHORTLIST = 10
 """Hypotheses of an image that the aligner compares: with more a caption takes longer, and is hardly better."""
 
 
-@dataclass(frozen=True)
-class Sentence:
-    """A hypothesis: its text, and its token ids without END."""
-
-    text: str
-    token_ids: list[int]
-
-
-@dataclass(frozen=True)
-class Reason:
-    """A term of a hypothesis's score that is added to its log-probability.
-
-    Attributes:
-        score: returns for each image a value for each of its sentences, none of which is empty.
-        weight: of this in the sum.
-        shortlist: it scores only so many hypotheses of an image, the best so far, and the others are no longer chosen
-            from; None for all.
-    """
-
-    score: Callable[[Sequence[Sequence[Sentence]]], Sequence[np.ndarray]]
-    weight: float
-    shortlist: int | None = None
-
-
-class Reranker:
-    """Rank hypotheses by the sum of their length-normalised log-probability and weighted reasons.
-
-    Args:
-        reasons: in this order; what costs most comes last, and may be asked about a shortlist alone.
-    """
-
-    def __init__(self, reasons: Sequence[Reason]) -> None:
-        self.reasons = tuple(reasons)
-
-    def rank(self, found: Hypotheses, vocabulary: Vocabulary) -> np.ndarray:
-        """Return the sums ``(N, B)``; -inf for hypotheses that are not on a shortlist. One hypothesis needs no reason.
-
-        Args:
-            found: the hypotheses.
-            vocabulary: of their words.
-        """
-        sums = found.ranks
-        if sums.shape[1] == 1 or not self.reasons:
-            return sums
-        rows = [[row[(row != END) & (row != PAD)].tolist() for row in rows] for rows in found.token_ids]
-        sentences = [[Sentence(vocabulary.decode(ids), ids) for ids in of_image] for of_image in rows]
-        for reason in self.reasons:
-            sums = _add(reason, sums, sentences)
-        return sums
-
-
-def _add(reason: Reason, sums: np.ndarray, sentences: Sequence[Sequence[Sentence]]) -> np.ndarray:
-    best = np.argsort(-sums, axis=1, kind="stable")[:, : reason.shortlist]
-    scored = [
-        [b for b in sorted(row) if of_image[b].text] for row, of_image in zip(best.tolist(), sentences, strict=True)
-    ]
-    added = np.full_like(sums, -np.inf)
-    np.put_along_axis(added, best, np.take_along_axis(sums, best, axis=1), axis=1)
-    scores = reason.score([[of_image[b] for b in row] for row, of_image in zip(scored, sentences, strict=True)])
-    for row, columns, values in zip(added, scored, scores, strict=True):
-        row[columns] += np.float32(reason.weight) * values
-    return added
+NEVER = 1e3
+"""Weight of what a caption is not to have: far above all other reasons."""
 
 
 def build_reranker(
@@ -122,6 +62,8 @@ def build_reranker(
             return ngrams.agreement(embeddings, weighed)
 
         reasons.append(Reason(expected, config.ngrams.weight))
+    if nouns is not None:  # who repeats a thing is chosen only where all do
+        reasons.append(Reason(lambda sentences: [-nouns.repeats(own) for own in _texts(sentences)], NEVER))
     if nouns is not None and config.seen_weight:
         reasons.append(Reason(lambda sentences: nouns.support(_texts(sentences)), config.seen_weight))
     if aligner is not None and config.similarity_weight:
@@ -345,6 +287,8 @@ SURE = 0.6
 """A thing that the captioner did not name is named if some region shows it with a higher probability."""
 LISTED = 2
 """Things that take the place of a sentence of which nothing is seen."""
+OTHERS = frozenset({"another", "other", "each", "second"})
+"""Words before a noun that make it another thing than the one named before."""
 
 
 class NounChecker:
@@ -370,6 +314,8 @@ class NounChecker:
     def correct(self, sentences: Sequence[str]) -> list[str]:
         """Return the sentence of each image as :func:`correct` does it, with the first :data:`REGIONS` of each image.
 
+        No sentence names a thing twice, see :func:`without_repetition`.
+
         The first :data:`FEW` mostly show all that a sentence names. Then it stays, and the others need no look.
         """
         corrected, classes = list(sentences), self._classes
@@ -378,7 +324,33 @@ class NounChecker:
         more = see(self._detector, classes, images, REGIONS) if doubtful else []
         for i, posterior in zip(doubtful, more, strict=True):
             corrected[i] = correct(classes, posterior, sentences[i])
-        return corrected
+        return [without_repetition(sentence, classes.tree) for sentence in corrected]
+
+    def repeats(self, sentences: Sequence[str]) -> np.ndarray:
+        """Return for each sentence 1 if it names a thing twice, else 0; see :func:`repeated`."""
+        tree = self._classes.tree
+        words = [tokenize(sentence) for sentence in sentences]
+        return np.array([repeated(each, find_heads(each, tree)) is not None for each in words], np.float32)
+
+
+def repeated(words: Sequence[str], heads: Sequence[Head]) -> int | None:
+    """Return the number of the first noun of a sentence that it has named before, but for "another man"; or None."""
+    named = set[int]()
+    for number, head in enumerate(heads):
+        if head.noun is None:
+            continue
+        if head.noun.row in named and not OTHERS.intersection(words[max(head.start - 2, 0) : head.start]):
+            return number
+        named.add(head.noun.row)
+    return None
+
+
+def without_repetition(sentence: str, tree: NounTree) -> str:
+    """Return a sentence up to where it names a thing again: "a dog near a cat and a dog" gives "a dog near a cat"."""
+    words = tokenize(sentence)
+    heads = find_heads(words, tree)
+    number = repeated(words, heads)
+    return sentence if not number else " ".join(words[: heads[number - 1].stop])
 
 
 def see(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,33 +77,87 @@ def search(decoder: Decoder, embeddings: Any, settings: DecodingConfig, beam_siz
         UserError: ``beam_size`` is below 1 or above :data:`saywhere.configs.parts.MOST_HYPOTHESES`.
     """
     beam_size = settings.beam_size if beam_size is None else beam_size
-    if not 1 <= beam_size <= MOST_HYPOTHESES:
-        limit = "least 1" if beam_size < 1 else f"most {MOST_HYPOTHESES}"
-        raise UserError(f"beam_size must be at {limit}, not {beam_size}")
-    if len(embeddings) == 0:
-        nothing = np.zeros((0, 1, 0), np.float32)
-        return Hypotheses(nothing.astype(np.int64), nothing, nothing.sum(axis=2))
-    if beam_size == 1:
-        return _greedy(decoder, embeddings, settings.max_words, settings.length_penalty)
-    return _beam(decoder, embeddings, settings.max_words, beam_size, settings.length_penalty)
+    return search_each(decoder, [embeddings], settings, [beam_size])[0]
 
 
-def _next(decoder: Decoder, token_ids: np.ndarray, state: State) -> tuple[np.ndarray, State]:
-    log_probs, state = decoder.step(token_ids, state)
-    log_probs = np.array(log_probs, np.float32)
-    log_probs[:, list(decoder.never)] = -np.inf
-    return log_probs, state
+def search_each(
+    decoder: Decoder, embeddings: Sequence[Any], settings: DecodingConfig, beam_sizes: Sequence[int]
+) -> list[Hypotheses]:
+    """Search for several groups of items, each with its own ``beam_size``, as :func:`search` for each.
+
+    The groups take their steps together, so that the decoder's weights are read once for all of them.
+
+    Args:
+        decoder: the language model; an ``independent`` one, if there are several groups.
+        embeddings: of each group ``(N, D)``.
+        settings: of the decoding.
+        beam_sizes: of each group.
+
+    Raises:
+        UserError: as :func:`search`.
+    """
+    for size in beam_sizes:
+        if not 1 <= size <= MOST_HYPOTHESES:
+            limit = "least 1" if size < 1 else f"most {MOST_HYPOTHESES}"
+            raise UserError(f"beam_size must be at {limit}, not {size}")
+    found: list[Hypotheses | None] = [None] * len(embeddings)
+    searches: dict[int, _Search] = {}
+    for number, (rows, size) in enumerate(zip(embeddings, beam_sizes, strict=True)):
+        if len(rows) == 0:
+            nothing = np.zeros((0, 1, 0), np.float32)
+            found[number] = Hypotheses(nothing.astype(np.int64), nothing, nothing.sum(axis=2))
+        elif size == 1:
+            searches[number] = _greedy(decoder, len(rows), settings.max_words, settings.length_penalty)
+        else:
+            searches[number] = _beam(len(rows), settings.max_words, size, settings.length_penalty)
+    if searches:
+        parts = [embeddings[number] for number in searches]
+        state = decoder.start(parts[0] if len(parts) == 1 else np.concatenate(parts))
+        counts = {number: len(embeddings[number]) for number in searches}
+        asked = {number: next(one) for number, one in searches.items()}
+        while asked:
+            state = _select(decoder, state, {number: rows for number, (_, rows) in asked.items()}, counts)
+            counts = {number: len(last) for number, (last, _) in asked.items()}
+            log_probs, state = decoder.step(np.concatenate([last for last, _ in asked.values()]), state)
+            log_probs = np.array(log_probs, np.float32)
+            log_probs[:, list(decoder.never)] = -np.inf
+            ends = np.cumsum([*counts.values()]).tolist()
+            for (number, count), end in zip(counts.items(), ends, strict=True):
+                try:
+                    asked[number] = searches[number].send(log_probs[end - count : end])
+                except StopIteration as done:
+                    found[number] = done.value
+                    del asked[number]
+    return [each for each in found if each is not None]
 
 
-def _greedy(decoder: Decoder, embeddings: Any, max_words: int, length_penalty: float) -> Hypotheses:
+_Search = Generator[tuple[np.ndarray, np.ndarray | None], np.ndarray, Hypotheses]
+"""Yields the last words ``(N,)`` of the hypotheses and which of the rows before they are of, None for all; is sent
+the log-probabilities ``(N, V)`` of the words after them."""
+
+
+def _select(decoder: Decoder, state: State, rows: Mapping[int, np.ndarray | None], counts: Mapping[int, int]) -> State:
+    """Return the rows of a state that the searches that are not over ask for; ``counts`` are those of all before."""
+    kept: list[np.ndarray] = []
+    start = 0
+    for number, count in counts.items():
+        if number in rows:
+            own = rows[number]
+            kept.append(start + (np.arange(count) if own is None else own))
+        start += count
+    if len(kept) == len(counts) and all(own is None for own in rows.values()):
+        return state
+    return decoder.select(state, np.concatenate(kept))
+
+
+def _greedy(decoder: Decoder, count: int, max_words: int, length_penalty: float) -> _Search:
     """Follow the likeliest word of each item until all have ended; ended items leave the batch if they may."""
-    count = len(embeddings)
     token_ids, chosen = np.full((count, max_words), PAD, np.int64), np.zeros((count, max_words), np.float32)
-    state, last, rows = decoder.start(embeddings), np.full(count, START, np.int64), np.arange(count)
+    last, rows, kept = np.full(count, START, np.int64), np.arange(count), None
     ended = np.zeros(count, bool)
     for step in range(max_words):
-        log_probs, state = _next(decoder, last, state)
-        last = log_probs.argmax(axis=1)
+        log_probs = yield last, kept
+        last, kept = log_probs.argmax(axis=1), None
         open_rows = rows[~ended[rows]]
         token_ids[open_rows, step] = last[~ended[rows]]
         chosen[open_rows, step] = log_probs.max(axis=1)[~ended[rows]]
@@ -111,24 +166,22 @@ def _greedy(decoder: Decoder, embeddings: Any, max_words: int, length_penalty: f
             token_ids, chosen = token_ids[:, : step + 1], chosen[:, : step + 1]
             break
         if decoder.independent and ended[rows].any():
-            left = np.flatnonzero(~ended[rows])
-            state, last, rows = decoder.select(state, left), last[left], rows[left]
+            kept = np.flatnonzero(~ended[rows])
+            last, rows = last[kept], rows[kept]
     return _hypotheses(token_ids[:, None], chosen[:, None], length_penalty)
 
 
-def _beam(decoder: Decoder, embeddings: Any, max_words: int, beam_size: int, length_penalty: float) -> Hypotheses:
+def _beam(n: int, max_words: int, beam_size: int, length_penalty: float) -> _Search:
     """Keep hypotheses of an item in neighbouring rows: one at first, then ``beam_size``.
 
     One that has ended goes on with PAD at no cost.
     """
-    n = len(embeddings)
     items = np.arange(n)[:, None]
-    state, last = decoder.start(embeddings), np.full(n, START, np.int64)
+    last, rows = np.full(n, START, np.int64), None
     total, ended = np.zeros((n, 1), np.float32), np.zeros((n, 1), bool)
     token_ids, chosen = np.zeros((n, 1, 0), np.int64), np.zeros((n, 1, 0), np.float32)
     for _ in range(max_words):
-        log_probs, state = _next(decoder, last, state)
-        log_probs = log_probs.reshape(n, ended.shape[1], -1)
+        log_probs = (yield last, rows).reshape(n, ended.shape[1], -1)
         vocabulary_size = log_probs.shape[2]
         log_probs[ended] = -np.inf
         log_probs[ended, PAD] = 0
@@ -137,7 +190,7 @@ def _beam(decoder: Decoder, embeddings: Any, max_words: int, beam_size: int, len
         best = _largest(ranking.reshape(n, -1), beam_size)
         parent, word = best // vocabulary_size, best % vocabulary_size
         picked = np.take_along_axis(log_probs.reshape(n, -1), best, axis=1)
-        state = decoder.select(state, (items * ended.shape[1] + parent).reshape(-1))
+        rows = (items * ended.shape[1] + parent).reshape(-1)
         total = total[items, parent] + picked
         token_ids = np.concatenate((token_ids[items, parent], word[..., None]), axis=2)
         chosen = np.concatenate((chosen[items, parent], picked[..., None]), axis=2)

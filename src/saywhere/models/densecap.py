@@ -9,14 +9,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from saywhere import boxes as geometry
-from saywhere.box_coding import BoxCoder, propose
+from saywhere.box_coding import BoxCoder
 from saywhere.calibration import Calibration, Logistic
-from saywhere.configs.parts import ProposalConfig
 from saywhere.engines.engine import DenseCap, RegionHeadOutput
 from saywhere.errors import UserError
-from saywhere.models.decoding import decode
-from saywhere.models.encoding import Encoding
+from saywhere.models.encoding import Encoding, propose_boxes
 from saywhere.models.nouns import NounEvidence, rename
+from saywhere.models.phrases import Phrases, PhraseWriter, without_new_sex
 from saywhere.regions import Regions
 
 
@@ -30,8 +29,8 @@ class Detections:
         logits: ``(N,)`` second scores.
         embeddings: ``(N, D)`` by the region head.
         codes: ``(N, D)`` that the captions are decoded from; the embeddings, if there is no phrase head.
-        captions: of each.
-        confidence: ``(N,)`` mean natural log-probability of the words of each caption, its END included.
+        phrases: of each.
+        posterior: ``(N, K)`` probabilities of kinds by the part nouns; None if they are not asked.
     """
 
     encoding: Encoding
@@ -39,13 +38,35 @@ class Detections:
     logits: np.ndarray
     embeddings: np.ndarray
     codes: np.ndarray
-    captions: tuple[str, ...]
-    confidence: np.ndarray
+    phrases: Phrases
+    posterior: np.ndarray | None = None
+
+    @property
+    def captions(self) -> tuple[str, ...]:
+        """The phrase of each."""
+        return self.phrases.texts
+
+    @property
+    def confidence(self) -> np.ndarray:
+        """Mean natural log-probability ``(N,)`` of the words of each phrase, its END included."""
+        return self.phrases.confidence
 
     @property
     def evidence(self) -> dict[str, np.ndarray]:
         """What says how probably each box is right: ``logit`` and ``confidence``, ``(N,)`` each."""
         return {"logit": self.logits, "confidence": self.confidence}
+
+    def renamed(self, nouns: NounEvidence, calibration: Calibration, threshold: float) -> Detections:
+        """Return the same with the nouns that are more probably right, see :func:`saywhere.models.nouns.rename`.
+
+        Where words for somebody's sex are calibrated, no new one comes in: "a woman" by the part nouns is "a person".
+        """
+        if self.posterior is None:
+            return self
+        texts = rename(nouns, self.posterior, self.captions, self.confidence, calibration.noun, threshold)
+        if calibration.person is not None:
+            texts = [without_new_sex(new, old) for new, old in zip(texts, self.captions, strict=True)]
+        return replace(self, phrases=replace(self.phrases, texts=tuple(texts)))
 
     def regions(self, box: Logistic) -> Regions:
         """Return the regions in their order; a score is the probability that the box has an IoU of 0.5 with a true one.
@@ -58,32 +79,15 @@ class Detections:
         return Regions(*size, self.boxes, scores, self.captions, self.codes, self.encoding.image)
 
 
-def propose_boxes(
-    encoding: Encoding, settings: ProposalConfig, coder: BoxCoder, limit: int | None = None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the best proposals of an image and their logits ``(B,)``, best first.
-
-    Args:
-        encoding: of the image.
-        settings: of the suppression.
-        coder: format of the network's boxes.
-        limit: at most so many, instead of ``settings.post_nms_top_n``.
-
-    Returns:
-        boxes ``(B, 4)`` ``x1 y1 x2 y2`` in pixels of the network's input, and logits.
-    """
-    limit = settings.post_nms_top_n if limit is None else limit
-    rpn = encoding.trunk.propose(encoding.maps)
-    boxes, logits = propose(coder, rpn, encoding.input_size, settings.nms_iou, settings.pre_nms_top_n, limit)
-    return coder.to_xyxy(boxes), logits
-
-
 def detect(
     detector: DenseCap,
     encodings: Sequence[Encoding],
     boxes: Sequence[ArrayLike] | None = None,
     proposals: Sequence[np.ndarray] | None = None,
     nms_iou: float | None = None,
+    writer: PhraseWriter | None = None,
+    calibration: Calibration | None = None,
+    doubts: bool = False,
 ) -> list[Detections]:
     """Return the regions of each image, or those in ``boxes``, described but neither calibrated nor ranked.
 
@@ -95,6 +99,8 @@ def detect(
         boxes: of each image ``(N, 4)`` in its pixels: describe just these, in this order.
         proposals: of each image boxes in pixels of the network's input, in place of the localization layer's.
         nms_iou: of the final suppression, in place of ``final_nms``.
+        writer: of the phrases, with the other parts of the model; by the dense captioner alone if None.
+        calibration, doubts: see :meth:`saywhere.models.phrases.PhraseWriter.write`.
 
     Raises:
         UserError: boxes of another shape, or outside their image.
@@ -115,15 +121,16 @@ def detect(
     embeddings = [out.embeddings[rows] for out, (_, rows) in zip(outputs, kept, strict=True)]
     inputs = [encoding.to_input(final) for encoding, (final, _) in zip(encodings, kept, strict=True)]
     codes = detector.phrase_embeddings([e.maps for e in encodings], inputs, embeddings)
-    decoded = decode(detector.decoder, np.concatenate(codes), detector.config.decoding)
-    texts = iter(detector.vocabulary.decode(row, detector.decoder.unknown) for row in decoded.token_ids.tolist())
-    confidence = np.split(decoded.confidence, np.cumsum([len(rows) for _, rows in kept])[:-1])
-    return [
-        Detections(e, final, out.logits[rows], own, code, tuple(next(texts) for _ in rows), sure)
-        for e, out, (final, rows), own, code, sure in zip(
-            encodings, outputs, kept, embeddings, codes, confidence, strict=True
-        )
-    ]
+    finals = [final for final, _ in kept]
+    writer, posteriors = writer or PhraseWriter(detector), None
+    if writer.nouns is not None and detector.config.nouns and detector.config.noun_threshold < 1:
+        posteriors = writer.nouns.posteriors(encodings, finals, embeddings)
+    logits = [out.logits[rows] for out, (_, rows) in zip(outputs, kept, strict=True)]
+    ranks = logits if boxes is None else None
+    phrases = writer.write(encodings, finals, codes, ranks, calibration, doubts)
+    known = [None] * len(finals) if posteriors is None else posteriors
+    rows = zip(encodings, finals, logits, embeddings, codes, phrases, known, strict=True)
+    return [Detections(*row) for row in rows]
 
 
 def select(
@@ -143,7 +150,7 @@ def describe(
     boxes: Sequence[ArrayLike] | None = None,
     top: int | None = None,
     threshold: float | None = None,
-    classes: NounEvidence | None = None,
+    writer: PhraseWriter | None = None,
     nms_iou: float | None = None,
     calibration: Calibration | None = None,
 ) -> list[Regions]:
@@ -153,10 +160,10 @@ def describe(
         detector, encodings, boxes: see :func:`detect`.
         top: at most this many regions, best first.
         threshold: only regions with at least this score.
-        classes: whose nouns compete with the decoder's, if the configuration says so.
+        writer: see :func:`detect`; its part nouns competes with the decoder's, if the configuration says so.
         nms_iou: regions that overlap a better one by more than this are left out, and no others, in place of the
             configuration's ``final_nms`` and ``repeat_nms``.
-        calibration: of scores and nouns; the defaults if None.
+        calibration: of scores, nouns and other words; the defaults if None.
 
     Raises:
         UserError: as :func:`detect`, ``boxes`` together with ``top`` or ``threshold``, or a negative ``top``.
@@ -166,14 +173,9 @@ def describe(
     if boxes is not None and (top is not None or threshold is not None):
         raise UserError("top and threshold choose among the boxes that are found; given boxes are all described")
     config, calibration = detector.config, calibration or Calibration()
-    found = detect(detector, encodings, boxes, nms_iou=nms_iou)
-    if classes is not None and config.nouns:
-        posteriors = classes.posteriors(encodings, [each.boxes for each in found], [each.embeddings for each in found])
-        settings = calibration.noun, config.noun_threshold
-        found = [
-            replace(each, captions=tuple(rename(classes, posterior, each.captions, each.confidence, *settings)))
-            for each, posterior in zip(found, posteriors, strict=True)
-        ]
+    found = detect(detector, encodings, boxes, None, nms_iou, writer, calibration)
+    nouns, least = writer and writer.nouns, config.noun_threshold
+    found = [each if nouns is None else each.renamed(nouns, calibration, least) for each in found]
     regions = [each.regions(calibration.box) for each in found]
     if boxes is not None:
         return regions

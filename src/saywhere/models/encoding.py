@@ -13,6 +13,8 @@ from numpy.typing import ArrayLike
 from PIL import Image
 
 from saywhere import boxes as geometry
+from saywhere.box_coding import BoxCoder, propose
+from saywhere.configs.parts import ProposalConfig
 from saywhere.engines.engine import Maps, Trunk
 from saywhere.errors import UserError
 from saywhere.images import LoadedImage
@@ -70,6 +72,26 @@ class Encoding:
     def to_image(self, boxes: np.ndarray) -> np.ndarray:
         """Return boxes of the network's input in pixels of the image, clipped to it."""
         return geometry.clip(geometry.scale(boxes, *self.scale), self.width, self.height)
+
+
+def propose_boxes(
+    encoding: Encoding, settings: ProposalConfig, coder: BoxCoder, limit: int | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the best proposals of an image and their logits ``(B,)``, best first.
+
+    Args:
+        encoding: of the image.
+        settings: of the suppression.
+        coder: format of the network's boxes.
+        limit: at most so many, instead of ``settings.post_nms_top_n``.
+
+    Returns:
+        boxes ``(B, 4)`` ``x1 y1 x2 y2`` in pixels of the network's input, and logits.
+    """
+    limit = settings.post_nms_top_n if limit is None else limit
+    rpn = encoding.trunk.propose(encoding.maps)
+    boxes, logits = propose(coder, rpn, encoding.input_size, settings.nms_iou, settings.pre_nms_top_n, limit)
+    return coder.to_xyxy(boxes), logits
 
 
 Seen = TypeVar("Seen")

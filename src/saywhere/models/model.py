@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, get_args, overload
 
 import numpy as np
@@ -20,6 +21,7 @@ if TYPE_CHECKING:  # a verb imports what it needs
     from saywhere.models.aligner import Alignment, ImageVectors, TextVectors
     from saywhere.models.captioner import Caption
     from saywhere.models.phrase_scores import PhraseScores
+    from saywhere.models.phrases import PhraseWriter
     from saywhere.models.placing import Placer
     from saywhere.regions import Regions
 
@@ -74,6 +76,13 @@ class Model:
     def captioner(self) -> Captioner | None:
         """The captioner, or None."""
         return self.engine.captioner
+
+    @cached_property
+    def phrase_writer(self) -> PhraseWriter | None:
+        """Writes the phrases of regions, with all parts that have a say in them; None without a dense captioner."""
+        from saywhere.models.phrases import PhraseWriter
+
+        return None if self.densecap is None else PhraseWriter(self.densecap, lambda: self.aligner, self.nouns)
 
     def __repr__(self) -> str:
         return f"Model({self.name!r}: {', '.join(self.parts)})"
@@ -256,7 +265,7 @@ class Model:
             )
         detector = self.require("densecap", "find regions")
         return answer(
-            lambda e, b: describe(detector, e, b, top, threshold, self.nouns, calibration=self.calibration),
+            lambda e, b: describe(detector, e, b, top, threshold, self.phrase_writer, calibration=self.calibration),
             self._encode, images, boxes, batch=batch, progress=progress,
         )  # fmt: skip
 

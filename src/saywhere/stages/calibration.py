@@ -19,6 +19,7 @@ UNSEEN = ("dev", "val")
 NEEDS = {
     "box": ("densecap",),
     "noun": ("densecap", "nouns"),
+    "word": ("densecap", "aligner"),
     "phrase": ("aligner",),
     "similarity": ("aligner",),
     "hit": ("aligner",),
@@ -71,7 +72,7 @@ def fit(
     """
     from saywhere.training import calibration
 
-    if what == "phrase" and "nouns" in Bundle.read(model).configs:
+    if what == "word" or (what == "phrase" and "nouns" in Bundle.read(model).configs):
         sets = [calibration.held_out(samples) for samples in sets]
     usual = FEW if what in ("box", "phrase") else None
     sets = [evenly(samples, usual if n is None else n) for samples, n in zip(sets, limits, strict=True)]
@@ -85,6 +86,7 @@ def fit(
     fitters = {
         "box": calibration.calibrate_boxes,
         "noun": calibration.calibrate_nouns,
+        "word": calibration.calibrate_words,
         "phrase": calibration.calibrate_phrases,
     }
     return str(fitters[what](model, sets, source, device)), ()

@@ -1,6 +1,6 @@
 """Probabilities fitted to a data set: what ``saywhere calibrate`` writes into ``calibration.json`` of a model folder.
 
-That a box is right, that the decoder's noun is, and that an image shows a phrase; with the last, how much the classes
+That a box is right, that a word of its phrase is, and that an image shows a phrase; with the last, how much the classes
 say where a phrase is. (Hubness is fitted in :mod:`saywhere.training.hubness`, hits of a search in
 :mod:`saywhere.evaluation.search`.)
 """
@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from saywhere import boxes as geometry
-from saywhere.calibration import MATCH, Calibration, Logistic
+from saywhere.calibration import MATCH, QUESTIONS, Calibration, Logistic
 from saywhere.configs.aligner import GroundingConfig
 from saywhere.data.sample import Sample
 from saywhere.errors import UserError
@@ -26,6 +26,7 @@ from saywhere.models.densecap import detect, rank
 from saywhere.models.model import Model
 from saywhere.models.noun_tree import is_right, kind_of
 from saywhere.models.nouns import NounEvidence, noun_evidence, noun_probabilities
+from saywhere.models.phrases import CHILDREN, SEXES, Doubtful, colour_of
 from saywhere.models.placing import Evidence, noun_words
 from saywhere.text import tokenize
 from saywhere.training.progress import track
@@ -41,7 +42,8 @@ WEIGHTS = (0.0, 0.1, 0.2, 0.5, 1.0, 2.0)
 SIMILARITY_WEIGHTS = (0.0, 10.0, 20.0, 30.0, 50.0, 80.0)
 """The same beside similarities."""
 FEW = 20
-"""Phrases with rare nouns have weights of their own if there are at least so many, in their images and not."""
+"""Phrases with rare nouns have weights of their own if there are at least so many, in their images and not; words are
+calibrated from so many on that are right, and not."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ def collect_boxes(model: Model, samples: Sequence[Sample]) -> Found:
     with track("boxes", len(samples)) as progress:
         for sample in samples:
             try:
-                found = detect(detector, [model.encode(sample.image)])[0]
+                found = detect(detector, [model.encode(sample.image)], writer=model.phrase_writer)[0]
             except ImageError:
                 continue
             finally:
@@ -213,7 +215,7 @@ def collect_nouns(model: Model, samples: Sequence[Sample]) -> Named:
                 encoding = model.encode(sample.image)
             except ImageError:
                 continue
-            (found,) = detect(detector, [encoding], [sample.boxes])
+            (found,) = detect(detector, [encoding], [sample.boxes], writer=model.phrase_writer)
             (posterior,) = classes.posteriors([encoding], [found.boxes], [found.embeddings])
             rows.append(name_boxes(classes, posterior, found.captions, found.confidence, sample.phrases))
     if not rows:
@@ -289,6 +291,110 @@ weighted sum of the phrase's confidence and of the log-odds that the classes giv
 fitted by `saywhere calibrate` to {about}.
 """
     made.store(bundle.folder, "## Nouns of phrases", text)
+    return made
+
+
+# Words
+
+
+@dataclass(frozen=True, eq=False)
+class DoubtfulWords:
+    """N words of phrases that may be wrong, of one question.
+
+    Attributes:
+        evidence: ``(N,)`` each, see :attr:`saywhere.models.phrases.Doubtful.evidence`.
+        right: ``(N,)`` whether the truth says so.
+    """
+
+    evidence: dict[str, np.ndarray]
+    right: np.ndarray
+
+
+def collect_words(model: Model, samples: Sequence[Sample]) -> dict[str, DoubtfulWords]:
+    """Return what speaks for the words of people's sex and of colours in phrases of true boxes, by question.
+
+    Words of boxes whose true phrases say nothing of the kind are left out. Images that cannot be read are passed over.
+
+    Raises:
+        UserError: the model lacks a part, or no image can be read.
+    """
+    detector = model.require("densecap", "be calibrated")
+    model.require("aligner", "calibrate words")
+    rows: dict[str, list[tuple[Doubtful, bool]]] = {"person": [], "colour": []}
+    with track("words", len(samples)) as progress:
+        for sample in samples:
+            progress.advance(1)
+            if not len(sample.boxes):
+                continue
+            try:
+                encoding = model.encode(sample.image)
+            except ImageError:
+                continue
+            (found,) = detect(detector, [encoding], [sample.boxes], writer=model.phrase_writer, doubts=True)
+            described = zip(found.captions, found.phrases.doubtful, sample.phrases, strict=True)
+            for phrase, doubtful, truths in described:
+                for doubt in doubtful:
+                    right = says_truth(tokenize(phrase), doubt, [tokenize(truth) for truth in truths])
+                    if right is not None:
+                        rows[doubt.question].append((doubt, right))
+    if not any(rows.values()):
+        raise UserError("words are calibrated on boxes whose phrases name people and colours, and there are none")
+    words: dict[str, DoubtfulWords] = {}
+    for question, pairs in rows.items():
+        evidence = {name: np.array([doubt.evidence[name] for doubt, _ in pairs]) for name in QUESTIONS[question]}
+        words[question] = DoubtfulWords(evidence, np.array([right for _, right in pairs], bool))
+    return words
+
+
+def says_truth(words: Sequence[str], doubt: Doubtful, truths: Sequence[Sequence[str]]) -> bool | None:
+    """Return whether a word of a phrase is right by the true phrases of the box; None where they do not tell.
+
+    A word for somebody's sex is right if it is the first that a true phrase has, and of the same age. A colour is right
+    if a true phrase names it.
+    """
+    if doubt.question == "colour":
+        colours = {colour for truth in truths for place in range(len(truth)) if (colour := colour_of(truth, place))}
+        return colour_of(words, doubt.place) in colours if colours else None
+    first = [next((word for word in truth if word in SEXES), None) for truth in truths]
+    people = {(SEXES[word], word in CHILDREN) for word in first if word is not None}
+    word = words[doubt.place]
+    return (SEXES[word], word in CHILDREN) in people if people else None
+
+
+def calibrate_words(
+    folder: str | Path, sets: Sequence[Sequence[Sample]], source: str, device: str | None = None
+) -> Fitted:
+    """Fit how probably words for somebody's sex, and colours, of a model's phrases are right.
+
+    Args:
+        folder: of the model.
+        sets: images with boxes and phrases that did not teach its decoder.
+        source: name of the images, for the card.
+        device: where the model runs; the best there is if None.
+
+    Raises:
+        UserError: there is no such model, it lacks a part, and what :func:`collect_words` raises.
+    """
+    bundle = read_own(folder, "densecap", "aligner")
+    model = load(bundle.folder, device)
+    model.calibration = Calibration()
+    found = collect_words(model, [sample for samples in sets for sample in samples])
+    fits = {
+        question: Logistic.fit(words.evidence, words.right, what=f"words of the question {question}")
+        for question, words in found.items()
+        if FEW <= words.right.sum() <= len(words.right) - FEW
+    }
+    counts = ", ".join(f"{len(words.right):,} of the question {question}" for question, words in found.items())
+    about = f"words in phrases of boxes of {source}: {counts}"
+    made = Fitted(fits, {}, about)
+    config = model.require("densecap", "be calibrated").config
+    weights = "; ".join(f"{question}: {fit}" for question, fit in fits.items())
+    text = f"""A word for somebody's sex, and a colour, is right with a probability that is the logistic function of a
+weighted sum of its log-probability and of the aligner's similarity of it with the region, less that of the words that
+might stand there ({weights}), fitted by `saywhere calibrate` to {about}. Below {config.person_threshold:g} a phrase
+says person or child, and below {config.colour_threshold:g} it leaves out the colour.
+"""
+    made.store(bundle.folder, "## People and colours", text)
     return made
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import functools
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from photographs import noise
 from tiny_classes import KINDS, TRUNK
 from tiny_densecap import VOCABULARY, tiny_config, tiny_target
 
+from saywhere import boxes as geometry
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.configs.nouns import NounsConfig
 from saywhere.engines.arrays.densecap import DenseCap as ArrayDenseCap
@@ -21,15 +24,18 @@ from saywhere.engines.compare import random_boxes
 from saywhere.engines.torch import TorchEngine
 from saywhere.errors import UserError
 from saywhere.models.model import Model
-from saywhere.networks.densecap.network import DenseCap
+from saywhere.networks.densecap.loss import DenseCapCriterion
+from saywhere.networks.densecap.network import DenseCap, move
 from saywhere.networks.nouns import Nouns
 from saywhere.networks.vision.region_features import box_means
 from saywhere.networks.vision.trunk import build_trunk
+from saywhere.text import END
+from saywhere.training.finetuning import freeze
 
 SIZE = 112 + 1280 + 5 + 1280 + 32
 """Features: the map of stride 16, the last layer, the place, the last layer over the image, the embedding."""
-OF_BRANCH = 2 * (128 + 1280)
-"""Of the second branch's maps, over the region and over the image."""
+WITH_BRANCH = 112 + 5 + 2 * (128 + 1280) + 32
+"""With a second branch: its maps over the region and over the image take the place of the last layer."""
 
 
 @functools.cache
@@ -139,7 +145,7 @@ def test_options_weights_and_backbone_must_fit() -> None:
     with pytest.raises(UserError, match="phrase_levels is .*, but must be empty for test_efficientnet"):
         tiny_config(phrase_levels=[16])
     assert networks()["densecap"].phrase_head[2].in_features == SIZE
-    assert networks(True)["densecap"].phrase_head[2].in_features == SIZE + OF_BRANCH
+    assert networks(True)["densecap"].phrase_head[2].in_features == WITH_BRANCH
     with pytest.raises(UserError, match="branch is True, but must be false for test_efficientnet"):
         tiny_config(trunk={"branch": True})
 
@@ -156,3 +162,39 @@ def test_a_branch_begins_as_a_copy_of_the_last_stages_and_leaves_the_trunk_alone
     assert not any(parameter.requires_grad for parameter in trunk.branch.parameters())
     assert not any(module.training for module in trunk.train().branch.modules())
     trunk.eval()
+
+
+def test_where_boxes_are_frozen_only_phrases_learn_from_the_true_boxes_and_near_them() -> None:
+    network = copy.deepcopy(networks()["densecap"])
+    freeze(network, ["trunk", "region_head"])
+    target = tiny_target()
+    with torch.no_grad():
+        features = list(network.trunk.backbone([torch.rand(3, 64, 96)]))
+    criterion = DenseCapCriterion(network.config)
+    found = network(features, [target])
+    losses = {name: float(value.detach()) for name, value in criterion(found).items()}
+    assert {name for name, value in losses.items() if value} == {"caption"}
+    assert found.token_ids.tolist() == [*target.token_ids[0][target.token_ids[0] > 0].tolist(), END, *(
+        token for row in target.token_ids[1:] for token in [*row[row > 0].tolist(), END]
+    )]  # fmt: skip
+    halved = network(features, [replace(target, phrase_weights=torch.tensor([0.0, 1.0, 0.5]))])
+    assert len(halved.word_logits) == len(halved.token_ids) == len(halved.word_weights) < len(found.token_ids)
+    network.train()
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    optimizer = torch.optim.SGD([p for p in network.parameters() if p.requires_grad], 0.1)
+    sum(criterion(network(features, [target], torch.Generator().manual_seed(0))).values()).backward()
+    optimizer.step()
+    changed = {
+        name.split(".")[0] for name, value in network.state_dict().items() if not torch.equal(value, before[name])
+    }
+    assert changed - {"trunk"} == {"phrase_head", "decoder"}
+    assert all(torch.equal(p, before[f"trunk.{name}"]) for name, p in network.trunk.named_parameters())
+
+
+def test_a_moved_box_keeps_most_of_itself_and_half_of_them_stay() -> None:
+    boxes = torch.tensor([[10.0, 10, 60, 50], [0, 0, 96, 64]]).repeat(500, 1)
+    moved = move(boxes, (96, 64), torch.Generator().manual_seed(0))
+    stays = (moved == boxes).all(dim=1).float().mean()
+    assert 0.4 < stays < 0.75
+    assert (geometry.iou(moved, boxes).diagonal() >= 0.6).all()
+    assert (moved >= 0).all() and (moved[:, 2] <= 96).all() and (moved[:, 3] <= 64).all()

@@ -33,8 +33,9 @@ PHOTOGRAPHS = {
 
 @pytest.fixture(scope="session")
 def as_the_page() -> dict[str, float]:
-    """Options of a model as the page has it: the likeliest of a few captions."""
+    """Options of a model as the page has it: the likeliest of a few captions and phrases, and all their words."""
     weights = {f"captioner.{name}": 0.0 for name in ("similarity_weight", "seen_weight", "ngrams.weight")}
+    weights |= {f"densecap.{name}": 0.0 for name in ("similarity_weight", "person_threshold", "colour_threshold")}
     return weights | {"captioner.decoding.beam_size": MOST_HYPOTHESES}
 
 

@@ -48,6 +48,8 @@ class LstmDecoder(ArrayDecoder):
         self.encode, self.normalise = Linear(weights.below("encode.0")), BatchNorm(weights.below("encode.1"))
         self.words, self.lstm = weights["words.weight"], Lstm(weights.below("lstm"))
         self.output = Linear(weights.below("output"))
+        self._inputs = np.zeros((len(self.words), 4 * self.lstm.size), np.float32)
+        self._known = np.zeros(len(self.words), bool)
 
     @staticmethod
     def shapes(embedding: int | str, words: int, word_size: int, hidden_size: int) -> Shapes:
@@ -69,8 +71,16 @@ class LstmDecoder(ArrayDecoder):
 
     def step(self, token_ids: np.ndarray, state: State) -> tuple[np.ndarray, State]:
         """Return log-probabilities ``(N, V)`` of the word after ``token_ids (N,)``, and the next state."""
-        h, c = self.lstm.step(self.lstm.inputs(self.words[token_ids]), *state)
+        h, c = self.lstm.step(self._word_inputs(token_ids), *state)
         return log_softmax(self.output(h)), (h, c)
+
+    def _word_inputs(self, token_ids: np.ndarray) -> np.ndarray:
+        """What words ``(N,)`` add to the gates ``(N, 4 H)``, kept for the next time: few words are said often."""
+        new = np.unique(token_ids[~self._known[token_ids]])
+        if len(new):
+            self._inputs[new] = self.lstm.inputs(self.words[new])
+            self._known[new] = True
+        return self._inputs[token_ids]
 
 
 class GruDecoder(ArrayDecoder):

@@ -194,17 +194,17 @@ def context_features(
         levels: strides of the maps that are averaged over a box, beside the last layer.
         embeddings: of each image's boxes, by the dense captioner; they come last.
         context: the means of the last layer over the whole image come after the features of the box.
-        branch: then come those of the second branch's maps over the box and over the image, if the trunk has one.
+        branch: the maps of a second branch, if the trunk has one, take the place of the last layer, behind the place.
     """
     rows: list[np.ndarray] = []
     for number, (image, own) in enumerate(zip(maps, boxes, strict=True)):
-        parts = [box_features(image, own, levels, True)]
-        if context:
-            whole = image.output("head").mean(axis=(1, 2))
-            parts.append(np.broadcast_to(whole, (len(own), len(whole))))
-        maps_of_branch = image.branch if branch else []
-        parts += [box_means(source, own, stride) for source, stride in maps_of_branch]
-        parts += [np.broadcast_to(source.mean(axis=(1, 2)), (len(own), len(source))) for source, _ in maps_of_branch]
+        more = image.branch if branch else []
+        parts = [
+            box_features(image, own, levels, not more),
+            *(box_means(source, own, stride) for source, stride in more),
+        ]
+        whole = [source for source, _ in more] or [image.output("head")] if context else []
+        parts += [np.broadcast_to(source.mean(axis=(1, 2)), (len(own), len(source))) for source in whole]
         if embeddings is not None:
             parts.append(embeddings[number])
         rows.append(np.concatenate(parts, axis=1))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from saywhere import boxes as geometry
 from saywhere.box_coding import propose
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.engines.engine import RegionHeadOutput, RpnOutput
@@ -52,6 +54,12 @@ class RegionHead(nn.Module):
         """Return embeddings, logits and offsets of N regions' features ``(N, C, size, size)``."""
         embeddings = self.layers(features)
         return RegionHeadOutput(embeddings, self.score(embeddings).squeeze(1), self.offset(embeddings))
+
+
+MOVED = 0.1
+"""Standard deviation of what sides are moved by where only phrases learn, as a share of the box's; and"""
+LEAST_OVERLAP = 0.6
+"""the IoU that a moved box keeps with the true one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,7 +199,12 @@ class DenseCap(nn.Module):
             targets: of each image the truth; it may be empty.
             generator: source of the samplers' randomness, on the CPU.
             sampled: of each image the anchors that train the RPN, instead of sampling them.
+
+        Where localization layer and region head are frozen, only phrases learn, from the true boxes and from copies of
+        them that are moved a little (:func:`move`); the losses of boxes are 0.
         """
+        if not self.learns_boxes:
+            return self._forward_phrases(features, targets, generator)
         coder = self.box_coder
         targets = [replace(target, boxes=coder.from_xyxy(target.boxes)) for target in targets]
         maps = self.neck(features)
@@ -205,14 +218,9 @@ class DenseCap(nn.Module):
         positive = _is_positive(choices)
         references = torch.cat([boxes[: len(choice.positive)] for boxes, choice in regions])
         token_ids = _with_end([t.token_ids[choice.truth] for t, choice in zip(targets, choices, strict=True)])
-        images = [ImageMaps(self.trunk, m, *size) for m, size in zip(features, sizes, strict=True)]
         positives = [coder.to_xyxy(boxes[: len(choice.positive)]) for boxes, choice in regions]
-        embeddings = self.phrase_embeddings(images, positives, head_output.embeddings[positive])
         weights = _phrase_weights(targets, choices)
-        if weights is not None:
-            token_ids, embeddings, weights = token_ids[weights > 0], embeddings[weights > 0], weights[weights > 0]
-        real, previous = token_ids != PAD, token_ids[:, :-1]
-        word_logits = self.decoder(embeddings, previous.masked_fill(previous == END, PAD), real)
+        said = self._say(features, sizes, positives, head_output.embeddings[positive], token_ids, weights)
         rows = list(zip(rpns, sampled, targets, strict=True))
         return DenseCapOutput(
             rpn_logits=torch.cat([coder.pick(rpn.logits, choice.rows) for rpn, choice, _ in rows]),
@@ -228,10 +236,51 @@ class DenseCap(nn.Module):
             offset_targets=coder.encode(
                 torch.cat([t.boxes[c.truth] for t, c in zip(targets, choices, strict=True)]), references
             ),
-            word_logits=word_logits,
-            token_ids=token_ids[real],
-            word_weights=None if weights is None else weights[:, None].expand_as(real)[real],
+            **said,
         )
+
+    def _say(
+        self, features: Sequence[tuple[Tensor, ...]], sizes: Sequence[tuple[int, int]], boxes: Sequence[Tensor],
+        embeddings: Tensor, token_ids: Tensor, weights: Tensor | None,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Of an output the words: of boxes ``x1 y1 x2 y2`` of each image, and phrases with END of all of them."""
+        images = [ImageMaps(self.trunk, m, *size) for m, size in zip(features, sizes, strict=True)]
+        embeddings = self.phrase_embeddings(images, boxes, embeddings)
+        if weights is not None:
+            token_ids, embeddings, weights = token_ids[weights > 0], embeddings[weights > 0], weights[weights > 0]
+        real, previous = token_ids != PAD, token_ids[:, :-1]
+        return {
+            "word_logits": self.decoder(embeddings, previous.masked_fill(previous == END, PAD), real),
+            "token_ids": token_ids[real],
+            "word_weights": None if weights is None else weights[:, None].expand_as(real)[real],
+        }
+
+    @property
+    def learns_boxes(self) -> bool:
+        """Whether anything learns from boxes: the trunk's localization layer or the region head is not frozen."""
+        modules = (self.trunk.localization, self.region_head)
+        return any(p.requires_grad for module in modules if module is not None for p in module.parameters())
+
+    def _forward_phrases(
+        self, features: Sequence[tuple[Tensor, ...]], targets: Sequence[Target], generator: torch.Generator | None
+    ) -> DenseCapOutput:
+        """As :meth:`forward` where only phrases learn: from the true boxes alone, which training moves a little."""
+        sizes = [(target.width, target.height) for target in targets]
+        boxes = [
+            move(t.boxes, size, generator) if self.training else t.boxes for t, size in zip(targets, sizes, strict=True)
+        ]
+        with torch.no_grad():
+            given = [self.box_coder.from_xyxy(rows) for rows in boxes]
+            embeddings = self.region_head(self.pool(self.neck(features), given, sizes)).embeddings
+        weights = None
+        if any(target.phrase_weights is not None for target in targets):
+            every = [t.boxes.new_ones(len(t.boxes)) if t.phrase_weights is None else t.phrase_weights for t in targets]
+            weights = torch.cat(every)
+        token_ids = _with_end([target.token_ids for target in targets])
+        said = self._say(features, sizes, boxes, embeddings, token_ids, weights)
+        none, nothing = embeddings.new_zeros(0), embeddings.new_zeros(len(embeddings), 4)
+        mask = torch.zeros(0, dtype=torch.bool, device=none.device)
+        return DenseCapOutput(none, mask, nothing[:0], nothing[:0], nothing, none, mask, nothing, nothing, **said)
 
     def sample_anchors(self, rpn: RpnOutput, target: Target, generator: torch.Generator | None = None) -> SampledBoxes:
         """Return the anchors of one image that train the RPN; the target's boxes are in the box coder's format."""
@@ -311,6 +360,19 @@ class DenseCap(nn.Module):
     def device(self) -> torch.device:
         """Where the weights are."""
         return self.region_head.score.weight.device
+
+
+def move(boxes: Tensor, size: tuple[int, int], generator: torch.Generator | None = None) -> Tensor:
+    """Return boxes ``(N, 4)`` of an image of that size, half of them with sides moved by a tenth or so of their length.
+
+    A box stays as it is if it would keep less than an IoU of 0.6 with itself.
+    """
+    sides = (boxes[:, 2:] - boxes[:, :2]).repeat(1, 2)
+    noise = torch.randn(boxes.shape, generator=generator).to(boxes) * MOVED
+    moved = geometry.clip(boxes + noise * sides, *size)
+    overlap = geometry.iou(moved, boxes).diagonal()
+    chosen = (torch.rand(len(boxes), generator=generator).to(boxes) < 0.5) & (overlap > LEAST_OVERLAP)
+    return torch.where(chosen[:, None], moved, boxes)
 
 
 def _is_positive(sampled: Sequence[SampledBoxes]) -> Tensor:

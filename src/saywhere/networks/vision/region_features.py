@@ -89,26 +89,27 @@ def mean_features(sources: Sequence[Source], boxes: Tensor, width: float, height
 def context_features(image: ImageMaps, boxes: Tensor, levels: Sequence[int], embeddings: Tensor) -> Tensor:
     """Return features of regions in their image, see :func:`context_size`.
 
-    They are those of :func:`mean_features`, the last layer among them; its means over the whole image; the means of the
-    second branch's maps over the regions and over the image, if the trunk has one; the embeddings.
+    They are those of :func:`mean_features`, the last layer among them; its means over the whole image; the embeddings.
+    If the trunk has a second branch, its maps take the place of the last layer, behind the place of the region.
 
     Args:
         image: maps of the image.
         boxes: ``(R, 4)`` in pixels of the network's input.
-        levels: strides of the maps that are averaged, beside the last layer.
+        levels: strides of the maps that are averaged, beside the last layer or the branch's.
         embeddings: ``(R, E)`` of the regions by the dense captioner.
     """
-    own = mean_features(image.sources(levels, True), boxes, *image.size)
-    parts = [own, image.head.mean(dim=(1, 2)).expand(len(own), -1)]
-    parts += [box_means(features, boxes, stride) for features, stride in image.branch]
-    parts += [features.mean(dim=(1, 2)).expand(len(own), -1) for features, _ in image.branch]
+    branch = image.branch
+    parts = [mean_features(image.sources(levels, not branch), boxes, *image.size)]
+    parts += [box_means(features, boxes, stride) for features, stride in branch]
+    whole = [features for features, _ in branch] or [image.head]
+    parts += [features.mean(dim=(1, 2)).expand(len(boxes), -1) for features in whole]
     return torch.cat((*parts, embeddings), dim=1)
 
 
 def context_size(trunk: Trunk, levels: Sequence[int], embed_dim: int) -> int:
     """Return the dimensions of :func:`context_features` with embeddings of ``embed_dim``."""
-    branch = 0 if trunk.branch is None else 2 * sum(BRANCH_CHANNELS)
-    return feature_size(trunk, levels, True) + LAST_CHANNELS + branch + embed_dim
+    channels = LAST_CHANNELS if trunk.branch is None else sum(BRANCH_CHANNELS)
+    return feature_size(trunk, levels, False) + 2 * channels + embed_dim
 
 
 def max_features(sources: Sequence[Source], boxes: Tensor, width: float, height: float) -> Tensor:

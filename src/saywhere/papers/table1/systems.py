@@ -23,8 +23,8 @@ from saywhere.evaluation.region_lines import RegionLines
 from saywhere.files import write_text
 from saywhere.images import LoadedImage
 from saywhere.models.bundle import FILES
-from saywhere.models.densecap import detect, propose_boxes, rank
-from saywhere.models.encoding import Encoding
+from saywhere.models.densecap import detect, rank
+from saywhere.models.encoding import Encoding, propose_boxes
 from saywhere.models.model import Model
 from saywhere.networks import checkpoint
 from saywhere.papers.external_proposals import Proposed

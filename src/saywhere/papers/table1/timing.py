@@ -15,7 +15,8 @@ import torch
 from saywhere.engines.engine import DenseCap
 from saywhere.images import open_image
 from saywhere.models.decoding import decode
-from saywhere.models.densecap import propose_boxes, select
+from saywhere.models.densecap import select
+from saywhere.models.encoding import propose_boxes
 from saywhere.models.model import Model
 from saywhere.networks.vision.image_maps import ImageMaps
 from saywhere.papers.external_proposals import ProposalMethod

@@ -20,13 +20,24 @@ export class Detector {
     const {proposals, embeddings, logits} = this.look(image, given);
     const {boxes, rows} = given ? {boxes: given, rows: given.map((_, i) => i)} : this.select(image, proposals, embeddings, logits, most);
     const chosen = embeddings.pick(rows);
-    const codes = this.codes(image, boxes, chosen), sentences = decode(this.decoder, codes, this.config.decoding);
+    const codes = this.codes(image, boxes, chosen);
+    const sentences = this.say(codes, rows.map((row) => logits[row]), given ? null : this.config.beam_regions);
     const regions = rows.map((row, i) => ({
       box: boxes[i], logit: logits[row], caption: this.vocabulary.decode(sentences[i].tokens), sure: confidence(sentences[i]),
     }));
     const {logit, confidence: ofSure, constant} = this.calibration.box;
     for (const region of regions) region.score = sigmoid(logit * region.logit + ofSure * region.sure + constant);
     return {regions, embeddings: chosen, codes};
+  }
+
+  // The sentences of regions: the likeliest of a beam for a few with the highest logits, or for all; greedy ones for others.
+  say(codes, logits, few) {
+    const {decoding} = this.config, sentences = Array(codes.rows), order = best(logits), some = few ?? order.length;
+    const groups = [[order.slice(0, some), decoding], [order.slice(some), {...decoding, beam_size: 1}]];
+    for (const [rows, settings] of groups) {
+      decode(this.decoder, codes.pick(rows), settings).forEach((sentence, i) => (sentences[rows[i]] = sentence));
+    }
+    return sentences;
   }
 
   // What the decoder takes for boxes in pixels of the image, with their embeddings.

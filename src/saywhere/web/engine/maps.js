@@ -104,17 +104,17 @@ export function boxFeatures(image, boxes, levels, withHead) {
 // The mean of a map over all of it, (C).
 const wholeMean = (map) => means(map, [{down: shares(0, map.rows, map.rows), across: shares(0, map.columns, map.columns)}]).data;
 
-// The features of boxes in their image: those above, the last layer's means over the image, the means of a second branch's
-// maps over the boxes and over the image, and the embeddings if given.
+// The features of boxes in their image: those above, the last layer's means over the image, and the embeddings if given. The
+// maps of a second branch take the place of the last layer, behind the places of the boxes.
 export function contextFeatures(image, boxes, levels, embeddings, {context = true, branch = true} = {}) {
-  const parts = [boxFeatures(image, boxes, levels, true)], more = branch ? image.branch : [];
+  const more = branch ? image.branch : [], parts = [boxFeatures(image, boxes, levels, !more.length)];
   const whole = (map) => {
     const values = wholeMean(map), same = new Matrix(boxes.length, values.length);
     for (let i = 0; i < boxes.length; i++) same.row(i).set(values);
     return same;
   };
-  if (context) parts.push(whole(image.head));
-  parts.push(...more.map(([map, stride]) => boxMeans(map, boxes, stride)), ...more.map(([map]) => whole(map)));
+  parts.push(...more.map(([map, stride]) => boxMeans(map, boxes, stride)));
+  if (context) parts.push(...(more.length ? more.map(([map]) => map) : [image.head]).map(whole));
   return sideBySide(embeddings ? [...parts, embeddings] : parts);
 }
 

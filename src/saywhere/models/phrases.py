@@ -1,0 +1,304 @@
+"""The phrases of regions: hypotheses of a beam, the choice among them, and words that are not sure enough left out.
+
+A phrase is the hypothesis with the highest sum of length-normalised log-probability and of how well the region fits it
+by the aligner. Words for somebody's sex stay where they are
+probably right, else the phrase says person or child; a colour that is not is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from saywhere.calibration import Calibration
+from saywhere.engines.engine import Aligner, DenseCap
+from saywhere.models.decoding import Decoded, Hypotheses, search_each
+from saywhere.models.encoding import Encoding
+from saywhere.models.nouns import NounEvidence
+from saywhere.text import PAD
+
+SEXES = {
+    **dict.fromkeys(("man", "men", "boy", "boys", "guy", "guys", "gentleman", "gentlemen", "male"), "male"),
+    **dict.fromkeys(("woman", "women", "girl", "girls", "lady", "ladies", "female"), "female"),
+}
+"""The sex that a word gives a person; words for relatives and roles are left out."""
+
+CHILDREN = frozenset({"boy", "boys", "girl", "girls"})
+"""Those of them that say that somebody is young."""
+
+WITHOUT_SEX = {
+    **dict.fromkeys(("man", "guy", "gentleman", "woman", "lady"), "person"),
+    **dict.fromkeys(("men", "guys", "gentlemen", "women", "ladies"), "people"),
+    **dict.fromkeys(("boy", "girl"), "child"),
+    **dict.fromkeys(("boys", "girls"), "children"),
+    **dict.fromkeys(("his", "her"), "their"),
+}
+"""What is said instead where the sex is not sure."""
+
+COLOURS = {
+    **{name: name for name in ("red", "yellow", "green", "blue", "purple", "pink", "brown", "black", "white")},
+    **{"orange": "orange", "gray": "gray", "grey": "gray", "silver": "silver", "gold": "gold", "golden": "gold"},
+    **{"beige": "beige", "tan": "beige", "turquoise": "turquoise", "teal": "turquoise"},
+}
+"""The colour that a word names; words for one colour are joined."""
+
+COMPARED = ("man", "woman", "boy", "girl", *dict.fromkeys(COLOURS.values()))
+"""Words that are compared with regions where one of them is said."""
+
+NOT_ORANGE = frozenset({"juice", "slice", "slices", "peel", "tree", "trees", "half", "halves", "segments"})
+"""Words before which "orange" is the fruit, as it is at the end of a phrase."""
+
+STAYS_BEFORE = frozenset({"and", "or", "in", "on", "with", "of", "at", "to", "by", "from", "for", "over", "under"})
+"""Words that no adjective stands before: a colour before one of them is no adjective of what follows."""
+
+
+def colour_of(words: Sequence[str], place: int) -> str | None:
+    """Return the colour that a word of a phrase names; None if it names none."""
+    after = words[place + 1] if place + 1 < len(words) else ""
+    if words[place] == "orange" and (after == "" or after in NOT_ORANGE):
+        return None
+    return COLOURS.get(words[place])
+
+
+@dataclass(frozen=True, eq=False)
+class Doubtful:
+    """A word of a phrase that may be wrong, and what speaks for it.
+
+    Attributes:
+        question: ``person`` or ``colour`` (:data:`saywhere.calibration.QUESTIONS`).
+        place: of the word in its phrase.
+        word: the log-probability of the word, by the decoder.
+        similarity: of the region with the word, less that with the others that might stand there, by the aligner.
+    """
+
+    question: str
+    place: int
+    word: float
+    similarity: float
+
+    @property
+    def evidence(self) -> dict[str, np.ndarray]:
+        """By name, as a calibration takes it."""
+        return {"word": np.array(self.word), "similarity": np.array(self.similarity)}
+
+
+@dataclass(frozen=True, eq=False)
+class Phrases:
+    """The phrases of the N regions of an image.
+
+    Attributes:
+        texts: of each.
+        confidence: ``(N,)`` mean natural log-probability of the words of each that was decoded, its END included.
+        doubtful: of each the words that may be wrong.
+    """
+
+    texts: tuple[str, ...]
+    confidence: np.ndarray
+    doubtful: tuple[tuple[Doubtful, ...], ...]
+
+
+class PhraseWriter:
+    """Write the phrases of regions.
+
+    Args:
+        densecap: the dense captioner, with the weights of the reasons in its configuration.
+        aligner: returns the part that compares regions with phrases and words, when it is first needed; None for a
+            model that lacks it.
+        nouns: competes with the decoder's nouns (:mod:`saywhere.models.nouns`); None for a model that lacks it.
+    """
+
+    def __init__(
+        self,
+        densecap: DenseCap,
+        aligner: Callable[[], Aligner | None] | None = None,
+        nouns: NounEvidence | None = None,
+    ) -> None:
+        self.nouns, self._densecap, self._read_aligner, self._config = nouns, densecap, aligner, densecap.config
+
+    def write(
+        self,
+        encodings: Sequence[Encoding],
+        boxes: Sequence[np.ndarray],
+        inputs: Sequence[np.ndarray],
+        ranks: Sequence[np.ndarray] | None = None,
+        calibration: Calibration | None = None,
+        doubts: bool = False,
+    ) -> list[Phrases]:
+        """Return the phrases of the regions of images.
+
+        Args:
+            encodings: of the images.
+            boxes: of each image ``(N, 4)`` in its pixels.
+            inputs: of each image ``(N, D)``, what the decoder takes.
+            ranks: of each image ``(N,)``: only the ``beam_regions`` with the highest get several hypotheses; all do if
+                None.
+            calibration: how probably words are right; those of questions that it does not answer all stay.
+            doubts: return what speaks for words that may be wrong.
+        """
+        calibration = calibration or Calibration()
+        doubts = bool(doubts or calibration.person or calibration.colour)
+        vectors = self._vectors(encodings, boxes, doubts)
+        chosen = [np.ones(len(rows), bool) for rows in boxes] if ranks is None else [self._best(row) for row in ranks]
+        decoded = self._decode(np.concatenate(inputs), np.concatenate(chosen), vectors)
+        texts, doubtful = list[str](), list[tuple[Doubtful, ...]]()
+        fits = vectors @ self._word_table if doubts and vectors is not None else None
+        for row, (ids, log_probs) in enumerate(zip(decoded.token_ids.tolist(), decoded.log_probs, strict=True)):
+            words = self._densecap.vocabulary.decode(ids, self._densecap.decoder.unknown).split()
+            doubtful.append(() if fits is None else _doubtful(words, log_probs, fits[row]))
+            texts.append(self._revise(words, doubtful[-1], calibration))
+        ends = np.cumsum([len(rows) for rows in boxes]).tolist()
+        confidence = decoded.confidence
+        parts = [slice(end - len(rows), end) for end, rows in zip(ends, boxes, strict=True)]
+        return [Phrases(tuple(texts[part]), confidence[part], tuple(doubtful[part])) for part in parts]
+
+    @cached_property
+    def _aligner(self) -> Aligner | None:
+        return None if self._read_aligner is None else self._read_aligner()
+
+    def _vectors(self, encodings: Sequence[Encoding], boxes: Sequence[np.ndarray], doubts: bool) -> np.ndarray | None:
+        """The regions of all images as vectors in the space of words, if anything asks for them."""
+        compared = self._config.similarity_weight and self._config.decoding.beam_size > 1
+        if not (doubts or compared) or self._aligner is None:
+            return None
+        inputs = [e.to_input(rows) for e, rows in zip(encodings, boxes, strict=True)]
+        return np.concatenate(self._aligner.last.region_vectors([e.maps for e in encodings], inputs))
+
+    def _best(self, ranks: np.ndarray) -> np.ndarray:
+        """Which regions of an image get several hypotheses."""
+        best = np.zeros(len(ranks), bool)
+        best[np.argsort(-ranks, kind="stable")[: self._config.beam_regions]] = True
+        return best
+
+    def _decode(self, inputs: np.ndarray, chosen: np.ndarray, vectors: np.ndarray | None) -> Decoded:
+        """The phrases of all regions: of those that are chosen the best of a beam, of the others the greedy one."""
+        decoder, settings = self._densecap.decoder, self._config.decoding
+        groups = [inputs[chosen], inputs[~chosen]]
+        found, plain = search_each(decoder, groups, settings, [settings.beam_size, 1])
+        best, plain = found.best(self._rank(found, None if vectors is None else vectors[chosen])), plain.best()
+        length = max(best.token_ids.shape[1], plain.token_ids.shape[1])
+        token_ids = np.full((len(inputs), length), PAD, np.int64)
+        log_probs = np.zeros((len(inputs), length), np.float32)
+        for rows, part in ((chosen, best), (~chosen, plain)):
+            token_ids[rows, : part.token_ids.shape[1]] = part.token_ids
+            log_probs[rows, : part.log_probs.shape[1]] = part.log_probs
+        return Decoded(token_ids, log_probs)
+
+    def _rank(self, found: Hypotheses, vectors: np.ndarray | None) -> np.ndarray:
+        """The sums ``(N, B)`` of what speaks for hypotheses."""
+        if vectors is None or not self._config.similarity_weight or self._aligner is None:
+            return found.ranks
+        from saywhere.models.reranking import Reason, Reranker, Sentence  # a model without an aligner needs none of it
+
+        aligner = self._aligner.last
+
+        def fits(sentences: Sequence[Sequence[Sentence]]) -> list[np.ndarray]:
+            sums = text_sums(aligner, sorted({one.text for own in sentences for one in own}))
+            rows = zip(vectors, sentences, strict=True)
+            return [np.array([row @ sums[one.text] for one in own], np.float32) for row, own in rows]
+
+        reranker = Reranker([Reason(fits, self._config.similarity_weight)])
+        return reranker.rank(found, self._densecap.vocabulary)
+
+    # Words that are not sure
+
+    @cached_property
+    def _word_table(self) -> np.ndarray:
+        """``(D, W)`` the vectors of :data:`COMPARED`: their products with a region are similarities."""
+        assert self._aligner is not None
+        sums = text_sums(self._aligner.last, COMPARED)
+        return np.stack([sums[word] for word in COMPARED], axis=1)
+
+    def _revise(self, words: list[str], doubtful: Sequence[Doubtful], calibration: Calibration) -> str:
+        """A phrase without the words that are not sure enough."""
+        fits = {"person": calibration.person, "colour": calibration.colour}
+        least = {"person": self._config.person_threshold, "colour": self._config.colour_threshold}
+        unsure: dict[str, set[int]] = {"person": set(), "colour": set()}
+        for doubt in doubtful:
+            fit = fits[doubt.question]
+            if fit is not None and fit.apply(doubt.evidence) < least[doubt.question]:
+                unsure[doubt.question].add(doubt.place)
+        words = without_sex(words, unsure["person"]) if unsure["person"] else words
+        return " ".join(without_colours(words, unsure["colour"]) if unsure["colour"] else words)
+
+
+def _doubtful(words: Sequence[str], log_probs: np.ndarray, fits: np.ndarray) -> tuple[Doubtful, ...]:
+    """What speaks for the words of a region's phrase that may be wrong; ``fits (W,)`` are of :data:`COMPARED`."""
+    found: list[Doubtful] = []
+    for place, word in enumerate(words):
+        colour, said = colour_of(words, place), float(log_probs[place])
+        if word in SEXES:
+            male, female = fits[2:4] if word in CHILDREN else fits[:2]
+            found.append(Doubtful("person", place, said, float(male - female) * (1 if SEXES[word] == "male" else -1)))
+        elif colour is not None:
+            colours, own = fits[4:], fits[COMPARED.index(colour)]
+            others = (colours.sum() - own) / (len(colours) - 1)
+            found.append(Doubtful("colour", place, said, float(own - others)))
+    return tuple(found)
+
+
+def text_sums(aligner: Aligner, texts: Sequence[str]) -> Mapping[str, np.ndarray]:
+    """Return the sum of the weighted vectors of each text's words: its product with a region is their similarity."""
+    from saywhere.models.aligner import embed_texts
+
+    known = embed_texts(aligner, texts, plain=True)
+    return {text: vectors.vectors.sum(axis=0) for text, vectors in zip(texts, known, strict=True)}
+
+
+def without_sex(words: Sequence[str], places: set[int]) -> list[str]:
+    """Return the words of a phrase, those at ``places`` without the sex that they give somebody.
+
+    Example:
+        >>> without_sex("a man in his red coat".split(), {1})
+        ['a', 'person', 'in', 'their', 'red', 'coat']
+    """
+    owned = {place for place, word in enumerate(words) if places and word in ("his", "her")}
+    return [WITHOUT_SEX.get(word, word) if place in places | owned else word for place, word in enumerate(words)]
+
+
+def without_new_sex(phrase: str, old: str) -> str:
+    """Return a phrase in which nobody has a sex that the phrase before it did not give.
+
+    Example:
+        >>> without_new_sex("a woman in a hat", "a person in a hat"), without_new_sex("a man", "an old man")
+        ('a person in a hat', 'a man')
+    """
+    words, known = phrase.split(), set(old.split())
+    places = {place for place, word in enumerate(words) if word in SEXES and word not in known}
+    return " ".join(without_sex(words, places)) if places else phrase
+
+
+def without_colours(words: Sequence[str], places: set[int]) -> list[str]:
+    """Return the words of a phrase without the colours at ``places`` that are adjectives of the word behind them.
+
+    Of colours that are joined by "and" all are left out, or none. The article fits what follows.
+
+    Example:
+        >>> without_colours("a black and white dog on a red apple".split(), {3, 7})
+        ['a', 'dog', 'on', 'an', 'apple']
+    """
+    gone: set[int] = set()
+    place = 0
+    while place < len(words):
+        stop = _end_of_colours(words, place)
+        before_noun = stop < len(words) and words[stop] not in STAYS_BEFORE
+        if before_noun and places.intersection(range(place, stop)):
+            gone.update(range(place, stop))
+        place = stop + 1
+    kept = [number for number in range(len(words)) if number not in gone]
+    said = [words[number] for number in kept]
+    for number, place in enumerate(kept):
+        if place + 1 in gone and said[number] in ("a", "an"):
+            said[number] = "an" if said[number + 1][0] in "aeiou" else "a"
+    return said
+
+
+def _end_of_colours(words: Sequence[str], place: int) -> int:
+    """Return the place behind the colours that begin at ``place``, joined by "and" or not; ``place`` without any."""
+    colours = [colour_of(words, number) is not None for number in range(len(words))] + [False, False]
+    stop = place
+    while colours[stop] or (stop > place and words[stop : stop + 1] == ["and"] and colours[stop + 1]):
+        stop += 1
+    return stop

@@ -1,0 +1,120 @@
+"""Phrases of regions: the choice among hypotheses, and words that are not sure enough."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from photographs import noise
+from stubs import calibrated
+from tiny_bundle import bundle_model
+
+from saywhere.calibration import Calibration, Logistic
+from saywhere.models.decoding import search, search_each
+from saywhere.models.densecap import detect
+from saywhere.models.model import Model
+from saywhere.models.phrases import colour_of, text_sums, without_colours, without_sex
+
+BOXES = np.array([[0, 0, 40, 30], [10, 20, 96, 64], [50, 0, 96, 20], [5, 5, 60, 60]], np.float32)
+
+
+def model(**options) -> Model:
+    return bundle_model(
+        densecap={"decoding": {"beam_size": 3, "length_penalty": 1.0, "max_words": 4}, **options}, aligner={}
+    )
+
+
+def described(asked: Model, boxes: np.ndarray | None = BOXES, **more):
+    encoding = asked.encode(noise(96, 64))
+    given = None if boxes is None else [boxes]
+    return encoding, detect(asked.densecap, [encoding], given, writer=asked.phrase_writer, **more)[0]
+
+
+def test_a_phrase_is_the_hypothesis_with_the_best_sum_of_log_probability_and_similarity():
+    asked = model(similarity_weight=50.0)
+    encoding, found = described(asked)
+    hypotheses = search(asked.densecap.decoder, found.codes, asked.densecap.config.decoding)
+    aligner, vocabulary = asked.aligner.last, asked.densecap.vocabulary
+    (vectors,) = aligner.region_vectors([encoding.maps], [encoding.to_input(BOXES)])
+    for row, said in enumerate(found.captions):
+        texts = [vocabulary.decode(ids.tolist()) for ids in hypotheses.token_ids[row]]
+        sums = text_sums(aligner, texts)
+        fits = hypotheses.ranks[row] + 50.0 * np.array([vectors[row] @ sums[text] for text in texts])
+        assert said == texts[int(fits.argmax())]
+    plain = described(model())[1].captions
+    assert plain != found.captions, "the aligner must matter here"
+
+
+def test_of_found_regions_only_the_best_get_several_hypotheses_and_all_of_given_ones():
+    _, few = described(model(beam_regions=1), None)
+    _, none = described(model(beam_regions=0), None)
+    _, full = described(model(), None)
+    best = int(few.logits.argmax())
+    others = [row for row in range(len(few.logits)) if row != best]
+    assert few.captions[best] == full.captions[best]
+    assert [few.captions[row] for row in others] == [none.captions[row] for row in others]
+    assert described(model(beam_regions=0))[1].captions == described(model())[1].captions
+
+
+def test_groups_that_are_searched_together_find_what_each_finds_alone():
+    asked = model()
+    _, found = described(asked)
+    decoder, settings, codes = asked.densecap.decoder, asked.densecap.config.decoding, found.codes
+    together = search_each(decoder, [codes[:1], codes[1:], codes[:0]], settings, [3, 1, 2])
+    for part, rows, size in zip(together, (codes[:1], codes[1:]), (3, 1), strict=False):
+        alone = search(decoder, rows, settings, size)
+        np.testing.assert_array_equal(part.best().token_ids, alone.best().token_ids)
+        np.testing.assert_allclose(part.best().log_probs, alone.best().log_probs, atol=1e-4)
+    assert len(together[2].token_ids) == 0
+
+
+@pytest.mark.parametrize(
+    ("phrase", "places", "wanted"),
+    [
+        ("a man in his red coat", {1}, "a person in their red coat"),
+        ("two women and a boy", {1, 4}, "two people and a child"),
+        ("a man and a woman", {4}, "a man and a person"),
+        ("her hat", set(), "her hat"),
+    ],
+)
+def test_words_for_a_sex_that_is_not_sure_become_person_or_child(phrase: str, places: set[int], wanted: str):
+    assert " ".join(without_sex(phrase.split(), places)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("phrase", "places", "wanted"),
+    [
+        ("a red apple", {1}, "an apple"),
+        ("an orange cat", {1}, "a cat"),
+        ("a black and white dog", {1}, "a dog"),
+        ("a red car on a gray road", {5}, "a red car on a road"),
+        ("a man in red", {3}, "a man in red"),
+        ("a shirt that is white with blue dots", {4}, "a shirt that is white with blue dots"),
+        ("an umbrella and a red hat", {4}, "an umbrella and a hat"),
+    ],
+)
+def test_a_colour_that_is_not_sure_is_left_out_where_it_is_an_adjective(phrase: str, places: set[int], wanted: str):
+    assert " ".join(without_colours(phrase.split(), places)) == wanted
+
+
+def test_an_orange_is_a_fruit_at_the_end_and_before_its_parts():
+    assert colour_of(["a", "peeled", "orange"], 2) is None
+    assert colour_of(["an", "orange", "slice"], 1) is None
+    assert colour_of(["an", "orange", "shirt"], 1) == "orange"
+
+
+def test_words_stay_where_they_are_probably_right_and_only_those():
+    asked = model()
+    doubted = described(asked, doubts=True)[1]
+    places = [(row, doubt) for row, doubts in enumerate(doubted.phrases.doubtful) for doubt in doubts]
+    assert {doubt.question for _, doubt in places} <= {"colour"}
+    never, always = (Logistic({"word": 0.0, "similarity": 0.0}, constant) for constant in (-9.0, 9.0))
+    kept = described(asked, calibration=replace(Calibration(), colour=always))[1]
+    assert kept.captions == doubted.captions
+    gone = described(asked, calibration=replace(Calibration(), colour=never))[1]
+    for row, said in enumerate(gone.captions):
+        marked = {doubt.place for doubt in doubted.phrases.doubtful[row]}
+        assert said == " ".join(without_colours(doubted.captions[row].split(), marked))
+    np.testing.assert_array_equal(gone.confidence, kept.confidence)
+    assert calibrated(noun=(0.0, 0.0, 0.0, 0.0)).colour is None

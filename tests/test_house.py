@@ -433,14 +433,14 @@ def test_without_a_browser_its_tests_fail_in_ci_and_are_skipped_elsewhere(
 @pytest.mark.parametrize(
     ("there", "user", "debian", "installed"),
     [
-        ("", 0, True, "chromium npm"),
-        ("npm", 0, True, "chromium"),
-        ("npm chromium", 0, True, None),
+        ("", 0, True, "chromium npm libimage-exiftool-perl"),
+        ("npm", 0, True, "chromium libimage-exiftool-perl"),
+        ("npm chromium exiftool", 0, True, None),
         ("", 1000, True, None),
         ("", 0, False, None),
     ],
 )
-def test_ci_installs_the_browser_that_a_debian_lacks(
+def test_ci_installs_the_programs_that_a_debian_lacks(
     tmp_path: Path, there: str, user: int, debian: bool, installed: str | None
 ) -> None:
     programs = dict.fromkeys(there.split(), "") | {"id": f"echo {user}", "grep": f"exit {0 if debian else 1}"}

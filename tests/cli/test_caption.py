@@ -133,3 +133,20 @@ def test_captions_are_not_mixed_with_descriptions(tmp_path: Path, model: str):
     lines.write_text('{"image": "b.png", "width": 9, "height": 9, "boxes": []}\n')
     refused = run(tmp_path / "a.png", "--model", model, "--json", lines, code=2)
     assert "line 1 is not a result with caption" in refused.stderr and refused.stderr.count("\n") == 1
+
+
+def test_sentences_are_written_into_sidecars(tmp_path: Path, model: str, loaded: saywhere.Model):
+    image = tmp_path / "a.png"
+    noise(96, 64).save(image)
+    sentence, place = loaded.caption(image).sentence, tmp_path / "a.png.xmp"
+    run(image, "--model", model, "--output-format", "xmp", "--json", tmp_path / "c.jsonl")
+    first = place.read_text()
+    assert first.count(f">{sentence}</rdf:li>") == 2
+    place.unlink()
+    run(image, "--model", model, "--output-format", "xmp", "--json", tmp_path / "c.jsonl")
+    assert place.read_text() == first
+    place.write_text("<x/>")
+    done = run(image, "--model", model, "--output-format", "xmp", code=1)
+    assert f"skipped: {image}: its sidecar {place} cannot be used (it has no rdf:RDF)" in done.stderr
+    drawn = ("--show-attention", tmp_path / "b.png", "--output-format", "xmp")
+    assert "draws, and writes no sidecar" in run(image, "--model", model, *drawn, code=2).stderr

@@ -17,6 +17,7 @@ from saywhere.cli.options import (
     Limit,
     Model,
     Precision,
+    SentenceFormat,
     Set,
     Threads,
     check_drawing,
@@ -53,6 +54,7 @@ def caption(
     precision: Precision = None,
     batch: Batch = 8,
     change: Set = None,
+    output_format: SentenceFormat = None,
     show_attention: Path | None = typer.Option(
         None, metavar="FILE", help="Draw where the model looks at each word of one image's sentence (.jpg or .png)."
     ),
@@ -61,12 +63,15 @@ def caption(
 
     Exit code 0 if all went well, 1 if images were skipped because they cannot be read, 2 if the command is wrong.
     """
+    from saywhere.errors import UserError
     from saywhere.inference import Outputs, ResultsFile, ensure_same_settings, find_images
     from saywhere.inference.run import Run
 
     sources = find_images(paths)[:limit]
     deferred = DeferredModel(model, Runtime(device, engine, threads, precision), change, "captioner", AHEAD)
     if show_attention is not None:
+        if output_format is not None:
+            raise UserError(f"--show-attention {show_attention}: draws, and writes no sidecar; run the command twice")
         _check_one(show_attention, sources, json)
         _draw_attention(sources[0], show_attention, deferred, beam_size)
         return
@@ -80,11 +85,21 @@ def caption(
         elif json is None:
             typer.echo(f"{printable(one.source.name)}: {one.result}")
 
+    def write(source: Source, sentence: object) -> str | None:
+        from saywhere.formats import xmp
+
+        return xmp.refused(xmp.write_sentence, xmp.sidecar(source.path), source.path, str(sentence))
+
     with contextlib.ExitStack() as stack:
         lines = stack.enter_context(ResultsFile(json, "caption")) if json else None
         if json is not None:
             ensure_same_settings(json, {**deferred.facts, "beam_size": beam_size})
-        summary = Run(ask, deferred, Outputs(lines), None, batch, show, ("captioning", "captioned"))(sources)
+        outputs = Outputs(lines, beside=None if output_format is None else write)
+        told = {} if lines is None else {s.name: lines[s.name]["caption"] for s in sources if outputs.is_described(s)}
+        summary = Run(ask, deferred, outputs, None, batch, show, ("captioning", "captioned"))(sources)
+    if output_format is not None:  # captions that were in the file have their sidecars, too
+        lost = {source.name: write(source, told[source.name]) for source in sources if source.name in told}
+        summary.skipped.update({name: why for name, why in lost.items() if why})
     if summary.count > 1 or summary.already:
         typer.echo(str(summary), err=True)
     report_skipped(summary.skipped)

@@ -10,7 +10,6 @@ import typer
 
 from saywhere.cli.options import ResultFormat
 from saywhere.cli.printing import report_skipped
-from saywhere.files import TOO_LONG
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,14 +22,18 @@ def convert_results(
         metavar="IN", help="What describe --json wrote, or a file or folder of another program."
     ),
     to: ResultFormat = typer.Option(ResultFormat.coco, "--to", help="The format to write."),
-    out: Path = typer.Option(..., metavar="PATH", help="The new file; for yolo and voc the new folder."),
+    out: Path | None = typer.Option(
+        None,
+        metavar="PATH",
+        help="The new file; for yolo and voc the new folder; for xmp beside the images if not given.",
+    ),
     source: ResultFormat = typer.Option(ResultFormat.saywhere, "--from", help="The format of IN."),
     images: Path | None = typer.Option(
         None, metavar="DIR", help="Folder of the images, for formats that do not say their sizes: yolo, fiftyone."
     ),
     threshold: float | None = typer.Option(None, min=0, max=1, help="Only regions with at least this score."),
 ) -> None:
-    """Convert results to or from COCO, Label Studio, CVAT, FiftyOne, YOLO, Pascal VOC and CSV.
+    """Convert results to or from COCO, Label Studio, CVAT, FiftyOne, YOLO, Pascal VOC, CSV and XMP.
 
     Where a format has classes, they are the nouns of the phrases. Exit code 0 if all went well, 1 if something was left
     out because it is broken, no upright box, or has too long a name, 2 if the command is wrong.
@@ -46,7 +49,10 @@ def convert_results(
         raise UserError(f"{path}: no such file or folder")
     if path.is_dir() != old.folder:
         raise UserError(f"{path}: the format {source.value} is a {'folder' if old.folder else 'file'}, and this is not")
-    new.require_new(out)
+    if out is not None:
+        new.require_new(out)
+    elif new.beside is None:
+        raise UserError(f"--to {to.value} needs --out PATH, the new {'folder' if new.folder else 'file'}")
     count, report = 0, Report()
 
     def kept() -> Iterator[Regions]:
@@ -59,10 +65,10 @@ def convert_results(
             count += 1
             yield regions if regions.image is not None else replace(regions, image=f"image{count}")
 
-    left_out = new.write_whole(out, kept(), report)
-    typer.echo(f"written: {out}, {count - len(left_out)} images")
+    left_out = new.write_beside(kept(), report) if out is None else new.write_whole(out, kept(), report)
+    typer.echo(f"written: {'beside the images' if out is None else out}, {count - len(left_out)} images")
     for line in report.lines():
         typer.echo(line, err=True)
-    report_skipped(dict.fromkeys(left_out, TOO_LONG))
+    report_skipped(left_out)
     if not report.ok:
         raise typer.Exit(1)

@@ -111,7 +111,7 @@ DataFormat = Annotated[
     str | None,
     typer.Option(
         "--format",
-        help="flickr8k (also Flickr30k), visual-genome, coco, jsonl, label-studio or cvat; guessed from the files "
+        help="flickr8k (also Flickr30k), visual-genome, coco, jsonl, label-studio, cvat or xmp; guessed from the files "
         "if not given.",
     ),
 ]
@@ -142,6 +142,8 @@ class ResultFormat(StrEnum):
     yolo = "yolo"
     voc = "voc"
     csv = "csv"
+    xmp = "xmp"
+    xmp_names = "xmp-names"
 
 
 OutputFormat = Annotated[
@@ -149,8 +151,20 @@ OutputFormat = Annotated[
     typer.Option(
         "--output-format",
         metavar="F",
-        help="Write the results for another program into --out, in place of drawings; F as convert-results --to.",
+        help="Write for another program into --out (xmp: also beside images), not drawings; F as convert-results --to.",
     ),
+]
+
+
+class Sidecars(StrEnum):
+    """Formats of sentences."""
+
+    xmp = "xmp"
+
+
+SentenceFormat = Annotated[
+    Sidecars | None,
+    typer.Option("--output-format", metavar="F", help="xmp: write each sentence into a sidecar beside its image."),
 ]
 
 

@@ -31,6 +31,7 @@ _READERS = {
     "coco": _Format(coco.recognises, coco.splits, coco.read_split),
     "label-studio": _Format(corrected.is_label_studio, corrected.splits, corrected.read_label_studio),
     "cvat": _Format(corrected.is_cvat, corrected.splits, corrected.read_cvat),
+    "xmp": _Format(corrected.is_xmp, corrected.splits, corrected.read_xmp),
     "jsonl": _Format(jsonl.recognises, jsonl.splits, jsonl.read_split),
 }
 FORMATS = tuple(_READERS)

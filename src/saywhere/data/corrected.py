@@ -1,4 +1,4 @@
-"""Exports of annotation programs, where regions were drawn or corrected: Label Studio's JSON and CVAT's XML."""
+"""Where regions were drawn or corrected: exports of Label Studio (JSON) and CVAT (XML), and XMP sidecars."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 
 from saywhere.data.sample import Annotation, unique
-from saywhere.formats import cvat, label_studio
+from saywhere.formats import cvat, label_studio, xmp
 from saywhere.formats.reading import Reader, read_xml
+from saywhere.regions import Regions
 from saywhere.report import Report
 
 SPLIT = "train"
@@ -35,6 +36,11 @@ def is_cvat(root: Path) -> bool:
         return False
 
 
+def is_xmp(root: Path) -> bool:
+    """Return whether ``root`` is a folder with XMP sidecars in it, or in the folders in it."""
+    return root.is_dir() and next(root.rglob("*.xmp"), None) is not None
+
+
 def splits(root: Path) -> list[str]:
     """Return the one split."""
     return [SPLIT]
@@ -50,14 +56,19 @@ def read_cvat(root: Path, split: str, report: Report) -> list[Annotation]:
     return _annotations(root, cvat.read, report)
 
 
+def read_xmp(root: Path, split: str, report: Report) -> list[Annotation]:
+    """Return every image that has a sidecar with regions beside it."""
+    return [_annotation(regions, Path(regions.image or "")) for regions in xmp.read(root, None, report)]
+
+
 def _annotations(root: Path, read: Reader, report: Report) -> list[Annotation]:
-    found: list[Annotation] = []
-    for regions in read(root, None, report):
-        name = regions.image or ""
-        texts = zip(regions.boxes.tolist(), regions.captions or (), strict=True)
-        labelled = unique([(tuple(box), caption) for box, caption in texts])
-        found.append(Annotation(name, _image(root.parent, name), labelled, size=(regions.width, regions.height)))
-    return found
+    return [_annotation(regions, _image(root.parent, regions.image or "")) for regions in read(root, None, report)]
+
+
+def _annotation(regions: Regions, image: Path) -> Annotation:
+    texts = zip(regions.boxes.tolist(), regions.captions or (), strict=True)
+    labelled = unique([(tuple(box), caption) for box, caption in texts])
+    return Annotation(regions.image or "", image, labelled, size=(regions.width, regions.height))
 
 
 def _image(folder: Path, name: str) -> Path:

@@ -7,11 +7,12 @@ import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from saywhere.errors import UserError
 from saywhere.files import part_of, put_in_place, write_text
-from saywhere.formats import coco, cvat, densecap, fiftyone, label_studio, table, voc, yolo
+from saywhere.formats import coco, cvat, densecap, fiftyone, label_studio, table, voc, xmp, yolo
 from saywhere.formats.reading import ILLEGAL, Reader, checked, leave_out, reader
 from saywhere.regions import Regions
 from saywhere.report import Report
@@ -31,8 +32,10 @@ class Format:
 
     Attributes:
         about: one line for the help.
-        write: regions of images to a file, or into a folder; may return the names of images that are left out because
-            no file can have such a name.
+        write: regions of images to a file, or into a folder; may return the images that are left out, with
+            the reasons.
+        beside: writes the regions of one image beside it, and returns why it could not or None; None if the format has
+            no such files.
         read: see :data:`saywhere.formats.reading.Reader`; None if sizes or classes cannot be had back.
         name: of the file or folder among the results of a run.
         folder: whether it is a folder.
@@ -42,37 +45,38 @@ class Format:
 
     about: str
     name: str
-    write: Callable[[Path, Iterable[Regions]], list[str] | None]
+    write: Callable[[Path, Iterable[Regions]], dict[str, str] | None]
     read: Reader | None
     folder: bool = False
     xml: bool = False
     illegal: re.Pattern[str] = HALF_CHARACTER
+    beside: Callable[[Regions], str | None] | None = None
 
     def require_new(self, path: Path) -> None:
         """Refuse a path where something is that somebody may have corrected, but for an empty folder: ``UserError``."""
         if path.exists() and (not self.folder or any(path.iterdir() if path.is_dir() else [path])):
             raise UserError(f"{path} is there already; name another --out, or remove it first")
 
-    def write_whole(self, path: Path, images: Iterable[Regions], report: Report) -> list[str]:
+    def write_whole(self, path: Path, images: Iterable[Regions], report: Report) -> dict[str, str]:
         """Write regions of images; a folder, too, is whole or not there.
 
         Characters that the format cannot hold are replaced, and counted in the report.
 
         Returns:
-            the names of images that are left out because they are too long for a file.
+            the images that are left out, with the reasons.
 
         Raises:
             UserError: the format has no place for the name of an image.
             OSError: naming ``path``, such as a full disk.
         """
-        images = (self._encodable(regions, report) for regions in images)
+        images = (self.encodable(regions, report) for regions in images)
         if not self.folder:
-            return self.write(path, images) or []
+            return self.write(path, images) or {}
         part = part_of(path)
         shutil.rmtree(part, ignore_errors=True)  # of a run that was killed
         try:
             part.mkdir(parents=True)
-            left_out = self.write(part, images) or []
+            left_out = self.write(part, images) or {}
             if path.exists():
                 path.rmdir()  # an empty one
             put_in_place(part, path)
@@ -83,15 +87,24 @@ class Format:
                 error.filename, error.filename2 = str(path), None
             raise
 
-    def _encodable(self, regions: Regions, report: Report) -> Regions:
-        def encodable(text: str, bad: re.Pattern[str]) -> str:
+    def write_beside(self, images: Iterable[Regions], report: Report) -> dict[str, str]:
+        """Write the regions of each image beside it; return the images left out, with the reasons."""
+        if self.beside is None:
+            raise ValueError(f"{self.name} is not written beside images")
+        told = {regions.image or "": self.beside(self.encodable(regions, report)) for regions in images}
+        return {name: why for name, why in told.items() if why is not None}
+
+    def encodable(self, regions: Regions, report: Report) -> Regions:
+        """Return regions with a replacement for each character that the format cannot hold, counted in the report."""
+
+        def legal(text: str, bad: re.Pattern[str]) -> str:
             text, count = (ILLEGAL if self.xml else bad).subn("\N{REPLACEMENT CHARACTER}", text)
             if count:
                 report.left_out[f"characters of {regions.image!r} that the file cannot hold"] += count
             return text
 
-        name = None if regions.image is None else encodable(regions.image, NO_BYTE)
-        captions = regions.captions and tuple(encodable(caption, self.illegal) for caption in regions.captions)
+        name = None if regions.image is None else legal(regions.image, NO_BYTE)
+        captions = regions.captions and tuple(legal(caption, self.illegal) for caption in regions.captions)
         same = name == regions.image and captions == regions.captions
         return regions if same else replace(regions, image=name, captions=captions)
 
@@ -124,5 +137,18 @@ FORMATS: dict[str, Format] = {
     "yolo": Format("a folder with data.yaml and labels", "yolo", yolo.write, yolo.read, folder=True),
     "voc": Format("a folder with an XML file for each image", "voc", voc.write, voc.read, folder=True, xml=True),
     "csv": Format("a line for each region", "regions.csv", table.write, table.read, illegal=NOT_IN_TABLES),
+    "xmp": Format(
+        "sidecars of photo managers, beside the images", "xmp", xmp.write, xmp.read, True, False, ILLEGAL, xmp.beside
+    ),
+    "xmp-names": Format(
+        "the same, with phrases as names of regions",
+        "xmp",
+        partial(xmp.write, names=True),
+        xmp.read,
+        True,
+        False,
+        ILLEGAL,
+        partial(xmp.beside, names=True),
+    ),
 }
 """What the nouns of phrases are classes in, wherever a format has classes."""

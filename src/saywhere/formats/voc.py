@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from saywhere.errors import UserError
-from saywhere.files import fits
+from saywhere.files import TOO_LONG, fits
 from saywhere.formats.reading import OtherShape, Row, labels, leave_out, legal, read_xml, reader, to_regions, write_xml
 from saywhere.regions import Regions
 from saywhere.report import Report
@@ -19,11 +19,11 @@ OTHER_SHAPES = {"polygon": "polygon", "robndbox": "rotated box"}
 """What LabelMe and roLabelImg have in the place of ``bndbox``."""
 
 
-def write(path: Path, images: Iterable[Regions]) -> list[str]:
+def write(path: Path, images: Iterable[Regions]) -> dict[str, str]:
     """Write a file for each image into the folder ``path``, under the image's name and folders.
 
     Returns:
-        the names of images that are too long for such a file; these images are left out.
+        the images that are left out because their names are too long for such a file, with that reason.
 
     Raises:
         UserError: two images would have one file.
@@ -35,7 +35,7 @@ def write(path: Path, images: Iterable[Regions]) -> list[str]:
         if place in found:
             raise UserError(f"{regions.image} and {found[place].image}: both would be {place.relative_to(path)}")
         found[place] = regions
-    return [regions.image or "" for place, regions in found.items() if not fits(_write_one, place, regions)]
+    return {regions.image or "": TOO_LONG for place, regions in found.items() if not fits(_write_one, place, regions)}
 
 
 def _write_one(path: Path, regions: Regions) -> None:

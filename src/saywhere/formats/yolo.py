@@ -11,7 +11,7 @@ from typing import Any
 
 from saywhere import boxes as geometry
 from saywhere.errors import UserError
-from saywhere.files import fits, write_text
+from saywhere.files import TOO_LONG, fits, write_text
 from saywhere.formats.reading import (
     ImagesByStem,
     OtherShape,
@@ -29,13 +29,13 @@ from saywhere.report import Report
 from saywhere.syntax import decode, parse_yaml, split_lines
 
 
-def write(path: Path, images: Iterable[Regions]) -> list[str]:
+def write(path: Path, images: Iterable[Regions]) -> dict[str, str]:
     """Write class, centre and size of each region into the folder ``path``; phrases and scores have no place there.
 
     (A sixth column with scores is what detectors write; programs that train refuse it.)
 
     Returns:
-        the names of images that are too long for such a file; these images are left out.
+        the images that are left out because their names are too long for such a file, with that reason.
 
     Raises:
         UserError: two images have one name in different folders.
@@ -50,14 +50,14 @@ def write(path: Path, images: Iterable[Regions]) -> list[str]:
             other = by_stem[stem].image
             raise UserError(f"{regions.image} and {other}: YOLO's files have the names of images, which must differ")
         by_stem[stem] = regions
-    left_out: list[str] = []
+    left_out: dict[str, str] = {}
     for stem, regions in by_stem.items():
         shares = geometry.to_center(geometry.scale(regions.boxes, 1 / regions.width, 1 / regions.height)).tolist()
         lines: list[str] = []
         for name, box in zip(labels(regions), shares, strict=True):
             lines.append(" ".join([str(numbers[name]), *(f"{value:.6f}" for value in box)]) + "\n")
         if not fits(write_text, path / "labels" / f"{stem}.txt", "".join(lines)):
-            left_out.append(regions.image or "")
+            left_out[regions.image or ""] = TOO_LONG
     listed = "".join(f"\n  {number}: {json.dumps(name, ensure_ascii=False)}" for name, number in numbers.items())
     write_text(path / "data.yaml", f"path: .\ntrain: images\nval: images\nnames:{listed or ' {}'}\n")
     return left_out

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,10 @@ from saywhere.regions import Regions
 
 _BEGINNING = b'{"image":'
 """What each line begins with: only a half line that does is taken for one of ours and cut off."""
+
+
+class NotKeptError(Exception):
+    """An answer that has no place beside its image; the text says why."""
 
 
 class ResultsFile:
@@ -176,12 +180,14 @@ class Outputs:
     Attributes:
         lines: the file of results, or None.
         folder: of the images, or None.
+        beside: writes an answer beside its image, and returns why it could not or None.
         bare: None to draw the regions on the images; else these are only resized, to this long side in pixels.
     """
 
     lines: ResultsFile | None = None
     folder: Path | None = None
     bare: int | None = None
+    beside: Callable[[Source, Any], str | None] | None = None
 
     @property
     def long_side(self) -> int:
@@ -218,6 +224,7 @@ class Outputs:
 
         Raises:
             OSError: such as a full disk; nothing is left half written.
+            NotKeptError: see there.
         """
         if done.result is None or done.image is None:
             return
@@ -228,8 +235,14 @@ class Outputs:
 
                 pixels = draw_boxes(pixels, found.boxes, (found.width, found.height), found.captions, found.scores)
             save_image(out_path(self.folder, done.source), pixels)
+        self.keep_beside(done.source, done.result)
         if self.lines is not None and not self.is_described(done.source):
             self.lines.append(done.result.to_dict(), done.source.name)
+
+    def keep_beside(self, source: Source, answer: Any) -> None:
+        """Write an answer beside its image, if that is wanted; ``NotKeptError`` if it cannot be."""
+        if self.beside is not None and (why := self.beside(source, answer)):
+            raise NotKeptError(why)
 
     def lacks_image(self, source: Source) -> bool:
         """Return whether the result is in the file, but its image is missing in the folder."""

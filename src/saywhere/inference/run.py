@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -16,7 +16,14 @@ from saywhere.errors import UserError, explain_oom
 from saywhere.files import TOO_LONG, beside, fits
 from saywhere.images import LoadedImage
 from saywhere.inference.batches import Ask, ImageResult, run_images
-from saywhere.inference.results import Outputs, ResultsFile, compare_settings, ensure_same_settings, read_names
+from saywhere.inference.results import (
+    NotKeptError,
+    Outputs,
+    ResultsFile,
+    compare_settings,
+    ensure_same_settings,
+    read_names,
+)
 from saywhere.inference.sources import Source, find_images, out_path, read_boxes
 from saywhere.loading import DeferredModel
 from saywhere.progress import Tell, progress, silent
@@ -26,6 +33,7 @@ if TYPE_CHECKING:
     from saywhere.inference.claims import Claim
     from saywhere.inference.shards import Shard, Sharding
     from saywhere.models.model import Model
+    from saywhere.report import Report
 
 T = TypeVar("T")
 TOP = 10
@@ -157,7 +165,8 @@ def describe(
         images: files, folders, patterns, archives or lists, see :func:`saywhere.inference.find_images`.
         model: its name or folder, or the model; the bundled one if None.
         json: JSON lines with the results; images that are in it are not described again.
-        out: folder of the images with boxes and phrases drawn, or of what ``output_format`` writes.
+        out: folder of the images with boxes and phrases drawn, or of what ``output_format`` writes; without it ``xmp``
+            is written beside the images.
         boxes: file of the boxes to describe, see :func:`saywhere.inference.read_boxes`: all of them, and no others.
         top: at most so many regions an image; all of them if None.
         threshold: only regions with at least this score.
@@ -181,7 +190,8 @@ def describe(
     if others := [path for path in paths if not isinstance(path, Source)]:
         found += find_images(others, [out] if out else [])
     model = model if isinstance(model, DeferredModel) else DeferredModel(model, part="densecap")
-    if output_format != "saywhere" and out is None:
+    beside = output_format.startswith("xmp") and out is None
+    if output_format != "saywhere" and out is None and not beside:
         raise UserError(f"--output-format {output_format} needs --out DIR, the folder of what is written")
     if sharding is not None and (json is None or output_format != "saywhere"):
         raise UserError("--shards needs --json FILE, where all shards come together, and no --output-format")
@@ -194,7 +204,7 @@ def describe(
         return work.share(sources, sharding, json, out)
     if output_format != "saywhere" and out is not None:
         return work.convert(sources, output_format, json or out / "regions.jsonl", out)
-    return work.keep(sources, json, out)
+    return work.keep(sources, json, out, output_format if beside else None)
 
 
 @dataclass(frozen=True)
@@ -218,13 +228,25 @@ class _Description:
         boxes = None if self.boxes is None else str(self.boxes)
         return {**self.model.facts, "boxes": boxes, "top": self.top, "threshold": self.threshold or None}
 
-    def keep(self, sources: Sequence[Source], json: Path | None, out: Path | None) -> Summary:
-        """Describe images, with lines and drawings where they are wanted."""
+    def keep(self, sources: Sequence[Source], json: Path | None, out: Path | None, format: str | None) -> Summary:
+        """Describe images, with lines and drawings where they are wanted, or in a format that lies beside images."""
+        from saywhere.report import Report
+
+        report = Report()
         with contextlib.ExitStack() as stack:
             lines = stack.enter_context(ResultsFile(json)) if json else None
             if json is not None:
                 ensure_same_settings(json, self.facts)
-            summary = self._run(sources, Outputs(lines, out))
+            outputs = Outputs(lines, out, beside=None if format is None else _beside(format, report))
+            earlier = [source for source in sources if format is not None and outputs.is_described(source)]
+            again = (ImageResult(source, outputs.regions(source)) for source in earlier)
+            lost = {
+                one.source.name: _refused(lambda one: outputs.keep_beside(one.source, one.result), one) for one in again
+            }
+            summary = self._run(sources, outputs)
+            summary.skipped.update({name: why for name, why in lost.items() if why})
+        for line in report.lines():
+            self.tell(line, err=True)
         return self._report(summary, [path for path in (json, out) if path and summary.done])
 
     def convert(self, sources: Sequence[Source], output_format: str, json: Path, out: Path) -> Summary:
@@ -250,7 +272,7 @@ class _Description:
                 write_results(place, named, {**options, "threshold": self.threshold})
             else:
                 left_out = new.write_whole(place, (outputs.regions(source) for source in kept), report)
-                summary.skipped.update(dict.fromkeys(left_out, TOO_LONG))
+                summary.skipped.update(left_out)
         for line in report.lines():
             self.tell(line, err=True)
         return self._report(summary, [json, out, place] if original else [json, place])
@@ -298,6 +320,27 @@ class _Description:
         return summary
 
 
+def _beside(format: str, report: Report) -> Callable[[Source, Regions], str | None]:
+    """What writes the regions of an image beside it."""
+    from saywhere.formats.registry import FORMATS
+
+    chosen = FORMATS[format]
+
+    def write(source: Source, regions: Regions) -> str | None:
+        named = replace(regions, image=source.name)
+        return next(iter(chosen.write_beside([named], report).values()), None)
+
+    return write
+
+
+def _refused(keep: Callable[[ImageResult[T]], object], one: ImageResult[T]) -> str | None:
+    """Why an answer could not be kept; None if it was."""
+    try:
+        return None if fits(keep, one) else TOO_LONG
+    except NotKeptError as error:
+        return str(error)
+
+
 def keep_each(
     results: Iterable[ImageResult[T]],
     keep: Callable[[ImageResult[T]], object],
@@ -330,8 +373,8 @@ def keep_each(
             for one in results:
                 if one.result is None:
                     skipped[one.source.name] = one.error or "cannot be read"
-                elif not fits(keep, one):
-                    skipped[one.source.name] = TOO_LONG
+                elif why := _refused(keep, one):
+                    skipped[one.source.name] = why
                 else:
                     count += 1
                 advance()

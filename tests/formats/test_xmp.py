@@ -1,0 +1,409 @@
+"""XMP sidecars: read back by us and by ExifTool, on images turned by EXIF, merged with what others wrote."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner, Result
+
+from saywhere import data
+from saywhere.cli import app
+from saywhere.files import TOO_LONG
+from saywhere.formats import xmp
+from saywhere.formats.registry import FORMATS
+from saywhere.regions import Regions
+from saywhere.report import Report
+from tests import photographs
+from tests.stubs import StubModel, load_by
+
+WIDTH, HEIGHT = 300, 200
+BOXES = np.array([[30, 20, 120, 180], [150, 0, 300, 100]], np.float32)
+TEXTS = ("a brown dog", "a man in <red> & blue")
+TRANSPOSED = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_90,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_270,
+}
+"""How the pixels of an upright image are stored, by EXIF orientation."""
+
+
+def store(path: Path, orientation: int = 1) -> Path:
+    """Save an upright image in which the first of BOXES is white, turned as EXIF says."""
+    image = Image.new("RGB", (WIDTH, HEIGHT))
+    image.paste((255, 255, 255), tuple(BOXES[0].astype(int).tolist()))
+    stored = image.transpose(TRANSPOSED[orientation]) if orientation > 1 else image
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    path.parent.mkdir(parents=True, exist_ok=True)
+    stored.save(path, exif=exif, quality=95)
+    return path
+
+
+def regions_of(path: Path, texts: tuple[str, ...] = TEXTS, scores: tuple[float, ...] = (0.9, 0.6)) -> Regions:
+    return Regions(WIDTH, HEIGHT, BOXES[: len(texts)], np.array(scores), texts, image=str(path))
+
+
+def write(path: Path, *texts: str, **options: Any) -> Path:
+    assert xmp.beside(regions_of(path, texts or TEXTS, (0.9, 0.6)[: len(texts or TEXTS)]), **options) is None
+    return path.with_name(f"{path.name}.xmp")
+
+
+def read(folder: Path) -> tuple[list[Regions], Report]:
+    report = Report()
+    return list(xmp.read(folder, None, report)), report
+
+
+def exiftool(path: Path) -> dict[str, Any]:
+    if shutil.which("exiftool") is None:
+        reason = "there is no ExifTool: apt-get install libimage-exiftool-perl"
+        pytest.fail(reason) if os.environ.get("CI") == "true" else pytest.skip(reason)
+    words = ["exiftool", "-json", "-struct", "-charset", "filename=utf8", str(path)]
+    return json.loads(subprocess.run(words, capture_output=True, check=True).stdout)[0]
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_regions_are_on_the_image_as_stored_and_come_back_upright(orientation: int, tmp_path: Path) -> None:
+    path = store(tmp_path / "a.jpg", orientation)
+    write(path)
+    ((found,), report) = read(tmp_path)
+    assert (found.width, found.height, found.captions, report.lines()) == (WIDTH, HEIGHT, TEXTS, [])
+    np.testing.assert_allclose(found.boxes, BOXES, atol=0.01)
+    assert found.scores is not None
+    np.testing.assert_allclose(found.scores, [0.9, 0.6], atol=1e-5)
+    (sample,) = data.read(tmp_path, "xmp")
+    assert (sample.image, sample.phrases) == (path, tuple((text,) for text in TEXTS))
+    np.testing.assert_allclose(sample.boxes, BOXES, atol=0.01)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_exiftool_reads_what_is_written(orientation: int, tmp_path: Path) -> None:
+    path = store(tmp_path / "é.jpg", orientation)
+    said = exiftool(write(path))
+    assert said["Description"] == said["AltTextAccessibility"] == "; ".join(TEXTS)
+    assert (said["Subject"], said["CreatorTool"]) == (["dog", "man"], "saywhere")
+    with Image.open(path) as image:
+        white = np.argwhere(np.asarray(image.convert("L")) > 128)
+        width, height = image.size
+    top, left = white.min(0)
+    bottom, right = white.max(0) + 1
+    assert said["RegionInfo"]["AppliedToDimensions"] == {"W": width, "H": height, "Unit": "pixel"}
+    first, second = said["RegionInfo"]["RegionList"]
+    assert (first["Description"], second["Description"]) == TEXTS
+    assert not {"Name", "Type"} & (first.keys() | second.keys())
+    area = first["Area"]
+    x, y, w, h = (float(area[side]) * scale for side, scale in zip("XYWH", (width, height) * 2, strict=True))
+    assert area["Unit"] == "normalized"
+    np.testing.assert_allclose((x - w / 2, y - h / 2, x + w / 2, y + h / 2), (left, top, right, bottom), atol=1)
+    iptc = said["ImageRegion"][0]
+    bounds = iptc["RegionBoundary"]
+    assert (bounds["RbShape"].lower(), bounds["RbUnit"].lower(), iptc["Name"]) == ("rectangle", "relative", TEXTS[0])
+    x, y, w, h = (float(bounds[f"Rb{side}"]) * scale for side, scale in zip("XYWH", (width, height) * 2, strict=True))
+    np.testing.assert_allclose((x, y, x + w, y + h), (left, top, right, bottom), atol=1)
+
+
+LIGHTROOM = """<?xpacket begin="\ufeff" id="W5M0MpCehiHzreSzNTczkc9d"?>
+<x:xmpmeta xmlns:x="adobe:ns:meta/" x:xmptk="Adobe XMP Core 7.0-c000">
+ <rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#">
+  <rdf:Description rdf:about=""
+    xmlns:xmp="http://ns.adobe.com/xap/1.0/"
+    xmlns:dc="http://purl.org/dc/elements/1.1/"
+    xmlns:crs="http://ns.adobe.com/camera-raw-settings/1.0/"
+    xmlns:mwg-rs="http://www.metadataworkinggroup.com/schemas/regions/"
+    xmlns:stArea="http://ns.adobe.com/xmp/sType/Area#"
+    xmlns:stDim="http://ns.adobe.com/xap/1.0/sType/Dimensions#"
+   xmp:CreatorTool="Adobe Photoshop Lightroom Classic 13.0"
+   crs:Notes="one&#xA;two &quot;three&quot; &lt;"
+   xmp:Rating="4">
+   <!-- kept -->
+   <dc:subject>
+    <rdf:Bag>
+     <rdf:li>holiday</rdf:li>
+     <rdf:li>dog</rdf:li>
+    </rdf:Bag>
+   </dc:subject>
+   <dc:description>
+    <rdf:Alt>
+     <rdf:li xml:lang="x-default">Anna and Rex</rdf:li>
+     <rdf:li xml:lang="de">Anna mit Rex</rdf:li>
+    </rdf:Alt>
+   </dc:description>
+   <mwg-rs:Regions rdf:parseType="Resource">
+    <mwg-rs:AppliedToDimensions stDim:w="300" stDim:h="200" stDim:unit="pixel"/>
+    <mwg-rs:RegionList>
+     <rdf:Bag>
+      <rdf:li>
+       <rdf:Description
+        mwg-rs:Rotation="0.00000"
+        mwg-rs:Name="Anna"
+        mwg-rs:Type="Face">
+       <mwg-rs:Area
+        stArea:h="0.1"
+        stArea:w="0.1"
+        stArea:x="0.5"
+        stArea:y="0.5"/>
+       </rdf:Description>
+      </rdf:li>
+     </rdf:Bag>
+    </mwg-rs:RegionList>
+   </mwg-rs:Regions>
+  </rdf:Description>
+ </rdf:RDF>
+</x:xmpmeta>
+<?xpacket end="w"?>"""
+DIGIKAM = """<?xml version="1.0" encoding="UTF-8"?>
+<x:xmpmeta xmlns:x="adobe:ns:meta/" x:xmptk="XMP Core 4.4.0-Exiv2">
+ <rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#">
+  <rdf:Description rdf:about="" xmlns:digiKam="http://www.digikam.org/ns/1.0/"
+    xmlns:MP="http://ns.microsoft.com/photo/1.2/" xmlns:MPRI="http://ns.microsoft.com/photo/1.2/t/RegionInfo#"
+    digiKam:PickLabel="0">
+   <digiKam:TagsList><rdf:Seq><rdf:li>People/Anna</rdf:li></rdf:Seq></digiKam:TagsList>
+   <MP:RegionInfo rdf:parseType="Resource"><MPRI:Regions><rdf:Bag/></MPRI:Regions></MP:RegionInfo>
+  </rdf:Description>
+ </rdf:RDF>
+</x:xmpmeta>
+"""
+DARKTABLE = """<?xml version="1.0" encoding="UTF-8"?>
+<x:xmpmeta xmlns:x="adobe:ns:meta/" x:xmptk="XMP Core 4.4.0-Exiv2">
+ <rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#">
+  <rdf:Description rdf:about=""
+    xmlns:darktable="http://darktable.sf.net/"
+    xmlns:lr="http://ns.adobe.com/lightroom/1.0/"
+   darktable:xmp_version="5"
+   darktable:history_end="1">
+   <darktable:history>
+    <rdf:Seq>
+     <rdf:li
+      darktable:num="0"
+      darktable:operation="exposure"
+      darktable:params="0000&#x9;aa"/>
+    </rdf:Seq>
+   </darktable:history>
+   <lr:hierarchicalSubject><rdf:Seq><rdf:li>places|beach</rdf:li></rdf:Seq></lr:hierarchicalSubject>
+   <darktable:note><![CDATA[a < b]]></darktable:note>
+  </rdf:Description>
+ </rdf:RDF>
+</x:xmpmeta>
+"""
+
+
+def pieces(text: str) -> set[str]:
+    """Everything of a sidecar that must stay: without white space, entities resolved as we write them."""
+    for one, other in (("&#xA;", "&#10;"), ("&#x9;", "&#9;")):
+        text = text.replace(one, other)
+    return {piece for piece in text.replace("/>", " ").replace(">", " ").split() if "<?xpacket" not in piece}
+
+
+@pytest.mark.parametrize("theirs", [LIGHTROOM, DIGIKAM, DARKTABLE], ids=["lightroom", "digikam", "darktable"])
+def test_what_others_wrote_is_kept_and_a_second_run_changes_nothing(theirs: str, tmp_path: Path) -> None:
+    path = store(tmp_path / "a.jpg")
+    place = tmp_path / "a.jpg.xmp"
+    place.write_text(theirs, encoding="utf-8")
+    write(path)
+    first = place.read_text(encoding="utf-8")
+    assert pieces(theirs) <= pieces(first)
+    assert all(line in first for line in theirs.splitlines() if "xpacket" in line or "<!--" in line or "CDATA" in line)
+    status = place.stat()
+    write(path)
+    assert (place.read_text(encoding="utf-8"), place.stat().st_mtime_ns) == (first, status.st_mtime_ns)
+    write(path, "a red cup")
+    assert "brown" not in place.read_text(encoding="utf-8")
+    write(path)
+    assert place.read_text(encoding="utf-8") == first
+
+
+def test_values_of_others_come_first(tmp_path: Path) -> None:
+    path = store(tmp_path / "a.jpg")
+    (tmp_path / "a.jpg.xmp").write_text(LIGHTROOM, encoding="utf-8")
+    said = exiftool(write(path))
+    assert (said["Description"], said["Subject"]) == ("Anna and Rex", ["holiday", "dog", "man"])
+    assert said["AltTextAccessibility"] == "; ".join(TEXTS)
+    assert said["CreatorTool"] == "Adobe Photoshop Lightroom Classic 13.0"
+    assert [one.get("Name", one.get("Description")) for one in said["RegionInfo"]["RegionList"]] == ["Anna", *TEXTS]
+    ((found,), report) = read(tmp_path)
+    assert (found.captions, report.left_out) == (TEXTS, {"regions of the type Face": 1})
+
+
+def test_subjects_and_descriptions_are_of_sure_regions(tmp_path: Path) -> None:
+    path = store(tmp_path / "a.jpg")
+    regions = regions_of(path, scores=(0.2, 0.7))
+    assert xmp.beside(regions) is None
+    said = exiftool(tmp_path / "a.jpg.xmp")
+    assert (said["Description"], said["Subject"]) == (TEXTS[1], ["man"])
+    assert len(said["RegionInfo"]["RegionList"]) == 2
+
+
+def test_phrases_are_names_only_when_asked_for(tmp_path: Path) -> None:
+    path = store(tmp_path / "a.jpg")
+    text = write(path, names=True).read_text()
+    assert "<mwg-rs:Name>a brown dog</mwg-rs:Name>" in text and "mwg-rs:Description" not in text
+    place = tmp_path / "a.jpg.xmp"
+    corrected = "a black dog</mwg-rs:Name><mwg-rs:Type>Face</mwg-rs:Type>"
+    place.write_text(text.replace("a brown dog</mwg-rs:Name>", corrected))
+    ((found,), _) = read(tmp_path)
+    assert found.captions == ("a black dog", TEXTS[1])
+
+
+def test_corrections_are_read_and_survive_another_run(tmp_path: Path) -> None:
+    path = store(tmp_path / "a.jpg")
+    place = write(path)
+    corrected = place.read_text().replace("<mwg-rs:Description>a brown dog", "<mwg-rs:Description>a black cat")
+    place.write_text(corrected)
+    ((found,), _) = read(tmp_path)
+    assert found.captions == ("a black cat", TEXTS[1])
+    write(path, "a red cup")
+    ((found,), _) = read(tmp_path)
+    assert found.captions == ("a black cat", "a red cup")
+    end = "dog</rdf:li></rdf:Alt></Iptc4xmpExt"
+    place.write_text(write(store(tmp_path / "b.jpg")).read_text().replace(f"brown {end}", f"black {end}"))
+    ((found, _), _) = read(tmp_path)
+    assert found.captions == ("a black dog", TEXTS[1])
+
+
+def test_a_sentence_is_not_replaced_by_phrases(tmp_path: Path) -> None:
+    path = store(tmp_path / "a.jpg")
+    place = write(path)
+    xmp.write_sentence(place, path, "a man and his dog")
+    assert exiftool(place)["Description"] == "a man and his dog"
+    first = place.read_bytes()
+    write(path)
+    assert exiftool(place)["Description"] == exiftool(place)["AltTextAccessibility"] == "a man and his dog"
+    again = place.read_bytes()
+    write(path)
+    assert (place.read_bytes(), sorted(again) == sorted(first)) == (again, True)
+
+
+@pytest.mark.parametrize(
+    ("content", "wrong"),
+    [
+        ("<x>", "it is not XML"),
+        ("<x/>", "it has no rdf:RDF"),
+        ('<!DOCTYPE x [<!ENTITY a "b">]><x>&a;</x>', "it has a document type"),
+    ],
+)
+def test_a_sidecar_that_cannot_be_used_is_left_as_it_is(content: str, wrong: str, tmp_path: Path) -> None:
+    path = store(tmp_path / "a.jpg")
+    place = tmp_path / "a.jpg.xmp"
+    place.write_text(content)
+    assert wrong in str(xmp.beside(regions_of(path)))
+    assert place.read_text() == content
+    write(store(tmp_path / "b.jpg"))
+    (_, report) = read(tmp_path)
+    assert [*report.problems] == ["sidecar that cannot be used"]
+
+
+def test_other_shapes_and_sidecars_without_images(tmp_path: Path) -> None:
+    circle = LIGHTROOM.replace('stArea:h="0.1"', 'stArea:d="0.1"').replace('stArea:w="0.1"', "")
+    for name, text in {
+        "a.xmp": LIGHTROOM.replace("Face", "Object").replace("<rdf:RDF", '<rdf:RDF xmlns:y="u"'),
+        "b.jpg.xmp": circle,
+        "c.jpg.xmp": DARKTABLE,
+        "d.jpg.xmp": LIGHTROOM,
+    }.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    for name in "abc":
+        store(tmp_path / f"{name}.jpg")
+    ((found,), report) = read(tmp_path)
+    assert (found.image, found.captions) == (str(tmp_path / "a.jpg"), ("Anna",))
+    np.testing.assert_allclose(found.boxes, [[135, 90, 165, 110]], atol=0.01)
+    assert report.problems == {
+        "circle instead of an upright box": [str(tmp_path / "b.jpg")],
+        "image left out with all its regions": [str(tmp_path / "b.jpg")],
+        "sidecar that cannot be used": ["d.jpg.xmp (no such file)"],
+    }
+    assert report.left_out == {"sidecars without regions": 1}
+
+
+@pytest.fixture
+def model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> StubModel:
+    stub = StubModel()
+    load_by(monkeypatch, lambda *_, **__: stub)
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.jpg", "sub/b.png"):
+        Path("album", name).parent.mkdir(parents=True, exist_ok=True)
+        photographs.quarters(WIDTH, HEIGHT).save(Path("album", name))
+    return stub
+
+
+def run(*words: object) -> Result:
+    return CliRunner().invoke(app, [*map(str, words)], catch_exceptions=False)
+
+
+def sidecars(folder: str) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(Path(folder).rglob("*.xmp"))}
+
+
+def test_describe_writes_beside_the_images_and_convert_results_the_same(model: StubModel) -> None:
+    done = run("describe", "album", "--output-format", "xmp")
+    assert (done.exit_code, done.stderr) == (0, "")
+    first = sidecars("album")
+    assert [*first] == ["a.jpg.xmp", "sub/b.png.xmp"]
+    assert run("describe", "album", "--output-format", "xmp", "--json", "r.jsonl").exit_code == 0
+    assert sidecars("album") == first
+    for path in Path("album").rglob("*.xmp"):
+        path.unlink()
+    model.batches.clear()
+    assert run("describe", "album", "--output-format", "xmp", "--json", "r.jsonl").exit_code == 0
+    assert (sidecars("album"), model.batches) == (first, [])
+    assert run("convert-results", "r.jsonl", "--to", "xmp", "--out", "out").exit_code == 0
+    assert {f"album/{name}": content for name, content in first.items()} == sidecars("out")
+    for path in Path("album").rglob("*.xmp"):
+        path.unlink()
+    done = run("convert-results", "r.jsonl", "--to", "xmp")
+    assert (done.exit_code, done.stdout) == (0, "written: beside the images, 2 images\n")
+    assert sidecars("album") == first
+    assert run("convert-results", "album", "--from", "xmp", "--to", "csv", "--out", "r.csv").exit_code == 0
+    assert Path("r.csv").read_text().count("thing") == 4
+    done = run("convert-results", "r.jsonl", "--to", "csv")
+    assert (done.exit_code, done.stderr) == (2, "error: --to csv needs --out PATH, the new file\n")
+
+
+def test_odd_images_cost_only_themselves(model: StubModel) -> None:
+    longest, too_long = "x" * 247 + ".jpg", "y" * 248 + ".jpg"
+    for name in (longest, too_long, "c.jpg"):
+        photographs.quarters(60, 40).save(Path("album", name))
+    Path("album/c.jpg.xmp").write_text("<x/>")
+    done = run("describe", "album", "--output-format", "xmp")
+    assert done.exit_code == 1
+    wrong = "its sidecar album/c.jpg.xmp cannot be used (it has no rdf:RDF)"
+    assert done.stderr == f"skipped: album/c.jpg: {wrong}\nskipped: album/{too_long}: {TOO_LONG}\n"
+    assert len(sidecars("album")) == 4
+    assert not list(Path("album").rglob(".*"))
+    run("describe", "album", "--json", "r.jsonl")
+    Path("album/a.jpg").unlink()
+    done = run("convert-results", "r.jsonl", "--to", "xmp", "--out", "new")
+    assert (done.exit_code, len(done.stderr.splitlines()), len(sidecars("new"))) == (1, 3, 2)
+    assert "album/a.jpg: its file is needed, for how EXIF turns it (no such file)" in done.stderr
+
+
+def test_a_full_disk_leaves_the_old_sidecar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = store(tmp_path / "a.jpg")
+    place = write(path)
+    before = place.read_bytes()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OSError, match="No space left"):
+        xmp.beside(regions_of(path, ("a cup",), (0.9,)))
+    assert place.read_bytes() == before
+    assert [one.name for one in tmp_path.iterdir() if one.name.startswith(".")] == []
+
+
+def test_an_image_without_regions_comes_back(tmp_path: Path) -> None:
+    path = store(tmp_path / "a.jpg")
+    FORMATS["xmp"].write_beside([Regions.empty(WIDTH, HEIGHT, str(path))], Report())
+    ((found,), _) = read(tmp_path)
+    assert len(found) == 0

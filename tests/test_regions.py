@@ -221,7 +221,7 @@ def test_suppression_keeps_the_best_first():
 
 def test_coco_results():
     rows = regions().to_coco(7)
-    assert rows[1] == {"image_id": 7, "bbox": [5, 6, 25, 14], "score": 0.5, "caption": ""}
+    assert rows[1] == {"image_id": 7, "bbox": [5, 6, 25, 14], "score": 0.5, "phrase": ""}
     assert Regions(30, 20, BOXES[:1]).to_coco("a") == [{"image_id": "a", "bbox": [0, 0, 10, 20]}]
 
 

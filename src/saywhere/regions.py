@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 SLACK = 1e-3
 """A box may leave the image by this many pixels, as rounding does."""
 COLUMNS = ("scores", "similarities", "captions", "features")
+TEXTS = ("not_found", "unused")
 
 
 class Region(NamedTuple):
@@ -50,6 +51,7 @@ class Regions:
         image: name of the image (a path as the user gave it), or None.
         similarities: ``(N,)`` float32, of any range; larger is better; or None.
         not_found: phrases that :meth:`saywhere.Model.ground` looked for and did not find in the image.
+        unused: words of the sentence by which no phrase was placed, such as "on the left".
 
     All arrays are numpy's; anything that numpy converts is accepted.
 
@@ -77,6 +79,7 @@ class Regions:
     image: str | None = None
     similarities: np.ndarray | None = None
     not_found: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         boxes = np.asarray(self.boxes, np.float32)
@@ -90,7 +93,8 @@ class Regions:
             object.__setattr__(self, "features", np.asarray(self.features, np.float32))
         if self.captions is not None:
             object.__setattr__(self, "captions", tuple(self.captions))
-        object.__setattr__(self, "not_found", tuple(self.not_found))
+        for name in TEXTS:
+            object.__setattr__(self, name, tuple(getattr(self, name)))
         self._check()
 
     def _check(self) -> None:
@@ -178,6 +182,7 @@ class Regions:
             self.image,
             None if self.similarities is None else self.similarities[index],
             self.not_found,
+            self.unused,
         )
 
     def nms(self, threshold: float) -> Regions:
@@ -203,7 +208,7 @@ class Regions:
                 row[name] = [round(v, 5) for v in values.tolist()]
         if self.captions is not None:
             row["captions"] = list(self.captions)
-        return row | ({"not_found": list(self.not_found)} if self.not_found else {})
+        return row | {name: list(texts) for name in TEXTS if (texts := getattr(self, name))}
 
     @classmethod
     def from_dict(cls, row: dict[str, Any]) -> Regions:
@@ -212,7 +217,7 @@ class Regions:
             width, height, boxes = row["width"], row["height"], row["boxes"]
         except (KeyError, TypeError) as error:
             raise ValueError(f"regions need width, height and boxes; missing: {error}") from error
-        names = ("scores", "captions", "image", "similarities", "not_found")
+        names = ("scores", "captions", "image", "similarities", *TEXTS)
         optional: dict[str, Any] = {name: row[name] for name in names if name in row}
         try:
             return cls(width, height, boxes, **optional)
@@ -220,14 +225,14 @@ class Regions:
             raise ValueError(f"regions of {row.get('image')}: {error}") from error
 
     def to_coco(self, image_id: int | str) -> list[dict[str, Any]]:
-        """Return COCO results: for each region ``image_id, bbox`` (x, y, width, height), ``score`` and ``caption``."""
+        """Return COCO results: for each region ``image_id, bbox`` (x, y, width, height), ``score`` and ``phrase``."""
         rows: list[dict[str, Any]] = []
         for region, box in zip(self, geometry.to_size(self.boxes).tolist(), strict=True):
             row: dict[str, Any] = {"image_id": image_id, "bbox": [round(v, 2) for v in box]}
             if region.score is not None:
                 row["score"] = round(region.score, 5)
             if region.caption is not None:
-                row["caption"] = region.caption
+                row["phrase"] = region.caption
             rows.append(row)
         return rows
 

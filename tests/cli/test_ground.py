@@ -127,6 +127,15 @@ def test_several_texts_are_phrases_for_a_dense_captioner(models, densecap, image
     assert [phrase["box"] for phrase in json.loads(fewer.stdout)["phrases"]] == [pytest.approx(only, abs=0.01)] * 2
 
 
+def test_words_that_are_not_used_are_said(densecap, image):
+    result = ground(image, "the man on the left", "--model", densecap, "--json")
+    assert result.stderr.splitlines()[-1] == "words not used to place phrases: on the left"
+    row = json.loads(result.stdout)
+    assert [phrase["words"] for phrase in row["phrases"]] == ["the man"] and row["unused"] == ["on the left"]
+    whole = ground(image, "the man on the left", "a dog", "--model", densecap, "--json")
+    assert "not used" not in whole.stderr and "unused" not in json.loads(whole.stdout)
+
+
 def test_the_part_can_be_chosen(models, aligner, densecap, image):
     best = models[densecap].score(image, ["a dog"]).best()
     one = json.loads(ground(image, "a dog", "--part", "densecap", "--model", densecap, "--json").stdout)

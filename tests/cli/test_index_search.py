@@ -122,6 +122,10 @@ def test_search_prints_how_probable_each_phrase_is_or_that_it_is_not_found(album
     run("index", album, "--index", tmp_path / "i", "--model", model)
     hits = run("search", "two dogs + a horse", "--index", tmp_path / "i", "--top", 2).stdout
     assert len(re.findall(line, hits)) == 2
+    alone = run("search", "two dogs", "--index", tmp_path / "i", "--top", 1)
+    assert re.findall(r"0\.\d\d", alone.stdout) == ["0.50"]  # of one phrase there is one probability, the hit's
+    row = json.loads(run("search", "two dogs", "--index", tmp_path / "i", "--top", 1, "--json").stdout)
+    assert row["probability"] == 0.5 and not any("score" in phrase for phrase in row["phrases"])
 
 
 def test_search_by_an_image_and_within_one(album, index) -> None:

@@ -272,15 +272,28 @@ def test_two_images_or_categories_of_one_id_are_refused(tmp_path: Path) -> None:
         read("coco", by_coco(tmp_path, [GOOD], categories=[{"id": 3, "name": "cat"}]))
 
 
-def test_images_of_one_number_get_ids_of_their_own_in_cocos_results(tmp_path: Path) -> None:
-    names = ["a/1.jpg", "b/1.jpg", "c/000000000139.jpg", "d.jpg", f"{'9' * 30}.jpg"]
+@pytest.mark.parametrize(
+    ("names", "ids"),
+    [
+        (["c/000000000139.jpg", "a/7.jpg"], [139, 7]),
+        (["a/1.jpg", "b/1.jpg", "c/000000000139.jpg", "d.jpg", f"{'9' * 30}.jpg"], [1, 2, 3, 4, 5]),
+    ],
+)
+def test_images_have_numbers_in_coco(tmp_path: Path, names: list[str], ids: list[int]) -> None:
+    """Those at the ends of their names, if each has one of its own."""
     regions = [Regions(9, 9, [[0, 0, 5, 5]], [0.5], ("a dog",), image=name) for name in names]
     coco.write_results(tmp_path / "r.json", regions)
     rows = json.loads((tmp_path / "r.json").read_text())
-    assert [row["image_id"] for row in rows] == ["a/1.jpg", "b/1.jpg", 139, "d.jpg", f"{'9' * 30}.jpg"]
+    assert [row["image_id"] for row in rows] == ids
+    coco.write_annotations(tmp_path / "a.json", regions)
+    assert [image["id"] for image in json.loads((tmp_path / "a.json").read_text())["images"]] == ids
+
+
+def test_two_images_of_one_name_are_refused(tmp_path: Path) -> None:
+    regions = [Regions(9, 9, [[0, 0, 5, 5]], [0.5], ("a dog",), image="d.jpg")]
     for name in ("coco-results", "csv"):
         with pytest.raises(UserError, match=r"^d\.jpg: two images have this name"):
-            FORMATS[name].write_whole(tmp_path / "x", [regions[3], regions[3]], Report())
+            FORMATS[name].write_whole(tmp_path / "x", regions * 2, Report())
 
 
 def test_other_files_and_shapes_of_voc(tmp_path: Path) -> None:

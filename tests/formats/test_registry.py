@@ -128,16 +128,25 @@ def test_the_class_is_the_noun_of_the_phrase() -> None:
     assert [label(text) for text in texts] == ["dog", "man", "flibbertigibbet", "object", "object"]
 
 
-def test_pycocotools_loads_the_annotations_and_scores_the_results(tmp_path: Path) -> None:
-    api = pytest.importorskip("pycocotools.coco")
-    images = [make([[0, 0, 40, 30]], [0.5], ("a dog",), f"images/{n:012d}.jpg") for n in (1, 2)]
+@pytest.mark.parametrize("names", [("images/000000000139.jpg", "images/000000000007.jpg"), ("b.jpg", "a.jpg")])
+def test_cocos_evaluator_takes_annotations_and_results(tmp_path: Path, names: tuple[str, str]) -> None:
+    pytest.importorskip("pycocotools")
+    from pycocotools.coco import COCO
+    from pycocotools.cocoeval import COCOeval
+
+    texts = ("a brown dog", "a cat")
+    images = [make([[0, 0, 40, 30], [10, 10, 40, 30]], [0.5, 0.4], texts, name) for name in names]
     coco.write_annotations(tmp_path / "truth.json", images)
     coco.write_results(tmp_path / "results.json", images)
-    truth = api.COCO(str(tmp_path / "truth.json"))
-    assert [row["name"] for row in truth.loadCats(truth.getCatIds())] == ["dog"]
-    rows = [{**row, "category_id": 1} for row in json.loads((tmp_path / "results.json").read_text())]
-    assert [row["image_id"] for row in rows] == [1, 2]
-    assert truth.loadRes(rows).loadAnns([1])[0]["bbox"] == [0, 0, 40, 30]
+    rows = json.loads((tmp_path / "results.json").read_text())
+    assert list(rows[0]) == ["image_id", "category_id", "bbox", "score", "phrase"]
+    truth = COCO(str(tmp_path / "truth.json"))
+    assert [row["name"] for row in truth.loadCats(truth.getCatIds())] == ["cat", "dog"]
+    evaluator = COCOeval(truth, truth.loadRes(str(tmp_path / "results.json")), "bbox")
+    evaluator.evaluate()
+    evaluator.accumulate()
+    evaluator.summarize()
+    assert evaluator.stats[0] == pytest.approx(1)
 
 
 def test_voc_counts_pixels_from_one(tmp_path: Path) -> None:

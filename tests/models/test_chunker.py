@@ -7,6 +7,7 @@ import pytest
 
 from saywhere.errors import UserError
 from saywhere.models.chunker import BEGIN, BEGIN_HIDDEN, INSIDE, INSIDE_HIDDEN, OUTSIDE, Chunker, hash_words, spans
+from saywhere.models.noun_tree import noun_tree, plural
 from saywhere.text import split_words, tokenize
 
 
@@ -33,6 +34,38 @@ def test_a_phrase_says_where_its_words_are():
     text = "A man, in a red shirt"
     for phrase in Chunker.load().chunk(text):
         assert phrase.words == " ".join(tokenize(text)[phrase.start : phrase.stop])
+
+
+SINGULAR = [
+    "a N", "one N", "the red N", "a N in a field", "N", "N and a dog", "a man and a N", "a big brown N on the grass",
+    "the N on the left", "his N", "a N near a house", "a photo of a N", "the N on the table", "a N and a man",
+]  # fmt: skip
+PLURAL = [
+    "two Ns", "Ns", "three Ns in a field", "the Ns", "some Ns", "two red Ns", "a man and two Ns", "many Ns",
+    "several Ns on a table", "Ns and a dog",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("pattern", "many"), [*((p, False) for p in SINGULAR), *((p, True) for p in PLURAL)])
+def test_no_phrase_is_cut_off_from_its_noun(pattern, many):
+    """All names of the tree; those with hyphens are several words of a text, and no name of it."""
+    wrong = []
+    for noun in noun_tree().nouns:
+        if "-" in noun.name or noun.use not in (
+            ("count", "plural") if many or pattern[0] == "N" else ("count", "mass")
+        ):
+            continue
+        name = plural(noun.name) if many and noun.use == "count" else noun.name
+        found = cut(pattern.replace("Ns", name).replace("N", name))
+        before = pattern.partition("N")[0].rpartition("and ")[2].removeprefix("a photo of ")
+        if not any(f" {before}{name} " in f" {phrase} " for phrase in found):
+            wrong.append((name, found))
+    assert not wrong
+
+
+def test_a_name_does_not_join_what_punctuation_parts():
+    assert cut("two, sheep") != ["two sheep"]
+    assert cut("A man watches a dog.") == ["a man", "a dog"]
 
 
 def test_what_names_nothing_visible_is_said():

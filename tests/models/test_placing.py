@@ -15,7 +15,9 @@ from saywhere import Regions, UserError
 from saywhere import boxes as geometry
 from saywhere.calibration import Calibration
 from saywhere.configs.aligner import GroundingConfig
-from saywhere.models.placing import Evidence, cut_phrases, noun_words
+from saywhere.models.noun_tree import plural
+from saywhere.models.placing import Evidence, cut_phrases, familiar, noun_words, unused_words
+from saywhere.text import Vocabulary
 
 IMAGE = noise(130, 90, 0)
 PHRASES = ["a red shirt", "a dog"]
@@ -81,7 +83,8 @@ def test_phrases_may_be_placed_in_more_regions_than_are_described():
 def test_a_phrase_below_the_threshold_is_not_found():
     plain = model().ground(IMAGE, PHRASES)
     assert plain.captions == tuple(PHRASES) and plain.not_found == ()
-    similarities = model().similarity([model().embed(IMAGE)], model().embed_text(PHRASES))[0]
+    asked = [familiar(phrase, model().aligner.vocabulary) for phrase in PHRASES]
+    similarities = model().similarity([model().embed(IMAGE)], model().embed_text(asked))[0]
     middle = float(similarities.mean())
     judge = model(phrase=(1.0, 0.0, 0.0, -middle))
     likely = 1 / (1 + np.exp(middle - similarities))
@@ -132,6 +135,40 @@ def test_rare_and_unknown_nouns():
     unknown = [word for word in ("a", "xylophone") if word not in vocabulary]
     assert placer.unknown(["a xylophone", vocabulary.tokens[4]]) == unknown
     assert noun_words("two big dogs on the grass") == ("dogs",)
+
+
+def test_a_plural_finds_what_its_singular_finds():
+    """A word that the vocabulary has only in its other number is asked as that; other words stay as they are."""
+    known = Vocabulary({"a": 9, "two": 9, "zebra": 9, "knife": 9, "policeman": 9, "puppy": 9, "socks": 9, "bus": 9})
+    asked = ["two zebras", "Knives", "policemen", "puppies", "a sock", "buses", "a bus", "a violin"]
+    wanted = ["two zebra", "knife", "policeman", "puppy", "a socks", "bus", "a bus", "a violin"]
+    assert [familiar(text, known) for text in asked] == wanted
+    made = model((1.0, 0.0, 0.0, 0.0))
+    word = next(word for word in made.aligner.vocabulary.counts if plural(word) not in made.aligner.vocabulary)
+    seen = made.encode(IMAGE)
+    for part in ("densecap", "aligner"):
+        one, many = (made.ground(seen, [text], part=part, threshold=0) for text in (word, plural(word)))
+        assert (one.boxes == many.boxes).all() and one.scores == many.scores
+        assert many.captions == (plural(word),)
+        assert made.placer(part).unknown([plural(word)]) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "phrases", "unused"),
+    [
+        ("the man on the left", ["the man"], ("on the left",)),
+        ("a man behind a dog and a cat", ["a man", "a dog", "a cat"], ("behind",)),
+        ("two dogs and a cat", ["two dogs", "a cat"], ()),
+        ("the cup at the top right and", ["the cup"], ("at the top right",)),
+        ("behind", ["behind"], ()),
+    ],
+)
+def test_words_that_place_no_phrase_are_said(text, phrases, unused):
+    assert cut_phrases(text) == phrases and unused_words(text) == unused
+    found = model().ground(IMAGE, text)
+    assert found.unused == unused and found[:0].unused == unused
+    assert found.to_dict().get("unused", []) == list(unused) and Regions.from_dict(found.to_dict()).unused == unused
+    assert model().ground(IMAGE, [text]).unused == ()
 
 
 def test_a_text_without_phrases_is_one():

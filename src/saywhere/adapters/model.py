@@ -23,7 +23,7 @@ from saywhere.models.captioner import Caption
 from saywhere.models.densecap import rank
 from saywhere.models.encoding import Encoding, answer
 from saywhere.models.model import Model, Part
-from saywhere.models.placing import Evidence, Placer, cut_phrases
+from saywhere.models.placing import Evidence, Placer, cut_phrases, unused_words
 from saywhere.options import require_ints, require_numbers
 from saywhere.regions import Regions
 from saywhere.text import tokenize
@@ -157,7 +157,9 @@ class AdaptedModel(Model):
         least = placer.least(threshold)
         phrases = [[*text] if not isinstance(text, str) else cut_phrases(text) for text in texts]
         found = placer.place(encodings, phrases, boxes is not None or limit is not None)
-        return [_there(evidence, own, least) for evidence, own in zip(found, phrases, strict=True)]
+        there = [_there(evidence, own, least) for evidence, own in zip(found, phrases, strict=True)]
+        unused = [unused_words(text) if isinstance(text, str) else () for text in texts]
+        return [replace(one, unused=words) for one, words in zip(there, unused, strict=True)]
 
 
 @dataclass(frozen=True, eq=False)

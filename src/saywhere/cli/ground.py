@@ -6,6 +6,7 @@ import json as json_format
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from saywhere.cli.options import Beta, Device, Engine, Model, Precision, Regions, Set, Threads, check_drawing
-from saywhere.cli.printing import print_table
+from saywhere.cli.printing import note_words, print_table
 from saywhere.loading import DeferredModel, Runtime
 
 if TYPE_CHECKING:
@@ -96,8 +97,7 @@ def ground(
     segments = alignment if beta is not None else None
     placer = loaded.placer(part.value if part is not None else "aligner" if segments is not None else None)
     found, least = _place(placer, seen, texts, regions, threshold) if segments is None else (segments.regions(), 0.0)
-    if unknown := placer.unknown(found.captions or ()):
-        typer.echo(f"words that the model does not know: {', '.join(unknown)}", err=True)
+    note_words(placer.unknown(found.captions or ()), found.unused)
     row = _row(found, least) if segments is None else segments.to_dict()
     typer.echo(json_format.dumps(row, ensure_ascii=False)) if json else _print_table(found, least)
     if out is not None:
@@ -112,10 +112,13 @@ def _place(
     placer: Placer, seen: Encoding, texts: Sequence[str], regions: int | None, threshold: float | None
 ) -> tuple[saywhere.Regions, float]:
     """Return the regions of all phrases, and the least score of those that are found."""
-    from saywhere.models.placing import cut_phrases
+    from saywhere.models.placing import cut_phrases, unused_words
 
     least = placer.least(threshold)
-    return placer.ground(seen, cut_phrases(texts[0]) if len(texts) == 1 else texts, None, regions, 0), least
+    if len(texts) > 1:
+        return placer.ground(seen, texts, None, regions, 0), least
+    found = placer.ground(seen, cut_phrases(texts[0]), None, regions, 0)
+    return replace(found, unused=unused_words(texts[0])), least
 
 
 def _there(found: saywhere.Regions, least: float) -> list[bool]:
@@ -135,7 +138,8 @@ def _row(found: saywhere.Regions, least: float) -> dict[str, Any]:
         if there and found.similarities is not None:
             phrase["similarity"] = float(f"{found.similarities[i]:.5g}")
         phrases.append(phrase)
-    return {"image": found.image, "width": found.width, "height": found.height, "phrases": phrases}
+    row = {"image": found.image, "width": found.width, "height": found.height, "phrases": phrases}
+    return row | ({"unused": list(found.unused)} if found.unused else {})
 
 
 def _draw(image: LoadedImage, found: saywhere.Regions, out: Path) -> None:

@@ -41,6 +41,14 @@ def print_table(
             start = " " * indent
 
 
+def note_words(unknown: Sequence[str], unused: Sequence[str]) -> None:
+    """Say which words of a text the model does not know, and by which no phrase was placed."""
+    if unknown:
+        typer.echo(f"words that the model does not know: {', '.join(unknown)}", err=True)
+    if unused:
+        typer.echo(f"words not used to place phrases: {', '.join(unused)}", err=True)
+
+
 def skip_notes(skipped: Mapping[str, str]) -> list[str]:
     """Return a line for each image that was skipped."""
     return [f"skipped: {printable(name)}: {printable(reason)}" for name, reason in skipped.items()]

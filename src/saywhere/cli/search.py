@@ -23,6 +23,7 @@ from saywhere.cli.options import (
     Url,
     Where,
 )
+from saywhere.cli.printing import note_words
 from saywhere.files import printable
 from saywhere.loading import Runtime, load_model
 
@@ -75,7 +76,7 @@ def search(
 
     with saywhere.Index(Where(index, store, url, collection).place(), model, load=load, threads=threads) as opened:
         if query is not None:
-            _warn_of_unknown_words(opened.model, query)
+            _note_words(opened.model, query)
         if query is not None and within is not None:
             _show_regions(opened.regions(query, within, top=top), json)
             return
@@ -94,11 +95,13 @@ def search(
             typer.echo(f"note: {out} also has files that are not of this search ({others})", err=True)
 
 
-def _warn_of_unknown_words(model: saywhere.Model, query: str) -> None:
+def _note_words(model: saywhere.Model, query: str) -> None:
     from saywhere.models.phrase_scores import unknown_words
+    from saywhere.models.placing import familiar, unused_words
+    from saywhere.search.phrases import Query
 
-    if unknown := unknown_words(model.require("aligner", "search").vocabulary, query):
-        typer.echo(f"words that the model does not know: {', '.join(unknown)}", err=True)
+    wanted, known = Query.parse(query).wanted, model.require("aligner", "search").vocabulary
+    note_words(unknown_words(known, familiar(query, known)), unused_words(wanted[0]) if len(wanted) == 1 else ())
 
 
 def _print_hits(hits: Sequence[saywhere.Hit]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,35 +31,41 @@ def write_annotations(path: Path, images: Iterable[Regions]) -> None:
         "annotations": [],
         "categories": [{"id": number, "name": name} for name, number in numbers.items()],
     }
-    for image_id, regions in enumerate(found, 1):
+    for image_id, regions in zip(image_ids(found), found, strict=True):
         size = {"width": regions.width, "height": regions.height}
         content["images"].append({"id": image_id, "file_name": regions.image, **size})
         areas = geometry.area(regions.boxes).tolist()
         for row, name, area in zip(regions.to_coco(image_id), labels(regions), areas, strict=True):
             more = {"category_id": numbers[name], "area": round(area, 2), "iscrowd": 0, "segmentation": []}
-            content["annotations"].append({"id": len(content["annotations"]) + 1, **row, **more})
+            said = {"caption": row.pop("phrase")} if "phrase" in row else {}
+            content["annotations"].append({"id": len(content["annotations"]) + 1, **row, **said, **more})
     write_text(path, json.dumps(content))
 
 
 def write_results(path: Path, images: Iterable[Regions]) -> None:
-    """Write a list of ``image_id, bbox, score, caption``.
+    """Write a list of ``image_id, category_id, bbox, score, phrase``, with the ids of :func:`write_annotations`.
 
-    The id is the number at the end of a file's name if no other image has it, else the name.
+    COCO's evaluator takes results with ``caption`` for sentences, and looks for no boxes in them.
 
     Raises:
         UserError: two images have one name.
     """
     found = list(images)
-    numbers = Counter(_number(regions.image or "") for regions in found)
-    by_id: dict[int | str, Regions] = {}
-    for regions in found:
-        name = regions.image or ""
-        number = _number(name)
-        key = name if number is None or numbers[number] > 1 else number
-        if key in by_id:
-            raise UserError(f"{name}: two images have this name, and COCO's results name them by it")
-        by_id[key] = regions
-    write_text(path, json.dumps([row for key, regions in by_id.items() for row in regions.to_coco(key)]))
+    if twice := [name for name, count in Counter(regions.image or "" for regions in found).items() if count > 1]:
+        raise UserError(f"{twice[0]}: two images have this name, and COCO's results name them by it")
+    numbers = {name: number for number, name in enumerate(classes(found), 1)}
+    rows: list[dict[str, Any]] = []
+    for image_id, regions in zip(image_ids(found), found, strict=True):
+        for row, name in zip(regions.to_coco(image_id), labels(regions), strict=True):
+            rows.append({"image_id": row.pop("image_id"), "category_id": numbers[name], **row})
+    write_text(path, json.dumps(rows))
+
+
+def image_ids(images: Sequence[Regions]) -> list[int]:
+    """Return the ids of images: the numbers at the ends of their names if each has one of its own, else 1, 2, ..."""
+    numbers = [number for regions in images if (number := _number(regions.image or "")) is not None]
+    alone = len(set(numbers)) == len(images)
+    return numbers if alone else list(range(1, len(images) + 1))
 
 
 def _number(name: str) -> int | None:

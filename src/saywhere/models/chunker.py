@@ -3,7 +3,8 @@
 Each word gets one of five tags: outside of phrases, the first or a later word of a phrase, or the same of a phrase that
 names nothing visible ("him", "each other", "the background"). An averaged perceptron (Collins, 2002) tags from left to
 right, from the words around, their last letters, the punctuation before them and the two tags before. A feature is the
-hash of its text, so that the weights are one array ``(buckets, 5)`` without a list of words.
+hash of its text, so that the weights are one array ``(buckets, 5)`` without a list of words. Nouns that the captions of
+its training hardly have are found by the tree of nouns: see :func:`complete`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy as np
 
 from saywhere.errors import UserError
 from saywhere.files import write_atomically
+from saywhere.models.noun_tree import AFTER, find_heads, noun_tree
 from saywhere.text import split_words
 
 TRAINED = Path(__file__).parents[1] / "pretrained" / "chunker.npz"
@@ -29,6 +31,22 @@ NONE = 9
 """The tag before the first word."""
 INSIDES = {INSIDE: (BEGIN, INSIDE), INSIDE_HIDDEN: (BEGIN_HIDDEN, INSIDE_HIDDEN)}
 """For each tag of a later word those that may stand before it."""
+
+STARTS = frozenset({
+    "a", "an", "the", "his", "her", "their", "its", "my", "your", "our", "this", "that", "these", "those", "another",
+    "other", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "several", "some", "many",
+    "few", "both", "all", "each", "every", "any", "no", "more",
+})  # fmt: skip
+"""Words with which phrases begin, and which cannot be their nouns."""
+BEFORE_NOUNS = STARTS | {
+    "red", "blue", "green", "yellow", "black", "white", "brown", "grey", "gray", "pink", "purple", "golden", "dark",
+    "bright", "big", "small", "large", "little", "tiny", "huge", "long", "short", "tall", "old", "new", "beautiful",
+    "wooden", "colorful", "colourful", "striped", "empty", "wet", "dirty", "young", "wild", "different",
+}  # fmt: skip
+"""Those, and adjectives that stand alone in no phrase."""
+
+PLACES = frozenset({"left", "right", "middle", "center", "centre", "top", "bottom", "side", "corner", "edge"})
+"""Places in an image, which are no things in it."""
 
 
 class Phrase(NamedTuple):
@@ -80,7 +98,9 @@ class Chunker:
         if not words:
             return []
         tags, _ = self.tag(hash_words(words, gaps, len(self.weights)), words)
-        return [Phrase(" ".join(words[a:b]), a, b, visible) for a, b, visible in spans(tags)]
+        found = complete(spans(tags), words, gaps)
+        found = [(a, b, visible and not _is_place(words[a:b])) for a, b, visible in found]
+        return [Phrase(" ".join(words[a:b]), a, b, visible) for a, b, visible in found]
 
     def tag(self, rows: np.ndarray, words: Sequence[str]) -> tuple[list[int], list[np.ndarray]]:
         """Return the tag of each word, and the rows of the weights that decided it.
@@ -159,3 +179,41 @@ def spans(tags: Sequence[int]) -> list[tuple[int, int, bool]]:
         elif tag in INSIDES and found:
             found[-1] = (found[-1][0], i + 1, found[-1][2])
     return found
+
+
+def _is_place(words: Sequence[str]) -> bool:
+    """Whether a phrase says where in an image something is, and names nothing: "the left"."""
+    return words[-1] in PLACES and all(word in STARTS | PLACES for word in words)
+
+
+def complete(
+    found: Sequence[tuple[int, int, bool]], words: Sequence[str], gaps: Sequence[str]
+) -> list[tuple[int, int, bool]]:
+    """Return phrases with the nouns of the tree that they were cut off from: of "a" and "sheep" the phrase "a sheep".
+
+    A name of several words is in one phrase. A phrase that ends with a word such as "a", or has only such words and
+    adjectives, takes in the name right behind it. A name in no phrase is one with the words such as "a" before it; and
+    by itself where a text begins with it.
+
+    Args:
+        found: of :func:`spans`.
+        words, gaps: of the sentence, see :func:`saywhere.text.split_words`.
+    """
+    spanned = list(found)
+    for name in find_heads(words, noun_tree()):
+        start, stop = name.start, name.stop
+        if any(first < start and stop <= last for first, last, _ in spanned):
+            continue
+        while start and words[start - 1] in BEFORE_NOUNS and _mark(gaps[start]) != ",":
+            start -= 1
+        ends = {last: first for first, last, _ in spanned}
+        if (first := ends.get(start)) is not None and words[start - 1] in STARTS and _mark(gaps[start]) != ",":
+            start = first
+        touched = [span for span in spanned if span[0] < stop and start < span[1]]
+        if touched and touched[0][0] <= start and stop <= touched[0][1]:
+            continue
+        alone = start == 0 and (stop == len(words) or words[stop] in AFTER | {"and", "or"})
+        if touched or alone or words[start] in STARTS:
+            whole = min([start, *(span[0] for span in touched)]), max([stop, *(span[1] for span in touched)]), True
+            spanned = sorted([span for span in spanned if span not in touched] + [whole])
+    return spanned

@@ -7,7 +7,7 @@ WordNet's notice.
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -101,6 +101,16 @@ def plural(name: str) -> str:
     else:
         last += "s"
     return f"{before} {last}" if before else last
+
+
+def known_form(word: str, known: Container[str]) -> str:
+    """Return a word as it is if it is known, else its singular or its plural if that is."""
+    if word in known:
+        return word
+    singulars = [name for name, several in IRREGULAR.items() if several == word]
+    singulars += [word[: len(word) - cut] + end for cut, end in ((1, ""), (2, ""), (3, "y"), (2, "an"))]
+    forms = [form for form in singulars if form and plural(form) == word] + [plural(word)]
+    return next((form for form in forms if form in known), word)
 
 
 @dataclass(frozen=True, eq=False)

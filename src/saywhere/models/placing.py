@@ -31,12 +31,15 @@ from saywhere.models.aligner import (
 from saywhere.models.chunker import Chunker
 from saywhere.models.densecap import describe
 from saywhere.models.encoding import Encoding
-from saywhere.models.noun_tree import noun_tree
+from saywhere.models.noun_tree import known_form, noun_tree
 from saywhere.models.nouns import DETERMINERS, LEAST, NounEvidence
 from saywhere.models.phrase_scores import score_regions, unknown_words
 from saywhere.options import require_numbers
 from saywhere.regions import Regions
-from saywhere.text import tokenize
+from saywhere.text import Vocabulary, tokenize
+
+JOINING = frozenset({"and", "or", "of", "with", "a", "an", "the", "there", "is", "are"})
+"""Words beside phrases that say nothing about where these are."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,7 +174,10 @@ class Placer:
         """Return what is known of phrases in an image; arguments and errors as of :meth:`ground`."""
         if wordless := [phrase for phrase in phrases if not tokenize(phrase)]:
             raise UserError(f"the phrase {wordless[0]!r} has no word")
-        texts = [] if self.aligner is None else embed_texts(self.aligner, phrases, plain=True)
+        texts: list[TextVectors] = []
+        if self.aligner is not None:
+            known = self.aligner.vocabulary
+            texts = embed_texts(self.aligner, [familiar(phrase, known) for phrase in phrases], plain=True)
         if self.by == "densecap":
             regions, fits = self._described(encoding, phrases, boxes, limit)
             image = None if self.aligner is None else embed_images(self.aligner, [encoding], plain=True)[0]
@@ -204,18 +210,21 @@ class Placer:
         )[0]
         if not len(regions):
             raise UserError(f"{encoding.image}: the model finds no region in it")
-        return regions, score_regions(self.densecap.decoder, self.densecap.vocabulary, regions, phrases).joint
+        known = self.densecap.vocabulary
+        asked = [familiar(phrase, known) for phrase in phrases]
+        return regions, score_regions(self.densecap.decoder, known, regions, asked).joint
 
     def is_rare(self, phrase: str) -> bool:
         """Return whether the text encoder hardly saw the noun of a phrase in training."""
         vocabulary = (self.aligner or self.densecap).vocabulary  # pyright: ignore[reportOptionalMemberAccess]
-        return any(vocabulary.counts.get(word, 0) < self.config.rare for word in noun_words(phrase))
+        nouns = noun_words(familiar(phrase, vocabulary))
+        return any(vocabulary.counts.get(word, 0) < self.config.rare for word in nouns)
 
     def is_unknown(self, phrase: str) -> bool:
         """Return whether no part knows any word of a phrase, articles and the like aside."""
         words = [word for word in tokenize(phrase) if word not in DETERMINERS]
         parts = [part for part in (self.densecap, self.aligner) if part is not None]
-        heard = any(word in part.vocabulary for word in words for part in parts)
+        heard = any(known_form(word, part.vocabulary) in part.vocabulary for word in words for part in parts)
         return bool(words) and not heard and (self.nouns is None or self.nouns.lookup(phrase) is None)
 
     def unknown(self, phrases: Sequence[str]) -> list[str]:
@@ -226,8 +235,16 @@ class Placer:
         for phrase in phrases:
             seen = self.nouns is not None and self.nouns.lookup(phrase) is not None
             nouns = noun_words(phrase) if seen else ()
-            found |= dict.fromkeys(word for word in unknown_words(part.vocabulary, phrase) if word not in nouns)
+            unknown = unknown_words(part.vocabulary, familiar(phrase, part.vocabulary))
+            found |= dict.fromkeys(word for word in unknown if word not in nouns)
         return list(found)
+
+
+def familiar(phrase: str, vocabulary: Vocabulary) -> str:
+    """Return a phrase with the singular (or plural) of words of which a vocabulary has only that."""
+    if all(word in vocabulary for word in tokenize(phrase)):
+        return phrase
+    return " ".join(known_form(word, vocabulary) for word in tokenize(phrase))
 
 
 def noun_words(phrase: str) -> tuple[str, ...]:
@@ -240,6 +257,27 @@ def noun_words(phrase: str) -> tuple[str, ...]:
 def cut_phrases(text: str) -> list[str]:
     """Return the phrases of a text that name something visible; the text itself if there is none."""
     return [phrase.words for phrase in Chunker.load().chunk(text) if phrase.visible] or [text]
+
+
+def unused_words(text: str) -> tuple[str, ...]:
+    """Return the words between the phrases of :func:`cut_phrases`, by which no phrase is placed.
+
+    Words that only join phrases, such as "and", are left out.
+
+    Example:
+        >>> unused_words("the man on the left and a dog")
+        ('on the left',)
+    """
+    words = tokenize(text)
+    inside = {i for p in Chunker.load().chunk(text) if p.visible for i in range(p.start, p.stop)}
+    found: list[list[str]] = [[]]
+    for i, word in enumerate(words if inside else ()):
+        if i in inside:
+            found.append([])
+        elif found[-1] or word not in JOINING:
+            found[-1].append(word)
+    runs = (" ".join(run[: max(i for i, word in enumerate(run, 1) if word not in JOINING)]) for run in found if run)
+    return tuple(dict.fromkeys(runs))
 
 
 def word_fits(aligner: Aligner, image: ImageVectors, texts: Sequence[TextVectors]) -> np.ndarray:

@@ -18,7 +18,7 @@ from saywhere.inference import ImageResult, Source, find_images
 from saywhere.inference.shards import Shard, Shards
 from saywhere.models.model import Model
 from saywhere.models.placing import word_fits
-from saywhere.regions import Regions
+from saywhere.regions import TEXTS, Regions
 from saywhere.search.indexing import Changes, Indexing, absolute, is_video
 from saywhere.search.phrases import PhrasesInImages, Query
 from saywhere.search.qdrant import path_to_text, text_to_path
@@ -37,9 +37,9 @@ class Hit:
     Attributes:
         image: its path, from the root on; that of the video, if it is a moment of one.
         similarity: to the query; larger is better. It is no probability: compare hits of one search only.
-        regions: where each wanted phrase is in the image, with similarities and, if the model is calibrated for it,
-            the probabilities that it is there at all; none if an image was the query. ``not_found`` has those that are
-            probably not there.
+        regions: where each wanted phrase is in the image, with similarities and, if the model is calibrated for it and
+            the query is more than one phrase, the probabilities that it is there at all; none if an image was the
+            query. ``not_found`` has those that are probably not there.
         probability: that the image shows all of the query; None if an image was the query, or the model is not
             calibrated for that.
         time: of the moment in the video, in seconds; None for an image.
@@ -72,7 +72,7 @@ class Hit:
         for region, value in zip(found, values, strict=True):
             row = {"words": region.caption, "box": [round(v, 2) for v in region.box], "similarity": round(value, 5)}
             phrases.append(row if region.score is None else {**row, "score": round(region.score, 5)})
-        missing = {"not_found": list(found.not_found)} if found.not_found else {}
+        missing = {name: list(texts) for name in TEXTS if (texts := getattr(found, name))}
         size = {"width": found.width, "height": found.height}
         chances = {"probability": self.probability, "in_index_probability": self.in_index_probability}
         likely = {name: round(value, 5) for name, value in chances.items() if value is not None}

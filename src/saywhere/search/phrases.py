@@ -25,7 +25,7 @@ from saywhere.errors import UserError
 from saywhere.models.aligner import ImageVectors, TextVectors, hubness_of, plain_similarities
 from saywhere.models.model import Model
 from saywhere.models.noun_tree import noun_tree
-from saywhere.models.placing import Evidence, cut_phrases, noun_words, word_fits
+from saywhere.models.placing import Evidence, cut_phrases, familiar, noun_words, unused_words, word_fits
 from saywhere.regions import Regions
 from saywhere.search.scan import Question
 from saywhere.text import Vocabulary, tokenize
@@ -208,7 +208,8 @@ class Placed:
     """Where a query is in an image.
 
     Attributes:
-        regions: of the wanted phrases that are probably there, with similarities; the others as ``not_found``.
+        regions: of the wanted phrases that are probably there, with similarities, and with probabilities unless all of
+            the query is one phrase; the others as ``not_found``.
         evidence: ``(3,)`` of the question ``hit``: the mean similarity of the wanted phrases with the image, the
             log-probability that they are all there and the unwanted ones are not, and how often the rarest noun of the
             wanted ones is said (:class:`saywhere.search.phrases.Commonness`); None if the model is not calibrated
@@ -230,14 +231,17 @@ class PhrasesInImages:
 
     Attributes:
         phrases: that are wanted.
+        unused: words of the sentence by which no phrase is placed.
         together: how often their nouns are said (:meth:`saywhere.search.phrases.Commonness.together`).
     """
 
     def __init__(self, model: Model, query: Query) -> None:
         self._model, self._aligner = model, model.require("aligner", "search")
         self.phrases = tuple(cut_phrases(query.wanted[0])) if len(query.wanted) == 1 else query.wanted
+        self.unused = unused_words(query.wanted[0]) if len(query.wanted) == 1 else ()
         texts = list(dict.fromkeys((*self.phrases, *query.phrases)))
-        known = dict(zip(texts, model.embed_text(texts), strict=True))
+        asked = [familiar(text, self._aligner.vocabulary) for text in texts]
+        known = dict(zip(texts, model.embed_text(asked), strict=True))
         self._texts, self._wanted, self._unwanted = (
             [known[text] for text in some] for some in (self.phrases, query.wanted, query.unwanted)
         )
@@ -267,11 +271,13 @@ class PhrasesInImages:
         if scores is not None:
             scores = np.where(self._unknown, np.float32(0), scores)
         there = np.ones(several, bool) if scores is None else scores >= self._least
+        whole = several == 1 and not self._unwanted and calibration.hit is not None  # the hit's probability says it
         regions = Regions(
-            image.width, image.height, image.boxes[rows[there]], None if scores is None else scores[there],
+            image.width, image.height, image.boxes[rows[there]], None if scores is None or whole else scores[there],
             tuple(phrase for phrase, seen in zip(self.phrases, there, strict=True) if seen), image=image.image,
             similarities=evidence.fits[rows, columns][there],
             not_found=tuple(phrase for phrase, seen in zip(self.phrases, there, strict=True) if not seen),
+            unused=self.unused,
         )  # fmt: skip
         if scores is None:
             return Placed(regions, None, None)

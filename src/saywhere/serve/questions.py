@@ -258,14 +258,15 @@ _REGION_ROWS = {
     "type": "object",
     "required": ["width", "height", "boxes"],
     "properties": _IMAGE
-    | {"boxes": _BOXES, "scores": _NUMBERS, "similarities": _NUMBERS, "captions": _TEXTS, "not_found": _TEXTS},
+    | {"boxes": _BOXES, "scores": _NUMBERS, "similarities": _NUMBERS, "captions": _TEXTS}
+    | {"not_found": _TEXTS, "unused": _TEXTS},
 }
 _PHRASE = {"type": "object", "properties": {"words": _TEXT, "box": _NUMBERS, "similarity": _NUMBER}}
 _HIT = {
     "type": "object",
     "properties": _IMAGE
     | {"entry": _TEXT, "time": _NUMBER, "similarity": _NUMBER, "probability": _NUMBER, "in_index_probability": _NUMBER}
-    | {"phrases": {"type": "array", "items": _PHRASE}},
+    | {"phrases": {"type": "array", "items": _PHRASE}, "not_found": _TEXTS, "unused": _TEXTS},
 }
 _JPEG = {"type": "string", "format": "binary"}
 SCHEMAS = {

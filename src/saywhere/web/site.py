@@ -16,7 +16,8 @@ from saywhere.errors import UserError
 from saywhere.files import write_atomically
 from saywhere.models import captioner, noun_tree, nouns
 from saywhere.models.bundle import GRAPH, WEIGHTS, Bundle, GraphInfo, weight_prefix
-from saywhere.models.chunker import Chunker
+from saywhere.models.chunker import BEFORE_NOUNS, PLACES, STARTS, Chunker
+from saywhere.models.placing import JOINING
 from saywhere.text import RESERVED
 from saywhere.web.runtime import NAME, VERSION, WebRuntime
 from saywhere.web.weights import STEPS, Packed, compress, describe, half, pack, place_weights, rounded, single
@@ -226,7 +227,8 @@ def _facts(bundle: Bundle, parts: list[str]) -> dict[str, Any]:
     facts["noun_tree"] = {
         "irregular": noun_tree.IRREGULAR, "after": sorted(noun_tree.AFTER), "articles": sorted(noun_tree.ARTICLES),
         "amounts": sorted(noun_tree.AMOUNTS), "neutral_determiners": sorted(nouns.NEUTRAL_DETERMINERS),
-        "longest": noun_tree.LONGEST,
+        "longest": noun_tree.LONGEST, "starts": sorted(STARTS), "before_nouns": sorted(BEFORE_NOUNS),
+        "places": sorted(PLACES), "joining": sorted(JOINING),
     }  # fmt: skip
     facts["caption_nouns"] = {
         "regions": captioner.REGIONS, "least_region": captioner.LEAST_REGION, "unseen": captioner.UNSEEN,
@@ -236,7 +238,7 @@ def _facts(bundle: Bundle, parts: list[str]) -> dict[str, Any]:
 
 
 def _grounding(bundle: Bundle) -> dict[str, Any]:
-    """How phrases are placed, and the words that are not rare."""
+    """How phrases are placed, and the words that are not rare and those that are."""
     from saywhere.configs.aligner import GroundingConfig
 
     aligner = bundle.configs.get("aligner")
@@ -244,4 +246,4 @@ def _grounding(bundle: Bundle) -> dict[str, Any]:
     words = bundle.vocabularies["densecap" if aligner is None else "aligner"].counts
     common = [word for word, count in words.items() if count >= config.rare]
     options = {name: getattr(config, name) for name in ("nms_iou", "score_weight", "kind_weight", "rare_kind_weight")}
-    return options | {"common": common}
+    return options | {"common": common, "rare": [word for word, count in words.items() if count < config.rare]}

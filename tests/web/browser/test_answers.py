@@ -18,7 +18,7 @@ from saywhere.images import LoadedImage, read_image
 from saywhere.models.captioner import correct
 from saywhere.models.noun_tree import noun_tree
 from saywhere.models.nouns import with_noun
-from saywhere.models.placing import cut_phrases
+from saywhere.models.placing import cut_phrases, unused_words
 from saywhere.pixels import ORIENTATION
 from saywhere.text import tokenize
 
@@ -183,17 +183,21 @@ def from_center(boxes: np.ndarray) -> np.ndarray:
     return np.concatenate((boxes[:, :2] - boxes[:, 2:] / 2, boxes[:, :2] + boxes[:, 2:] / 2), axis=1)
 
 
-WORDS = """async ([texts, phrases, changes]) => {
+WORDS = """async ([texts, phrases, changes, known]) => {
     const [{tokenize}, {Model}] = await Promise.all([import("./engine/text.js"), import("./engine/model.js")]);
     const model = await Model.open(), chunker = await model.chunker(), tree = await model.tree();
     const nouns = phrases.map(phrase => tree.head(tokenize(phrase)));
     return {
         tokens: texts.map(tokenize), cut: texts.map(text => chunker.cut(text)),
+        unused: texts.map(text => chunker.unused(text)),
         heads: nouns.map(({start, stop, noun, plural}) => [start, stop, noun?.name ?? null, plural]),
         changed: changes.map(([phrase, noun]) => {
             const words = tokenize(phrase);
             return tree.withNoun(tree.head(words), words, tree.named(noun));
         }),
+        known: ["zebras", "knives", "policemen", "puppies", "sock", "violin", "bus"].map(
+            (word) => tree.knownForm(word, new Set(known))
+        ),
     };
 }"""
 
@@ -202,6 +206,9 @@ def test_words_phrases_and_nouns_are_those_of_python(engine: Page) -> None:
     texts = [
         "A man's T-shirt, ½ of it ﬁne.", "Two brown dogs run through the snow behind a group of children", "him",
         "the café’s owner and her sister; a boy on a skate-board (blue)", "naïve Straße 東京 a_b",
+        "a sheep", "two big brown sheep in a field", "a vacuum cleaner and a man", "racquet and a dog",
+        "the red violin", "a photo of a sheep", "two, sheep", "the man on the left and a dog",
+        "a cat and", "several hot dogs on a table", "watches",
     ]  # fmt: skip
     phrases = [
         "two puppies on the grass", "a group of people", "a hot dog", "policemen", "a man in a red shirt",
@@ -209,9 +216,12 @@ def test_words_phrases_and_nouns_are_those_of_python(engine: Page) -> None:
         "the wheels of a car",
     ]  # fmt: skip
     changes = [["a brown dog on the grass", "cow"], ["two dogs", "sheep"], ["the tree", "grass"], ["man", "apple"]]
-    found, tree = engine.evaluate(WORDS, [texts, phrases, changes]), noun_tree()
+    known = ["zebra", "knife", "policeman", "puppy", "socks", "bus"]
+    found, tree = engine.evaluate(WORDS, [texts, phrases, changes, known]), noun_tree()
+    assert found["known"] == ["zebra", "knife", "policeman", "puppy", "socks", "violin", "bus"]
     assert found["tokens"] == [tokenize(text) for text in texts]
     assert found["cut"] == [cut_phrases(text) for text in texts]
+    assert found["unused"] == [list(unused_words(text)) for text in texts]
     heads = [tree.head(tokenize(phrase)) for phrase in phrases]
     assert found["heads"] == [[h.start, h.stop, h.noun and h.noun.name, h.plural] for h in heads]
     named = [(tokenize(phrase), tree.named(noun)) for phrase, noun in changes]

@@ -190,12 +190,12 @@ function foundItems() {
   }));
 }
 
-// The entry of a phrase that is not in the image.
-function absent(phrase) {
+// The entry of words that have no box.
+function absent(phrase, why) {
   const entry = document.createElement("li");
   entry.className = "absent";
   const note = document.createElement("small");
-  note.textContent = "not found";
+  note.textContent = why;
   entry.append(phrase, note);
   return entry;
 }
@@ -246,7 +246,8 @@ async function search() {
   const answer = empty ? {hits: []} : await trying(async () => (await server.get(path)).json());
   if (turn !== looking || !answer) return;
   $("hits").replaceChildren(...answer.hits.map(showHit));
-  say(empty ? "" : plural(answer.hits.length, "image"));
+  const unused = answer.hits[0]?.unused ?? [];
+  say(empty ? "" : plural(answer.hits.length, "image") + (unused.length ? `; words not used to place phrases: ${unused.join(", ")}` : ""));
 }
 
 // Seconds as people read times: 1:02:03.5.
@@ -298,7 +299,8 @@ function show() {
   if (tab === "regions") list("region-list", items);
   if (tab === "find") {
     list("found-list", items);
-    $("found-list").append(...(current.found?.not_found ?? []).map(absent));
+    $("found-list").append(...(current.found?.not_found ?? []).map((phrase) => absent(phrase, "not found")));
+    $("found-list").append(...(current.found?.unused ?? []).map((words) => absent(words, "not used to place phrases")));
   }
   if (tab === "sentence") showSentence();
   showWord(null);

@@ -95,7 +95,7 @@ export class Model {
   chunker() {
     return this.once("chunker", async () => {
       const weights = new Weights(this.info.arrays.chunker, await this.read("chunker.bin.gz"));
-      return new Chunker(weights.get("weights"));
+      return new Chunker(weights.get("weights"), await this.tree());
     });
   }
 
@@ -145,7 +145,8 @@ export class Model {
     const nouns = phrases.map((phrase) => (classes ? tree.find(phrase) : null));
     if (nouns.some(Boolean)) image.posteriors ??= classes.posteriors(image, boxes.map((box) => toInput(box, image)), kept);
     const chosen = phrases.map((phrase, p) => {
-      const tokens = detector.vocabulary.encode(phrase);
+      const known = detector.vocabulary.numbers, asked = tokenize(phrase).map((word) => tree.knownForm(word, known)).join(" ");
+      const tokens = detector.vocabulary.encode(asked);
       if (tokens.length > LONGEST) throw new Error(`a phrase has ${tokens.length} words; ${LONGEST} are the most`);
       const logs = image.scorer.score(tokens), weight = this.kindWeight(tree, phrase);
       const fits = rows.map((row, i) => {
@@ -154,14 +155,19 @@ export class Model {
       });
       return fits.indexOf(Math.max(...fits));
     });
-    return {width: image.width, height: image.height, boxes: rounded(chosen.map((i) => boxes[i])), captions: phrases};
+    const unused = chunker.unused(sentence);
+    return {
+      width: image.width, height: image.height, boxes: rounded(chosen.map((i) => boxes[i])), captions: phrases,
+      ...(unused.length ? {unused} : {}),
+    };
   }
 
   // The weight of the classes, larger for nouns that were rare in training.
   kindWeight(tree, phrase) {
-    const {common, kind_weight: weight, rare_kind_weight: rare} = this.info.grounding;
-    const words = tokenize(phrase), {start, stop} = tree.head(words);
+    const {common, rare: seldom, kind_weight: weight, rare_kind_weight: rare} = this.info.grounding;
     this.common ??= new Set(common);
+    this.known ??= new Set([...common, ...seldom]);
+    const words = tokenize(phrase).map((word) => tree.knownForm(word, this.known)), {start, stop} = tree.head(words);
     return words.slice(start, stop).some((word) => !this.common.has(word)) ? rare : weight;
   }
 

@@ -42,6 +42,15 @@ export class NounTree {
     return before + last;
   }
 
+  // A word as it is if it is known, else its singular or its plural if that is; `known` has(word).
+  knownForm(word, known) {
+    if (known.has(word)) return word;
+    const singulars = Object.entries(this.lists.irregular).filter(([, many]) => many === word).map(([name]) => name);
+    for (const [cut, end] of [[1, ""], [2, ""], [3, "y"], [2, "an"]]) singulars.push(word.slice(0, Math.max(word.length - cut, 0)) + end);
+    const forms = [...singulars.filter((form) => form && this.plural(form) === word), this.plural(word)];
+    return forms.find((form) => known.has(form)) ?? word;
+  }
+
   // Where the noun of a phrase is, and what it is: {start, stop, noun, plural}.
   head(words) {
     const whole = this.ending(words, 0, words.length);

@@ -37,22 +37,60 @@ function crc32(text) {
   return ~crc >>> 0;
 }
 
-// The tagger of models/chunker.py: an averaged perceptron over hashed features.
+// The tagger of models/chunker.py: an averaged perceptron over hashed features, and the nouns of the tree.
 export class Chunker {
-  constructor(weights) {
-    [this.weights, this.buckets] = [weights, weights.length / TAGS];
+  constructor(weights, tree) {
+    [this.weights, this.buckets, this.tree] = [weights, weights.length / TAGS, tree];
   }
 
   // The phrases of a text that name something visible; the text itself if there is none.
   cut(text) {
-    const words = tokenize(text), gaps = normal(text).split(WORD);
+    const words = tokenize(text), phrases = this.phrases(text);
+    return phrases.length ? phrases.map(({start, stop}) => words.slice(start, stop).join(" ")) : [text];
+  }
+
+  // The words between these phrases by which none is placed; "and" and the like are left out.
+  unused(text) {
+    const {joining} = this.tree.lists, phrases = this.phrases(text), runs = [[]];
+    if (!phrases.length) return [];
+    tokenize(text).forEach((word, i) => {
+      if (phrases.some(({start, stop}) => start <= i && i < stop)) runs.push([]);
+      else if (runs.at(-1).length || !joining.includes(word)) runs.at(-1).push(word);
+    });
+    const trimmed = runs.filter((run) => run.length).map((run) => run.slice(0, run.findLastIndex((word) => !joining.includes(word)) + 1));
+    return [...new Set(trimmed.map((run) => run.join(" ")))];
+  }
+
+  // Where the phrases are that name something visible.
+  phrases(text) {
+    const words = tokenize(text), gaps = normal(text).split(WORD), {places, starts} = this.tree.lists;
     const found = [];
     this.tag(words, gaps).forEach((tag, i) => {
-      if (tag === BEGIN || tag === BEGIN_HIDDEN) found.push({words: [words[i]], visible: tag === BEGIN});
-      else if (BEFORE[tag] && found.length) found.at(-1).words.push(words[i]);
+      if (tag === BEGIN || tag === BEGIN_HIDDEN) found.push({start: i, stop: i + 1, visible: tag === BEGIN});
+      else if (BEFORE[tag] && found.length) found.at(-1).stop = i + 1;
     });
-    const visible = found.filter((phrase) => phrase.visible).map((phrase) => phrase.words.join(" "));
-    return visible.length ? visible : [text];
+    const isPlace = (some) => places.includes(some.at(-1)) && some.every((word) => starts.includes(word) || places.includes(word));
+    return this.complete(found, words, gaps).filter(({start, stop, visible}) => visible && !isPlace(words.slice(start, stop)));
+  }
+
+  // Phrases with the nouns of the tree that they were cut off from: of "a" and "sheep" the phrase "a sheep".
+  complete(found, words, gaps) {
+    const {after, starts, before_nouns: adjectives} = this.tree.lists;
+    for (const {start: first, stop} of this.tree.heads(words)) {
+      if (found.some((phrase) => phrase.start < first && stop <= phrase.stop)) continue;
+      const joins = (i, list) => i && list.includes(words[i - 1]) && mark(gaps[i]) !== ",";
+      let start = first;
+      while (joins(start, adjectives)) start--;
+      const before = found.find((phrase) => phrase.stop === start);
+      if (before && joins(start, starts)) start = before.start;
+      const touched = found.filter((phrase) => phrase.start < stop && start < phrase.stop);
+      if (touched.length && touched[0].start <= start && stop <= touched[0].stop) continue;
+      const alone = !start && (stop === words.length || [...after, "and", "or"].includes(words[stop]));
+      if (!touched.length && !alone && !starts.includes(words[start])) continue;
+      const whole = {start: Math.min(start, ...touched.map((phrase) => phrase.start)), stop: Math.max(stop, ...touched.map((phrase) => phrase.stop)), visible: true};
+      found = [...found.filter((phrase) => !touched.includes(phrase)), whole].sort((one, other) => one.start - other.start);
+    }
+    return found;
   }
 
   tag(words, gaps) {

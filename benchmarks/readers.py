@@ -124,7 +124,7 @@ READERS = (
     Reader("supervision", "voc", by_supervision),
     Reader("label-studio-sdk", "label-studio", by_label_studio),
     Reader("fiftyone", "fiftyone", by_fiftyone),
-    *(Reader("saywhere", name, by_ourselves(name)) for name, format in FORMATS.items() if format.read is not None),
+    *(Reader("saywhere", name, by_ourselves(name)) for name, one in FORMATS.items() if one.read and not one.beside),
 )
 
 

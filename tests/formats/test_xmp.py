@@ -347,6 +347,7 @@ def sidecars(folder: str) -> dict[str, bytes]:
 def test_describe_writes_beside_the_images_and_convert_results_the_same(model: StubModel) -> None:
     done = run("describe", "album", "--output-format", "xmp")
     assert (done.exit_code, done.stderr) == (0, "")
+    assert done.stdout.endswith("written: sidecars beside the images\n")
     first = sidecars("album")
     assert [*first] == ["a.jpg.xmp", "sub/b.png.xmp"]
     assert run("describe", "album", "--output-format", "xmp", "--json", "r.jsonl").exit_code == 0

@@ -85,24 +85,25 @@ def caption(
         elif json is None:
             typer.echo(f"{printable(one.source.name)}: {one.result}")
 
-    def write(source: Source, sentence: object) -> str | None:
-        from saywhere.formats import xmp
-
-        return xmp.refused(xmp.write_sentence, xmp.sidecar(source.path), source.path, str(sentence))
-
     with contextlib.ExitStack() as stack:
         lines = stack.enter_context(ResultsFile(json, "caption")) if json else None
         if json is not None:
             ensure_same_settings(json, {**deferred.facts, "beam_size": beam_size})
-        outputs = Outputs(lines, beside=None if output_format is None else write)
-        told = {} if lines is None else {s.name: lines[s.name]["caption"] for s in sources if outputs.is_described(s)}
+        outputs = Outputs(lines, beside=None if output_format is None else _write)
+        earlier = {s: lines[s.name]["caption"] for s in sources if outputs.is_described(s)} if lines else {}
+        lost = {s.name: _write(s, told) for s, told in earlier.items()} if output_format else {}
         summary = Run(ask, deferred, outputs, None, batch, show, ("captioning", "captioned"))(sources)
-    if output_format is not None:  # captions that were in the file have their sidecars, too
-        lost = {source.name: write(source, told[source.name]) for source in sources if source.name in told}
-        summary.skipped.update({name: why for name, why in lost.items() if why})
+    summary.skipped.update({name: why for name, why in lost.items() if why})
     if summary.count > 1 or summary.already:
         typer.echo(str(summary), err=True)
     report_skipped(summary.skipped)
+
+
+def _write(source: Source, sentence: object) -> str | None:
+    """Write a sentence into the sidecar of its image; return why it could not be, or None."""
+    from saywhere.formats import xmp
+
+    return xmp.refused(xmp.write_sentence, xmp.sidecar(source.path), source.path, str(sentence))
 
 
 def _check_one(out: Path, sources: list[Source], json: Path | None) -> None:

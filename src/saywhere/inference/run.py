@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from saywhere.models.model import Model
     from saywhere.report import Report
 
+P = ParamSpec("P")
 T = TypeVar("T")
 TOP = 10
 """Regions an image, unless the user says otherwise."""
@@ -165,8 +166,7 @@ def describe(
         images: files, folders, patterns, archives or lists, see :func:`saywhere.inference.find_images`.
         model: its name or folder, or the model; the bundled one if None.
         json: JSON lines with the results; images that are in it are not described again.
-        out: folder of the images with boxes and phrases drawn, or of what ``output_format`` writes; without it ``xmp``
-            is written beside the images.
+        out: folder of the drawn images, or of what ``output_format`` writes; without it ``xmp`` lies beside the images.
         boxes: file of the boxes to describe, see :func:`saywhere.inference.read_boxes`: all of them, and no others.
         top: at most so many regions an image; all of them if None.
         threshold: only regions with at least this score.
@@ -190,8 +190,7 @@ def describe(
     if others := [path for path in paths if not isinstance(path, Source)]:
         found += find_images(others, [out] if out else [])
     model = model if isinstance(model, DeferredModel) else DeferredModel(model, part="densecap")
-    beside = output_format.startswith("xmp") and out is None
-    if output_format != "saywhere" and out is None and not beside:
+    if output_format not in ("saywhere", "xmp", "xmp-names") and out is None:
         raise UserError(f"--output-format {output_format} needs --out DIR, the folder of what is written")
     if sharding is not None and (json is None or output_format != "saywhere"):
         raise UserError("--shards needs --json FILE, where all shards come together, and no --output-format")
@@ -204,7 +203,7 @@ def describe(
         return work.share(sources, sharding, json, out)
     if output_format != "saywhere" and out is not None:
         return work.convert(sources, output_format, json or out / "regions.jsonl", out)
-    return work.keep(sources, json, out, output_format if beside else None)
+    return work.keep(sources, json, out, output_format)
 
 
 @dataclass(frozen=True)
@@ -228,26 +227,22 @@ class _Description:
         boxes = None if self.boxes is None else str(self.boxes)
         return {**self.model.facts, "boxes": boxes, "top": self.top, "threshold": self.threshold or None}
 
-    def keep(self, sources: Sequence[Source], json: Path | None, out: Path | None, format: str | None) -> Summary:
+    def keep(self, sources: Sequence[Source], json: Path | None, out: Path | None, format: str) -> Summary:
         """Describe images, with lines and drawings where they are wanted, or in a format that lies beside images."""
-        from saywhere.report import Report
-
-        report = Report()
+        beside, report = (None, None) if format == "saywhere" else _beside(format)
         with contextlib.ExitStack() as stack:
             lines = stack.enter_context(ResultsFile(json)) if json else None
             if json is not None:
                 ensure_same_settings(json, self.facts)
-            outputs = Outputs(lines, out, beside=None if format is None else _beside(format, report))
-            earlier = [source for source in sources if format is not None and outputs.is_described(source)]
-            again = (ImageResult(source, outputs.regions(source)) for source in earlier)
-            lost = {
-                one.source.name: _refused(lambda one: outputs.keep_beside(one.source, one.result), one) for one in again
-            }
+            outputs = Outputs(lines, out, beside=beside)
+            earlier = [source for source in sources if beside and outputs.is_described(source)]
+            lost = {source.name: _refused(outputs.keep_beside, source, outputs.regions(source)) for source in earlier}
             summary = self._run(sources, outputs)
             summary.skipped.update({name: why for name, why in lost.items() if why})
-        for line in report.lines():
+        for line in report.lines() if report is not None else ():
             self.tell(line, err=True)
-        return self._report(summary, [path for path in (json, out) if path and summary.done])
+        written = [path for path in (json, out) if path and summary.done]
+        return self._report(summary, written, "sidecars beside the images" if beside else None)
 
     def convert(self, sources: Sequence[Source], output_format: str, json: Path, out: Path) -> Summary:
         """Describe images, and write the results of all of them for another program into the folder ``out``."""
@@ -311,32 +306,33 @@ class _Description:
         summary.regions, summary.without_boxes = summary.regions or 0, self.without_boxes
         return summary
 
-    def _report(self, summary: Summary, written: list[Path]) -> Summary:
+    def _report(self, summary: Summary, written: list[Path], more: str | None = None) -> Summary:
         summary.written = written
         if summary.count > 1 or summary.already or summary.without_boxes:
             self.tell(str(summary))
-        if written:
-            self.tell(f"written: {', '.join(map(str, written))}")
+        if told := [*map(str, written), *filter(None, [more])]:
+            self.tell(f"written: {', '.join(told)}")
         return summary
 
 
-def _beside(format: str, report: Report) -> Callable[[Source, Regions], str | None]:
-    """What writes the regions of an image beside it."""
+def _beside(format: str) -> tuple[Callable[[Source, Regions], str | None], Report]:
+    """What writes the regions of an image beside it, and the report of the characters that it replaces."""
     from saywhere.formats.registry import FORMATS
+    from saywhere.report import Report
 
-    chosen = FORMATS[format]
+    chosen, report = FORMATS[format], Report()
 
     def write(source: Source, regions: Regions) -> str | None:
         named = replace(regions, image=source.name)
         return next(iter(chosen.write_beside([named], report).values()), None)
 
-    return write
+    return write, report
 
 
-def _refused(keep: Callable[[ImageResult[T]], object], one: ImageResult[T]) -> str | None:
+def _refused(keep: Callable[P, object], *arguments: P.args, **options: P.kwargs) -> str | None:
     """Why an answer could not be kept; None if it was."""
     try:
-        return None if fits(keep, one) else TOO_LONG
+        return None if fits(keep, *arguments, **options) else TOO_LONG
     except NotKeptError as error:
         return str(error)
 

@@ -416,3 +416,10 @@ def test_results_with_long_names_are_made_in_shards_and_without(model):
     assert len(rows(name)) == 4
     assert describe("album", "--json", name, "--top", 3).exit_code == 2
     assert sorted(len(os.fsencode(path.name)) for path in Path().iterdir() if path.is_file()) == [31, 255]
+
+
+@pytest.mark.parametrize("words", [("describe", "a.jpg"), ("search", "a dog", "--index", "i")])
+def test_a_folder_of_drawings_has_no_name_of_an_image(words: tuple[str, ...], tmp_path: Path) -> None:
+    result = CliRunner().invoke(cli.app, [*words, "--out", str(tmp_path / "a.JPG")])
+    assert result.exit_code == 2 and "a.JPG: is the name of an image; give the folder" in result.output
+    assert not list(tmp_path.iterdir())

@@ -172,6 +172,7 @@ def test_user_fixable_errors_are_one_line(aligner, densecap, image, tmp_path):
         ((image, "...", "--model", aligner), "has no word"),
         ((tmp_path / "b.png", "a dog", "--model", aligner), "b.png: no such file"),
         ((image, "a dog", "--model", aligner, "--out", tmp_path / "a.gif"), "is written as .jpg or .png"),
+        ((tmp_path, "a dog", "--model", aligner), "is a folder; give one image"),
         ((image, "a dog", "--model", captioner), "needs a model with the part aligner"),
         ((image, "a dog", "the sky", "--model", captioner), "needs a model with the part aligner"),
         ((image, "a dog", "--model", aligner, "--part", "densecap"), "needs a model with the part densecap"),

@@ -23,6 +23,7 @@ from saywhere.cli.options import (
     ShardNumber,
     Threads,
     check_file,
+    check_folder,
 )
 from saywhere.cli.printing import print_table, skip_notes
 from saywhere.files import printable
@@ -37,7 +38,9 @@ if TYPE_CHECKING:
 
 def describe(
     paths: Annotated[list[str] | None, typer.Argument(metavar="PATH...", help=PATHS)] = None,
-    out: Path | None = typer.Option(None, metavar="DIR", help="Write the images with boxes and captions drawn here."),
+    out: Path | None = typer.Option(
+        None, metavar="DIR", help="Write the images with boxes and captions drawn here.", callback=check_folder
+    ),
     json: Path | None = typer.Option(
         None,
         metavar="FILE",

@@ -79,6 +79,8 @@ def ground(
     from saywhere.errors import UserError
     from saywhere.images import open_image
 
+    if image.is_dir():
+        raise UserError(f"{image}: is a folder; give one image (saywhere search finds words in many)")
     if out is not None:
         check_drawing("--out", out, image)
     sentence = len(texts) == 1 and part is not Part.densecap

@@ -182,6 +182,13 @@ def check_file(path: Path | None) -> Path | None:
     return path
 
 
+def check_folder(path: Path | None) -> Path | None:
+    """Refuse the name of a drawing where the folder of drawings is meant; for an option's callback."""
+    if path is not None and path.suffix.lower() in DRAWINGS and not path.is_dir():
+        raise UserError(f"--out {path}: is the name of an image; give the folder that images are drawn into")
+    return path
+
+
 def check_drawing(option: str, path: Path, source: Path) -> None:
     """Refuse a path that a drawing cannot be written to, or that is its ``source``; the error names ``option``."""
     if path.resolve() == source.resolve():

@@ -22,6 +22,7 @@ from saywhere.cli.options import (
     Threads,
     Url,
     Where,
+    check_folder,
 )
 from saywhere.cli.printing import note_words
 from saywhere.files import printable
@@ -50,7 +51,9 @@ def search(
     top: int = typer.Option(10, min=1, metavar="K", help="At most K images, the best."),
     exact: bool = typer.Option(False, "--exact", help="Do not use the codes that an index has for faster searches."),
     json: bool = typer.Option(False, "--json", help="Print a line of JSON for each image instead of a table."),
-    out: Path | None = typer.Option(None, metavar="DIR", help="Write the images with the phrases' boxes drawn here."),
+    out: Path | None = typer.Option(
+        None, metavar="DIR", help="Write the images with the phrases' boxes drawn here.", callback=check_folder
+    ),
     model: Model = None,
     device: Device = None,
     engine: Engine = None,

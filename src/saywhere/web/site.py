@@ -181,12 +181,11 @@ def _densecap(weights: Weights, points: int) -> dict[str, Packed]:
     arrays[f"{decoder}.bias"] = single(weights[f"{decoder}.0.bias"] * scale + shift)
     phrase = "densecap.phrase_head"
     if weights.has(f"{phrase}.2.weight"):
-        norm, layer = weights.below(f"{phrase}.0"), weights.below(f"{phrase}.2")
+        norm = weights.below(f"{phrase}.0")
         scale = 1 / np.sqrt(norm["running_var"] + np.float32(1e-5))
-        for name in [name for name in arrays if name.startswith(f"{phrase}.")]:
+        for name in [name for name in arrays if name.startswith(f"{phrase}.0.")]:
             del arrays[name]
-        arrays[f"{phrase}.weight"] = rounded(layer["weight"] * scale)
-        arrays[f"{phrase}.bias"] = single(layer["bias"] - layer["weight"] @ (norm["running_mean"] * scale))
+        arrays[f"{phrase}.scale"], arrays[f"{phrase}.shift"] = single(scale), single(-norm["running_mean"] * scale)
     return arrays
 
 
@@ -216,6 +215,7 @@ def _facts(bundle: Bundle, parts: list[str]) -> dict[str, Any]:
     }  # fmt: skip
     for part in parts:
         facts[part] = {"config": configs[part].to_dict(), "vocabulary": vocabularies[part].tokens}
+    facts["densecap"]["config"]["decoding"]["beam_size"] = 1  # what a browser does in time
     if "captioner" in facts:
         decoding = facts["captioner"]["config"]["decoding"]
         decoding["beam_size"] = min(decoding["beam_size"], MOST_HYPOTHESES)
@@ -232,7 +232,7 @@ def _facts(bundle: Bundle, parts: list[str]) -> dict[str, Any]:
     }  # fmt: skip
     facts["caption_nouns"] = {
         "regions": captioner.REGIONS, "least_region": captioner.LEAST_REGION, "unseen": captioner.UNSEEN,
-        "sure": captioner.SURE, "listed": captioner.LISTED,
+        "sure": captioner.SURE, "listed": captioner.LISTED, "others": sorted(captioner.OTHERS),
     }  # fmt: skip
     return facts
 

@@ -63,7 +63,8 @@ def test_answers_are_those_of_python(
     assert tuple(sentence["words"]) == caption.words
     phrases, placed = model.ground(seen, TEXT, threshold=0), ask(engine, photographs[name], "ground", text=TEXT)
     assert tuple(placed["captions"]) == phrases.captions
-    np.testing.assert_allclose(placed["boxes"], phrases.boxes, atol=1)
+    others = np.abs(np.array(placed["boxes"]) - phrases.boxes).max(axis=1) > 1
+    assert others.sum() <= 1  # rounded weights may turn a close decision here, too
 
 
 def test_the_arithmetic_is_that_of_python(
@@ -79,6 +80,9 @@ def test_the_arithmetic_is_that_of_python(
     assert sentence["caption"] == caption.sentence
     np.testing.assert_allclose(sentence["attention"], caption.attention, atol=1e-4)
     np.testing.assert_allclose(sentence["boxes"], caption.boxes, atol=0.02)
+    phrases, placed = as_rounded.ground(seen, TEXT, threshold=0), ask(engine, photo, "ground", text=TEXT)
+    assert tuple(placed["captions"]) == phrases.captions
+    np.testing.assert_allclose(placed["boxes"], phrases.boxes, atol=0.02)
     box = [30, 50, 240, 390]
     own, drawn = as_rounded.describe(seen, [box]), ask(engine, photo, "describe", box=",".join(map(str, box)))
     assert tuple(drawn["captions"]) == own.captions and drawn["boxes"] == [box]

@@ -41,3 +41,21 @@ export function correct(classes, posteriors, words, {unseen, sure, listed}) {
   const nothing = {start: 0, stop: 0, noun: null, plural: false};
   return kept.map((noun) => tree.withNoun(nothing, [], noun)).join(" and ").split(" ");
 }
+
+// The number of the first noun of a sentence that it has named before, but for "another man"; -1 if there is none.
+function repeated(words, heads, others) {
+  const named = new Set();
+  return heads.findIndex(({noun, start}) => {
+    const again = named.has(noun.row) && !words.slice(Math.max(start - 2, 0), start).some((word) => others.includes(word));
+    named.add(noun.row);
+    return again;
+  });
+}
+
+export const repeats = (tree, words, {others}) => repeated(words, tree.heads(words), others) >= 0;
+
+// The words of a sentence up to where it names a thing again.
+export function withoutRepetition(tree, words, {others}) {
+  const heads = tree.heads(words), number = repeated(words, heads, others);
+  return number > 0 ? words.slice(0, heads[number - 1].stop) : words;
+}

@@ -3,6 +3,7 @@
 import {Matrix, largest, layer, linear, logSoftmax, lstmStep, recurrent, relu} from "./matrix.js";
 
 export const [PAD, START, END, UNKNOWN] = [0, 1, 2, 3];
+const NEVER = 1e3;
 
 // DenseCap's decoder (section 3.1.4); a state is a list of matrices whose rows can be picked freely.
 export class LstmDecoder {
@@ -36,9 +37,10 @@ function next(decoder, tokens, state) {
 }
 
 // Decode a sentence for each row of embeddings: [{tokens, logs}], END included if it was reached.
-export function decode(decoder, embeddings, {max_words: most, beam_size: size, length_penalty: penalty}) {
+// A hypothesis whose tokens are refused is chosen only where all are.
+export function decode(decoder, embeddings, {max_words: most, beam_size: size, length_penalty: penalty}, refused = () => false) {
   if (size === 1) return greedy(decoder, embeddings, most);
-  return Array.from({length: embeddings.rows}, (_, i) => beam(decoder, embeddings.pick([i]), most, size, penalty));
+  return Array.from({length: embeddings.rows}, (_, i) => beam(decoder, embeddings.pick([i]), most, size, penalty, refused));
 }
 
 function greedy(decoder, embeddings, most) {
@@ -62,7 +64,7 @@ function greedy(decoder, embeddings, most) {
 }
 
 // Keep several hypotheses of one sentence; one that has ended goes on with padding at no cost.
-function beam(decoder, embedding, most, size, penalty) {
+function beam(decoder, embedding, most, size, penalty, refused) {
   let state = pickState(decoder.start(embedding), Array(size).fill(0));
   let hypotheses = Array.from({length: size}, (_, i) => ({tokens: [], logs: [], total: i ? -Infinity : 0, ended: false}));
   const words = ({tokens}) => tokens.filter((token) => token !== PAD).length;
@@ -84,7 +86,8 @@ function beam(decoder, embedding, most, size, penalty) {
     state = pickState(following, chosen.map(({parent}) => parent));
     if (hypotheses.every(({ended}) => ended)) break;
   }
-  const ranks = hypotheses.map((hypothesis) => hypothesis.total / Math.max(words(hypothesis), 1) ** penalty);
+  const rank = (hypothesis) => hypothesis.total / Math.max(words(hypothesis), 1) ** penalty;
+  const ranks = hypotheses.map((hypothesis) => rank(hypothesis) - (refused(hypothesis.tokens) ? NEVER : 0));
   const {tokens, logs} = hypotheses[largest(ranks)];
   const length = tokens.filter((token) => token !== PAD).length;
   return {tokens: tokens.slice(0, length), logs: logs.slice(0, length)};

@@ -11,7 +11,10 @@ export class Detector {
     this.decoder = new LstmDecoder(weights, "densecap.decoder");
     const head = (name) => layer(weights, `densecap.region_head.${name}`);
     [this.first, this.second, this.score, this.offset] = ["layers.1", "layers.4", "score", "offset"].map(head);
-    this.phrase = config.phrase_levels.length ? layer(weights, "densecap.phrase_head") : null;
+    if (config.phrase_levels.length) {
+      this.phrase = layer(weights, "densecap.phrase_head.2");
+      [this.scale, this.shift] = ["scale", "shift"].map((name) => weights.get(`densecap.phrase_head.${name}`));
+    }
   }
 
   // The regions of an image, or these boxes in its pixels: [{box, logit, caption, sure}], their embeddings, and the codes
@@ -44,7 +47,9 @@ export class Detector {
   codes(image, boxes, embeddings) {
     if (!this.phrase) return embeddings;
     const inputs = boxes.map((box) => scale(box, image.inputWidth / image.width, image.inputHeight / image.height));
-    return relu(linear(contextFeatures(image, inputs, this.config.phrase_levels, embeddings), this.phrase));
+    const features = contextFeatures(image, inputs, this.config.phrase_levels, embeddings);
+    for (let i = 0; i < boxes.length; i++) features.row(i).forEach((value, k, row) => (row[k] = value * this.scale[k] + this.shift[k]));
+    return relu(linear(features, this.phrase));
   }
 
   // The proposals of an image, or these boxes in its pixels, in those of the network's input, with embeddings and logits.

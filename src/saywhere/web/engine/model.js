@@ -3,9 +3,9 @@
 import {InferenceSession, Tensor, env} from "./ort.mjs";
 import {AttentionDecoder} from "./attention.js";
 import {scale as scaleBox, clip} from "./boxes.js";
-import {correct, see} from "./captions.js";
+import {correct, repeats, see, withoutRepetition} from "./captions.js";
 import {NounEvidence} from "./nouns.js";
-import {END, PhraseScorer, decode} from "./decoding.js";
+import {END, PAD, PhraseScorer, decode} from "./decoding.js";
 import {Detector} from "./detection.js";
 import {Weights, readFile} from "./files.js";
 import {gridFeatures, mapOf} from "./maps.js";
@@ -182,9 +182,11 @@ export class Model {
       const {features, boxes} = gridFeatures(image, config.grid, config.levels, config.head);
       const regions = relu(linear(layerNorm(features), layer(weights, "captioner.narrow")));
       const bound = decoder.bind(regions), words = new Vocabulary(vocabulary);
-      const tokens = decode(bound, whole, config.decoding)[0].tokens.filter((token) => token !== END);
-      const told = tokens.map((token) => words.tokens[token]);
-      const said = classes ? correct(classes, see(detector, classes, image, rules), told, rules) : told;
+      const wordsOf = (tokens) => tokens.filter((token) => token !== END && token !== PAD).map((token) => words.tokens[token]);
+      const refused = (tokens) => Boolean(classes) && repeats(classes.tree, wordsOf(tokens), rules);
+      const told = wordsOf(decode(bound, whole, config.decoding, refused)[0].tokens);
+      const shown = classes ? correct(classes, see(detector, classes, image, rules), told, rules) : told;
+      const said = classes ? withoutRepetition(classes.tree, shown, rules) : shown;
       return {words: said, attention: bound.attention(whole, words.encode(said.join(" "))), boxes};
     })());
     const boxes = tell.boxes.map((box) => clip(scaleBox(box, image.width / image.inputWidth, image.height / image.inputHeight), image.width, image.height));

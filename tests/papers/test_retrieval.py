@@ -254,7 +254,8 @@ def model(monkeypatch, tmp_path) -> Model:
 
 
 def retrieval(*arguments: object) -> Result:
-    command = ["papers", "retrieval", "--model", "m", "--device", "cpu", *map(str, arguments)]
+    named = [] if "--model" in arguments else ["--model", "m"]
+    command = ["papers", "retrieval", *named, "--device", "cpu", *map(str, arguments)]
     return CliRunner().invoke(cli.app, command, catch_exceptions=False)
 
 

@@ -66,8 +66,8 @@ class Regions:
         Regions(2 of an image, 100 x 50; boxes, scores, captions)
         >>> regions[0].caption, regions[regions.scores > 0.5].captions
         ('a cup', ('a dog',))
-        >>> [round(region.score, 2) for region in regions]
-        [0.25, 0.75]
+        >>> tuple(round(region.score, 2) for region in regions)
+        (0.25, 0.75)
     """
 
     width: int

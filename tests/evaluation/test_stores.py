@@ -38,7 +38,7 @@ def test_vectors_are_the_same_again(tmp_path):
     vectors = ImageVectors(9, 5, BOXES, np.array([[1.5], [-2]], np.float32), "x", np.array([0, 20.5], np.float32))
     store.save("a", vectors)
     again = store.load("a")
-    assert (again.width, again.height, again.name) == (9, 5, "a")
+    assert (again.width, again.height, again.image) == (9, 5, "a")
     for part in ("boxes", "vectors", "logits"):
         np.testing.assert_array_equal(getattr(again, part), getattr(vectors, part))
 

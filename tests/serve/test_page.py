@@ -154,7 +154,9 @@ def test_a_text_is_grounded_as_it_is_typed(
     found = model.ground(seen, text)
     assert len(found) and found.captions
     expect(page.locator("#found-list button > span")).to_have_text(list(found.captions))
-    expect(page.locator("#found-list .absent")).to_have_text([f"{phrase}not found" for phrase in found.not_found])
+    absent = [f"{phrase}not found" for phrase in found.not_found]
+    absent += [f"{', '.join(found.unused)}not used to place phrases"] if found.unused else []
+    expect(page.locator("#found-list .absent")).to_have_text(absent)
     shown = boxes(page)
     np.testing.assert_allclose([shown[i] for i in range(len(found))], found.boxes, atol=1)
     page.locator("#text").fill("")

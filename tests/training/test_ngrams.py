@@ -93,7 +93,7 @@ def test_a_stage_stores_them_beside_the_captioner(tmp_path, monkeypatch):
     assert config["words"] == len(stored["captioner.ngrams.token_ids"])
     assert stored["captioner.ngrams.keys"].shape == (config["count"], config["size"])
     card = " ".join((model / "README.md").read_text().split())
-    assert f"{config['count']} n-grams, learnt from jsonl data.jsonl, split train" in card
+    assert f"{config['count']} n-grams, learned from jsonl data.jsonl, split train" in card
     strong = {"captioner.ngrams.weight": 500.0, "captioner.decoding.beam_size": 8}
     chosen = [str(caption) for caption in saywhere.load(model, device="cpu", options=strong).caption(images)]
     assert chosen != before and agreement(model, images, chosen) > agreement(model, images, before)
@@ -115,7 +115,7 @@ def test_what_is_worth_nothing_is_not_stored(tmp_path, monkeypatch):
     few(monkeypatch)
     monkeypatch.setattr(ngrams, "EPOCHS", 1)
     monkeypatch.setattr(ngrams, "RATE", 10.0)
-    with pytest.raises(UserError, match="nothing was learnt: of 3 images what is said has a cross-entropy of"):
+    with pytest.raises(UserError, match="nothing was learnt: the captions of 3 images have a cross-entropy of"):
         ngrams.train(tmp_path / "model", [samples], "the same", "cpu")
     assert (tmp_path / "model" / "model.safetensors").read_bytes() == before
     assert len(VOCABULARY) < torch.iinfo(torch.int16).max

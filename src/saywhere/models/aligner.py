@@ -101,8 +101,8 @@ class AlignedPhrase(NamedTuple):
 
     Example:
         >>> alignment = saywhere.load().align("photo.jpg", "a woman", beta=100)
-        >>> [(phrase.words, phrase.start, phrase.stop) for phrase in alignment.phrases]
-        [('a woman', 0, 2)]
+        >>> tuple((phrase.words, phrase.start, phrase.stop) for phrase in alignment.phrases)
+        (('a woman', 0, 2),)
     """
 
     words: str

@@ -174,8 +174,8 @@ class Model:
         Example:
             >>> model.encode("photo.jpg")
             Encoding('photo.jpg', 512 x 512)
-            >>> [seen.image for seen in model.encode(["photo.jpg", "photos/beach.jpg"], batch=1)]
-            ['photo.jpg', 'photos/beach.jpg']
+            >>> tuple(seen.image for seen in model.encode(["photo.jpg", "photos/beach.jpg"], batch=1))
+            ('photo.jpg', 'photos/beach.jpg')
         """
         return answer(lambda encodings: encodings, self._encode, images, batch=batch, progress=progress)
 
@@ -242,8 +242,8 @@ class Model:
             >>> regions = model.describe("photo.jpg", top=3)
             >>> len(regions), len(regions.captions), regions[0].score == regions.scores.max().item()
             (3, 3, True)
-            >>> [len(each) for each in model.describe(iter(["photo.jpg", "photos/beach.jpg"]), top=2)]
-            [2, 2]
+            >>> tuple(len(each) for each in model.describe(iter(["photo.jpg", "photos/beach.jpg"]), top=2))
+            (2, 2)
         """
         from saywhere.models.densecap import describe
 
@@ -503,8 +503,8 @@ class Model:
             UserError: a sentence without a word.
 
         Example:
-            >>> [text.words for text in model.embed_text(["a cat", "two dogs"])]
-            [('a', 'cat'), ('two', 'dogs')]
+            >>> tuple(text.words for text in model.embed_text(["a cat", "two dogs"]))
+            (('a', 'cat'), ('two', 'dogs'))
         """
         from saywhere.models.aligner import embed_texts
 

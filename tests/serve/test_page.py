@@ -155,7 +155,7 @@ def test_a_text_is_grounded_as_it_is_typed(
     assert len(found) and found.captions
     expect(page.locator("#found-list button > span")).to_have_text(list(found.captions))
     absent = [f"{phrase}not found" for phrase in found.not_found]
-    absent += [f"{', '.join(found.unused)}not used to place phrases"] if found.unused else []
+    absent += [f"{words}not used to place phrases" for words in found.unused]
     expect(page.locator("#found-list .absent")).to_have_text(absent)
     shown = boxes(page)
     np.testing.assert_allclose([shown[i] for i in range(len(found))], found.boxes, atol=1)

@@ -96,16 +96,16 @@ class Ours:
 
     def start_watching(self) -> None:
         """Put the stopwatch around the parts of ``describe``; each is called by it and by nothing else here."""
-        from saywhere.models import densecap, model
+        from saywhere.models import densecap, model, phrases
 
         engine: Any = self.model.engine
         engine.trunk = TimedTrunk(engine.trunk, self.watch)
         parts: list[tuple[Any, str, str]] = [
             (model, "open_image", "decode + resize"),
-            (densecap, "propose", "proposals"),
+            (densecap, "propose_boxes", "proposals"),
             (self.model.densecap, "region_head", "region head"),
             (densecap, "select", "final NMS"),
-            (densecap, "decode", "decoder"),
+            (phrases, "search_each", "decoder"),
         ]
         for owner, attribute, name in parts:
             setattr(owner, attribute, self.watch.timed(name, getattr(owner, attribute)))

@@ -96,13 +96,13 @@ class Ours:
 
     def start_watching(self) -> None:
         """Put the stopwatch around the parts of ``describe``; each is called by it and by nothing else here."""
-        from saywhere.models import densecap, model, phrases
+        from saywhere.models import densecap, encoding, model, phrases
 
         engine: Any = self.model.engine
         engine.trunk = TimedTrunk(engine.trunk, self.watch)
         parts: list[tuple[Any, str, str]] = [
             (model, "open_image", "decode + resize"),
-            (densecap, "propose_boxes", "proposals"),
+            (encoding, "propose", "proposals"),
             (self.model.densecap, "region_head", "region head"),
             (densecap, "select", "final NMS"),
             (phrases, "search_each", "decoder"),

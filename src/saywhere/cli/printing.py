@@ -42,7 +42,7 @@ def print_table(
 
 
 def note_words(unknown: Sequence[str], unused: Sequence[str]) -> None:
-    """Say which words of a text the model does not know, and by which no phrase was placed."""
+    """Print which words of a text the model does not know, and by which no phrase was placed."""
     if unknown:
         typer.echo(f"words that the model does not know: {', '.join(unknown)}", err=True)
     if unused:

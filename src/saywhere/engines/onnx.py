@@ -97,7 +97,7 @@ def load(
         raise UserError(f"the engine onnx runs on the CPU, not on {device}: choose the engine torch")
     stored = Bundle.read(name_or_folder)
     bundle = stored.with_options(options) if options else stored
-    for option in ("backbone", "strides", "vgg_channels"):
+    for option in ("backbone", "strides", "vgg_channels", "branch"):
         if getattr(bundle.trunk, option) != getattr(stored.trunk, option):
             raise UserError(f"{stored.folder / GRAPH} is the graph of another trunk.{option}, which cannot be changed")
     return OnnxEngine(bundle, threads, precision)

@@ -41,6 +41,7 @@ FLOORS = (
     ("drawing",),
     ("archives",),
     ("pixels",),
+    ("photos",),
     ("images",),
     ("regions",),
     ("calibration",),

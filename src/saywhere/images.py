@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
@@ -23,6 +23,7 @@ from saywhere.errors import UserError
 from saywhere.files import write_atomically
 from saywhere.pixels import (
     DECODING,
+    LYING,
     decoding_bytes,
     learn_tiffs,
     orientation,
@@ -38,26 +39,29 @@ MAX_PIXELS = 150_000_000
 
 DRAWN_SIDES = (800, 1600)
 """Drawn images have their long side within these: small ones are enlarged so that captions can be read."""
-SUFFIXES = frozenset((
+RAW_SUFFIXES = frozenset((".cr2", ".cr3", ".nef", ".arw", ".dng", ".raf", ".orf", ".rw2"))
+"""Endings of RAW files of cameras."""
+SUFFIXES = RAW_SUFFIXES | frozenset((
     ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".jp2", ".avif",
+    ".heic", ".heif", ".hif",
 ))  # fmt: skip
 """Files with these endings are taken from a folder; a file named by itself may have any ending."""
 FORMATS = ("JPEG", "MPO", "PNG", "GIF", "BMP", "DIB", "WEBP", "TIFF", "JPEG2000", "AVIF", "PPM", "ICO")
-"""Formats of Pillow that are read; not those that run another program, or have no mark by which to know them."""
+"""Formats of Pillow that are read, beside those of :mod:`saywhere.photos`; not those that run another program, or have
+no mark by which to know them."""
 PLUGINS = ("Jpeg", "Mpo", "Png", "Gif", "Bmp", "WebP", "Tiff", "Jpeg2K", "Avif", "Ppm", "Ico")
 """Pillow's modules for them: all of its modules take longer to import than an image takes to decode."""
 
 _COMMON = {b"\xff\xd8\xff": "Jpeg", b"\x89PNG": "Png"}
 """How files of the most common formats begin: for them one module of Pillow is enough."""
 
+NEEDS_PHOTOS = "HEIC and RAW images need an extra: pip install 'saywhere[photos]'"
+"""What is said of an image of a phone or a camera if that extra is not installed."""
+
 _ICON = b"\0\0\1\0"
 """How icon files begin."""
 ICON_PIXELS = 4_000_000
 """Larger images in icons are refused: Pillow decodes them when the file is opened, and believes no size before that."""
-
-LYING = (5, 6, 7, 8)
-"""EXIF orientations whose upright image has width and height exchanged."""
-
 
 NAMELESS = "<image>"
 """Name of an image that comes from no file."""
@@ -200,7 +204,7 @@ def _opened(source: Path | io.BytesIO, name: str, max_pixels: int | None = None)
             _check_icon(source, name)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # corrupt EXIF and the like: what matters raises
-            with Image.open(source, formats=_formats(source)) as image:
+            with Image.open(source, formats=_formats(source, name)) as image:
                 _check_size(image, name, max_pixels)
                 yield image
     except ImageError:
@@ -237,10 +241,20 @@ def _check_file(path: Path, name: str) -> None:
         raise ImageError(f"{name}: no permission to read it")
 
 
-def _formats(source: Path | io.BytesIO) -> list[str]:
+def _formats(source: Path | io.BytesIO, name: str) -> list[str]:
     """Those of ``FORMATS`` that a file may have and this Pillow can read; their modules are imported."""
-    start = _start(source, 4)
-    for plugin in next(((name,) for mark, name in _COMMON.items() if start.startswith(mark)), PLUGINS):
+    start = _start(source, 64)
+    common = next(((plugin,) for mark, plugin in _COMMON.items() if start.startswith(mark)), None)
+    if common is None:
+        from saywhere import photos
+
+        if kind := photos.kind(start, Path(name).suffix.lower() in RAW_SUFFIXES, lambda: _stream(source)):
+            try:
+                photos.learn(kind)
+            except ModuleNotFoundError:
+                raise ImageError(f"{name}: {NEEDS_PHOTOS}") from None
+            return [kind]
+    for plugin in common or PLUGINS:
         with contextlib.suppress(ImportError):  # AVIF came with Pillow 11.3
             importlib.import_module(f"PIL.{plugin}ImagePlugin")
             if plugin == "Tiff":
@@ -250,7 +264,7 @@ def _formats(source: Path | io.BytesIO) -> list[str]:
 
 def _check_icon(source: Path | io.BytesIO, name: str) -> None:
     """Refuse an icon with too large an image in it, whatever its list of images says of their sizes."""
-    with source.open("rb") if isinstance(source, Path) else io.BytesIO(source.getvalue()) as file:
+    with _stream(source) as file:
         count = int.from_bytes(file.read(6)[4:], "little")
         for entry in range(count):
             file.seek(6 + 16 * entry + 12)
@@ -266,6 +280,11 @@ def _check_icon(source: Path | io.BytesIO, name: str) -> None:
             if abs(math.prod(size)) > ICON_PIXELS:
                 limit = f"the limit of {ICON_PIXELS // 1_000_000} megapixels for icons"
                 raise ImageError(f"{name}: {size[0]} x {size[1]} is over {limit}")
+
+
+def _stream(source: Path | io.BytesIO) -> BinaryIO:
+    """A file from its beginning on."""
+    return source.open("rb") if isinstance(source, Path) else io.BytesIO(source.getbuffer())
 
 
 def _start(source: Path | io.BytesIO, count: int) -> bytes:

@@ -325,6 +325,18 @@ def test_other_shapes_and_sidecars_without_images(tmp_path: Path) -> None:
     assert report.left_out == {"sidecars without regions": 1}
 
 
+def test_a_sidecar_without_a_suffix_is_of_the_raw_file(tmp_path: Path) -> None:
+    """Cameras write ``a.jpg`` beside ``a.dng``, and Lightroom ``a.xmp`` for the latter."""
+    pytest.importorskip("rawpy")
+    image = Image.new("RGB", (WIDTH, HEIGHT))
+    (tmp_path / "a.dng").write_bytes(photographs.dng(image, photographs.jpeg(image)))
+    store(tmp_path / "a.jpg")
+    (tmp_path / "a.xmp").write_text(LIGHTROOM.replace("Face", "Object"), encoding="utf-8")
+    ((found,), report) = read(tmp_path)
+    assert (found.image, found.captions, report.lines()) == (str(tmp_path / "a.dng"), ("Anna",), [])
+    assert xmp.beside(regions_of(tmp_path / "a.dng")) is None and (tmp_path / "a.dng.xmp").exists()
+
+
 @pytest.fixture
 def model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> StubModel:
     stub = StubModel()

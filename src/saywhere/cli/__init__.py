@@ -71,6 +71,7 @@ EXTRAS = {
     "uvicorn": "serve",
     "python_multipart": "serve",
     "av": "video",
+    "pyarrow": "parquet",
     "ray": "scale",
 }
 """For each optional module the extra that installs it."""

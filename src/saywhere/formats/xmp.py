@@ -23,7 +23,7 @@ from saywhere import boxes as geometry
 from saywhere.errors import UserError
 from saywhere.files import TOO_LONG, fits, short_name, write_atomically
 from saywhere.formats.reading import OtherShape, Row, leave_out, legal, reader, to_regions
-from saywhere.images import LYING, SUFFIXES, DiskSize, ImageError, measure
+from saywhere.images import LYING, RAW_SUFFIXES, SUFFIXES, DiskSize, ImageError, measure
 from saywhere.models.noun_tree import noun_tree
 from saywhere.regions import Regions
 from saywhere.report import Report
@@ -602,9 +602,9 @@ def _xml(node: Any) -> str:
 def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
     """Yield the regions of each image of which a sidecar below the folder ``path`` has some, or is of ours.
 
-    ``a.jpg.xmp`` is the sidecar of ``a.jpg``, and so is ``a.xmp`` if no other image is called ``a``. Images are beside
-    their sidecars, or in the same folders below ``images``. Faces without a description are left out, for their names
-    are of people; a name that begins with a small letter is taken for a phrase.
+    ``a.jpg.xmp`` is the sidecar of ``a.jpg``, and so is ``a.xmp`` if no other image is called ``a``, or no other RAW
+    file. Images are beside their sidecars, or in the same folders below ``images``. Faces without a description are
+    left out, for their names are of people; a name that begins with a small letter is taken for a phrase.
     """
     for file in sorted(path.rglob("*.xmp")):
         with leave_out(report, "sidecar that cannot be used", file.relative_to(path)):
@@ -643,6 +643,8 @@ def _image_of(file: Path, folder: Path) -> Path:
     if named.suffix.lower() in SUFFIXES:
         return named
     found = [one for one in folder.glob("*") if one.stem == named.name and one.suffix.lower() in SUFFIXES]
+    if len(raw := [one for one in found if one.suffix.lower() in RAW_SUFFIXES]) == 1:
+        return raw[0]  # programs write into a JPEG, and beside a RAW file
     if len(found) != 1:
         raise ValueError(f"{len(found)} images have its name, and it must be one")
     return found[0]

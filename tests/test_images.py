@@ -423,7 +423,7 @@ def test_a_damaged_raw_file_and_a_bomb_are_told_in_one_line(tmp_path):
     for name, content, reason in (
         ("cut.dng", data[: len(data) // 2], "damaged image"),
         ("none.cr2", b"II*\0\x10\0\0\0CR\2\0" + bytes(200), "damaged image"),
-        ("bomb.dng", photographs.dng(photographs.noise(80, 60), b"", size=(20_000, 20_000)), "400 megapixels"),
+        ("bomb.dng", photographs.dng(photographs.noise(80, 60), b"", size=(20_000, 20_000)), "20000 x 20000 is over"),
     ):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(ImageError, match=f"{name}: {reason}") as caught:
@@ -434,7 +434,6 @@ def test_a_damaged_raw_file_and_a_bomb_are_told_in_one_line(tmp_path):
 def test_without_the_extra_one_line_names_it(tmp_path, monkeypatch):
     for module in ("pillow_heif", "rawpy"):
         monkeypatch.setitem(sys.modules, module, None)
-    monkeypatch.delitem(Image.OPEN, "HEIF", raising=False)
     for name in ("a.heic", "b.HEIC", "c.cr3"):
         brand = b"crx " if name == "c.cr3" else b"heic"
         (tmp_path / name).write_bytes(b"\0\0\0\x18ftyp" + brand + b"\0\0\0\0mif1" + brand + bytes(40))

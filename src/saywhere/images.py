@@ -158,7 +158,7 @@ def read_image(
     if not data:
         raise ImageError(f"{name}: empty file")
     source = io.BytesIO(data)
-    with _opened(source, name, max_pixels) as image:
+    with opened(source, name, max_pixels) as image:
         return _decode(image, source, name, long_side, refuse_slow)
 
 
@@ -169,14 +169,14 @@ def measure(path: str | Path) -> DiskSize:
         MissingImageError: there is no such file.
         ImageError: not an image, a damaged header, empty, or more than ``MAX_PIXELS`` pixels.
     """
-    with _opened(Path(path), str(path)) as image, DECODING.take(decoding_bytes(image, image.size)):
+    with opened(Path(path), str(path)) as image, DECODING.take(decoding_bytes(image, image.size)):
         return _upright(*stored_size(image), orientation(image))
 
 
 def _open_file(path: Path, name: str, long_side: int | None) -> LoadedImage:
     if archives.SUFFIX in name and (data := _read_member(path, name)) is not None:
         return read_image(data, name, long_side)
-    with _opened(path, name) as image:
+    with opened(path, name) as image:
         return _decode(image, path, name, long_side)
 
 
@@ -194,9 +194,10 @@ def _read_member(path: Path, name: str) -> bytes | None:
 
 
 @contextlib.contextmanager
-def _opened(source: Path | io.BytesIO, name: str, max_pixels: int | None = None) -> Iterator[Image.Image]:
-    """An opened file, not yet decoded; whatever is wrong with it, also while it is used, is an ``ImageError``."""
+def opened(source: Path | io.BytesIO, name: str | None = None, max_pixels: int | None = None) -> Iterator[Image.Image]:
+    """Yield an opened file, not yet decoded; whatever is wrong with it, also while it is used, is an ``ImageError``."""
     max_pixels = MAX_PIXELS if max_pixels is None else max_pixels
+    name = str(source) if name is None else name
     if isinstance(source, Path):
         _check_file(source, name)
     try:
@@ -204,7 +205,7 @@ def _opened(source: Path | io.BytesIO, name: str, max_pixels: int | None = None)
             _check_icon(source, name)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # corrupt EXIF and the like: what matters raises
-            with Image.open(source, formats=_formats(source, name)) as image:
+            with _open(source, name) as image:
                 _check_size(image, name, max_pixels)
                 yield image
     except ImageError:
@@ -241,25 +242,25 @@ def _check_file(path: Path, name: str) -> None:
         raise ImageError(f"{name}: no permission to read it")
 
 
-def _formats(source: Path | io.BytesIO, name: str) -> list[str]:
-    """Those of ``FORMATS`` that a file may have and this Pillow can read; their modules are imported."""
+def _open(source: Path | io.BytesIO, name: str) -> Image.Image:
+    """An opened file, by that of Pillow's modules, or of the extra ``photos``, that it may be for."""
     start = _start(source, 64)
-    common = next(((plugin,) for mark, plugin in _COMMON.items() if start.startswith(mark)), None)
-    if common is None:
+    plugins = next(((plugin,) for mark, plugin in _COMMON.items() if start.startswith(mark)), None)
+    if plugins is None:
         from saywhere import photos
 
         if kind := photos.kind(start, Path(name).suffix.lower() in RAW_SUFFIXES, lambda: _stream(source)):
             try:
-                photos.learn(kind)
+                opener = photos.opener(kind)
             except ModuleNotFoundError:
                 raise ImageError(f"{name}: {NEEDS_PHOTOS}") from None
-            return [kind]
-    for plugin in common or PLUGINS:
+            return opener(source)
+    for plugin in plugins or PLUGINS:
         with contextlib.suppress(ImportError):  # AVIF came with Pillow 11.3
             importlib.import_module(f"PIL.{plugin}ImagePlugin")
             if plugin == "Tiff":
                 learn_tiffs()
-    return [name for name in FORMATS if name in Image.OPEN]
+    return Image.open(source, formats=[name for name in FORMATS if name in Image.OPEN])
 
 
 def _check_icon(source: Path | io.BytesIO, name: str) -> None:

@@ -58,14 +58,16 @@ def kind(start: bytes, raw: bool, opened: Callable[[], IO[bytes]]) -> str | None
     return None
 
 
-def learn(kind: str) -> None:
-    """Let Pillow open files of a kind; ``ModuleNotFoundError`` without the extra ``photos``."""
+def opener(kind: str) -> Callable[[Any], Image.Image]:
+    """Return what opens files of a kind; Pillow does not learn it, for it would try each TIFF that others open.
+
+    Raises:
+        ModuleNotFoundError: the extra ``photos`` is not installed.
+    """
     if kind == "HEIF":
-        if kind not in Image.OPEN:
-            importlib.import_module("pillow_heif").register_heif_opener()
-    else:
-        importlib.import_module("rawpy")
-        Image.register_open("RAW", RawFile)
+        return importlib.import_module("pillow_heif").HeifImageFile
+    importlib.import_module("rawpy")
+    return RawFile
 
 
 class RawFile(ImageFile.ImageFile):
@@ -128,16 +130,12 @@ class RawFile(ImageFile.ImageFile):
                 preview = Image.open(io.BytesIO(thumb.data), formats=["JPEG"])
         except (ValueError, TypeError, OSError):
             return None
-        own = preview.getexif().get(ORIENTATION)
-        shown = [self._full[::-1] if self._turn in LYING else self._full, self._full]
-        if own is not None and own != self._turn:
+        own = preview.getexif().get(ORIENTATION, self._turn)  # LibRaw gives a preview without EXIF that of the file
+        if own != self._turn:
             preview = preview.transpose(TURNS[own]) if own in TURNS else preview
-            fits = [_same_shape(preview.size, shown[0]), False]
-        else:
-            fits = [own is None and _same_shape(preview.size, shown[0]), _same_shape(preview.size, shown[1])]
-        if fits[1]:
+        elif _same_shape(preview.size, self._full):
             return preview
-        if fits[0]:
+        if _same_shape(preview.size, self._full[::-1] if self._turn in LYING else self._full):
             self._back = TURNS.get(_UNTURNED.get(self._turn, self._turn))
             return preview
         return None

@@ -51,6 +51,7 @@ FLOORS = (
     ("adapters.sources",),
     ("engines.onnx",),
     ("loading",),
+    ("alt",),
     ("formats",),
     ("inference",),
     ("video",),

@@ -168,6 +168,11 @@ SentenceFormat = Annotated[
 ]
 
 
+Embed = Annotated[
+    bool, typer.Option("--embed", help="Write xmp into JPEG, PNG and WebP files, through ExifTool; beside the others.")
+]
+
+
 class Protocol(StrEnum):
     """The rules: the paper's definition, or as the original was evaluated."""
 

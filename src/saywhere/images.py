@@ -20,7 +20,7 @@ from PIL import Image, UnidentifiedImageError
 
 from saywhere import archives
 from saywhere.errors import UserError
-from saywhere.files import write_atomically
+from saywhere.files import printable, write_atomically
 from saywhere.pixels import (
     DECODING,
     LYING,
@@ -54,6 +54,9 @@ PLUGINS = ("Jpeg", "Mpo", "Png", "Gif", "Bmp", "WebP", "Tiff", "Jpeg2K", "Avif",
 
 _COMMON = {b"\xff\xd8\xff": "Jpeg", b"\x89PNG": "Png"}
 """How files of the most common formats begin: for them one module of Pillow is enough."""
+
+_PACKED = (b"\x1f\x8b", b"PK\3\4", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"BZh")
+"""How compressed files and archives begin."""
 
 NEEDS_PHOTOS = "HEIC and RAW images need an extra: pip install 'saywhere[photos]'"
 """What is said of an image of a phone or a camera if that extra is not installed."""
@@ -184,6 +187,8 @@ def _read_member(path: Path, name: str) -> bytes | None:
     """The bytes of an image in an archive; None if the path is that of a file."""
     try:
         if not archives.is_archive(path):
+            if (target := archives.broken_link(path)) is not None:
+                raise ImageError(f"{name}: is a link to {printable(target)}, which is no file of the archive")
             return archives.read_member(path)
         damage = archives.list_archive(path).damage
     except OSError as error:
@@ -211,7 +216,9 @@ def opened(source: Path | io.BytesIO, name: str | None = None, max_pixels: int |
     except ImageError:
         raise
     except UnidentifiedImageError:
-        raise ImageError(f"{name}: not an image in a known format") from None
+        archive = _start(source, 6).startswith(_PACKED) or archives.is_tar(_start(source, archives.BLOCK))
+        hint = f"; of archives only those are read that are not compressed and called NAME{archives.SUFFIX}"
+        raise ImageError(f"{name}: not an image in a known format{hint if archive else ''}") from None
     except Image.DecompressionBombError as error:
         pixels = re.search(r"\((\d+) pixels\)", str(error))
         size = f"{int(pixels[1]) // 1_000_000} megapixels are " if pixels else ""

@@ -33,6 +33,7 @@ PANELS = {
         "search": "Find the images of an index that fit a text or are like an image.",
         "index": "Bring an index for search up to date with folders of images and videos.",
         "serve": "Answer questions over HTTP, and serve a page that asks them.",
+        "mcp": "Offer tools for images to language models (Model Context Protocol).",
         "models": "List the models that are there.",
         "convert-results": "Convert results to or from COCO, Label Studio, CVAT, YOLO and others.",
     },

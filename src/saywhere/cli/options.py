@@ -162,6 +162,7 @@ class ResultFormat(StrEnum):
     yolo = "yolo"
     voc = "voc"
     csv = "csv"
+    parquet = "parquet"
     xmp = "xmp"
     xmp_names = "xmp-names"
 

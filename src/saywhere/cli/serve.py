@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from saywhere.cli.options import AllowedHost, Device, Engine, Host, Model, Precision, Set, Token
+from saywhere.errors import UserError
 from saywhere.loading import Runtime, load_model
+
+if TYPE_CHECKING:
+    from starlette.routing import Route
+
+    from saywhere.serve.app import Service
 
 
 def serve(
@@ -17,6 +25,9 @@ def serve(
     token: Token = None,
     allowed_host: AllowedHost = None,
     index: Path | None = typer.Option(None, metavar="DIR", help="Also search this index, made by saywhere index."),
+    protocols: str | None = typer.Option(
+        None, metavar="NAMES", help="Also answer as these servers do: ollama, openai, photoprism, with commas."
+    ),
     workers: int | None = typer.Option(
         None, min=1, max=256, metavar="N", help="Images at the same time.", show_default="all processors there are"
     ),
@@ -40,4 +51,18 @@ def serve(
         Limits(threads=workers or available_threads()),
         lambda: load_model(model, Runtime(device, engine, 1, precision), change),
         index,
+        _protocols(protocols.split(",") if protocols else ()),
     )
+
+
+def _protocols(names: Sequence[str]) -> list[Callable[[Service], Sequence[Route]]]:
+    """The functions that return the routes of named protocols; their module is imported if there is one."""
+    if not names:
+        return []
+    from saywhere.serve.captions import PROTOCOLS
+
+    for name in names:
+        if name not in PROTOCOLS:
+            raise UserError(f"--protocols {name!r}: there are {', '.join(PROTOCOLS)}")
+    kinds = [PROTOCOLS[name] for name in dict.fromkeys(names)]
+    return [lambda service, kind=kind: kind(service).routes() for kind in kinds]

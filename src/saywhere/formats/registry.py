@@ -34,8 +34,8 @@ class Format:
         about: one line for the help.
         write: regions of images to a file, or into a folder; may return the images that are left out, with
             the reasons.
-        beside: writes the regions of one image beside it, and returns why it could not or None; None if the format has
-            no such files.
+        beside: writes the regions of one image beside it, or with ``embed=True`` into it, and returns why it could not
+            or None; None if the format has no such files.
         read: see :data:`saywhere.formats.reading.Reader`; None if sizes or classes cannot be had back.
         name: of the file or folder among the results of a run.
         folder: whether it is a folder.
@@ -50,7 +50,7 @@ class Format:
     folder: bool = False
     xml: bool = False
     illegal: re.Pattern[str] = HALF_CHARACTER
-    beside: Callable[[Regions], str | None] | None = None
+    beside: Callable[..., str | None] | None = None
 
     def require_new(self, path: Path) -> None:
         """Refuse a path where something is that somebody may have corrected, but for an empty folder: ``UserError``."""
@@ -87,11 +87,11 @@ class Format:
                 error.filename, error.filename2 = str(path), None
             raise
 
-    def write_beside(self, images: Iterable[Regions], report: Report) -> dict[str, str]:
-        """Write the regions of each image beside it; return the images left out, with the reasons."""
+    def write_beside(self, images: Iterable[Regions], report: Report, embed: bool = False) -> dict[str, str]:
+        """Write the regions of each image beside it, or into it; return the images left out, with the reasons."""
         if self.beside is None:
             raise ValueError(f"{self.name} is not written beside images")
-        told = {regions.image or "": self.beside(self.encodable(regions, report)) for regions in images}
+        told = {regions.image or "": self.beside(self.encodable(regions, report), embed=embed) for regions in images}
         return {name: why for name, why in told.items() if why is not None}
 
     def encodable(self, regions: Regions, report: Report) -> Regions:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from saywhere.cli.options import (
     Batch,
     BeamSize,
     Device,
+    Embed,
     Engine,
     Images,
     Limit,
@@ -55,6 +57,7 @@ def caption(
     batch: Batch = 8,
     change: Set = None,
     output_format: SentenceFormat = None,
+    embed: Embed = False,
     show_attention: Path | None = typer.Option(
         None, metavar="FILE", help="Draw where the model looks at each word of one image's sentence (.jpg or .png)."
     ),
@@ -67,6 +70,7 @@ def caption(
     from saywhere.inference import Outputs, ResultsFile, ensure_same_settings, find_images
     from saywhere.inference.run import Run
 
+    write = _writer(output_format is not None, embed)
     sources = find_images(paths)[:limit]
     deferred = DeferredModel(model, Runtime(device, engine, threads, precision), change, "captioner", AHEAD)
     if show_attention is not None:
@@ -89,9 +93,9 @@ def caption(
         lines = stack.enter_context(ResultsFile(json, "caption")) if json else None
         if json is not None:
             ensure_same_settings(json, {**deferred.facts, "beam_size": beam_size})
-        outputs = Outputs(lines, beside=None if output_format is None else _write)
+        outputs = Outputs(lines, beside=write)
         earlier = {s: lines[s.name]["caption"] for s in sources if outputs.is_described(s)} if lines else {}
-        lost = {s.name: _write(s, told) for s, told in earlier.items()} if output_format else {}
+        lost = {s.name: write(s, told) for s, told in earlier.items()} if write else {}
         summary = Run(ask, deferred, outputs, None, batch, show, ("captioning", "captioned"))(sources)
     summary.skipped.update({name: why for name, why in lost.items() if why})
     if summary.count > 1 or summary.already:
@@ -99,11 +103,23 @@ def caption(
     report_skipped(summary.skipped)
 
 
-def _write(source: Source, sentence: object) -> str | None:
-    """Write a sentence into the sidecar of its image; return why it could not be, or None."""
+def _writer(wanted: bool, embed: bool) -> Callable[[Source, object], str | None] | None:
+    """What writes a sentence into the sidecar of its image, or into the image, and returns why it could not or None."""
+    from saywhere.errors import UserError
+
+    if not wanted:
+        if embed:
+            raise UserError("--embed is for --output-format xmp: give it as well")
+        return None
     from saywhere.formats import xmp
 
-    return xmp.refused(xmp.write_sentence, xmp.sidecar(source.path), source.path, str(sentence))
+    if embed:
+        xmp.require_exiftool()
+
+    def write(source: Source, sentence: object) -> str | None:
+        return xmp.refused(xmp.write_sentence, xmp.place_of(source.path, embed), source.path, str(sentence))
+
+    return write
 
 
 def _check_one(out: Path, sources: list[Source], json: Path | None) -> None:

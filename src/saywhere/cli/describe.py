@@ -12,6 +12,7 @@ from saywhere.cli.options import (
     PATHS,
     Batch,
     Device,
+    Embed,
     Engine,
     Model,
     OutputFormat,
@@ -62,6 +63,7 @@ def describe(
     batch: Batch = 8,
     change: Set = None,
     output_format: OutputFormat = ResultFormat.saywhere,
+    embed: Embed = False,
     shards: ShardCount = None,
     shard: ShardNumber = None,
     retry_failed: RetryFailed = False,
@@ -94,7 +96,7 @@ def describe(
     elif not paths:
         raise UserError("missing argument 'PATH...'; see saywhere describe --help")
     else:
-        _describe(videos, paths, {**options, "output_format": output_format.value})
+        _describe(videos, paths, {**options, "output_format": output_format.value, "embed": embed})
 
 
 def _describe(videos: Videos, paths: list[str], options: Mapping[str, Any]) -> None:

@@ -251,7 +251,7 @@ PROBLEMS = {
     "421": "The server is not called by this name.",
     "422": "A parameter is unknown, missing or wrong.",
     "429": "The queue is full: try again after the seconds of Retry-After.",
-    "503": "There was no answer in time.",
+    "503": "There was no answer in time, or too little memory.",
 }
 _NUMBER, _TEXT = {"type": "number"}, {"type": "string"}
 _BOXES = {"type": "array", "items": {"type": "array", "items": _NUMBER, "minItems": 4, "maxItems": 4}}

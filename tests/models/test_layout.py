@@ -39,7 +39,7 @@ def test_of_two_that_fit_alike_the_place_decides() -> None:
     fits = np.array([[-1.0], [-1.1]])
     for text, row in (("a man on the left", 0), ("a man on the right", 1)):
         rows, agree = Layout.parse(text).choose(fits, boxes, SIZE)
-        assert rows.tolist() == [row] and agree[0] > np.log(0.9)
+        assert rows.tolist() == [row] and agree[0] > np.log(0.85)
     far = np.array([[-1.0], [-30.0]])  # what hardly fits is not chosen for its place
     rows, agree = Layout.parse("a man on the right").choose(far, boxes, SIZE)
     assert rows.tolist() == [0] and agree[0] < np.log(0.1)
@@ -50,7 +50,7 @@ def test_two_phrases_are_placed_together() -> None:
     fits = np.array([[-1.0, -9], [-9, -1.0], [-1.2, -9]])  # two men with a dog between them
     for text, row in (("a man left of a dog", 0), ("a man right of a dog", 2)):
         rows, agree = Layout.parse(text).choose(fits, boxes, SIZE)
-        assert rows.tolist() == [row, 1] and agree[0] > np.log(0.9) and agree[1] == 0
+        assert rows.tolist() == [row, 1] and agree[0] > np.log(0.8) and agree[1] == 0
 
 
 @pytest.mark.parametrize(

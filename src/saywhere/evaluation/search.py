@@ -710,9 +710,8 @@ def measure_layout(model: Model, images: Sequence[ImageVectors], marked: Sequenc
     placed, related = [list[bool](), list[bool]()], 0
     for image, marks, own in zip(images, marked, boxed, strict=True):
         for kind, right, wrong in _layout_cases(marks, own):
-            one, other = (PhrasesInImages(model, Query((text,))).find(image).evidence for text in (right, wrong))
-            if one is not None and other is not None:
-                placed[kind].append(bool(one[1] > other[1]))
+            one, other = (PhrasesInImages(model, Query((text,))).find(image).agree for text in (right, wrong))
+            placed[kind].append(one > other)
     related = placed[1]
     if not placed[0] or not related:
         return None

@@ -28,8 +28,12 @@ NUMBERS = {
 """The least number of things that a word at the beginning of a phrase asks for."""
 DETERMINERS = frozenset({"the", "these", "those", "his", "her", "their"})
 """Words that may stand before a number."""
-STEEP = 8.0
-"""Steepness of the logistic functions, in shares of the image or of the boxes' mean size."""
+STEEP, STEEPER = 8.0, 12.0
+"""Steepness of the logistic functions of relations (of mean sizes of boxes) and of places (of the image)."""
+SIDE = 0.4
+"""A box whose centre is here is as probably on the left as not: a box of the whole image is neither left nor right."""
+CHOOSES = frozenset({"on"})
+"""Relations that choose among regions and say nothing of whether they are true: grass around a dog is not below it."""
 LEAST = 0.02
 """No box agrees with a place or a relation with a lower probability than this: boxes are not exact."""
 SWEEPS = 2
@@ -46,11 +50,11 @@ Relation = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 def _left(boxes: np.ndarray) -> np.ndarray:
-    return logistic(STEEP * (0.5 - (boxes[:, 0] + boxes[:, 2]) / 2))
+    return logistic(STEEPER * (SIDE - (boxes[:, 0] + boxes[:, 2]) / 2))
 
 
 def _top(boxes: np.ndarray) -> np.ndarray:
-    return logistic(STEEP * (0.5 - (boxes[:, 1] + boxes[:, 3]) / 2))
+    return logistic(STEEPER * (SIDE - (boxes[:, 1] + boxes[:, 3]) / 2))
 
 
 def _middle(boxes: np.ndarray) -> np.ndarray:
@@ -95,7 +99,7 @@ def _reversed(relation: Relation) -> Relation:
 
 
 def _mirrored(place: Place) -> Place:
-    return lambda boxes: 1 - place(boxes)
+    return lambda boxes: place(1 - boxes[:, [2, 3, 0, 1]])
 
 
 PLACES: dict[str, Place] = {
@@ -200,6 +204,8 @@ class Layout:
     def choose(self, fits: np.ndarray, boxes: np.ndarray, size: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
         """Return the region of each phrase ``(P,)``, and the log-probability ``(P,)`` that it is where it should be.
 
+        The latter counts how much less the region fits than the best one does, wherever that is.
+
         Args:
             fits: ``(R, P)`` how well each region fits each phrase, as log-probabilities.
             boxes: ``(R, 4)`` of the regions.
@@ -220,9 +226,14 @@ class Layout:
                 )
                 pairs = first[:, None] + second[None] + logs[number] + same
                 rows[one], rows[other] = np.unravel_index(int(pairs.argmax()), pairs.shape)
-        found = agree[rows, np.arange(len(rows))]
-        for (_, one, other), log in zip(self.relations, logs, strict=True):
-            found[one] += log[rows[one], rows[other]]
+        judged = {phrase for phrase, _ in self.places}
+        judged |= {phrase for name, *both in self.relations if name not in CHOOSES for phrase in both}
+        columns = np.arange(len(rows))
+        lost = (fits[rows, columns] - fits.max(axis=0)) * np.isin(columns, sorted(judged))
+        found = agree[rows, columns] + lost
+        for (name, one, other), log in zip(self.relations, logs, strict=True):
+            if name not in CHOOSES:
+                found[one] += log[rows[one], rows[other]]
         return rows, found
 
     def _said_by_others(self, number: int, phrase: int, rows: np.ndarray, logs: Sequence[np.ndarray]) -> np.ndarray:

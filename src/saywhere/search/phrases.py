@@ -23,7 +23,7 @@ import numpy as np
 from saywhere.calibration import DIGITS, RIDGE, Logistic, climb, standardised
 from saywhere.errors import UserError
 from saywhere.models.aligner import ImageVectors, TextVectors, hubness_of, plain_similarities
-from saywhere.models.layout import Layout
+from saywhere.models.layout import CHOOSES, Layout
 from saywhere.models.model import Model
 from saywhere.models.noun_tree import noun_tree
 from saywhere.models.placing import Evidence, familiar, log_counted, noun_words, word_fits
@@ -209,15 +209,17 @@ class Placed:
         regions: of the wanted phrases that are probably there, with similarities, and with probabilities unless all of
             the query is one phrase; the others as ``not_found``.
         evidence: ``(5,)`` of the question ``hit``: the mean similarity of the wanted phrases with the image; the
-            log-probability that they are all there, and where and as many as the query says; how often their rarest
+            log-probability that they are all there; how often their rarest
             noun is said (:class:`saywhere.search.phrases.Commonness`); and what :meth:`PhrasesInImages.find` was told
             of the other images. None if the model is not calibrated for phrases.
         probability: that the image shows all of the query; None if the model is not calibrated for that.
+        agree: log-probability that things are where, and as many as, the query says; a part of the probability.
     """
 
     regions: Regions
     evidence: np.ndarray | None
     probability: float | None
+    agree: float = 0.0
 
 
 class PhrasesInImages:
@@ -270,7 +272,7 @@ class PhrasesInImages:
     @property
     def reranks(self) -> bool:
         """Whether the query says where things are or how many, so that hits are put in order by probability."""
-        said = self.layout.places or any(name != "on" for name, _, _ in self.layout.relations)
+        said = self.layout.places or any(name not in CHOOSES for name, _, _ in self.layout.relations)
         counts = self._model.calibration.count is not None and max(self.layout.counts) > 1
         return self._model.calibration.hit is not None and bool(said or counts)
 
@@ -298,7 +300,9 @@ class PhrasesInImages:
         )  # fmt: skip
         scores = evidence.presence(calibration)
         if scores is not None:
-            scores = np.where(self._unknown, np.float32(0), scores) * np.exp(agree).astype(np.float32)
+            scores = np.where(self._unknown, np.float32(0), scores)
+            found = np.log(np.clip(scores, LEAST, 1 - LEAST)).sum()
+            scores = scores * np.exp(agree).astype(np.float32)
         there = np.ones(several, bool) if scores is None else scores >= self._least
         whole = several == 1 and calibration.hit is not None  # the hit's probability says it
         regions = Regions(
@@ -310,10 +314,10 @@ class PhrasesInImages:
         )  # fmt: skip
         if scores is None:
             return Placed(regions, None, None)
-        found = np.log(np.clip(scores, LEAST, 1 - LEAST)).sum()
         similarity = self._model.similarity([image], self._wanted).mean()
         joint = np.array([similarity, found, self._rarest, lead, FEW / (FEW + among)], np.float64)
-        return Placed(regions, joint, None if calibration.hit is None else float(calibration.hit.apply(joint)))
+        shown = None if calibration.hit is None else float(calibration.hit.apply(joint) * np.exp(agree.sum()))
+        return Placed(regions, joint, shown, float(agree.sum()))
 
     def in_index_probability(self, best: Placed, images: int) -> float | None:
         """Return the probability that any image of an index shows what is wanted; None if the model cannot tell.

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 import typer
 
 from saywhere.cli.options import (
+    STDOUT,
     Batch,
     BeamSize,
     Device,
     Engine,
     Images,
+    Json,
     Limit,
     Model,
     Precision,
@@ -21,7 +23,6 @@ from saywhere.cli.options import (
     Set,
     Threads,
     check_drawing,
-    check_file,
 )
 from saywhere.cli.printing import report_skipped
 from saywhere.files import printable
@@ -40,12 +41,7 @@ AHEAD = ("captioner", "densecap", "nouns", "aligner.last")
 def caption(
     paths: Images,
     beam_size: BeamSize = None,
-    json: Path | None = typer.Option(
-        None,
-        metavar="FILE",
-        help="Append captions as JSON lines; images already in FILE are not captioned again.",
-        callback=check_file,
-    ),
+    json: Json = None,
     limit: Limit = None,
     model: Model = None,
     device: Device = None,
@@ -65,10 +61,12 @@ def caption(
     """
     from saywhere.errors import UserError
     from saywhere.inference import Outputs, ResultsFile, ensure_same_settings, find_images
+    from saywhere.inference.results import json_line
     from saywhere.inference.run import Run
 
     sources = find_images(paths)[:limit]
     deferred = DeferredModel(model, Runtime(device, engine, threads, precision), change, "captioner", AHEAD)
+    printed, file = json == STDOUT, None if json == STDOUT else json
     if show_attention is not None:
         if output_format is not None:
             raise UserError(f"--show-attention {show_attention}: draws, and writes no sidecar; run the command twice")
@@ -80,15 +78,17 @@ def caption(
         return deferred().caption(images, beam_size=beam_size, attention=False)
 
     def show(one: ImageResult[Caption], so_far: Summary) -> None:
-        if so_far.count == 1:
+        if printed and one.result is not None:
+            typer.echo(json_line(one.result.to_dict(), one.source.name), nl=False)
+        elif so_far.count == 1:
             typer.echo(str(one.result))
-        elif json is None:
+        elif file is None:
             typer.echo(f"{printable(one.source.name)}: {one.result}")
 
     with contextlib.ExitStack() as stack:
-        lines = stack.enter_context(ResultsFile(json, "caption")) if json else None
-        if json is not None:
-            ensure_same_settings(json, {**deferred.facts, "beam_size": beam_size})
+        lines = stack.enter_context(ResultsFile(file, "caption")) if file else None
+        if file is not None:
+            ensure_same_settings(file, {**deferred.facts, "beam_size": beam_size})
         outputs = Outputs(lines, beside=None if output_format is None else _write)
         earlier = {s: lines[s.name]["caption"] for s in sources if outputs.is_described(s)} if lines else {}
         lost = {s.name: _write(s, told) for s, told in earlier.items()} if output_format else {}
@@ -96,7 +96,15 @@ def caption(
     summary.skipped.update({name: why for name, why in lost.items() if why})
     if summary.count > 1 or summary.already:
         typer.echo(str(summary), err=True)
+    _say_written(file, output_format, summary)
     report_skipped(summary.skipped)
+
+
+def _say_written(file: Path | None, output_format: str | None, summary: Summary) -> None:
+    written = [str(file)] if file and summary.done else []
+    written += ["sidecars beside the images"] if output_format and len(summary.skipped) < summary.count else []
+    if written:
+        typer.echo(f"written: {', '.join(written)}", err=True)
 
 
 def _write(source: Source, sentence: object) -> str | None:

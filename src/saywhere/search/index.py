@@ -20,7 +20,7 @@ from saywhere.models.model import Model
 from saywhere.models.placing import word_fits
 from saywhere.regions import TEXTS, Regions
 from saywhere.search.indexing import Changes, Indexing, absolute, is_video
-from saywhere.search.phrases import PhrasesInImages, Query
+from saywhere.search.phrases import LIKELY_HIT, PhrasesInImages, Query, is_improbable
 from saywhere.search.qdrant import path_to_text, text_to_path
 from saywhere.search.scan import Question
 from saywhere.search.store import Folder, Store
@@ -79,6 +79,17 @@ class Hit:
         place = {"image": self.image} if self.time is None else {"image": self.image, "time": self.time}
         similarity = round(self.similarity, 5)
         return {**place, "similarity": similarity, **likely, **size, "phrases": phrases, **missing}
+
+
+def why_improbable(hits: Sequence[Hit]) -> str | None:
+    """Return why hits probably do not show what was looked for; None if some do, or where nothing says how likely."""
+    best = max((hit.probability for hit in hits if hit.probability is not None), default=1.0)
+    together = next((hit.in_index_probability for hit in hits if hit.in_index_probability is not None), 1.0)
+    if not is_improbable(best, together):
+        return None
+    if best < LIKELY_HIT:
+        return f"no image shows all of this with a probability of more than {best:.2f}"
+    return f"that any image shows all of this has a probability of {together:.2f}"
 
 
 class Index:

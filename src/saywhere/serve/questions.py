@@ -279,7 +279,11 @@ SCHEMAS = {
     },
     "embed": {"type": "object", "properties": _IMAGE | {"boxes": _BOXES, "vectors": _MATRIX}},
     "embed_text": {"type": "object", "properties": {"text": _TEXT, "words": _TEXTS, "vectors": _MATRIX}},
-    "search": {"type": "object", "properties": {"query": _TEXT, "hits": {"type": "array", "items": _HIT}}},
+    "search": {
+        "type": "object",
+        "properties": {"query": _TEXT, "hits": {"type": "array", "items": _HIT}}
+        | {"probably_not_found": {"type": ["string", "null"]}, "unlikely": _NUMBER},
+    },
     "image": _JPEG,
 }
 """The answer to each question."""

@@ -15,6 +15,7 @@ from typing import IO, Any, NamedTuple
 from saywhere.errors import UserError
 from saywhere.files import beside, sync, write_atomically, write_text
 from saywhere.inference.claims import Claim, claim_file
+from saywhere.inference.results import compare_settings, ensure_same_settings, settings_of
 from saywhere.video.times import clock
 
 LINES = 3
@@ -46,6 +47,10 @@ class Places:
     def unfinished(self) -> Path:
         """The folder of what is needed to go on; it is gone when the video is done."""
         return beside(self.tracks, ".{}.unfinished")
+
+    def missing(self) -> Path | None:
+        """Return the first file of captions and drawing that is not there, or None."""
+        return next((path for path in (self.drawing, self.captions) if path and not path.exists()), None)
 
     def check(self, video: Path | None) -> None:
         """Make the folder, and refuse to write over the video itself.
@@ -98,6 +103,10 @@ class TracksFile:
         except (OSError, ValueError) as error:
             raise UserError(f"{self.places.unfinished}: is damaged; remove it and {path} to begin anew") from error
         self.done = stored is None and size > 0
+        if self.done:
+            compare_settings(path, self._settings)
+            if missing := self.places.missing():
+                raise UserError(f"{path}: is finished, but {missing} is not there; remove {path} to make both anew")
         if stored is not None:
             if stored["settings"] != self._settings or stored["size"] > size:
                 changed = [k for k, v in self._settings.items() if stored["settings"].get(k) != v]
@@ -107,6 +116,7 @@ class TracksFile:
             self.state = stored["state"]
         elif not self.done:
             shutil.rmtree(self.places.unfinished, ignore_errors=True)
+            ensure_same_settings(path, self._settings)
             self.keep(None)
 
     def _check_owner(self) -> None:
@@ -146,6 +156,7 @@ class TracksFile:
     def discard(self) -> None:
         """Remove the file, and what was kept to go on."""
         self.places.tracks.unlink(missing_ok=True)
+        settings_of(self.places.tracks).unlink(missing_ok=True)
         self.finish()
 
     def close(self) -> None:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 import math
 import re
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from photographs import noise
 from PIL import Image
@@ -63,6 +67,60 @@ def test_index_counts_what_it_did_and_names_what_it_skipped(aligner, tmp_path) -
     repaired = run(*command, "--repair")
     assert repaired.stdout == "1 added, 0 updated, 1 unchanged, 0 removed, 0 skipped\n"
     assert run("search", "two dogs", "--index", tmp_path / "i").exit_code == 0
+
+
+@pytest.mark.parametrize("options", [(), ("--poll", "0.2")])
+def test_a_watched_index_equals_a_fresh_one(options, aligner, tmp_path) -> None:
+    """Files are copied, renamed, half written, changed and deleted while it runs."""
+    if not options:
+        pytest.importorskip("watchfiles")
+    album, place = tmp_path / "album", tmp_path / "album" / "i"
+    (album / "sub").mkdir(parents=True)
+    for number in range(3):
+        noise(96, 64, number).save(album / f"first-{number}.png")
+    (album / "bad.png").write_bytes(b"no image")
+    command = ["index", album, "--index", place, "--model", aligner, "--device", "cpu", "--watch", *options]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "saywhere", *map(str, command)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout and process.stderr
+    lines = [process.stdout.readline()]
+    assert lines == ["3 added, 0 updated, 0 unchanged, 0 removed, 1 skipped\n"]
+    for number in range(200):
+        path = album / ("sub" if number % 2 else "") / f"{number:03}.png"
+        data = tmp_path / "data.png"
+        noise(48, 32, number).save(data)
+        path.write_bytes(data.read_bytes()[: -100 if number % 5 == 0 else None])  # the rest comes later
+        if number % 5 == 0:
+            path.write_bytes(data.read_bytes())
+        if number % 7 == 0:
+            path.rename(path.with_name(f"renamed-{number}.png"))
+        elif number % 11 == 0:
+            path.unlink()
+    (album / "first-0.png").unlink()
+    noise(96, 64, 9).save(album / "first-1.png")
+    noise(96, 64, 10).save(album / "zzz.png")
+    while "zzz.png" not in lines[-1]:
+        lines.append(process.stdout.readline())
+        assert lines[-1], process.stderr.read()
+    process.send_signal(signal.SIGINT)
+    rest, errors = process.communicate()
+    assert process.returncode == 0, errors
+    assert f"removed: {album}/first-0.png\n" in lines and f"updated: {album}/first-1.png\n" in lines
+    assert errors.count("bad.png: not an image") == 1 and "Ctrl-C ends" in errors
+    with saywhere.Index(place) as watched, saywhere.Index(tmp_path / "fresh", aligner) as fresh:
+        fresh.add(sorted(str(path) for path in album.rglob("*.png")))
+        kept = set(watched.store.stamps())
+        assert kept == set(fresh.store.stamps()) and rest == f"{len(kept)} in {place}\n"
+        for path in kept:
+            one, other = watched.store.load(path), fresh.store.load(path)
+            assert one is not None and other is not None
+            np.testing.assert_array_equal(one.vectors, other.vectors)
+    for wrong in (("--poll", 1), ("--watch", "--shards", 2)):
+        assert run("index", album, "--index", place, *wrong).exit_code == 2
 
 
 def test_codes_are_proposed_for_a_large_index(aligner, album, tmp_path, monkeypatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from saywhere.cli.options import (
     Batch,
     BeamSize,
     Device,
+    Embed,
     Engine,
     Images,
     Json,
@@ -51,6 +53,7 @@ def caption(
     batch: Batch = 8,
     change: Set = None,
     output_format: SentenceFormat = None,
+    embed: Embed = False,
     show_attention: Path | None = typer.Option(
         None, metavar="FILE", help="Draw where the model looks at each word of one image's sentence (.jpg or .png)."
     ),
@@ -64,6 +67,7 @@ def caption(
     from saywhere.inference.results import json_line
     from saywhere.inference.run import Run
 
+    write = _writer(output_format is not None, embed)
     sources = find_images(paths)[:limit]
     deferred = DeferredModel(model, Runtime(device, engine, threads, precision), change, "captioner", AHEAD)
     printed, file = json == STDOUT, None if json == STDOUT else json
@@ -89,29 +93,42 @@ def caption(
         lines = stack.enter_context(ResultsFile(file, "caption")) if file else None
         if file is not None:
             ensure_same_settings(file, {**deferred.facts, "beam_size": beam_size})
-        outputs = Outputs(lines, beside=None if output_format is None else _write)
+        outputs = Outputs(lines, beside=write)
         earlier = {s: lines[s.name]["caption"] for s in sources if outputs.is_described(s)} if lines else {}
-        lost = {s.name: _write(s, told) for s, told in earlier.items()} if output_format else {}
+        lost = {s.name: write(s, told) for s, told in earlier.items()} if write else {}
         summary = Run(ask, deferred, outputs, None, batch, show, ("captioning", "captioned"))(sources)
     summary.skipped.update({name: why for name, why in lost.items() if why})
     if summary.count > 1 or summary.already:
         typer.echo(str(summary), err=True)
-    _say_written(file, output_format, summary)
+    place = ("XMP in the images" if embed else "sidecars beside the images") if output_format else None
+    _say_written(file, place, summary)
     report_skipped(summary.skipped)
 
 
-def _say_written(file: Path | None, output_format: str | None, summary: Summary) -> None:
+def _say_written(file: Path | None, place: str | None, summary: Summary) -> None:
     written = [str(file)] if file and summary.done else []
-    written += ["sidecars beside the images"] if output_format and len(summary.skipped) < summary.count else []
+    written += [place] if place and len(summary.skipped) < summary.count else []
     if written:
         typer.echo(f"written: {', '.join(written)}", err=True)
 
 
-def _write(source: Source, sentence: object) -> str | None:
-    """Write a sentence into the sidecar of its image; return why it could not be, or None."""
+def _writer(wanted: bool, embed: bool) -> Callable[[Source, object], str | None] | None:
+    """What writes a sentence into the sidecar of its image, or into the image, and returns why it could not or None."""
+    from saywhere.errors import UserError
+
+    if not wanted:
+        if embed:
+            raise UserError("--embed is for --output-format xmp: give it as well")
+        return None
     from saywhere.formats import xmp
 
-    return xmp.refused(xmp.write_sentence, xmp.sidecar(source.path), source.path, str(sentence))
+    if embed:
+        xmp.require_exiftool()
+
+    def write(source: Source, sentence: object) -> str | None:
+        return xmp.refused(xmp.write_sentence, xmp.place_of(source.path, embed), source.path, str(sentence))
+
+    return write
 
 
 def _check_one(out: Path, sources: list[Source], json: Path | None) -> None:

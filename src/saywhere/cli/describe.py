@@ -16,6 +16,7 @@ from saywhere.cli.options import (
     CopyImages,
     Device,
     Drawings,
+    Embed,
     Engine,
     Json,
     Model,
@@ -66,6 +67,7 @@ def describe(
     change: Set = None,
     output_format: OutputFormat = ResultFormat.saywhere,
     copy_images: CopyImages = False,
+    embed: Embed = False,
     shards: ShardCount = None,
     shard: ShardNumber = None,
     retry_failed: RetryFailed = False,
@@ -103,7 +105,8 @@ def describe(
     elif not paths:
         raise UserError("missing argument 'PATH...'; see saywhere describe --help")
     else:
-        _describe(videos, paths, {**options, "output_format": output_format.value, "copy_images": copy_images})
+        more = {"output_format": output_format.value, "copy_images": copy_images, "embed": embed}
+        _describe(videos, paths, options | more)
 
 
 def _describe(videos: Videos, paths: list[str], options: Mapping[str, Any]) -> None:

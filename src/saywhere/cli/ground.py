@@ -78,6 +78,16 @@ class Grounded:
     alignment: saywhere.Alignment | None = None
 
     @property
+    def width(self) -> int:
+        """Of the image."""
+        return self.regions.width
+
+    @property
+    def height(self) -> int:
+        """Of the image."""
+        return self.regions.height
+
+    @property
     def there(self) -> list[bool]:
         """Whether each phrase is found: its score is at least so much."""
         found = self.regions

@@ -73,6 +73,26 @@ Set = Annotated[
         help="Change an option of the model, such as decoding.beam_size=3; may be repeated.",
     ),
 ]
+Host = Annotated[str, typer.Option("--host", metavar="HOST", help="Address to listen at; 0.0.0.0 is all of them.")]
+Token = Annotated[
+    str | None,
+    typer.Option(
+        "--token",
+        metavar="T",
+        envvar="SAYWHERE_TOKEN",
+        show_envvar=True,
+        help="Answer only requests that bring this token.",
+    ),
+]
+AllowedHost = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allowed-host",
+        metavar="NAME",
+        show_default="any with a token, else addresses of this machine",
+        help="Answer requests to this name of the server; may be repeated, * is any name.",
+    ),
+]
 Batch = Annotated[int, typer.Option("--batch", min=1, metavar="N", help="Batch size, in images.")]
 Limit = Annotated[int | None, typer.Option("--limit", min=1, metavar="N", help="Only the first N images.")]
 Regions = Annotated[
@@ -145,6 +165,7 @@ class ResultFormat(StrEnum):
     yolo = "yolo"
     voc = "voc"
     csv = "csv"
+    parquet = "parquet"
     xmp = "xmp"
     xmp_names = "xmp-names"
 
@@ -173,6 +194,11 @@ class Sidecars(StrEnum):
 SentenceFormat = Annotated[
     Sidecars | None,
     typer.Option("--output-format", metavar="F", help="xmp: write each sentence into a sidecar beside its image."),
+]
+
+
+Embed = Annotated[
+    bool, typer.Option("--embed", help="Write xmp into JPEG, PNG and WebP files, through ExifTool; beside the others.")
 ]
 
 

@@ -264,7 +264,12 @@ class Outputs:
         for source in sources:
             try:
                 image = open_image(source.path, self.long_side)
-                yield ImageResult(source, self.answer(source), image)
+                found = self.answer(source)
+                if (image.width, image.height) == (found.width, found.height):
+                    yield ImageResult(source, found, image)
+                else:
+                    was = f"{found.width} x {found.height} when it was described"
+                    yield ImageResult(source, error=f"is {image.width} x {image.height} now, and was {was}")
             except ImageError as error:
                 yield ImageResult(source, error=str(error).removeprefix(f"{source.path}: "))
 
@@ -302,9 +307,27 @@ def ensure_same_settings(path: Path, settings: Mapping[str, Any]) -> None:
         UserError: as :func:`compare_settings`.
     """
     compare_settings(path, settings)
-    if path.is_file() and not path.is_symlink() and not path.stat().st_size:
-        with contextlib.suppress(OSError):
-            write_text(settings_of(path), json.dumps(settings) + "\n")
+    if path.is_file() and not path.stat().st_size:
+        note_settings(path, settings)
+
+
+def note_settings(path: Path, settings: Mapping[str, Any]) -> None:
+    """Write down beside results what they follow from, where files can be written there."""
+    with contextlib.suppress(PermissionError):
+        write_text(_note(path), json.dumps(settings) + "\n")
+
+
+def read_settings(path: Path) -> dict[str, Any] | None:
+    """Return what results follow from; None if it was not written down."""
+    try:
+        return dict(json.loads(_note(path).read_bytes()))
+    except (OSError, ValueError, TypeError, RecursionError):
+        return None
+
+
+def forget_settings(path: Path) -> None:
+    """Remove what was written down of results."""
+    _note(path).unlink(missing_ok=True)
 
 
 def compare_settings(path: Path, settings: Mapping[str, Any]) -> None:
@@ -314,15 +337,15 @@ def compare_settings(path: Path, settings: Mapping[str, Any]) -> None:
         UserError: the settings differ; the message names which, and how to begin anew.
     """
     try:
-        known = dict(json.loads(settings_of(path).read_bytes())) if path.stat().st_size else {**settings}
-    except (OSError, ValueError, TypeError, RecursionError):
+        known = read_settings(path) if path.stat().st_size else None
+    except OSError:
         return
-    if other := [name for name, value in settings.items() if known.get(name) != value]:
+    if known is not None and (other := [name for name, value in settings.items() if known.get(name) != value]):
         told = "; ".join(f"{name}: {known.get(name)}, now {settings[name]}" for name in other)
-        way_out = f"give the same options or another file, or remove it and {settings_of(path).name} to begin anew"
+        way_out = f"give the same options or another file, or remove it and {_note(path).name} to begin anew"
         raise UserError(f"{path}: was begun otherwise ({told}); {way_out}")
 
 
-def settings_of(path: Path) -> Path:
-    """Return the hidden file beside results that says with which settings they were begun."""
-    return beside(path, ".{}.settings.json")
+def _note(path: Path) -> Path:
+    """The hidden file of the settings of results: beside the file itself, if the path is a link to it."""
+    return beside(path.resolve(), ".{}.settings.json")

@@ -163,6 +163,7 @@ def describe(
     batch: int = 8,
     output_format: str = "saywhere",
     copy_images: bool = False,
+    embed: bool = False,
     sharding: Sharding | None = None,
     progress: bool = False,
     each: Each[Regions] | None = None,
@@ -182,6 +183,7 @@ def describe(
         batch: images at a time.
         output_format: one of :data:`saywhere.formats.registry.FORMATS`.
         copy_images: of the format yolo, also write the images.
+        embed: write ``xmp`` into JPEG, PNG and WebP files, through ExifTool, and beside the others.
         sharding: work on shards of the images beside other processes; None to do all of them here.
         progress: show a bar on a terminal.
         each: called with each new result, and with the summary so far.
@@ -200,7 +202,7 @@ def describe(
     if others := [path for path in paths if not isinstance(path, Source)]:
         found += find_images(others, [out] if out else [])
     model = model if isinstance(model, DeferredModel) else DeferredModel(model, part="densecap")
-    _check_places(output_format, json, out, sharding, copy_images)
+    _check_places(output_format, json, out, sharding, copy_images, embed)
     given = None if boxes is None else read_boxes(boxes, found)
     sources = found if given is None else [source for source in found if source.name in given]
     Outputs(None, out).check(sources if output_format in ("saywhere", "densecap") else [])
@@ -214,14 +216,26 @@ def describe(
         return work.share(sources, sharding, json, out)
     if output_format != "saywhere" and out is not None:
         return work.convert(sources, output_format, json or out / "regions.jsonl", out, copy_images)
-    return work.keep(sources, json, out, output_format)
+    return work.keep(sources, json, out, output_format, embed)
+
+
+def _check_embed(output_format: str, out: Path | None) -> None:
+    from saywhere.formats.xmp import require_exiftool
+
+    if not output_format.startswith("xmp"):
+        raise UserError("--embed is for --output-format xmp: give it as well")
+    if out is not None:
+        raise UserError(f"--embed writes into the images, and nothing into --out {out}: give one of the two")
+    require_exiftool()
 
 
 def _check_places(
-    output_format: str, json: Path | None, out: Path | None, sharding: Sharding | None, copy_images: bool
+    output_format: str, json: Path | None, out: Path | None, sharding: Sharding | None, copy_images: bool, embed: bool
 ) -> None:
     if output_format not in ("saywhere", "xmp", "xmp-names") and out is None:
         raise UserError(f"--output-format {output_format} needs --out DIR, the folder of what is written")
+    if embed:
+        _check_embed(output_format, out)
     if sharding is not None and (json is None or output_format != "saywhere"):
         raise UserError("--shards needs --json FILE, where all shards come together, and no --output-format")
     if copy_images and output_format != "yolo":
@@ -250,9 +264,9 @@ class _Description:
         least = THRESHOLD if self.threshold is None else self.threshold
         return {**self.model.facts, "boxes": boxes, "top": self.top, "threshold": least or None}
 
-    def keep(self, sources: Sequence[Source], json: Path | None, out: Path | None, format: str) -> Summary:
+    def keep(self, sources: Sequence[Source], json: Path | None, out: Path | None, format: str, embed: bool) -> Summary:
         """Describe images, with lines and drawings where they are wanted, or in a format that lies beside images."""
-        beside, report = (None, None) if format == "saywhere" else _beside(format)
+        beside, report = (None, None) if format == "saywhere" else _beside(format, embed)
         with contextlib.ExitStack() as stack:
             lines = stack.enter_context(ResultsFile(json)) if json else None
             if json is not None:
@@ -266,7 +280,8 @@ class _Description:
         for line in report.lines() if report is not None else ():
             self.tell(line, err=True)
         written = [path for path in (json, out) if path and (summary.done or (path == out and undrawn))]
-        return self._report(summary, written, "sidecars beside the images" if beside else None)
+        more = "XMP in the images" if embed else "sidecars beside the images" if beside else None
+        return self._report(summary, written, more)
 
     def convert(
         self, sources: Sequence[Source], output_format: str, json: Path, out: Path, copy_images: bool
@@ -359,7 +374,7 @@ class _Description:
             self.tell(f"left out: {count} with a score below {THRESHOLD:g}; --threshold 0 keeps all", err=True)
 
 
-def _beside(format: str) -> tuple[Callable[[Source, Regions], str | None], Report]:
+def _beside(format: str, embed: bool) -> tuple[Callable[[Source, Regions], str | None], Report]:
     """What writes the regions of an image beside it, and the report of the characters that it replaces."""
     from saywhere.formats.registry import FORMATS
     from saywhere.report import Report
@@ -368,7 +383,7 @@ def _beside(format: str) -> tuple[Callable[[Source, Regions], str | None], Repor
 
     def write(source: Source, regions: Regions) -> str | None:
         named = replace(regions, image=source.name)
-        return next(iter(chosen.write_beside([named], report).values()), None)
+        return next(iter(chosen.write_beside([named], report, embed).values()), None)
 
     return write, report
 

@@ -320,7 +320,7 @@ class Model:
     @overload
     def ground(
         self, images: One, text: str | Sequence[str], boxes: ArrayLike | None = None, *, part: Part | None = None,
-        beta: float | None = None, regions: int | None = None,
+        beta: float | None = None, regions: int | None = None, threshold: float | None = None,
     ) -> Regions: ...  # fmt: skip
     @overload
     def ground(

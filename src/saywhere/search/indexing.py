@@ -63,6 +63,7 @@ class Indexing:
     Attributes:
         todo: images that have to be embedded.
         videos: those that have to be looked through, or further.
+        gone: paths of images and videos that will be forgotten.
         changes: so far.
 
     Raises:
@@ -93,7 +94,7 @@ class Indexing:
         folders = tuple(os.path.join(folder, "") for folder in _folders(given))
         missing = (path for path in self._known.keys() - found.keys() if path.startswith(folders))
         listed = {absolute(parts[0]) for name in found.values() if (parts := archives.split(name))}
-        self._gone = sorted(path for path in missing if not _is_there(path, listed))
+        self.gone = sorted(path for path in missing if not _is_there(path, listed))
 
     def _stamp_of(self, video: Video) -> Stamp:
         """What is known of a video; without a hash if it is to be looked at more or less often than it was."""
@@ -187,7 +188,7 @@ class Indexing:
         self._store.tidy()
         if self._touched:
             self._store.restamp(self._touched)
-        self.changes.removed = self._store.remove(self._gone) if self._gone else 0
+        self.changes.removed = self._store.remove(self.gone) if self.gone else 0
 
     def _embed(self, images: list[LoadedImage], _: list[np.ndarray] | None) -> list[ImageVectors]:
         return self._model.embed(images, regions=self._regions)

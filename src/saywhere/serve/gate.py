@@ -17,8 +17,6 @@ from saywhere.serve.limits import Problem
 
 ANY = "*"
 """In place of the names of a server: it is called anything."""
-BELOW = "/v1/"
-"""Paths that need the token, and are not for the pages of other sites."""
 HEADERS = ((b"cross-origin-resource-policy", b"same-origin"), (b"x-content-type-options", b"nosniff"))
 """Of every answer: no other site shows it, or takes it for something else than it is."""
 _AUTHORITY = re.compile(r"(?:\[([0-9A-Fa-f:.]+(?:%[\w.~-]+)?)\]|([\w.~%!$&'()*+,;=-]*))(?::(\d*))?", re.ASCII)
@@ -94,12 +92,13 @@ class Gate:
 
     Args:
         app: that answers those that are let in.
-        token: that requests below ``/v1`` must bring; none is needed if None.
+        token: that requests must bring; none is needed if None.
         hosts: see :func:`saywhere.serve.app.create_app`. Both were checked by :func:`check_access`.
+        public: paths that need no token, and may be asked for by the pages of other sites.
     """
 
-    def __init__(self, app: ASGIApp, token: str | None, hosts: Collection[str]) -> None:
-        self._app, self._token = app, token
+    def __init__(self, app: ASGIApp, token: str | None, hosts: Collection[str], public: Collection[str]) -> None:
+        self._app, self._token, self._public = app, token, public
         self._open = ANY in hosts or (token is not None and not hosts)
         self._names = {Host.name_of(host) for host in hosts}
 
@@ -136,7 +135,7 @@ class Gate:
         if not self._is_own(host, scope):
             way_out = f"if it is to be, start it with --allowed-host {host.name[:200] or 'NAME'}"
             raise Problem(421, f"this server is not called {host.name[:200]!r}; {way_out}")
-        if scope["path"].startswith(BELOW):
+        if scope["path"] not in self._public:
             if self._is_foreign(headers, host):
                 raise Problem(403, "this server answers its own page and programs, not the pages of other sites")
             self._check_token(headers)

@@ -15,7 +15,7 @@ from typing import IO, Any, NamedTuple
 from saywhere.errors import UserError
 from saywhere.files import beside, sync, write_atomically, write_text
 from saywhere.inference.claims import Claim, claim_file
-from saywhere.inference.results import compare_settings, ensure_same_settings, settings_of
+from saywhere.inference.results import forget_settings, note_settings, read_settings
 from saywhere.video.times import clock
 
 LINES = 3
@@ -64,6 +64,14 @@ class Places:
             raise UserError(f"{self.drawing}: is the video itself and would be written over; give another --out")
 
 
+CONTENT = "content of the video"
+"""Name of the setting that is the video itself."""
+
+
+class ChangedVideoError(UserError):
+    """A video that is not the one whose tracks are in its file."""
+
+
 class TracksFile:
     """JSON lines of what has ended in a video, written at once, with the state from which an unfinished one goes on.
 
@@ -77,6 +85,7 @@ class TracksFile:
         state: of an earlier run, or None.
 
     Raises:
+        ChangedVideoError: the file has the tracks of the video as it was before.
         UserError: the file is another one, another run is writing it, or it was begun with other settings.
     """
 
@@ -104,20 +113,29 @@ class TracksFile:
             raise UserError(f"{self.places.unfinished}: is damaged; remove it and {path} to begin anew") from error
         self.done = stored is None and size > 0
         if self.done:
-            compare_settings(path, self._settings)
+            self._compare(read_settings(path) or {}, f"; give another place, or remove {path} to begin anew")
             if missing := self.places.missing():
                 raise UserError(f"{path}: is finished, but {missing} is not there; remove {path} to make both anew")
-        if stored is not None:
-            if stored["settings"] != self._settings or stored["size"] > size:
-                changed = [k for k, v in self._settings.items() if stored["settings"].get(k) != v]
-                why = f"with another {' and '.join(changed)}" if changed else "and has been changed since"
-                raise UserError(f"{path}: was begun {why}; remove it and {self.places.unfinished} to begin anew")
+        elif stored is not None:
+            way_out = f"; remove {path} and {self.places.unfinished} to begin anew"
+            self._compare(stored["settings"], way_out)
+            if stored["size"] > size:
+                raise UserError(f"{path}: was begun and has been changed since{way_out}")
             os.ftruncate(self._file, stored["size"])
             self.state = stored["state"]
-        elif not self.done:
+        else:
             shutil.rmtree(self.places.unfinished, ignore_errors=True)
-            ensure_same_settings(path, self._settings)
+            note_settings(path, self._settings)
             self.keep(None)
+
+    def _compare(self, known: Mapping[str, Any], way_out: str) -> None:
+        """Refuse what was made with other settings, or of another video; unknown ones are taken as they are."""
+        changed = [name for name in known if name in self._settings and known[name] != self._settings[name]]
+        if changed == [CONTENT]:
+            what = f"is not the video whose tracks are in {self.places.tracks}"
+            raise ChangedVideoError(f"{self._video}: {what}{way_out}")
+        if changed:
+            raise UserError(f"{self.places.tracks}: was made with another {' and '.join(changed)}{way_out}")
 
     def _check_owner(self) -> None:
         """Refuse a file that holds anything but this video's lines."""
@@ -156,7 +174,7 @@ class TracksFile:
     def discard(self) -> None:
         """Remove the file, and what was kept to go on."""
         self.places.tracks.unlink(missing_ok=True)
-        settings_of(self.places.tracks).unlink(missing_ok=True)
+        forget_settings(self.places.tracks)
         self.finish()
 
     def close(self) -> None:

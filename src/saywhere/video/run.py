@@ -174,6 +174,7 @@ class Videos:
         if not self._found:
             return summary  # without asking for the extra
         from saywhere.video.reading import VideoError, VideoReader
+        from saywhere.video.results import ChangedVideoError
 
         notes: list[str] = []
         for source, places in self._found:
@@ -185,7 +186,7 @@ class Videos:
                     elif reader.damage.count:
                         summary.damaged[source.name] = str(reader.damage)
                         notes.append(f"{name}: {reader.damage}")
-            except VideoError as error:
+            except (VideoError, ChangedVideoError) as error:
                 skipped = str(error).removeprefix(f"{source.name}: ")
             if skipped is not None:
                 summary.skipped[source.name] = skipped
@@ -251,11 +252,11 @@ class Videos:
         summary.written += written
 
     def _settings(self, reader: VideoReader) -> dict[str, Any]:
-        from saywhere.video.times import TICKS
+        from saywhere.video.results import CONTENT
 
         status = Path(reader.path).stat()
-        own = {"every": f"{self.ticks / TICKS:g}s", "top": self.top, "threshold": self.threshold}
-        return {**own, **self.model.facts, "content of the video": [status.st_size, status.st_mtime_ns]}
+        own = {"--every": self.ticks, "--top": self.top, "--threshold": self.threshold}
+        return {**own, **self.model.facts, CONTENT: [status.st_size, status.st_mtime_ns]}
 
     def _pass_on(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
         if self.each is not None:

@@ -29,6 +29,7 @@ PANELS = {
         "describe": "Describe what is where in images and videos: boxes, scores, phrases.",
         "ground": "Find the box of each phrase of a text, or say that it is not there.",
         "caption": "Caption each image with a sentence.",
+        "alt": "Propose alternative texts for the images of HTML and Markdown files.",
         "search": "Find the images of an index that fit a text or are like an image.",
         "index": "Bring an index for search up to date with folders of images and videos.",
         "serve": "Answer questions over HTTP, and serve a page that asks them.",
@@ -72,6 +73,7 @@ EXTRAS = {
     "uvicorn": "serve",
     "python_multipart": "serve",
     "av": "video",
+    "pyarrow": "parquet",
     "ray": "scale",
 }
 """For each optional module the extra that installs it."""

@@ -7,7 +7,7 @@ import contextlib
 import functools
 import gzip
 import hashlib
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from importlib import resources
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 import saywhere
-from saywhere.errors import UserError
+from saywhere.errors import UserError, is_oom
 from saywhere.images import ImageError, read_image
 from saywhere.models.encoding import Encoding
 from saywhere.models.model import Model
@@ -387,21 +387,36 @@ def _fixed(page: Page) -> Callable[[Request], Any]:
     return answer
 
 
-def _problem(_: Request, error: Exception) -> Response:
+# They are coroutines because Starlette runs others in threads, of which there may be no more when memory is short.
+
+
+async def _problem(_: Request, error: Exception) -> Response:
     assert isinstance(error, Problem)
     return error.response()
 
 
-def _http_exception(request: Request, error: Exception) -> Response:
+async def _http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     messages = {404: f"there is no {request.url.path[:80]}; /openapi.json names what there is"}
     return Problem(error.status_code, messages.get(error.status_code, error.detail), error.headers).response()
 
 
-def _refused(status: int) -> Callable[[Request, Exception], Response]:
-    return lambda _, error: Problem(status, str(error) or "the connection was closed").response()
+def _refused(status: int) -> Callable[[Request, Exception], Awaitable[Response]]:
+    async def refuse(_: Request, error: Exception) -> Response:
+        if isinstance(error.__context__, MemoryError):  # the image may be a good one
+            return _too_little_memory({}).response()
+        return Problem(status, str(error) or "the connection was closed").response()
+
+    return refuse
 
 
-def _failure(_: Request, error: Exception) -> Response:
+async def _failure(_: Request, error: Exception) -> Response:
     headers = {name.decode(): value.decode() for name, value in HEADERS}
+    if is_oom(error):
+        return _too_little_memory(headers).response()
     return Problem(500, "the server failed at this request; its log says why", headers).response()
+
+
+def _too_little_memory(headers: Mapping[str, str]) -> Problem:
+    message = "the server has too little memory for this now: try again later, or send a smaller image"
+    return Problem(503, message, {"Retry-After": "10", **headers})

@@ -17,7 +17,7 @@ from saywhere.files import write_atomically
 from saywhere.models import captioner, noun_tree, nouns
 from saywhere.models.bundle import GRAPH, WEIGHTS, Bundle, GraphInfo
 from saywhere.models.chunker import BEFORE_NOUNS, PLACES, STARTS, Chunker
-from saywhere.models.placing import JOINING
+from saywhere.models.layout import JOINING
 from saywhere.text import RESERVED
 from saywhere.web.runtime import NAME, VERSION, WebRuntime
 from saywhere.web.weights import STEPS, Packed, compress, describe, half, pack, place_weights, rounded, single

@@ -192,12 +192,7 @@ def describe(
     if others := [path for path in paths if not isinstance(path, Source)]:
         found += find_images(others, [out] if out else [])
     model = model if isinstance(model, DeferredModel) else DeferredModel(model, part="densecap")
-    if output_format not in ("saywhere", "xmp", "xmp-names") and out is None:
-        raise UserError(f"--output-format {output_format} needs --out DIR, the folder of what is written")
-    if embed:
-        _check_embed(output_format, out)
-    if sharding is not None and (json is None or output_format != "saywhere"):
-        raise UserError("--shards needs --json FILE, where all shards come together, and no --output-format")
+    _check_format(output_format, embed, out, None if sharding is None else json is not None)
     given = None if boxes is None else read_boxes(boxes, found)
     sources = found if given is None else [source for source in found if source.name in given]
     Outputs(None, out).check(sources if output_format in ("saywhere", "densecap") else [])
@@ -210,14 +205,16 @@ def describe(
     return work.keep(sources, json, out, output_format, embed)
 
 
-def _check_embed(output_format: str, out: Path | None) -> None:
-    from saywhere.formats.xmp import require_exiftool
+def _check_format(output_format: str, embed: bool, out: Path | None, lines: bool | None) -> None:
+    """Refuse a format without its place; ``lines``: whether shards have a file of lines, None without shards."""
+    if output_format not in ("saywhere", "xmp", "xmp-names") and out is None:
+        raise UserError(f"--output-format {output_format} needs --out DIR, the folder of what is written")
+    if embed:
+        from saywhere.formats.xmp import check_embed
 
-    if not output_format.startswith("xmp"):
-        raise UserError("--embed is for --output-format xmp: give it as well")
-    if out is not None:
-        raise UserError(f"--embed writes into the images, and nothing into --out {out}: give one of the two")
-    require_exiftool()
+        check_embed(output_format, out)
+    if lines is not None and (not lines or output_format != "saywhere"):
+        raise UserError("--shards needs --json FILE, where all shards come together, and no --output-format")
 
 
 @dataclass(frozen=True)

@@ -128,11 +128,11 @@ def test_several_texts_are_phrases_for_a_dense_captioner(models, densecap, image
 
 
 def test_words_that_are_not_used_are_said(densecap, image):
-    result = ground(image, "the man on the left", "--model", densecap, "--json")
-    assert result.stderr.splitlines()[-1] == "words not used to place phrases: on the left"
+    result = ground(image, "the man by the left", "--model", densecap, "--json")
+    assert result.stderr.splitlines()[-1] == "words not used to place phrases: by the left"
     row = json.loads(result.stdout)
-    assert [phrase["words"] for phrase in row["phrases"]] == ["the man"] and row["unused"] == ["on the left"]
-    whole = ground(image, "the man on the left", "a dog", "--model", densecap, "--json")
+    assert [phrase["words"] for phrase in row["phrases"]] == ["the man"] and row["unused"] == ["by the left"]
+    whole = ground(image, "the man by the left", "a dog", "--model", densecap, "--json")
     assert "not used" not in whole.stderr and "unused" not in json.loads(whole.stdout)
 
 

@@ -6,7 +6,6 @@ import json as json_format
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -114,13 +113,8 @@ def _place(
     placer: Placer, seen: Encoding, texts: Sequence[str], regions: int | None, threshold: float | None
 ) -> tuple[saywhere.Regions, float]:
     """Return the regions of all phrases, and the least score of those that are found."""
-    from saywhere.models.placing import cut_phrases, unused_words
-
-    least = placer.least(threshold)
-    if len(texts) > 1:
-        return placer.ground(seen, texts, None, regions, 0), least
-    found = placer.ground(seen, cut_phrases(texts[0]), None, regions, 0)
-    return replace(found, unused=unused_words(texts[0])), least
+    asked = placer.read(texts[0]) if len(texts) == 1 else texts
+    return placer.ground(seen, asked, None, regions, 0), placer.least(threshold)
 
 
 def _there(found: saywhere.Regions, least: float) -> list[bool]:

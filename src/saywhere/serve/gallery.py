@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from saywhere import archives
+from saywhere.search.phrases import LIKELY
 from saywhere.search.stores import Located
 from saywhere.search.videos import open_found
 from saywhere.serve.limits import Problem
@@ -40,8 +41,10 @@ class Gallery:
 
     def search(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the JSON form of the hits for ``values["q"]``."""
-        hits = self.index.search(values["q"], top=values.get("top", 10))
-        return {"query": values["q"], "hits": [{"entry": hit.entry, **hit.to_dict()} for hit in hits]}
+        options = {name: values[name] for name in ("without", "after", "before", "under") if name in values}
+        hits = self.index.search(values["q"], top=values.get("top", 10), **options)
+        found = [{"entry": hit.entry, **hit.to_dict()} for hit in hits]
+        return {"query": values["q"], "hits": found, "likely": LIKELY}
 
     def small_copy(self, entry: str) -> bytes:
         """Return an image of the index, or the frame at a moment of a video that it has, made small, as a JPEG.

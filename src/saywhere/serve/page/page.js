@@ -245,9 +245,10 @@ async function search() {
   const path = `v1/search?${new URLSearchParams({q: text, top: 24})}`;
   const answer = empty ? {hits: []} : await trying(async () => (await server.get(path)).json());
   if (turn !== looking || !answer) return;
-  $("hits").replaceChildren(...answer.hits.map(showHit));
-  const unused = answer.hits[0]?.unused ?? [];
-  say(empty ? "" : plural(answer.hits.length, "image") + (unused.length ? `; words not used to place phrases: ${unused.join(", ")}` : ""));
+  $("hits").replaceChildren(...answer.hits.map((hit) => showHit(hit, answer.likely)));
+  const unused = answer.hits[0]?.unused ?? [], best = Math.max(...answer.hits.map(({probability}) => probability ?? 1));
+  const absent = answer.hits.length && best < answer.likely ? "; probably not there" : "";
+  say(empty ? "" : plural(answer.hits.length, "image") + absent + (unused.length ? `; words not used to place phrases: ${unused.join(", ")}` : ""));
 }
 
 // Seconds as people read times: 1:02:03.5.
@@ -257,8 +258,10 @@ function moment(seconds) {
   return `${hours ? `${hours}:${`${minutes}`.padStart(2, "0")}` : minutes}:${rest}`;
 }
 
-// An image or a moment of a video that was found, with the boxes of its phrases; a click opens it.
-function showHit(hit) {
+// An image or a moment of a video that was found, with the boxes of its phrases and how probably it shows them all, pale
+// where it probably does not; a click opens it.
+function showHit(hit, likely) {
+  const sure = hit.probability === undefined ? "" : ` · ${hit.probability.toFixed(2)}`;
   const name = hit.image.split(/[\\/]/).pop() + (hit.time === undefined ? "" : ` at ${moment(hit.time)}`);
   const button = document.createElement("button");
   button.type = "button";
@@ -271,7 +274,8 @@ function showHit(hit) {
   shot.append(image, ...frames);
   const caption = document.createElement("span");
   caption.className = "caption";
-  caption.textContent = name;
+  caption.textContent = name + sure;
+  button.classList.toggle("unlikely", hit.probability < likely);
   button.append(shot, caption);
   const path = `v1/search/image?${new URLSearchParams({entry: hit.entry})}`;
   const file = trying(async () => (await server.get(path)).blob());

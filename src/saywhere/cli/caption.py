@@ -114,16 +114,12 @@ def _say_written(file: Path | None, place: str | None, summary: Summary) -> None
 
 def _writer(wanted: bool, embed: bool) -> Callable[[Source, object], str | None] | None:
     """What writes a sentence into the sidecar of its image, or into the image, and returns why it could not or None."""
-    from saywhere.errors import UserError
-
-    if not wanted:
-        if embed:
-            raise UserError("--embed is for --output-format xmp: give it as well")
+    if not wanted and not embed:
         return None
     from saywhere.formats import xmp
 
     if embed:
-        xmp.require_exiftool()
+        xmp.check_embed("xmp" if wanted else None)
 
     def write(source: Source, sentence: object) -> str | None:
         return xmp.refused(xmp.write_sentence, xmp.place_of(source.path, embed), source.path, str(sentence))

@@ -41,16 +41,13 @@ def convert_results(
     out because it is broken, no upright box, or has too long a name, 2 if the command is wrong.
     """
     from saywhere.errors import UserError
+    from saywhere.formats import xmp
     from saywhere.formats.registry import FORMATS
     from saywhere.report import Report
 
     old, new = FORMATS[source.value], FORMATS[to.value]
     if embed:
-        from saywhere.formats.xmp import require_exiftool
-
-        if not to.value.startswith("xmp") or out is not None:
-            raise UserError("--embed is for --to xmp, and writes into the images: give no --out")
-        require_exiftool()
+        xmp.check_embed(to.value, out)
     if old.read is None:
         raise UserError(f"--from {source.value}: this format does not say all that results have and cannot be read")
     if not path.exists():

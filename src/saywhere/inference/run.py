@@ -219,23 +219,15 @@ def describe(
     return work.keep(sources, json, out, output_format, embed)
 
 
-def _check_embed(output_format: str, out: Path | None) -> None:
-    from saywhere.formats.xmp import require_exiftool
-
-    if not output_format.startswith("xmp"):
-        raise UserError("--embed is for --output-format xmp: give it as well")
-    if out is not None:
-        raise UserError(f"--embed writes into the images, and nothing into --out {out}: give one of the two")
-    require_exiftool()
-
-
 def _check_places(
     output_format: str, json: Path | None, out: Path | None, sharding: Sharding | None, copy_images: bool, embed: bool
 ) -> None:
     if output_format not in ("saywhere", "xmp", "xmp-names") and out is None:
         raise UserError(f"--output-format {output_format} needs --out DIR, the folder of what is written")
     if embed:
-        _check_embed(output_format, out)
+        from saywhere.formats.xmp import check_embed
+
+        check_embed(output_format, out)
     if sharding is not None and (json is None or output_format != "saywhere"):
         raise UserError("--shards needs --json FILE, where all shards come together, and no --output-format")
     if copy_images and output_format != "yolo":

@@ -78,7 +78,8 @@ FLOOR = {part: number for number, parts in enumerate(FLOORS) for part in parts}
 SPLIT = {part.split(".")[0] for part in FLOOR if "." in part}
 
 DRAWERS = {"utils", "util", "misc", "common", "helpers", "helper", "tools", "stuff", "shared", "core"}
-MAX_FUNCTION = 62
+MAX_FUNCTION = 52
+"""Lines of a function's body, without its docstring: options of a command and what is said of them do not count."""
 
 
 def module_name(path: Path, package: Path) -> str:
@@ -330,7 +331,8 @@ def test_functions_stay_short() -> None:
     for path in our_files():
         for node in ast.walk(parsed(path)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                lines = (node.end_lineno or node.lineno) - node.lineno + 1
+                body = node.body[ast.get_docstring(node) is not None :] or node.body
+                lines = (body[-1].end_lineno or 0) - body[0].lineno + 1
                 long += [f"{path.relative_to(ROOT)}: {node.name} {lines} lines"] if lines > MAX_FUNCTION else []
     assert long == []
 

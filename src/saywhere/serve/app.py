@@ -297,11 +297,14 @@ class Service:
 
     async def models(self, request: Request) -> Response:
         """Name the model that answers, its parts and the limits."""
+        return Response(to_json(await self.facts(request)), media_type="application/json")
+
+    async def facts(self, request: Request) -> dict[str, Any]:
+        """Return what :meth:`models` answers."""
         read_query((), request.query_params)
         model = {"name": self.model.name, "parts": list(self.model.parts), "digest": self.digest}
         indexed = None if self.index is None else await asyncio.to_thread(len, self.index)
-        body = to_json({"models": [model], "indexed": indexed, "max_body": self.limits.body})
-        return Response(body, media_type="application/json")
+        return {"models": [model], "indexed": indexed, "max_body": self.limits.body}
 
     async def health(self, request: Request) -> Response:
         """Report that the server answers."""
@@ -328,7 +331,7 @@ def create_app(
             for itself and the one that they reached; ``*`` is any name. If there are none, a server with a token may
             be called anything. One without it may not, or a site could reach it by a name of its own that leads here.
         index: that is searched; a server without one answers 404 to searches.
-        protocols: of other programs: functions that return the routes of one.
+        protocols: of other programs: functions that return the routes of one; theirs come before saywhere's own.
 
     Raises:
         UserError: the token or a host cannot be used.
@@ -338,23 +341,9 @@ def create_app(
     """
     check_access(token, hosts)
     service = Service(model, limits or Limits(), index)
-    description = to_json(describe_api(token is not None))
-    routes = [
-        Route(f"/v1/{question.name}", functools.partial(service.ask, question), methods=["POST"])
-        for question in QUESTIONS
-    ]
-    routes += [
-        Route("/v1/embed_text", service.embed_text, methods=["GET"]),
-        Route("/v1/search", service.search, methods=["GET"]),
-        Route("/v1/search/image", service.search_image, methods=["GET"]),
-        Route("/v1/models", service.models, methods=["GET"]),
-        Route("/healthz", service.health, methods=["GET"]),
-        Route("/openapi.json", _fixed(Page(description, "application/json")), methods=["GET"]),
-    ]
     pages = read_pages()
-    routes += [Route(path, _fixed(page), methods=["GET"]) for path, page in pages.items()]
-    for protocol in protocols:
-        routes += protocol(service)
+    routes = [route for protocol in protocols for route in protocol(service)]
+    routes += _own_routes(service, pages, to_json(describe_api(token is not None)))
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -372,6 +361,23 @@ def create_app(
     app = Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
     app.add_middleware(Gate, token=token, hosts=hosts, public={*pages, *PUBLIC})
     return app
+
+
+def _own_routes(service: Service, pages: Mapping[str, Page], description: bytes) -> list[Route]:
+    """The routes of saywhere's own interface and page."""
+    routes = [
+        Route(f"/v1/{question.name}", functools.partial(service.ask, question), methods=["POST"])
+        for question in QUESTIONS
+    ]
+    routes += [
+        Route("/v1/embed_text", service.embed_text, methods=["GET"]),
+        Route("/v1/search", service.search, methods=["GET"]),
+        Route("/v1/search/image", service.search_image, methods=["GET"]),
+        Route("/v1/models", service.models, methods=["GET"]),
+        Route("/healthz", service.health, methods=["GET"]),
+        Route("/openapi.json", _fixed(Page(description, "application/json")), methods=["GET"]),
+    ]
+    return routes + [Route(path, _fixed(page), methods=["GET"]) for path, page in pages.items()]
 
 
 def _fixed(page: Page) -> Callable[[Request], Any]:

@@ -326,16 +326,3 @@ def test_a_file_that_was_cut_off_is_damaged_at_its_end(tmp_path, name):
         kept = [frame.time for frame in reader]
         assert kept == times[: len(kept)] and 0 < len(kept) < len(times)
         assert reader.damage.count >= 1 and reader.damage.spans[-1][1] >= kept[-1]
-
-
-def test_a_video_without_frames_is_none(tmp_path):
-    path = tmp_path / "a.mkv"
-    with av.open(str(path), "w") as file:
-        stream = file.add_stream("libx264", rate=10)
-        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
-        file.mux(stream.encode(av.VideoFrame.from_image(photographs.noise(64, 48, 0))))
-        file.mux(stream.encode(None))
-    data = path.read_bytes()
-    path.write_bytes(data[: data.index(b"\x1f\x43\xb6\x75") + 12])  # the first cluster has no block
-    with VideoReader(path, "a.mkv") as reader, pytest.raises(VideoError, match=r"^a\.mkv: no frame of this video"):
-        list(reader)

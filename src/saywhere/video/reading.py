@@ -192,8 +192,6 @@ class VideoReader:
         frames = self._frames()
         if (first := next(frames, None)) is not None:
             yield from self._from_start(first, frames)
-        elif not self.start:
-            raise VideoError(f"{self.name}: no frame of this video can be read")
 
     def _from_start(self, first: Frame, frames: Iterator[Frame]) -> Iterator[Frame]:
         for frame in itertools.chain((first,), frames):

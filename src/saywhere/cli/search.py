@@ -79,14 +79,9 @@ def search(
     Exit code 0, also if nothing is found; 1 if an image that was found could not be drawn, 2 if the command is wrong.
     """
     import saywhere
-    from saywhere.errors import UserError
 
-    if (query is None) == (image is None):
-        raise UserError("a search needs a QUERY or --image FILE, and not both")
-    narrowed = without or after or before or under
-    if within is not None and (query is None or out is not None or narrowed):
-        what = "--image, --out, --without, --after, --before and --under are for searches"
-        raise UserError(f"--within needs a QUERY, and shows regions of one image: {what}")
+    narrowed = bool(without or after or before or under)
+    _check(query, image, within, out, narrowed)
 
     def load(name: str) -> saywhere.Model:
         return load_model(name, Runtime(device, engine, threads, precision), change, "aligner")
@@ -99,10 +94,9 @@ def search(
             return
         hits = opened.search(query, image=image, top=top, exact=exact, without=without or (), after=after,
                              before=before, under=under or ())  # fmt: skip
-        empty = not len(opened)
         names = {} if out is None else _drawings(opened, hits, out)
     if json is None:
-        _print_hits(hits, "the index is empty" if empty else "no image is left by what is asked for")
+        _print_hits(hits, "no image is left by what is asked for" if narrowed else "the index is empty")
     else:
         _give_rows([hit.to_dict() for hit in hits], json)
     _say_if_improbable(hits)
@@ -111,6 +105,17 @@ def search(
         typer.echo(f"written: {out}", err=json == STDOUT)
         if others := len({*out.glob("*")} - {*names.values()}):
             typer.echo(f"note: {out} also has files that are not of this search ({others})", err=True)
+
+
+def _check(query: str | None, image: Path | None, within: Path | None, out: Path | None, narrowed: bool) -> None:
+    """Refuse options that do not fit each other."""
+    from saywhere.errors import UserError
+
+    if (query is None) == (image is None):
+        raise UserError("a search needs a QUERY or --image FILE, and not both")
+    if within is not None and (query is None or out is not None or narrowed):
+        what = "--image, --out, --without, --after, --before and --under are for searches"
+        raise UserError(f"--within needs a QUERY, and shows regions of one image: {what}")
 
 
 def _note_words(model: saywhere.Model, query: str) -> None:

@@ -68,6 +68,7 @@ FLOORS = (
     ("training",),
     ("evaluation",),
     ("stages",),
+    ("integrations",),
     ("cli",),
     ("papers",),
     ("__main__",),
@@ -287,7 +288,7 @@ def test_a_part_has_its_name_on_every_floor(house: House, floor: str) -> None:
 
 
 SHORT = 80
-EXTENSIONS = ("adapters", "cli", "data", "formats", "networks.language.decoders")
+EXTENSIONS = ("adapters", "cli", "data", "formats", "integrations", "networks.language.decoders")
 """Packages of extension points, whose modules may be short: adapters, commands, data sets, formats, decoders."""
 SPLIT_STILL = ("evaluation",)
 """Packages in which a short module with one importer is still to be merged: ``evaluation.chunks``."""

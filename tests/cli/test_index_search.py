@@ -134,7 +134,7 @@ def test_search_prints_a_table_or_json_and_draws(aligner, album, index, tmp_path
     model = saywhere.load(aligner, device="cpu")
     paths = [str(path) for path in sorted(album.glob("*.png"))]
     scores = model.similarity(model.embed(paths), [model.embed_text(SENTENCES[1])])[:, 0]
-    result = run("search", SENTENCES[1], "--index", index, "--top", 2, "--json", "--out", tmp_path / "drawn")
+    result = run("search", SENTENCES[1], "--index", index, "--top", 2, "--json", "-", "--out", tmp_path / "drawn")
     assert result.exit_code == 0, result.output
     lines = [json.loads(line) for line in result.stdout.splitlines()]
     assert [row["image"] for row in lines] == [paths[i] for i in scores.argsort()[::-1][:2]]
@@ -166,7 +166,7 @@ def test_search_says_how_probable_it_is_and_what_is_not_there(album, tmp_path, c
     result = run("search", "two dogs", "--index", tmp_path / "i")
     assert result.exit_code == 0 and "probability" in result.stdout and f" {likely:.2f} " in result.stdout
     assert result.stderr == line
-    rows = run("search", "two dogs", "--index", tmp_path / "i", "--json").stdout.splitlines()
+    rows = run("search", "two dogs", "--index", tmp_path / "i", "--json", "-").stdout.splitlines()
     assert [json.loads(row)["probability"] for row in rows] == [pytest.approx(likely, abs=1e-4)] * 4
     assert [json.loads(row)["in_index_probability"] for row in rows] == [
         pytest.approx(in_index_probability, abs=1e-4)
@@ -184,15 +184,15 @@ def test_search_prints_how_probable_each_phrase_is_or_that_it_is_not_found(album
     assert len(re.findall(line, hits)) == 2
     alone = run("search", "two dogs", "--index", tmp_path / "i", "--top", 1)
     assert re.findall(r"0\.\d\d", alone.stdout) == ["0.50"]  # of one phrase there is one probability, the hit's
-    row = json.loads(run("search", "two dogs", "--index", tmp_path / "i", "--top", 1, "--json").stdout)
+    row = json.loads(run("search", "two dogs", "--index", tmp_path / "i", "--top", 1, "--json", "-").stdout)
     assert row["probability"] == 0.5 and not any("score" in phrase for phrase in row["phrases"])
 
 
 def test_search_by_an_image_and_within_one(album, index) -> None:
-    like = run("search", "--image", album / "2.png", "--index", index, "--json", "--top", 1)
+    like = run("search", "--image", album / "2.png", "--index", index, "--json", "-", "--top", 1)
     assert json.loads(like.stdout)["image"] == str(album / "2.png")
     within = ("search", "a horse", "--within", album / "2.png", "--index", index)
-    row = json.loads(run(*within, "--json", "--top", 2).stdout)
+    row = json.loads(run(*within, "--json", "-", "--top", 2).stdout)
     assert len(row["boxes"]) == len(row["similarities"]) == 2
     assert "box" in run(*within).stdout
 

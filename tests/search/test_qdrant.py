@@ -371,10 +371,10 @@ def test_the_commands_take_a_collection_instead_of_a_folder(album, tmp_path) -> 
     command = ("index", album, *where, "--model", aligner)
     first = run(*command, "--shards-of-collection", 2, "--replicas", 1)
     assert (first.exit_code, first.output) == (0, "8 added, 0 updated, 0 unchanged, 0 removed, 0 skipped\n")
-    result = run("search", "two dogs", *where, "--top", 3, "--json")
+    result = run("search", "two dogs", *where, "--top", 3, "--json", "-")
     folder = tmp_path / "i"
     run("index", album, "--index", folder, "--model", aligner)
-    expected = run("search", "two dogs", "--index", folder, "--top", 3, "--json")
+    expected = run("search", "two dogs", "--index", folder, "--top", 3, "--json", "-")
     names = [[json.loads(row)["image"] for row in each.stdout.splitlines()] for each in (result, expected)]
     assert names[0] == names[1] and len(names[0]) == 3
     for arguments, message in (

@@ -23,6 +23,7 @@ from video_clips import Timed, write_clip
 
 import saywhere
 from saywhere.images import read_image
+from saywhere.search.phrases import LIKELY
 from saywhere.serve.app import create_app
 from saywhere.serve.limits import Encodings, Limits, tag_of
 from saywhere.serve.questions import QUESTIONS
@@ -424,7 +425,10 @@ def test_a_search_answers_as_the_index_does(model: saywhere.Model, indexed: Path
         found = index.search("a dog - snow", top=2)
         wanted = [{"entry": hit.entry, **as_json(hit.to_dict())} for hit in found]
         response = client.get("/v1/search", params={"q": "a dog - snow", "top": 2})
-        assert response.json() == {"query": "a dog - snow", "hits": wanted}
+        sure = {"probably_not_there": None, "unlikely": LIKELY}
+        assert response.json() == {"query": "a dog - snow", "hits": wanted, **sure}
+        doubt = client.get("/v1/search", params={"q": "a submarine"}).json()["probably_not_there"]
+        assert doubt.startswith("no image shows all of this with a probability of more than 0.0")
         assert client.get("/v1/models").json()["indexed"] == 5
         entries = {hit.image: hit.entry for hit in index.search("a cat")}
         copy = client.get("/v1/search/image", params={"entry": entries[str(indexed.parent / "chelsea.jpg")]})

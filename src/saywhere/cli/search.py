@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from saywhere.cli.options import (
+    STDOUT,
     Collection,
     Device,
     Engine,
@@ -22,6 +23,7 @@ from saywhere.cli.options import (
     Threads,
     Url,
     Where,
+    check_file,
     check_folder,
 )
 from saywhere.cli.printing import note_words
@@ -58,7 +60,9 @@ def search(
     ),
     top: int = typer.Option(10, min=1, metavar="K", help="At most K images, the best."),
     exact: bool = typer.Option(False, "--exact", help="Do not use the codes that an index has for faster searches."),
-    json: bool = typer.Option(False, "--json", help="Print a line of JSON for each image instead of a table."),
+    json: Path | None = typer.Option(
+        None, metavar="FILE", callback=check_file, help="Write a line of JSON for each image; - prints them."
+    ),
     out: Path | None = typer.Option(
         None, metavar="DIR", help="Write the images with the phrases' boxes drawn here.", callback=check_folder
     ),
@@ -91,15 +95,14 @@ def search(
         hits = opened.search(query, image=image, top=top, exact=exact, without=without or (), after=after,
                              before=before, under=under or ())  # fmt: skip
         names = {} if out is None else _drawings(opened, hits, out)
-    if json:
-        for hit in hits:
-            typer.echo(json_format.dumps(hit.to_dict()))
-    else:
+    if json is None:
         _print_hits(hits, "no image is left by what is asked for" if narrowed else "the index is empty")
+    else:
+        _give_rows([hit.to_dict() for hit in hits], json)
     _say_if_improbable(hits)
     if out is not None:
         _draw(hits, names)
-        typer.echo(f"written: {out}", err=json)
+        typer.echo(f"written: {out}", err=json == STDOUT)
         if others := len({*out.glob("*")} - {*names.values()}):
             typer.echo(f"note: {out} also has files that are not of this search ({others})", err=True)
 
@@ -145,18 +148,26 @@ def _phrases(found: saywhere.Regions) -> list[str]:
 
 
 def _say_if_improbable(hits: Sequence[saywhere.Hit]) -> None:
-    from saywhere.search.phrases import LIKELY
+    from saywhere.search.index import why_improbable
 
-    best = max((hit.probability for hit in hits if hit.probability is not None), default=1.0)
-    if best < LIKELY:
-        typer.echo(
-            f"probably not there: no image shows all of this with a probability of more than {best:.2f}", err=True
-        )
+    if why := why_improbable(hits):
+        typer.echo(f"probably not there: {why}", err=True)
 
 
-def _show_regions(found: saywhere.Regions, json: bool) -> None:
-    if json:
-        typer.echo(json_format.dumps(found.to_dict()))
+def _give_rows(rows: Sequence[Mapping[str, Any]], json: Path) -> None:
+    from saywhere.files import write_text
+
+    lines = "".join(json_format.dumps(row) + "\n" for row in rows)
+    if json == STDOUT:
+        typer.echo(lines, nl=False)
+    else:
+        write_text(json, lines)
+        typer.echo(f"written: {json}")
+
+
+def _show_regions(found: saywhere.Regions, json: Path | None) -> None:
+    if json is not None:
+        _give_rows([found.to_dict()], json)
         return
     values = [] if found.similarities is None else found.similarities.tolist()
     rows = [(f"{value:.2f}", _place(region.box)) for region, value in zip(found, values, strict=True)]
@@ -212,7 +223,7 @@ def _drawings(index: saywhere.Index, hits: Sequence[saywhere.Hit], out: Path) ->
 
 
 def _draw(hits: Sequence[saywhere.Hit], names: Mapping[int, Path]) -> None:
-    from saywhere.drawing import draw_sentence
+    from saywhere.drawing import draw_boxes
     from saywhere.errors import UserError
     from saywhere.images import DRAWN_SIDES, resized, save_image
     from saywhere.search.videos import open_found
@@ -225,7 +236,7 @@ def _draw(hits: Sequence[saywhere.Hit], names: Mapping[int, Path]) -> None:
             missing.append(error)
             continue
         found = hit.regions
-        drawn = draw_sentence(pixels, found.boxes, (found.width, found.height), found.captions or ())
+        drawn = draw_boxes(pixels, found.boxes, (found.width, found.height), found.captions)
         save_image(names[number], drawn)
     for error in missing:
         typer.echo(f"not drawn: {printable(str(error))}", err=True)

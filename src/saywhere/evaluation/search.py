@@ -178,7 +178,7 @@ class PresenceInIndex:
             probability than one that none shows.
         in_index_error: calibration error of that probability.
         query_auc: the same of a query about an image of the index, and one that no image of it shows.
-        doubted, refused: share of both that are said to be probably not found.
+        doubted, refused: share of both that are said to be probably not there.
         outside_auc: the same against all queries about images outside the index.
         outside_limit: this of a perfect answer, for images of the index show some of these queries too.
         reliability: of each used bin mean probability, share of hits that show the query, and number of hits.

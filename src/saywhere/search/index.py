@@ -21,7 +21,7 @@ from saywhere.models.model import Model
 from saywhere.models.placing import word_fits
 from saywhere.regions import TEXTS, Regions
 from saywhere.search.indexing import Changes, Indexing, absolute, is_video
-from saywhere.search.phrases import FEWEST, RERANKED, PhrasesInImages, Query
+from saywhere.search.phrases import FEWEST, LIKELY, RERANKED, PhrasesInImages, Query
 from saywhere.search.qdrant import path_to_text, text_to_path
 from saywhere.search.scan import Question
 from saywhere.search.store import Folder, Store
@@ -80,6 +80,12 @@ class Hit:
         place = {"image": self.image} if self.time is None else {"image": self.image, "time": self.time}
         similarity = round(self.similarity, 5)
         return {**place, "similarity": similarity, **likely, **size, "phrases": phrases, **missing}
+
+
+def why_improbable(hits: Sequence[Hit]) -> str | None:
+    """Return why hits probably do not show what was looked for; None if some do, or where nothing says how likely."""
+    best = max((hit.probability for hit in hits if hit.probability is not None), default=1.0)
+    return None if best >= LIKELY else f"no image shows all of this with a probability of more than {best:.2f}"
 
 
 class Index:

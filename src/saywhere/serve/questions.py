@@ -285,7 +285,8 @@ SCHEMAS = {
     "embed_text": {"type": "object", "properties": {"text": _TEXT, "words": _TEXTS, "vectors": _MATRIX}},
     "search": {
         "type": "object",
-        "properties": {"query": _TEXT, "hits": {"type": "array", "items": _HIT}, "likely": _NUMBER},
+        "properties": {"query": _TEXT, "hits": {"type": "array", "items": _HIT}}
+        | {"probably_not_there": {"type": ["string", "null"]}, "unlikely": _NUMBER},
     },
     "image": _JPEG,
 }

@@ -288,9 +288,10 @@ def answer(
             shown.append([wanted <= words[entry] for entry in chosen])
             in_index.append(any(wanted <= words[entry] for entry in among.tolist()))
             about.append(bool(np.isin(own, among).any()))
-    kinds, albums = np.array([sought.kind for sought in queries.values()]), np.full(len(texts), album or size)
-    found_in = (np.array(each) for each in (evidence, chances, shown, about, in_index))
-    return Answers(*found_in, kinds, albums)
+    return Answers(
+        np.array(evidence), np.array(chances), np.array(shown), np.array(about), np.array(in_index),
+        np.array([sought.kind for sought in queries.values()]), np.full(len(texts), album or size),
+    )  # fmt: skip
 
 
 def _draw(places: np.ndarray, own: np.ndarray, size: int, with_own: bool, draws: np.random.Generator) -> np.ndarray:
@@ -705,7 +706,9 @@ def measure_layout(model: Model, images: Sequence[ImageVectors], marked: Sequenc
     halves = [[case for case in cases if case[0] % 2 == half] for half in range(2)]
     for asked, others in (halves, halves[::-1]):
         fit = fit_counts(model, images, others)
-        for entry, text, there in asked if fit is not None else ():
+        if fit is None:
+            continue
+        for entry, text, there in asked:
             hits.append(bool(fit.apply(_count(model, images[entry], text)) >= 0.5) == there)
     placed, related = [list[bool](), list[bool]()], 0
     for image, marks, own in zip(images, marked, boxed, strict=True):

@@ -216,7 +216,7 @@ class Layout:
         for phrase, name in self.places:
             agree[:, phrase] += _log(PLACES[name](shares))
         logs = [_log(RELATIONS[name](shares, shares)) for name, _, _ in self.relations]
-        same = np.log(np.maximum(1 - geometry.iou(boxes, boxes), LEAST)) if logs else None
+        same = np.log(np.maximum(1 - geometry.iou(boxes, boxes), LEAST))
         own = fits + agree
         rows = own.argmax(axis=0)
         for _ in range(SWEEPS if logs else 0):

@@ -298,7 +298,7 @@ class PhrasesInImages:
         (rows, agree), columns = (
             replace(evidence, counted=counted).place(self._aligner.config.grounding, self.layout), np.arange(several)
         )  # fmt: skip
-        scores = evidence.presence(calibration)
+        scores, found = evidence.presence(calibration), 0.0
         if scores is not None:
             scores = np.where(self._unknown, np.float32(0), scores)
             found = np.log(np.clip(scores, LEAST, 1 - LEAST)).sum()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from saywhere.cli.options import ResultFormat
+from saywhere.cli.options import ClassMap, ClassNames, ResultFormat
 from saywhere.cli.printing import report_skipped
 
 if TYPE_CHECKING:
@@ -32,16 +32,21 @@ def convert_results(
         None, metavar="DIR", help="Folder of the images, for formats that do not say their sizes: yolo, fiftyone."
     ),
     threshold: float | None = typer.Option(None, min=0, max=1, help="Only regions with at least this score."),
+    names: ClassNames = None,
+    named: ClassMap = None,
 ) -> None:
     """Convert results to or from COCO, Label Studio, CVAT, FiftyOne, YOLO, Pascal VOC, CSV and XMP.
 
-    Where a format has classes, they are the nouns of the phrases. Exit code 0 if all went well, 1 if something was left
-    out because it is broken, no upright box, or has too long a name, 2 if the command is wrong.
+    Where a format has classes, they are the nouns of the phrases, or those of --classes or --map. Exit code 0 if all
+    went well, 1 if something was left out because it is broken, no upright box, or has too long a name, 2 if the
+    command is wrong.
     """
     from saywhere.errors import UserError
+    from saywhere.formats.classes import NOUNS, Classes
     from saywhere.formats.registry import FORMATS
     from saywhere.report import Report
 
+    classes = Classes.parse(names, named) or NOUNS
     old, new = FORMATS[source.value], FORMATS[to.value]
     if old.read is None:
         raise UserError(f"--from {source.value}: this format does not say all that results have and cannot be read")
@@ -65,7 +70,10 @@ def convert_results(
             count += 1
             yield regions if regions.image is not None else replace(regions, image=f"image{count}")
 
-    left_out = new.write_beside(kept(), report) if out is None else new.write_whole(out, kept(), report)
+    if out is None:
+        left_out = new.write_beside(kept(), report, classes)
+    else:
+        left_out = new.write_whole(out, kept(), report, classes)
     typer.echo(f"written: {'beside the images' if out is None else out}, {count - len(left_out)} images")
     for line in report.lines():
         typer.echo(line, err=True)

@@ -11,6 +11,8 @@ import typer
 from saywhere.cli.options import (
     PATHS,
     Batch,
+    ClassMap,
+    ClassNames,
     Device,
     Engine,
     Model,
@@ -62,6 +64,8 @@ def describe(
     batch: Batch = 8,
     change: Set = None,
     output_format: OutputFormat = ResultFormat.saywhere,
+    names: ClassNames = None,
+    named: ClassMap = None,
     shards: ShardCount = None,
     shard: ShardNumber = None,
     retry_failed: RetryFailed = False,
@@ -85,8 +89,19 @@ def describe(
     runtime = Runtime(device, engine, threads, precision)
     deferred = DeferredModel(model, runtime, change, "densecap", ("densecap", "nouns"))
     sharding = Sharding.of(shards, shard, retry_failed, paths or [])
+    classes = None
+    if names is not None or named is not None:
+        from saywhere.formats.classes import Classes
+
+        classes = Classes.parse(names, named)
     options = {"top": most, "threshold": threshold, "batch": batch, "boxes": boxes, "sharding": sharding}
-    of_images = (boxes, "--boxes"), (sharding, "--shards"), (output_format != ResultFormat.saywhere, "--output-format")
+    options["classes"] = classes
+    of_images = (
+        (boxes, "--boxes"),
+        (sharding, "--shards"),
+        (classes, "--classes"),
+        (output_format != ResultFormat.saywhere, "--output-format"),
+    )
     option = next((name for value, name in of_images if value), None)
     videos = Videos(deferred, every, most, threshold, json, out, option, each=_print_track, tell=typer.echo)
     if camera is not None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from saywhere.errors import UserError
 from saywhere.files import part_of, put_in_place, write_text
 from saywhere.formats import coco, cvat, densecap, fiftyone, label_studio, table, voc, xmp, yolo
+from saywhere.formats.classes import NOUNS, Classes
 from saywhere.formats.reading import ILLEGAL, Reader, checked, leave_out, reader
 from saywhere.regions import Regions
 from saywhere.report import Report
@@ -41,24 +42,28 @@ class Format:
         folder: whether it is a folder.
         xml: whether texts can only have the characters of XML.
         illegal: what phrases cannot have in a format that is not XML.
+        classes: whether it has classes, which ``write`` then takes.
     """
 
     about: str
     name: str
-    write: Callable[[Path, Iterable[Regions]], dict[str, str] | None]
+    write: Callable[..., dict[str, str] | None]
     read: Reader | None
     folder: bool = False
     xml: bool = False
     illegal: re.Pattern[str] = HALF_CHARACTER
     beside: Callable[[Regions], str | None] | None = None
+    classes: bool = False
 
     def require_new(self, path: Path) -> None:
         """Refuse a path where something is that somebody may have corrected, but for an empty folder: ``UserError``."""
         if path.exists() and (not self.folder or any(path.iterdir() if path.is_dir() else [path])):
             raise UserError(f"{path} is there already; name another --out, or remove it first")
 
-    def write_whole(self, path: Path, images: Iterable[Regions], report: Report) -> dict[str, str]:
-        """Write regions of images; a folder, too, is whole or not there.
+    def write_whole(
+        self, path: Path, images: Iterable[Regions], report: Report, classes: Classes = NOUNS
+    ) -> dict[str, str]:
+        """Write regions of images, those that have one of the classes; a folder, too, is whole or not there.
 
         Characters that the format cannot hold are replaced, and counted in the report.
 
@@ -69,14 +74,15 @@ class Format:
             UserError: the format has no place for the name of an image.
             OSError: naming ``path``, such as a full disk.
         """
-        images = (self.encodable(regions, report) for regions in images)
+        images = (self.encodable(classes.keep(regions), report) for regions in images)
+        write = partial(self.write, classes=classes) if self.classes else self.write
         if not self.folder:
-            return self.write(path, images) or {}
+            return write(path, images) or {}
         part = part_of(path)
         shutil.rmtree(part, ignore_errors=True)  # of a run that was killed
         try:
             part.mkdir(parents=True)
-            left_out = self.write(part, images) or {}
+            left_out = write(part, images) or {}
             if path.exists():
                 path.rmdir()  # an empty one
             put_in_place(part, path)
@@ -87,11 +93,15 @@ class Format:
                 error.filename, error.filename2 = str(path), None
             raise
 
-    def write_beside(self, images: Iterable[Regions], report: Report) -> dict[str, str]:
-        """Write the regions of each image beside it; return the images left out, with the reasons."""
+    def write_beside(self, images: Iterable[Regions], report: Report, classes: Classes = NOUNS) -> dict[str, str]:
+        """Write the regions of each image that have one of the classes beside it.
+
+        Returns:
+            the images that are left out, with the reasons.
+        """
         if self.beside is None:
             raise ValueError(f"{self.name} is not written beside images")
-        told = {regions.image or "": self.beside(self.encodable(regions, report)) for regions in images}
+        told = {regions.image or "": self.beside(self.encodable(classes.keep(regions), report)) for regions in images}
         return {name: why for name, why in told.items() if why is not None}
 
     def encodable(self, regions: Regions, report: Report) -> Regions:
@@ -129,13 +139,23 @@ def _read_lines(path: Path, images: Path | None, report: Report) -> Iterator[Reg
 FORMATS: dict[str, Format] = {
     "saywhere": Format("JSON lines, as describe --json writes them", "regions.jsonl", _write_lines, _read_lines),
     "densecap": Format("results of the DenseCap program of 2016", "results.json", _write_densecap, None),
-    "coco": Format("annotations with images and categories", "annotations.json", coco.write_annotations, coco.read),
-    "coco-results": Format("a list of detections, for COCO's evaluator", "results.json", coco.write_results, None),
-    "label-studio": Format("tasks with predictions", "tasks.json", label_studio.write, label_studio.read),
-    "cvat": Format("annotations of CVAT for images 1.1", "annotations.xml", cvat.write, cvat.read, xml=True),
-    "fiftyone": Format("labels of FiftyOneImageDetectionDataset", "labels.json", fiftyone.write, fiftyone.read),
-    "yolo": Format("a folder with data.yaml and labels", "yolo", yolo.write, yolo.read, folder=True),
-    "voc": Format("a folder with an XML file for each image", "voc", voc.write, voc.read, folder=True, xml=True),
+    "coco": Format(
+        "annotations with images and categories", "annotations.json", coco.write_annotations, coco.read, classes=True
+    ),
+    "coco-results": Format(
+        "a list of detections, for COCO's evaluator", "results.json", coco.write_results, None, classes=True
+    ),
+    "label-studio": Format("tasks with predictions", "tasks.json", label_studio.write, label_studio.read, classes=True),
+    "cvat": Format(
+        "annotations of CVAT for images 1.1", "annotations.xml", cvat.write, cvat.read, xml=True, classes=True
+    ),
+    "fiftyone": Format(
+        "labels of FiftyOneImageDetectionDataset", "labels.json", fiftyone.write, fiftyone.read, classes=True
+    ),
+    "yolo": Format("a folder with data.yaml and labels", "yolo", yolo.write, yolo.read, folder=True, classes=True),
+    "voc": Format(
+        "a folder with an XML file for each image", "voc", voc.write, voc.read, folder=True, xml=True, classes=True
+    ),
     "csv": Format("a line for each region", "regions.csv", table.write, table.read, illegal=NOT_IN_TABLES),
     "xmp": Format(
         "sidecars of photo managers, beside the images", "xmp", xmp.write, xmp.read, True, False, ILLEGAL, xmp.beside

@@ -30,6 +30,7 @@ from saywhere.progress import Tell, progress, silent
 from saywhere.regions import Regions
 
 if TYPE_CHECKING:
+    from saywhere.formats.classes import Classes
     from saywhere.inference.claims import Claim
     from saywhere.inference.shards import Shard, Sharding
     from saywhere.models.model import Model
@@ -155,6 +156,7 @@ def describe(
     threshold: float | None = None,
     batch: int = 8,
     output_format: str = "saywhere",
+    classes: Classes | None = None,
     sharding: Sharding | None = None,
     progress: bool = False,
     each: Each[Regions] | None = None,
@@ -172,6 +174,7 @@ def describe(
         threshold: only regions with at least this score.
         batch: images at a time.
         output_format: one of :data:`saywhere.formats.registry.FORMATS`.
+        classes: only regions whose phrase has one of these, which are also the classes of ``output_format``.
         sharding: work on shards of the images beside other processes; None to do all of them here.
         progress: show a bar on a terminal.
         each: called with each new result, and with the summary so far.
@@ -194,11 +197,14 @@ def describe(
         raise UserError(f"--output-format {output_format} needs --out DIR, the folder of what is written")
     if sharding is not None and (json is None or output_format != "saywhere"):
         raise UserError("--shards needs --json FILE, where all shards come together, and no --output-format")
+    if boxes is not None and classes is not None:
+        raise UserError(f"{boxes}: all of its boxes are described, so --classes and --map cannot choose among them")
     given = None if boxes is None else read_boxes(boxes, found)
     sources = found if given is None else [source for source in found if source.name in given]
     Outputs(None, out).check(sources if output_format in ("saywhere", "densecap") else [])
     most = None if given is not None else top
-    work = _Description(model, given, most, threshold, batch, progress, each, tell, boxes, len(found) - len(sources))
+    without = len(found) - len(sources)
+    work = _Description(model, given, most, threshold, batch, progress, each, tell, boxes, classes, without)
     if sharding is not None and json is not None:
         return work.share(sources, sharding, json, out)
     if output_format != "saywhere" and out is not None:
@@ -219,13 +225,16 @@ class _Description:
     each: Each[Regions] | None
     tell: Tell
     boxes: Path | None
+    classes: Classes | None
     without_boxes: int
 
     @property
     def facts(self) -> dict[str, Any]:
         """What the results follow from."""
         boxes = None if self.boxes is None else str(self.boxes)
-        return {**self.model.facts, "boxes": boxes, "top": self.top, "threshold": self.threshold or None}
+        classes = None if self.classes is None else list(self.classes.names)
+        options = {"boxes": boxes, "top": self.top, "threshold": self.threshold or None, "classes": classes}
+        return {**self.model.facts, **options}
 
     def keep(self, sources: Sequence[Source], json: Path | None, out: Path | None, format: str) -> Summary:
         """Describe images, with lines and drawings where they are wanted, or in a format that lies beside images."""
@@ -246,6 +255,7 @@ class _Description:
 
     def convert(self, sources: Sequence[Source], output_format: str, json: Path, out: Path) -> Summary:
         """Describe images, and write the results of all of them for another program into the folder ``out``."""
+        from saywhere.formats.classes import NOUNS
         from saywhere.formats.densecap import LONG_SIDE, write_results
         from saywhere.formats.registry import FORMATS
         from saywhere.report import Report
@@ -266,7 +276,8 @@ class _Description:
                 named = ((out_path(Path(), source).as_posix(), outputs.regions(source)) for source in kept)
                 write_results(place, named, {**options, "threshold": self.threshold})
             else:
-                left_out = new.write_whole(place, (outputs.regions(source) for source in kept), report)
+                named = (outputs.regions(source) for source in kept)
+                left_out = new.write_whole(place, named, report, self.classes or NOUNS)
                 summary.skipped.update(left_out)
         for line in report.lines():
             self.tell(line, err=True)
@@ -299,7 +310,10 @@ class _Description:
 
     def _run(self, sources: Sequence[Source], outputs: Outputs, claim: Claim | None = None) -> Summary:
         def ask(images: list[LoadedImage], given: list[np.ndarray] | None) -> list[Regions]:
-            return self.model().describe(images, given, top=self.top, threshold=self.threshold)
+            if self.classes is None:
+                return self.model().describe(images, given, top=self.top, threshold=self.threshold)
+            found = self.model().describe(images, threshold=self.threshold)
+            return [self.classes.keep(regions)[: self.top] for regions in found]
 
         run = Run(ask, self.model, outputs, self.given, self.batch, self.each, claim=claim, bar=self.bar)
         summary = run(sources)

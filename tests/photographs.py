@@ -92,6 +92,60 @@ def tiff(
     return mark + struct.pack(order + "I", place) + body + table + bytes(4) + behind
 
 
+def dng(image: Image.Image, preview: bytes, orientation: int = 1, size: tuple[int, int] | None = None) -> bytes:
+    """A RAW file as the DNG specification has it: a JPEG preview, and a sensor with a mosaic of red, green and blue.
+
+    Args:
+        image: what the sensor saw, as it lies in the camera; both sides even.
+        preview: the JPEG; none if empty.
+        orientation: how EXIF turns it.
+        size: that the file says the sensor has, if not that of ``image``.
+    """
+    values = numpy.asarray(image.convert("RGB")).astype(numpy.uint16) * 256
+    mosaic = values[:, :, 1].copy()
+    mosaic[::2, ::2], mosaic[1::2, 1::2] = values[::2, ::2, 0], values[1::2, 1::2, 2]
+    width, height = size or image.size
+    body = struct.pack("<4sI", b"II*\0", 0) + preview + b"\0" * (len(preview) % 2)
+    at = len(body)
+    body += mosaic.astype("<u2").tobytes()
+
+    def directory(entries: dict[int, tuple[str, tuple[int, ...]]], place: int) -> bytes:
+        table, behind = struct.pack("<H", len(entries)), b""
+        for number, (form, numbers) in sorted(entries.items()):
+            kind, count = {"B": 1, "s": 2, "H": 3, "I": 4, "q": 10}[form], len(numbers)
+            if form in "qs":
+                packed = struct.pack(f"<{count}i", *numbers) if form == "q" else bytes(numbers)
+                count = count // 2 if form == "q" else count
+            else:
+                packed = struct.pack(f"<{count}{form}", *numbers)
+            table += struct.pack("<HHI", number, kind, count)
+            if len(packed) > 4:
+                table += struct.pack("<I", place + 2 + 12 * len(entries) + 4 + len(behind))
+                behind += packed + b"\0" * (len(packed) % 2)
+            else:
+                table += packed.ljust(4, b"\0")
+        return table + bytes(4) + behind
+
+    sensor = directory({
+        254: ("I", (0,)), 256: ("I", (width,)), 257: ("I", (height,)), 258: ("H", (16,)), 259: ("H", (1,)),
+        262: ("H", (32803,)), 273: ("I", (at,)), 277: ("H", (1,)), 278: ("I", (height,)),
+        279: ("I", (2 * image.width * image.height,)), 33421: ("H", (2, 2)), 33422: ("B", (0, 1, 1, 2)),
+        50714: ("H", (0,)), 50717: ("I", (65535,)),
+    }, len(body))  # fmt: skip
+    sub, body = len(body), body + sensor
+    entries: dict[int, tuple[str, tuple[int, ...]]] = {
+        254: ("I", (1,)), 271: ("s", tuple(b"Tests\0")), 272: ("s", tuple(b"Camera\0")), 274: ("H", (orientation,)),
+        330: ("I", (sub,)), 50706: ("B", (1, 4, 0, 0)), 50708: ("s", tuple(b"Tests Camera\0")),
+        50721: ("q", (1, 1, 0, 1, 0, 1, 0, 1, 1, 1, 0, 1, 0, 1, 0, 1, 1, 1)), 50778: ("H", (21,)),
+    }  # fmt: skip
+    if preview:
+        with Image.open(io.BytesIO(preview)) as small:
+            entries |= {256: ("I", (small.width,)), 257: ("I", (small.height,)), 258: ("H", (8, 8, 8))}
+        entries |= {259: ("H", (7,)), 262: ("H", (6,)), 273: ("I", (8,)), 277: ("H", (3,)), 279: ("I", (len(preview),))}
+    place = len(body)
+    return body[:4] + struct.pack("<I", place) + body[8:] + directory(entries, place)
+
+
 def huge_png_header() -> bytes:
     """A PNG that claims 20,000 x 20,000 pixels and has next to none."""
     return png(20_000, 20_000, 8, 2, b"\0" * 100)

@@ -1,4 +1,4 @@
-"""``saywhere serve`` in a process of its own, where PyTorch cannot be imported."""
+"""``saywhere serve``, or another server of it, in a process of its own, where PyTorch cannot be imported."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import urlsplit
 
 START = "import sys; sys.modules['torch'] = None; from saywhere.cli import main; main()"
 
 
 class Process:
-    """A running ``saywhere serve``."""
+    """A running ``saywhere serve``, or ``saywhere mcp`` over HTTP."""
 
-    def __init__(self, *options: str) -> None:
+    def __init__(self, *options: str, command: str = "serve") -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", START, "serve", "--port", "0", *options],
+            [sys.executable, "-c", START, command, "--port", "0", *options],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"},
         )  # fmt: skip
         assert self.process.stdout
         line = self.process.stdout.readline()
         assert line.startswith("serving "), self.process.communicate()
         self.url = next(word for word in line.split() if word.startswith("http")).rstrip("/")
-        self.port = int(self.url.rpartition(":")[2])
+        self.port = urlsplit(self.url).port or 0
 
     def stop(self) -> tuple[int, str]:
         """Send SIGTERM; the exit code and what stands on stderr."""

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import io
 import json
+import lzma
 import os
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -109,6 +113,45 @@ def test_headers_for_all_files_and_archives_behind_archives_are_no_damage(tmp_pa
     assert (list(list_archive(both).members), list_archive(both).damage) == (["1.png", "2.png"], "")
 
 
+def test_links_are_what_they_lead_to_and_those_that_lead_nowhere_are_named(tmp_path: Path) -> None:
+    """As tar stores them: a hard link is another name of a file before it, whatever comes after."""
+    files = {"d/a.png": b"one", ".hidden/b": b"two", "d/hard.png": "d/a.png", "soft.png": "d/hard.png"}
+    files |= {"d/up.png": "../soft.png", "h.png": ".hidden/b", "gone.png": "no.png", "out.png": "/etc/hostname"}
+    files |= {"x.png": "y.png", "y.png": "x.png", "d/a.png ": b""}
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        for name, content in [*files.items(), ("d/a.png", b"new")]:
+            member = tarfile.TarInfo(name.strip())
+            if isinstance(content, str):
+                member.type, member.linkname = tarfile.LNKTYPE if "hard" in name else tarfile.SYMTYPE, content
+                archive.addfile(member)
+            elif name != "d/a.png ":
+                member.size = len(content)
+                archive.addfile(member, io.BytesIO(content))
+    shard = tmp_path / "a.tar"
+    listing = list_archive(shard)
+    read = {name: read_member(shard / name) for name in listing.members}
+    assert read == {
+        "d/a.png": b"new", "d/hard.png": b"one", "soft.png": b"one", "d/up.png": b"one", "h.png": b"two",
+    }  # fmt: skip
+    assert listing.damage == "damaged archive: 'd/a.png' is there twice and the last one counts"
+    done = {Path(one.source.name).name: one.error for one in describe_images(StubModel(), find_images([shard]))}
+    wrong = {"gone.png": "no.png", "out.png": "/etc/hostname", "x.png": "y.png", "y.png": "x.png"}
+    assert {name: done[name] for name in wrong} == {
+        name: f"is a link to {target}, which is no file of the archive" for name, target in wrong.items()
+    }
+    with pytest.raises(ImageError, match=r"gone\.png: is a link to no\.png, which is no file of the archive"):
+        open_image(find_images([shard / "gone.png"])[0].path)
+
+
+def test_times_in_old_headers_are_no_part_of_names(tmp_path: Path) -> None:
+    """GNU tar writes them with --listed-incremental where POSIX has the beginning of a long name."""
+    old = bytearray(header("a.png", 3))
+    old[345:357] = b"15301735645\0"
+    old[148:156] = b"%06o\0 " % (sum(old[:148]) + sum(old[156:]) + 8 * ord(" "))
+    (tmp_path / "a.tar").write_bytes(old + blocks(b"one") + bytes(1024))
+    assert (list(list_archive(tmp_path / "a.tar").members), list_archive(tmp_path / "a.tar").damage) == (["a.png"], "")
+
+
 def test_what_is_hidden_or_outside_is_left_out(tmp_path: Path) -> None:
     files = {"._a.png": b"", ".git/b.png": b"", "../c.png": b"", "d/../../e.png": b"", "f.png": b""}
     assert list(list_archive(write_tar(tmp_path / "a.tar", files)).members) == ["f.png"]
@@ -137,6 +180,13 @@ def test_an_archive_that_was_cut_gives_what_is_left(shard: Path, kept: float) ->
     assert (
         done["shard.tar"] == f"damaged archive: '002.png' claims {size} bytes where {left} are left" and len(done) == 3
     )
+
+
+def test_an_archive_that_was_cut_between_two_files_is_not_whole(shard: Path) -> None:
+    start, _ = list_archive(shard).members["002.png"]
+    shard.write_bytes(shard.read_bytes()[: start - tarfile.BLOCKSIZE])
+    assert names(shard) == ["shard.tar/000.png", "shard.tar/001.png", "shard.tar"]
+    assert list_archive(shard).damage == "damaged archive: the end mark is missing, as if the rest were cut off"
 
 
 def header(name: str, size: int, kind: bytes = tarfile.REGTYPE) -> bytes:
@@ -234,6 +284,13 @@ def test_what_is_no_archive_is_skipped_beside_others(shard: Path) -> None:
     done = {one.source.name: one.error for one in describe_images(StubModel(), find_images(["*.tar"]))}
     assert done["bad.tar"] == done["short.tar"] == "not a tar archive (compressed ones are not read)"
     assert sum(error is None for error in done.values()) == 3
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress, bytes])
+def test_compressed_archives_and_other_names_are_told_what_is_read(shard: Path, pack: Callable[[bytes], bytes]) -> None:
+    Path("a.TGZ").write_bytes(pack(shard.read_bytes()))
+    with pytest.raises(ImageError, match=r"of archives only those .* not compressed and called NAME\.tar"):
+        open_image("a.TGZ")
 
 
 def test_an_archive_without_images_is_a_wrong_path(tmp_path: Path) -> None:

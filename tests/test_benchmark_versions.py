@@ -78,3 +78,21 @@ Model.caption = lambda model, image: replace(caption(model, image), sentence="an
     assert done.returncode == 1, done.stderr
     assert "describe: 1 of 1 the same\n" in done.stdout and "search: 4 of 4 the same\n" in done.stdout
     assert "caption: 0 of 1 the same\n  a.png: another sentence -> " in done.stdout
+
+
+def test_two_checkouts_are_drawn_side_by_side(tmp_path: Path) -> None:
+    images = [tmp_path / f"{number}.png" for number in range(3)]
+    for number, image in enumerate(images):
+        noise(96, 64, seed=number).save(image)
+    out = tmp_path / "page"
+    done = run(ROOT, *images, "--out", out, "--threshold", 0, "--sample", 2, script="side_by_side")
+    assert done.returncode == 0, done.stderr
+    page = (out / "index.html").read_text()
+    assert page.count("<img") == 4 and page.count("<b>") == 4 and done.stdout.endswith("2 photographs\n")
+    assert sorted(path.name for path in out.glob("*.jpg")) == [
+        "0-after.jpg",
+        "0-before.jpg",
+        "1-after.jpg",
+        "1-before.jpg",
+    ]
+    assert "is no checkout of saywhere" in run(tmp_path, images[0], "--out", out, script="side_by_side").stderr

@@ -2,14 +2,19 @@ from __future__ import annotations
 
 import io
 import os
+import re
+import struct
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image, ImageFile
+from typer.testing import CliRunner
 
+from saywhere.cli import app
 from saywhere.errors import UserError
 from saywhere.images import (
     MAX_PIXELS,
@@ -37,6 +42,18 @@ def near(colours, others, tolerance: int = 40) -> bool:
 def written(path: Path, image: Image.Image, **options) -> Path:
     image.save(path, **options)
     return path
+
+
+TURNED = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_90,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_270,
+}
+"""How an upright image is stored, by its EXIF orientation."""
 
 
 # Files that are no images
@@ -235,18 +252,9 @@ def test_the_first_frame_of_an_animation(tmp_path):
 @pytest.mark.parametrize("suffix", [".jpg", ".png", ".tif", ".webp"])
 def test_exif_orientation(tmp_path, orientation, suffix):
     """A viewer shows the same image for all eight; so do we, and its size is the one shown."""
-    undo = {
-        2: Image.Transpose.FLIP_LEFT_RIGHT,
-        3: Image.Transpose.ROTATE_180,
-        4: Image.Transpose.FLIP_TOP_BOTTOM,
-        5: Image.Transpose.TRANSPOSE,
-        6: Image.Transpose.ROTATE_90,
-        7: Image.Transpose.TRANSVERSE,
-        8: Image.Transpose.ROTATE_270,
-    }
     stored = photographs.quarters(640, 320)
-    if orientation in undo:
-        stored = stored.transpose(undo[orientation])
+    if orientation in TURNED:
+        stored = stored.transpose(TURNED[orientation])
     exif = Image.Exif()
     exif[0x0112] = orientation
     path = written(tmp_path / f"a{suffix}", stored, exif=exif)
@@ -314,6 +322,128 @@ def test_long_side_never_goes_below(tmp_path, suffix, long_side):
     assert max(image.pixels.size) < 1000 or long_side > 500
     assert image.pixels.width / image.pixels.height == pytest.approx(10 / 7, rel=0.02)
     assert near(corners(image.pixels), photographs.CORNERS)
+
+
+# Phones and cameras
+
+
+def heic(path: Path, image: Image.Image, **options: Any) -> Path:
+    pytest.importorskip("pillow_heif").register_heif_opener()
+    image.save(path, "HEIF", quality=90, **options)
+    return path
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_heic_is_turned_once_by_what_the_container_says(tmp_path, orientation):
+    """The encoder writes ``irot`` and ``imir``; the EXIF orientation, which phones write as well, does not count."""
+    image = photographs.quarters(640, 320)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    stored = image.transpose(TURNED[orientation]) if orientation > 1 else image
+    path = heic(tmp_path / "a.heic", stored, exif=exif.tobytes())  # the encoder knows the orientation of bytes alone
+    assert orientation == 1 or {b"irot", b"imir"} & set(re.findall(b"i[rm][oi][tr]", path.read_bytes()))
+    heic(tmp_path / "exif.heic", image, exif=exif)
+    assert near(corners(open_image(tmp_path / "exif.heic").pixels), photographs.CORNERS)
+    assert measure(path) == measure(tmp_path / "exif.heic") == (640, 320, 1)
+    for opened in (open_image(path), open_image(path, 100), read_image(path.read_bytes(), "a", 100)):
+        assert (opened.width, opened.height) == (640, 320)
+        assert opened.pixels.width > opened.pixels.height and near(corners(opened.pixels), photographs.CORNERS)
+
+
+def test_of_a_heic_the_primary_image_counts_and_transparency_is_on_white(tmp_path):
+    others = [Image.new("RGB", (90, 60), colour) for colour in photographs.CORNERS]
+    path = heic(tmp_path / "burst.heif", others[0], save_all=True, append_images=others[1:], primary_index=2)
+    assert near([open_image(path).pixels.getpixel((45, 30))], [photographs.CORNERS[2]])
+    clear = photographs.quarters(200, 100).convert("RGBA")
+    clear.paste((0, 0, 0, 0), (0, 0, 100, 50))
+    path = heic(tmp_path / "alpha.heic", clear)
+    assert near(corners(open_image(path).pixels), [(255, 255, 255), *photographs.CORNERS[1:]])
+    path = heic(tmp_path / "thumb.heic", photographs.quarters(800, 400), thumbnails=[256])
+    for long_side, least in ((100, 100), (300, 300)):
+        opened = open_image(path, long_side)
+        assert (opened.width, opened.height) == (800, 400) and max(opened.pixels.size) >= least
+        assert near(corners(opened.pixels), photographs.CORNERS)
+
+
+def test_a_damaged_heic_and_a_bomb_are_told_in_one_line(tmp_path, monkeypatch):
+    data = heic(tmp_path / "a.heic", photographs.noise(200, 100)).read_bytes()
+    for length in (40, len(data) // 2):
+        (tmp_path / "cut.heic").write_bytes(data[:length])
+        with pytest.raises(ImageError, match=r"cut.heic: (damaged image|not an image)"):
+            open_image(tmp_path / "cut.heic")
+    monkeypatch.setattr(ImageFile.ImageFile, "load", lambda self: pytest.fail("decoded"))
+    sizes = (struct.pack(">4sI2I", b"ispe", 0, *size) for size in ((200, 100), (13_000, 13_000)))
+    (tmp_path / "bomb.heic").write_bytes(data.replace(*sizes))
+    with pytest.raises(ImageError, match="bomb.heic: 13000 x 13000 is over the limit of 150 megapixels"):
+        open_image(tmp_path / "bomb.heic")
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_previews_of_raw_files_are_turned_once(tmp_path, orientation):
+    """A preview lies as the sensor does, or is upright already, with an EXIF block of its own or without."""
+    pytest.importorskip("rawpy")
+    image = photographs.quarters(800, 400)
+    sensor = image.transpose(TURNED[orientation]) if orientation > 1 else image
+    small = sensor.resize((sensor.width * 3 // 4, sensor.height * 3 // 4))
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    previews = [photographs.jpeg(small), photographs.jpeg(small, exif=exif), b""]
+    previews += [photographs.jpeg(image.resize((600, 300)))] if orientation >= 5 else []
+    path = tmp_path / "a.dng"
+    for preview in previews:
+        path.write_bytes(photographs.dng(sensor, preview, orientation))
+        assert measure(path) == (800, 400, orientation)
+        for long_side in (None, 500, 100):
+            opened = open_image(path, long_side)
+            assert (opened.width, opened.height) == (800, 400)
+            assert max(opened.pixels.size) >= min(long_side or 400, 600 if preview else 400)
+            assert near(corners(opened.pixels), photographs.CORNERS, 40 if preview else 120)
+
+
+def test_the_preview_of_a_raw_file_is_large_enough_and_of_all_of_it(tmp_path):
+    """Else half of the sensor's pixels are taken. A RAW file is known by its content, too."""
+    pytest.importorskip("rawpy")
+    sensor, red = photographs.quarters(800, 400), (200, 0, 0)
+    for size, long_side, shown in (
+        ((200, 100), 150, True), ((200, 100), 300, False), ((200, 100), None, False), ((300, 300), 150, False),
+        ((1600, 800), 700, False),
+    ):  # fmt: skip
+        preview = photographs.jpeg(Image.new("RGB", size, red))
+        path = tmp_path / "a.tif"
+        path.write_bytes(photographs.dng(sensor, preview))
+        opened = open_image(path, long_side)
+        assert (opened.width, opened.height) == (800, 400)
+        assert near([opened.pixels.getpixel((5, 5))], [red], 12) == shown, size
+        assert read_image(path.read_bytes(), "a", long_side).pixels.tobytes() == opened.pixels.tobytes()
+
+
+def test_a_damaged_raw_file_and_a_bomb_are_told_in_one_line(tmp_path):
+    pytest.importorskip("rawpy")
+    data = photographs.dng(photographs.noise(80, 60), photographs.jpeg(photographs.noise(80, 60)))
+    for name, content, reason in (
+        ("cut.dng", data[: len(data) // 2], "damaged image"),
+        ("none.cr2", b"II*\0\x10\0\0\0CR\2\0" + bytes(200), "damaged image"),
+        ("bomb.dng", photographs.dng(photographs.noise(80, 60), b"", size=(20_000, 20_000)), "20000 x 20000 is over"),
+    ):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(ImageError, match=f"{name}: {reason}") as caught:
+            open_image(tmp_path / name, 50)
+        assert "\n" not in str(caught.value)
+
+
+def test_without_the_extra_one_line_names_it(tmp_path, monkeypatch):
+    for module in ("pillow_heif", "rawpy"):
+        monkeypatch.setitem(sys.modules, module, None)
+    for name in ("a.heic", "b.HEIC", "c.cr3"):
+        brand = b"crx " if name == "c.cr3" else b"heic"
+        (tmp_path / name).write_bytes(b"\0\0\0\x18ftyp" + brand + b"\0\0\0\0mif1" + brand + bytes(40))
+        with pytest.raises(ImageError, match=r"pip install 'saywhere\[photos\]'"):
+            open_image(tmp_path / name)
+    written(tmp_path / "d.jpg", photographs.quarters())
+    done = CliRunner().invoke(app, ["describe", str(tmp_path), "--json", str(tmp_path / "r.jsonl")])
+    assert done.exit_code == 1 and "1 described" in done.output and "3 skipped" in done.output
+    lines = [line for line in done.output.splitlines() if "saywhere[photos]" in line]
+    assert len(lines) == 1 and f"skipped: {tmp_path}/a.heic and 2 more: " in lines[0]
 
 
 # Images in memory

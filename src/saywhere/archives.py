@@ -12,8 +12,14 @@ from pathlib import Path
 from typing import BinaryIO
 
 SUFFIX = ".tar"
+BLOCK = tarfile.BLOCKSIZE
+"""Bytes of a header."""
 TYPE = 156
 """Where a header says what it is the header of."""
+OLD_GNU = b"ustar  \0"
+"""Mark of headers of GNU tar, in which other things stand where those of POSIX have the beginning of a long name."""
+LINKS = 40
+"""Links that are followed from one to the next, as many as Linux follows."""
 OPEN = 64
 """Archives whose listings are kept, those that were used last."""
 EXTENSIONS = (
@@ -33,13 +39,15 @@ class Listing:
     """What an archive holds.
 
     Attributes:
-        members: for each file its place: the first byte and the number of bytes. Hidden files, and files outside the
-            folder that unpacking would fill, are left out.
+        members: for each file its place: the first byte and the number of bytes; that of a link is its target's.
+            Hidden files, and files outside the folder that unpacking would fill, are left out.
+        broken: for each link that leads to no file of the archive, where it leads.
         damage: what is wrong with the archive; empty if nothing is. The members that could be found are there all the
             same.
     """
 
     members: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    broken: Mapping[str, str] = field(default_factory=dict)
     damage: str = ""
 
 
@@ -56,22 +64,60 @@ def list_archive(path: str | Path) -> Listing:
 @functools.lru_cache(OPEN)
 def _listing(path: str, size: int, time: int) -> Listing:
     """The listing of a file of this size and time, which are arguments so that a changed file is read anew."""
-    members: dict[str, tuple[int, int]] = {}
+    found: dict[str, tuple[int, int] | str] = {}
     damage = _Damage()
     with open(path, "rb") as file:
         if not _begins_with_a_header(file):
-            return Listing(members, "not a tar archive (compressed ones are not read)")
+            return Listing(damage="not a tar archive (compressed ones are not read)")
         end = 0
         for member, behind in _sound_members(file, size, damage):
             if not _is_no_file(file, end, member.offset):
                 damage.note_gap(end, member.offset)
             end = behind
-            name = posixpath.normpath(member.name.lstrip("/"))
-            if member.isreg() and not any(part.startswith(".") for part in name.split("/")):
-                members[name] = (member.offset_data, member.size)
-        if not _is_no_file(file, end, size):
+            name = _normal(member.name)
+            place: tuple[int, int] | str
+            if member.isreg():
+                place = member.offset_data, member.size
+            elif member.islnk():  # another name of a file before it, which one behind it does not replace
+                place = found.get(_normal(member.linkname), member.linkname)
+            elif member.issym():
+                place = posixpath.join(posixpath.dirname(name), member.linkname)
+            else:
+                continue
+            if name in found and not _is_hidden(name):
+                damage.note_double(name)
+            found[name] = place
+        if end >= size:
+            damage.note_end()
+        elif not _is_no_file(file, end, size):
             damage.note_gap(end, size)
-    return Listing(members, str(damage))
+    members, broken = _visible(found)
+    return Listing(members, broken, str(damage))
+
+
+def _normal(name: str) -> str:
+    return posixpath.normpath(name.lstrip("/"))
+
+
+def _is_hidden(name: str) -> bool:
+    return any(part.startswith(".") for part in name.split("/"))
+
+
+def _visible(found: Mapping[str, tuple[int, int] | str]) -> tuple[dict[str, tuple[int, int]], dict[str, str]]:
+    """The places of files that are not hidden, and the links that lead to none."""
+    members: dict[str, tuple[int, int]] = {}
+    broken: dict[str, str] = {}
+    for name, place in found.items():
+        steps = 0
+        while isinstance(place, str) and (target := posixpath.normpath(place)) in found and steps < LINKS:
+            place, steps = found[target], steps + 1
+        if _is_hidden(name):
+            continue
+        if isinstance(place, str):
+            broken[name] = place
+        else:
+            members[name] = place
+    return members, broken
 
 
 class _Damage:
@@ -97,6 +143,14 @@ class _Damage:
         if self._last < start:
             self._note(f"bytes {start} to {end} are no files")
 
+    def note_double(self, name: str) -> None:
+        """Add a name that an earlier file has, too, which unpacking would write over."""
+        self._note(f"{name!r} is there twice and the last one counts")
+
+    def note_end(self) -> None:
+        """Add that the archive ends without the zeros that end it."""
+        self._note("the end mark is missing, as if the rest were cut off")
+
     def _note(self, text: str) -> None:
         self._count += 1
         if len(self._named) < self.NAMED:
@@ -118,10 +172,12 @@ def _sound_members(file: BinaryIO, size: int, damage: _Damage) -> Iterator[tuple
         @classmethod
         def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Member:
             member, place = super().frombuf(buf, encoding, errors), file.tell()
+            if buf[257:265] == OLD_GNU and member.type not in tarfile.GNU_TYPES:  # its times are no part of the name
+                member.name = bytes(buf[:100]).partition(b"\0")[0].decode(encoding, errors)
             rest = size - place
             most = min(rest, MOST_EXTENSION) if member.type in EXTENSIONS else rest  # extensions are read into memory
             if _has_data(member) and not (0 <= member.size <= most and member.type != tarfile.GNUTYPE_SPARSE):
-                damage.note_header(member, place - tarfile.BLOCKSIZE, rest)
+                damage.note_header(member, place - BLOCK, rest)
                 raise tarfile.HeaderError("data that cannot be read")
             return member
 
@@ -134,7 +190,7 @@ def _sound_members(file: BinaryIO, size: int, damage: _Damage) -> Iterator[tuple
                     raise
                 except Exception:  # of a damaged header tarfile raises anything, such as RecursionError
                     read = file.tell()
-                    self.offset = read if self.offset < read < size else self.offset + tarfile.BLOCKSIZE
+                    self.offset = read if self.offset < read < size else self.offset + BLOCK
                     if self.offset >= size:
                         return None
 
@@ -154,12 +210,17 @@ def _has_data(member: tarfile.TarInfo) -> bool:
 
 
 def _begins_with_a_header(file: BinaryIO) -> bool:
-    first = file.read(tarfile.BLOCKSIZE)
+    first = file.read(BLOCK)
     file.seek(0)
+    return is_tar(first) or (len(first) == BLOCK and not first.strip(b"\0"))  # an empty archive
+
+
+def is_tar(first: bytes) -> bool:
+    """Return whether the first block of a file is the header of an archive."""
     try:
         tarfile.TarInfo.frombuf(first, tarfile.ENCODING, "surrogateescape")
     except tarfile.TarError:
-        return len(first) == tarfile.BLOCKSIZE and not first.strip(b"\0")  # an empty archive
+        return False
     return True
 
 
@@ -167,7 +228,7 @@ def _is_no_file(file: BinaryIO, start: int, end: int) -> bool:
     """Whether between two places there are but the zeros that an archive ends with, or a header for all files."""
     file.seek(start)
     while start < end:
-        block = file.read(min(tarfile.BLOCKSIZE, end - start))
+        block = file.read(min(BLOCK, end - start))
         if not block or block.strip(b"\0"):
             return block[TYPE : TYPE + 1] == tarfile.XGLTYPE
         start += len(block)
@@ -201,13 +262,24 @@ def read_member(path: str | Path) -> bytes | None:
         return file.read(place[1])
 
 
+def broken_link(path: str | Path) -> str | None:
+    """Return where ``shard.tar/a.jpg`` leads if it is a link to what is not in the archive.
+
+    Raises:
+        OSError: the archive cannot be read.
+    """
+    parts = split(path)
+    return list_archive(parts[0]).broken.get(parts[1]) if parts else None
+
+
 def has_member(path: str | Path) -> bool:
-    """Return whether a path such as ``shard.tar/a.jpg`` leads to a file in an archive."""
+    """Return whether a path such as ``shard.tar/a.jpg`` is that of a file or link in an archive."""
     parts = split(path)
     try:
-        return parts is not None and parts[1] in list_archive(parts[0]).members
+        listing = list_archive(parts[0]) if parts else Listing()
     except OSError:
         return False
+    return parts is not None and (parts[1] in listing.members or parts[1] in listing.broken)
 
 
 def is_archive(path: str | Path) -> bool:

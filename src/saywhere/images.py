@@ -13,16 +13,17 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from saywhere import archives
 from saywhere.errors import UserError
-from saywhere.files import write_atomically
+from saywhere.files import printable, write_atomically
 from saywhere.pixels import (
     DECODING,
+    LYING,
     decoding_bytes,
     learn_tiffs,
     orientation,
@@ -38,26 +39,32 @@ MAX_PIXELS = 150_000_000
 
 DRAWN_SIDES = (800, 1600)
 """Drawn images have their long side within these: small ones are enlarged so that captions can be read."""
-SUFFIXES = frozenset((
+RAW_SUFFIXES = frozenset((".cr2", ".cr3", ".nef", ".arw", ".dng", ".raf", ".orf", ".rw2"))
+"""Endings of RAW files of cameras."""
+SUFFIXES = RAW_SUFFIXES | frozenset((
     ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".jp2", ".avif",
+    ".heic", ".heif", ".hif",
 ))  # fmt: skip
 """Files with these endings are taken from a folder; a file named by itself may have any ending."""
 FORMATS = ("JPEG", "MPO", "PNG", "GIF", "BMP", "DIB", "WEBP", "TIFF", "JPEG2000", "AVIF", "PPM", "ICO")
-"""Formats of Pillow that are read; not those that run another program, or have no mark by which to know them."""
+"""Formats of Pillow that are read, beside those of :mod:`saywhere.photos`; not those that run another program, or have
+no mark by which to know them."""
 PLUGINS = ("Jpeg", "Mpo", "Png", "Gif", "Bmp", "WebP", "Tiff", "Jpeg2K", "Avif", "Ppm", "Ico")
 """Pillow's modules for them: all of its modules take longer to import than an image takes to decode."""
 
 _COMMON = {b"\xff\xd8\xff": "Jpeg", b"\x89PNG": "Png"}
 """How files of the most common formats begin: for them one module of Pillow is enough."""
 
+_PACKED = (b"\x1f\x8b", b"PK\3\4", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"BZh")
+"""How compressed files and archives begin."""
+
+NEEDS_PHOTOS = "HEIC and RAW images need an extra: pip install 'saywhere[photos]'"
+"""What is said of an image of a phone or a camera if that extra is not installed."""
+
 _ICON = b"\0\0\1\0"
 """How icon files begin."""
 ICON_PIXELS = 4_000_000
 """Larger images in icons are refused: Pillow decodes them when the file is opened, and believes no size before that."""
-
-LYING = (5, 6, 7, 8)
-"""EXIF orientations whose upright image has width and height exchanged."""
-
 
 NAMELESS = "<image>"
 """Name of an image that comes from no file."""
@@ -154,7 +161,7 @@ def read_image(
     if not data:
         raise ImageError(f"{name}: empty file")
     source = io.BytesIO(data)
-    with _opened(source, name, max_pixels) as image:
+    with opened(source, name, max_pixels) as image:
         return _decode(image, source, name, long_side, refuse_slow)
 
 
@@ -165,14 +172,14 @@ def measure(path: str | Path) -> DiskSize:
         MissingImageError: there is no such file.
         ImageError: not an image, a damaged header, empty, or more than ``MAX_PIXELS`` pixels.
     """
-    with _opened(Path(path), str(path)) as image, DECODING.take(decoding_bytes(image, image.size)):
+    with opened(Path(path), str(path)) as image, DECODING.take(decoding_bytes(image, image.size)):
         return _upright(*stored_size(image), orientation(image))
 
 
 def _open_file(path: Path, name: str, long_side: int | None) -> LoadedImage:
     if archives.SUFFIX in name and (data := _read_member(path, name)) is not None:
         return read_image(data, name, long_side)
-    with _opened(path, name) as image:
+    with opened(path, name) as image:
         return _decode(image, path, name, long_side)
 
 
@@ -180,6 +187,8 @@ def _read_member(path: Path, name: str) -> bytes | None:
     """The bytes of an image in an archive; None if the path is that of a file."""
     try:
         if not archives.is_archive(path):
+            if (target := archives.broken_link(path)) is not None:
+                raise ImageError(f"{name}: is a link to {printable(target)}, which is no file of the archive")
             return archives.read_member(path)
         damage = archives.list_archive(path).damage
     except OSError as error:
@@ -190,9 +199,10 @@ def _read_member(path: Path, name: str) -> bytes | None:
 
 
 @contextlib.contextmanager
-def _opened(source: Path | io.BytesIO, name: str, max_pixels: int | None = None) -> Iterator[Image.Image]:
-    """An opened file, not yet decoded; whatever is wrong with it, also while it is used, is an ``ImageError``."""
+def opened(source: Path | io.BytesIO, name: str | None = None, max_pixels: int | None = None) -> Iterator[Image.Image]:
+    """Yield an opened file, not yet decoded; whatever is wrong with it, also while it is used, is an ``ImageError``."""
     max_pixels = MAX_PIXELS if max_pixels is None else max_pixels
+    name = str(source) if name is None else name
     if isinstance(source, Path):
         _check_file(source, name)
     try:
@@ -200,13 +210,15 @@ def _opened(source: Path | io.BytesIO, name: str, max_pixels: int | None = None)
             _check_icon(source, name)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # corrupt EXIF and the like: what matters raises
-            with Image.open(source, formats=_formats(source)) as image:
+            with _open(source, name) as image:
                 _check_size(image, name, max_pixels)
                 yield image
     except ImageError:
         raise
     except UnidentifiedImageError:
-        raise ImageError(f"{name}: not an image in a known format") from None
+        archive = _start(source, 6).startswith(_PACKED) or archives.is_tar(_start(source, archives.BLOCK))
+        hint = f"; of archives only those are read that are not compressed and called NAME{archives.SUFFIX}"
+        raise ImageError(f"{name}: not an image in a known format{hint if archive else ''}") from None
     except Image.DecompressionBombError as error:
         pixels = re.search(r"\((\d+) pixels\)", str(error))
         size = f"{int(pixels[1]) // 1_000_000} megapixels are " if pixels else ""
@@ -237,20 +249,30 @@ def _check_file(path: Path, name: str) -> None:
         raise ImageError(f"{name}: no permission to read it")
 
 
-def _formats(source: Path | io.BytesIO) -> list[str]:
-    """Those of ``FORMATS`` that a file may have and this Pillow can read; their modules are imported."""
-    start = _start(source, 4)
-    for plugin in next(((name,) for mark, name in _COMMON.items() if start.startswith(mark)), PLUGINS):
+def _open(source: Path | io.BytesIO, name: str) -> Image.Image:
+    """An opened file, by that of Pillow's modules, or of the extra ``photos``, that it may be for."""
+    start = _start(source, 64)
+    plugins = next(((plugin,) for mark, plugin in _COMMON.items() if start.startswith(mark)), None)
+    if plugins is None:
+        from saywhere import photos
+
+        if kind := photos.kind(start, Path(name).suffix.lower() in RAW_SUFFIXES, lambda: _stream(source)):
+            try:
+                opener = photos.opener(kind)
+            except ModuleNotFoundError:
+                raise ImageError(f"{name}: {NEEDS_PHOTOS}") from None
+            return opener(source)
+    for plugin in plugins or PLUGINS:
         with contextlib.suppress(ImportError):  # AVIF came with Pillow 11.3
             importlib.import_module(f"PIL.{plugin}ImagePlugin")
             if plugin == "Tiff":
                 learn_tiffs()
-    return [name for name in FORMATS if name in Image.OPEN]
+    return Image.open(source, formats=[name for name in FORMATS if name in Image.OPEN])
 
 
 def _check_icon(source: Path | io.BytesIO, name: str) -> None:
     """Refuse an icon with too large an image in it, whatever its list of images says of their sizes."""
-    with source.open("rb") if isinstance(source, Path) else io.BytesIO(source.getvalue()) as file:
+    with _stream(source) as file:
         count = int.from_bytes(file.read(6)[4:], "little")
         for entry in range(count):
             file.seek(6 + 16 * entry + 12)
@@ -266,6 +288,11 @@ def _check_icon(source: Path | io.BytesIO, name: str) -> None:
             if abs(math.prod(size)) > ICON_PIXELS:
                 limit = f"the limit of {ICON_PIXELS // 1_000_000} megapixels for icons"
                 raise ImageError(f"{name}: {size[0]} x {size[1]} is over {limit}")
+
+
+def _stream(source: Path | io.BytesIO) -> BinaryIO:
+    """A file from its beginning on."""
+    return source.open("rb") if isinstance(source, Path) else io.BytesIO(source.getbuffer())
 
 
 def _start(source: Path | io.BytesIO, count: int) -> bytes:

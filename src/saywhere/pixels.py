@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-_TURNS = {
+TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -22,6 +22,9 @@ _TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+"""What shows an image upright, by its EXIF orientation."""
+LYING = (5, 6, 7, 8)
+"""EXIF orientations whose upright image has width and height exchanged."""
 
 ORIENTATION = 0x0112
 """The EXIF tag of the turn, 1 to 8, that shows an image upright."""
@@ -34,7 +37,7 @@ BUDGET = 1 << 30
 STRIP = 1 << 20
 """Pixels that are converted at a time."""
 
-_COPIES = {"WEBP": 4, "AVIF": 3, "JPEG2000": 5, "TIFF": 2}
+_COPIES = {"WEBP": 4, "AVIF": 3, "HEIF": 3, "JPEG2000": 5, "TIFF": 2, "RAW": 5}
 """How many times the size of the image a format's decoder takes, measured; once if it is not here."""
 _PIXEL_BYTES = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2, "I;16L": 2, "I;16N": 2}
 """Bytes that Pillow takes for a pixel; 4 for other modes."""
@@ -116,7 +119,7 @@ def upright_rgb(
     image.load()
     shrink = 1 if long_side is None else max(1, min(max(image.size) // long_side, *image.size))
     pixels = convert(image, shrink)
-    if (turn := _TURNS.get(orientation(image))) is not None:  # asked again: Pillow turns a TIFF itself
+    if (turn := TURNS.get(orientation(image))) is not None:  # asked again: Pillow turns a TIFF itself
         pixels = pixels.transpose(turn)
     pixels.info.clear()
     return pixels, stored

@@ -46,6 +46,7 @@ COMMANDS: dict[str, tuple[list[str], set[str]]] = {
     "ground ": (["IMAGE", "a dog", "the sky"], DETECTS | ALIGNS),
     "caption": (["IMAGE"], CAPTIONS),
     "serve": (["--port", "0"], DETECTS | ALIGNS | CAPTIONS),
+    "mcp": (["ALBUM", "--port", "0"], DETECTS | ALIGNS | CAPTIONS),
     "index": (["ALBUM", "--index", "OUT"], ALIGNS),
     "search": (["a dog", "--index", "INDEX"], {"aligner"}),
     "pseudo-label": (["ALBUM", "--split", "dev", "--limit", "2", "--out", "OUT"], ALIGNS),

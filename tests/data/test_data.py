@@ -93,7 +93,7 @@ def test_options_from_a_recipe():
 
 
 def test_root_format_and_split_are_checked(root, tmp_path):
-    assert FORMATS == ("flickr8k", "visual-genome", "coco", "label-studio", "cvat", "xmp", "jsonl")
+    assert FORMATS == ("flickr8k", "visual-genome", "coco", "label-studio", "cvat", "jsonl", "xmp")
     assert guess_format(root) == "jsonl"
     with pytest.raises(UserError, match="nowhere: no such folder"):
         read(tmp_path / "nowhere")

@@ -325,6 +325,88 @@ def test_other_shapes_and_sidecars_without_images(tmp_path: Path) -> None:
     assert report.left_out == {"sidecars without regions": 1}
 
 
+def test_a_sidecar_without_a_suffix_is_of_the_raw_file(tmp_path: Path) -> None:
+    """Cameras write ``a.jpg`` beside ``a.dng``, and Lightroom ``a.xmp`` for the latter."""
+    pytest.importorskip("rawpy")
+    image = Image.new("RGB", (WIDTH, HEIGHT))
+    (tmp_path / "a.dng").write_bytes(photographs.dng(image, photographs.jpeg(image)))
+    store(tmp_path / "a.jpg")
+    (tmp_path / "a.xmp").write_text(LIGHTROOM.replace("Face", "Object"), encoding="utf-8")
+    ((found,), report) = read(tmp_path)
+    assert (found.image, found.captions, report.lines()) == (str(tmp_path / "a.dng"), ("Anna",), [])
+    assert xmp.beside(regions_of(tmp_path / "a.dng")) is None and (tmp_path / "a.dng.xmp").exists()
+
+
+def embed(path: Path) -> None:
+    assert xmp.beside(regions_of(path), embed=True) is None
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "png", "webp"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_what_is_embedded_is_read_back_within_a_pixel(orientation: int, suffix: str, tmp_path: Path) -> None:
+    path = store(tmp_path / f"é {orientation}.{suffix}", orientation)
+    with Image.open(path) as image:
+        pixels, wide = image.tobytes(), image.size
+    said = exiftool(path)
+    assert "Description" not in said
+    embed(path)
+    first = path.read_bytes()
+    embed(path)
+    assert path.read_bytes() == first and [*tmp_path.iterdir()] == [path]
+    with Image.open(path) as image:
+        assert image.tobytes() == pixels and image.getexif()[0x0112] == orientation
+    said = exiftool(path)
+    assert (said["Description"], said["Subject"]) == ("; ".join(TEXTS), ["dog", "man"])
+    assert said["RegionInfo"]["AppliedToDimensions"] == {"W": wide[0], "H": wide[1], "Unit": "pixel"}
+    boxes = []
+    for region in said["RegionInfo"]["RegionList"]:
+        x, y, w, h = (float(region["Area"][side]) for side in "XYWH")
+        boxes.append((x - w / 2, y - h / 2, x + w / 2, y + h / 2))
+    upright = xmp.to_upright(np.array(boxes), orientation) * ([WIDTH, HEIGHT] * 2)
+    np.testing.assert_allclose(upright, BOXES, atol=1)
+    (sample,) = data.read(tmp_path)
+    assert (sample.image, sample.phrases) == (path, tuple((text,) for text in TEXTS))
+    np.testing.assert_allclose(sample.boxes, BOXES, atol=0.01)
+
+
+def test_embedding_keeps_what_is_there_and_falls_back_to_sidecars(tmp_path: Path) -> None:
+    path = store(tmp_path / "a.jpg")
+    exiftool(path)
+    words = ["-XMP:Rating=4", "-XMP-dc:Description=Anna", "-IPTC:Keywords=x", "-overwrite_original"]
+    subprocess.run(["exiftool", "-q", *words, path], check=True)
+    path.chmod(0o640)
+    embed(path)
+    said = exiftool(path)
+    assert (said["Rating"], said["Description"], said["Keywords"]) == (4, "Anna", "x")
+    assert said["AltTextAccessibility"] == "; ".join(TEXTS) and path.stat().st_mode & 0o777 == 0o640
+    store(tmp_path / "b.tif")
+    before = (tmp_path / "b.tif").read_bytes()
+    embed(tmp_path / "b.tif")
+    assert (tmp_path / "b.tif").read_bytes() == before and (tmp_path / "b.tif.xmp").exists()
+    found, _ = read(tmp_path)
+    assert [one.image for one in found] == [str(tmp_path / "a.jpg"), str(tmp_path / "b.tif")]
+
+
+def test_an_image_is_whole_when_embedding_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = store(tmp_path / "a.jpg")
+    exiftool(path)
+    before = path.read_bytes()
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("saywhere.files.put_in_place", stop)
+        with pytest.raises(KeyboardInterrupt):
+            xmp.beside(regions_of(path), embed=True)
+    assert path.read_bytes() == before and [*tmp_path.iterdir()] == [path]
+    named = store(tmp_path / "line\nbreak.jpg")
+    assert xmp.beside(regions_of(named), embed=True) == "its name has a line break"
+    path.write_bytes(before[:300] + b"\0" * 300)
+    assert "exiftool cannot write" in str(xmp.beside(regions_of(path), embed=True)).lower()
+    assert path.read_bytes() == before[:300] + b"\0" * 300
+
+
 @pytest.fixture
 def model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> StubModel:
     stub = StubModel()
@@ -408,3 +490,27 @@ def test_an_image_without_regions_comes_back(tmp_path: Path) -> None:
     FORMATS["xmp"].write_beside([Regions.empty(WIDTH, HEIGHT, str(path))], Report())
     ((found,), _) = read(tmp_path)
     assert len(found) == 0
+
+
+def test_commands_embed_where_exiftool_is(model: StubModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    exiftool(Path("album/a.jpg"))
+    done = run("describe", "album", "--output-format", "xmp", "--embed", "--json", "r.jsonl")
+    assert (done.exit_code, done.stdout.splitlines()[-1]) == (0, "written: r.jsonl, XMP in the images")
+    first = {path: path.read_bytes() for path in Path("album").rglob("*.*")}
+    assert sidecars("album") == {} and xmp.has_regions(Path("album/a.jpg"))
+    assert run("describe", "album", "--output-format", "xmp", "--embed", "--json", "r.jsonl").exit_code == 0
+    assert run("convert-results", "r.jsonl", "--to", "xmp", "--embed").stdout == "written: in the images, 2 images\n"
+    assert {path: path.read_bytes() for path in Path("album").rglob("*.*")} == first
+    lines = [json.dumps({"image": f"album/{name}", "caption": f"a dog in {name}"}) for name in ("a.jpg", "sub/b.png")]
+    Path("c.jsonl").write_text("\n".join(lines) + "\n")
+    assert run("caption", "album", "--output-format", "xmp", "--embed", "--json", "c.jsonl").exit_code == 0
+    assert exiftool(Path("album/sub/b.png"))["Description"] == "a dog in sub/b.png"
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    for words in (
+        ("describe", "album", "--output-format", "xmp"), ("caption", "album", "--output-format", "xmp"),
+        ("convert-results", "r.jsonl", "--to", "xmp"),
+    ):  # fmt: skip
+        done = run(*words, "--embed")
+        assert done.exit_code == 2 and done.stderr.startswith("error: --embed needs ExifTool: apt-get install")
+    for words in (("describe", "album"), ("caption", "album"), ("convert-results", "r.jsonl")):
+        assert run(*words, "--embed").exit_code == 2

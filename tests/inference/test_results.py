@@ -159,6 +159,30 @@ def test_results_begun_with_other_settings_are_refused(tmp_path):
     assert json.loads((tmp_path / ".r.jsonl.settings.json").read_text()) == {"model": "a", "top": 5}
 
 
+def test_settings_are_those_of_the_file_that_a_link_leads_to(tmp_path):
+    link, path = tmp_path / "link.jsonl", tmp_path / "disk" / "r.jsonl"
+    path.parent.mkdir()
+    link.symlink_to(path)
+    with ResultsFile(link) as lines:
+        ensure_same_settings(link, {"top": 5})
+        lines.append(made(0).to_dict(), "a.jpg")
+    for name in (link, path):
+        with pytest.raises(UserError, match=r"jsonl: was begun otherwise \(top: 5, now 6\)"):
+            ensure_same_settings(name, {"top": 6})
+
+
+def test_a_run_whose_settings_do_not_fit_on_the_disk_is_not_begun(tmp_path, monkeypatch):
+    path = tmp_path / "r.jsonl"
+    path.touch()
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="No space left"):
+        ensure_same_settings(path, {"top": 5})
+
+
 @pytest.mark.parametrize("note", [None, "{", "[1]"])
 def test_results_of_unknown_settings_are_taken_as_they_are(tmp_path, note):
     path = tmp_path / "r.jsonl"
@@ -233,6 +257,16 @@ def test_an_image_of_a_line_that_lacks_it_is_written_from_the_line(tmp_path: Pat
         assert (tmp_path / "r.jsonl").read_text().count("\n") == 1
 
 
+def test_nothing_is_drawn_on_an_image_of_another_size_than_that_of_the_line(tmp_path: Path, source: Source):
+    with ResultsFile(tmp_path / "r.jsonl") as lines:
+        outputs = Outputs(lines, tmp_path / "out")
+        outputs.keep(result(source))
+        Image.new("RGB", (70, 90)).save(source.path)
+        done = list(outputs.read_back([source]))
+    reason = "is 70 x 90 now, and was 100 x 60 when it was described"
+    assert [(one.result, one.error) for one in done] == [(None, reason)]
+
+
 def test_an_image_that_vanished_is_an_error_of_its_own(tmp_path: Path, source: Source):
     with ResultsFile(tmp_path / "r.jsonl") as lines:
         outputs = Outputs(lines, tmp_path / "out")
@@ -249,7 +283,7 @@ def test_nothing_is_drawn_on_bare_images(tmp_path: Path, source: Source):
         assert written.size == (50, 30)
         assert np.abs(np.array(written.getpixel((0, 0)), int) - photographs.CORNERS[0]).max() < 20
     with pytest.raises(ValueError, match="no file of results"):
-        outputs.regions(source)
+        outputs.answer(source)
 
 
 def test_originals_are_not_written_over(tmp_path: Path, source: Source):

@@ -18,7 +18,7 @@ from tiny_training import write_data, write_recipe
 from saywhere.training.curves import read_log
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-LONG = 400.0
+LONG = 1800.0
 """Seconds: far more than is needed on an idle machine."""
 
 

@@ -41,6 +41,11 @@ def describe(*arguments: object) -> Result:
     return CliRunner().invoke(cli.app, ["describe", *map(str, arguments)], catch_exceptions=False)
 
 
+def listed(folder: str) -> list[str]:
+    """What is in a folder, without the notes of the options that results were made with."""
+    return sorted(name for name in os.listdir(folder) if not name.endswith(".settings.json"))
+
+
 def two_scenes() -> list[Timed]:
     """Two seconds by day with a red and a blue square, and one by night with a green one."""
     night = (Timed(2 + n / 10, plate(20, {"green": (20 + 4 * n, 40)})) for n in range(10))
@@ -70,7 +75,7 @@ def test_tracks_are_printed_if_no_file_is_given(model):
         "00:00:02.000  00:00:03.000  0.90  a green square",
         "clip.mp4: 3 tracks in 2 scenes, 15 looks",
     ]
-    assert sorted(os.listdir()) == ["clip.mp4"]
+    assert listed(".") == ["clip.mp4"]
 
 
 def test_python_users_follow_videos_with_the_rows_and_files_of_the_command(model):
@@ -90,11 +95,11 @@ def test_python_users_follow_videos_with_the_rows_and_files_of_the_command(model
         saywhere.follow("clips", every=0)
 
 
-def test_tracks_captions_and_the_annotated_video_are_written(model):
+def test_tracks_captions_and_the_annotated_video_are_listed(model):
     write_clip(Path("clip.mp4"), two_scenes())
     result = describe("clip.mp4", "--every", "200ms", "--out", "drawn")
     assert result.exit_code == 0 and "written: drawn/clip.mp4, drawn/clip.vtt, drawn/clip.tracks.jsonl" in result.stdout
-    assert sorted(os.listdir("drawn")) == sorted(FILES)
+    assert listed("drawn") == sorted(FILES)
     red, blue, day, green, night = rows("drawn/clip.tracks.jsonl")
     assert red["times"] == [round(n / 5, 3) for n in range(10)]
     np.testing.assert_allclose(red["boxes"], [[10 + 4 * n, 10, 50 + 4 * n, 50] for n in range(10)], atol=3)
@@ -195,7 +200,7 @@ def test_names_that_look_like_something_else_are_those_of_files(model):
         folder = describe(".", "--every", "0.2s", "--json", "10:22.jsonl", "--out", "file:out")
         assert folder.exit_code == 2 and "holds the tracks of one video alone" in folder.stderr
         assert describe("*.mp4", "--out", "file:out").exit_code == 0
-        assert len(list(Path("file:out").iterdir())) == 3 * len(names)
+        assert len(listed("file:out")) == 3 * len(names)
         os.mkdir("below")
         assert describe("./10:22.mp4", "--out", "below/..", "--json", "http:a.jsonl").exit_code == 2
         os.chdir("below")
@@ -228,7 +233,7 @@ def disturbed(stop: int, clip: str = "clip.mp4") -> list[str]:
 def whole_run(clip: str = "clip.mp4") -> dict[str, bytes]:
     """What an undisturbed run writes."""
     describe(clip, "--every", "100ms", "--out", "undisturbed")
-    return {name: Path("undisturbed", name).read_bytes() for name in sorted(os.listdir("undisturbed"))}
+    return {name: Path("undisturbed", name).read_bytes() for name in listed("undisturbed")}
 
 
 @pytest.mark.parametrize("stops", [(3,), (2 * LOOKS_A_PART + 5, 4)])
@@ -243,7 +248,7 @@ def test_a_killed_run_is_resumed_and_ends_as_an_undisturbed_one(model, stops):
     result = describe("clip.mp4", "--every", "100ms", "--out", "drawn")
     assert result.exit_code == 0
     assert model.looks - before == round(10 * SECONDS) - stops[0] // LOOKS_A_PART * LOOKS_A_PART
-    assert {name: Path("drawn", name).read_bytes() for name in sorted(os.listdir("drawn"))} == expected
+    assert {name: Path("drawn", name).read_bytes() for name in listed("drawn")} == expected
 
 
 def test_ctrl_c_keeps_what_is_done(model):
@@ -262,7 +267,7 @@ def test_ctrl_c_keeps_what_is_done(model):
     )
     assert describe("clip.mp4", "--every", "100ms", "--out", "drawn").exit_code == 0
     assert model.looks == first + LOOKS_A_PART + 3 + round(10 * SECONDS) - LOOKS_A_PART
-    assert {name: Path("drawn", name).read_bytes() for name in sorted(os.listdir("drawn"))} == expected
+    assert {name: Path("drawn", name).read_bytes() for name in listed("drawn")} == expected
 
 
 def test_a_full_disk_is_named_and_the_same_command_goes_on(model, monkeypatch):
@@ -280,7 +285,7 @@ def test_a_full_disk_is_named_and_the_same_command_goes_on(model, monkeypatch):
     assert result.exit_code == 2 and result.stderr.startswith("error: drawn/clip.tracks.jsonl: the disk is full")
     assert Path("drawn/clip.tracks.jsonl").read_bytes() == b""
     assert describe("clip.mp4", "--every", "100ms", "--out", "drawn").exit_code == 0
-    assert {name: Path("drawn", name).read_bytes() for name in sorted(os.listdir("drawn"))} == expected
+    assert {name: Path("drawn", name).read_bytes() for name in listed("drawn")} == expected
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is always full")
@@ -302,7 +307,7 @@ def test_a_disk_that_is_full_for_the_annotated_video_is_named(model, name):
     assert result.exit_code == 2 and result.stderr.count("\n") == 1
     assert result.stderr.startswith("error: drawn/") and "the disk is full" in result.stderr
     assert describe("clip.mp4", "--every", "100ms", "--out", "drawn").exit_code == 0
-    assert {name: Path("drawn", name).read_bytes() for name in sorted(os.listdir("drawn"))} == expected
+    assert {name: Path("drawn", name).read_bytes() for name in listed("drawn")} == expected
 
 
 def test_what_is_done_is_not_done_again_and_other_options_need_another_place(model):
@@ -312,11 +317,33 @@ def test_what_is_done_is_not_done_again_and_other_options_need_another_place(mod
     again = describe("clip.mp4", "--json", "tracks.jsonl")
     assert again.exit_code == 0 and "already in tracks.jsonl" in again.stdout
     assert (model.looks, Path("tracks.jsonl").read_text()) == (looks, text)
+    refused = describe("clip.mp4", "--json", "tracks.jsonl", "--every", "0.1s", "--threshold", 0.4)
+    assert (refused.exit_code, model.looks) == (2, looks)
+    way_out = "; give another place, or remove tracks.jsonl to begin anew\n"
+    assert refused.stderr == f"error: tracks.jsonl: was made with another --every and --threshold{way_out}"
+    undrawn = describe("clip.mp4", "--json", "tracks.jsonl", "--out", "drawn")
+    assert undrawn.exit_code == 2 and "tracks.jsonl: is finished, but drawn/clip.mp4 is not there" in undrawn.stderr
     model.before = lambda look: (_ for _ in ()).throw(KeyboardInterrupt)
     assert describe("clip.mp4", "--json", "other.jsonl").exit_code == 130
     refused = describe("clip.mp4", "--json", "other.jsonl", "--every", "0.1s", "--top", 3)
     assert refused.exit_code == 2
-    assert "other.jsonl: was begun with another --every and --top; remove it and " in refused.stderr
+    assert "other.jsonl: was made with another --every and --top; remove other.jsonl and " in refused.stderr
+
+
+def test_a_video_that_is_another_one_since_costs_only_itself(model):
+    for name in ("a.mp4", "b.mp4"):
+        write_clip(Path(name), moving(1))
+    assert describe("a.mp4", "b.mp4", "--out", "drawn").exit_code == 0
+    write_clip(Path("a.mp4"), two_scenes())
+    again = describe("a.mp4", "b.mp4", "--out", "drawn")
+    assert (again.exit_code, again.stdout) == (1, "b.mp4: already in drawn/b.tracks.jsonl\n")
+    tracks = "drawn/a.tracks.jsonl"
+    what = f"is not the video whose tracks are in {tracks}; give another place, or remove {tracks} to begin anew"
+    assert again.stderr == f"skipped: a.mp4: {what}\n"
+    Path(tracks).unlink()
+    assert describe("a.mp4", "b.mp4", "--out", "drawn").exit_code == 0
+    assert spans(tracks)[-1] == ("a green square", 2.0, 3.0)
+    assert describe("a.mp4", "b.mp4", "--out", "drawn").exit_code == 0
 
 
 def test_a_damaged_place_is_reported_and_the_rest_described(model):
@@ -354,7 +381,7 @@ def test_a_file_that_is_no_video_does_not_cost_the_others(model):
     result = describe("a.mp4", "b.mp4", "--out", "drawn")
     assert result.exit_code == 1 and result.stderr.startswith("skipped: a.mp4: not a video that can be read")
     assert result.stderr.count("\n") == 1
-    assert sorted(os.listdir("drawn")) == ["b.mp4", "b.tracks.jsonl", "b.vtt"]
+    assert listed("drawn") == ["b.mp4", "b.tracks.jsonl", "b.vtt"]
 
 
 def test_videos_in_a_folder_are_described_if_every_is_given(model):
@@ -370,7 +397,7 @@ def test_videos_in_a_folder_are_described_if_every_is_given(model):
     Image.new("RGB", (64, 32)).save("album/a.jpg")
     both = describe("album", "--out", "drawn", "--every", "0.5s")
     assert both.exit_code == 0
-    assert sorted(p.relative_to("drawn").as_posix() for p in Path("drawn").rglob("*.*")) == [
+    assert sorted(p.relative_to("drawn").as_posix() for p in Path("drawn").rglob("[!.]*.*")) == [
         "a.jpg",
         "clip.mp4",
         "clip.tracks.jsonl",
@@ -379,6 +406,14 @@ def test_videos_in_a_folder_are_described_if_every_is_given(model):
         "sub/clip.mov.tracks.jsonl",
         "sub/clip.mov.vtt",
     ]
+
+
+def test_tracks_are_printed_on_demand(model):
+    write_clip(Path("clip.mp4"), moving(1))
+    assert describe("clip.mp4", "--json", "tracks.jsonl").exit_code == 0
+    for more in ((), ("--out", "drawn"), ("--out", "drawn")):  # anew, anew, and already there
+        printed = describe("clip.mp4", "--json", "-", *more)
+        assert printed.stdout == Path("tracks.jsonl").read_text() and "clip.mp4: " in printed.stderr
 
 
 def test_what_does_not_go_together_is_refused(model):
@@ -392,7 +427,7 @@ def test_what_does_not_go_together_is_refused(model):
         (["clip.mp4", "--json", "notes.jsonl"], "notes.jsonl: is not a file of tracks of clip.mp4"),
         (["clip.mp4", "--out", "."], "clip.mp4: is the video itself and would be written over"),
         (["clip.mp4", "--every", "soon"], "--every soon: give a time"),
-        (["clip.mp4", "--json", "-"], "--json -: give the name of a file"),
+        (["clip.mp4", "--json", "."], "--json .: is a folder; give the name of a file"),
         (["clip.mp4", "--camera", "0"], "--camera 0 describes what the camera sees, and not clip.mp4 beside it"),
         (["--camera", "98"], "camera 98: "),
         ([], "missing argument 'PATH...'"),
@@ -401,7 +436,7 @@ def test_what_does_not_go_together_is_refused(model):
         assert result.exit_code == 2 and result.stderr.startswith(f"error: {message}"), (words, result.stderr)
         assert result.stderr.count("\n") == 1
     assert model.looks == 0
-    assert sorted(os.listdir()) == ["boxes.json", "clip.mp4", "notes.jsonl", "other.mp4"]
+    assert listed(".") == ["boxes.json", "clip.mp4", "notes.jsonl", "other.mp4"]
 
 
 def test_a_camera_is_described_until_ctrl_c(model):
@@ -434,4 +469,4 @@ def test_a_video_whose_name_is_too_long_costs_only_itself(model):
     assert result.exit_code == 1
     assert result.stderr == f"skipped: {names[1]}.mp4: {TOO_LONG}\n"
     ends = (".mp4", ".tracks.jsonl", ".vtt")
-    assert sorted(os.listdir("drawn")) == [f"{name}{end}" for name in ("clip", names[0]) for end in ends]
+    assert listed("drawn") == [f"{name}{end}" for name in ("clip", names[0]) for end in ends]

@@ -29,9 +29,11 @@ PANELS = {
         "describe": "Describe what is where in images and videos: boxes, scores, phrases.",
         "ground": "Find the box of each phrase of a text, or say that it is not there.",
         "caption": "Caption each image with a sentence.",
+        "alt": "Propose alternative texts for the images of HTML and Markdown files.",
         "search": "Find the images of an index that fit a text or are like an image.",
         "index": "Bring an index for search up to date with folders of images and videos.",
         "serve": "Answer questions over HTTP, and serve a page that asks them.",
+        "mcp": "Offer tools for images to language models (Model Context Protocol).",
         "models": "List the models that are there.",
         "convert-results": "Convert results to or from COCO, Label Studio, CVAT, YOLO and others.",
     },
@@ -71,6 +73,7 @@ EXTRAS = {
     "uvicorn": "serve",
     "python_multipart": "serve",
     "av": "video",
+    "pyarrow": "parquet",
     "ray": "scale",
 }
 """For each optional module the extra that installs it."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from saywhere.cli.options import ClassMap, ClassNames, ResultFormat
+from saywhere.cli.options import ClassMap, ClassNames, CopyImages, Embed, ResultFormat
 from saywhere.cli.printing import report_skipped
 
 if TYPE_CHECKING:
@@ -31,9 +31,11 @@ def convert_results(
     images: Path | None = typer.Option(
         None, metavar="DIR", help="Folder of the images, for formats that do not say their sizes: yolo, fiftyone."
     ),
+    embed: Embed = False,
     threshold: float | None = typer.Option(None, min=0, max=1, help="Only regions with at least this score."),
     names: ClassNames = None,
     named: ClassMap = None,
+    copy_images: CopyImages = False,
 ) -> None:
     """Convert results to or from COCO, Label Studio, CVAT, FiftyOne, YOLO, Pascal VOC, CSV and XMP.
 
@@ -42,12 +44,15 @@ def convert_results(
     command is wrong.
     """
     from saywhere.errors import UserError
+    from saywhere.formats import xmp
     from saywhere.formats.classes import NOUNS, Classes
     from saywhere.formats.registry import FORMATS
     from saywhere.report import Report
 
     classes = Classes.parse(names, named) or NOUNS
     old, new = FORMATS[source.value], FORMATS[to.value]
+    if embed:
+        xmp.check_embed(to.value, out)
     if old.read is None:
         raise UserError(f"--from {source.value}: this format does not say all that results have and cannot be read")
     if not path.exists():
@@ -58,6 +63,8 @@ def convert_results(
         new.require_new(out)
     elif new.beside is None:
         raise UserError(f"--to {to.value} needs --out PATH, the new {'folder' if new.folder else 'file'}")
+    if copy_images and new.with_images is None:
+        raise UserError(f"--copy-images is for --to yolo, not for {to.value}")
     count, report = 0, Report()
 
     def kept() -> Iterator[Regions]:
@@ -71,10 +78,11 @@ def convert_results(
             yield regions if regions.image is not None else replace(regions, image=f"image{count}")
 
     if out is None:
-        left_out = new.write_beside(kept(), report, classes)
+        left_out = new.write_beside(kept(), report, embed, classes)
     else:
-        left_out = new.write_whole(out, kept(), report, classes)
-    typer.echo(f"written: {'beside the images' if out is None else out}, {count - len(left_out)} images")
+        left_out = new.write_whole(out, kept(), report, copy_images, classes)
+    places = ", ".join(map(str, new.files(out))) if out else "in the images" if embed else "beside the images"
+    typer.echo(f"written: {places}, {count - len(left_out)} images")
     for line in report.lines():
         typer.echo(line, err=True)
     report_skipped(left_out)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
+import os
 import sys
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -32,7 +36,7 @@ from saywhere.cli.options import (
     Url,
     Where,
 )
-from saywhere.cli.printing import report_skipped
+from saywhere.cli.printing import report_skipped, skip_notes
 from saywhere.errors import UserError, explain_oom
 from saywhere.files import printable
 from saywhere.loading import Runtime, load_model
@@ -42,6 +46,8 @@ if TYPE_CHECKING:
     from saywhere.inference import ImageResult
     from saywhere.inference.shards import Shard, Sharding
 
+POLL = 2.0
+"""Seconds from one look at the folders to the next, where nobody tells of changes."""
 LARGE = 20_000
 """Images from which on codes are proposed."""
 
@@ -50,6 +56,23 @@ class Launcher(StrEnum):
     """What starts the processes that work on shards."""
 
     ray = "ray"
+
+
+Workers = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", show_default="as many as there is room for", help="Processes of --launcher."),
+]
+Every = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", show_default="as it was, 0.5s for new ones", help="Look at videos every TIME."),
+]
+Watch = Annotated[bool, typer.Option("--watch", help="Keep the index up to date until Ctrl-C.")]
+Poll = Annotated[
+    float | None,
+    typer.Option(
+        "--poll", min=0.1, metavar="SECONDS", help="With --watch, look every so often, instead of waiting to be told."
+    ),
+]
 
 
 def index(
@@ -79,12 +102,10 @@ def index(
     shard: ShardNumber = None,
     retry_failed: RetryFailed = False,
     launcher: Launcher | None = typer.Option(None, help="Work on the shards with all machines of a Ray cluster."),
-    workers: int | None = typer.Option(
-        None, min=1, metavar="N", show_default="as many as there is room for", help="Processes of --launcher."
-    ),
-    every: str | None = typer.Option(
-        None, metavar="TIME", show_default="as it was, 0.5s for new ones", help="Look at videos every TIME."
-    ),
+    workers: Workers = None,
+    every: Every = None,
+    watch: Watch = False,
+    poll: Poll = None,
 ) -> None:
     """Bring an index for search up to date: embed new and changed images and videos, forget those that are gone.
 
@@ -95,6 +116,7 @@ def index(
 
     sharding = Sharding.of(shards, shard, retry_failed, paths)
     _check(sharding, repair, launcher, workers, every)
+    _check_watch(watch, poll, sharding)
     seconds = None if every is None else parse_duration(every)
     if launcher is not None:
         from saywhere.cli.launching import launch
@@ -111,7 +133,82 @@ def index(
         run = made.begin(paths, regions=regions, components=components, repair=repair, every=seconds)
         done = run.changes.unchanged
         _embed(run.results(batch), done + len(run.todo) + len(run.videos), done)
+        if watch:
+            return _watch(made, paths, poll, regions, batch, run.changes)
         _report(made, run.changes)
+
+
+def _watch(
+    made: saywhere.Index,
+    paths: list[str],
+    poll: float | None,
+    regions: int | None,
+    batch: int,
+    first: saywhere.search.Changes,
+) -> None:
+    """Bring the index up to date whenever something changes, with a line for each image, until Ctrl-C."""
+    typer.echo(str(first))
+    told: dict[str, str] = {}
+    with contextlib.suppress(KeyboardInterrupt):
+        for line in _new_notes(first.skipped, told):
+            typer.echo(line, err=True)
+        for _ in _ticks(made, paths, poll):
+            try:
+                run = made.begin(paths, regions=regions)
+            except UserError as error:  # such as a folder that is empty for the moment
+                for line in _new_notes({str(made.place): str(error)}, told):
+                    typer.echo(line, err=True)
+                continue
+            for path in run.gone:
+                typer.echo(f"removed: {printable(path)}")
+            for one in run.results(batch):
+                if one.result is not None:
+                    typer.echo(f"{'added' if one.result else 'updated'}: {printable(one.source.name)}")
+            for line in _new_notes(run.changes.skipped, told):
+                typer.echo(line, err=True)
+            sys.stdout.flush()
+    typer.echo(f"{len(made):,} in {made.place}")
+
+
+def _new_notes(skipped: dict[str, str], told: dict[str, str]) -> list[str]:
+    """Return the lines of images that were not skipped for this reason the last time, and note them in ``told``."""
+    new = {name: reason for name, reason in skipped.items() if told.get(name) != reason}
+    told.clear()
+    told.update(skipped)
+    return skip_notes(new)
+
+
+def _ticks(made: saywhere.Index, paths: list[str], poll: float | None) -> Iterator[object]:
+    """Yield when it is time to look: at once, then after changes have settled or, without watchfiles, every ``poll``.
+
+    Lists and patterns are polled, for they may mean files anywhere.
+    """
+    own = "" if made.folder is None else os.path.join(os.path.abspath(made.folder), "")
+    found = importlib.util.find_spec("watchfiles") if poll is None and all(map(os.path.isdir, paths)) else None
+    how = "told of changes" if found else f"looking every {poll or POLL:g} s"
+    typer.echo(f"watching, {how}; Ctrl-C ends", err=True)
+    if found:
+        watchfiles: Any = importlib.import_module("watchfiles")
+
+        def counts(_: object, path: str) -> bool:
+            return not os.path.basename(path).startswith(".") and not path.startswith(own or "\0")
+
+        told = watchfiles.watch(*paths, watch_filter=counts, debounce=1000, step=100, rust_timeout=500,
+                                yield_on_timeout=True)  # fmt: skip
+        for number, changes in enumerate(told):
+            if changes or number == 0:  # what has changed since the first run, before anybody watched
+                yield changes
+    while True:
+        yield None
+        time.sleep(poll or POLL)
+
+
+def _check_watch(watch: bool, poll: float | None, sharding: Sharding | None) -> None:
+    """Refuse options that do not fit --watch."""
+    if poll is not None and not watch:
+        raise UserError("--poll is for --watch: give it as well")
+    if watch and sharding is not None:
+        raise UserError("--watch is for one process: give it without --shards")
 
 
 def _check(

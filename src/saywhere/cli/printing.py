@@ -41,6 +41,11 @@ def print_table(
             start = " " * indent
 
 
+def to_stderr(line: str, err: bool = True) -> None:
+    """Print a line to the standard error, where results go to the standard output."""
+    typer.echo(line, err=True)
+
+
 def note_words(unknown: Sequence[str], unused: Sequence[str]) -> None:
     """Print which words of a text the model does not know, and by which no phrase was placed."""
     if unknown:
@@ -50,8 +55,16 @@ def note_words(unknown: Sequence[str], unused: Sequence[str]) -> None:
 
 
 def skip_notes(skipped: Mapping[str, str]) -> list[str]:
-    """Return a line for each image that was skipped."""
-    return [f"skipped: {printable(name)}: {printable(reason)}" for name, reason in skipped.items()]
+    """Return a line for each image that was skipped, but one for all that only lack an extra."""
+    if not skipped:
+        return []
+    from saywhere.images import NEEDS_PHOTOS
+
+    lacking = [printable(name) for name, reason in skipped.items() if reason == NEEDS_PHOTOS]
+    more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
+    notes = [f"skipped: {lacking[0]}{more}: {NEEDS_PHOTOS}"] if lacking else []
+    others = ((name, reason) for name, reason in skipped.items() if reason != NEEDS_PHOTOS)
+    return notes + [f"skipped: {printable(name)}: {printable(reason)}" for name, reason in others]
 
 
 def report_skipped(skipped: Mapping[str, str]) -> None:

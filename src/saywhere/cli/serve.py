@@ -3,32 +3,40 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from saywhere.cli.options import Device, Engine, Model, Precision, Set
+from saywhere.cli.options import AllowedHost, Device, Engine, Host, Model, Precision, Set, Token
+from saywhere.errors import UserError
 from saywhere.loading import Runtime, load_model
 
 if TYPE_CHECKING:
-    import saywhere
-    from saywhere.search import Index
+    from starlette.routing import Route
+
+    from saywhere.serve.app import Service
+    from saywhere.serve.limits import Limits
 
 
 def serve(
-    host: str = typer.Option("127.0.0.1", metavar="HOST", help="Address to listen at; 0.0.0.0 is all of them."),
+    host: Host = "127.0.0.1",
     port: int = typer.Option(8077, min=0, max=65535, metavar="PORT", help="Port to listen at; 0 takes a free one."),
-    token: str | None = typer.Option(
-        None, metavar="T", envvar="SAYWHERE_TOKEN", show_envvar=True, help="Answer only requests that bring this token."
-    ),
-    allowed_host: list[str] | None = typer.Option(
-        None,
-        metavar="NAME",
-        show_default="any with a token, else addresses of this machine",
-        help="Answer requests to this name of the server; may be repeated, * is any name.",
-    ),
+    token: Token = None,
+    allowed_host: AllowedHost = None,
     index: Path | None = typer.Option(None, metavar="DIR", help="Also search this index, made by saywhere index."),
+    protocols: str | None = typer.Option(
+        None, metavar="NAMES", help="Also answer as these servers do: ollama, openai, photoprism, with commas."
+    ),
+    label_studio: str | None = typer.Option(
+        None,
+        metavar="URL",
+        help="Be an ML backend of this Label Studio; its token is read from LABEL_STUDIO_API_KEY.",
+    ),
+    label_studio_files: Path | None = typer.Option(
+        None, metavar="DIR", help="Read its images in this folder, where its files are mounted."
+    ),
     workers: int | None = typer.Option(
         None, min=1, max=256, metavar="N", help="Images at the same time.", show_default="all processors there are"
     ),
@@ -43,31 +51,40 @@ def serve(
     Ends at Ctrl-C or SIGTERM, after the answers that are under way.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # each image has a thread of its own
-    from PIL import Image
-
     from saywhere.engines.onnx import available_threads
-    from saywhere.serve.app import create_app
-    from saywhere.serve.gate import check_access
     from saywhere.serve.limits import Limits
-    from saywhere.serve.server import bind, run
+    from saywhere.serve.server import Access, launch
 
-    check_access(token, allowed_host or ())
     limits = Limits(threads=workers or available_threads())
-    listening = bind(host, port)
-    loaded = load_model(model, Runtime(device, engine, 1, precision), change)
-    loaded.encode(Image.new("RGB", (64, 64)))  # or the first image would wait for the network to be read
-    found = None if index is None else _open_index(index, loaded, limits.threads)
-    app = create_app(loaded, limits, token, allowed_host or (), found)
-    address = f"[{host}]" if ":" in host else host
-    place = f"http://{address}:{listening.getsockname()[1]}/"
-    run(app, listening, limits, lambda: typer.echo(f"serving {loaded.name} at {place} (Ctrl-C ends)"))
+    spoken = _protocols(protocols.split(",") if protocols else ())
+    if label_studio is not None or label_studio_files is not None:
+        spoken.append(_backend(label_studio, label_studio_files, limits))
+    launch(
+        Access(host, port, token, allowed_host or ()),
+        limits,
+        lambda: load_model(model, Runtime(device, engine, 1, precision), change),
+        index,
+        spoken,
+    )
 
 
-def _open_index(folder: Path, model: saywhere.Model, threads: int) -> Index:
-    """Open an index, which must exist and be made by the model."""
-    from saywhere.search import Index
+def _protocols(names: Sequence[str]) -> list[Callable[[Service], Sequence[Route]]]:
+    """The functions that return the routes of named protocols; their module is imported if there is one."""
+    if not names:
+        return []
+    from saywhere.serve.captions import PROTOCOLS
 
-    index = Index(folder, model, threads=threads)
-    len(index.store)
-    assert index.model is model  # which compares their digests
-    return index
+    for name in names:
+        if name not in PROTOCOLS:
+            raise UserError(f"--protocols {name!r}: there are {', '.join(PROTOCOLS)}")
+    kinds = [PROTOCOLS[name] for name in dict.fromkeys(names)]
+    return [lambda service, kind=kind: kind(service).routes() for kind in kinds]
+
+
+def _backend(url: str | None, files: Path | None, limits: Limits) -> Callable[[Service], Sequence[Route]]:
+    from saywhere.serve.folders import Folders
+    from saywhere.serve.label_studio import Images, LabelStudio
+
+    folder = None if files is None else Folders([files])
+    images = Images(url, os.environ.get("LABEL_STUDIO_API_KEY"), folder, limits.body)
+    return lambda service: LabelStudio(service, images).routes()

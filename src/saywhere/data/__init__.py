@@ -31,8 +31,8 @@ _READERS = {
     "coco": _Format(coco.recognises, coco.splits, coco.read_split),
     "label-studio": _Format(corrected.is_label_studio, corrected.splits, corrected.read_label_studio),
     "cvat": _Format(corrected.is_cvat, corrected.splits, corrected.read_cvat),
-    "xmp": _Format(corrected.is_xmp, corrected.splits, corrected.read_xmp),
     "jsonl": _Format(jsonl.recognises, jsonl.splits, jsonl.read_split),
+    "xmp": _Format(corrected.is_xmp, corrected.splits, corrected.read_xmp),
 }
 FORMATS = tuple(_READERS)
 """Names of the formats that :func:`read` knows."""

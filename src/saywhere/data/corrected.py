@@ -37,8 +37,11 @@ def is_cvat(root: Path) -> bool:
 
 
 def is_xmp(root: Path) -> bool:
-    """Return whether ``root`` is a folder with XMP sidecars in it, or in the folders in it."""
-    return root.is_dir() and next(root.rglob("*.xmp"), None) is not None
+    """Return whether ``root`` is a folder with XMP sidecars, or images with regions inside, or folders with them."""
+    if not root.is_dir():
+        return False
+    images = (path for path in root.rglob("*") if path.suffix.lower() in xmp.EMBEDDING)
+    return next(root.rglob("*.xmp"), None) is not None or any(map(xmp.has_regions, images))
 
 
 def splits(root: Path) -> list[str]:
@@ -57,7 +60,7 @@ def read_cvat(root: Path, split: str, report: Report) -> list[Annotation]:
 
 
 def read_xmp(root: Path, split: str, report: Report) -> list[Annotation]:
-    """Return every image that has a sidecar with regions beside it."""
+    """Return every image that has regions in a sidecar or inside it."""
     return [_annotation(regions, Path(regions.image or "")) for regions in xmp.read(root, None, report)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import shutil
@@ -35,14 +36,18 @@ class Format:
         about: one line for the help.
         write: regions of images to a file, or into a folder; may return the images that are left out, with
             the reasons.
-        beside: writes the regions of one image beside it, and returns why it could not or None; None if the format has
-            no such files.
+        beside: writes the regions of one image beside it, or with ``embed=True`` into it, and returns why it could not
+            or None; None if the format has no such files.
+        needs: the module of an extra that writes it.
+        not_in_names: what names of images cannot have.
         read: see :data:`saywhere.formats.reading.Reader`; None if sizes or classes cannot be had back.
         name: of the file or folder among the results of a run.
         folder: whether it is a folder.
         xml: whether texts can only have the characters of XML.
         illegal: what phrases cannot have in a format that is not XML.
         classes: whether it has classes, which ``write`` then takes.
+        beside_suffix: of a second file, which is written beside the first.
+        with_images: as ``write``, and writes the images, too; None if the format has no place for them.
     """
 
     about: str
@@ -52,18 +57,38 @@ class Format:
     folder: bool = False
     xml: bool = False
     illegal: re.Pattern[str] = HALF_CHARACTER
-    beside: Callable[[Regions], str | None] | None = None
+    beside: Callable[..., str | None] | None = None
+    needs: str | None = None
+    not_in_names: re.Pattern[str] = NO_BYTE
+    beside_suffix: str | None = None
+    with_images: Callable[..., dict[str, str] | None] | None = None
     classes: bool = False
 
+    def files(self, path: Path) -> list[Path]:
+        """Return the files that :meth:`write_whole` writes; of a folder the folder."""
+        return [path, path.with_suffix(self.beside_suffix)] if self.beside_suffix else [path]
+
     def require_new(self, path: Path) -> None:
-        """Refuse a path where something is that somebody may have corrected, but for an empty folder: ``UserError``."""
+        """Refuse a path where something is that somebody may have corrected, but for an empty folder.
+
+        Raises:
+            UserError: there is something.
+            ModuleNotFoundError: what writes the format is not installed.
+        """
+        if self.needs is not None:
+            importlib.import_module(self.needs)
         if path.exists() and (not self.folder or any(path.iterdir() if path.is_dir() else [path])):
             raise UserError(f"{path} is there already; name another --out, or remove it first")
 
     def write_whole(
-        self, path: Path, images: Iterable[Regions], report: Report, classes: Classes = NOUNS
+        self,
+        path: Path,
+        images: Iterable[Regions],
+        report: Report,
+        copy_images: bool = False,
+        classes: Classes = NOUNS,
     ) -> dict[str, str]:
-        """Write regions of images, those that have one of the classes; a folder, too, is whole or not there.
+        """Write regions of images, those of the classes, with or without the images; a folder, too, is whole or not.
 
         Characters that the format cannot hold are replaced, and counted in the report.
 
@@ -75,7 +100,8 @@ class Format:
             OSError: naming ``path``, such as a full disk.
         """
         images = (self.encodable(classes.keep(regions), report) for regions in images)
-        write = partial(self.write, classes=classes) if self.classes else self.write
+        write = self.with_images if copy_images and self.with_images is not None else self.write
+        write = partial(write, classes=classes) if self.classes else write
         if not self.folder:
             return write(path, images) or {}
         part = part_of(path)
@@ -93,15 +119,18 @@ class Format:
                 error.filename, error.filename2 = str(path), None
             raise
 
-    def write_beside(self, images: Iterable[Regions], report: Report, classes: Classes = NOUNS) -> dict[str, str]:
-        """Write the regions of each image that have one of the classes beside it.
+    def write_beside(
+        self, images: Iterable[Regions], report: Report, embed: bool = False, classes: Classes = NOUNS
+    ) -> dict[str, str]:
+        """Write the regions of each image, those of the classes, beside it or into it.
 
         Returns:
             the images that are left out, with the reasons.
         """
         if self.beside is None:
             raise ValueError(f"{self.name} is not written beside images")
-        told = {regions.image or "": self.beside(self.encodable(classes.keep(regions), report)) for regions in images}
+        pairs = ((regions.image or "", self.encodable(classes.keep(regions), report)) for regions in images)
+        told = {name: self.beside(regions, embed=embed) for name, regions in pairs}
         return {name: why for name, why in told.items() if why is not None}
 
     def encodable(self, regions: Regions, report: Report) -> Regions:
@@ -113,7 +142,7 @@ class Format:
                 report.left_out[f"characters of {regions.image!r} that the file cannot hold"] += count
             return text
 
-        name = None if regions.image is None else legal(regions.image, NO_BYTE)
+        name = None if regions.image is None else legal(regions.image, self.not_in_names)
         captions = regions.captions and tuple(legal(caption, self.illegal) for caption in regions.captions)
         same = name == regions.image and captions == regions.captions
         return regions if same else replace(regions, image=name, captions=captions)
@@ -145,18 +174,41 @@ FORMATS: dict[str, Format] = {
     "coco-results": Format(
         "a list of detections, for COCO's evaluator", "results.json", coco.write_results, None, classes=True
     ),
-    "label-studio": Format("tasks with predictions", "tasks.json", label_studio.write, label_studio.read, classes=True),
+    "label-studio": Format(
+        "tasks with predictions",
+        "tasks.json",
+        label_studio.write,
+        label_studio.read,
+        beside_suffix=".xml",
+        classes=True,
+    ),
     "cvat": Format(
         "annotations of CVAT for images 1.1", "annotations.xml", cvat.write, cvat.read, xml=True, classes=True
     ),
     "fiftyone": Format(
         "labels of FiftyOneImageDetectionDataset", "labels.json", fiftyone.write, fiftyone.read, classes=True
     ),
-    "yolo": Format("a folder with data.yaml and labels", "yolo", yolo.write, yolo.read, folder=True, classes=True),
+    "yolo": Format(
+        "a folder with data.yaml and labels",
+        "yolo",
+        yolo.write,
+        yolo.read,
+        folder=True,
+        with_images=partial(yolo.write, copy_images=True),
+        classes=True,
+    ),
     "voc": Format(
         "a folder with an XML file for each image", "voc", voc.write, voc.read, folder=True, xml=True, classes=True
     ),
     "csv": Format("a line for each region", "regions.csv", table.write, table.read, illegal=NOT_IN_TABLES),
+    "parquet": Format(
+        "the same as Parquet, for DuckDB and pandas",
+        "regions.parquet",
+        table.write_parquet,
+        table.read_parquet,
+        needs="pyarrow.parquet",
+        not_in_names=HALF_CHARACTER,
+    ),
     "xmp": Format(
         "sidecars of photo managers, beside the images", "xmp", xmp.write, xmp.read, True, False, ILLEGAL, xmp.beside
     ),

@@ -7,7 +7,12 @@ keeps whatever another program or a person has added or changed.
 
 from __future__ import annotations
 
+import atexit
 import errno
+import os
+import shutil
+import subprocess
+import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -21,9 +26,9 @@ import numpy as np
 
 from saywhere import boxes as geometry
 from saywhere.errors import UserError
-from saywhere.files import TOO_LONG, fits, short_name, write_atomically
+from saywhere.files import TOO_LONG, atomic_path, fits, short_name, write_atomically
 from saywhere.formats.reading import OtherShape, Row, leave_out, legal, reader, to_regions
-from saywhere.images import LYING, SUFFIXES, DiskSize, ImageError, measure
+from saywhere.images import LYING, RAW_SUFFIXES, SUFFIXES, DiskSize, ImageError, measure, opened
 from saywhere.models.noun_tree import noun_tree
 from saywhere.regions import Regions
 from saywhere.report import Report
@@ -52,6 +57,12 @@ NAMESPACES = {
     OURS: "urn:saywhere:xmp#",
 }
 EMPTY = b'<x:xmpmeta xmlns:x="adobe:ns:meta/">\n <rdf:RDF xmlns:rdf="%s">\n </rdf:RDF>\n</x:xmpmeta>' % RDF.encode()
+PACKET = b'<?xpacket begin="\xef\xbb\xbf" id="W5M0MpCehiHzreSzNTczkc9d"?>\n%s\n<?xpacket end="w"?>' % EMPTY
+"""What an image without XMP is given, in place of a sidecar's."""
+EMBEDDING = frozenset((".jpg", ".jpeg", ".jpe", ".png", ".webp"))
+"""Endings of the files that XMP is written into; beside others there are sidecars."""
+LONGEST = 65_000
+"""Bytes of XMP that one segment of a JPEG holds."""
 CONTAINERS = ("Bag", "Seq", "Alt")
 TEXTS = ("dc:description", "Iptc4xmpCore:AltTextAccessibility")
 BAG, MWG, IPTC = "dc:subject", "mwg-rs:Regions", "Iptc4xmpExt:ImageRegion"
@@ -119,7 +130,8 @@ def write_regions(place: Path, image: Path, regions: Regions, names: bool = Fals
     """Write what is in an image into its sidecar.
 
     Args:
-        place: of the sidecar. If there is none, what is in one beside the image is copied into it.
+        place: of the sidecar, or the image itself, for XMP inside it. If there is no sidecar, what is in one beside
+            the image is copied into it.
         image: the file, which says how EXIF turns it.
         regions: of the upright image; what earlier ones gave is replaced.
         names: phrases of MWG regions are in ``Name``, which programs take for a person's, and not in ``Description``.
@@ -187,10 +199,87 @@ def write(path: Path, images: Iterable[Regions], names: bool = False) -> dict[st
     return left_out
 
 
-def beside(regions: Regions, names: bool = False) -> str | None:
-    """Write the sidecar beside an image; return why it could not be written, or None."""
+def beside(regions: Regions, names: bool = False, embed: bool = False) -> str | None:
+    """Write the sidecar beside an image, or what it has into the image; return why it could not be, or None."""
     image = Path(regions.image or "")
-    return refused(write_regions, sidecar(image), image, regions, names)
+    return refused(write_regions, place_of(image, embed), image, regions, names)
+
+
+def place_of(image: Path, embed: bool = False) -> Path:
+    """Return where the XMP of an image is written: its sidecar, or with ``embed`` the file itself if it can hold it."""
+    return image if embed and image.suffix.lower() in EMBEDDING else sidecar(image)
+
+
+def check_embed(format: str | None, out: Path | None = None) -> None:
+    """Raise ``UserError`` if there is no ExifTool, which writes into images, or the format or ``out`` does not fit."""
+    if format is None or not format.startswith("xmp"):
+        raise UserError("--embed is for the format xmp: give it as well, by --output-format or --to")
+    if out is not None:
+        raise UserError(f"--embed writes into the images, and nothing to --out {out}: give one of the two")
+    if shutil.which("exiftool") is None:
+        raise UserError("--embed needs ExifTool: apt-get install libimage-exiftool-perl, or https://exiftool.org")
+
+
+def embedded(image: Path) -> bytes:
+    """Return the XMP inside an image file; empty if it has none.
+
+    Raises:
+        ImageError: it cannot be read.
+    """
+    with opened(image) as file:
+        if file.format == "PNG":
+            file.load()  # it may stand behind the pixels
+        found = file.info.get("xmp") or file.info.get("XML:com.adobe.xmp") or b""
+    return found.encode() if isinstance(found, str) else found
+
+
+def _embed(image: Path, data: bytes) -> None:
+    """Write XMP into an image file through ExifTool; the file is whole, the old one or the new one."""
+    if len(data) > LONGEST:
+        raise ValueError(f"{len(data)} bytes of XMP are more than fit into one segment")
+    with tempfile.TemporaryDirectory() as folder, atomic_path(image) as part:
+        (packet := Path(folder, "packet.xmp")).write_bytes(data)
+        part.unlink(missing_ok=True)  # of a run that was killed
+        told = _EXIFTOOL.run("-api", "PNGEarlyXMP=1", f"-XMP<={packet}", "-o", part.absolute(), image.absolute())
+        if not part.exists() or "Error" in told or "Invalid" in told:
+            raise ValueError(f"ExifTool cannot write into it ({' '.join(told.split())})")
+        shutil.copymode(image, part)
+
+
+class _ExifTool:
+    """One process of ExifTool for many images."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def run(self, *words: object) -> str:
+        """Return what ExifTool prints; ``ValueError`` for a name with a line break, which would be two arguments."""
+        lines = [str(word) for word in words]
+        if any("\n" in line for line in lines):
+            raise ValueError("its name has a line break")
+        if self._process is None or self._process.poll() is not None:
+            command = ["exiftool", "-stay_open", "True", "-@", "-"]
+            pipe = subprocess.PIPE
+            self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT)
+            atexit.register(self.close)
+        process, told = self._process, b""
+        if process.stdin is None or process.stdout is None:
+            raise ValueError("ExifTool has no pipes")
+        text = "\n".join([*lines, "-charset", "filename=utf8", "-execute", ""])
+        process.stdin.write(os.fsencode(text))
+        process.stdin.flush()
+        while (line := process.stdout.readline()) and line.strip() != b"{ready}":
+            told += line
+        return told.decode("utf-8", "replace")
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.communicate(b"-stay_open\nFalse\n")
+            self._process = None
+
+
+_EXIFTOOL = _ExifTool()
 
 
 def refused(put: Callable[..., object], *arguments: object) -> str | None:
@@ -362,8 +451,21 @@ class _Sidecar:
 
 @contextmanager
 def _edited(place: Path, image: Path) -> Iterator[_Sidecar]:
-    """A sidecar, or what the one beside the image has; it is written at the end if it has changed."""
+    """A sidecar, or what the one beside the image has, or of an image what is inside; written if it has changed."""
+    inside = place == image
     place = place.resolve() if place.is_symlink() else place
+    if inside:
+        before = embedded(place)
+        if b"HasExtendedXMP" in before:
+            raise ValueError("its XMP is in several parts, which only other programs can change")
+        try:
+            held = _Sidecar(before or PACKET)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"its XMP cannot be used ({error})") from error
+        yield held
+        if (data := held.data().strip()) != before.strip():
+            _embed(place, data)
+        return
     source = next((path for path in (place, sidecar(image)) if path.exists()), place)
     before = source.read_bytes() if source.exists() else b""
     try:
@@ -602,18 +704,19 @@ def _xml(node: Any) -> str:
 def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
     """Yield the regions of each image of which a sidecar below the folder ``path`` has some, or is of ours.
 
-    ``a.jpg.xmp`` is the sidecar of ``a.jpg``, and so is ``a.xmp`` if no other image is called ``a``. Images are beside
-    their sidecars, or in the same folders below ``images``. Faces without a description are left out, for their names
-    are of people; a name that begins with a small letter is taken for a phrase.
+    ``a.jpg.xmp`` is the sidecar of ``a.jpg``, and so is ``a.xmp`` if no other image is called ``a``, or no other RAW
+    file. Images are beside their sidecars, or in the same folders below ``images``. Faces without a description are
+    left out, for their names are of people; a name that begins with a small letter is taken for a phrase.
     """
-    for file in sorted(path.rglob("*.xmp")):
-        with leave_out(report, "sidecar that cannot be used", file.relative_to(path)):
-            image = _image_of(file, (images or path) / file.relative_to(path).parent)
+    for file, inside in _places_below(path):
+        with leave_out(report, "XMP that cannot be used" if inside else "sidecar that cannot be used",
+                       file.relative_to(path)):  # fmt: skip
+            image = file if inside else _image_of(file, (images or path) / file.relative_to(path).parent)
             try:
                 size = measure(image)
             except ImageError as error:
                 raise ValueError(_reason(error, image)) from error
-            held = _Sidecar(file.read_bytes())
+            held = _Sidecar(embedded(file) if inside else file.read_bytes())
             if not (entries := held.places()) and not held.known:
                 report.left_out["sidecars without regions"] += 1
                 continue
@@ -625,6 +728,24 @@ def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
             found = to_regions(str(image), size[:2], entries, rows, report)
             if found is not None:
                 yield found
+
+
+def _places_below(path: Path) -> Iterator[tuple[Path, bool]]:
+    """The sidecars below a folder, and the images there that have no sidecar and regions inside; whether inside."""
+    for file in sorted(path.rglob("*")):
+        if file.suffix.lower() == ".xmp":
+            yield file, False
+        elif file.suffix.lower() in EMBEDDING and has_regions(file):
+            yield file, True
+
+
+def has_regions(image: Path) -> bool:
+    """Return whether regions are read from inside an image: it has some, or is marked as ours, and has no sidecar."""
+    try:
+        data = b"" if sidecar(image).exists() or image.with_suffix(".xmp").exists() else embedded(image)
+    except (ImageError, OSError):
+        return False
+    return any(mark in data for mark in (b":RegionList", b":ImageRegion", f"{OURS}:Written".encode()))
 
 
 def _rows(applied: tuple[float, float] | None, size: DiskSize, report: Report, item: Any) -> Iterator[Row]:
@@ -643,6 +764,8 @@ def _image_of(file: Path, folder: Path) -> Path:
     if named.suffix.lower() in SUFFIXES:
         return named
     found = [one for one in folder.glob("*") if one.stem == named.name and one.suffix.lower() in SUFFIXES]
+    if len(raw := [one for one in found if one.suffix.lower() in RAW_SUFFIXES]) == 1:
+        return raw[0]  # programs write into a JPEG, and beside a RAW file
     if len(found) != 1:
         raise ValueError(f"{len(found)} images have its name, and it must be one")
     return found[0]

@@ -160,7 +160,8 @@ def _members(path: str) -> list[str]:
         listing = archives.list_archive(path)
     except OSError:
         return [name]  # whoever opens it says what is wrong
-    images = [member for member in listing.members if os.path.splitext(member)[1].lower() in SUFFIXES]
+    named = (*listing.members, *listing.broken)
+    images = [member for member in named if os.path.splitext(member)[1].lower() in SUFFIXES]
     return [os.path.join(name, member) for member in images] + ([name] if listing.damage else [])
 
 

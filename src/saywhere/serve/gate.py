@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
+import contextlib
 import hmac
 import ipaddress
 import re
@@ -17,8 +20,6 @@ from saywhere.serve.limits import Problem
 
 ANY = "*"
 """In place of the names of a server: it is called anything."""
-BELOW = "/v1/"
-"""Paths that need the token, and are not for the pages of other sites."""
 HEADERS = ((b"cross-origin-resource-policy", b"same-origin"), (b"x-content-type-options", b"nosniff"))
 """Of every answer: no other site shows it, or takes it for something else than it is."""
 _AUTHORITY = re.compile(r"(?:\[([0-9A-Fa-f:.]+(?:%[\w.~-]+)?)\]|([\w.~%!$&'()*+,;=-]*))(?::(\d*))?", re.ASCII)
@@ -94,12 +95,13 @@ class Gate:
 
     Args:
         app: that answers those that are let in.
-        token: that requests below ``/v1`` must bring; none is needed if None.
+        token: that requests must bring; none is needed if None.
         hosts: see :func:`saywhere.serve.app.create_app`. Both were checked by :func:`check_access`.
+        public: paths that need no token, and may be asked for by the pages of other sites.
     """
 
-    def __init__(self, app: ASGIApp, token: str | None, hosts: Collection[str]) -> None:
-        self._app, self._token = app, token
+    def __init__(self, app: ASGIApp, token: str | None, hosts: Collection[str], public: Collection[str]) -> None:
+        self._app, self._token, self._public = app, token, public
         self._open = ANY in hosts or (token is not None and not hosts)
         self._names = {Host.name_of(host) for host in hosts}
 
@@ -136,7 +138,7 @@ class Gate:
         if not self._is_own(host, scope):
             way_out = f"if it is to be, start it with --allowed-host {host.name[:200] or 'NAME'}"
             raise Problem(421, f"this server is not called {host.name[:200]!r}; {way_out}")
-        if scope["path"].startswith(BELOW):
+        if scope["path"] not in self._public:
             if self._is_foreign(headers, host):
                 raise Problem(403, "this server answers its own page and programs, not the pages of other sites")
             self._check_token(headers)
@@ -150,26 +152,30 @@ class Gate:
 
     def _is_foreign(self, headers: Headers, host: Host) -> bool:
         """Whether the page of another site sends a request: its browser says so."""
-        if site := headers.get("sec-fetch-site"):
-            return site.strip().lower() not in ("same-origin", "none")
-        origin = headers.get("origin")
-        if origin is None:
-            return False
+        if sites := [site.strip().lower() for site in headers.getlist("sec-fetch-site") if site]:
+            return not {*sites} <= {"same-origin", "none"}
+        return not all(self._is_own_page(origin, host) for origin in headers.getlist("origin"))
+
+    def _is_own_page(self, origin: str, host: Host) -> bool:
         scheme, _, rest = origin.strip().lower().partition("://")
         try:
             page = Host.parse(rest)
         except ValueError:
-            return True
+            return False
         default = _PORTS.get(scheme)
         same = page.name == host.name and (page.port or default) == (host.port or default)
-        return default is None or not (same or page.name in self._names)
+        return default is not None and (same or page.name in self._names)
 
     def _check_token(self, headers: Headers) -> None:
         if self._token is None:
             return
-        scheme, _, given = headers.get("authorization", "").partition(" ")
-        right = hmac.compare_digest(given.strip().encode("latin-1"), self._token.encode("ascii"))
-        if scheme.lower() != "bearer" or not right:
+        scheme, _, text = headers.get("authorization", "").partition(" ")
+        given = text.strip().encode("latin-1")
+        if scheme.lower() == "basic":  # of programs that have a user and a password; the user is not looked at
+            with contextlib.suppress(binascii.Error):
+                given = base64.b64decode(given).partition(b":")[2]
+        right = hmac.compare_digest(given, self._token.encode("ascii"))
+        if scheme.lower() not in ("bearer", "basic") or not right:
             message = "the token is missing or wrong: send Authorization: Bearer TOKEN"
             raise Problem(401, message, {"WWW-Authenticate": "Bearer"})
 

@@ -11,11 +11,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from starlette.responses import Response
+if TYPE_CHECKING:
+    from starlette.responses import Response
 
-from saywhere.models.encoding import Encoding
+    from saywhere.models.encoding import Encoding
 
 
 class Problem(Exception):
@@ -33,6 +34,8 @@ class Problem(Exception):
 
     def response(self) -> Response:
         """Return the answer: ``{"error": message}``."""
+        from starlette.responses import Response  # not needed where no HTTP is spoken
+
         return Response(to_json({"error": self.message}), self.status, self.headers, "application/json")
 
 

@@ -10,16 +10,24 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
+from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from saywhere.errors import UserError
+from saywhere.models.model import Model
+from saywhere.serve.app import Service, create_app
+from saywhere.serve.gate import check_access
 from saywhere.serve.limits import Limits
+
+if TYPE_CHECKING:
+    from saywhere.search import Index
 
 DRAIN_SECONDS = 0.5
 """How long after SIGTERM open connections may still send a request, which may be under way."""
@@ -37,6 +45,59 @@ def bind(host: str, port: int) -> socket.socket:
     except (OSError, OverflowError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise UserError(f"--host {host} --port {port}: cannot listen there ({reason}); give another") from None
+
+
+class Access(NamedTuple):
+    """Where a server listens, and whom it answers; see :func:`saywhere.serve.app.create_app`."""
+
+    host: str
+    port: int
+    token: str | None = None
+    names: Sequence[str] = ()
+
+
+def launch(
+    access: Access,
+    limits: Limits,
+    load: Callable[[], Model],
+    index: Path | None = None,
+    protocols: Sequence[Callable[[Service], Sequence[Route]]] = (),
+    path: str = "",
+) -> None:
+    """Load a model and serve it until Ctrl-C; a line says where.
+
+    Args:
+        access: is checked before the model is loaded.
+        limits: of the server.
+        load: returns the model.
+        index: folder of an index to search, which must exist and be made by the model.
+        protocols: of other programs.
+        path: what the line shows behind the address.
+
+    Raises:
+        UserError: the address is in use, or the model or the index cannot be used.
+    """
+    from PIL import Image
+
+    check_access(access.token, access.names)
+    listening = bind(access.host, access.port)
+    model = load()
+    model.encode(Image.new("RGB", (64, 64)))  # or the first image would wait for the network to be read
+    app = create_app(
+        model, limits, access.token, access.names, index and _open_index(index, model, limits.threads), protocols
+    )
+    name = f"[{access.host}]" if ":" in access.host else access.host
+    place = f"http://{name}:{listening.getsockname()[1]}/{path}"
+    run(app, listening, limits, lambda: print(f"serving {model.name} at {place} (Ctrl-C ends)", flush=True))
+
+
+def _open_index(folder: Path, model: Model, threads: int) -> Index:
+    from saywhere.search import Index
+
+    index = Index(folder, model, threads=threads)
+    len(index.store)
+    assert index.model is model  # which compares their digests
+    return index
 
 
 def run(app: Starlette, listening: socket.socket, limits: Limits, started: Callable[[], None]) -> None:

@@ -15,6 +15,7 @@ from typing import IO, Any, NamedTuple
 from saywhere.errors import UserError
 from saywhere.files import beside, sync, write_atomically, write_text
 from saywhere.inference.claims import Claim, claim_file
+from saywhere.inference.results import forget_settings, note_settings, read_settings
 from saywhere.video.times import clock
 
 LINES = 3
@@ -47,6 +48,10 @@ class Places:
         """The folder of what is needed to go on; it is gone when the video is done."""
         return beside(self.tracks, ".{}.unfinished")
 
+    def missing(self) -> Path | None:
+        """Return the first file of captions and drawing that is not there, or None."""
+        return next((path for path in (self.drawing, self.captions) if path and not path.exists()), None)
+
     def check(self, video: Path | None) -> None:
         """Make the folder, and refuse to write over the video itself.
 
@@ -57,6 +62,14 @@ class Places:
             self.tracks.parent.mkdir(parents=True, exist_ok=True)
         if video is not None and self.drawing is not None and self.drawing.resolve() == video.resolve():
             raise UserError(f"{self.drawing}: is the video itself and would be written over; give another --out")
+
+
+CONTENT = "content of the video"
+"""Name of the setting that is the video itself."""
+
+
+class ChangedVideoError(UserError):
+    """A video that is not the one whose tracks are in its file."""
 
 
 class TracksFile:
@@ -72,6 +85,7 @@ class TracksFile:
         state: of an earlier run, or None.
 
     Raises:
+        ChangedVideoError: the file has the tracks of the video as it was before.
         UserError: the file is another one, another run is writing it, or it was begun with other settings.
     """
 
@@ -98,16 +112,30 @@ class TracksFile:
         except (OSError, ValueError) as error:
             raise UserError(f"{self.places.unfinished}: is damaged; remove it and {path} to begin anew") from error
         self.done = stored is None and size > 0
-        if stored is not None:
-            if stored["settings"] != self._settings or stored["size"] > size:
-                changed = [k for k, v in self._settings.items() if stored["settings"].get(k) != v]
-                why = f"with another {' and '.join(changed)}" if changed else "and has been changed since"
-                raise UserError(f"{path}: was begun {why}; remove it and {self.places.unfinished} to begin anew")
+        if self.done:
+            self._compare(read_settings(path) or {}, f"; give another place, or remove {path} to begin anew")
+            if missing := self.places.missing():
+                raise UserError(f"{path}: is finished, but {missing} is not there; remove {path} to make both anew")
+        elif stored is not None:
+            way_out = f"; remove {path} and {self.places.unfinished} to begin anew"
+            self._compare(stored["settings"], way_out)
+            if stored["size"] > size:
+                raise UserError(f"{path}: was begun and has been changed since{way_out}")
             os.ftruncate(self._file, stored["size"])
             self.state = stored["state"]
-        elif not self.done:
+        else:
             shutil.rmtree(self.places.unfinished, ignore_errors=True)
+            note_settings(path, self._settings)
             self.keep(None)
+
+    def _compare(self, known: Mapping[str, Any], way_out: str) -> None:
+        """Refuse what was made with other settings, or of another video; unknown ones are taken as they are."""
+        changed = [name for name in known if name in self._settings and known[name] != self._settings[name]]
+        if changed == [CONTENT]:
+            what = f"is not the video whose tracks are in {self.places.tracks}"
+            raise ChangedVideoError(f"{self._video}: {what}{way_out}")
+        if changed:
+            raise UserError(f"{self.places.tracks}: was made with another {' and '.join(changed)}{way_out}")
 
     def _check_owner(self) -> None:
         """Refuse a file that holds anything but this video's lines."""
@@ -146,6 +174,7 @@ class TracksFile:
     def discard(self) -> None:
         """Remove the file, and what was kept to go on."""
         self.places.tracks.unlink(missing_ok=True)
+        forget_settings(self.places.tracks)
         self.finish()
 
     def close(self) -> None:

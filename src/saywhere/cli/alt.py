@@ -1,0 +1,163 @@
+"""``saywhere alt``: alternative texts for the images of HTML and Markdown files."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import hashlib
+import io
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from saywhere.cli.options import Device, Engine, Model, Precision, Set, Threads, check_file
+from saywhere.cli.printing import report_skipped
+from saywhere.errors import UserError
+from saywhere.files import printable, write_atomically
+from saywhere.loading import DeferredModel, Runtime
+
+if TYPE_CHECKING:
+    from saywhere.alt import Document
+    from saywhere.inference import ResultsFile
+
+DRAFT = "the texts are drafts of a program: read each before it is published"
+
+
+def alt(
+    paths: Annotated[
+        list[Path], typer.Argument(metavar="PATH...", help="HTML and Markdown files, templates, and folders of them.")
+    ],
+    write: bool = typer.Option(False, "--write", help="Write the texts into the files, instead of showing a diff."),
+    every: bool = typer.Option(False, "--all", help="Also for images that have a text; an empty one is left alone."),
+    root: Path | None = typer.Option(
+        None, metavar="DIR", help="Folder of the site, for images whose URL begins with /.", file_okay=False
+    ),
+    length: int = typer.Option(125, min=20, metavar="N", help="Characters of a text, at most."),
+    cache: Path | None = typer.Option(
+        None,
+        metavar="FILE",
+        help="Keep texts here, as JSON lines, by the content of their images.",
+        callback=check_file,
+    ),
+    model: Model = None,
+    device: Device = None,
+    engine: Engine = None,
+    threads: Threads = None,
+    precision: Precision = None,
+    change: Set = None,
+) -> None:
+    """Propose alternative texts for images that have none, as a diff: a sentence, then up to three sure regions.
+
+    Nothing but alternative texts changes. Images marked as decorative (alt="") are left alone, and so are those that a
+    template names or that are on the network. Exit code 0 if all went well, 1 if images are missing or cannot be read,
+    2 if the command is wrong.
+    """
+    from saywhere.alt import Document
+    from saywhere.inference import ResultsFile, ensure_same_settings
+
+    documents = [Document.read(path) for path in _files(paths)]
+    deferred = DeferredModel(model, Runtime(device, engine, threads, precision), change, "captioner")
+    skipped: dict[str, str] = {}
+    counts: Counter[str] = Counter()
+    with contextlib.ExitStack() as stack:
+        lines = stack.enter_context(ResultsFile(cache, "alt")) if cache else None
+        if cache is not None:
+            ensure_same_settings(cache, {**deferred.facts, "length": length})
+        texts = _Texts(deferred, lines, length)
+        for document in documents:
+            new = _revise(document, texts, every, root, counts, skipped)
+            if new == document.text:
+                continue
+            if write:
+                write_atomically(document.path, lambda file, d=document, n=new: file.write(n.encode(d.encoding)))
+                typer.echo(f"written: {printable(str(document.path))}")
+            else:
+                name = printable(str(document.path))
+                typer.echo("".join(_diff(document.text, new, name)), nl=False)
+    told = ", ".join(f"{counts[name]} {name}" for name in ("proposed", *sorted(counts.keys() - {"proposed"})))
+    typer.echo(f"{told}; {DRAFT}" if counts["proposed"] else told, err=True)
+    report_skipped(skipped)
+
+
+def _files(paths: list[Path]) -> Iterator[Path]:
+    """The files that are given, and those with a known ending below folders."""
+    from saywhere.alt import HTML, MARKDOWN
+
+    for path in paths:
+        if path.is_dir():
+            known = (one for one in sorted(path.rglob("*")) if one.suffix.lower() in HTML | MARKDOWN and one.is_file())
+            yield from (one for one in known if not any(part.startswith(".") for part in one.relative_to(path).parts))
+        elif path.is_file():
+            yield path
+        else:
+            raise UserError(f"{path}: no such file or folder")
+
+
+class _Texts:
+    """Alternative texts of images by their content: from the file of earlier ones, or from the model."""
+
+    def __init__(self, deferred: DeferredModel, lines: ResultsFile | None, length: int) -> None:
+        self._deferred, self._lines, self._length = deferred, lines, length
+        self._known: dict[str, str] = {} if lines is None else {row["image"]: row["alt"] for row in lines}
+
+    def of(self, data: bytes, name: str) -> str:
+        """Return the text of an image file; ``ImageError`` if it cannot be read."""
+        from saywhere.alt import compose
+        from saywhere.images import read_image
+
+        digest = hashlib.blake2b(data, digest_size=16).hexdigest()
+        if digest not in self._known:
+            model: Any = self._deferred()
+            image = read_image(data, name, self._deferred.long_side)
+            (caption,) = model.caption([image], attention=False)
+            (regions,) = model.describe([image], top=10)
+            self._known[digest] = text = compose(str(caption), regions, self._length)
+            if self._lines is not None:
+                self._lines.append({"alt": text}, digest)
+        return self._known[digest]
+
+
+def _revise(
+    document: Document, texts: _Texts, every: bool, root: Path | None, counts: Counter[str], skipped: dict[str, str]
+) -> str:
+    """The text of a document with new alternative texts; images that cannot be read are added to ``skipped``."""
+    from saywhere.alt import line_of
+    from saywhere.images import ImageError, MissingImageError
+
+    new = []
+    for image in document.images:
+        if image.alt is not None and not every:
+            counts["have one"] += 1
+            continue
+        if image.source is None:
+            counts["left to templates"] += 1
+            continue
+        shown = image.source if len(image.source) <= 80 else image.source[:77] + "..."
+        try:
+            found = document.locate(image.source, root)
+            if found is None:
+                counts["on the network, left alone"] += 1
+                continue
+            if isinstance(found, Path):
+                if not found.is_file():
+                    raise MissingImageError(f"{shown}: no such file")
+                found = found.read_bytes()
+            text = texts.of(found, shown)
+        except (ImageError, OSError) as error:
+            reason = error.strerror or "cannot be read" if isinstance(error, OSError) else str(error)
+            where = f"{document.path} line {line_of(document.text, image.start)}: {shown}"
+            skipped[where] = reason.removeprefix(f"{shown}: ")
+            counts["skipped"] += 1
+            continue
+        counts["proposed"] += 1
+        new.append((image, text))
+    return document.with_texts(new)
+
+
+def _diff(old: str, new: str, name: str) -> Iterator[str]:
+    before, after = (io.StringIO(text, newline="\n").readlines() for text in (old, new))
+    for line in difflib.unified_diff(before, after, name, name):
+        yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"

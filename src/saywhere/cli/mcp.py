@@ -1,0 +1,58 @@
+"""``saywhere mcp``: the questions as tools for language models, by the Model Context Protocol."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import typer
+
+from saywhere.cli.options import AllowedHost, Device, Engine, Host, Model, Precision, Set, Threads, Token
+from saywhere.errors import UserError
+from saywhere.loading import DeferredModel, Runtime
+
+
+def mcp(
+    folders: list[Path] = typer.Argument(metavar="FOLDER...", help="Folders whose images the tools may read."),
+    index: Path | None = typer.Option(
+        None, metavar="DIR", help="Search this index, made by saywhere index, instead of the folders."
+    ),
+    port: int | None = typer.Option(
+        None, min=0, max=65535, metavar="PORT", show_default="standard input and output",
+        help="Answer over HTTP at this port; 0 takes a free one.",
+    ),
+    host: Host = "127.0.0.1",
+    token: Token = None,
+    allowed_host: AllowedHost = None,
+    model: Model = None,
+    device: Device = None,
+    engine: Engine = None,
+    threads: Threads = None,
+    precision: Precision = None,
+    change: Set = None,
+) -> None:  # fmt: skip
+    """Offer tools for images to language models, by the Model Context Protocol.
+
+    The tools describe, ground, caption, search and crop read only images in the folders.
+    """
+    from saywhere.serve.folders import Folders
+    from saywhere.serve.mcp import Protocol, routes, serve_pipe
+
+    allowed = Folders(folders)
+    if index is not None and not index.is_dir():
+        raise UserError(f"--index {index}: no such folder; make it with saywhere index")
+    if port is None:
+        if host != "127.0.0.1" or allowed_host:
+            raise UserError("--host and --allowed-host are for HTTP: give --port as well")
+        serve_pipe(Protocol(allowed, DeferredModel(model, Runtime(device, engine, threads, precision), change), index))
+        return
+    from saywhere.serve.limits import Limits
+    from saywhere.serve.server import Access, launch
+
+    launch(
+        Access(host, port, token, allowed_host or ()),
+        Limits(threads=threads or Limits.threads),
+        DeferredModel(model, Runtime(device, engine, 1, precision), change),
+        protocols=[functools.partial(routes, allowed, index)],
+        path="mcp",
+    )

@@ -1,0 +1,146 @@
+"""What the tools of the Model Context Protocol do: questions about the images of some folders."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import io
+import json
+import os
+import tempfile
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from PIL import Image
+
+from saywhere.errors import UserError
+from saywhere.images import read_image
+from saywhere.inference import find_images
+from saywhere.inference.sources import Source
+from saywhere.models.encoding import Encoding
+from saywhere.models.model import Model
+from saywhere.regions import Regions, check_boxes
+from saywhere.search import Index
+from saywhere.serve.folders import Folders
+from saywhere.serve.limits import Encodings, Limits, tag_of
+
+if TYPE_CHECKING:
+    from saywhere.serve.app import Service
+
+MOST_IMAGES = 500
+"""Of folders that are searched without an index: the first search looks at all of them, for half a minute or so."""
+MOST_HITS = 1000
+"""Hits among which those are looked for that are in the folders."""
+ENLARGED = 4
+"""A region is enlarged at most so many times."""
+Content = list[dict[str, Any]]
+
+
+class Tools:
+    """Answer calls of tools; for several threads.
+
+    Args:
+        folders: whose images may be read.
+        model: that answers.
+        index: folder of an index to search; if None, the images of the folders are, which takes a while at first.
+        service: of an HTTP server, whose limits and encodings are used; None without one.
+    """
+
+    def __init__(self, folders: Folders, model: Model, index: Path | None, service: Service | None = None) -> None:
+        self._folders, self._model = folders, model
+        self._limits = service.limits if service else Limits()
+        self._encodings = service.encodings if service else Encodings(self._limits)
+        self._searching = threading.Lock()
+        self._own = None if index else tempfile.TemporaryDirectory(prefix="saywhere-")
+        self._place = index or Path(self._own.name if self._own else "") / "index"
+
+    def call(self, name: str, arguments: Mapping[str, Any]) -> Content:
+        """Return what a tool answers; the arguments are those of its schema.
+
+        Raises:
+            UserError: an image cannot be read, a box is not in it, or the model cannot do this.
+        """
+        return getattr(self, f"_{name}")(**arguments)
+
+    def _see(self, image: str) -> Encoding:
+        data = self._folders.read(image)
+        return self._encodings.make(tag_of(data), functools.partial(self._encode, data, image))
+
+    def _encode(self, data: bytes, name: str) -> Encoding:
+        return self._model.encode(read_image(data, name, self._model.long_side, self._limits.pixels, refuse_slow=True))
+
+    def _describe(
+        self, image: str, top: int | None = None, threshold: float | None = None, boxes: Any = None
+    ) -> Content:
+        most = 10 if top is None and boxes is None else top
+        return _text(_rows(image, self._model.describe(self._see(image), boxes, top=most, threshold=threshold)))
+
+    def _ground(self, image: str, text: str, threshold: float | None = None) -> Content:
+        found = self._model.ground(self._see(image), text, threshold=threshold)
+        return _text({**_rows(image, found), "not_found": list(found.not_found), "unused": list(found.unused)})
+
+    def _caption(self, image: str) -> Content:
+        return _text({"image": image, "caption": str(self._model.caption(self._see(image), attention=False))})
+
+    def _search(self, query: str, top: int = 10) -> Content:
+        with self._searching, Index(self._place, load=lambda _: self._model) as index:
+            if self._own is not None:
+                self._look_through(index)
+            hits = index.search(query, top=MOST_HITS)
+        found: list[dict[str, Any]] = []
+        for hit in hits:
+            if len(found) < top and hit.time is None and self._is_inside(hit.image):
+                found.append(hit.to_dict())
+        return _text({"query": query, "hits": found})
+
+    def _look_through(self, index: Index) -> None:
+        """Bring the index of the folders' own images up to date."""
+        sources: list[Source] = []
+        for root in self._folders.roots:
+            try:
+                sources += [source for source in find_images([root]) if self._is_inside(str(source.path))]
+            except UserError:
+                continue  # a folder without images
+        if len(sources) > MOST_IMAGES:
+            raise UserError(
+                f"{len(sources):,} images are too many to search without an index ({MOST_IMAGES}): make one with "
+                f"saywhere index {self._folders.roots[0]} --index DIR, and start this server with --index DIR"
+            )
+        if not sources:
+            raise UserError("there are no images in the folders of this server")
+        for _ in index.begin(sources).results(8):
+            pass
+
+    def _is_inside(self, path: str) -> bool:
+        try:
+            return os.path.isfile(self._folders.resolve(path))
+        except UserError:
+            return False
+
+    def _crop(self, image: str, box: list[float], size: int = 768) -> Content:
+        pixels = read_image(self._folders.read(image), image, None, self._limits.pixels, refuse_slow=True).pixels
+        x1, y1, x2, y2 = (round(v) for v in check_boxes([box], *pixels.size, image)[0].tolist())
+        place = x1, y1, max(x2, x1 + 1), max(y2, y1 + 1)
+        region = pixels.crop(place)
+        scale = min(size / max(region.size), ENLARGED)
+        shape = tuple(max(1, round(side * scale)) for side in region.size)
+        region = region.resize((shape[0], shape[1]), Image.Resampling.BICUBIC, reducing_gap=3.0)
+        stream = io.BytesIO()
+        region.save(stream, "JPEG", quality=88)
+        shown = {"type": "image", "data": base64.b64encode(stream.getvalue()).decode(), "mimeType": "image/jpeg"}
+        return [shown, *_text({"image": image, "box": list(place), "width": shape[0], "height": shape[1]})]
+
+
+def _rows(image: str, regions: Regions) -> dict[str, Any]:
+    rows: list[dict[str, Any]] = []
+    for region in regions:
+        row: dict[str, Any] = {"phrase": region.caption, "box": [round(v) for v in region.box]}
+        rows.append(row if region.score is None else {**row, "score": round(region.score, 3)})
+    return {"image": image, "width": regions.width, "height": regions.height, "regions": rows}
+
+
+def _text(value: Any) -> Content:
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return [{"type": "text", "text": text.encode("utf-8", "replace").decode()}]  # names of files may be no UTF-8

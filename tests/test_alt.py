@@ -1,0 +1,175 @@
+"""Alternative texts: which images have none, and that nothing else of a file changes, byte for byte."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+from saywhere.alt import Document, compose, find_in_html, find_in_markdown
+from saywhere.cli import app
+from saywhere.regions import Regions
+from tests import photographs
+from tests.stubs import StubModel, load_by
+
+NEW = "a 'dog' & \"two\" <cats>"
+AS_HTML = "a &#x27;dog&#x27; &amp; &quot;two&quot; &lt;cats&gt;"
+AS_MARKDOWN = "a 'dog' \\& \"two\" \\<cats\\>"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('<p><img src="a.jpg"></p>', '<p><img@ src="a.jpg"></p>'),
+        ("<IMG\r\n\tSRC=a.jpg\r\n>\r\n", "<IMG@\r\n\tSRC=a.jpg\r\n>\r\n"),
+        ('<img src="a.jpg"/><img src=\'b c.jpg\' >', '<img@ src="a.jpg"/><img@ src=\'b c.jpg\' >'),
+        ('<img alt="" src=a.jpg><img alt src=b.jpg><img src=c.jpg role=none><img aria-hidden="true" src=d>', None),
+        ('<picture><source srcset="b.webp"><img srcset="a.jpg 1x, b.jpg 2x"></picture>',
+         '<picture><source srcset="b.webp"><img@ srcset="a.jpg 1x, b.jpg 2x"></picture>'),
+        ('<svg><title><img src="a.jpg"></title><image href="a.jpg"/></svg><img src="a.jpg">',
+         '<svg><title><img src="a.jpg"></title><image href="a.jpg"/></svg><img@ src="a.jpg">'),
+        ("<!-- <img src=a.jpg> --><script>x = '<img src=a.jpg>'</script><style>/*<img src=a>*/</style>", None),
+        ("<!-- <img src=a.jpg>", None),
+        ('<a title="<img src=a.jpg>" href=x>y</a><img src="a>b.jpg">',
+         '<a title="<img src=a.jpg>" href=x>y</a><img@ src="a>b.jpg">'),
+        ("<img src=a.jpg <p>b</p> < 5 <img src=c.jpg>", "<img src=a.jpg <p>b</p> < 5 <img@ src=c.jpg>"),
+        ('<img src="a.jpg', None),
+        ('{{ "<img src=a.jpg>" }}{% if x > 1 %}<img src="a.jpg">{% endif %}{# <img src=b> #}',
+         '{{ "<img src=a.jpg>" }}{% if x > 1 %}<img@ src="a.jpg">{% endif %}{# <img src=b> #}'),
+        ('<img src="{{ url("a.jpg") }}"><img {{ more }} src=a.jpg><img src="a.jpg" class="{% if a > b %}{% fi %}">',
+         '<img src="{{ url("a.jpg") }}"><img {{ more }} src=a.jpg><img@ src="a.jpg" class="{% if a > b %}{% fi %}">'),
+        ('<%= image_tag "x" if 2 > 1 %><img src="<%= path %>"><img src=a.jpg><?php echo "<img src=a.jpg>";',
+         '<%= image_tag "x" if 2 > 1 %><img src="<%= path %>"><img@ src=a.jpg><?php echo "<img src=a.jpg>";'),
+        ('<imgx src=a.jpg></img><image src=a.jpg>', None),
+    ],
+)  # fmt: skip
+def test_html(before: str, after: str | None, tmp_path: Path) -> None:
+    path = tmp_path / "a.html"
+    path.write_bytes(before.encode())
+    document = Document.read(path)
+    new = document.with_texts([(image, NEW) for image in document.images if image.source and image.alt is None])
+    assert new == (before if after is None else after.replace("@", f' alt="{AS_HTML}"'))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('# A\n\n![](a.jpg) and ![ a ](b.jpg "title")\n', '# A\n\n![@](a.jpg) and ![ a ](b.jpg "title")\n'),
+        ("[![](a.jpg)](x.html)\r\n![](<a b.jpg>)\r\n", "[![@](a.jpg)](x.html)\r\n![@](<a b.jpg>)\r\n"),
+        ("![][one] ![one][] ![one]\n\n[one]: a.jpg 'title'\n", "![@][one] ![one][] ![one]\n\n[one]: a.jpg 'title'\n"),
+        ("`![](a.jpg)` ``x ` ![](a.jpg)`` ![](a_(1).jpg) \\![](a.jpg)",
+         "`![](a.jpg)` ``x ` ![](a.jpg)`` ![@](a_(1).jpg) \\![](a.jpg)"),
+        ("```html\n![](a.jpg)\n<img src=a.jpg>\n```\n~~~~\n![](b)\n~~~\n![](c)\n~~~~\n![](d.jpg)",
+         "```html\n![](a.jpg)\n<img src=a.jpg>\n```\n~~~~\n![](b)\n~~~\n![](c)\n~~~~\n![@](d.jpg)"),
+        ("text\n\n    ![](a.jpg)\n\n- item\n\n    ![](b.jpg)\n",
+         "text\n\n    ![](a.jpg)\n\n- item\n\n    ![@](b.jpg)\n"),
+        ("---\ncover: ![](a.jpg)\n---\n![](b.jpg)<!-- ![](c.jpg) -->",
+         "---\ncover: ![](a.jpg)\n---\n![@](b.jpg)<!-- ![](c.jpg) -->"),
+        ("![]({{ site.url }}/a.jpg) ![][none] ![]( a.jpg )", "![]({{ site.url }}/a.jpg) ![][none] ![@]( a.jpg )"),
+    ],
+)  # fmt: skip
+def test_markdown(before: str, after: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.md"
+    path.write_bytes(before.encode())
+    document = Document.read(path)
+    new = document.with_texts([(image, NEW) for image in document.images if image.source and image.alt is None])
+    assert new == after.replace("@", AS_MARKDOWN)
+    both = list(find_in_markdown('![](a.jpg)\n<img src="b.jpg">\n`<img src="c.jpg">`\n'))
+    assert [image.source for image in both] == ["a.jpg", "b.jpg"]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "latin-1", "cp1251"])
+def test_other_bytes_stay_in_every_encoding(encoding: str, tmp_path: Path) -> None:
+    words = "Ж" if encoding == "cp1251" else "é"
+    text = f'<meta charset="{"windows-1251" if encoding == "cp1251" else "x"}">{words}<img src=a.jpg>{words}\r\n\r<p>'
+    path = tmp_path / "a.html"
+    path.write_bytes(text.encode(encoding))
+    document = Document.read(path)
+    assert document.text.encode(document.encoding) == text.encode(encoding)
+    new = document.with_texts([(document.images[0], "a dog…")]).encode(document.encoding)
+    alt = "a dog&#8230;" if encoding == "latin-1" else "a dog…"
+    assert new == text.replace("<img", f'<img alt="{alt}"').encode(encoding)
+
+
+def test_texts_that_are_there_are_replaced_when_asked_for() -> None:
+    found = list(find_in_html("<img src='a.jpg' alt='x &amp; y'><img src=b.jpg alt=z>"))
+    assert [image.alt for image in found] == ["x & y", "z"]
+
+
+def test_a_text_is_the_sentence_and_sure_regions_that_it_does_not_name() -> None:
+    phrases = ("a brown dog", "a red ball", "a fence", "grass", "a tree", "the sky")
+    scores = np.array([0.9, 0.8, 0.7, 0.65, 0.6, 0.3])
+    regions = Regions(9, 9, np.tile(np.array([0, 0, 5, 5], np.float32), (6, 1)), scores, phrases)
+    assert compose("a dog on grass", regions) == "a dog on grass; a red ball, a fence, a tree"
+    assert compose("a dog on grass", regions, 32) == "a dog on grass; a red ball"
+    assert compose("a dog runs over the grass of a park", regions, 20) == "a dog runs over the…"
+    assert compose("a dog", Regions.empty(9, 9)) == "a dog"
+
+
+class Captions(StubModel):
+    """A stub that writes one sentence, and counts how often it is asked."""
+
+    asked = 0
+
+    def caption(self, images: list[Any], **_: Any) -> list[str]:
+        self.asked += len(images)
+        return [f"a picture of {image.width} pixels" for image in images]
+
+
+@pytest.fixture
+def model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Captions:
+    stub = Captions()
+    load_by(monkeypatch, lambda *_, **__: stub)
+    monkeypatch.chdir(tmp_path)
+    Path("site/sub").mkdir(parents=True)
+    for name in ("site/a b.png", "site/sub/b.png"):
+        photographs.quarters(64 if "sub" in name else 80, 32).save(name)
+    return stub
+
+
+def run(*words: object) -> Result:
+    return CliRunner().invoke(app, ["alt", *map(str, words)], catch_exceptions=False)
+
+
+def test_the_command_shows_a_diff_and_writes_when_told_to(model: Captions) -> None:
+    data = base64.b64encode(Path("site/sub/b.png").read_bytes()).decode()
+    page = (
+        f'<img src="a%20b.png?v=1">\r\n<img src="/sub/b.png" alt="old">\r\n<img src="data:image/png;base64,{data}">\r\n'
+    )
+    page += '<img src="https://example.org/x.png">\r\n<img src="{{ x }}">\r\n<img alt="" src="none.png">'
+    Path("site/index.html").write_bytes(page.encode())
+    Path("site/sub/note.md").write_bytes(b"![](b.png)\n![](../a%20b.png)\n")
+    done = run("site", "--root", "site", "--cache", "alt.jsonl")
+    assert done.exit_code == 0, done.output
+    assert '-<img src="a%20b.png?v=1">\n+<img alt="a picture of 80 pixels' in done.stdout.replace("\r\n", "\n")
+    assert (
+        "4 proposed, 1 have one, 1 left to templates, 1 on the network, left alone; the texts are drafts" in done.stderr
+    )
+    assert Path("site/index.html").read_bytes() == page.encode() and model.asked == 2
+    digest = hashlib.blake2b(Path("site/a b.png").read_bytes(), digest_size=16).hexdigest()
+    rows = {row["image"]: row["alt"] for row in map(json.loads, Path("alt.jsonl").read_text().splitlines())}
+    assert rows[digest].startswith("a picture of 80 pixels") and len(rows) == 2
+    assert run("site", "--root", "site", "--cache", "alt.jsonl", "--write", "--all").exit_code == 0
+    assert model.asked == 2
+    written = Path("site/index.html").read_bytes().decode()
+    assert 'alt="old"' not in written and written.count("a picture of 64 pixels") == 2
+    assert Path("site/sub/note.md").read_text().startswith("![a picture of 64 pixels")
+    again = run("site", "--root", "site", "--write")
+    assert (again.exit_code, again.stdout) == (0, "") and again.stderr.startswith("0 proposed, 5 have one")
+
+
+def test_missing_images_are_named_and_counted(model: Captions) -> None:
+    Path("site/note.md").write_text("\n![](none.png)\n![](/a.png)\n![](note.md)\n![](a%20b.png)\n")
+    done = run("site/note.md", "--write")
+    assert done.exit_code == 1 and "1 proposed, 3 skipped" in done.stderr
+    assert "skipped: site/note.md line 2: none.png: no such file" in done.stderr
+    assert "line 3: /a.png: begins at the root of the site; name its folder with --root" in done.stderr
+    assert "line 4: note.md: not an image in a known format" in done.stderr
+    assert Path("site/note.md").read_text().startswith("\n![](none.png)\n![](/a.png)\n![](note.md)\n![a picture")
+    assert run("none.html").exit_code == 2

@@ -149,7 +149,7 @@ def measure(folder: Path, model: saywhere.Model, threads: int, queries: int, exa
 def command(folder: Path, threads: int, rounds: int) -> dict[str, Any]:
     """Run the command in processes of their own, once more than is counted: the first brings the files into memory."""
     program = [sys.executable, "-c", "from saywhere.cli import main; main()", "search", QUERIES[0]]
-    arguments = ["--index", str(folder), "--threads", str(threads), "--json"]
+    arguments = ["--index", str(folder), "--threads", str(threads), "--json", "-"]
     walls: list[float] = []
     busy: list[float] = []
     for _ in range(rounds + 1):

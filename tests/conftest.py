@@ -25,7 +25,7 @@ CORE_ONLY = importlib.util.find_spec("torch") is None
 """Only what ``pip install saywhere`` brings is installed, as in ``make test-core``."""
 EXTRAS = (
     "torch", "torchvision", "timm", "lightning", "yaml", "matplotlib", "pycocoevalcap", "cv2", "torchfile", "onnx",
-    "skimage", "starlette", "uvicorn", "playwright", "saywhere.serve", "av", "mcp",
+    "skimage", "starlette", "uvicorn", "playwright", "saywhere.serve", "av", "mcp", "ollama", "openai", "cvat_sdk",
     "saywhere.ops", "saywhere.papers.densecap2016", "saywhere.papers.table1.table", "saywhere.papers.table1.region_rnn",
     "saywhere.papers.relations", "saywhere.networks", "saywhere.training", "saywhere.evaluation",
     "saywhere.engines.torch", "saywhere.engines.export", "saywhere.engines.compare",

@@ -53,7 +53,7 @@ class StubModel:
             boxes = np.array([[0, 0, w, h], [0, 0, w / 2, h]], np.float32)
         red = image.pixels.getpixel((0, 0))[0]
         captions = tuple(f"thing {number} in {red}" for number in range(len(boxes)))
-        return Regions(w, h, boxes, np.linspace(0.9, 0.2, len(boxes)), captions)
+        return Regions(w, h, boxes, np.linspace(0.9, 0.4, len(boxes)), captions)
 
 
 def describe_images(

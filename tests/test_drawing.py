@@ -11,15 +11,11 @@ from PIL import Image, ImageDraw
 from skimage import data
 
 from saywhere import drawing
-from saywhere.drawing import COLOURS, PANEL, WIDEST, draw_attention, draw_boxes, draw_sentence
+from saywhere.drawing import COLOURS, PANEL, WIDEST, draw_attention, draw_boxes
 
 
 def regions(width: int, height: int, boxes, scores=None, captions=None) -> dict[str, Any]:
     return {"boxes": boxes, "size": (width, height), "captions": captions, "scores": scores}
-
-
-def phrases(width: int, height: int, boxes, captions=()) -> dict[str, Any]:
-    return {"boxes": boxes, "size": (width, height), "captions": captions}
 
 
 def spy_labels(monkeypatch) -> list[tuple[str, tuple[float, ...]]]:
@@ -27,9 +23,9 @@ def spy_labels(monkeypatch) -> list[tuple[str, tuple[float, ...]]]:
     drawn = []
     real = drawing.draw_label
 
-    def spy(draw, label, place, colour, style):
+    def spy(draw, label, place, *options):
         drawn.append((label.text, place))
-        real(draw, label, place, colour, style)
+        real(draw, label, place, *options)
 
     monkeypatch.setattr(drawing, "draw_label", spy)
     return drawn
@@ -179,35 +175,22 @@ def test_letters_contrast_with_their_plate(monkeypatch):
     assert min(inks["contrast"]) >= 4.5, "WCAG AA"
 
 
-def test_phrases_stand_below_the_image_in_the_colours_of_their_boxes(monkeypatch):
+def test_phrases_of_one_box_stand_together(monkeypatch):
     labels = spy_labels(monkeypatch)
-    image = Image.new("RGB", (200, 100))
-    boxes = [[10, 10, 60, 50], [100, 20, 180, 90], [10, 10, 60, 50]]
-    drawn = draw_sentence(image, **phrases(200, 100, boxes, captions=("a dog", "on grass", "runs")))
-    pixels = np.asarray(drawn)
-    assert drawn.width == 200 and drawn.height > 100
-    assert [text for text, _ in labels] == ["a dog", "on grass", "runs"]
-    colours = [COLOURS[0], COLOURS[1], COLOURS[0]]  # one and the same box has one colour
-    for (_, place), colour in zip(labels, colours, strict=True):
-        assert place[1] >= 100 and place[2] <= 200
-        assert colour in {tuple(c) for c in pixels[int(place[1]) + 3, int(place[0]) : int(place[2])].tolist()}
-    assert tuple(pixels[30, 10]) == COLOURS[0] and tuple(pixels[50, 100]) == COLOURS[1]
+    boxes = [[10, 110, 200, 190], [210, 20, 390, 190], [10, 110, 200, 190]]
+    drawn = draw_boxes(Image.new("RGB", (400, 200)), **regions(400, 200, boxes, None, ("a dog", "grass", "a pet")))
+    assert sorted(text.replace("\n", " ") for text, _ in labels) == ["a dog; a pet", "grass"]
+    assert drawn.getpixel((10, 150)) == COLOURS[0] and drawn.getpixel((210, 100)) == COLOURS[1]
 
 
-def test_a_long_sentence_breaks_into_rows_and_a_long_phrase_is_cut(monkeypatch):
+def test_captions_that_are_not_sure_are_pale(monkeypatch):
     labels = spy_labels(monkeypatch)
-    captions = ("a very long phrase that does not fit into one row at all", "on the grass", "under a tree", "runs")
-    draw_sentence(Image.new("RGB", (120, 60)), **phrases(120, 60, [[1, 1, 50, 50]] * 4, captions=captions))
-    places = [place for _, place in labels]
-    assert all(place[2] <= 121 for place in places) and len({place[1] for place in places}) > 1
-    assert all(overlap(a, b) == 0 for a, b in itertools.combinations(places, 2))
-    assert labels[0][0].endswith("…")
-
-
-def test_no_phrases_leave_the_image_as_it_is():
-    image = Image.new("L", (30, 20), 7)
-    drawn = draw_sentence(image, **phrases(30, 20, []))
-    assert drawn.size == (30, 20) and drawn.mode == "RGB"
+    boxes = [[10, 40, 190, 190], [210, 40, 390, 190]]
+    words = {**regions(400, 200, boxes, [0.9, 0.8], ("a dog", "a cat")), "caption_scores": [0.9, 0.1]}
+    drawn = draw_boxes(Image.new("RGB", (400, 200)), **words)
+    plates = {text: drawn.getpixel((int(place[0]) + 3, int(place[1]) + 2)) for text, place in labels}
+    assert plates["a dog"] == COLOURS[0]
+    assert min(plates["a cat"]) > 170 and plates["a cat"] != COLOURS[1]
 
 
 GREY = (90, 90, 90)

@@ -68,6 +68,7 @@ FLOORS = (
     ("training",),
     ("evaluation",),
     ("stages",),
+    ("integrations",),
     ("cli",),
     ("papers",),
     ("__main__",),
@@ -78,7 +79,8 @@ FLOOR = {part: number for number, parts in enumerate(FLOORS) for part in parts}
 SPLIT = {part.split(".")[0] for part in FLOOR if "." in part}
 
 DRAWERS = {"utils", "util", "misc", "common", "helpers", "helper", "tools", "stuff", "shared", "core"}
-MAX_FUNCTION = 62
+MAX_FUNCTION = 52
+"""Lines of a function's body, without its docstring: options of a command and what is said of them do not count."""
 
 
 def module_name(path: Path, package: Path) -> str:
@@ -286,7 +288,7 @@ def test_a_part_has_its_name_on_every_floor(house: House, floor: str) -> None:
 
 
 SHORT = 80
-EXTENSIONS = ("adapters", "cli", "data", "formats", "networks.language.decoders")
+EXTENSIONS = ("adapters", "cli", "data", "formats", "integrations", "networks.language.decoders")
 """Packages of extension points, whose modules may be short: adapters, commands, data sets, formats, decoders."""
 SPLIT_STILL = ("evaluation",)
 """Packages in which a short module with one importer is still to be merged: ``evaluation.chunks``."""
@@ -330,7 +332,8 @@ def test_functions_stay_short() -> None:
     for path in our_files():
         for node in ast.walk(parsed(path)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                lines = (node.end_lineno or node.lineno) - node.lineno + 1
+                body = node.body[ast.get_docstring(node) is not None :] or node.body
+                lines = (body[-1].end_lineno or 0) - body[0].lineno + 1
                 long += [f"{path.relative_to(ROOT)}: {node.name} {lines} lines"] if lines > MAX_FUNCTION else []
     assert long == []
 

@@ -21,20 +21,20 @@ KINDS = Vocabulary({"person": 20, "dog": 30, "grass": 12, "airplane": 9})
 TRUNK = {"backbone": "efficientnet_lite0", "long_side": 96}
 
 
-def tiny_networks(embed_dim: int = 0) -> dict[str, Any]:
+def tiny_networks(embed_dim: int = 0, branch: bool = False) -> dict[str, Any]:
     """Untrained, in eval mode; the classifier takes this many numbers of the dense captioner's embeddings."""
-    return _networks(embed_dim)
+    return _networks(embed_dim, branch)
 
 
 @functools.cache
-def _networks(embed_dim: int) -> dict[str, Any]:
+def _networks(embed_dim: int, branch: bool) -> dict[str, Any]:
     torch.manual_seed(0)
-    config = tiny_config(trunk=TRUNK, noun_threshold=0.3)
+    config = tiny_config(trunk={**TRUNK, "branch": branch}, noun_threshold=0.3)
     trunk = build_trunk(config.trunk, config.proposals, head=True, pretrained=False)
-    classes = Nouns(NounsConfig(embed_dim=embed_dim, trunk=config.trunk), KINDS, trunk)
+    classes = Nouns(NounsConfig(branch=branch, embed_dim=embed_dim, trunk=config.trunk), KINDS, trunk)
     return {"densecap": DenseCap(config, VOCABULARY, trunk).eval(), "nouns": classes.eval()}
 
 
-def tiny_model(embed_dim: int = 0) -> Model:
+def tiny_model(embed_dim: int = 0, branch: bool = False) -> Model:
     """The model on the torch engine."""
-    return Model(TorchEngine(tiny_networks(embed_dim), calibrated(noun=(0.0, 0.0, 0.0, 0.0))), "tiny")
+    return Model(TorchEngine(tiny_networks(embed_dim, branch), calibrated(noun=(0.0, 0.0, 0.0, 0.0))), "tiny")

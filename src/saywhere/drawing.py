@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -26,8 +26,14 @@ COLOURS = (
 )
 """Okabe and Ito's colours, which people with any kind of colour vision can tell apart; used in turn, best box first."""
 
+STEADY = 0.2
+"""By how much more of labels and boxes a label may hide where it was before than elsewhere."""
+
 Rectangle = tuple[float, float, float, float]
 Colour = tuple[int, int, int]
+BLACK, WHITE = (0, 0, 0), (255, 255, 255)
+UNSURE = 0.5
+"""A caption whose probability to be right is below this is drawn pale."""
 
 
 @dataclass(frozen=True)
@@ -73,12 +79,6 @@ def fit_label(text: str, box: Sequence[float], size: tuple[int, int], style: Sty
     return Label("\n".join(lines), int(width) + 1 + margin, len(lines) * style.line_height + margin)
 
 
-def one_line(text: str, limit: int, style: Style) -> Label:
-    """Return ``text`` in one line on a plate, cut short where the letters would be wider than ``limit`` pixels."""
-    text = _shorten(text, limit, style)
-    return Label(text, int(style.font.getlength(text)) + 1 + 2 * style.padding, style.line_height + style.padding)
-
-
 def _break(text: str, limit: float, style: Style) -> list[str]:
     """Lines of whole words at most ``limit`` pixels long; a longer word is cut short."""
     lines: list[str] = []
@@ -99,10 +99,21 @@ def _shorten(line: str, limit: float, style: Style) -> str:
     return line + "…"
 
 
+class Place(NamedTuple):
+    """Where a label lies, and the number of the candidate that this was."""
+
+    rectangle: Rectangle
+    number: int
+
+
 def place_labels(
-    labels: Sequence[Label | None], boxes: np.ndarray, size: tuple[int, int], style: Style
-) -> list[Rectangle | None]:
-    """Return a rectangle inside the image for each label, greedily: of the candidates the one that hides the least.
+    labels: Sequence[Label | None],
+    boxes: np.ndarray,
+    size: tuple[int, int],
+    style: Style,
+    before: Sequence[int | None] | None = None,
+) -> list[Place | None]:
+    """Return a place inside the image for each label, greedily: of the candidates the one that hides the least.
 
     Hiding a label counts by the part of this one that lies on it, hiding a box by the part of the box that is hidden:
     small boxes are kept free, in large ones a caption does no harm.
@@ -112,20 +123,25 @@ def place_labels(
         boxes: ``(N, 4)`` float64 ``x1 y1 x2 y2`` in pixels of the image that is drawn on.
         size: of that image.
         style: of the labels.
+        before: of each label the number of its candidate in the frame before, which it keeps unless another hides far
+            less.
     """
-    places: list[Rectangle | None] = []
+    places: list[Place | None] = []
     taken = np.zeros((0, 4))
     areas = (boxes[:, 2:] - boxes[:, :2]).prod(axis=1).clip(min=1)
-    for label, box in zip(labels, boxes.tolist(), strict=True):
+    for row, (label, box) in enumerate(zip(labels, boxes.tolist(), strict=True)):
         if label is None:
             places.append(None)
             continue
         candidates = _candidates(label, box, size, style)
         hidden = _overlap(candidates, taken).sum(axis=1) / (label.width * label.height)
         hidden += 0.2 * (_overlap(candidates, boxes) / areas).sum(axis=1)
-        best = candidates[int(np.argmin(hidden + 0.005 * np.arange(len(candidates))))]
-        places.append(tuple(best.tolist()))
-        taken = np.concatenate((taken, best[None]))
+        hidden += 0.005 * np.arange(len(candidates))
+        if before is not None and (kept := before[row]) is not None:
+            hidden[kept] -= STEADY
+        best = int(np.argmin(hidden))
+        places.append(Place(tuple(candidates[best].tolist()), best))
+        taken = np.concatenate((taken, candidates[best][None]))
     return places
 
 
@@ -153,15 +169,25 @@ def _overlap(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return (high - low).clip(min=0).prod(axis=2)
 
 
-def draw_label(draw: ImageDraw.ImageDraw, label: Label, place: Rectangle, colour: Colour, style: Style) -> None:
-    """Draw the caption, black or white, whichever is clearer, on a plate in the colour of its box."""
+def draw_label(
+    draw: ImageDraw.ImageDraw, label: Label, place: Rectangle, colour: Colour, style: Style, unsure: bool = False
+) -> None:
+    """Draw the caption on a plate in the colour of its box, black or white, whichever is clearer; pale if unsure."""
     x1, y1, x2, y2 = place
-    luminance = 0.299 * colour[0] + 0.587 * colour[1] + 0.114 * colour[2]
-    ink = (0, 0, 0) if luminance > 100 else (255, 255, 255)
-    draw.rounded_rectangle((x1, y1, x2 - 1, y2 - 1), style.padding, fill=colour, outline=(20, 20, 20))
+    plate = _mixed(colour, WHITE, 0.65) if unsure else colour
+    luminance = 0.299 * plate[0] + 0.587 * plate[1] + 0.114 * plate[2]
+    ink = BLACK if luminance > 100 else WHITE
+    ink = _mixed(ink, plate, 0.45) if unsure else ink
+    draw.rounded_rectangle((x1, y1, x2 - 1, y2 - 1), style.padding, fill=plate, outline=(20, 20, 20))
     for number, line in enumerate(label.text.split("\n")):
         middle = y1 + style.padding + (number + 0.5) * style.line_height
         draw.text((x1 + style.padding, middle), line, fill=ink, font=style.font, anchor="lm")
+
+
+def _mixed(colour: Colour, other: Colour, share: float) -> Colour:
+    """A colour with a share of another."""
+    red, green, blue = (round(a + (b - a) * share) for a, b in zip(colour, other, strict=True))
+    return red, green, blue
 
 
 def draw_boxes(
@@ -170,12 +196,14 @@ def draw_boxes(
     size: tuple[float, float],
     captions: Sequence[str] | None = None,
     scores: ArrayLike | None = None,
+    caption_scores: ArrayLike | None = None,
 ) -> Image:
     """Draw boxes and their captions (or else their scores) on a copy of an image.
 
     Lines and letters grow with the image. The best box is drawn last, on top; its caption takes the best place, and
-    each further one goes where it covers the least of the captions before it and of the boxes. Captions stay inside
-    the image, long ones are broken into lines, and in an image too small for a single letter only boxes are drawn.
+    each further one goes where it covers the least of the captions before it and of the boxes. Captions of one and the
+    same box stand together. Captions stay inside the image, long ones are broken into lines, and in an image too small
+    for a single letter only boxes are drawn.
 
     Args:
         image: in any mode and size; it is not changed.
@@ -183,6 +211,7 @@ def draw_boxes(
         size: width and height of the image in the pixels that ``boxes`` are in.
         captions: N texts.
         scores: ``(N,)``, larger is better; if not given, the first box is the best.
+        caption_scores: ``(N,)`` probabilities of the captions; those below :data:`UNSURE` are pale.
 
     Returns:
         an RGB image of the size of ``image``.
@@ -193,9 +222,14 @@ def draw_boxes(
         return canvas
     values = None if scores is None else np.asarray(scores, np.float32)
     order = np.arange(len(corners)) if values is None else np.argsort(-values, kind="stable")
-    scaled = corners[order].astype(np.float64) * _factors(canvas, size)
-    style = Style.of(*canvas.size, len(corners))
-    texts = [_text(i, captions, values) for i in order.tolist()]
+    groups: dict[tuple[float, ...], list[int]] = {}
+    for row in order.tolist():
+        groups.setdefault(tuple(corners[row].tolist()), []).append(row)
+    scaled = np.array([*groups], np.float64) * _factors(canvas, size)
+    style = Style.of(*canvas.size, len(groups))
+    texts = ["; ".join(dict.fromkeys(_text(i, captions, values) for i in rows)) for rows in groups.values()]
+    sure = None if caption_scores is None else np.asarray(caption_scores) >= UNSURE
+    unsure = [sure is not None and not sure[rows].any() for rows in groups.values()]
     labels = [fit_label(text, box, canvas.size, style) for text, box in zip(texts, scaled.tolist(), strict=True)]
     places = place_labels(labels, scaled, canvas.size, style)
     draw = ImageDraw.Draw(canvas)
@@ -204,50 +238,8 @@ def draw_boxes(
     for rank in reversed(range(len(scaled))):
         label, place = labels[rank], places[rank]
         if label is not None and place is not None:
-            draw_label(draw, label, place, COLOURS[rank % len(COLOURS)], style)
+            draw_label(draw, label, place.rectangle, COLOURS[rank % len(COLOURS)], style, unsure[rank])
     return canvas
-
-
-def draw_sentence(image: Image, boxes: ArrayLike, size: tuple[float, float], captions: Sequence[str]) -> Image:
-    """Draw boxes on a copy of an image and, on a strip below, their captions in the same colours.
-
-    The captions stand in their order, each on a plate in the colour of its box; captions with one and the same box
-    share its colour. For a sentence whose phrases have been placed in the image.
-
-    Args:
-        image: in any mode and size; it is not changed.
-        boxes: ``(N, 4)`` ``x1 y1 x2 y2``; N may be 0.
-        size: width and height of the image in the pixels that ``boxes`` are in.
-        captions: N texts.
-
-    Returns:
-        an RGB image, as wide as ``image`` and higher.
-    """
-    canvas = image.copy() if image.mode == "RGB" else image.convert("RGB")
-    corners = np.asarray(boxes, np.float32).reshape(-1, 4)
-    if not len(corners):
-        return canvas
-    style = Style.of(*canvas.size, len(corners))
-    rows = [tuple(box) for box in corners.tolist()]
-    colours = {box: COLOURS[i % len(COLOURS)] for i, box in enumerate(dict.fromkeys(rows))}
-    draw = ImageDraw.Draw(canvas)
-    for box in reversed(colours):
-        _draw_box(draw, np.array(box) * _factors(canvas, size), colours[box], style)
-    labels: list[tuple[Label, Colour, float, float]] = []
-    x = y = 0.0
-    for box, caption in zip(rows, captions, strict=True):
-        label = one_line(" ".join(caption.split()), canvas.width - 2 * style.padding, style)
-        if x and x + label.width > canvas.width:
-            x, y = 0.0, y + label.height
-        labels.append((label, colours[box], x, y))
-        x += label.width
-    sheet = canvas.crop((0, 0, canvas.width, canvas.height + round(y) + labels[-1][0].height))
-    draw = ImageDraw.Draw(sheet)
-    draw.rectangle((0, canvas.height, *sheet.size), fill=(255, 255, 255))
-    for label, colour, left, top in labels:
-        place = (left, canvas.height + top, left + label.width, canvas.height + top + label.height)
-        draw_label(draw, label, place, colour, style)
-    return sheet
 
 
 def _factors(canvas: Image, size: tuple[float, float]) -> np.ndarray:

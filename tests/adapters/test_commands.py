@@ -27,7 +27,7 @@ WRITES, ALL = {"florence2"}, {"florence2", "owlv2"}
 COMMANDS: dict[str, tuple[list[str], set[str]]] = {
     "describe": (["ALBUM", "--json", "OUT", "--top", "3"], WRITES),
     "caption": (["ALBUM", "--json", "OUT", "--beam-size", "2"], WRITES),
-    "ground": (["IMAGE", "a dog on the grass", "--json", "--threshold", "0"], ALL),
+    "ground": (["IMAGE", "a dog on the grass", "--json", "-", "--threshold", "0"], ALL),
     "ground ": (["IMAGE", "a dog on the grass", "--save-steps", "OUT"], set()),
     "index": (["ALBUM", "--index", "OUT"], set()),
     "serve": (["--port", "0"], ALL),

@@ -91,7 +91,8 @@ def test_a_bundle_is_calibrated_by_the_command(tmp_path):
     card = (folder / "README.md").read_text()
     assert "old" not in card and "## Limits\n\nmany" in card and card.count("## Grounding") == 1
     shown = CliRunner().invoke(
-        cli.app, ["ground", str(tmp_path / "0.png"), "a red shirt and a xylophone", "--model", str(folder), "--json"]
+        cli.app,
+        ["ground", str(tmp_path / "0.png"), "a red shirt and a xylophone", "--model", str(folder), "--json", "-"],
     )
     assert shown.exit_code == 0, shown.output
     phrases = json.loads(shown.stdout)["phrases"]

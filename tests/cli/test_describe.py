@@ -49,7 +49,7 @@ def test_one_image_prints_a_table(model):
     lines = [line.split() for line in result.stdout.splitlines() if line.strip()]
     assert lines[0] == ["score", "box", "caption"]
     assert lines[2][:6] == ["0.90", "0", "0", "512", "512", "thing"]
-    assert lines[3][:6] == ["0.20", "0", "0", "256", "512", "thing"]
+    assert lines[3][:6] == ["0.40", "0", "0", "256", "512", "thing"]
     assert model.batches == [1]
 
 
@@ -72,6 +72,26 @@ def test_no_regions(model, monkeypatch):
 def test_options_reach_the_model(model):
     describe(astronaut(), "--top", 1, "--threshold", 0.25)
     assert model.options == {(1, 0.25)}
+
+
+def test_regions_with_low_scores_are_left_out_and_counted(model, monkeypatch):
+    boxes = [[0, 0, 9, 9], [0, 0, 5, 5], [0, 0, 3, 3.0]]
+    answer = saywhere.Regions(512, 512, boxes, [0.9, 0.3, 0.29], ("a", "b", "c"))
+    monkeypatch.setattr(StubModel, "answer", lambda self, image, boxes: answer)
+    hidden = describe(astronaut(), "--json", "r.jsonl", "--out", "drawn")
+    assert hidden.stderr == "left out: 1 region with a score below 0.3; --threshold 0 keeps all\n"
+    assert rows("r.jsonl")[0]["captions"] == ["a", "b"]
+    every = describe("a.jpg", "--threshold", 0, "--json", "-")
+    assert json.loads(every.stdout)["captions"] == ["a", "b", "c"] and every.stderr == ""
+    for name in ("coco-results", "densecap"):  # whose programs rank regions of any score
+        assert describe("a.jpg", "--output-format", name, "--out", name).stderr == ""
+        assert len(rows(f"{name}/regions.jsonl")[0]["boxes"]) == 3
+
+
+def test_lines_are_printed_on_demand(model):
+    result = describe(astronaut("p/a.jpg"), astronaut("p/b.jpg"), "--json", "-", "--out", "drawn")
+    assert [json.loads(line)["image"] for line in result.stdout.splitlines()] == ["p/a.jpg", "p/b.jpg"]
+    assert result.stderr == "2 described, 4 regions\nwritten: drawn\n" and Path("drawn/a.jpg").is_file()
 
 
 def test_ten_regions_unless_told_otherwise(model):
@@ -99,7 +119,7 @@ def test_json_and_drawing(model):
     (row,) = rows("r/r.jsonl")
     assert (row["image"], row["width"], row["height"]) == ("a.jpg", 512, 512)
     assert row["boxes"] == [[0, 0, 512, 512], [0, 0, 256, 512]]
-    assert row["scores"] == pytest.approx([0.9, 0.2]) and row["captions"][0].startswith("thing 0")
+    assert row["scores"] == pytest.approx([0.9, 0.4]) and row["captions"][0].startswith("thing 0")
     with Image.open("drawn/a.jpg") as drawn:
         assert drawn.size == (800, 800), "a small image is enlarged so that captions can be read"
         assert np.abs(np.array(drawn.getpixel((798, 400))) - COLOURS[0]).max() < 60
@@ -220,7 +240,7 @@ def test_a_file_is_not_continued_with_other_options(model, how):
     model.batches.clear()
     other = describe("album", "--json", "r.jsonl", "--threshold", "0.5", *how)
     assert other.exit_code == 2 and other.stderr.count("\n") == 1
-    assert other.stderr.startswith("error: r.jsonl: was begun otherwise (top: 5, now 10; threshold: None, now 0.5); ")
+    assert other.stderr.startswith("error: r.jsonl: was begun otherwise (top: 5, now 10; threshold: 0.3, now 0.5); ")
     assert model.batches == [] and Path("r.jsonl").read_bytes() == before
     assert "3 already in r.jsonl" in describe("album", "--json", "r.jsonl", "--top", "5").stdout
 
@@ -337,7 +357,7 @@ def test_the_originals_format(model):
     assert (first["img_name"], second["img_name"]) == ("a.jpg", "p/b.png")
     assert first["boxes"] == [[1, 1, 720, 480], [1, 1, 360, 480]]
     assert second["boxes"] == [[1, 1, 360, 720], [1, 1, 180, 720]]
-    assert first["scores"] == pytest.approx([2.19722, -1.38629], abs=1e-4)
+    assert first["scores"] == pytest.approx([2.19722, -0.40547], abs=1e-4)
     for row, size in ((first, (720, 480)), (second, (360, 720))):
         with Image.open(Path("vis") / row["img_name"]) as shown:
             assert shown.size == size
@@ -355,7 +375,7 @@ def test_the_originals_format(model):
         (["a.jpg", "--output-format", "densecap"], "needs --out"),
         (["a.jpg", "--boxes", "nowhere.json"], "nowhere.json: cannot be read"),
         (["a.jpg", "--out", "a.jpg"], "a.jpg: is the name of an image; give the folder"),
-        (["a.jpg", "--json", "."], ".: cannot be written"),
+        (["a.jpg", "--json", "."], "is a folder; give the name of a file, or - to print"),
         (["a.jpg", "--json", "a.jpg"], "a.jpg line 1 is not a result with boxes"),
         (["a.jpg", "--top", "-1"], "--top"),
         (["a.jpg", "--threshold", "1.5"], "--threshold"),

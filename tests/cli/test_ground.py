@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 
 import saywhere
 from saywhere import cli
-from saywhere.images import open_image
+from saywhere.images import DRAWN_SIDES, open_image
 from saywhere.networks import checkpoint
 
 
@@ -49,21 +49,21 @@ def ground(*arguments: object) -> Result:
 def test_a_sentence_is_cut_into_phrases_with_boxes(models, aligner, tmp_path):
     path = tmp_path / "a.png"
     noise(320, 200, seed=3).save(path)
-    out = tmp_path / "drawn" / "a.png"
+    out = tmp_path / "drawn"
     result = ground(path, SENTENCES[0], "--model", aligner, "--beta", 0, "--out", out)
     assert result.exit_code == 0, result.output
-    alignment = models[aligner].align(open_image(path), SENTENCES[0], beta=0.0)  # drawn at its full size
+    alignment = models[aligner].align(open_image(path, DRAWN_SIDES[1]), SENTENCES[0], beta=0.0)
     assert len(alignment.phrases) > 1 and "similarity" in result.output
     for phrase in alignment.phrases:
         assert phrase.words in result.output
         assert " ".join(f"{v:.0f}" for v in phrase.box) in result.output
-    with Image.open(out) as drawn:
-        assert drawn.width == 320 and drawn.height > 200
+    with Image.open(out / "a.png") as drawn:
+        assert drawn.size == (800, 500), "a small image is enlarged so that phrases can be read"
 
 
 def test_phrases_are_cut_as_people_cut_them(models, aligner, densecap, image):
     for folder in (aligner, densecap):
-        row = json.loads(ground(image, SENTENCES[0], "--model", folder, "--json").stdout)
+        row = json.loads(ground(image, SENTENCES[0], "--model", folder, "--json", "-").stdout)
         found = models[folder].ground(image, SENTENCES[0])
         assert [phrase["words"] for phrase in row["phrases"]] == ["a man", "a red shirt", "a horse"]
         assert tuple(phrase["words"] for phrase in row["phrases"]) == found.captions
@@ -73,15 +73,15 @@ def test_phrases_are_cut_as_people_cut_them(models, aligner, densecap, image):
 def test_what_is_not_in_the_image_has_no_box(aligner, image, tmp_path):
     never = shutil.copytree(aligner, tmp_path / "never")
     calibrated(phrase=(0, 0, 0, -9)).write(never)
-    row = json.loads(ground(image, SENTENCES[0], "--model", never, "--json").stdout)
+    row = json.loads(ground(image, SENTENCES[0], "--model", never, "--json", "-").stdout)
     assert [sorted(phrase) for phrase in row["phrases"]] == [["found", "score", "words"]] * 3
     assert not any(phrase["found"] for phrase in row["phrases"])
-    out = tmp_path / "b.png"
+    out = tmp_path / "drawn"
     table = ground(image, SENTENCES[0], "--model", never, "--out", out)
     assert table.exit_code == 0 and table.stdout.count("not found") == 3
-    with Image.open(out) as drawn:
-        assert drawn.size == (96, 64)
-    shown = json.loads(ground(image, SENTENCES[0], "--model", never, "--json", "--threshold", 0).stdout)
+    with Image.open(out / "a.png") as drawn:
+        assert drawn.size == (800, 533)
+    shown = json.loads(ground(image, SENTENCES[0], "--model", never, "--json", "-", "--threshold", 0).stdout)
     assert all(phrase["found"] and len(phrase["box"]) == 4 for phrase in shown["phrases"])
 
 
@@ -95,19 +95,19 @@ def test_the_steps_show_how_it_comes_about(models, aligner, image, tmp_path):
     lines = [line.split("\t") for line in (steps / "snippets.txt").read_text().splitlines()]
     assert [words for _, words in lines] == [words for _, words in alignment.snippets()]
     with Image.open(steps / "regions.jpg") as regions, Image.open(steps / "words.jpg") as words:
-        assert regions.size == (96, 64) and words.height > 64
+        assert regions.size == words.size == (96, 64)
 
 
 def test_json_on_demand(models, aligner, image):
-    result = ground(image, "a red shirt", "--model", aligner, "--json", "--beta", 100, "--regions", 2)
+    result = ground(image, "a red shirt", "--model", aligner, "--json", "-", "--beta", 100, "--regions", 2)
     row = json.loads(result.stdout)
     assert row == models[aligner].align(image, "a red shirt", beta=100.0, regions=2).to_dict()
     assert [phrase["words"] for phrase in row["phrases"]] == ["a red shirt"]
 
 
 def test_several_texts_are_phrases_for_a_dense_captioner(models, densecap, image, tmp_path):
-    out = tmp_path / "b.jpg"
-    result = ground(image, "a dog", "the sky", "--model", densecap, "--json", "--out", out)
+    out = tmp_path / "drawn"
+    result = ground(image, "a dog", "the sky", "--model", densecap, "--json", "-", "--out", out)
     assert result.exit_code == 0, result.output
     row = json.loads(result.stdout)
     model = models[densecap]
@@ -116,40 +116,67 @@ def test_several_texts_are_phrases_for_a_dense_captioner(models, densecap, image
     for phrase, region in zip(row["phrases"], best, strict=True):
         assert phrase["box"] == pytest.approx(region.box, abs=0.01)
         assert phrase["score"] == pytest.approx(region.score, abs=1e-5)
-    with Image.open(out) as drawn:
-        assert drawn.width == 96 and drawn.height > 64
+    assert (out / "a.png").is_file()
     table = ground(image, "a dog", "the zebra", "--model", densecap)
     assert "the zebra" in table.stdout and "score" in table.stdout and "does not know: zebra" in table.stderr
     empty = ground(image, "a dog", "", "a cat", "--model", densecap)
     assert empty.exit_code == 2 and "the phrase '' has no word" in empty.output
-    fewer = ground(image, "a dog", "the sky", "--model", densecap, "--json", "--regions", 1)
+    fewer = ground(image, "a dog", "the sky", "--model", densecap, "--json", "-", "--regions", 1)
     only = model.describe(image, top=1).boxes[0].tolist()
     assert [phrase["box"] for phrase in json.loads(fewer.stdout)["phrases"]] == [pytest.approx(only, abs=0.01)] * 2
 
 
 def test_words_that_are_not_used_are_said(densecap, image):
-    result = ground(image, "the man on the left", "--model", densecap, "--json")
-    assert result.stderr.splitlines()[-1] == "words not used to place phrases: on the left"
+    result = ground(image, "the man by the left", "--model", densecap, "--json", "-")
+    assert result.stderr.splitlines()[-1] == "words not used to place phrases: by the left"
     row = json.loads(result.stdout)
-    assert [phrase["words"] for phrase in row["phrases"]] == ["the man"] and row["unused"] == ["on the left"]
-    whole = ground(image, "the man on the left", "a dog", "--model", densecap, "--json")
+    assert [phrase["words"] for phrase in row["phrases"]] == ["the man"] and row["unused"] == ["by the left"]
+    whole = ground(image, "the man by the left", "a dog", "--model", densecap, "--json", "-")
     assert "not used" not in whole.stderr and "unused" not in json.loads(whole.stdout)
 
 
 def test_the_part_can_be_chosen(models, aligner, densecap, image):
     best = models[densecap].score(image, ["a dog"]).best()
-    one = json.loads(ground(image, "a dog", "--part", "densecap", "--model", densecap, "--json").stdout)
+    one = json.loads(ground(image, "a dog", "--part", "densecap", "--model", densecap, "--json", "-").stdout)
     assert one["phrases"][0]["score"] == pytest.approx(best.scores[0], rel=1e-4)
     phrases = ("a red shirt", "a horse")
     for arguments in (("--part", "aligner"), ()):  # it is what a model without a dense captioner uses anyway
-        row = json.loads(ground(image, *phrases, *arguments, "--model", aligner, "--json").stdout)
+        row = json.loads(ground(image, *phrases, *arguments, "--model", aligner, "--json", "-").stdout)
         found = models[aligner].ground(image, list(phrases))
         assert [p["similarity"] for p in row["phrases"]] == pytest.approx(found.similarities.tolist(), rel=1e-4)
         assert [p["box"] for p in row["phrases"]] == [pytest.approx(box, abs=0.01) for box in found.boxes.tolist()]
 
 
+def test_a_folder_is_grounded_and_a_stopped_run_goes_on(models, densecap, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("album").mkdir()
+    for seed, name in enumerate(("a.png", "b.jpg")):
+        noise(96, 64, seed=seed).save(Path("album", name))
+    Path("album/c.jpg").write_bytes(b"no image")
+    words = ("album", "a dog", "--model", densecap)
+    table = ground(*words)
+    assert table.exit_code == 1 and "skipped: album/c.jpg" in table.stderr
+    assert "album/a.png\n" in table.stdout and "2 grounded; 1 skipped" in table.stdout
+    printed = [json.loads(line) for line in ground(*words, "--json", "-").stdout.splitlines()]
+    assert [row["image"] for row in printed] == ["album/a.png", "album/b.jpg"]
+    found = models[densecap].ground("album/a.png", "a dog", threshold=0)
+    assert printed[0]["phrases"][0]["box"] == pytest.approx(found.boxes[0].tolist(), abs=0.01)
+    whole = ground(*words, "--json", "r.jsonl", "--out", "drawn")
+    assert "written: r.jsonl, drawn" in whole.stdout and sorted(p.name for p in Path("drawn").iterdir()) == [
+        "a.png",
+        "b.jpg",
+    ]
+    assert [json.loads(line) for line in Path("r.jsonl").read_text().splitlines()] == printed
+    Path("drawn/a.png").unlink()
+    again = ground(*words, "--json", "r.jsonl", "--out", "drawn")
+    assert "2 already in r.jsonl" in again.stdout and "written: drawn" in again.stdout
+    assert Path("drawn/a.png").is_file()
+    other = ground("album", "a cat", "--model", densecap, "--json", "r.jsonl")
+    assert other.exit_code == 2 and "r.jsonl: was begun otherwise (text: " in other.stderr
+
+
 def test_options_of_the_model_may_be_changed(aligner, image):
-    whole = ground(image, SENTENCES[0], "--model", aligner, "--json", "--set", "aligner.size_bonus=99")
+    whole = ground(image, SENTENCES[0], "--model", aligner, "--json", "-", "--set", "aligner.size_bonus=99")
     phrases = json.loads(whole.stdout)["phrases"]
     assert [phrase["box"] for phrase in phrases] == [[0, 0, 96, 64]] * 3
     wrong = ground(image, SENTENCES[0], "--model", aligner, "--set", "size_bonu=99")
@@ -160,7 +187,7 @@ def test_the_image_is_opened_once(aligner, image, tmp_path, monkeypatch):
     opened = []
     real = Image.open
     monkeypatch.setattr(Image, "open", lambda file, **options: opened.append(str(file)) or real(file, **options))
-    for extra in ((), ("--out", tmp_path / "out.png", "--save-steps", tmp_path / "steps")):
+    for extra in ((), ("--out", tmp_path / "out", "--save-steps", tmp_path / "steps")):
         opened.clear()
         assert ground(image, SENTENCES[0], "--model", aligner, *extra).exit_code == 0
         assert opened == [str(image)]
@@ -168,11 +195,16 @@ def test_the_image_is_opened_once(aligner, image, tmp_path, monkeypatch):
 
 def test_user_fixable_errors_are_one_line(aligner, densecap, image, tmp_path):
     captioner = checkpoint.save(tiny_captioner(), tmp_path / "captioner")
+    album = tmp_path / "album"
+    for name in ("1.png", "2.png"):
+        album.mkdir(exist_ok=True)
+        noise(96, 64).save(album / name)
     for arguments, message in (
         ((image, "...", "--model", aligner), "has no word"),
         ((tmp_path / "b.png", "a dog", "--model", aligner), "b.png: no such file"),
-        ((image, "a dog", "--model", aligner, "--out", tmp_path / "a.gif"), "is written as .jpg or .png"),
-        ((tmp_path, "a dog", "--model", aligner), "is a folder; give one image"),
+        ((image, "a dog", "--model", aligner, "--out", tmp_path / "b.png"), "is the name of an image; give the folder"),
+        ((image, "a dog", "--model", aligner, "--json", tmp_path), "is a folder; give the name of a file, or - to"),
+        ((album, "a dog", "--model", aligner, "--save-steps", tmp_path / "s"), "shows one image, not 2"),
         ((image, "a dog", "--model", captioner), "needs a model with the part aligner"),
         ((image, "a dog", "the sky", "--model", captioner), "needs a model with the part aligner"),
         ((image, "a dog", "--model", aligner, "--part", "densecap"), "needs a model with the part densecap"),

@@ -53,7 +53,7 @@ def test_three_processes_of_which_three_are_killed_describe_what_one_does(album:
 def test_shards_one_by_one_and_those_that_failed_again(album: Path) -> None:
     good = Path("album/05.png").read_bytes()
     Path("album/05.png").write_bytes(b"away")
-    command = ("describe", "shard.tar", "album", "--json", "r.jsonl", "--shards", 3, *QUICK)
+    command = ("describe", "shard.tar", "album", "--threshold", 0, "--json", "r.jsonl", "--shards", 3, *QUICK)
     first = run(*command, "--shard", 1)
     assert first.exit_code == 1 and "shard 1 of 3: 3 described, 1 skipped\n2 of 3 shards are" in first.stdout
     assert first.stderr == "skipped: album/05.png: not an image in a known format\n"
@@ -111,7 +111,7 @@ def test_an_index_is_kept_up_to_date_in_shards(album: Path) -> None:
     assert run("index", "album/08.png", "--index", "one").stdout.startswith(
         "0 added, 0 updated, 1 unchanged, 0 removed"
     )
-    hits = run("search", "a dog", "--index", "one", "--json", "--out", "drawn", "--threads", "1")
+    hits = run("search", "a dog", "--index", "one", "--json", "-", "--out", "drawn", "--threads", "1")
     found = [json.loads(line)["image"] for line in hits.stdout.splitlines() if line.startswith("{")]
     assert {str(album / "shard.tar" / "01.png"), str(album / "shard.tar" / "02.png")} < set(found)
     assert hits.exit_code == 0 and len(list(Path("drawn").iterdir())) == len(found) == 9

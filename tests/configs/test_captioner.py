@@ -41,6 +41,7 @@ def test_what_is_needed_of_the_trunk() -> None:
         ({"describe_boxes": True}, "describe_boxes is True"),
         ({"trunk": {"backbone": "resnet18"}}, "head is True, but must be false for resnet18"),
         ({"levels": [4]}, r"levels is \(4,\)"),
+        ({"branch": True}, "branch is True, but must be false without trunk.branch"),
         ({"levels": [], "head": False}, r"levels is \(\)"),
         ({"trunk": {"strides": [32, 16]}}, "trunk.strides is .* ascending"),
         ({"smoothing": 1.0}, "smoothing is 1.0"),

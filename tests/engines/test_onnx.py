@@ -17,6 +17,8 @@ from photographs import noise, quarters
 from safetensors.numpy import load_file, save_file
 from tiny_aligner import SENTENCES, VOCABULARY, tiny_aligner_config
 from tiny_bundle import PARTS, exported_bundle, write_parts
+from tiny_captioner import VOCABULARY as CAPTION_WORDS
+from tiny_captioner import tiny_config as tiny_captioner_config
 
 import saywhere
 from saywhere import Model, UserError
@@ -24,12 +26,14 @@ from saywhere.configs.parts import TrunkConfig
 from saywhere.engines import onnx
 from saywhere.engines.arrays import pooling
 from saywhere.engines.arrays.aligner import Aligner as ArrayAligner
+from saywhere.engines.arrays.captioner import Captioner as ArrayCaptioner
 from saywhere.engines.arrays.layers import Weights
 from saywhere.engines.compare import compare_engines, random_boxes
 from saywhere.engines.torch import TorchEngine
 from saywhere.models.aligner import embed_images, embed_texts
 from saywhere.models.bundle import Bundle
 from saywhere.networks.aligner.network import Aligner
+from saywhere.networks.captioner.network import Captioner
 from saywhere.networks.vision.image_maps import ImageMaps
 from saywhere.networks.vision.trunk import build_trunk
 
@@ -161,26 +165,43 @@ def test_other_options_of_use_change_both_engines_alike():
     assert plain.describe(IMAGES[0]).to_dict() != other.describe(IMAGES[0]).to_dict()
 
 
+@pytest.mark.parametrize(("head", "branch"), [(True, False), (True, True), (False, True)])
 @torch.no_grad()
-def test_the_last_layer_before_the_classifier_is_averaged_too():
-    """Its backbones are too large to be exported in a test: maps are drawn instead."""
+def test_the_last_layer_and_a_second_branch_are_averaged_too(head: bool, branch: bool):
+    """Their backbones are too large to be exported in a test: maps are drawn instead."""
     torch.manual_seed(0)
-    settings = TrunkConfig(backbone="efficientnet_lite0", strides=(16, 32))
-    trunk = build_trunk(settings, None, head=True, pretrained=False).eval()
-    options = {"trunk": settings.to_dict(), "regions": "whole", "levels": [32], "head": True}
-    network = Aligner(tiny_aligner_config(**options), VOCABULARY, trunk).eval()
-    assert trunk.head is not None
+    settings = TrunkConfig(backbone="efficientnet_lite0", strides=(16, 32), branch=branch)
+    trunk = build_trunk(settings, None, head=head, pretrained=False).eval()
+    options = {"trunk": settings.to_dict(), "levels": [32], "head": head, "branch": branch}
+    network = Aligner(tiny_aligner_config(regions="whole", **options), VOCABULARY, trunk).eval()
+    size = trunk.backbone.channels[1] + 1280 * head + (128 + 1280) * branch + 5
+    network.standardise.running_mean.normal_(generator=torch.Generator().manual_seed(1))
+    assert network.standardise.num_features == size
     maps = [torch.randn(c, 10 // s, 12 // s) for c, s in zip(trunk.backbone.channels, (1, 2), strict=True)]
-    outputs = {"map16": maps[0], "map32": maps[1], "head": trunk.head(maps[1])}
+    image = ImageMaps(trunk, maps, 192, 160)
+    outputs = {"map16": maps[0], "map32": maps[1], **({"head": image.head} if head else {})}
+    outputs |= {f"branch{stride}": each for each, stride in image.branch}
     arrays = pooling.ImageMaps({k: v[None].numpy() for k, v in outputs.items()}, (16, 32), (192, 160))
     weights = Weights.of({name: value.numpy() for name, value in network.state_dict().items()})
     aligner = ArrayAligner(network.config, VOCABULARY, weights)
     boxes = random_boxes(np.random.default_rng(0), 20, 192, 160)
-    theirs = TorchEngine({"aligner": network}).aligner
-    assert theirs is not None
-    (expected,) = theirs.region_vectors([ImageMaps(trunk, maps, 192, 160)], [boxes])
+    engine = TorchEngine({"aligner": network})
+    assert engine.aligner is not None
+    (expected,) = engine.aligner.region_vectors([image], [boxes])
     (found,) = aligner.region_vectors([arrays], [boxes])
     np.testing.assert_allclose(found, expected, atol=1e-5)
+    caption = tiny_captioner_config(grid=3, **options)
+    captioner = Captioner(caption, CAPTION_WORDS, trunk).eval()
+    assert captioner.feature_size == size
+    weights = Weights.of({name: value.numpy() for name, value in captioner.state_dict().items()})
+    theirs = TorchEngine({"captioner": captioner}).captioner
+    assert theirs is not None
+    given, ours = theirs.bind_images([image], [None]), ArrayCaptioner(caption, CAPTION_WORDS, weights)
+    own = ours.bind_images([arrays], [None])
+    np.testing.assert_allclose(own.embeddings, np.asarray(given.embeddings), atol=1e-4)
+    words = np.array([[4, 5, 6]])
+    for one, other in zip(own.attention(words), given.attention(words), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-4)
 
 
 def test_the_digest_follows_weights_and_options(folder: Path):

@@ -21,6 +21,8 @@ from saywhere import cli
 from saywhere.evaluation.ranking import rank_matrix
 from saywhere.evaluation.search import (
     Answers,
+    Group,
+    Sought,
     answer,
     ask,
     is_right,
@@ -30,10 +32,11 @@ from saywhere.evaluation.search import (
     recall,
     said,
     score_texts,
+    short_queries,
 )
 from saywhere.models.aligner import ImageVectors, TextVectors, similarity_matrix
 from saywhere.networks import checkpoint
-from saywhere.search.phrases import Commonness, PhrasesInImages, Query, in_index_probability, is_improbable
+from saywhere.search.phrases import LIKELY, Commonness, PhrasesInImages, Query, in_index_probability
 from saywhere.search.scan import estimates, similarities
 from saywhere.search.store import Stamp, Store
 
@@ -113,11 +116,11 @@ def answers(seed: int) -> Answers:
     """Hits whose evidence tells, in part, whether they show the query."""
     generator = np.random.default_rng(seed)
     shown = generator.random((60, 4)) < 0.3
-    evidence = np.stack((shown + generator.standard_normal((60, 4)), *-generator.random((2, 60, 4))), axis=-1)
+    evidence = np.stack((shown + generator.standard_normal((60, 4)), *-generator.random((4, 60, 4))), axis=-1)
     inside = generator.random(60) < 0.5
     in_index = inside | (generator.random(60) < 0.4)
     chances = np.stack((generator.standard_normal(60) + in_index, evidence[:, 0, 0]), axis=-1)
-    return Answers(evidence, chances, shown, inside, in_index)
+    return Answers(evidence, chances, shown, inside, in_index, np.array(["noun", "pair"] * 30), np.full(60, 60))
 
 
 def area(high: list[float], low: list[float]) -> float:
@@ -134,7 +137,7 @@ def test_nouns_and_words_meet_in_the_singular() -> None:
 
 def test_each_half_is_judged_by_the_weights_of_the_other() -> None:
     one, other = answers(0), answers(1)
-    found = measure((one, other), calibrated(hit=(1.0, 0.0, 0.0, -1.0)).hit)
+    found = measure((one, other), calibrated(hit=(1.0, 0.0, 0.0, 0.0, 0.0, -1.0)).hit)
     assert found is not None
     swapped = measure((one, one), None), measure((other, other), None)
     assert swapped[0] is not None and swapped[1] is not None and swapped[0].own_error is None
@@ -148,7 +151,7 @@ def test_each_half_is_judged_by_the_weights_of_the_other() -> None:
     assert found.outside_auc == pytest.approx(area(best[inside].tolist(), best[~inside].tolist()))
     assert found.query_auc == pytest.approx(area(best[inside].tolist(), best[~inside & ~in_index].tolist()))
     assert found.in_index_auc == pytest.approx(area(best[in_index].tolist(), best[~in_index].tolist()))
-    doubted = is_improbable(scores.max(axis=1), best)
+    doubted = scores.max(axis=1) < LIKELY
     assert (found.doubted, found.refused) == (doubted[inside].mean(), doubted[~inside & ~in_index].mean())
     assert found.outside_limit == pytest.approx(area([1.0] * inside.sum(), in_index[~inside].astype(float).tolist()))
     bins = [np.floor(scores * 10) == place for place in range(10)]
@@ -160,28 +163,73 @@ def test_each_half_is_judged_by_the_weights_of_the_other() -> None:
     assert sum(count for _, _, count in found.in_index_reliability) == 120 and 0 < found.in_index_error < 0.3
 
 
-def test_the_answers_of_two_uneven_halves_have_as_many_hits(tmp_path) -> None:
+def test_the_answers_of_two_uneven_halves_are_joined(tmp_path) -> None:
     model = aligner_model(tiny_aligner())
     model.calibration = calibrated(phrase=(0.02, 0.0, 0.0, 0.0))
     images = model.embed([noise(96, 64, number) for number in range(5)])
-    queries = {"two dogs": frozenset((0, 4)), "a horse": frozenset((1,))}
+    queries = {"two dogs": Sought("phrase", frozenset((0, 4))), "a horse": Sought("phrase", frozenset((1,)))}
     words = [said(sentences) for sentences in (["Two dogs."], ["A man."], ["A dog."], ["A horse."], [])]
     first = np.array([True, False, False, True, False])
     with Store(tmp_path, {"size": "17"}) as store:
         store.put([(str(number), Stamp(0, 0), image) for number, image in enumerate(images)])
         one, other = (answer(model, store.snapshot(), queries, words, inside) for inside in (first, ~first))
-    assert one.evidence.shape == other.evidence.shape == (2, 2, 3)
+    both = Answers.join([one, other])
+    assert one.evidence.shape == (2, 2, 5) and other.evidence.shape == (2, 3, 5) and both.evidence.shape == (4, 2, 5)
+    assert one.albums.tolist() == [2, 2] and both.kinds.tolist() == ["phrase"] * 4
     assert one.inside.tolist() == [True, False] and other.inside.tolist() == [True, True]
     assert one.in_index.tolist() == [True, True] and other.in_index.tolist() == [True, False]
-    assert one.shown.sum(axis=1).tolist() == [1, 1] and other.shown[1].tolist() == [False, False]
-    dogs = [PhrasesInImages(model, Query(("two dogs",))).find(images[entry]).evidence for entry in (0, 3)]
+    assert one.shown.sum(axis=1).tolist() == [1, 1] and other.shown[1].tolist() == [False] * 3
+    dogs = [PhrasesInImages(model, Query(("two dogs",))).find(images[entry], 0.0, 2).evidence for entry in (0, 3)]
     best_first = sorted(np.array(dogs).tolist(), reverse=True)  # by similarity, which they are searched by
-    np.testing.assert_allclose(one.evidence[0], best_first, rtol=2e-2)
+    np.testing.assert_allclose(np.delete(one.evidence[0], 3, axis=1), np.delete(best_first, 3, axis=1), rtol=2e-2)
+    assert one.evidence[0, :, 3].tolist() == pytest.approx([1.0, -1.0])  # of two values, in standard deviations
     common = Commonness(model.require("aligner", "search").vocabulary)
     expected = [
         [common.together([text]) + np.log(3), own[0, 0]] for text, own in zip(queries, other.evidence, strict=True)
     ]
     np.testing.assert_allclose(other.chances, expected, rtol=1e-6)
+
+
+def test_queries_are_what_people_type() -> None:
+    assert short_queries("A zebra eating some grass near a very old wooden fence.") == [
+        ("sentence", "a zebra eating some grass near a very old wooden fence"), ("noun", "zebra"),
+        ("phrase", "a zebra"), ("noun", "grass"), ("phrase", "some grass"), ("noun", "fence"),
+        ("pair", "a zebra eating some grass"),
+        ("pair", "some grass near a very old wooden fence"),
+    ]  # fmt: skip
+
+
+def test_an_album_is_drawn_with_or_without_what_is_looked_for(tmp_path) -> None:
+    model = aligner_model(tiny_aligner())
+    model.calibration = calibrated(phrase=(0.02, 0.0, 0.0, 0.0))
+    images = model.embed([noise(96, 64, number) for number in range(8)])
+    queries = {f"a dog {number}": Sought("noun", frozenset((number,))) for number in range(8)}
+    words = [said(["A dog."])] * 8
+    with Store(tmp_path, {"size": "17"}) as store:
+        store.put([(str(number), Stamp(0, 0), image) for number, image in enumerate(images)])
+        found = answer(model, store.snapshot(), queries, words, np.ones(8, bool), album=3)
+    assert found.inside.tolist() == [True, False] * 4 and found.albums.tolist() == [3] * 8
+    assert found.evidence.shape == (8, 3, 5) and (found.evidence[:, :, 4] == 100 / 103).all()
+
+
+def test_figures_are_those_of_each_kind_and_size() -> None:
+    one, other = answers(0), answers(1)
+    other = replace(other, albums=np.full(60, 250))
+    found = measure((one, other), None)
+    assert found is not None
+    keys = [(group.images, group.kind) for group in found.groups]
+    assert keys == [(images, kind) for images in (60, 250) for kind in ("noun", "pair", "all")]
+    fit = measure((other, other), None)
+    assert fit is not None
+    p = fit.fits["hit"].apply(one.evidence)
+    pairs = slice(1, None, 2)
+    first, shown = p[pairs, 0], one.shown[pairs]
+    group = next(group for group in found.groups if (group.images, group.kind) == (60, "pair"))
+    assert isinstance(group, Group) and group.queries == 30
+    assert group.right == pytest.approx(np.median(first[shown[:, 0]]))
+    assert group.absent == pytest.approx(np.median(first[~one.in_index[pairs]]))
+    assert group.found == pytest.approx((first[shown[:, 0]] >= LIKELY).mean())
+    assert group.auc == pytest.approx(area(p[pairs][shown].tolist(), p[pairs][~shown].tolist()))
 
 
 def test_nothing_is_said_where_all_or_no_hits_are_right() -> None:

@@ -7,6 +7,7 @@ import importlib.util
 import json
 import math
 import re
+import sys
 import xml.etree.ElementTree as xml
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -33,12 +34,20 @@ from saywhere.report import Report
 
 CLASSES_ONLY = ("yolo",)
 NEEDS_YAML = pytest.mark.skipif(find_spec("yaml") is None, reason="PyYAML is not installed")
+MARKS = {
+    "yolo": [NEEDS_YAML],
+    "parquet": [pytest.mark.skipif(find_spec("pyarrow") is None, reason="pyarrow is not installed")],
+}
 READABLE = tuple(
-    pytest.param(name, marks=NEEDS_YAML) if name == "yolo" else name
+    pytest.param(name, marks=MARKS.get(name, []))
     for name, format in FORMATS.items()
     if format.read is not None and format.beside is None  # those are in test_xmp.py
 )
-FILES = tuple(name for name, format in FORMATS.items() if format.read is not None and not format.folder)
+FILES = tuple(
+    pytest.param(name, marks=MARKS.get(name, []))
+    for name, format in FORMATS.items()
+    if format.read is not None and not format.folder
+)
 
 
 def make(boxes: list[list[float]], scores: list[float], texts: tuple[str, ...], name: str) -> Regions:
@@ -408,3 +417,25 @@ def test_the_distance_of_a_side_is_measured(
     monkeypatch.setattr(benchmark, "READERS", (benchmark.Reader("numpy", "coco", shifted),))
     (row,) = benchmark.compare(lines, lines.parent / "photos")
     assert (row.images, row.regions, row.distance) == (3, 3, pytest.approx(5))
+
+
+def test_parquet_is_written_in_groups_and_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    monkeypatch.setattr("saywhere.formats.table.GROUP", 2)
+    report = Report()
+    FORMATS["parquet"].write_whole(tmp_path / "r.parquet", [*photos(), make([], [], (), "\udcff.jpg")], report)
+    found = parquet.ParquetFile(tmp_path / "r.parquet")
+    assert found.num_row_groups == 3 and found.metadata.num_rows == 6
+    names = ["image", "width", "height", "x1", "y1", "x2", "y2", "score", "phrase"]
+    assert found.schema_arrow.names == names and str(found.schema_arrow.field("x1").type) == "float"
+    rows = found.read().to_pylist()
+    assert rows[0] == dict(zip(names, ("one/a.jpg", 160, 120, 0.0, 0.0, 40.0, 30.0, 0.25, "a brown dog"), strict=True))
+    assert (rows[2]["image"], rows[2]["x1"], rows[2]["phrase"]) == ("b.png", None, None)
+    assert rows[5]["image"] == "\N{REPLACEMENT CHARACTER}.jpg"
+    with pytest.raises(UserError, match="two images have this name"):
+        FORMATS["parquet"].write_whole(tmp_path / "twice.parquet", [*photos(), *photos()], report)
+    assert [path.name for path in tmp_path.iterdir()] == ["r.parquet"]
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    (tmp_path / "r.jsonl").write_text(json.dumps(photos()[0].to_dict()) + "\n")
+    code, said = run(tmp_path / "r.jsonl", "--to", "parquet", "--out", tmp_path / "x")
+    assert code == 2 and "pip install 'saywhere[parquet]'" in said

@@ -283,7 +283,7 @@ def test_nothing_is_drawn_on_bare_images(tmp_path: Path, source: Source):
         assert written.size == (50, 30)
         assert np.abs(np.array(written.getpixel((0, 0)), int) - photographs.CORNERS[0]).max() < 20
     with pytest.raises(ValueError, match="no file of results"):
-        outputs.regions(source)
+        outputs.answer(source)
 
 
 def test_originals_are_not_written_over(tmp_path: Path, source: Source):

@@ -58,7 +58,7 @@ def test_the_commands_need_neither_torch_nor_a_network(tmp_path):
     described = run("describe", photo, "--top", 3, "--out", tmp_path / "drawn")
     assert "a motorcycle" in described.stdout
     assert Image.open(tmp_path / "drawn" / photo.name).size == (800, 539)
-    grounded = json.loads(run("ground", photo, "a red motorcycle", "--json").stdout)
+    grounded = json.loads(run("ground", photo, "a red motorcycle", "--json", "-").stdout)
     assert grounded["phrases"][0]["box"][2] > 500
     assert "motorcycle" in run("caption", photo).stdout
     assert "flickr-coco" in run("models").stdout

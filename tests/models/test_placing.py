@@ -156,10 +156,10 @@ def test_a_plural_finds_what_its_singular_finds():
 @pytest.mark.parametrize(
     ("text", "phrases", "unused"),
     [
-        ("the man on the left", ["the man"], ("on the left",)),
-        ("a man behind a dog and a cat", ["a man", "a dog", "a cat"], ("behind",)),
+        ("the man by the left", ["the man"], ("by the left",)),
+        ("a man beside a dog and a cat", ["a man", "a dog", "a cat"], ("beside",)),
         ("two dogs and a cat", ["two dogs", "a cat"], ()),
-        ("the cup at the top right and", ["the cup"], ("at the top right",)),
+        ("the cup near the top right and", ["the cup"], ("near the top right",)),
         ("behind", ["behind"], ()),
     ],
 )

@@ -13,21 +13,22 @@ from saywhere.engines.arrays.pooling import ImageMaps
 from saywhere.engines.compare import random_boxes, stages
 from saywhere.errors import UserError
 from saywhere.models.nouns import NounEvidence
+from saywhere.networks.vision.region_features import box_means
 from saywhere.regions import Regions
 
 EMBED_DIM = 32
 """Of the tiny dense captioner."""
 
 
-def weights(embed_dim: int = 0) -> dict[str, np.ndarray]:
-    state = tiny_networks(embed_dim)["nouns"].state_dict()
+def weights(embed_dim: int = 0, branch: bool = False) -> dict[str, np.ndarray]:
+    state = tiny_networks(embed_dim, branch)["nouns"].state_dict()
     return {name: value.numpy() for name, value in state.items() if not name.startswith("trunk.")}
 
 
-@pytest.mark.parametrize("embed_dim", [0, EMBED_DIM])
+@pytest.mark.parametrize(("embed_dim", "branch"), [(0, False), (EMBED_DIM, False), (EMBED_DIM, True)])
 @pytest.mark.parametrize("count", [0, 1, 50])
-def test_both_engines_have_the_same_logits(count: int, embed_dim: int) -> None:
-    model = tiny_model(embed_dim)
+def test_both_engines_have_the_same_logits(count: int, embed_dim: int, branch: bool) -> None:
+    model = tiny_model(embed_dim, branch)
     encoding = model.encode(noise(96, 64))
     boxes = random_boxes(np.random.default_rng(count), count, *encoding.input_size)
     classifier = model.engine.nouns
@@ -36,12 +37,17 @@ def test_both_engines_have_the_same_logits(count: int, embed_dim: int) -> None:
     (ours,) = classifier.classify([encoding.maps], [boxes], embeddings)
     maps = encoding.maps
     outputs = {f"map{s}": m.numpy()[None] for s, m in zip((8, 16, 32), maps.maps, strict=True)}
+    outputs |= {f"branch{stride}": each.detach().numpy()[None] for each, stride in maps.branch}
     arrays = ImageMaps({**outputs, "head": maps.head.detach().numpy()[None]}, (8, 16, 32), encoding.input_size)
-    without = ArrayNouns(classifier.config, classifier.vocabulary, Weights.of(weights(embed_dim)))
+    without = ArrayNouns(classifier.config, classifier.vocabulary, Weights.of(weights(embed_dim, branch)))
     for one, other in zip(ours, without.classify([arrays], [boxes], embeddings)[0], strict=True):
         assert one.shape == other.shape == (count, one.shape[1])
         np.testing.assert_allclose(one, other, atol=1e-4)
     assert ours[0].shape[1] == 1000 and ours[1].shape[1] == len(KINDS.counts) + 2
+    imagenet = tiny_networks(embed_dim, branch)["nouns"].imagenet
+    with torch.inference_mode():  # it reads the last layer over the box, whatever else there is
+        expected = imagenet(box_means(maps.head, torch.from_numpy(boxes), 32))
+    np.testing.assert_allclose(ours[0], expected.numpy(), atol=1e-4)
 
 
 def test_the_weights_fit_the_options_and_the_kinds() -> None:
@@ -58,9 +64,11 @@ def test_engines_are_compared_in_it(embed_dim: int) -> None:
     assert sum(name.startswith("kinds of") for name in names) == 12
 
 
-def test_context_and_levels_change_the_features() -> None:
-    network = tiny_networks()["nouns"]
-    assert network.kinds.in_features == 112 + 1280 + 5 + 1280
+def test_context_levels_and_branch_change_the_features() -> None:
+    assert tiny_networks()["nouns"].kinds.in_features == 112 + 1280 + 5 + 1280
+    assert tiny_networks(0, True)["nouns"].kinds.in_features == 112 + 2 * (1280 + 128 + 1280) + 5
+    with pytest.raises(UserError, match="branch is True, but must be false without trunk.branch"):
+        NounsConfig(branch=True)
     with pytest.raises(UserError, match="levels is"):
         NounsConfig(levels=(4,))
     with pytest.raises(UserError, match="temperature is 0"):

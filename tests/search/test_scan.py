@@ -100,7 +100,7 @@ def test_codes_of_all_components_estimate_closely_and_the_answer_is_exact(tmp_pa
         assert 0 < np.abs(near[:60] - exact[:60]).max() < 0.05 * np.abs(exact).max()
         np.testing.assert_allclose(near[60:], exact[60:], rtol=1e-5)
         for way in (True, False):
-            entries, values = nearest(snapshot, asked, 5, exact=way)
+            entries, values, *_ = nearest(snapshot, asked, 5, exact=way)
             assert entries.tolist() == best(exact, 5).tolist()
             np.testing.assert_allclose(values, exact[entries], rtol=1e-5)
 
@@ -134,7 +134,7 @@ def test_the_best_are_in_order_and_those_without_a_value_are_left_out() -> None:
 def test_an_empty_index_has_no_answer(tmp_path) -> None:
     with Store(tmp_path / "empty", {"size": "25"}) as store:
         assert isinstance(store.snapshot(), Snapshot) and len(store.snapshot()) == 0
-        entries, values = nearest(store.snapshot(), question(1)[0], 5)
+        entries, values, *_ = nearest(store.snapshot(), question(1)[0], 5)
         assert (len(entries), len(values)) == (0, 0)
 
 

@@ -11,6 +11,7 @@ from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
+import yaml
 from server_process import Process
 from typer.main import get_command
 
@@ -95,3 +96,21 @@ def test_the_documented_command_leads_to_a_server_that_answers(lines: list[tuple
     finally:
         assert server.stop() == (0, "")
     assert len(places) == 1
+
+
+def test_the_compose_file_has_options_that_there_are(lines: list[tuple[str, str]]) -> None:
+    """Its keys are those of the Compose Specification, and its server is reached by the name that it allows."""
+    found = yaml.safe_load((ROOT / "docs" / "compose.yaml").read_text(encoding="utf-8"))
+    services = found["services"]
+    assert found.keys() == {"services", "volumes"} and services.keys() == {"label-studio", "saywhere"}
+    keys = {"image", "build", "ports", "volumes", "command", "environment", "depends_on"}
+    assert all(service.keys() <= keys for service in services.values())
+    ours = services["saywhere"]
+    assert (ROOT / "docs" / ours["build"] / "Dockerfile").is_file() and set(ours["depends_on"]) < services.keys()
+    options = dict(option.split("=", 1) for option in ours["command"])
+    names = {option for parameter in get_command(cli.app).commands["serve"].params for option in parameter.opts}
+    assert options.keys() <= names and options["--allowed-host"] == "saywhere"
+    assert options["--label-studio"] == "http://label-studio:8080"
+    assert services["label-studio"]["volumes"][0].partition(":")[0] in found["volumes"]
+    said = (ROOT / "docs" / "programs.md").read_text(encoding="utf-8")
+    assert f"`http://saywhere:{dict(lines)['EXPOSE']}`" in said

@@ -204,6 +204,19 @@ def test_pages_of_other_sites_are_refused(server: Process, locked: Process, phot
         assert ask(server, "/v1/describe?top=0", photo, **headers).status == 200
 
 
+def test_each_of_several_headers_counts(server: Process) -> None:
+    own = f"http://127.0.0.1:{server.port}"
+    for name, good, bad in (("Origin", own, "https://evil.example"), ("Sec-Fetch-Site", "same-origin", "cross-site")):
+        for values, status in (((good, bad), 403), ((bad, good), 403), ((good, good), 200)):
+            connection = HTTPConnection("127.0.0.1", server.port, timeout=60)
+            connection.putrequest("GET", "/v1/models")
+            for value in values:
+                connection.putheader(name, value)
+            connection.endheaders()
+            assert connection.getresponse().status == status, (name, values)
+            connection.close()
+
+
 def test_a_proxy_may_give_another_host(locked: Process) -> None:
     right = {"Authorization": "Bearer s3cret~/="}
     assert ask(locked, "/v1/models", Origin="https://img.example.org", **right).status == 200

@@ -23,6 +23,7 @@ from video_clips import Timed, write_clip
 
 import saywhere
 from saywhere.images import read_image
+from saywhere.search.phrases import LIKELY
 from saywhere.serve.app import create_app
 from saywhere.serve.limits import Encodings, Limits, tag_of
 from saywhere.serve.questions import QUESTIONS
@@ -346,6 +347,36 @@ def test_a_failure_of_the_server_is_one_line(model: saywhere.Model, photo: bytes
         assert client.post("/v1/embed?regions=1", content=photo).status_code == 200
 
 
+@pytest.mark.parametrize("kind", [MemoryError, OSError])
+def test_too_little_memory_is_said_and_outlived(
+    model: saywhere.Model, photo: bytes, monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
+) -> None:
+    """Wherever it is short: for the answer, the network, the image or threads."""
+    text = "Failed to allocate memory for requested buffer"
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise kind(text)
+
+    def check(client: TestClient) -> None:
+        response = client.post("/v1/describe", content=photo, headers={"Cache-Control": "no-store"})
+        assert response.status_code == 503 and "too little memory" in error(response)
+        assert int(response.headers["retry-after"]) > 0
+
+    broken = saywhere.Model(model.engine, "broken")
+    with TestClient(create_app(broken), raise_server_exceptions=False) as client:
+        places = [(broken, "describe"), (broken, "encode"), ("saywhere.serve.app", "to_json"), (Image, "open")]
+        for owner, name in places if kind is MemoryError else places[:2]:
+            with monkeypatch.context() as patch:
+                if isinstance(owner, str):
+                    patch.setattr(f"{owner}.{name}", fail)
+                else:
+                    patch.setattr(owner, name, fail, raising=False)
+                patch.setattr("starlette._exception_handler.run_in_threadpool", fail)
+                patch.setattr("starlette.middleware.errors.run_in_threadpool", fail)
+                check(client)
+        assert client.post("/v1/describe?top=1", content=photo).status_code == 200
+
+
 def test_a_token_is_asked_for(model: saywhere.Model, photo: bytes) -> None:
     with TestClient(create_app(model, token="s3cret")) as client:
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "s3cret"}):
@@ -394,7 +425,10 @@ def test_a_search_answers_as_the_index_does(model: saywhere.Model, indexed: Path
         found = index.search("a dog - snow", top=2)
         wanted = [{"entry": hit.entry, **as_json(hit.to_dict())} for hit in found]
         response = client.get("/v1/search", params={"q": "a dog - snow", "top": 2})
-        assert response.json() == {"query": "a dog - snow", "hits": wanted}
+        sure = {"probably_not_there": None, "unlikely": LIKELY}
+        assert response.json() == {"query": "a dog - snow", "hits": wanted, **sure}
+        doubt = client.get("/v1/search", params={"q": "a submarine"}).json()["probably_not_there"]
+        assert doubt.startswith("no image shows all of this with a probability of more than 0.0")
         assert client.get("/v1/models").json()["indexed"] == 5
         entries = {hit.image: hit.entry for hit in index.search("a cat")}
         copy = client.get("/v1/search/image", params={"entry": entries[str(indexed.parent / "chelsea.jpg")]})

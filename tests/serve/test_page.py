@@ -22,6 +22,7 @@ from server_process import Process
 
 import saywhere
 from saywhere.images import read_image
+from saywhere.search.phrases import LIKELY
 
 PATIENCE = 60_000
 """Milliseconds that an answer may take on a machine with other work."""
@@ -236,6 +237,19 @@ def test_a_search_shows_a_gallery(visit: Callable[..., Page], model: saywhere.Mo
     assert page.locator("#hits .caption").all_inner_texts() == names
     expect(page.locator("#hits li:first-child .box")).to_have_count(len(hits[0].regions))
     page.wait_for_function("() => [...document.querySelectorAll('#hits img')].every(i => i.naturalWidth === 400)")
+    chances = [hit.probability or 0 for hit in hits]
+    pale = [chance < LIKELY for chance in chances]
+    assert not pale[0] and pale[-1]
+    notes = [f"{chance:.2f}{', probably not' if low else ''}" for chance, low in zip(chances, pale, strict=True)]
+    assert page.locator("#hits small").all_inner_texts() == notes
+    shown = page.locator("#hits button").evaluate_all("all => all.map(b => b.classList.contains('unlikely'))")
+    assert shown == pale
+    expect(page.locator("#status")).not_to_contain_text("probably")
+    page.locator("#query").fill("a submarine")
+    expect(page.locator("#status")).to_contain_text("5 images; probably not there: no image shows all of this")
+    expect(page.locator("#hits .unlikely")).to_have_count(5)
+    page.locator("#query").fill("a man on a motorcycle")
+    expect(page.locator("#status")).not_to_contain_text("probably")
     page.locator("#hits button").first.click()
     expect(page.locator("#tab-find")).to_have_attribute("aria-selected", "true")
     page.wait_for_selector("#found-list li")

@@ -124,6 +124,20 @@ def test_a_recipe_begins_with_another_model(tmp_path: Path) -> None:
         run.build_network(nothing, samples)
 
 
+def test_what_a_second_branch_shows_begins_without_weight(tmp_path: Path) -> None:
+    """An aligner that reads it says at first of regions what the other says, whatever the new features are."""
+    trunk = {"backbone": "efficientnet_lite0", "long_side": 64}
+    old = tiny_aligner(regions="whole", trunk={**trunk, "branch": True}, head=True)
+    checkpoint.save(old, tmp_path)
+    new = tiny_aligner(seed=1, regions="whole", trunk={**trunk, "branch": True}, head=True, branch=True)
+    assert start_from(new, str(tmp_path)).new == ()
+    features = torch.randn(3, old.standardise.num_features, generator=torch.Generator().manual_seed(0))
+    more = torch.cat((features[:, :-5], torch.randn(3, 128 + 1280), features[:, -5:]), dim=1)
+    with torch.no_grad():
+        expected, found = old.embed_regions([features])[0], new.eval().embed_regions([more])[0]
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-3)
+
+
 def test_n_grams_are_not_taken_over():
     stored = {"decoder.begin.bias": torch.ones(2), "ngrams.token_ids": torch.ones(3, dtype=torch.int16)}
     new = {name: torch.zeros_like(tensor) for name, tensor in stored.items()}

@@ -7,9 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hatchling.builders.wheel import WheelBuilder
 from photographs import noise
 from tiny_training import BOXES, CONFIG, plain, tiny_recipe, write_data, write_recipe
+from typer.testing import CliRunner
 
+from saywhere.cli import app
 from saywhere.configs.parts import DecodingConfig
 from saywhere.data import FORMATS, PhraseOptions
 from saywhere.errors import UserError
@@ -180,6 +183,26 @@ def test_the_backbone_is_frozen_until_it_is_not(file: Path) -> None:
     late = recipes.load(file, ["training.unfreeze_after=2"]).training
     assert [frozen.frozen(epoch) for epoch in (0, 99)] == [True, True]
     assert [late.frozen(epoch) for epoch in (0, 1, 2)] == [True, True, False]
+
+
+def test_recipes_that_ship_are_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert recipes.shipped() == {path.stem: path for path in sorted(RECIPES.glob("*.yaml"))}
+    for name in ("densecap-flickr8k", "densecap-flickr8k.yaml", "recipes/densecap-flickr8k.yaml"):
+        assert recipes.load(name) == recipes.load(RECIPES / "densecap-flickr8k.yaml")
+    write_recipe(tmp_path / "densecap-flickr8k.yaml", tmp_path)
+    assert recipes.find("densecap-flickr8k.yaml") == Path("densecap-flickr8k.yaml")
+    with pytest.raises(UserError, match=r"^dense: no such recipe; with saywhere come aligner-flickr8k, .*, table1$"):
+        recipes.load("dense")
+    listed = CliRunner().invoke(app, ["train", "--list"])
+    assert listed.exit_code == 0 and listed.output.count("\n") == len(recipes.shipped())
+    assert "densecap-wide                 A dense captioner of a wider world: what" in listed.output
+
+
+def test_recipes_are_in_the_wheel() -> None:
+    builder = WheelBuilder(str(RECIPES.parent))
+    names = {file.distribution_path for file in builder.recurse_included_files()}
+    assert {f"saywhere/recipes/{path.name}" for path in RECIPES.glob("*.yaml")} <= names
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)

@@ -75,7 +75,7 @@ def test_tracks_are_printed_if_no_file_is_given(model):
         "00:00:02.000  00:00:03.000  0.90  a green square",
         "clip.mp4: 3 tracks in 2 scenes, 15 looks",
     ]
-    assert sorted(os.listdir()) == ["clip.mp4"]
+    assert listed(".") == ["clip.mp4"]
 
 
 def test_python_users_follow_videos_with_the_rows_and_files_of_the_command(model):
@@ -95,7 +95,7 @@ def test_python_users_follow_videos_with_the_rows_and_files_of_the_command(model
         saywhere.follow("clips", every=0)
 
 
-def test_tracks_captions_and_the_annotated_video_are_written(model):
+def test_tracks_captions_and_the_annotated_video_are_listed(model):
     write_clip(Path("clip.mp4"), two_scenes())
     result = describe("clip.mp4", "--every", "200ms", "--out", "drawn")
     assert result.exit_code == 0 and "written: drawn/clip.mp4, drawn/clip.vtt, drawn/clip.tracks.jsonl" in result.stdout
@@ -321,6 +321,8 @@ def test_what_is_done_is_not_done_again_and_other_options_need_another_place(mod
     assert (refused.exit_code, model.looks) == (2, looks)
     way_out = "; give another place, or remove tracks.jsonl to begin anew\n"
     assert refused.stderr == f"error: tracks.jsonl: was made with another --every and --threshold{way_out}"
+    undrawn = describe("clip.mp4", "--json", "tracks.jsonl", "--out", "drawn")
+    assert undrawn.exit_code == 2 and "tracks.jsonl: is finished, but drawn/clip.mp4 is not there" in undrawn.stderr
     model.before = lambda look: (_ for _ in ()).throw(KeyboardInterrupt)
     assert describe("clip.mp4", "--json", "other.jsonl").exit_code == 130
     refused = describe("clip.mp4", "--json", "other.jsonl", "--every", "0.1s", "--top", 3)
@@ -406,6 +408,14 @@ def test_videos_in_a_folder_are_described_if_every_is_given(model):
     ]
 
 
+def test_tracks_are_printed_on_demand(model):
+    write_clip(Path("clip.mp4"), moving(1))
+    assert describe("clip.mp4", "--json", "tracks.jsonl").exit_code == 0
+    for more in ((), ("--out", "drawn"), ("--out", "drawn")):  # anew, anew, and already there
+        printed = describe("clip.mp4", "--json", "-", *more)
+        assert printed.stdout == Path("tracks.jsonl").read_text() and "clip.mp4: " in printed.stderr
+
+
 def test_what_does_not_go_together_is_refused(model):
     for name in ("clip.mp4", "other.mp4"):
         write_clip(Path(name), moving(0.5))
@@ -417,7 +427,7 @@ def test_what_does_not_go_together_is_refused(model):
         (["clip.mp4", "--json", "notes.jsonl"], "notes.jsonl: is not a file of tracks of clip.mp4"),
         (["clip.mp4", "--out", "."], "clip.mp4: is the video itself and would be written over"),
         (["clip.mp4", "--every", "soon"], "--every soon: give a time"),
-        (["clip.mp4", "--json", "-"], "--json -: give the name of a file"),
+        (["clip.mp4", "--json", "."], "--json .: is a folder; give the name of a file"),
         (["clip.mp4", "--camera", "0"], "--camera 0 describes what the camera sees, and not clip.mp4 beside it"),
         (["--camera", "98"], "camera 98: "),
         ([], "missing argument 'PATH...'"),
@@ -426,7 +436,7 @@ def test_what_does_not_go_together_is_refused(model):
         assert result.exit_code == 2 and result.stderr.startswith(f"error: {message}"), (words, result.stderr)
         assert result.stderr.count("\n") == 1
     assert model.looks == 0
-    assert sorted(os.listdir()) == ["boxes.json", "clip.mp4", "notes.jsonl", "other.mp4"]
+    assert listed(".") == ["boxes.json", "clip.mp4", "notes.jsonl", "other.mp4"]
 
 
 def test_a_camera_is_described_until_ctrl_c(model):

@@ -302,3 +302,27 @@ def test_the_extra_is_named(monkeypatch, tmp_path):
         result = CliRunner().invoke(cli.app, ["describe", *words], catch_exceptions=False)
         assert (result.exit_code, result.stdout) == (2, "")
         assert result.stderr == "error: this command needs av, which is not installed: pip install 'saywhere[video]'\n"
+
+
+@pytest.mark.parametrize("name", ["a.mkv", "a.webm", "a.mp4", "a.avi"])
+def test_a_file_that_was_cut_off_is_damaged_at_its_end(tmp_path, name):
+    """Also where FFmpeg takes the end of what is left for the end of the video."""
+    path = tmp_path / name
+    options = {"movflags": "faststart"} if name == "a.mp4" else {}
+    codec = {"a.webm": "libvpx", "a.avi": "mpeg4"}.get(name, "libx264")
+    with av.open(str(path), "w", options=options) as file:
+        stream = file.add_stream(codec, rate=10)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        for number in range(30):
+            noisy = photographs.noise(64, 48, number)
+            file.mux(stream.encode(av.VideoFrame.from_image(noisy)))
+        file.mux(stream.encode(None))
+    whole = path.read_bytes()
+    with VideoReader(path, name) as reader:
+        times = [frame.time for frame in reader]
+        assert reader.damage.count == 0
+    path.write_bytes(whole[: len(whole) // 2])
+    with VideoReader(path, name) as reader:
+        kept = [frame.time for frame in reader]
+        assert kept == times[: len(kept)] and 0 < len(kept) < len(times)
+        assert reader.damage.count >= 1 and reader.damage.spans[-1][1] >= kept[-1]

@@ -78,8 +78,10 @@ def test_the_browser_gets_the_words_and_the_shapes(files: dict[str, bytes], bund
     info = json.loads(gzip.decompress(files[MANIFEST]))
     assert info["parts"] == ["densecap", "captioner"] and info["name"] == saywhere.DEFAULT_MODEL
     assert tuple(info["densecap"]["vocabulary"]) == bundle.vocabularies["densecap"].tokens
-    beams = [info["captioner"]["config"]["decoding"]["beam_size"], bundle.configs["captioner"].decoding.beam_size]
-    assert beams[0] == min(beams[1], MOST_HYPOTHESES) < beams[1]
+    beams = {part: info[part]["config"]["decoding"]["beam_size"] for part in ("densecap", "captioner")}
+    own = {part: bundle.configs[part].decoding.beam_size for part in beams}
+    assert beams == {part: min(size, MOST_HYPOTHESES) for part, size in own.items()}
+    assert beams["captioner"] < own["captioner"] and beams["densecap"] == own["densecap"] > 1
     sizes = {"half": 2, "rounded": 1.5, "single": 4}
     for part, arrays in info["arrays"].items():
         numbers = dict.fromkeys(sizes, 0)

@@ -22,6 +22,7 @@ from saywhere.errors import UserError
 from saywhere.models.captioner import Caption
 from saywhere.models.densecap import rank
 from saywhere.models.encoding import Encoding, answer
+from saywhere.models.layout import Layout
 from saywhere.models.model import Model, Part
 from saywhere.models.placing import Evidence, Placer, cut_phrases, unused_words
 from saywhere.options import require_ints, require_numbers
@@ -198,11 +199,17 @@ class AdaptedPlacer(Placer):
         return self.adapter.threshold if self.adapter.scores.phrase is None else self.config.threshold
 
     def ground(
-        self, encoding: Encoding, phrases: Sequence[str], boxes: ArrayLike | None = None, limit: int | None = None,
-        threshold: float | None = None,
+        self, encoding: Encoding, asked: Sequence[str] | Layout, boxes: ArrayLike | None = None,
+        limit: int | None = None, threshold: float | None = None,
     ) -> Regions:  # fmt: skip
         """Return the regions of the phrases that are found, and the others as ``not_found``."""
-        return _there(self.evidence(encoding, phrases, boxes, limit), phrases, self.least(threshold))
+        layout = asked if isinstance(asked, Layout) else Layout(tuple(asked))
+        evidence = self.evidence(encoding, layout.phrases, boxes, limit)
+        return replace(_there(evidence, layout.phrases, self.least(threshold)), unused=layout.unused)
+
+    def read(self, text: str) -> Layout:
+        """Return the phrases of a text: these models give one box for each, and places and relations are not used."""
+        return Layout(tuple(cut_phrases(text)), unused=unused_words(text))
 
     def evidence(
         self, encoding: Encoding, phrases: Sequence[str], boxes: ArrayLike | None = None, limit: int | None = None

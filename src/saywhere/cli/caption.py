@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 import typer
 
 from saywhere.cli.options import (
+    STDOUT,
     Batch,
     BeamSize,
     Device,
     Embed,
     Engine,
     Images,
+    Json,
     Limit,
     Model,
     Precision,
@@ -23,7 +25,6 @@ from saywhere.cli.options import (
     Set,
     Threads,
     check_drawing,
-    check_file,
 )
 from saywhere.cli.printing import report_skipped
 from saywhere.files import printable
@@ -42,12 +43,7 @@ AHEAD = ("captioner", "densecap", "nouns", "aligner.last")
 def caption(
     paths: Images,
     beam_size: BeamSize = None,
-    json: Path | None = typer.Option(
-        None,
-        metavar="FILE",
-        help="Append captions as JSON lines; images already in FILE are not captioned again.",
-        callback=check_file,
-    ),
+    json: Json = None,
     limit: Limit = None,
     model: Model = None,
     device: Device = None,
@@ -68,11 +64,13 @@ def caption(
     """
     from saywhere.errors import UserError
     from saywhere.inference import Outputs, ResultsFile, ensure_same_settings, find_images
+    from saywhere.inference.results import json_line
     from saywhere.inference.run import Run
 
     write = _writer(output_format is not None, embed)
     sources = find_images(paths)[:limit]
     deferred = DeferredModel(model, Runtime(device, engine, threads, precision), change, "captioner", AHEAD)
+    printed, file = json == STDOUT, None if json == STDOUT else json
     if show_attention is not None:
         if output_format is not None:
             raise UserError(f"--show-attention {show_attention}: draws, and writes no sidecar; run the command twice")
@@ -84,15 +82,17 @@ def caption(
         return deferred().caption(images, beam_size=beam_size, attention=False)
 
     def show(one: ImageResult[Caption], so_far: Summary) -> None:
-        if so_far.count == 1:
+        if printed and one.result is not None:
+            typer.echo(json_line(one.result.to_dict(), one.source.name), nl=False)
+        elif so_far.count == 1:
             typer.echo(str(one.result))
-        elif json is None:
+        elif file is None:
             typer.echo(f"{printable(one.source.name)}: {one.result}")
 
     with contextlib.ExitStack() as stack:
-        lines = stack.enter_context(ResultsFile(json, "caption")) if json else None
-        if json is not None:
-            ensure_same_settings(json, {**deferred.facts, "beam_size": beam_size})
+        lines = stack.enter_context(ResultsFile(file, "caption")) if file else None
+        if file is not None:
+            ensure_same_settings(file, {**deferred.facts, "beam_size": beam_size})
         outputs = Outputs(lines, beside=write)
         earlier = {s: lines[s.name]["caption"] for s in sources if outputs.is_described(s)} if lines else {}
         lost = {s.name: write(s, told) for s, told in earlier.items()} if write else {}
@@ -100,21 +100,26 @@ def caption(
     summary.skipped.update({name: why for name, why in lost.items() if why})
     if summary.count > 1 or summary.already:
         typer.echo(str(summary), err=True)
+    place = ("XMP in the images" if embed else "sidecars beside the images") if output_format else None
+    _say_written(file, place, summary)
     report_skipped(summary.skipped)
+
+
+def _say_written(file: Path | None, place: str | None, summary: Summary) -> None:
+    written = [str(file)] if file and summary.done else []
+    written += [place] if place and len(summary.skipped) < summary.count else []
+    if written:
+        typer.echo(f"written: {', '.join(written)}", err=True)
 
 
 def _writer(wanted: bool, embed: bool) -> Callable[[Source, object], str | None] | None:
     """What writes a sentence into the sidecar of its image, or into the image, and returns why it could not or None."""
-    from saywhere.errors import UserError
-
-    if not wanted:
-        if embed:
-            raise UserError("--embed is for --output-format xmp: give it as well")
+    if not wanted and not embed:
         return None
     from saywhere.formats import xmp
 
     if embed:
-        xmp.require_exiftool()
+        xmp.check_embed("xmp" if wanted else None)
 
     def write(source: Source, sentence: object) -> str | None:
         return xmp.refused(xmp.write_sentence, xmp.place_of(source.path, embed), source.path, str(sentence))

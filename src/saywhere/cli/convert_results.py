@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from saywhere.cli.options import Embed, ResultFormat
+from saywhere.cli.options import CopyImages, Embed, ResultFormat
 from saywhere.cli.printing import report_skipped
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ def convert_results(
     ),
     embed: Embed = False,
     threshold: float | None = typer.Option(None, min=0, max=1, help="Only regions with at least this score."),
+    copy_images: CopyImages = False,
 ) -> None:
     """Convert results to or from COCO, Label Studio, CVAT, FiftyOne, YOLO, Pascal VOC, CSV and XMP.
 
@@ -40,16 +41,13 @@ def convert_results(
     out because it is broken, no upright box, or has too long a name, 2 if the command is wrong.
     """
     from saywhere.errors import UserError
+    from saywhere.formats import xmp
     from saywhere.formats.registry import FORMATS
     from saywhere.report import Report
 
     old, new = FORMATS[source.value], FORMATS[to.value]
     if embed:
-        from saywhere.formats.xmp import require_exiftool
-
-        if not to.value.startswith("xmp") or out is not None:
-            raise UserError("--embed is for --to xmp, and writes into the images: give no --out")
-        require_exiftool()
+        xmp.check_embed(to.value, out)
     if old.read is None:
         raise UserError(f"--from {source.value}: this format does not say all that results have and cannot be read")
     if not path.exists():
@@ -60,6 +58,8 @@ def convert_results(
         new.require_new(out)
     elif new.beside is None:
         raise UserError(f"--to {to.value} needs --out PATH, the new {'folder' if new.folder else 'file'}")
+    if copy_images and new.with_images is None:
+        raise UserError(f"--copy-images is for --to yolo, not for {to.value}")
     count, report = 0, Report()
 
     def kept() -> Iterator[Regions]:
@@ -72,8 +72,10 @@ def convert_results(
             count += 1
             yield regions if regions.image is not None else replace(regions, image=f"image{count}")
 
-    left_out = new.write_beside(kept(), report, embed) if out is None else new.write_whole(out, kept(), report)
-    typer.echo(f"written: {out or ('in the images' if embed else 'beside the images')}, {count - len(left_out)} images")
+    beside = out is None
+    left_out = new.write_beside(kept(), report, embed) if beside else new.write_whole(out, kept(), report, copy_images)
+    places = ", ".join(map(str, new.files(out))) if out else "in the images" if embed else "beside the images"
+    typer.echo(f"written: {places}, {count - len(left_out)} images")
     for line in report.lines():
         typer.echo(line, err=True)
     report_skipped(left_out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json as json_format
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,10 +11,14 @@ import typer
 
 from saywhere.cli.options import (
     PATHS,
+    STDOUT,
     Batch,
+    CopyImages,
     Device,
+    Drawings,
     Embed,
     Engine,
+    Json,
     Model,
     OutputFormat,
     Precision,
@@ -23,10 +28,8 @@ from saywhere.cli.options import (
     ShardCount,
     ShardNumber,
     Threads,
-    check_file,
-    check_folder,
 )
-from saywhere.cli.printing import print_table, skip_notes
+from saywhere.cli.printing import print_table, skip_notes, to_stderr
 from saywhere.files import printable
 from saywhere.loading import DeferredModel, Runtime
 
@@ -37,23 +40,23 @@ if TYPE_CHECKING:
     from saywhere.video.run import Videos
 
 
+Threshold = Annotated[
+    float | None,
+    typer.Option(
+        "--threshold", min=0, max=1, metavar="P", help="Only regions with at least this score (0: all).",
+        show_default="0.3; 0.2 for videos",
+    ),
+]  # fmt: skip
+
+
 def describe(
     paths: Annotated[list[str] | None, typer.Argument(metavar="PATH...", help=PATHS)] = None,
-    out: Path | None = typer.Option(
-        None, metavar="DIR", help="Write the images with boxes and captions drawn here.", callback=check_folder
-    ),
-    json: Path | None = typer.Option(
-        None,
-        metavar="FILE",
-        help="Append results as JSON lines; images already in FILE are not described again.",
-        callback=check_file,
-    ),
+    out: Drawings = None,
+    json: Json = None,
     top: int | None = typer.Option(
         None, min=0, metavar="K", show_default="10", help="At most K regions an image, the best (0: all)."
     ),
-    threshold: float | None = typer.Option(
-        None, min=0, max=1, metavar="P", help="Only regions with at least this score."
-    ),
+    threshold: Threshold = None,
     boxes: Path | None = typer.Option(None, metavar="FILE", help="Describe just these boxes (JSON; see the manual)."),
     model: Model = None,
     device: Device = None,
@@ -63,6 +66,7 @@ def describe(
     batch: Batch = 8,
     change: Set = None,
     output_format: OutputFormat = ResultFormat.saywhere,
+    copy_images: CopyImages = False,
     embed: Embed = False,
     shards: ShardCount = None,
     shard: ShardNumber = None,
@@ -90,28 +94,37 @@ def describe(
     options = {"top": most, "threshold": threshold, "batch": batch, "boxes": boxes, "sharding": sharding}
     of_images = (boxes, "--boxes"), (sharding, "--shards"), (output_format != ResultFormat.saywhere, "--output-format")
     option = next((name for value, name in of_images if value), None)
-    videos = Videos(deferred, every, most, threshold, json, out, option, each=_print_track, tell=typer.echo)
+    printed = json == STDOUT
+    tell, shown = (to_stderr, _print_row) if printed else (typer.echo, _print_track)
+    videos = Videos(
+        deferred, every, most, threshold, None if printed else json, out, option, each=shown, tell=tell,
+        pass_on_all=printed,
+    )  # fmt: skip
     if camera is not None:
         videos.film(camera, paths or [])
     elif not paths:
         raise UserError("missing argument 'PATH...'; see saywhere describe --help")
     else:
-        _describe(videos, paths, {**options, "output_format": output_format.value, "embed": embed})
+        more = {"output_format": output_format.value, "copy_images": copy_images, "embed": embed}
+        _describe(videos, paths, options | more)
 
 
 def _describe(videos: Videos, paths: list[str], options: Mapping[str, Any]) -> None:
     from saywhere.inference import run
+    from saywhere.inference.results import json_line
 
     def show(one: ImageResult[Regions], so_far: Summary) -> None:
         alone, kept = so_far.count == 1, videos.json is not None or videos.out is not None
-        if one.result is not None and options["sharding"] is None and (alone or not kept):
+        if one.result is not None and videos.pass_on_all:
+            typer.echo(json_line(one.result.to_dict(), one.source.name), nl=False)
+        elif one.result is not None and options["sharding"] is None and (alone or not kept):
             _print_regions(one.result, "" if alone else printable(one.source.name))
 
     skipped: dict[str, str] = {}
     if images := videos.take(paths):
         skipped = run.describe(
             images, videos.model, json=videos.json, out=videos.out, **options,
-            progress=True, each=show, tell=typer.echo,
+            progress=True, each=show, tell=videos.tell,
         ).skipped  # fmt: skip
     for note in skip_notes(skipped):
         typer.echo(note, err=True)
@@ -128,6 +141,10 @@ def _print_regions(regions: Regions, title: str) -> None:
         for box, score, caption in regions
     ]
     print_table(("score", "box", "caption"), rows or [("", "", "no regions found")])
+
+
+def _print_row(row: Mapping[str, Any]) -> None:
+    typer.echo(json_format.dumps(row))
 
 
 def _print_track(row: Mapping[str, Any]) -> None:

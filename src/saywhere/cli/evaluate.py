@@ -360,6 +360,9 @@ def search(
     url: str | None = typer.Option(
         None, metavar="URL", help="Also compare with a Qdrant server, or with its client's own engine (:memory:)."
     ),
+    beside: list[Path] | None = typer.Option(
+        None, metavar="ROOT", help="Search among the images of this data set, too, as distractors; may be repeated."
+    ),
 ) -> None:
     """Search in an index: sentences by whole vectors and by codes, phrases with their regions, and what is not there.
 
@@ -370,7 +373,7 @@ def search(
 
     loaded = now.load("aligner")
     with now.session() as session:
-        result = run(loaded, session, regions, components, queries, url)
+        result = run(loaded, session, regions, components, queries, url, beside or ())
         found = result.recall
         typer.echo(
             f"R@1 {found.r1:.3f}, R@5 {found.r5:.3f}, R@10 {found.r10:.3f}, median rank {found.median_rank:g} "
@@ -381,6 +384,9 @@ def search(
             typer.echo(f"Qdrant: {served.overlap:.4f} of the ten best are found too ({served.queries} sentences)")
         if result.hit is not None:
             typer.echo(f"phrases: {result.hit:.3f} right in the first image ({result.phrases} phrases)")
+        if (layout := result.layout) is not None:
+            counts = "" if layout.counts is None else f"two things or one {layout.counts:.3f}, "
+            typer.echo(f"told by boxes: {counts}places {layout.places:.3f}, relations {layout.relations:.3f}")
         if (there := result.presence) is not None:
             typer.echo(
                 f"is it there: AUC {there.auc:.3f} of hits, calibration error {there.calibration_error:.3f}; of whole "

@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
-import json as json_format
+import contextlib
 import os
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from saywhere.cli.options import Beta, Device, Engine, Model, Precision, Regions, Set, Threads, check_drawing
-from saywhere.cli.printing import note_words, print_table
+from saywhere.cli.options import (
+    PATHS,
+    STDOUT,
+    Batch,
+    Beta,
+    Device,
+    Drawings,
+    Engine,
+    Json,
+    Model,
+    Precision,
+    Regions,
+    Set,
+    Threads,
+)
+from saywhere.cli.printing import note_words, print_table, report_skipped
+from saywhere.files import printable
 from saywhere.loading import DeferredModel, Runtime
 
 if TYPE_CHECKING:
     import saywhere
     from saywhere.images import LoadedImage
-    from saywhere.models.encoding import Encoding
+    from saywhere.inference import ImageResult
+    from saywhere.inference.run import Summary
     from saywhere.models.placing import Placer
 
 
@@ -47,22 +63,84 @@ Threshold = Annotated[
 ]  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Grounded:
+    """The phrases of a text in an image.
+
+    Attributes:
+        regions: where each would be.
+        least: score of those that are found.
+        alignment: of the words, if the text was cut where the box changes.
+    """
+
+    regions: saywhere.Regions
+    least: float = 0.0
+    alignment: saywhere.Alignment | None = None
+
+    @property
+    def width(self) -> int:
+        """Of the image."""
+        return self.regions.width
+
+    @property
+    def height(self) -> int:
+        """Of the image."""
+        return self.regions.height
+
+    @property
+    def there(self) -> list[bool]:
+        """Whether each phrase is found: its score is at least so much."""
+        found = self.regions
+        return [True] * len(found) if found.scores is None else (found.scores >= self.least).tolist()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return ``image, width, height``, and of each of ``phrases`` words, whether it is found, and where."""
+        if self.alignment is not None:
+            return self.alignment.to_dict()
+        found, phrases = self.regions, list[dict[str, Any]]()
+        for i, (region, there) in enumerate(zip(found, self.there, strict=True)):
+            phrase: dict[str, Any] = {"words": region.caption, "found": there}
+            if there:
+                phrase["box"] = [round(v, 2) for v in region.box]
+            if region.score is not None:
+                phrase["score"] = float(f"{region.score:.5g}")
+            if there and found.similarities is not None:
+                phrase["similarity"] = float(f"{found.similarities[i]:.5g}")
+            phrases.append(phrase)
+        row = {"image": found.image, "width": found.width, "height": found.height, "phrases": phrases}
+        return row | ({"unused": list(found.unused)} if found.unused else {})
+
+    @classmethod
+    def from_dict(cls, row: Mapping[str, Any]) -> Grounded:
+        """Read of :meth:`to_dict` what is drawn: the phrases that are found; ``ValueError`` if there are none."""
+        from saywhere.regions import Regions
+
+        try:
+            found = [phrase for phrase in row["phrases"] if phrase.get("found", True)]
+            boxes, words = [phrase["box"] for phrase in found], [phrase["words"] for phrase in found]
+            return cls(Regions(row["width"], row["height"], boxes, captions=words, image=row["image"]))  # pyright: ignore[reportArgumentType]
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"phrases with words and boxes are missing: {error}") from error
+
+    def draw(self, image: Any) -> Any:
+        """Return the image with each phrase that is found on its box."""
+        return replace(self.regions[self.there], scores=None).draw(image)
+
+
 def ground(
-    image: Path = typer.Argument(metavar="IMAGE", help="An image."),
+    path: str = typer.Argument(metavar="PATH", help=PATHS.replace("Images, folders", "An image, a folder")),
     texts: list[str] = typer.Argument(
         metavar="TEXT...", help="One text is a sentence, which is cut into phrases; several are phrases."
     ),
     part: PartName = None,
     threshold: Threshold = None,
-    out: Path | None = typer.Option(
-        None, metavar="FILE", help="Write the image with each phrase and its box in one colour here (.jpg or .png)."
-    ),
+    out: Drawings = None,
     save_steps: Path | None = typer.Option(
         None,
         metavar="DIR",
         help="Write here how a sentence is aligned: regions, words, three values of --beta, snippets.",
     ),
-    json: bool = typer.Option(False, "--json", help="Print JSON instead of a table."),
+    json: Json = None,
     beta: Beta = None,
     regions: Regions = None,
     model: Model = None,
@@ -70,85 +148,102 @@ def ground(
     engine: Engine = None,
     threads: Threads = None,
     precision: Precision = None,
+    batch: Batch = 8,
     change: Set = None,
 ) -> None:
     """Find the box of an image that each phrase of a text is about, or say that the image does not show it.
 
     --beta and --save-steps are for a sentence and the part aligner; --beta cuts the sentence where the box changes.
+    Exit code 0 if all went well, 1 if images were skipped because they cannot be read, 2 if the command is wrong.
     """
     from saywhere.errors import UserError
-    from saywhere.images import open_image
+    from saywhere.images import DRAWN_SIDES
+    from saywhere.inference import Outputs, ResultsFile, ensure_same_settings, find_images
+    from saywhere.inference.results import json_line
+    from saywhere.inference.run import Run
 
-    if image.is_dir():
-        raise UserError(f"{image}: is a folder; give one image (saywhere search finds words in many)")
-    if out is not None:
-        check_drawing("--out", out, image)
     sentence = len(texts) == 1 and part is not Part.densecap
     if not sentence and (save_steps is not None or beta is not None):
         raise UserError("--save-steps and --beta are for one sentence and the part aligner")
-    runtime = Runtime(device, engine, threads, precision)
+    sources = find_images([path], [out] if out else [])
+    if save_steps is not None and len(sources) > 1:
+        raise UserError(f"--save-steps {save_steps}: shows one image, not {len(sources)}")
+    printed, file = json == STDOUT, None if json == STDOUT else json
     ahead = ("densecap",) if part is Part.densecap else ("aligner", "densecap", "nouns")
+    runtime = Runtime(device, engine, threads, precision)
     deferred = DeferredModel(model, runtime, change, Part.aligner if sentence else part, ahead)
-    drawn = out is not None or save_steps is not None
-    opened = open_image(image, None if drawn else deferred.long_side)
-    loaded = deferred()
-    seen = loaded.encode(opened)
-    alignment = (
-        None if save_steps is None and beta is None else loaded.align(seen, texts[0], beta=beta, regions=regions)
-    )
-    segments = alignment if beta is not None else None
-    placer = loaded.placer(part.value if part is not None else "aligner" if segments is not None else None)
-    found, least = _place(placer, seen, texts, regions, threshold) if segments is None else (segments.regions(), 0.0)
-    note_words(placer.unknown(found.captions or ()), found.unused)
-    row = _row(found, least) if segments is None else segments.to_dict()
-    typer.echo(json_format.dumps(row, ensure_ascii=False)) if json else _print_table(found, least)
-    if out is not None:
-        _draw(opened, found[_there(found, least)], out)
-        typer.echo(f"written: {out}", err=json)
-    if save_steps is not None and alignment is not None:
-        _draw_steps(opened, alignment, save_steps)
-        typer.echo(f"written: {save_steps}", err=json)
+    question = _Question(deferred, texts, part, threshold, beta, regions, save_steps)
+
+    def show(one: ImageResult[Grounded], so_far: Summary) -> None:
+        alone = so_far.count == 1
+        if printed and one.result is not None:
+            typer.echo(json_line(one.result.to_dict(), one.source.name), nl=False)
+        elif one.result is not None and (alone or (file is None and out is None)):
+            _print_table(one.result, "" if alone else printable(one.source.name))
+
+    with contextlib.ExitStack() as stack:
+        lines = stack.enter_context(ResultsFile(file, "phrases")) if file else None
+        outputs = Outputs(lines, out, draw=lambda image, found: found.draw(image), read=Grounded.from_dict)
+        outputs.check(sources)
+        if file is not None:
+            ensure_same_settings(file, question.facts)
+        undrawn, side = any(map(outputs.lacks_image, sources)), DRAWN_SIDES[1] if save_steps else 0
+        run = Run(question, deferred, outputs, None, batch, show, ("grounding", "grounded"), long_side=side)
+        summary = run(sources)
+    if summary.count > 1 or summary.already:
+        typer.echo(str(summary), err=printed)
+    written = [path for path in (file, out, save_steps) if path and (summary.done or (path == out and undrawn))]
+    if written:
+        typer.echo(f"written: {', '.join(map(str, written))}", err=printed)
+    report_skipped(summary.skipped)
+
+
+@dataclass
+class _Question:
+    """What is asked of each image; the attributes are the options of :func:`ground`."""
+
+    model: DeferredModel
+    texts: Sequence[str]
+    part: Part | None
+    threshold: float | None
+    beta: float | None
+    regions: int | None
+    save_steps: Path | None
+    noted: bool = False
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the answers follow from."""
+        asked = {"text": list(self.texts), "part": self.part, "threshold": self.threshold}
+        return {**self.model.facts, **asked, "beta": self.beta, "regions": self.regions}
+
+    def __call__(self, images: list[LoadedImage], _: object) -> list[Grounded]:
+        return [self._ask(self.model(), image) for image in images]
+
+    def _ask(self, model: saywhere.Model, image: LoadedImage) -> Grounded:
+        seen = model.encode(image)
+        steps, alignment = self.save_steps is not None or self.beta is not None, None
+        if steps:
+            alignment = model.align(seen, self.texts[0], beta=self.beta, regions=self.regions)
+        placer = model.placer(self.part.value if self.part else "aligner" if self.beta is not None else None)
+        if alignment is not None and self.save_steps is not None:
+            _draw_steps(image, alignment, self.save_steps)
+        if alignment is not None and self.beta is not None:
+            found = Grounded(alignment.regions(), 0.0, alignment)
+        else:
+            found = _place(placer, seen, self.texts, self.regions, self.threshold)
+        if not self.noted:
+            note_words(placer.unknown(found.regions.captions or ()), found.regions.unused)
+            self.noted = True
+        return found
 
 
 def _place(
-    placer: Placer, seen: Encoding, texts: Sequence[str], regions: int | None, threshold: float | None
-) -> tuple[saywhere.Regions, float]:
+    placer: Placer, seen: saywhere.Encoding, texts: Sequence[str], regions: int | None, threshold: float | None
+) -> Grounded:
     """Return the regions of all phrases, and the least score of those that are found."""
-    from saywhere.models.placing import cut_phrases, unused_words
-
-    least = placer.least(threshold)
-    if len(texts) > 1:
-        return placer.ground(seen, texts, None, regions, 0), least
-    found = placer.ground(seen, cut_phrases(texts[0]), None, regions, 0)
-    return replace(found, unused=unused_words(texts[0])), least
-
-
-def _there(found: saywhere.Regions, least: float) -> list[bool]:
-    """Whether each phrase is found: its score is at least so much."""
-    return [True] * len(found) if found.scores is None else (found.scores >= least).tolist()
-
-
-def _row(found: saywhere.Regions, least: float) -> dict[str, Any]:
-    """The JSON form: ``image, width, height``, and of each of ``phrases`` words, whether it is found, and where."""
-    phrases: list[dict[str, Any]] = []
-    for i, (region, there) in enumerate(zip(found, _there(found, least), strict=True)):
-        phrase: dict[str, Any] = {"words": region.caption, "found": there}
-        if there:
-            phrase["box"] = [round(v, 2) for v in region.box]
-        if region.score is not None:
-            phrase["score"] = float(f"{region.score:.5g}")
-        if there and found.similarities is not None:
-            phrase["similarity"] = float(f"{found.similarities[i]:.5g}")
-        phrases.append(phrase)
-    row = {"image": found.image, "width": found.width, "height": found.height, "phrases": phrases}
-    return row | ({"unused": list(found.unused)} if found.unused else {})
-
-
-def _draw(image: LoadedImage, found: saywhere.Regions, out: Path) -> None:
-    from saywhere.drawing import draw_sentence
-    from saywhere.images import save_image
-
-    save_image(out, draw_sentence(image.pixels, found.boxes, (found.width, found.height), found.captions or ()))
+    asked = placer.read(texts[0]) if len(texts) == 1 else texts
+    return Grounded(placer.ground(seen, asked, None, regions, 0), placer.least(threshold))
 
 
 def _draw_steps(image: LoadedImage, alignment: saywhere.Alignment, folder: Path) -> None:
@@ -161,16 +256,17 @@ def _draw_steps(image: LoadedImage, alignment: saywhere.Alignment, folder: Path)
     numbers = [str(i) for i in range(len(alignment.boxes))]
     drawn = draw_boxes(image.pixels, alignment.boxes, (alignment.width, alignment.height), numbers)
     save_image(folder / "regions.jpg", drawn)
-    _draw(image, alignment.with_beta(0.0).regions(), folder / "words.jpg")
-    _draw(image, alignment.regions(), folder / "phrases.jpg")
     whole = alignment.with_beta(float(abs(alignment.products).sum()) + 1)
-    _draw(image, whole.regions(), folder / "sentence.jpg")
+    for name, aligned in (("words", alignment.with_beta(0.0)), ("phrases", alignment), ("sentence", whole)):
+        save_image(folder / f"{name}.jpg", aligned.draw(image.pixels))
     lines = [f"{' '.join(f'{v:.0f}' for v in box)}\t{words}\n" for box, words in alignment.snippets()]
     write_text(folder / "snippets.txt", "".join(lines))
 
 
-def _print_table(found: saywhere.Regions, least: float) -> None:
-    there = _there(found, least)
+def _print_table(answer: Grounded, title: str) -> None:
+    if title:
+        typer.echo(title)
+    found, there = answer.regions, answer.there
     values = found.similarities if found.scores is None else found.scores
     shown = (
         [] if values is None else [f"{value:.2g}" if found.scores is not None else f"{value:.2f}" for value in values]

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -58,6 +58,23 @@ class Launcher(StrEnum):
     ray = "ray"
 
 
+Workers = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", show_default="as many as there is room for", help="Processes of --launcher."),
+]
+Every = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", show_default="as it was, 0.5s for new ones", help="Look at videos every TIME."),
+]
+Watch = Annotated[bool, typer.Option("--watch", help="Keep the index up to date until Ctrl-C.")]
+Poll = Annotated[
+    float | None,
+    typer.Option(
+        "--poll", min=0.1, metavar="SECONDS", help="With --watch, look every so often, instead of waiting to be told."
+    ),
+]
+
+
 def index(
     paths: Images,
     folder: IndexFolder = None,
@@ -85,16 +102,10 @@ def index(
     shard: ShardNumber = None,
     retry_failed: RetryFailed = False,
     launcher: Launcher | None = typer.Option(None, help="Work on the shards with all machines of a Ray cluster."),
-    workers: int | None = typer.Option(
-        None, min=1, metavar="N", show_default="as many as there is room for", help="Processes of --launcher."
-    ),
-    every: str | None = typer.Option(
-        None, metavar="TIME", show_default="as it was, 0.5s for new ones", help="Look at videos every TIME."
-    ),
-    watch: bool = typer.Option(False, "--watch", help="Keep the index up to date until Ctrl-C."),
-    poll: float | None = typer.Option(
-        None, min=0.1, metavar="SECONDS", help="With --watch, look every so often, instead of waiting to be told."
-    ),
+    workers: Workers = None,
+    every: Every = None,
+    watch: Watch = False,
+    poll: Poll = None,
 ) -> None:
     """Bring an index for search up to date: embed new and changed images and videos, forget those that are gone.
 
@@ -105,10 +116,7 @@ def index(
 
     sharding = Sharding.of(shards, shard, retry_failed, paths)
     _check(sharding, repair, launcher, workers, every)
-    if poll is not None and not watch:
-        raise UserError("--poll is for --watch: give it as well")
-    if watch and sharding is not None:
-        raise UserError("--watch is for one process: give it without --shards")
+    _check_watch(watch, poll, sharding)
     seconds = None if every is None else parse_duration(every)
     if launcher is not None:
         from saywhere.cli.launching import launch
@@ -126,18 +134,23 @@ def index(
         done = run.changes.unchanged
         _embed(run.results(batch), done + len(run.todo) + len(run.videos), done)
         if watch:
-            typer.echo(str(run.changes))
-            return _watch(made, paths, poll, regions, batch, run.changes.skipped)
+            return _watch(made, paths, poll, regions, batch, run.changes)
         _report(made, run.changes)
 
 
 def _watch(
-    made: saywhere.Index, paths: list[str], poll: float | None, regions: int | None, batch: int, skipped: dict[str, str]
+    made: saywhere.Index,
+    paths: list[str],
+    poll: float | None,
+    regions: int | None,
+    batch: int,
+    first: saywhere.search.Changes,
 ) -> None:
     """Bring the index up to date whenever something changes, with a line for each image, until Ctrl-C."""
+    typer.echo(str(first))
     told: dict[str, str] = {}
     with contextlib.suppress(KeyboardInterrupt):
-        for line in _new_notes(skipped, told):
+        for line in _new_notes(first.skipped, told):
             typer.echo(line, err=True)
         for _ in _ticks(made, paths, poll):
             try:
@@ -188,6 +201,14 @@ def _ticks(made: saywhere.Index, paths: list[str], poll: float | None) -> Iterat
     while True:
         yield None
         time.sleep(poll or POLL)
+
+
+def _check_watch(watch: bool, poll: float | None, sharding: Sharding | None) -> None:
+    """Refuse options that do not fit --watch."""
+    if poll is not None and not watch:
+        raise UserError("--poll is for --watch: give it as well")
+    if watch and sharding is not None:
+        raise UserError("--watch is for one process: give it without --shards")
 
 
 def _check(

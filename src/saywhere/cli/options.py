@@ -144,9 +144,12 @@ LimitOfEach = Annotated[
     int | None, typer.Option("--limit", min=1, metavar="N", help="At most N images of each, at even distances.")
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, metavar="N", help="Random seed.")]
-Out = Annotated[Path, typer.Option("--out", metavar="DIR", file_okay=False, help="Folder of the report.")]
 
 DRAWINGS = (".jpg", ".jpeg", ".png")
+FILES = (".json", ".jsonl", ".csv", ".xml", ".txt", ".zip", ".mp4", ".pdf", ".html", ".md")
+"""Endings of files, which nobody gives a folder."""
+STDOUT = Path("-")
+"""In place of the name of a file of results: print the lines."""
 
 
 class ResultFormat(StrEnum):
@@ -162,6 +165,7 @@ class ResultFormat(StrEnum):
     yolo = "yolo"
     voc = "voc"
     csv = "csv"
+    parquet = "parquet"
     xmp = "xmp"
     xmp_names = "xmp-names"
 
@@ -173,6 +177,11 @@ OutputFormat = Annotated[
         metavar="F",
         help="Write for another program into --out (xmp: also beside images), not drawings; F as convert-results --to.",
     ),
+]
+
+
+CopyImages = Annotated[
+    bool, typer.Option("--copy-images", help="Of the format yolo, also write the images, and name them in data.yaml.")
 ]
 
 
@@ -201,17 +210,33 @@ class Protocol(StrEnum):
 
 
 def check_file(path: Path | None) -> Path | None:
-    """Refuse ``-`` in place of a file of results, which a stopped run goes on with; for an option's callback."""
-    if path == Path("-"):
-        raise UserError("--json -: give the name of a file; results are not written to the standard output")
+    """Refuse a folder where a file of results is meant; for an option's callback."""
+    if path is not None and path.is_dir():
+        raise UserError(f"--json {path}: is a folder; give the name of a file, or - to print the lines")
     return path
 
 
 def check_folder(path: Path | None) -> Path | None:
-    """Refuse the name of a drawing where the folder of drawings is meant; for an option's callback."""
-    if path is not None and path.suffix.lower() in DRAWINGS and not path.is_dir():
-        raise UserError(f"--out {path}: is the name of an image; give the folder that images are drawn into")
+    """Refuse a file, or the name of one, where the folder of results is meant; for an option's callback."""
+    if path is not None and not path.is_dir() and (path.suffix.lower() in (*DRAWINGS, *FILES) or path.exists()):
+        kind = "an image" if path.suffix.lower() in DRAWINGS else "a file"
+        raise UserError(f"--out {path}: is the name of {kind}; give the folder that results are written into")
     return path
+
+
+Drawings = Annotated[
+    Path | None,
+    typer.Option(
+        "--out", metavar="DIR", callback=check_folder, help="Folder of drawings: images with boxes and phrases."
+    ),
+]
+Json = Annotated[
+    Path | None,
+    typer.Option(
+        "--json", metavar="FILE", callback=check_file,
+        help="Append results as JSON lines, but for what FILE has already; - prints them.",
+    ),
+]  # fmt: skip
 
 
 def check_drawing(option: str, path: Path, source: Path) -> None:
@@ -220,6 +245,9 @@ def check_drawing(option: str, path: Path, source: Path) -> None:
         raise UserError(f"{option} {path}: is the image itself and would be written over; give another file")
     if path.suffix.lower() not in DRAWINGS:
         raise UserError(f"{option} {path}: the drawing is written as .jpg or .png")
+
+
+Out = Annotated[Path, typer.Option("--out", metavar="DIR", callback=check_folder, help="Folder of the report.")]
 
 
 class StoreKind(StrEnum):

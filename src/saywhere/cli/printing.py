@@ -41,6 +41,11 @@ def print_table(
             start = " " * indent
 
 
+def to_stderr(line: str, err: bool = True) -> None:
+    """Print a line to the standard error, where results go to the standard output."""
+    typer.echo(line, err=True)
+
+
 def note_words(unknown: Sequence[str], unused: Sequence[str]) -> None:
     """Print which words of a text the model does not know, and by which no phrase was placed."""
     if unknown:

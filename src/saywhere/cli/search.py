@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from saywhere.cli.options import (
+    STDOUT,
     Collection,
     Device,
     Engine,
@@ -22,6 +23,7 @@ from saywhere.cli.options import (
     Threads,
     Url,
     Where,
+    check_file,
     check_folder,
 )
 from saywhere.cli.printing import note_words
@@ -40,7 +42,7 @@ def search(
         None,
         metavar="QUERY",
         show_default=False,
-        help="A sentence, or phrases with + and - between them: 'a dog + snow - people'.",
+        help="A sentence, or phrases with + and - between them: 'a dog + snow - people' (no people).",
     ),
     index: IndexFolder = None,
     store: Store = StoreKind.folder,
@@ -48,9 +50,19 @@ def search(
     collection: Collection = None,
     image: Path | None = typer.Option(None, metavar="FILE", help="Find images like this one, instead of by words."),
     within: Path | None = typer.Option(None, metavar="FILE", help="Find the regions of this one image that fit best."),
+    without: list[str] | None = typer.Option(
+        None, metavar="TEXT", help="Leave out images that probably show this; may be repeated."
+    ),
+    after: str | None = typer.Option(None, metavar="DATE", help="Only images taken on this day (2024-05-01) or later."),
+    before: str | None = typer.Option(None, metavar="DATE", help="Only images taken before this day."),
+    under: list[Path] | None = typer.Option(
+        None, metavar="FOLDER", help="Only images in this folder, by its name or path; may be repeated."
+    ),
     top: int = typer.Option(10, min=1, metavar="K", help="At most K images, the best."),
     exact: bool = typer.Option(False, "--exact", help="Do not use the codes that an index has for faster searches."),
-    json: bool = typer.Option(False, "--json", help="Print a line of JSON for each image instead of a table."),
+    json: Path | None = typer.Option(
+        None, metavar="FILE", callback=check_file, help="Write a line of JSON for each image; - prints them."
+    ),
     out: Path | None = typer.Option(
         None, metavar="DIR", help="Write the images with the phrases' boxes drawn here.", callback=check_folder
     ),
@@ -67,12 +79,9 @@ def search(
     Exit code 0, also if nothing is found; 1 if an image that was found could not be drawn, 2 if the command is wrong.
     """
     import saywhere
-    from saywhere.errors import UserError
 
-    if (query is None) == (image is None):
-        raise UserError("a search needs a QUERY or --image FILE, and not both")
-    if within is not None and (query is None or out is not None):
-        raise UserError("--within needs a QUERY, and shows regions of one image: --image and --out are for searches")
+    narrowed = bool(without or after or before or under)
+    _check(query, image, within, out, narrowed)
 
     def load(name: str) -> saywhere.Model:
         return load_model(name, Runtime(device, engine, threads, precision), change, "aligner")
@@ -83,31 +92,44 @@ def search(
         if query is not None and within is not None:
             _show_regions(opened.regions(query, within, top=top), json)
             return
-        hits = opened.search(query, image=image, top=top, exact=exact)
+        hits = opened.search(query, image=image, top=top, exact=exact, without=without or (), after=after,
+                             before=before, under=under or ())  # fmt: skip
         names = {} if out is None else _drawings(opened, hits, out)
-    if json:
-        for hit in hits:
-            typer.echo(json_format.dumps(hit.to_dict()))
+    if json is None:
+        _print_hits(hits, "no image is left by what is asked for" if narrowed else "the index is empty")
     else:
-        _print_hits(hits)
+        _give_rows([hit.to_dict() for hit in hits], json)
     _say_if_improbable(hits)
     if out is not None:
         _draw(hits, names)
-        typer.echo(f"written: {out}", err=json)
+        typer.echo(f"written: {out}", err=json == STDOUT)
         if others := len({*out.glob("*")} - {*names.values()}):
             typer.echo(f"note: {out} also has files that are not of this search ({others})", err=True)
 
 
+def _check(query: str | None, image: Path | None, within: Path | None, out: Path | None, narrowed: bool) -> None:
+    """Refuse options that do not fit each other."""
+    from saywhere.errors import UserError
+
+    if (query is None) == (image is None):
+        raise UserError("a search needs a QUERY or --image FILE, and not both")
+    if within is not None and (query is None or out is not None or narrowed):
+        what = "--image, --out, --without, --after, --before and --under are for searches"
+        raise UserError(f"--within needs a QUERY, and shows regions of one image: {what}")
+
+
 def _note_words(model: saywhere.Model, query: str) -> None:
+    from saywhere.models.layout import Layout
     from saywhere.models.phrase_scores import unknown_words
-    from saywhere.models.placing import familiar, unused_words
+    from saywhere.models.placing import familiar
     from saywhere.search.phrases import Query
 
     wanted, known = Query.parse(query).wanted, model.require("aligner", "search").vocabulary
-    note_words(unknown_words(known, familiar(query, known)), unused_words(wanted[0]) if len(wanted) == 1 else ())
+    unused = Layout.parse(wanted[0]).unused if len(wanted) == 1 else ()
+    note_words(unknown_words(known, familiar(query, known)), unused)
 
 
-def _print_hits(hits: Sequence[saywhere.Hit]) -> None:
+def _print_hits(hits: Sequence[saywhere.Hit], reason: str) -> None:
     head, rows = ["", "similarity", "image", "phrases"], []
     for number, hit in enumerate(hits, 1):
         rows.append([str(number), f"{hit.similarity:.2f}", _name(hit), "\n".join(_phrases(hit.regions))])
@@ -115,7 +137,7 @@ def _print_hits(hits: Sequence[saywhere.Hit]) -> None:
             rows[-1].insert(2, f"{hit.probability:.2f}")
     if hits and hits[0].probability is not None:
         head.insert(2, "probability")
-    _print_table(head, rows, "nothing found: the index is empty")
+    _print_table(head, rows, f"nothing found: {reason}")
 
 
 def _phrases(found: saywhere.Regions) -> list[str]:
@@ -126,19 +148,26 @@ def _phrases(found: saywhere.Regions) -> list[str]:
 
 
 def _say_if_improbable(hits: Sequence[saywhere.Hit]) -> None:
-    from saywhere.search.phrases import LIKELY_HIT, is_improbable
+    from saywhere.search.index import why_improbable
 
-    best = max((hit.probability for hit in hits if hit.probability is not None), default=1.0)
-    in_index_probability = next((hit.in_index_probability for hit in hits if hit.in_index_probability is not None), 1.0)
-    if is_improbable(best, in_index_probability):
-        alone = f"no image shows all of this with a probability of more than {best:.2f}"
-        together = f"that any image shows all of this has a probability of {in_index_probability:.2f}"
-        typer.echo(f"probably not found: {alone if best < LIKELY_HIT else together}", err=True)
+    if why := why_improbable(hits):
+        typer.echo(f"probably not there: {why}", err=True)
 
 
-def _show_regions(found: saywhere.Regions, json: bool) -> None:
-    if json:
-        typer.echo(json_format.dumps(found.to_dict()))
+def _give_rows(rows: Sequence[Mapping[str, Any]], json: Path) -> None:
+    from saywhere.files import write_text
+
+    lines = "".join(json_format.dumps(row) + "\n" for row in rows)
+    if json == STDOUT:
+        typer.echo(lines, nl=False)
+    else:
+        write_text(json, lines)
+        typer.echo(f"written: {json}")
+
+
+def _show_regions(found: saywhere.Regions, json: Path | None) -> None:
+    if json is not None:
+        _give_rows([found.to_dict()], json)
         return
     values = [] if found.similarities is None else found.similarities.tolist()
     rows = [(f"{value:.2f}", _place(region.box)) for region, value in zip(found, values, strict=True)]
@@ -194,7 +223,7 @@ def _drawings(index: saywhere.Index, hits: Sequence[saywhere.Hit], out: Path) ->
 
 
 def _draw(hits: Sequence[saywhere.Hit], names: Mapping[int, Path]) -> None:
-    from saywhere.drawing import draw_sentence
+    from saywhere.drawing import draw_boxes
     from saywhere.errors import UserError
     from saywhere.images import DRAWN_SIDES, resized, save_image
     from saywhere.search.videos import open_found
@@ -207,7 +236,7 @@ def _draw(hits: Sequence[saywhere.Hit], names: Mapping[int, Path]) -> None:
             missing.append(error)
             continue
         found = hit.regions
-        drawn = draw_sentence(pixels, found.boxes, (found.width, found.height), found.captions or ())
+        drawn = draw_boxes(pixels, found.boxes, (found.width, found.height), found.captions)
         save_image(names[number], drawn)
     for error in missing:
         typer.echo(f"not drawn: {printable(str(error))}", err=True)

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from saywhere.cli.options import AllowedHost, Device, Engine, Host, Model, Precision, Set, Token
+from saywhere.errors import UserError
 from saywhere.loading import Runtime, load_model
+
+if TYPE_CHECKING:
+    from starlette.routing import Route
+
+    from saywhere.serve.app import Service
+    from saywhere.serve.limits import Limits
 
 
 def serve(
@@ -17,6 +26,17 @@ def serve(
     token: Token = None,
     allowed_host: AllowedHost = None,
     index: Path | None = typer.Option(None, metavar="DIR", help="Also search this index, made by saywhere index."),
+    protocols: str | None = typer.Option(
+        None, metavar="NAMES", help="Also answer as these servers do: ollama, openai, photoprism, with commas."
+    ),
+    label_studio: str | None = typer.Option(
+        None,
+        metavar="URL",
+        help="Be an ML backend of this Label Studio; its token is read from LABEL_STUDIO_API_KEY.",
+    ),
+    label_studio_files: Path | None = typer.Option(
+        None, metavar="DIR", help="Read its images in this folder, where its files are mounted."
+    ),
     workers: int | None = typer.Option(
         None, min=1, max=256, metavar="N", help="Images at the same time.", show_default="all processors there are"
     ),
@@ -35,9 +55,36 @@ def serve(
     from saywhere.serve.limits import Limits
     from saywhere.serve.server import Access, launch
 
+    limits = Limits(threads=workers or available_threads())
+    spoken = _protocols(protocols.split(",") if protocols else ())
+    if label_studio is not None or label_studio_files is not None:
+        spoken.append(_backend(label_studio, label_studio_files, limits))
     launch(
         Access(host, port, token, allowed_host or ()),
-        Limits(threads=workers or available_threads()),
+        limits,
         lambda: load_model(model, Runtime(device, engine, 1, precision), change),
         index,
+        spoken,
     )
+
+
+def _protocols(names: Sequence[str]) -> list[Callable[[Service], Sequence[Route]]]:
+    """The functions that return the routes of named protocols; their module is imported if there is one."""
+    if not names:
+        return []
+    from saywhere.serve.captions import PROTOCOLS
+
+    for name in names:
+        if name not in PROTOCOLS:
+            raise UserError(f"--protocols {name!r}: there are {', '.join(PROTOCOLS)}")
+    kinds = [PROTOCOLS[name] for name in dict.fromkeys(names)]
+    return [lambda service, kind=kind: kind(service).routes() for kind in kinds]
+
+
+def _backend(url: str | None, files: Path | None, limits: Limits) -> Callable[[Service], Sequence[Route]]:
+    from saywhere.serve.folders import Folders
+    from saywhere.serve.label_studio import Images, LabelStudio
+
+    folder = None if files is None else Folders([files])
+    images = Images(url, os.environ.get("LABEL_STUDIO_API_KEY"), folder, limits.body)
+    return lambda service: LabelStudio(service, images).routes()

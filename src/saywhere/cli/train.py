@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 def train(
-    recipe: Path = typer.Argument(
-        metavar="RECIPE", help="A YAML file, such as recipes/saywhere.yaml or recipes/densecap-your-own.yaml."
+    recipe: Path | None = typer.Argument(
+        None, metavar="RECIPE", help="A YAML file, or the name of a recipe that comes with saywhere, see --list."
     ),
     changes: list[str] | None = typer.Argument(
         None,
@@ -31,6 +31,7 @@ def train(
         None, metavar="STAGE", help="Leave out a stage of the recipe; may be repeated."
     ),
     restart: bool = typer.Option(False, "--restart", help="Start over instead of resuming the run in the folder."),
+    show: bool = typer.Option(False, "--list", help="List the recipes that come with saywhere."),
 ) -> None:
     """Train a model as a recipe says: a network, or all stages from the data to a model folder with its card.
 
@@ -42,6 +43,12 @@ def train(
     from saywhere import options
     from saywhere.training import recipe as recipes
 
+    if show:
+        for name, path in recipes.shipped().items():
+            typer.echo(f"{name:30}{recipes.about(path)}")
+        return
+    if recipe is None:
+        raise UserError("missing argument 'RECIPE'; saywhere train --list lists those that come with saywhere")
     tree = recipes.read(recipe, changes or [])
     if "stages" in tree:
         _train_stages(recipe, tree, out, restart, without or [])

@@ -14,9 +14,10 @@ Score = Literal["max", "fragments"]
 Cell = Literal["relu", "gru", "lstm", "none"]
 Loss = Literal["contrastive", "margin"]
 PROPOSALS = ProposalConfig(nms_iou=0.5, post_nms_top_n=19)
-VECTOR_OPTIONS = frozenset(
-    ("trunk", "proposals", "levels", "head", "regions", "signed_sqrt", "embed_dim", "encoders", "normalize", "hubness")
-)
+VECTOR_OPTIONS = frozenset({
+    "trunk", "proposals", "levels", "head", "branch", "regions", "signed_sqrt", "embed_dim", "encoders", "normalize",
+    "hubness",
+})  # fmt: skip
 """Options on which the vectors of regions depend; the others are those of texts, of scores and of training."""
 
 
@@ -64,6 +65,7 @@ class AlignerConfig(SystemConfig):
         localizer: name or folder of the DenseCap whose trunk and localization layer training takes over.
         levels: strides of the maps that are averaged over a region.
         head: average the last layer before the classifier too (only EfficientNet-Lite).
+        branch: average the maps of the trunk's second branch too; for a trunk that has one.
         regions: ``proposals`` of DenseCap's localization layer and the whole image, or the ``whole`` image alone.
         signed_sqrt: features enter as the square root of their size, sign kept, which tames the strong ones.
         embed_dim: of the space that regions and words share.
@@ -104,6 +106,7 @@ class AlignerConfig(SystemConfig):
     localizer: str = "flickr-coco"
     levels: tuple[int, ...] = (16, 32)
     head: bool = True
+    branch: bool = False
     regions: RegionKind = "proposals"
     signed_sqrt: bool = True
     embed_dim: int = 512
@@ -155,13 +158,14 @@ class AlignerConfig(SystemConfig):
         if self.parses is not None:
             self.require(not self.sentence_token, "sentence_token", "false with parses: no relation is the sentence")
             self.require(self.phrase_weight == 0, "phrase_weight", "0 with parses: phrases have words")
-        self.require_levels(self.levels, self.head)
+        self.require_levels(self.levels, self.head, self.branch)
         if self.uses_proposals:
             self.require_proposals()
 
     def vector_options(self) -> dict[str, Any]:
         """Return the options on which the vectors of regions depend, beside the weights."""
-        return {name: value for name, value in self.to_dict().items() if name in VECTOR_OPTIONS}
+        stored = {name: value for name, value in self.to_dict().items() if name in VECTOR_OPTIONS}
+        return stored if self.branch else {name: value for name, value in stored.items() if name != "branch"}
 
     @property
     def uses_proposals(self) -> bool:

@@ -67,6 +67,7 @@ class CaptionerConfig(SystemConfig):
         localizer: name or folder of the DenseCap whose trunk and localization layer training takes over for that.
         levels: strides of the maps that are averaged over a region.
         head: average the last layer before the classifier too (only EfficientNet-Lite).
+        branch: average the maps of the trunk's second branch too; for a trunk that has one.
         decoder: ``rnn`` (:class:`saywhere.networks.language.decoders.rnn.RnnDecoder`), ``lstm``, ``gru`` (both begin
             with the whole image) or ``attention``
             (:class:`saywhere.networks.language.decoders.attention.AttentionDecoder`).
@@ -109,6 +110,7 @@ class CaptionerConfig(SystemConfig):
     localizer: str = "flickr-coco"
     levels: tuple[int, ...] = (16, 32)
     head: bool = True
+    branch: bool = False
     decoder: DecoderKind = "attention"
     attend_to: AttendTo = "grid"
     grid: int = 6
@@ -135,7 +137,7 @@ class CaptionerConfig(SystemConfig):
     ngrams: NgramsConfig = NgramsConfig()
 
     def __post_init__(self) -> None:
-        self.require_levels(self.levels, self.head)
+        self.require_levels(self.levels, self.head, self.branch)
         self.require_between(1, LARGEST_GRID, "grid")
         self.require_features("region_size", "word_size", "hidden_size")
         self.require_between(1, MOST_SENTENCES, "sentences")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from saywhere.configs.base import MOST_FEATURES
-from saywhere.configs.parts import LAST_CHANNELS, PLACE, SystemConfig
+from saywhere.configs.parts import BRANCH_CHANNELS, LAST_CHANNELS, PLACE, SystemConfig
 
 
 @dataclass(frozen=True)
@@ -14,7 +14,9 @@ class NounsConfig(SystemConfig):
 
     Attributes:
         levels: strides of the maps that are averaged over a region, beside the backbone's last layer.
-        context: the means of the last layer over the whole image come after the features of the region.
+        branch: average the maps of the trunk's second branch too; for a trunk that has one.
+        context: the means of these layers, but for ``levels``, over the whole image come after the features of the
+            region.
         embed_dim: numbers of the dense captioner's embedding of the region, which come last; 0 leaves it out.
         temperature: that the logits of ImageNet's classifier are divided by.
         trust: weight of what ImageNet's classifier says of a kind, beside what was learnt of it from boxes.
@@ -24,6 +26,7 @@ class NounsConfig(SystemConfig):
     """
 
     levels: tuple[int, ...] = (16,)
+    branch: bool = False
     context: bool = True
     embed_dim: int = 0
     temperature: float = 1.0
@@ -32,7 +35,7 @@ class NounsConfig(SystemConfig):
     rest: float = 0.1
 
     def __post_init__(self) -> None:
-        self.require_levels(self.levels, True)
+        self.require_levels(self.levels, True, self.branch)
         self.require_at_least(0, "trust")
         self.require_between(0, MOST_FEATURES, "embed_dim")
         for name in ("temperature", "sharpness", "rest"):
@@ -40,8 +43,18 @@ class NounsConfig(SystemConfig):
 
     def last_layer(self, size: int) -> slice:
         """Return where among ``size`` features the last layer's means over the region are."""
-        place = size - self.embed_dim - (LAST_CHANNELS if self.context else 0) - PLACE
-        return slice(place - LAST_CHANNELS, place)
+        stop = size - self.embed_dim - self.context_size - PLACE - self.branch_size
+        return slice(stop - LAST_CHANNELS, stop)
+
+    @property
+    def branch_size(self) -> int:
+        """Features of a region that the second branch gives."""
+        return sum(BRANCH_CHANNELS) if self.branch else 0
+
+    @property
+    def context_size(self) -> int:
+        """Features of the whole image."""
+        return LAST_CHANNELS + self.branch_size if self.context else 0
 
     @property
     def uses_proposals(self) -> bool:

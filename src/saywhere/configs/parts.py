@@ -154,9 +154,10 @@ class SystemConfig(Config):
         fits = self.proposals.pyramid_channels > 0 or len(strides) == 1
         self.require(fits, "proposals.pyramid_channels", "positive with several strides")
 
-    def require_levels(self, levels: tuple[int, ...], head: bool) -> None:
-        """Refuse ``levels`` that are no strides of the trunk, and a ``head`` that its backbone does not have."""
+    def require_levels(self, levels: tuple[int, ...], head: bool, branch: bool) -> None:
+        """Refuse ``levels`` that are no strides of the trunk, and a ``head`` or ``branch`` that it does not have."""
         strides = self.trunk.strides
         self.require(set(levels) <= set(strides), "levels", f"some of the strides {strides}")
         self.require(not head or self.trunk.backbone in LITE_PACKAGES, "head", f"false for {self.trunk.backbone}")
-        self.require(head or len(levels) > 0, "levels", "one or more, or head true")
+        self.require(not branch or self.trunk.branch, "branch", "false without trunk.branch")
+        self.require(head or branch or len(levels) > 0, "levels", "one or more, or head or branch true")

@@ -5,17 +5,19 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from saywhere import boxes as geometry
+from saywhere import data as datasets
 from saywhere.calibration import QUESTIONS, Logistic, Reliability, reliability
 from saywhere.configs.aligner import Score
 from saywhere.data import Sample, Samples
-from saywhere.data.flickr import read_entities
+from saywhere.data.flickr import MarkedImage, count_boxes, find_marks, read_entities
 from saywhere.errors import UserError
 from saywhere.evaluation.dense import check_plots
 from saywhere.evaluation.grounding import BINS, area_under_curve, share_of
@@ -25,20 +27,23 @@ from saywhere.evaluation.session import Session, image_name
 from saywhere.evaluation.stores import embed_images
 from saywhere.images import ImageError
 from saywhere.models.aligner import ImageVectors, TextVectors
+from saywhere.models.chunker import Chunker
+from saywhere.models.layout import count_of, one_of
 from saywhere.models.model import Model
-from saywhere.models.placing import cut_phrases, noun_words, word_fits
+from saywhere.models.noun_tree import noun_tree
+from saywhere.models.placing import count_evidence, cut_phrases, familiar, noun_words, word_fits
 from saywhere.search.phrases import (
+    LIKELY,
     PhrasesInImages,
     Query,
     base_words,
     fit_in_index,
     in_index_evidence,
     in_index_probability,
-    is_improbable,
     kinds,
 )
 from saywhere.search.qdrant import Qdrant, masked
-from saywhere.search.scan import Question, best, estimates, similarities
+from saywhere.search.scan import Question, best, estimates, lead, similarities, spread
 from saywhere.search.store import Stamp, Store
 from saywhere.search.vectors import Snapshot
 from saywhere.text import tokenize
@@ -107,12 +112,14 @@ class Answers:
     """Answers of an index of some of the images to Q queries, K hits each.
 
     Attributes:
-        evidence: ``(Q, K, 3)`` of each hit, see :class:`saywhere.search.phrases.Placed`.
+        evidence: ``(Q, K, 5)`` of each hit, see :class:`saywhere.search.phrases.Placed`.
         chances: ``(Q, 2)`` the evidence that any image of the index shows the query, see
             :func:`saywhere.search.phrases.in_index_probability`.
         shown: ``(Q, K)`` whether people say each noun of the query of the image.
         inside: ``(Q,)`` whether the query is about an image of the index.
         in_index: ``(Q,)`` whether people say each noun of the query of some image of the index.
+        kinds: ``(Q,)`` of each query, see :func:`short_queries`.
+        albums: ``(Q,)`` about how many images were searched, see :data:`ALBUMS`.
     """
 
     evidence: np.ndarray
@@ -120,6 +127,42 @@ class Answers:
     shown: np.ndarray
     inside: np.ndarray
     in_index: np.ndarray
+    kinds: np.ndarray
+    albums: np.ndarray
+
+    @classmethod
+    def join(cls, several: Sequence[Answers]) -> Answers:
+        """Return the answers of several albums as one; of each query as many hits as that with the fewest has."""
+        depth = min(each.evidence.shape[1] for each in several)
+        cut = [replace(each, evidence=each.evidence[:, :depth], shown=each.shown[:, :depth]) for each in several]
+        return cls(*(np.concatenate([getattr(each, f.name) for each in cut]) for f in fields(cls)))
+
+
+@dataclass(frozen=True)
+class Group:
+    """Figures of the queries of a kind in albums of a size.
+
+    Attributes:
+        kind: see :func:`short_queries`; ``all`` for all of them.
+        images: of an album, about.
+        queries: number of them.
+        error: calibration error of their hits.
+        auc: probability that a hit that shows its query has a higher probability than one that does not.
+        right: median probability of first hits that show their query; None if there is none.
+        absent: median probability of the first hit for what no image of the album shows; None if there is none.
+        found, refused: share of both whose first hit is said to be there, and not to be there
+            (:data:`saywhere.search.phrases.LIKELY`).
+    """
+
+    kind: str
+    images: int
+    queries: int
+    error: float
+    auc: float | None
+    right: float | None
+    absent: float | None
+    found: float | None
+    refused: float | None
 
 
 @dataclass(frozen=True)
@@ -135,14 +178,15 @@ class PresenceInIndex:
             probability than one that none shows.
         in_index_error: calibration error of that probability.
         query_auc: the same of a query about an image of the index, and one that no image of it shows.
-        doubted, refused: share of both that are said to be probably not found.
+        doubted, refused: share of both that are said to be probably not there.
         outside_auc: the same against all queries about images outside the index.
         outside_limit: this of a perfect answer, for images of the index show some of these queries too.
         reliability: of each used bin mean probability, share of hits that show the query, and number of hits.
         in_index_reliability: the same of queries, and whether any image shows them.
         own_error: calibration error of the model's own probabilities of hits; None if it has none.
         fits: ``hit`` to all hits, and ``chance`` and ``meant`` to all queries.
-        queries: of both kinds, in both halves.
+        queries: of all kinds, in both halves, and in albums of all sizes.
+        groups: the same by kind and size.
     """
 
     auc: float
@@ -159,6 +203,7 @@ class PresenceInIndex:
     own_error: float | None
     fits: Mapping[str, Logistic]
     queries: int
+    groups: tuple[Group, ...] = ()
 
 
 def said(sentences: Sequence[str]) -> frozenset[str]:
@@ -171,38 +216,88 @@ def nouns(query: str) -> frozenset[str]:
     return frozenset(base_words(word for phrase in cut_phrases(query) for word in noun_words(phrase)))
 
 
+ALBUMS = (60, 250)
+"""Images of the albums, drawn anew for each query, that are searched beside all."""
+KINDS = ("noun", "phrase", "pair", "sentence")
+WORDS = 8
+"""Words of a query of two phrases, at most."""
+SHORT = 4
+"""Words of a query of one phrase, at most: what people type."""
+
+
+@dataclass(frozen=True)
+class Sought:
+    """A query: its kind, and the entries of the images that it is about."""
+
+    kind: str
+    about: frozenset[int]
+
+
+def short_queries(sentence: str) -> list[tuple[str, str]]:
+    """Return the queries of a sentence with their kinds.
+
+    They are the sentence; each of its phrases; the noun of each alone; and each two neighbouring phrases with the words
+    between them, such as "a zebra eating grass".
+    """
+    words = tokenize(sentence)
+    found = [("sentence", " ".join(words))]
+    phrases = [phrase for phrase in Chunker.load().chunk(sentence) if phrase.visible]
+    for phrase in phrases:
+        found.append(("noun", " ".join(noun_words(phrase.words))))
+        if phrase.stop - phrase.start <= SHORT:
+            found.append(("phrase", phrase.words.lower()))
+    for one, other in pairwise(phrases):
+        if other.stop - one.start <= WORDS and other.start > one.stop:
+            found.append(("pair", " ".join(words[one.start : other.stop])))
+    return found
+
+
 def answer(
-    model: Model,
-    snapshot: Snapshot,
-    queries: Mapping[str, frozenset[int]],
-    words: Sequence[frozenset[str]],
-    inside: np.ndarray,
-) -> Answers:
-    """Search among some of the images; there are as many hits as a search among the others has.
+    model: Model, snapshot: Snapshot, queries: Mapping[str, Sought], words: Sequence[frozenset[str]],
+    inside: np.ndarray, album: int | None = None, seed: int = 0,
+) -> Answers:  # fmt: skip
+    """Search among some of the images.
 
     Args:
         model: that embedded the images, calibrated for phrases.
         snapshot: of an index of E images.
-        queries: texts, and the entries that each is about.
+        queries: by their texts.
         words: that are said of each image.
         inside: ``(E,)`` which of the images are searched.
+        album: search among so many of these, drawn anew for each query; of every other query with an image that it is
+            about, if there is one. All of them if None.
+        seed: of the draws.
     """
     score, texts = model.require("aligner", "search").config.score, list(queries)
-    depth = min(DEPTH, int(inside.sum()), int((~inside).sum()))
-    evidence, chances, shown, in_index = [], [], [], []
+    places, draws = np.flatnonzero(inside), np.random.default_rng(seed)
+    size = len(places) if album is None else min(album, len(places))
+    evidence, chances, shown, about, in_index = [], [], [], [], []
     for start in range(0, len(texts), TOGETHER):
         part = texts[start : start + TOGETHER]
         scores = similarities(snapshot, ask(model.embed_text(part), score))
-        scores[~inside] = -np.inf
-        for query, column in zip(part, scores.T, strict=True):
-            chosen, wanted = best(column, depth).tolist(), nouns(query)
-            phrases = PhrasesInImages(model, Query((query,)))
-            evidence.append([phrases.find(snapshot.load(entry, "")).evidence for entry in chosen])
-            chances.append(in_index_evidence(phrases.together, int(inside.sum()), evidence[-1][0][0]))
+        for number, (query, column) in enumerate(zip(part, scores.T, strict=True)):
+            own = np.array([entry for entry in queries[query].about if inside[entry]], np.int64)
+            among = places if size == len(places) else _draw(places, own, size, number % 2 == 0, draws)
+            chosen, wanted = among[best(column[among], min(DEPTH, size))].tolist(), nouns(query)
+            phrases, everyday = PhrasesInImages(model, Query((query,))), spread(column[among])
+            found = [
+                phrases.find(snapshot.load(entry, ""), lead(float(column[entry]), *everyday), size) for entry in chosen
+            ]
+            evidence.append([each.evidence for each in found])
+            chances.append(in_index_evidence(phrases.together, size, evidence[-1][0][0]))
             shown.append([wanted <= words[entry] for entry in chosen])
-            in_index.append(any(wanted <= words[entry] for entry in np.flatnonzero(inside).tolist()))
-    about = [bool(inside[list(entries)].any()) for entries in queries.values()]
-    return Answers(np.array(evidence), np.array(chances), np.array(shown), np.array(about), np.array(in_index))
+            in_index.append(any(wanted <= words[entry] for entry in among.tolist()))
+            about.append(bool(np.isin(own, among).any()))
+    kinds, albums = np.array([sought.kind for sought in queries.values()]), np.full(len(texts), album or size)
+    found_in = (np.array(each) for each in (evidence, chances, shown, about, in_index))
+    return Answers(*found_in, kinds, albums)
+
+
+def _draw(places: np.ndarray, own: np.ndarray, size: int, with_own: bool, draws: np.random.Generator) -> np.ndarray:
+    """So many of the images, in order: with one that a query is about, or without all of these."""
+    kept = own[:1] if with_own else own[:0]
+    others = draws.choice(np.setdiff1d(places, own), min(size - len(kept), len(places) - len(own)), replace=False)
+    return np.sort(np.concatenate((kept, others)))
 
 
 def measure(halves: tuple[Answers, Answers], own: Logistic | None) -> PresenceInIndex | None:
@@ -225,7 +320,7 @@ def measure(halves: tuple[Answers, Answers], own: Logistic | None) -> PresenceIn
     fits = [fit_in_index(half.chances, half.in_index) for half in halves]
     there = np.concatenate([in_index_probability(halves[i].chances, *fits[1 - i]) for i in range(2)])
     of_all = fit_in_index(np.concatenate([half.chances for half in halves]), in_index)
-    doubted, none, outside = is_improbable(found.max(axis=1), there), ~inside & ~in_index, ~inside
+    doubted, none, outside = found.max(axis=1) < LIKELY, ~inside & ~in_index, ~inside
     hits, queries = reliability(found.ravel(), shown.ravel(), BINS), reliability(there, in_index, BINS)
     return PresenceInIndex(
         area_under_curve(found[shown], found[~shown]), hits.ece, area_under_curve(there[in_index], there[~in_index]),
@@ -233,8 +328,31 @@ def measure(halves: tuple[Answers, Answers], own: Logistic | None) -> PresenceIn
         area_under_curve(there[inside], there[outside]),
         1 - float(in_index[outside].mean()) / 2 if outside.any() else 0.0, _bins(hits), _bins(queries),
         None if own is None else own.reliability(evidence, shown, BINS).ece,
-        {"hit": _fit(halves), "chance": of_all[0], "meant": of_all[1]}, len(inside),
+        {"hit": _fit(halves), "chance": of_all[0], "meant": of_all[1]}, len(inside), _groups(halves, found, shown),
     )  # fmt: skip
+
+
+def _groups(halves: tuple[Answers, Answers], found: np.ndarray, shown: np.ndarray) -> tuple[Group, ...]:
+    """The figures by kind of query and size of album, of probabilities ``(Q, K)``."""
+    kinds, albums, in_index = (
+        np.concatenate([getattr(half, name) for half in halves]) for name in ("kinds", "albums", "in_index")
+    )
+    groups: list[Group] = []
+    for images in np.unique(albums).tolist():
+        for kind in (*KINDS, "all"):
+            chosen = (albums == images) & ((kinds == kind) | (kind == "all"))
+            if not chosen.any():
+                continue
+            p, right = found[chosen], shown[chosen]
+            first, absent = p[:, 0][right[:, 0]], p[:, 0][~in_index[chosen]]
+            groups.append(Group(
+                kind, images, int(chosen.sum()), reliability(p.ravel(), right.ravel(), BINS).ece,
+                None if right.all() or not right.any() else area_under_curve(p[right], p[~right]),
+                float(np.median(first)) if len(first) else None, float(np.median(absent)) if len(absent) else None,
+                float((first >= LIKELY).mean()) if len(first) else None,
+                float((absent < LIKELY).mean()) if len(absent) else None,
+            ))  # fmt: skip
+    return tuple(groups)
 
 
 def _fit(halves: Sequence[Answers]) -> Logistic:
@@ -317,6 +435,7 @@ class SearchResult:
         presence: whether it knows what is there; None if the model is not calibrated for phrases, or there is nothing
             to tell.
         served: whether a collection in Qdrant finds the same; None if none was asked.
+        layout: whether places, relations and numbers are told; None without boxes or a calibration.
     """
 
     recall: Recall
@@ -326,6 +445,7 @@ class SearchResult:
     phrases: int
     presence: PresenceInIndex | None
     served: ServedResult | None = None
+    layout: LayoutResult | None = None
 
 
 def write_search_report(session: Session, result: SearchResult, known: Mapping[str, Any]) -> None:
@@ -340,10 +460,19 @@ def write_search_report(session: Session, result: SearchResult, known: Mapping[s
         bins = [(f"{mean:.3f}", f"{share:.3f}", count) for mean, share, count in there.in_index_reliability]
         lines += ["", *table(("probability", "share of queries that any image shows", "queries"), bins)]
         draw_reliability(there, session.out / PLOT)
+        head = ("images", "queries", "number", "calibration error", "AUC", "first hit right", "nothing there",
+                "said to be there", "said not to be there")  # fmt: skip
+        shown = [
+            (f"{g.images:,}", g.kind, f"{g.queries:,}", f"{g.error:.3f}",
+             *("" if v is None else f"{v:.2f}" for v in (g.auc, g.right, g.absent, g.found, g.refused)))
+            for g in there.groups
+        ]  # fmt: skip
+        lines += ["", *table(head, shown)]
     measured = {
         "recall": _shares(result.recall), "code_recall": _shares(result.code_recall), "overlap": result.overlap,
         "hit": result.hit, "phrases": result.phrases, "presence": None if there is None else asdict(there),
         "served": None if result.served is None else asdict(result.served),
+        "layout": None if result.layout is None else asdict(result.layout),
     }  # fmt: skip
     write_report(session.out, {"task": "search", **measured, **known}, ["# Search", "", *lines, "", *facts(known)])
 
@@ -370,6 +499,13 @@ def _rows(result: SearchResult) -> list[tuple[str, str]]:
     if result.hit is not None:
         what = f"phrase first in an image that shows it, IoU at least 0.5 ({result.phrases:,} phrases)"
         rows.append((what, f"{result.hit:.3f}"))
+    if (layout := result.layout) is not None:
+        shares, what = (layout.counts, layout.places, layout.relations), ("two things or one", "places", "relations")
+        rows += [
+            (f"{name}: right answers ({number:,} cases)", f"{share:.3f}")
+            for name, share, number in zip(what, shares, layout.cases, strict=True)
+            if share is not None
+        ]
     if (there := result.presence) is not None:
         rows += [
             ("a hit that shows its query is more probable than one that does not: AUC", f"{there.auc:.3f}"),
@@ -378,7 +514,7 @@ def _rows(result: SearchResult) -> list[tuple[str, str]]:
             ("whole queries that some image shows and those that none shows: AUC", f"{there.in_index_auc:.3f}"),
             ("calibration error of their probability", f"{there.in_index_error:.3f}"),
             ("queries about images of the index and those that none of them shows: AUC", f"{there.query_auc:.3f}"),
-            ("of these said to be probably not found", f"{there.doubted:.3f}, {there.refused:.3f}"),
+            ("of these said to be probably not there", f"{there.doubted:.3f}, {there.refused:.3f}"),
             ("the first of these and all queries about other images: AUC", f"{there.outside_auc:.3f}"),
             ("the same of a perfect answer", f"{there.outside_limit:.3f}"),
             *((f"weights of the probability `{question}`", str(fit)) for question, fit in there.fits.items()),
@@ -420,7 +556,7 @@ Truth = dict[str, dict[int, list[np.ndarray]]]
 
 def run(
     model: Model, session: Session, regions: int | None = None, components: int = 64, queries: int = 1000,
-    url: str | None = None,
+    url: str | None = None, beside: Sequence[Path] = (),
 ) -> SearchResult:  # fmt: skip
     """Index the images of a data set, and look for its sentences and, with Flickr30k Entities, for its phrases.
 
@@ -432,6 +568,8 @@ def run(
         queries: at most so many sentences for that, and at most so many different phrases, spread over all; and as many
             sentences and phrases together to see whether the index knows what is there.
         url: of a Qdrant server, or ``:memory:``: whether a collection there, which is removed again, finds the same.
+        beside: other data sets, whose images with sentences are searched, too, when it is seen what the index knows:
+            nothing is asked about them, and all their splits are taken but the one that is measured.
 
     Raises:
         UserError: the model has no aligner, no image can be read, or none has a sentence.
@@ -459,14 +597,157 @@ def run(
             if url is None
             else compare_served(url, snapshot, _spread(texts, min(queries, SERVED)), aligner.config.score)
         )
-        presence = _presence(model, snapshot, [sentences[image.image] for image in images], queries)
-        result = SearchResult(found, coded, shared, hit, len(asked), presence, served)
+        spoken = [sentences[image.image] for image in images]
+        if beside:
+            others, more = _beside(model, session, beside, regions)
+            with _index(session.out / f"{INDEX}-beside", model, [*images, *others]) as large:
+                presence = _presence(model, large.snapshot(), [*spoken, *more], queries, len(others))
+        else:
+            presence = _presence(model, snapshot, spoken, queries)
+        layout = _layout(model, session, images)
+        result = SearchResult(found, coded, shared, hit, len(asked), presence, served, layout)
         size = (snapshot.vectors.nbytes + snapshot.regions.nbytes) / len(images)
         known = session.known(samples.name, images=len(images), sentences=len(texts), regions=regions,
                               components=components, bytes_per_image=round(size),
                               code_bytes_per_image=round(snapshot.codes.nbytes / len(images)))  # fmt: skip
     write_search_report(session, result, known)
     return result
+
+
+# What queries say of places, relations and numbers
+
+FAR = 1 / 3
+"""A thing is on a side of an image if its centre is in this part of it."""
+CLEAR = 0.5
+"""A thing is left of another one if their centres are so far from each other, in mean widths of both."""
+
+
+@dataclass(frozen=True)
+class LayoutResult:
+    """How well an index tells what queries say beside naming things, each as the share of right answers.
+
+    Attributes:
+        counts: whether there are two of what "two dogs" names, or one; half of the cases each, with weights that were
+            fitted to the other half of the images. None without such cases.
+        places: whether a thing is on the left or on the right, at the top or at the bottom.
+        relations: whether a thing is left or right of, above or below another one.
+        cases: numbers of the three.
+    """
+
+    counts: float | None
+    places: float
+    relations: float
+    cases: tuple[int, int, int]
+
+
+Counted = tuple[int, str, bool]
+"""The entry of an image, a phrase with a number, and whether there are so many."""
+
+
+def pair_counts(phrases: Sequence[Sequence[tuple[str, int]]]) -> list[Counted]:
+    """Return phrases for two things, and for each an image that has one of them.
+
+    Args:
+        phrases: that are said of each image, and how many things each names, 0 if that is not known.
+    """
+    tree, single, several = noun_tree(), dict[str, list[int]](), list[tuple[str, int, str]]()
+    for entry, texts in enumerate(phrases):
+        named: dict[str, list[tuple[str, bool, int]]] = {}
+        for text, number in texts:
+            head = tree.head(tokenize(text))
+            if head.noun is not None:
+                named.setdefault(head.noun.name, []).append((text, head.plural, number))
+        for noun, found in named.items():
+            if two := [text for text, _, number in found if count_of(text) == 2 and number in (0, 2)]:
+                several.append((noun, entry, two[0]))
+            elif all(not more and number in (0, 1) for _, more, number in found):
+                single.setdefault(noun, []).append(entry)
+    cases: list[Counted] = []
+    for noun, entry, text in several:
+        if single.get(noun):
+            cases += [(entry, text, True), (single[noun].pop(), text, False)]
+    return cases
+
+
+def fit_counts(model: Model, images: Sequence[ImageVectors], cases: Sequence[Counted]) -> Logistic | None:
+    """Return how probable it is that there are as many things as a phrase says; None if the cases do not tell."""
+    if len(cases) < LEAST_COUNTED:
+        return None
+    rows = [_count(model, images[entry], text) for entry, text, _ in cases]
+    evidence = {name: [row[name] for row in rows] for name in QUESTIONS["count"]}
+    return Logistic.fit(evidence, np.array([there for _, _, there in cases]), what="numbers of things")
+
+
+LEAST_COUNTED = 40
+"""Cases from which numbers of things can be fitted."""
+
+
+def _count(model: Model, image: ImageVectors, phrase: str) -> dict[str, float]:
+    aligner = model.require("aligner", "search")
+    text, one = model.embed_text([familiar(each, aligner.vocabulary) for each in (phrase, one_of(phrase))])
+    return count_evidence(aligner, image, phrase, text, one)
+
+
+def measure_layout(model: Model, images: Sequence[ImageVectors], marked: Sequence[MarkedImage]) -> LayoutResult | None:
+    """Return how well images are told by places, relations and numbers; None if no box tells.
+
+    Args:
+        model: calibrated for phrases.
+        images: of an index.
+        marked: the same images with the boxes of their phrases.
+    """
+    boxed = [count_boxes(find_marks(image.image)[1]) for image in marked]
+    said_of = [
+        [(s.phrase(p), own.get(p.entity, 0) or NO_BOX) for s in image.sentences for p in s.phrases]
+        for image, own in zip(marked, boxed, strict=True)
+    ]
+    cases, hits = pair_counts(said_of), list[bool]()
+    halves = [[case for case in cases if case[0] % 2 == half] for half in range(2)]
+    for asked, others in (halves, halves[::-1]):
+        fit = fit_counts(model, images, others)
+        for entry, text, there in asked if fit is not None else ():
+            hits.append(bool(fit.apply(_count(model, images[entry], text)) >= 0.5) == there)
+    placed, related = [list[bool](), list[bool]()], 0
+    for image, marks, own in zip(images, marked, boxed, strict=True):
+        for kind, right, wrong in _layout_cases(marks, own):
+            one, other = (PhrasesInImages(model, Query((text,))).find(image).evidence for text in (right, wrong))
+            if one is not None and other is not None:
+                placed[kind].append(bool(one[1] > other[1]))
+    related = placed[1]
+    if not placed[0] or not related:
+        return None
+    numbers = len(hits), len(placed[0]), len(related)
+    return LayoutResult(share_of(np.array(hits)) if hits else None, share_of(np.array(placed[0])),
+                        share_of(np.array(related)), numbers)  # fmt: skip
+
+
+NO_BOX = -1
+"""Number of the boxes of a phrase that has none."""
+
+
+def _layout_cases(image: MarkedImage, boxes: Mapping[str, int]) -> Iterator[tuple[int, str, str]]:
+    """Places (0) and relations (1) of things with one box: what is true of an image, and its opposite."""
+    things: dict[str, tuple[str, np.ndarray]] = {}
+    for sentence in image.sentences:
+        for phrase in sentence.phrases:
+            if phrase.box is not None and boxes.get(phrase.entity) == 1 and len(nouns(sentence.phrase(phrase))) == 1:
+                things.setdefault(phrase.entity, (sentence.phrase(phrase), phrase.box))
+    size = np.array([image.width, image.height])
+    centres = {key: ((box[:2] + box[2:]) / 2 / size, (box[2:] - box[:2]) / size) for key, (_, box) in things.items()}
+    for key, (text, _) in things.items():
+        for axis, names in enumerate((("on the left", "on the right"), ("at the top", "at the bottom"))):
+            where = float(centres[key][0][axis])
+            if where < FAR or where > 1 - FAR:
+                there, opposite = names if where < FAR else names[::-1]
+                yield 0, f"{text} {there}", f"{text} {opposite}"
+    for (key, (text, _)), (other, (second, _)) in combinations(things.items(), 2):
+        if nouns(text) == nouns(second):
+            continue
+        for axis, names in enumerate((("left of", "right of"), ("above", "below"))):
+            apart, width = centres[other][0] - centres[key][0], (centres[other][1] + centres[key][1]) / 2
+            if abs(apart[axis]) > CLEAR * width[axis] and abs(apart[axis]) >= abs(apart[1 - axis]):
+                there, opposite = names if apart[axis] > 0 else names[::-1]
+                yield 1, f"{text} {there} {second}", f"{text} {opposite} {second}"
 
 
 def fit_hits(model: Model, samples: Sequence[Sample], queries: int = 1000) -> dict[str, Logistic]:
@@ -480,7 +761,8 @@ def fit_hits(model: Model, samples: Sequence[Sample], queries: int = 1000) -> di
         queries: at most so many.
 
     Returns:
-        the answers to the questions ``hit``, ``chance`` and ``meant`` of a :class:`saywhere.calibration.Calibration`.
+        the answers to the questions ``hit``, ``chance`` and ``meant`` of a :class:`saywhere.calibration.Calibration`,
+        and to ``count`` where the sentences tell.
 
     Raises:
         UserError: the model has no aligner or is not calibrated for phrases, or these images tell nothing.
@@ -498,13 +780,39 @@ def fit_hits(model: Model, samples: Sequence[Sample], queries: int = 1000) -> di
                     sentences.append(sample.sentences)
             except ImageError:
                 continue
+    said_of = [[(phrase, 0) for text in texts for phrase in cut_phrases(text)] for texts in sentences]
+    count = fit_counts(model, images, pair_counts(said_of))
+    model.calibration = replace(model.calibration, count=count)
     with tempfile.TemporaryDirectory() as folder, _index(Path(folder) / INDEX, model, images) as store:
         found = _presence(model, store.snapshot(), sentences, queries)
     if found is None:
         raise UserError(
             f"{len(images)} images with sentences do not tell when a hit shows what was looked for: more are needed"
         )
-    return dict(found.fits)
+    return dict(found.fits) | ({} if count is None else {"count": count})
+
+
+def _beside(
+    model: Model, session: Session, roots: Sequence[Path], regions: int | None
+) -> tuple[list[ImageVectors], list[list[str]]]:
+    """The images of other data sets that have sentences, and these; an image counts once."""
+    images: dict[str, ImageVectors] = {}
+    spoken: dict[str, list[str]] = {}
+    for number, root in enumerate(roots):
+        for split in datasets.splits(root):
+            if root.resolve() == session.data.resolve() and split == session.split:
+                continue
+            part = Session(root, session.out / f"beside-{number}-{split}", split=split, batch=session.batch,
+                           progress=session.progress)  # fmt: skip
+            samples = part.read()
+            said_of = _sentences(part, samples)
+            sources = [source for source in part.sources(samples) if said_of[source.name]]
+            found = embed_images(model, part, sources, {"data": samples.name, "split": samples.split}, regions)
+            session.skipped.update(part.skipped)
+            for image in found:
+                name = str(part.folder / image.image)
+                images[name], spoken[name] = replace(image, image=name), said_of[image.image]
+    return list(images.values()), list(spoken.values())
 
 
 def _sentences(session: Session, samples: Samples) -> dict[str, list[str]]:
@@ -518,23 +826,41 @@ def _sentences(session: Session, samples: Samples) -> dict[str, list[str]]:
 
 
 def _presence(
-    model: Model, snapshot: Snapshot, sentences: Sequence[Sequence[str]], queries: int
+    model: Model, snapshot: Snapshot, sentences: Sequence[Sequence[str]], queries: int, beside: int = 0
 ) -> PresenceInIndex | None:
-    """Whether the index knows what is there: half of the images are searched, then the others."""
-    if model.calibration.phrase is None or len(sentences) < 2:
+    """Whether the index knows what is there: half of the images are searched, then the others.
+
+    Args:
+        model: that embedded the images.
+        snapshot: of their index.
+        sentences: of each image.
+        queries: at most so many, of all kinds together.
+        beside: so many images, the last ones, are searched with both halves, and nothing is asked about them.
+    """
+    own = len(sentences) - beside
+    if model.calibration.phrase is None or own < 2:
         return None
-    owners: dict[str, set[int]] = {}
-    pairs = [(entry, text) for entry, texts in enumerate(sentences) for text in texts]
-    phrases = sorted({phrase for _, text in pairs for phrase in cut_phrases(text)})
-    asked = [*_spread(pairs, queries // 2), *((None, phrase) for phrase in _spread(phrases, queries - queries // 2))]
-    wanted = {text for _, text in asked}
-    for entry, text in pairs:
-        for query in wanted.intersection((text, *cut_phrases(text))):
-            owners.setdefault(query, set()).add(entry)
+    owners: dict[str, dict[str, set[int]]] = {kind: {} for kind in KINDS}
+    for entry, texts in enumerate(sentences[:own]):
+        for text in texts:
+            for kind, query in short_queries(text):
+                owners[kind].setdefault(query, set()).add(entry)
+    asked: dict[str, Sought] = {}
+    for kind, found in owners.items():
+        for query in _spread(sorted(query for query in found if query not in asked), queries // len(KINDS)):
+            asked[query] = Sought(kind, frozenset(found[query]))
     words = [said(each) for each in sentences]
-    first = np.random.default_rng(0).permutation(len(sentences)) < len(sentences) // 2
-    about = {query: frozenset(entries) for query, entries in sorted(owners.items())}
-    one, other = (answer(model, snapshot, about, words, inside) for inside in (first, ~first))
+    first = np.random.default_rng(0).permutation(own) < own // 2
+    halves: list[Answers] = []
+    for half in (first, ~first):
+        alone, all_of_them = np.append(half, np.zeros(beside, bool)), np.append(half, np.ones(beside, bool))
+        albums = [album for album in ALBUMS if album < half.sum()]
+        several = [answer(model, snapshot, asked, words, alone, album) for album in albums]
+        several += [answer(model, snapshot, asked, words, alone)]
+        several += [answer(model, snapshot, asked, words, all_of_them)] if beside else []
+        halves.append(Answers.join(several))
+    depth = min(half.evidence.shape[1] for half in halves)
+    one, other = (replace(half, evidence=half.evidence[:, :depth], shown=half.shown[:, :depth]) for half in halves)
     return measure((one, other), model.calibration.hit)
 
 
@@ -569,6 +895,18 @@ def _phrases(session: Session, entries: Mapping[str, int]) -> Truth:
                 if phrase.box is not None and entry is not None and words:
                     truth.setdefault(words, {}).setdefault(entry, []).append(phrase.box)
     return truth
+
+
+def _layout(model: Model, session: Session, images: Sequence[ImageVectors]) -> LayoutResult | None:
+    """How well places, relations and numbers are told; None without Flickr30k Entities or a calibration."""
+    if model.calibration.phrase is None:
+        return None
+    try:
+        marked = {image_name(m.image, session.folder): m for m in read_entities(session.data, session.split or "dev")}
+    except UserError:
+        return None
+    both = [(image, marked[image.image]) for image in images if image.image in marked]
+    return measure_layout(model, [image for image, _ in both], [marks for _, marks in both]) if both else None
 
 
 def _hit(model: Model, snapshot: Snapshot, truth: Truth) -> float:

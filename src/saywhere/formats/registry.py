@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import shutil
@@ -36,11 +37,15 @@ class Format:
             the reasons.
         beside: writes the regions of one image beside it, or with ``embed=True`` into it, and returns why it could not
             or None; None if the format has no such files.
+        needs: the module of an extra that writes it.
+        not_in_names: what names of images cannot have.
         read: see :data:`saywhere.formats.reading.Reader`; None if sizes or classes cannot be had back.
         name: of the file or folder among the results of a run.
         folder: whether it is a folder.
         xml: whether texts can only have the characters of XML.
         illegal: what phrases cannot have in a format that is not XML.
+        beside_suffix: of a second file, which is written beside the first.
+        with_images: as ``write``, and writes the images, too; None if the format has no place for them.
     """
 
     about: str
@@ -51,14 +56,31 @@ class Format:
     xml: bool = False
     illegal: re.Pattern[str] = HALF_CHARACTER
     beside: Callable[..., str | None] | None = None
+    needs: str | None = None
+    not_in_names: re.Pattern[str] = NO_BYTE
+    beside_suffix: str | None = None
+    with_images: Callable[[Path, Iterable[Regions]], dict[str, str] | None] | None = None
+
+    def files(self, path: Path) -> list[Path]:
+        """Return the files that :meth:`write_whole` writes; of a folder the folder."""
+        return [path, path.with_suffix(self.beside_suffix)] if self.beside_suffix else [path]
 
     def require_new(self, path: Path) -> None:
-        """Refuse a path where something is that somebody may have corrected, but for an empty folder: ``UserError``."""
+        """Refuse a path where something is that somebody may have corrected, but for an empty folder.
+
+        Raises:
+            UserError: there is something.
+            ModuleNotFoundError: what writes the format is not installed.
+        """
+        if self.needs is not None:
+            importlib.import_module(self.needs)
         if path.exists() and (not self.folder or any(path.iterdir() if path.is_dir() else [path])):
             raise UserError(f"{path} is there already; name another --out, or remove it first")
 
-    def write_whole(self, path: Path, images: Iterable[Regions], report: Report) -> dict[str, str]:
-        """Write regions of images; a folder, too, is whole or not there.
+    def write_whole(
+        self, path: Path, images: Iterable[Regions], report: Report, copy_images: bool = False
+    ) -> dict[str, str]:
+        """Write regions of images, with or without these; a folder, too, is whole or not there.
 
         Characters that the format cannot hold are replaced, and counted in the report.
 
@@ -70,13 +92,14 @@ class Format:
             OSError: naming ``path``, such as a full disk.
         """
         images = (self.encodable(regions, report) for regions in images)
+        write = self.with_images if copy_images and self.with_images is not None else self.write
         if not self.folder:
-            return self.write(path, images) or {}
+            return write(path, images) or {}
         part = part_of(path)
         shutil.rmtree(part, ignore_errors=True)  # of a run that was killed
         try:
             part.mkdir(parents=True)
-            left_out = self.write(part, images) or {}
+            left_out = write(part, images) or {}
             if path.exists():
                 path.rmdir()  # an empty one
             put_in_place(part, path)
@@ -103,7 +126,7 @@ class Format:
                 report.left_out[f"characters of {regions.image!r} that the file cannot hold"] += count
             return text
 
-        name = None if regions.image is None else legal(regions.image, NO_BYTE)
+        name = None if regions.image is None else legal(regions.image, self.not_in_names)
         captions = regions.captions and tuple(legal(caption, self.illegal) for caption in regions.captions)
         same = name == regions.image and captions == regions.captions
         return regions if same else replace(regions, image=name, captions=captions)
@@ -131,12 +154,29 @@ FORMATS: dict[str, Format] = {
     "densecap": Format("results of the DenseCap program of 2016", "results.json", _write_densecap, None),
     "coco": Format("annotations with images and categories", "annotations.json", coco.write_annotations, coco.read),
     "coco-results": Format("a list of detections, for COCO's evaluator", "results.json", coco.write_results, None),
-    "label-studio": Format("tasks with predictions", "tasks.json", label_studio.write, label_studio.read),
+    "label-studio": Format(
+        "tasks with predictions", "tasks.json", label_studio.write, label_studio.read, beside_suffix=".xml"
+    ),
     "cvat": Format("annotations of CVAT for images 1.1", "annotations.xml", cvat.write, cvat.read, xml=True),
     "fiftyone": Format("labels of FiftyOneImageDetectionDataset", "labels.json", fiftyone.write, fiftyone.read),
-    "yolo": Format("a folder with data.yaml and labels", "yolo", yolo.write, yolo.read, folder=True),
+    "yolo": Format(
+        "a folder with data.yaml and labels",
+        "yolo",
+        yolo.write,
+        yolo.read,
+        folder=True,
+        with_images=partial(yolo.write, copy_images=True),
+    ),
     "voc": Format("a folder with an XML file for each image", "voc", voc.write, voc.read, folder=True, xml=True),
     "csv": Format("a line for each region", "regions.csv", table.write, table.read, illegal=NOT_IN_TABLES),
+    "parquet": Format(
+        "the same as Parquet, for DuckDB and pandas",
+        "regions.parquet",
+        table.write_parquet,
+        table.read_parquet,
+        needs="pyarrow.parquet",
+        not_in_names=HALF_CHARACTER,
+    ),
     "xmp": Format(
         "sidecars of photo managers, beside the images", "xmp", xmp.write, xmp.read, True, False, ILLEGAL, xmp.beside
     ),

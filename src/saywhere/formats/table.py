@@ -1,30 +1,30 @@
-"""CSV: a line for each region, for spreadsheets."""
+"""Tables with a line for each region: CSV for spreadsheets, Parquet for DuckDB and pandas."""
 
 from __future__ import annotations
 
 import csv
+import importlib
 import io
-from collections.abc import Iterable, Iterator
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from saywhere.errors import UserError
-from saywhere.files import write_atomically
+from saywhere.files import atomic_path, write_atomically
 from saywhere.formats.reading import Row, leave_out, reader, to_regions
 from saywhere.regions import Regions
 from saywhere.report import Report
 
 COLUMNS = ("image", "width", "height", "x1", "y1", "x2", "y2", "score", "phrase")
+TYPES = ("string", "int32", "int32", "float32", "float32", "float32", "float32", "float32", "string")
+"""Of the columns in Parquet, by their names in pyarrow."""
+GROUP = 50_000
+"""Lines of a row group of Parquet, which is what is held in memory."""
 
 
-def write(path: Path, images: Iterable[Regions]) -> None:
-    """Write :data:`COLUMNS`; an image without regions has one line without a box.
-
-    Raises:
-        UserError: two images have one name and size, and would be one in the file.
-    """
-    text = io.StringIO()
-    lines = csv.writer(text, lineterminator="\n")
-    lines.writerow(COLUMNS)
+def _lines(images: Iterable[Regions]) -> Iterator[tuple[Any, ...]]:
+    """The lines of a table; an image without regions has one without a box, and ``UserError`` if two have one name."""
     written: set[tuple[object, ...]] = set()
     for regions in images:
         image = (regions.image, regions.width, regions.height)
@@ -32,26 +32,65 @@ def write(path: Path, images: Iterable[Regions]) -> None:
             raise UserError(f"{regions.image}: two images have this name, and a table knows them by it")
         written.add(image)
         for region in regions:
-            score = "" if region.score is None else round(region.score, 5)
-            lines.writerow((*image, *(round(value, 2) for value in region.box), score, region.caption or ""))
+            score = None if region.score is None else round(region.score, 5)
+            yield (*image, *(round(value, 2) for value in region.box), score, region.caption or "")
         if not len(regions):
-            lines.writerow((*image, *[""] * 6))
+            yield (*image, *[None] * 6)
+
+
+def write(path: Path, images: Iterable[Regions]) -> None:
+    """Write :data:`COLUMNS` as CSV; an image without regions has one line without a box.
+
+    Raises:
+        UserError: two images have one name and size, and would be one in the file.
+    """
+    text = io.StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow(COLUMNS)
+    lines.writerows(_lines(images))
     data = text.getvalue().encode("utf-8", "surrogateescape")  # names that are not UTF-8 stay as they are
     write_atomically(path, lambda file: file.write(data))
+
+
+def write_parquet(path: Path, images: Iterable[Regions]) -> None:
+    """Write the same as Parquet, a group of lines at a time; errors as of :func:`write`."""
+    arrow: Any = importlib.import_module("pyarrow")
+    parquet: Any = importlib.import_module("pyarrow.parquet")
+    schema = arrow.schema([(name, getattr(arrow, kind)()) for name, kind in zip(COLUMNS, TYPES, strict=True)])
+    found = _lines(images)
+    with atomic_path(path) as part, parquet.ParquetWriter(part, schema, compression="zstd") as file:
+        while lines := list(itertools.islice(found, GROUP)):
+            columns = dict(zip(COLUMNS, zip(*lines, strict=True), strict=True))
+            file.write_table(arrow.table(columns, schema=schema))
 
 
 @reader("csv")
 def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
     """Yield the regions of each image, in the order of their first lines."""
-    found: dict[tuple[str, int, int], list[dict[str, str]]] = {}
     with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
         lines = csv.DictReader(file, strict=True)
-        for row in lines:
-            with leave_out(report, "broken line", f"line {lines.line_num}"):
-                if None in row.values() or None in row:
-                    raise ValueError(f"its columns are not {', '.join(lines.fieldnames or ())}")
-                image, boxes = (row["image"], int(row["width"]), int(row["height"])), [row] if row["x1"] else []
-                found.setdefault(image, []).extend(boxes)
+        yield from _grouped(((lines.line_num, row) for row in lines), report)
+
+
+@reader("parquet")
+def read_parquet(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
+    """Yield the regions of each image of a Parquet file, in the order of their first lines."""
+    parquet: Any = importlib.import_module("pyarrow.parquet")
+    batches = parquet.ParquetFile(path).iter_batches(columns=list(COLUMNS))
+    rows = (row for batch in batches for row in batch.to_pylist())
+    texts = ({name: "" if value is None else str(value) for name, value in row.items()} for row in rows)
+    yield from _grouped(enumerate(texts, 1), report)
+
+
+def _grouped(lines: Iterable[tuple[int, Mapping[str, str]]], report: Report) -> Iterator[Regions]:
+    """The regions of each image of numbered lines."""
+    found: dict[tuple[str, int, int], list[Mapping[str, str]]] = {}
+    for number, row in lines:
+        with leave_out(report, "broken line", f"line {number}"):
+            if None in row.values() or None in row:
+                raise ValueError(f"its columns are not {', '.join(COLUMNS)}")
+            image, boxes = (row["image"], int(row["width"]), int(row["height"])), [row] if row["x1"] else []
+            found.setdefault(image, []).extend(boxes)
     for (name, width, height), rows in found.items():
         with leave_out(report, "broken image", name):
             regions = to_regions(name, (width, height), rows, _rows, report)
@@ -59,6 +98,6 @@ def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
                 yield regions
 
 
-def _rows(row: dict[str, str]) -> Iterator[Row]:
+def _rows(row: Mapping[str, str]) -> Iterator[Row]:
     x1, y1, x2, y2 = (float(row[corner]) for corner in ("x1", "y1", "x2", "y2"))
     yield Row((x1, y1, x2, y2), row["phrase"], float(row["score"]) if row["score"] else None)

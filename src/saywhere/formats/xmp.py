@@ -210,8 +210,12 @@ def place_of(image: Path, embed: bool = False) -> Path:
     return image if embed and image.suffix.lower() in EMBEDDING else sidecar(image)
 
 
-def require_exiftool() -> None:
-    """Raise ``UserError`` if there is no ExifTool, which writes into images."""
+def check_embed(format: str | None, out: Path | None = None) -> None:
+    """Raise ``UserError`` if there is no ExifTool, which writes into images, or the format or ``out`` does not fit."""
+    if format is None or not format.startswith("xmp"):
+        raise UserError("--embed is for the format xmp: give it as well, by --output-format or --to")
+    if out is not None:
+        raise UserError(f"--embed writes into the images, and nothing to --out {out}: give one of the two")
     if shutil.which("exiftool") is None:
         raise UserError("--embed needs ExifTool: apt-get install libimage-exiftool-perl, or https://exiftool.org")
 

@@ -9,9 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from saywhere import archives
 from saywhere import boxes as geometry
 from saywhere.errors import UserError
-from saywhere.files import TOO_LONG, fits, write_text
+from saywhere.files import TOO_LONG, fits, write_atomically, write_text
 from saywhere.formats.reading import (
     ImagesByStem,
     OtherShape,
@@ -29,13 +30,17 @@ from saywhere.report import Report
 from saywhere.syntax import decode, parse_yaml, split_lines
 
 
-def write(path: Path, images: Iterable[Regions]) -> dict[str, str]:
+def write(path: Path, images: Iterable[Regions], copy_images: bool = False) -> dict[str, str]:
     """Write class, centre and size of each region into the folder ``path``; phrases and scores have no place there.
 
     (A sixth column with scores is what detectors write; programs that train refuse it.)
 
+    With ``copy_images`` the files that the regions name are copied to ``images/``; only then ``data.yaml`` names that
+    folder as the images to train on and to validate with.
+
     Returns:
-        the images that are left out because their names are too long for such a file, with that reason.
+        the images that are left out because their names are too long for such a file, or because they are not to be
+        found, with the reasons.
 
     Raises:
         UserError: two images have one name in different folders.
@@ -56,11 +61,26 @@ def write(path: Path, images: Iterable[Regions]) -> dict[str, str]:
         lines: list[str] = []
         for name, box in zip(labels(regions), shares, strict=True):
             lines.append(" ".join([str(numbers[name]), *(f"{value:.6f}" for value in box)]) + "\n")
-        if not fits(write_text, path / "labels" / f"{stem}.txt", "".join(lines)):
-            left_out[regions.image or ""] = TOO_LONG
+        name = regions.image or ""
+        if copy_images and (why := _copy(name, path / "images")):
+            left_out[name] = why
+        elif not fits(write_text, path / "labels" / f"{stem}.txt", "".join(lines)):
+            left_out[name] = TOO_LONG
     listed = "".join(f"\n  {number}: {json.dumps(name, ensure_ascii=False)}" for name, number in numbers.items())
-    write_text(path / "data.yaml", f"path: .\ntrain: images\nval: images\nnames:{listed or ' {}'}\n")
+    places = "path: .\ntrain: images\nval: images\n" if copy_images else ""
+    write_text(path / "data.yaml", f"{places}names:{listed or ' {}'}\n")
     return left_out
+
+
+def _copy(name: str, folder: Path) -> str | None:
+    """Copy an image, also one in an archive, into a folder; return why it could not be, or None."""
+    try:
+        data = archives.read_member(name)
+        data = Path(name).read_bytes() if data is None else data
+    except OSError as error:
+        return f"cannot be copied: {error.strerror or error}"
+    place = folder / Path(name).name
+    return None if fits(write_atomically, place, lambda stream: stream.write(data)) else TOO_LONG
 
 
 @reader("yolo")

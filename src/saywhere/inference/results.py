@@ -9,7 +9,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from saywhere.errors import UserError
 from saywhere.files import beside, sync, write_text
@@ -18,6 +18,9 @@ from saywhere.inference.batches import ImageResult
 from saywhere.inference.claims import Claim, claim_file
 from saywhere.inference.sources import Source, out_path
 from saywhere.regions import Regions
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 _BEGINNING = b'{"image":'
 """What each line begins with: only a half line that does is taken for one of ours and cut off."""
@@ -123,10 +126,10 @@ class ResultsFile:
                 self.append(row, row["image"])
         return len(new)
 
-    def regions(self, name: str) -> Regions:
-        """Return the regions of an image; ``UserError`` if its row does not hold them."""
+    def regions(self, name: str, read: Callable[[dict[str, Any]], Any] = Regions.from_dict) -> Any:
+        """Return the regions of an image, or what ``read`` makes of its row; ``UserError`` if it cannot."""
         try:
-            return Regions.from_dict(self[name])
+            return read(self[name])
         except ValueError as error:
             raise UserError(f"{self.path}: the result for {name} cannot be used ({error})") from error
 
@@ -134,12 +137,7 @@ class ResultsFile:
         """Add the row of the image ``name``; if the disk is full the file is as it was, and OSError is raised."""
         if self.key not in row:
             raise ValueError(f"the row of {name} has no {self.key}")
-        full = {"image": name, **{key: value for key, value in row.items() if key != "image"}}
-        try:
-            line = (json.dumps(full, ensure_ascii=False) + "\n").encode()
-        except UnicodeEncodeError:  # a file name that is not UTF-8
-            line = (json.dumps(full) + "\n").encode()
-        start = self._end
+        line, start = json_line(row, name), self._end
         self._write(line)
         self._starts[name] = start
 
@@ -173,6 +171,15 @@ class ResultsFile:
         return row if isinstance(row, dict) and isinstance(row.get("image"), str) and self.key in row else None
 
 
+def json_line(row: Mapping[str, Any], name: str) -> bytes:
+    """Return the line of results about the image ``name``."""
+    full = {"image": name, **{key: value for key, value in row.items() if key != "image"}}
+    try:
+        return (json.dumps(full, ensure_ascii=False) + "\n").encode()
+    except UnicodeEncodeError:  # a file name that is not UTF-8
+        return (json.dumps(full) + "\n").encode()
+
+
 @dataclass(frozen=True)
 class Outputs:
     """Where the answers about images are kept: regions or, without a folder, others that have ``to_dict``.
@@ -182,12 +189,16 @@ class Outputs:
         folder: of the images, or None.
         beside: writes an answer beside its image, and returns why it could not or None.
         bare: None to draw the regions on the images; else these are only resized, to this long side in pixels.
+        draw: returns an image with an answer drawn on it.
+        read: returns an answer of its row in the file; ``ValueError`` says what the row lacks.
     """
 
     lines: ResultsFile | None = None
     folder: Path | None = None
     bare: int | None = None
     beside: Callable[[Source, Any], str | None] | None = None
+    draw: Callable[[Image, Any], Image] = lambda image, found: found.draw(image)
+    read: Callable[[dict[str, Any]], Any] = Regions.from_dict
 
     @property
     def long_side(self) -> int:
@@ -229,11 +240,9 @@ class Outputs:
         if done.result is None or done.image is None:
             return
         if self.folder is not None:
-            pixels, found = resized(done.image, *self._sides), done.result
+            pixels = resized(done.image, *self._sides)
             if self.bare is None:
-                from saywhere.drawing import draw_boxes
-
-                pixels = draw_boxes(pixels, found.boxes, (found.width, found.height), found.captions, found.scores)
+                pixels = self.draw(pixels, done.result)
             save_image(out_path(self.folder, done.source), pixels)
         self.keep_beside(done.source, done.result)
         if self.lines is not None and not self.is_described(done.source):
@@ -250,12 +259,12 @@ class Outputs:
             self.is_described(source) and self.folder is not None and not os.path.exists(out_path(self.folder, source))
         )
 
-    def read_back(self, sources: Iterable[Source]) -> Iterator[ImageResult[Regions]]:
+    def read_back(self, sources: Iterable[Source]) -> Iterator[ImageResult[Any]]:
         """Yield the results of described ``sources`` from the file, with their images, for :meth:`keep`."""
         for source in sources:
             try:
                 image = open_image(source.path, self.long_side)
-                found = self.regions(source)
+                found = self.answer(source)
                 if (image.width, image.height) == (found.width, found.height):
                     yield ImageResult(source, found, image)
                 else:
@@ -264,11 +273,11 @@ class Outputs:
             except ImageError as error:
                 yield ImageResult(source, error=str(error).removeprefix(f"{source.path}: "))
 
-    def regions(self, source: Source) -> Regions:
-        """Return the regions of an image that is in the file."""
+    def answer(self, source: Source) -> Any:
+        """Return the answer about an image that is in the file."""
         if self.lines is None:
             raise ValueError("these outputs have no file of results")
-        return self.lines.regions(source.name)
+        return self.lines.regions(source.name, self.read)
 
 
 def read_names(path: Path) -> frozenset[str]:

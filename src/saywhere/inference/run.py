@@ -37,8 +37,10 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
-TOP = 10
-"""Regions an image, unless the user says otherwise."""
+TOP, THRESHOLD = 10, 0.3
+"""Regions an image, and their least score, unless the user says otherwise (docs/describe.md#which-regions)."""
+FOR_EVALUATION = ("coco-results", "densecap")
+"""Formats whose programs rank regions of any score."""
 
 
 @dataclass
@@ -49,6 +51,7 @@ class Summary:
         count: images in all, without those that the file of boxes does not name.
         done, already: images answered by this run, and by an earlier one.
         regions: found by this run; None where answers are no regions.
+        hidden: regions of this run that are left out for want of a higher score, though the user named none.
         without_boxes: images that the file of boxes does not name.
         skipped: names of the images without an answer, with the reasons.
         damaged: names of the videos that could only be read in part, with what could not.
@@ -61,6 +64,7 @@ class Summary:
     done: int = 0
     already: int = 0
     regions: int | None = None
+    hidden: int = 0
     without_boxes: int = 0
     skipped: dict[str, str] = field(default_factory=dict[str, str])
     damaged: dict[str, str] = field(default_factory=dict[str, str])
@@ -94,6 +98,7 @@ class Run(Generic[T]):
         verbs: what is being done with an image, and was: ``("describing", "described")``.
         claim: of the shard that the images are; it ends the run when it is lost.
         bar: whether to show a progress bar on a terminal.
+        long_side: pixels that ``each`` needs on the long side of an image; the model and drawings may need more.
     """
 
     ask: Ask[T]
@@ -105,6 +110,7 @@ class Run(Generic[T]):
     verbs: tuple[str, str] = ("describing", "described")
     claim: Claim | None = None
     bar: bool = True
+    long_side: int = 0
 
     def __call__(self, sources: Sequence[Source]) -> Summary:
         """Go through the images.
@@ -140,7 +146,8 @@ class Run(Generic[T]):
     def _fresh(self, todo: Sequence[Source]) -> Iterator[ImageResult[T]]:
         if todo:  # or the model would be looked for
             self.model.begin()
-            long_side, workers = max(self.outputs.long_side, self.model.long_side), self.model.workers
+            long_side = max(self.outputs.long_side, self.model.long_side, self.long_side)
+            workers = self.model.workers
             yield from run_images(self.ask, todo, self.boxes, batch=self.batch, long_side=long_side, workers=workers)
 
 
@@ -155,6 +162,7 @@ def describe(
     threshold: float | None = None,
     batch: int = 8,
     output_format: str = "saywhere",
+    copy_images: bool = False,
     embed: bool = False,
     sharding: Sharding | None = None,
     progress: bool = False,
@@ -170,9 +178,11 @@ def describe(
         out: folder of the drawn images, or of what ``output_format`` writes; without it ``xmp`` lies beside the images.
         boxes: file of the boxes to describe, see :func:`saywhere.inference.read_boxes`: all of them, and no others.
         top: at most so many regions an image; all of them if None.
-        threshold: only regions with at least this score.
+        threshold: only regions with at least this score; :data:`THRESHOLD` if None, or all for an evaluation
+            (:data:`FOR_EVALUATION`).
         batch: images at a time.
         output_format: one of :data:`saywhere.formats.registry.FORMATS`.
+        copy_images: of the format yolo, also write the images.
         embed: write ``xmp`` into JPEG, PNG and WebP files, through ExifTool, and beside the others.
         sharding: work on shards of the images beside other processes; None to do all of them here.
         progress: show a bar on a terminal.
@@ -184,7 +194,7 @@ def describe(
 
     Example:
         >>> print(saywhere.describe("photos", json="regions.jsonl", out="drawn", progress=True))
-        3 described, 30 regions
+        3 described, 14 regions
     """
     paths = [images] if isinstance(images, str | Path) else list(images)
     json, out, boxes = (None if path is None else Path(path) for path in (json, out, boxes))
@@ -192,32 +202,36 @@ def describe(
     if others := [path for path in paths if not isinstance(path, Source)]:
         found += find_images(others, [out] if out else [])
     model = model if isinstance(model, DeferredModel) else DeferredModel(model, part="densecap")
-    if output_format not in ("saywhere", "xmp", "xmp-names") and out is None:
-        raise UserError(f"--output-format {output_format} needs --out DIR, the folder of what is written")
-    if embed:
-        _check_embed(output_format, out)
-    if sharding is not None and (json is None or output_format != "saywhere"):
-        raise UserError("--shards needs --json FILE, where all shards come together, and no --output-format")
+    _check_places(output_format, json, out, sharding, copy_images, embed)
     given = None if boxes is None else read_boxes(boxes, found)
     sources = found if given is None else [source for source in found if source.name in given]
     Outputs(None, out).check(sources if output_format in ("saywhere", "densecap") else [])
     most = None if given is not None else top
-    work = _Description(model, given, most, threshold, batch, progress, each, tell, boxes, len(found) - len(sources))
+    least = 0.0 if given is not None or output_format in FOR_EVALUATION else None
+    work = _Description(
+        model, given, most, least if threshold is None else threshold, batch, progress, each, tell, boxes,
+        len(found) - len(sources),
+    )  # fmt: skip
     if sharding is not None and json is not None:
         return work.share(sources, sharding, json, out)
     if output_format != "saywhere" and out is not None:
-        return work.convert(sources, output_format, json or out / "regions.jsonl", out)
+        return work.convert(sources, output_format, json or out / "regions.jsonl", out, copy_images)
     return work.keep(sources, json, out, output_format, embed)
 
 
-def _check_embed(output_format: str, out: Path | None) -> None:
-    from saywhere.formats.xmp import require_exiftool
+def _check_places(
+    output_format: str, json: Path | None, out: Path | None, sharding: Sharding | None, copy_images: bool, embed: bool
+) -> None:
+    if output_format not in ("saywhere", "xmp", "xmp-names") and out is None:
+        raise UserError(f"--output-format {output_format} needs --out DIR, the folder of what is written")
+    if embed:
+        from saywhere.formats.xmp import check_embed
 
-    if not output_format.startswith("xmp"):
-        raise UserError("--embed is for --output-format xmp: give it as well")
-    if out is not None:
-        raise UserError(f"--embed writes into the images, and nothing into --out {out}: give one of the two")
-    require_exiftool()
+        check_embed(output_format, out)
+    if sharding is not None and (json is None or output_format != "saywhere"):
+        raise UserError("--shards needs --json FILE, where all shards come together, and no --output-format")
+    if copy_images and output_format != "yolo":
+        raise UserError("--copy-images is for --output-format yolo, whose programs look for the images beside labels")
 
 
 @dataclass(frozen=True)
@@ -239,7 +253,8 @@ class _Description:
     def facts(self) -> dict[str, Any]:
         """What the results follow from."""
         boxes = None if self.boxes is None else str(self.boxes)
-        return {**self.model.facts, "boxes": boxes, "top": self.top, "threshold": self.threshold or None}
+        least = THRESHOLD if self.threshold is None else self.threshold
+        return {**self.model.facts, "boxes": boxes, "top": self.top, "threshold": least or None}
 
     def keep(self, sources: Sequence[Source], json: Path | None, out: Path | None, format: str, embed: bool) -> Summary:
         """Describe images, with lines and drawings where they are wanted, or in a format that lies beside images."""
@@ -249,17 +264,20 @@ class _Description:
             if json is not None:
                 ensure_same_settings(json, self.facts)
             outputs = Outputs(lines, out, beside=beside)
+            undrawn = any(map(outputs.lacks_image, sources))
             earlier = [source for source in sources if beside and outputs.is_described(source)]
-            lost = {source.name: _refused(outputs.keep_beside, source, outputs.regions(source)) for source in earlier}
+            lost = {source.name: _refused(outputs.keep_beside, source, outputs.answer(source)) for source in earlier}
             summary = self._run(sources, outputs)
             summary.skipped.update({name: why for name, why in lost.items() if why})
         for line in report.lines() if report is not None else ():
             self.tell(line, err=True)
-        written = [path for path in (json, out) if path and summary.done]
+        written = [path for path in (json, out) if path and (summary.done or (path == out and undrawn))]
         more = "XMP in the images" if embed else "sidecars beside the images" if beside else None
         return self._report(summary, written, more)
 
-    def convert(self, sources: Sequence[Source], output_format: str, json: Path, out: Path) -> Summary:
+    def convert(
+        self, sources: Sequence[Source], output_format: str, json: Path, out: Path, copy_images: bool
+    ) -> Summary:
         """Describe images, and write the results of all of them for another program into the folder ``out``."""
         from saywhere.formats.densecap import LONG_SIDE, write_results
         from saywhere.formats.registry import FORMATS
@@ -278,14 +296,15 @@ class _Description:
             kept = [source for source in sources if outputs.is_described(source)]
             if original:  # whose viewer needs the images beside it, under these names
                 options = {"model": self.model.name, "image_size": LONG_SIDE, "top": self.top}
-                named = ((out_path(Path(), source).as_posix(), outputs.regions(source)) for source in kept)
+                named = ((out_path(Path(), source).as_posix(), outputs.answer(source)) for source in kept)
                 write_results(place, named, {**options, "threshold": self.threshold})
             else:
-                left_out = new.write_whole(place, (outputs.regions(source) for source in kept), report)
+                regions = (outputs.answer(source) for source in kept)
+                left_out = new.write_whole(place, regions, report, copy_images)
                 summary.skipped.update(left_out)
         for line in report.lines():
             self.tell(line, err=True)
-        return self._report(summary, [json, out, place] if original else [json, place])
+        return self._report(summary, [json, out, place] if original else [json, *new.files(place)])
 
     def share(self, sources: Sequence[Source], sharding: Sharding, json: Path, out: Path | None) -> Summary:
         """Describe shards beside other processes, and merge them into ``json`` if this is the last one."""
@@ -298,9 +317,12 @@ class _Description:
         def describe_one(shard: Shard) -> dict[str, str]:
             todo = [source for source in shard.sources if source.name not in earlier]
             with ResultsFile(shard.part) as lines:
-                return self._run(todo, Outputs(lines, out), shard.claim).skipped
+                done = self._run(todo, Outputs(lines, out), shard.claim)
+            summary.hidden += done.hidden
+            return done.skipped
 
         summary.skipped = work_on(shards, sharding, describe_one, "described", self.tell)
+        self._tell_hidden(summary)
         for results in shards.merging():
             numbers = range(shards.count)
             summary.skipped = {name: why for number in numbers for name, why in shards.skipped(number).items()}
@@ -308,26 +330,40 @@ class _Description:
                 ensure_same_settings(json, self.facts)
                 merged = sum(lines.merge(result) for result in results)
             counts = f"{merged} described; {len(summary.skipped)} skipped"
-            self.tell(f"all {shards.count} shards are done: {counts}; written: {json}")
-            summary.done, summary.written = merged, [json]
+            summary.done, summary.written = merged, [path for path in (json, out) if path]
+            self.tell(f"all {shards.count} shards are done: {counts}; written: {', '.join(map(str, summary.written))}")
         return summary
 
     def _run(self, sources: Sequence[Source], outputs: Outputs, claim: Claim | None = None) -> Summary:
+        hidden: dict[str, int] = {}
+
         def ask(images: list[LoadedImage], given: list[np.ndarray] | None) -> list[Regions]:
-            return self.model().describe(images, given, top=self.top, threshold=self.threshold)
+            found = self.model().describe(images, given, top=self.top, threshold=self.threshold or None)
+            if self.threshold is not None:
+                return found
+            kept = [each if each.scores is None else each[each.scores >= THRESHOLD] for each in found]
+            hidden.update({i.name: len(f) - len(k) for i, f, k in zip(images, found, kept, strict=True)})
+            return kept
 
         run = Run(ask, self.model, outputs, self.given, self.batch, self.each, claim=claim, bar=self.bar)
         summary = run(sources)
-        summary.regions, summary.without_boxes = summary.regions or 0, self.without_boxes
+        summary.regions, summary.hidden = summary.regions or 0, sum(hidden.values())
+        summary.without_boxes = self.without_boxes
         return summary
 
     def _report(self, summary: Summary, written: list[Path], more: str | None = None) -> Summary:
         summary.written = written
         if summary.count > 1 or summary.already or summary.without_boxes:
             self.tell(str(summary))
+        self._tell_hidden(summary)
         if told := [*map(str, written), *filter(None, [more])]:
             self.tell(f"written: {', '.join(told)}")
         return summary
+
+    def _tell_hidden(self, summary: Summary) -> None:
+        if summary.hidden:
+            count = f"{summary.hidden} region{'' if summary.hidden == 1 else 's'}"
+            self.tell(f"left out: {count} with a score below {THRESHOLD:g}; --threshold 0 keeps all", err=True)
 
 
 def _beside(format: str, embed: bool) -> tuple[Callable[[Source, Regions], str | None], Report]:

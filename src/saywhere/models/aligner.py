@@ -184,11 +184,11 @@ class Alignment:
             ImageError: it cannot be read.
             UserError: no image is given and the alignment does not name a file.
         """
-        from saywhere.drawing import draw_sentence
+        from saywhere.drawing import draw_boxes
 
         found = self.regions()
         size = (self.width, self.height)
-        return draw_sentence(open_pixels(self.image, image), found.boxes, size, found.captions or ())
+        return draw_boxes(open_pixels(self.image, image), found.boxes, size, found.captions or ())
 
     def show(self, image: ImageLike | None = None) -> None:
         """Show the drawn sentence, in a notebook below the cell, else in the system's viewer; as :meth:`draw`."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, get_args, overload
 
@@ -374,18 +373,14 @@ class Model:
         self, encodings: list[Encoding], texts: list[Any], boxes: list[Any] | None, part: Part | None,
         beta: float | None, limit: int | None, threshold: float | None,
     ) -> list[Regions]:  # fmt: skip
-        from saywhere.models.placing import cut_phrases, unused_words
-
         require_ints(regions=limit)
         require_numbers(beta=beta, threshold=threshold)
         given = [None] * len(encodings) if boxes is None else boxes
         rows = list(zip(encodings, texts, given, strict=True))
         placer = self.placer("aligner" if part is None and beta is not None else part)
         if beta is None:
-            cut = [[*text] if not isinstance(text, str) else cut_phrases(text) for text in texts]
-            found = [placer.ground(e, t, own, limit, threshold) for (e, _, own), t in zip(rows, cut, strict=True)]
-            unused = [unused_words(text) if isinstance(text, str) else () for text in texts]
-            return [replace(one, unused=words) for one, words in zip(found, unused, strict=True)]
+            asked = [placer.read(text) if isinstance(text, str) else text for text in texts]
+            return [placer.ground(e, t, own, limit, threshold) for (e, _, own), t in zip(rows, asked, strict=True)]
         if placer.by != "aligner" or not all(isinstance(text, str) for text in texts):
             raise UserError("beta is for a sentence and the part aligner")
         return [self.align(e, text, own, beta=beta, regions=limit).regions() for e, text, own in rows]

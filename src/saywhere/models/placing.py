@@ -31,6 +31,7 @@ from saywhere.models.aligner import (
 from saywhere.models.chunker import Chunker
 from saywhere.models.densecap import describe
 from saywhere.models.encoding import Encoding
+from saywhere.models.layout import Layout, apart, count_of, one_of, unused_runs
 from saywhere.models.noun_tree import known_form, noun_tree
 from saywhere.models.nouns import DETERMINERS, LEAST, NounEvidence
 from saywhere.models.phrase_scores import score_regions, unknown_words
@@ -38,8 +39,8 @@ from saywhere.options import require_numbers
 from saywhere.regions import Regions
 from saywhere.text import Vocabulary, tokenize
 
-JOINING = frozenset({"and", "or", "of", "with", "a", "an", "the", "there", "is", "are"})
-"""Words beside phrases that say nothing about where these are."""
+FIT_SCALE = 50.0
+"""Similarities of words and regions are so much larger than log-probabilities, if no weight of the classes says it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +56,7 @@ class Evidence:
         rare: ``(P,)`` whether the text encoder hardly saw the noun of the phrase in training.
         similarity: ``(P,)`` of the phrase with the image (Eq. 8); 0 without an aligner.
         by: the part that the fits are of.
+        counted: ``(P,)`` log-probability that there are as many things as each phrase says; None for 0.
     """
 
     regions: Regions
@@ -64,16 +66,31 @@ class Evidence:
     rare: np.ndarray
     similarity: np.ndarray
     by: Literal["densecap", "aligner"]
+    counted: np.ndarray | None = None
+
+    def place(self, config: GroundingConfig, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
+        """Return the region of each phrase ``(P,)``, and the log-probability ``(P,)`` of what the layout says of it."""
+        counted = np.zeros(len(layout.phrases)) if self.counted is None else self.counted
+        if not layout.places and not layout.relations:
+            return self.rows(config), counted
+        fits = self.fits_in(config) / (1 if self.by == "densecap" else config.similarity_kind_weight or FIT_SCALE)
+        size = self.regions.width, self.regions.height
+        rows, agree = layout.choose(fits.astype(np.float64), self.regions.boxes, size)
+        return rows, agree + counted
 
     def rows(self, config: GroundingConfig) -> np.ndarray:
         """Return for each phrase ``(P,)`` the number of the region that it is about."""
+        return self.fits_in(config).argmax(axis=0)
+
+    def fits_in(self, config: GroundingConfig) -> np.ndarray:
+        """Return how well each region fits each phrase ``(R, P)`` when the classes are asked, too."""
         if self.by == "aligner":
-            return (self.fits + np.float32(config.similarity_kind_weight) * self.kinds).argmax(axis=0)
+            return self.fits + np.float32(config.similarity_kind_weight) * self.kinds
         weights = np.where(self.rare, config.rare_kind_weight, config.kind_weight)
         fits = self.fits + weights.astype(np.float32) * self.kinds
         if self.regions.scores is not None and config.score_weight != 1:  # the fits have it once
             fits = fits + np.float32(config.score_weight - 1) * np.log(np.maximum(self.regions.scores, LEAST))[:, None]
-        return fits.argmax(axis=0)
+        return fits
 
     @property
     def inputs(self) -> dict[str, np.ndarray]:
@@ -112,14 +129,14 @@ class Placer:
         return GroundingConfig() if self.aligner is None else self.aligner.config.grounding
 
     def ground(
-        self, encoding: Encoding, phrases: Sequence[str], boxes: ArrayLike | None = None, limit: int | None = None,
-        threshold: float | None = None,
+        self, encoding: Encoding, asked: Sequence[str] | Layout, boxes: ArrayLike | None = None,
+        limit: int | None = None, threshold: float | None = None,
     ) -> Regions:  # fmt: skip
         """Return the regions of the phrases that are found, and the others as ``not_found``.
 
         Args:
             encoding: of the image.
-            phrases: P texts.
+            asked: P texts, or phrases with their places and relations, see :meth:`read`.
             boxes: ``(N, 4)`` in pixels of the image: choose among these.
             limit: choose among at most this many regions.
             threshold: least probability of a phrase that is found, instead of the configuration's.
@@ -134,14 +151,17 @@ class Placer:
             UserError: a phrase without a word, no region, or a threshold for a model that is not calibrated.
         """
         least = self.least(threshold)
+        layout = asked if isinstance(asked, Layout) else Layout(tuple(asked))
+        phrases = layout.phrases
         found = self.evidence(encoding, phrases, boxes, limit)
-        rows, columns = found.rows(self.config), np.arange(len(phrases))
+        (rows, agree), columns = found.place(self.config, layout), np.arange(len(phrases))
         fits, scores = found.fits[rows, columns], found.presence(self.calibration)
         if scores is not None:
             scores = np.where([self.is_unknown(phrase) for phrase in phrases], np.float32(0), scores)
+            scores = scores * np.exp(agree).astype(np.float32)
         regions = replace(
             found.regions[rows],
-            captions=tuple(phrases), similarities=fits if found.by == "aligner" else None,
+            captions=phrases, unused=layout.unused, similarities=fits if found.by == "aligner" else None,
             scores=np.exp(fits) if scores is None and found.by == "densecap" else scores,
         )  # fmt: skip
         if scores is None:
@@ -149,6 +169,10 @@ class Placer:
         there = scores >= least
         missing = tuple(phrase for phrase, seen in zip(phrases, there, strict=True) if not seen)
         return replace(regions[there], not_found=missing)
+
+    def read(self, text: str) -> Layout:
+        """Return the phrases of a text, and what it says of their places, relations and numbers that can be used."""
+        return Layout.parse(text)
 
     def least(self, threshold: float | None = None) -> float:
         """Return the least probability of a phrase that is found: the configuration's if no threshold is given.
@@ -192,7 +216,10 @@ class Placer:
         if self.aligner is not None and image is not None:
             similarity = plain_similarities(image, texts, self.aligner.config.score)
         rare = np.array([self.is_rare(phrase) for phrase in phrases], bool)
-        return Evidence(regions, fits, kinds, named, rare, similarity, self.by)
+        counted = None
+        if self.aligner is not None and image is not None:
+            counted = log_counted(self.aligner, self.calibration, image, phrases, texts)
+        return Evidence(regions, fits, kinds, named, rare, similarity, self.by, counted)
 
     def log_kinds(self, encoding: Encoding, regions: Regions, phrases: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Return what :meth:`NounEvidence.log_kinds` does; without classes no phrase names a kind that they know."""
@@ -260,24 +287,54 @@ def cut_phrases(text: str) -> list[str]:
 
 
 def unused_words(text: str) -> tuple[str, ...]:
-    """Return the words between the phrases of :func:`cut_phrases`, by which no phrase is placed.
-
-    Words that only join phrases, such as "and", are left out.
+    """Return the words between the phrases of :func:`cut_phrases`; those that only join phrases are left out.
 
     Example:
         >>> unused_words("the man on the left and a dog")
         ('on the left',)
     """
-    words = tokenize(text)
     inside = {i for p in Chunker.load().chunk(text) if p.visible for i in range(p.start, p.stop)}
-    found: list[list[str]] = [[]]
-    for i, word in enumerate(words if inside else ()):
-        if i in inside:
-            found.append([])
-        elif found[-1] or word not in JOINING:
-            found[-1].append(word)
-    runs = (" ".join(run[: max(i for i, word in enumerate(run, 1) if word not in JOINING)]) for run in found if run)
-    return tuple(dict.fromkeys(runs))
+    return unused_runs(tokenize(text), inside) if inside else ()
+
+
+def count_evidence(
+    aligner: Aligner, image: ImageVectors, phrase: str, text: TextVectors, one: TextVectors
+) -> dict[str, float]:
+    """Return what says whether an image shows as many things as a phrase says, by its names in a calibration.
+
+    Args:
+        aligner: that embedded the image and the texts.
+        image: its regions.
+        phrase: with a number.
+        text: of the phrase.
+        one: of the phrase for one of the things, see :func:`saywhere.models.layout.one_of`.
+
+    Returns:
+        ``gap``, by how much the worst of as many regions of different things fits one of them less than the best region
+        does; and ``words``, by how much the image is more similar to the phrase than to that for one thing.
+    """
+    fits = image.vectors @ one.vectors[: len(one.words)].sum(axis=0)
+    count = count_of(phrase)
+    chosen = apart(fits, image.boxes, count)
+    gap = fits.max() - (fits[chosen].min() if len(chosen) == count else fits.min())
+    several, single = plain_similarities(image, [text, one], aligner.config.score).tolist()
+    return {"gap": float(gap), "words": several - single}
+
+
+def log_counted(
+    aligner: Aligner, calibration: Calibration, image: ImageVectors, phrases: Sequence[str],
+    texts: Sequence[TextVectors],
+) -> np.ndarray | None:  # fmt: skip
+    """Return the log-probability ``(P,)`` that an image shows as many things as each phrase says; None for all 0."""
+    numbered = [column for column, phrase in enumerate(phrases) if count_of(phrase) > 1]
+    if calibration.count is None or not numbered:
+        return None
+    known, found = aligner.vocabulary, np.zeros(len(phrases))
+    single = embed_texts(aligner, [familiar(one_of(phrases[column]), known) for column in numbered], plain=True)
+    for column, one in zip(numbered, single, strict=True):
+        evidence = count_evidence(aligner, image, phrases[column], texts[column], one)
+        found[column] = np.log(np.maximum(calibration.count.apply(evidence), LEAST))
+    return found
 
 
 def word_fits(aligner: Aligner, image: ImageVectors, texts: Sequence[TextVectors]) -> np.ndarray:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from saywhere.configs.nouns import NounsConfig
-from saywhere.configs.parts import LAST_CHANNELS, PLACE
+from saywhere.configs.parts import LAST_CHANNELS
 from saywhere.networks.vision.image_maps import ImageMaps
 from saywhere.networks.vision.region_features import feature_size, mean_features
 from saywhere.networks.vision.trunk import Trunk, build_trunk
@@ -49,7 +49,7 @@ class Nouns(nn.Module):
         trunk = trunk or build_trunk(config.trunk, head=True, pretrained=pretrained_backbone)
         trunk.require_parts(False, True)
         self.trunk = trunk
-        size = feature_size(trunk, config.levels, True) + (LAST_CHANNELS if config.context else 0) + config.embed_dim
+        size = feature_size(trunk, config.levels, True, config.branch) + config.context_size + config.embed_dim
         self.imagenet = nn.Linear(LAST_CHANNELS, IMAGENET)
         self.kinds = nn.Linear(size, len(vocabulary) - len(RESERVED) + BESIDE)
 
@@ -67,10 +67,10 @@ class Nouns(nn.Module):
         return [self._classify(*each) for each in zip(images, boxes, given, strict=True)]
 
     def _classify(self, image: ImageMaps, boxes: Tensor, embeddings: Tensor) -> tuple[Tensor, Tensor]:
-        sources = image.sources(self.config.levels, True)
-        features = mean_features(sources, boxes, *image.size)
-        classes = self.imagenet(features[:, -PLACE - LAST_CHANNELS : -PLACE])
-        if self.config.context:
-            whole = image.head.mean(dim=(1, 2))
-            features = torch.cat((features, whole.expand(len(features), -1)), dim=1)
-        return classes, self.kinds(torch.cat((features, embeddings), dim=1))
+        config, sources = self.config, image.sources(self.config.levels, True, self.config.branch)
+        parts = [mean_features(sources, boxes, *image.size)]
+        if config.context:
+            whole = [features.mean(dim=(1, 2)) for features, _ in image.sources((), True, config.branch)]
+            parts.append(torch.cat(whole).expand(len(boxes), -1))
+        features = torch.cat((*parts, embeddings), dim=1)
+        return self.imagenet(features[:, config.last_layer(features.shape[1])]), self.kinds(features)

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,11 @@ from saywhere.models.model import Model
 from saywhere.models.placing import word_fits
 from saywhere.regions import TEXTS, Regions
 from saywhere.search.indexing import Changes, Indexing, absolute, is_video
-from saywhere.search.phrases import PhrasesInImages, Query
+from saywhere.search.phrases import FEWEST, LIKELY, RERANKED, PhrasesInImages, Query
 from saywhere.search.qdrant import path_to_text, text_to_path
 from saywhere.search.scan import Question
 from saywhere.search.store import Folder, Store
-from saywhere.search.stores import ImageStore, Place
+from saywhere.search.stores import ImageStore, Only, Place
 
 TOP = 10
 """Hits unless the user says otherwise."""
@@ -79,6 +80,12 @@ class Hit:
         place = {"image": self.image} if self.time is None else {"image": self.image, "time": self.time}
         similarity = round(self.similarity, 5)
         return {**place, "similarity": similarity, **likely, **size, "phrases": phrases, **missing}
+
+
+def why_improbable(hits: Sequence[Hit]) -> str | None:
+    """Return why hits probably do not show what was looked for; None if some do, or where nothing says how likely."""
+    best = max((hit.probability for hit in hits if hit.probability is not None), default=1.0)
+    return None if best >= LIKELY else f"no image shows all of this with a probability of more than {best:.2f}"
 
 
 class Index:
@@ -242,7 +249,8 @@ class Index:
 
     def search(
         self, query: str | Query | None = None, *, image: ImageLike | LoadedImage | None = None, top: int = TOP,
-        exact: bool = False,
+        exact: bool = False, without: str | Sequence[str] = (), after: str | date | None = None,
+        before: str | date | None = None, under: str | Path | Sequence[str | Path] = (),
     ) -> list[Hit]:  # fmt: skip
         """Return the images that fit best, best first.
 
@@ -251,30 +259,50 @@ class Index:
             image: instead of a text: what an image has in common with this one, region by region.
             top: at most this many.
             exact: compare all images by their whole vectors, also if the index has codes, see :meth:`add`.
+            without: phrases; images that probably show one of them are left out, as those of what follows a ``-``.
+            after: the first day, such as ``2024-05-01``, on which an image was taken.
+            before: the first day that is too late.
+            under: folders, by their names or paths, in one of which an image is.
 
         Raises:
-            UserError: not one of the two, a text without a word, a damaged index, or another model's.
+            UserError: not one of the two, a text without a word, a damaged index, or another model's; dates are asked
+                for that the index does not have.
             ImageError: the image cannot be read.
         """
         if (query is None) == (image is None):
             raise UserError("a search needs a text or an image, and not both")
         if top < 1:
             raise UserError(f"top must be at least 1, not {top}")
+        only = Only.of(after, before, under)
+        unwanted = (without,) if isinstance(without, str) else tuple(without)
         parsed = Query.parse(query) if isinstance(query, str) else query
-        phrases = None if parsed is None else PhrasesInImages(self.model, parsed)
-        question = self._image_question(image) if phrases is None else phrases.question()
-        found = self.store.nearest(question, top, exact=exact, threads=self._workers)
-        if phrases is None:
+        if parsed is None:
+            if unwanted:
+                raise UserError("without is for a search by words, and not for one by an image")
+            found = self.store.nearest(self._image_question(image), top, exact=exact, threads=self._workers, only=only)
             return [
                 Hit(v.image, value, Regions.empty(v.width, v.height, v.image), time=t, entry=entry)
-                for value, v, t, entry in found
+                for value, v, t, entry, *_ in found
             ]
-        placed = [phrases.find(each.vectors) for each in found]
-        in_index_probability = phrases.in_index_probability(placed[0], len(self)) if placed else None
-        return [
-            Hit(v.image, value - phrases.hubness, there.regions, there.probability, t, in_index_probability, entry)
-            for (value, v, t, entry), there in zip(found, placed, strict=True)
-        ]
+        phrases = PhrasesInImages(self.model, Query(parsed.wanted, parsed.unwanted + unwanted))
+        question, many = phrases.question(), max(RERANKED * top, FEWEST) if phrases.reranks else top
+        asked = many
+        while True:
+            found = self.store.nearest(question, asked, exact=exact, threads=self._workers, only=only)
+            kept = [each for each in found if not phrases.shows_unwanted(each.vectors)][:many]
+            if len(kept) == many or len(found) < asked:
+                break
+            asked *= 4
+        placed = [phrases.find(each.vectors, each.lead, each.among) for each in kept]
+        in_index = phrases.in_index_probability(placed[0], kept[0].among) if placed else None
+        hits = [
+            Hit(each.vectors.image, each.similarity - phrases.hubness, there.regions, there.probability, each.time,
+                in_index, each.entry)
+            for each, there in zip(kept, placed, strict=True)
+        ]  # fmt: skip
+        if phrases.reranks:
+            hits.sort(key=lambda hit: -(hit.probability or 0))
+        return hits[:top]
 
     def regions(self, query: str | Query, image: str | Path, *, top: int = TOP) -> Regions:
         """Return the regions of one image that fit a text best, best first, with their similarities.
@@ -287,9 +315,9 @@ class Index:
         aligner, known = self.model.require("aligner", "search"), self.store.load(absolute(image))
         vectors = self.model.embed(image) if known is None else known
         parsed = Query.parse(query) if isinstance(query, str) else query
-        texts = self.model.embed_text(list(parsed.phrases))
-        signs = np.array([1.0] * len(parsed.wanted) + [-1.0] * len(parsed.unwanted), np.float32)
-        total = word_fits(aligner, vectors, texts) @ signs
+        if parsed.unwanted:
+            raise UserError(f"of one image nothing is left out: ask without - {parsed.unwanted[0]}")
+        total = word_fits(aligner, vectors, self.model.embed_text(list(parsed.wanted))).sum(axis=1)
         order = np.argsort(-total, kind="stable")[:top]
         boxes = vectors.boxes[order]
         return Regions(vectors.width, vectors.height, boxes, image=str(image), similarities=total[order])

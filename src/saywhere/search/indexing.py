@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import glob
 import hashlib
+import io
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
 from saywhere import archives
 from saywhere.images import SUFFIXES as IMAGES
@@ -110,9 +113,11 @@ class Indexing:
         if before is None or not before.hash:
             return False
         if (before.size, before.time) == (now.size, now.time):
+            if not before.taken:
+                self._touched[path] = replace(before, taken=taken(path))
             return True
         if before.size == now.size and before.hash == _hash(path):
-            self._touched[path] = Stamp(now.size, now.time, before.hash)
+            self._touched[path] = Stamp(now.size, now.time, before.hash, taken(path))
             return True
         return False
 
@@ -200,7 +205,7 @@ class Indexing:
             digest, now = _hash(path), _stamp(path)
         except OSError:
             return before
-        return replace(before, hash=digest) if before == now else before
+        return replace(before, hash=digest, taken=taken(path)) if before == now else before
 
     def _keep(self, waiting: Sequence[tuple[Source, Stamp, ImageVectors]]) -> Iterator[ImageResult[bool]]:
         self._store.put([(absolute(source.path), stamp, vectors) for source, stamp, vectors in waiting])
@@ -249,6 +254,23 @@ def _stamp(path: str) -> Stamp:
         if parts is None or parts[1] not in (members := archives.list_archive(parts[0]).members):
             raise
         return Stamp(members[parts[1]][1], os.stat(parts[0]).st_mtime_ns)
+
+
+EXIF, TAKEN = 0x8769, 36867
+"""Of EXIF data: the part with the settings of the camera, and in it when the photograph was taken."""
+
+
+def taken(path: str) -> str:
+    """Return when a photograph was taken, as ``2024-05-01T12:30:00``: by its EXIF data, or the time of the file."""
+    try:
+        data = archives.read_member(path)
+        with Image.open(path if data is None else io.BytesIO(data)) as image:
+            said = str(image.getexif().get_ifd(EXIF).get(TAKEN, ""))
+        return datetime.strptime(said.strip(" \0"), "%Y:%m:%d %H:%M:%S").isoformat()
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        parts = archives.split(path)
+        when = os.stat(path if parts is None else parts[0]).st_mtime
+        return datetime.fromtimestamp(when).isoformat(timespec="seconds")
 
 
 def _hash(path: str) -> bytes:

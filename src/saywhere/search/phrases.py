@@ -3,7 +3,8 @@
 An index has no pixels, so that the aligner alone says where a phrase is and how probable it is. That a found image
 shows all of a query is a logistic regression of its own: what a search finds was chosen by the very similarity that the
 phrases are judged by, so that the product of their probabilities promises too much. It also knows how often people say
-what is looked for: a search for something rare finds what is most like it. That any image of the index shows a query is
+what is looked for, for a search for something rare finds what is most like it, by how much the image stands out among
+all, and how few these are. That any image of the index shows a query is
 by chance, for it is common and the images are many; or it is in one image, which then fits well.
 """
 
@@ -13,19 +14,19 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import log
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from saywhere.calibration import DIGITS, RIDGE, Logistic, climb, standardised
 from saywhere.errors import UserError
 from saywhere.models.aligner import ImageVectors, TextVectors, hubness_of, plain_similarities
+from saywhere.models.layout import Layout
 from saywhere.models.model import Model
 from saywhere.models.noun_tree import noun_tree
-from saywhere.models.placing import Evidence, cut_phrases, familiar, noun_words, unused_words, word_fits
+from saywhere.models.placing import Evidence, familiar, log_counted, noun_words, word_fits
 from saywhere.regions import Regions
 from saywhere.search.scan import Question
 from saywhere.text import Vocabulary, tokenize
@@ -39,7 +40,7 @@ class Query:
 
     Attributes:
         wanted: phrases whose similarities with an image are added.
-        unwanted: phrases whose similarities are subtracted.
+        unwanted: phrases; images that show one of them are left out.
 
     Raises:
         UserError: no phrase is wanted, or a phrase has no word.
@@ -57,6 +58,8 @@ class Query:
     @classmethod
     def parse(cls, text: str) -> Query:
         """Read phrases with ``+`` or ``-`` before them: a sign follows a space, hyphens in words do not count.
+
+        Images that show what follows a ``-`` are left out.
 
         Example:
             >>> Query.parse("a dog + snow - people in t-shirts")
@@ -124,9 +127,14 @@ def commonness_of(vocabulary: Vocabulary) -> Commonness:
     return Commonness(vocabulary)
 
 
-LIKELY_HIT, LIKELY = 0.05, 0.5
-"""What is looked for is probably in none of the images if each hit shows it with a lower probability than the first, or
-if any image does with a lower one than the second (docs/search.md)."""
+LIKELY = 0.25
+"""A hit with a lower probability is probably not what was looked for (docs/search.md)."""
+RERANKED = 3
+"""So many times the hits that are asked for, :data:`FEWEST` at least, are put in order by probability where a query
+says where things are or how many there are: the similarity knows little of that."""
+FEWEST = 30
+FEW = 100
+"""How few the images are is the share that so many have beside them: of a lead it needs less in a small album."""
 START = np.array([1.0, -5.0, 1.0, 0.0])
 """Weights of scaled evidence from which the likelihood is climbed: few images by chance, half of the queries meant."""
 
@@ -189,16 +197,6 @@ def _parts(weights: np.ndarray) -> tuple[Logistic, Logistic]:
     return Logistic({"expected": a}, b), Logistic({"similarity": c}, d)
 
 
-def is_improbable(best_hit: ArrayLike, in_index: ArrayLike) -> np.ndarray:
-    """Return whether what is looked for is probably in none of the images ``(...)``.
-
-    Args:
-        best_hit: ``(...)`` the highest probability of a hit.
-        in_index: ``(...)`` that any image shows it.
-    """
-    return (np.asarray(best_hit) < LIKELY_HIT) | (np.asarray(in_index) < LIKELY)
-
-
 LEAST = 1e-6
 """No phrase is taken to be less probable than this, nor more probable than the rest of 1."""
 
@@ -210,10 +208,10 @@ class Placed:
     Attributes:
         regions: of the wanted phrases that are probably there, with similarities, and with probabilities unless all of
             the query is one phrase; the others as ``not_found``.
-        evidence: ``(3,)`` of the question ``hit``: the mean similarity of the wanted phrases with the image, the
-            log-probability that they are all there and the unwanted ones are not, and how often the rarest noun of the
-            wanted ones is said (:class:`saywhere.search.phrases.Commonness`); None if the model is not calibrated
-            for phrases.
+        evidence: ``(5,)`` of the question ``hit``: the mean similarity of the wanted phrases with the image; the
+            log-probability that they are all there, and where and as many as the query says; how often their rarest
+            noun is said (:class:`saywhere.search.phrases.Commonness`); and what :meth:`PhrasesInImages.find` was told
+            of the other images. None if the model is not calibrated for phrases.
         probability: that the image shows all of the query; None if the model is not calibrated for that.
     """
 
@@ -230,62 +228,91 @@ class PhrasesInImages:
         query: what is looked for.
 
     Attributes:
-        phrases: that are wanted.
-        unused: words of the sentence by which no phrase is placed.
+        layout: the phrases that are wanted, and what is said of their places, relations and numbers.
         together: how often their nouns are said (:meth:`saywhere.search.phrases.Commonness.together`).
+
+    Raises:
+        UserError: something is not wanted, and the model is not calibrated for phrases.
     """
 
     def __init__(self, model: Model, query: Query) -> None:
         self._model, self._aligner = model, model.require("aligner", "search")
-        self.phrases = tuple(cut_phrases(query.wanted[0])) if len(query.wanted) == 1 else query.wanted
-        self.unused = unused_words(query.wanted[0]) if len(query.wanted) == 1 else ()
-        texts = list(dict.fromkeys((*self.phrases, *query.phrases)))
+        if query.unwanted and model.calibration.phrase is None:
+            raise UserError(
+                f"{model.name} does not know how probably images show {query.unwanted[0]!r}, so that none can be left "
+                "out: saywhere calibrate --what phrase"
+            )
+        alone = len(query.wanted) == 1
+        self.layout = Layout.parse(query.wanted[0]) if alone else Layout(query.wanted)
+        texts = list(dict.fromkeys((*self.layout.phrases, *query.phrases)))
         asked = [familiar(text, self._aligner.vocabulary) for text in texts]
         known = dict(zip(texts, model.embed_text(asked), strict=True))
         self._texts, self._wanted, self._unwanted = (
-            [known[text] for text in some] for some in (self.phrases, query.wanted, query.unwanted)
+            [known[text] for text in some] for some in (self.layout.phrases, query.wanted, query.unwanted)
         )
-        self._signs = np.array([1.0] * len(self._wanted) + [-1.0] * len(self._unwanted), np.float32)
         placer = model.placer("aligner")
         self._least = placer.least()
-        self._unknown = np.array([placer.is_unknown(phrase) for phrase in self.phrases], bool)
+        self._unknown = np.array([placer.is_unknown(phrase) for phrase in self.layout.phrases], bool)
         common = commonness_of(self._aligner.vocabulary)
-        self._rarest, self.together = common.rarest(self.phrases), common.together(self.phrases)
-        self._rare = np.array([placer.is_rare(phrase) for phrase in (*self.phrases, *query.unwanted)], bool)
+        self._rarest, self.together = common.rarest(self.layout.phrases), common.together(self.layout.phrases)
+        self._rare = np.array([placer.is_rare(phrase) for phrase in (*self.layout.phrases, *query.unwanted)], bool)
 
     def question(self) -> Question:
         """Return the query as images are compared with it; its :attr:`hubness` is left out."""
-        return Question.of([*self._wanted, *self._unwanted], self._signs[:, None], self._aligner.config.score)
+        weights = np.ones((len(self._wanted), 1), np.float32)
+        return Question.of(self._wanted, weights, self._aligner.config.score)
 
     @property
     def hubness(self) -> float:
-        """The hubness of what is wanted less that of what is not: the same for all images."""
-        return float(hubness_of([*self._wanted, *self._unwanted]) @ self._signs)
+        """The hubness of what is wanted: the same for all images."""
+        return float(hubness_of(self._wanted).sum())
 
-    def find(self, image: ImageVectors) -> Placed:
-        """Return where the query is in an image."""
-        calibration, several = self._model.calibration, len(self._texts)
+    @property
+    def reranks(self) -> bool:
+        """Whether the query says where things are or how many, so that hits are put in order by probability."""
+        said = self.layout.places or any(name != "on" for name, _, _ in self.layout.relations)
+        counts = self._model.calibration.count is not None and max(self.layout.counts) > 1
+        return self._model.calibration.hit is not None and bool(said or counts)
+
+    def shows_unwanted(self, image: ImageVectors) -> bool:
+        """Return whether an image probably shows something that is not wanted."""
+        if not self._unwanted:
+            return False
+        found = self._evidence(image, self._unwanted, self._rare[len(self._texts) :]).presence(self._model.calibration)
+        assert found is not None
+        return bool((found >= self._least).any())
+
+    def find(self, image: ImageVectors, lead: float = 0.0, among: int = 1) -> Placed:
+        """Return where the query is in an image.
+
+        Args:
+            image: that was found.
+            lead: by how many standard deviations its similarity is above the mean of all images that were searched.
+            among: number of these.
+        """
+        calibration, several, phrases = self._model.calibration, len(self._texts), self.layout.phrases
         evidence = self._evidence(image, self._texts, self._rare[:several])
-        rows, columns = evidence.rows(self._aligner.config.grounding), np.arange(several)
+        counted = log_counted(self._aligner, calibration, image, phrases, self._texts)
+        (rows, agree), columns = (
+            replace(evidence, counted=counted).place(self._aligner.config.grounding, self.layout), np.arange(several)
+        )  # fmt: skip
         scores = evidence.presence(calibration)
         if scores is not None:
-            scores = np.where(self._unknown, np.float32(0), scores)
+            scores = np.where(self._unknown, np.float32(0), scores) * np.exp(agree).astype(np.float32)
         there = np.ones(several, bool) if scores is None else scores >= self._least
-        whole = several == 1 and not self._unwanted and calibration.hit is not None  # the hit's probability says it
+        whole = several == 1 and calibration.hit is not None  # the hit's probability says it
         regions = Regions(
             image.width, image.height, image.boxes[rows[there]], None if scores is None or whole else scores[there],
-            tuple(phrase for phrase, seen in zip(self.phrases, there, strict=True) if seen), image=image.image,
+            tuple(phrase for phrase, seen in zip(phrases, there, strict=True) if seen), image=image.image,
             similarities=evidence.fits[rows, columns][there],
-            not_found=tuple(phrase for phrase, seen in zip(self.phrases, there, strict=True) if not seen),
-            unused=self.unused,
+            not_found=tuple(phrase for phrase, seen in zip(phrases, there, strict=True) if not seen),
+            unused=self.layout.unused,
         )  # fmt: skip
         if scores is None:
             return Placed(regions, None, None)
-        unwanted = self._evidence(image, self._unwanted, self._rare[several:]).presence(calibration)
-        assert unwanted is not None
-        found = np.log(np.clip((*scores, *(1 - unwanted)), LEAST, 1 - LEAST)).sum()
+        found = np.log(np.clip(scores, LEAST, 1 - LEAST)).sum()
         similarity = self._model.similarity([image], self._wanted).mean()
-        joint = np.array([similarity, found, self._rarest], np.float64)
+        joint = np.array([similarity, found, self._rarest, lead, FEW / (FEW + among)], np.float64)
         return Placed(regions, joint, None if calibration.hit is None else float(calibration.hit.apply(joint)))
 
     def in_index_probability(self, best: Placed, images: int) -> float | None:

@@ -25,8 +25,8 @@ import numpy as np
 
 from saywhere.errors import UserError
 from saywhere.models.aligner import ImageVectors, over_regions
-from saywhere.search.scan import CANDIDATES, EACH, Question
-from saywhere.search.stores import Found, Located, Stamp, Video, split_moment
+from saywhere.search.scan import Question, lead, spread
+from saywhere.search.stores import Found, Located, Only, Stamp, Video, split_moment, undated
 from saywhere.search.vectors import VECTOR, to_arrays, with_hubness, without_hubness
 
 if TYPE_CHECKING:
@@ -68,12 +68,13 @@ def path_of(payload: Mapping[str, Any]) -> str:
 
 def stamp_fields(stamp: Stamp) -> dict[str, Any]:
     """Return a stamp as a part of a payload."""
-    return {"size": stamp.size, "changed": stamp.time, "hash": stamp.hash.hex()}
+    fields = {"size": stamp.size, "changed": stamp.time, "hash": stamp.hash.hex()}
+    return {**fields, "taken": stamp.taken} if stamp.taken else fields
 
 
 def stamp_of(payload: Mapping[str, Any]) -> Stamp:
     """Return the stamp that a payload has."""
-    return Stamp(payload["size"], payload["changed"], bytes.fromhex(payload["hash"]))
+    return Stamp(payload["size"], payload["changed"], bytes.fromhex(payload["hash"]), payload.get("taken", ""))
 
 
 def image_point(name: str, stamp: Stamp, image: ImageVectors) -> models.PointStruct:
@@ -127,6 +128,8 @@ PATIENCE = 300
 """Seconds that an answer may take."""
 TOGETHER = 32
 """Images that are written by one request: some 10 MB."""
+SAMPLE = 200
+"""Images that stand for all when similarities are compared with their mean."""
 PAGE = 1000
 """Points that are asked for by one request."""
 _CREDENTIALS = re.compile(r"(?!path:)((?:[a-z][a-z0-9+.-]*:)?//)?(.*)@", re.IGNORECASE | re.DOTALL)
@@ -357,44 +360,65 @@ class QdrantStore:
             ids = [point_id(name) for name in names]
             return client.retrieve(self._name, ids, with_payload=bool(vectors), with_vectors=list(vectors))
 
-    def nearest(self, question: Question, top: int, *, exact: bool = False, threads: int = 1) -> list[Found]:
+    def nearest(
+        self, question: Question, top: int, *, exact: bool = False, threads: int = 1, only: Only | None = None
+    ) -> list[Found]:
         """Return the images that fit best, see :class:`saywhere.search.stores.ImageStore`.
 
-        The servers add what is wanted. What is not is subtracted of the images that have most of it, as many as codes
-        would put first.
+        Which images are searched is decided here, and not by the servers: they are asked for more until there are
+        enough.
         """
-        from qdrant_client import models
-
         if question.score != "max":
             raise UserError(f"{self._place}: Qdrant does not know the score {question.score!r} of this model")
-        words, signs = question.words * np.abs(question.weights), np.sign(question.weights[:, 0])
-        wanted, unwanted = words[signs > 0], words[signs < 0]
-        chosen: list[str] | None = None
-        if len(unwanted):
-            most = max(CANDIDATES, EACH * top)
-            pros = {str(point.id): point.score for point in self._query(wanted, most)}
-            only = models.Filter(must=[models.HasIdCondition(has_id=list(pros))])
-            for point in self._query(unwanted, most, only) if pros else ():
-                pros[str(point.id)] -= point.score
-            chosen = sorted(pros, key=lambda name: -pros[name])[:top]
-            with self._place.asking() as client:
-                points = client.retrieve(self._name, chosen, with_payload=True, with_vectors=[REGIONS])
-        else:
-            points = self._query(wanted, top, payload=True, vectors=[REGIONS])
+        words, most = question.words * question.weights, top
+        dates = self._taken() if only is not None and only.dated else {}
+        while True:
+            points = self._query(words, most)
+            some = [
+                p for p in points if only is None or only.accepts(path := path_of(p.payload or {}), dates.get(path, ""))
+            ]
+            if len(some) >= top or len(points) < most:
+                break
+            most *= 4
+        with self._place.asking() as client:
+            chosen = [point.id for point in some[:top]]
+            points = client.retrieve(self._name, chosen, with_payload=True, with_vectors=[REGIONS]) if chosen else []
         named = [(*image_of(point), str(point.id)) for point in points]
-        found = [Found(_similarity(image, question), image, time, entry) for image, time, entry in named]
+        everyday, among = spread(np.array([_similarity(image, question) for image in self._sample])), len(self)
+        values = [_similarity(image, question) for image, _, _ in named]
+        found = [
+            Found(value, image, time, entry, lead(value, *everyday), among)
+            for value, (image, time, entry) in zip(values, named, strict=True)
+        ]
         return sorted(found, key=lambda row: -row.similarity)
 
-    def _query(
-        self, words: np.ndarray, most: int, only: models.Filter | None = None, payload: bool = False,
-        vectors: Sequence[str] = (),
-    ) -> list[models.ScoredPoint]:  # fmt: skip
+    @cached_property
+    def _sample(self) -> list[ImageVectors]:
+        """Some of the images, with which those that are found are compared."""
+        with self._place.asking() as client:
+            points, _ = client.scroll(self._name, _matching("kind", (IMAGE, MOMENT)), SAMPLE, with_payload=True,
+                                      with_vectors=[REGIONS])  # fmt: skip
+        return [image_of(point)[0] for point in points]
+
+    def _taken(self) -> dict[str, str]:
+        """When each file was taken.
+
+        Raises:
+            UserError: that is not known of all.
+        """
+        files = self.stamps() | {path: video.stamp for path, video in self.videos().items()}
+        if count := sum(not stamp.taken for stamp in files.values()):
+            raise undated(self._place, count)
+        return {path: stamp.taken for path, stamp in files.items()}
+
+    def _query(self, words: np.ndarray, most: int) -> list[models.ScoredPoint]:
+        """The points that fit words best, with their paths."""
         from qdrant_client import models
 
         with self._place.asking() as client:
             return client.query_points(
-                self._name, query=words.tolist(), using=REGIONS, limit=most, query_filter=only, with_payload=payload,
-                with_vectors=list(vectors),
+                self._name, query=words.tolist(), using=REGIONS, limit=most, with_payload=["path"],
+                query_filter=_matching("kind", (IMAGE, MOMENT)),
                 search_params=models.SearchParams(exact=True) if self._place.is_served else None,
             ).points  # fmt: skip
 
@@ -409,7 +433,7 @@ class QdrantStore:
 
     def _payloads(self, kind: str) -> Iterator[dict[str, Any]]:
         """What brings points of a kind up to date."""
-        fields, offset = ["path", "size", "changed", "hash", "state"], None
+        fields, offset = ["path", "size", "changed", "hash", "state", "taken"], None
         while True:
             with self._place.asking() as client:
                 points, offset = client.scroll(self._name, _matching("kind", [kind]), PAGE, offset=offset,

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -165,10 +165,34 @@ def estimates(snapshot: Snapshot, question: Question, threads: int = 1) -> np.nd
     return found
 
 
-def nearest(
-    snapshot: Snapshot, question: Question, top: int, *, exact: bool = False, threads: int = 1
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the entries of the highest similarity with one query, best first, and their similarities.
+class Nearest(NamedTuple):
+    """What a search finds.
+
+    Attributes:
+        entries: ``(K,)`` best first.
+        values: ``(K,)`` their similarities.
+        mean, deviation: of the similarities of all images, by the codes where there are codes.
+    """
+
+    entries: np.ndarray
+    values: np.ndarray
+    mean: float
+    deviation: float
+
+
+def spread(values: np.ndarray) -> tuple[float, float]:
+    """Return mean and standard deviation of similarities ``(E,)``; those of forgotten images are ``-inf``."""
+    alive = values[values > -np.inf].astype(np.float64)
+    return (float(alive.mean()), float(alive.std())) if len(alive) else (0.0, 0.0)
+
+
+def lead(value: float, mean: float, deviation: float) -> float:
+    """Return by how many standard deviations a similarity is above the mean; 0 where all are alike."""
+    return (value - mean) / deviation if deviation > 1e-6 else 0.0
+
+
+def nearest(snapshot: Snapshot, question: Question, top: int, *, exact: bool = False, threads: int = 1) -> Nearest:
+    """Return the entries of the highest similarity with one query, best first.
 
     Args:
         snapshot: of the index.
@@ -181,8 +205,9 @@ def nearest(
     if exact or not snapshot.extent.coded or snapshot.extent.entries <= wanted:
         values = similarities(snapshot, question, threads)[:, 0]
         chosen = best(values, top)
-        return chosen, values[chosen]
-    candidates = np.sort(best(estimates(snapshot, question, threads)[:, 0], wanted))
+        return Nearest(chosen, values[chosen], *spread(values))
+    estimated = estimates(snapshot, question, threads)[:, 0]
+    candidates = np.sort(best(estimated, wanted))
     snapshot.expect(candidates)
     values = np.empty(len(candidates), np.float32)
 
@@ -193,7 +218,7 @@ def nearest(
 
     _share(compare, range(0, len(candidates), TOGETHER), threads)
     chosen = best(values, top)
-    return candidates[chosen], values[chosen]
+    return Nearest(candidates[chosen], values[chosen], *spread(estimated))
 
 
 def _compare(snapshot: Snapshot, question: Question, entries: np.ndarray) -> np.ndarray:

@@ -21,8 +21,20 @@ from saywhere.errors import UserError
 from saywhere.files import atomic_path
 from saywhere.inference import claims
 from saywhere.models.aligner import ImageVectors
-from saywhere.search.scan import Question, nearest, unpack
-from saywhere.search.stores import AFTER, MARK, VIDEOS, Found, Located, Stamp, Video, split_moment
+from saywhere.search.scan import Question, lead, nearest, unpack
+from saywhere.search.stores import (
+    AFTER,
+    DATES,
+    MARK,
+    VIDEOS,
+    Found,
+    Located,
+    Only,
+    Stamp,
+    Video,
+    split_moment,
+    undated,
+)
 from saywhere.search.vectors import Extent, Snapshot, append, compact, damage, write_at
 
 PATIENCE = 60.0
@@ -152,6 +164,20 @@ ATTEMPTS = 5
 ENTRY_NAME = re.compile(r"(\d{1,18})-(\d{1,18})", re.ASCII)
 """How a search names entries: the generation of the files, since a compaction gives other numbers, and the number."""
 EXTENT = tuple(field.name for field in fields(Extent))
+FILE = "iif(instr(path, x'00'), substr(path, 1, instr(path, x'00') - 1), path)"
+"""The path of the file of an entry: of a moment that of its video."""
+
+
+def _dates(db: sqlite3.Connection) -> str:
+    """The table of dates; an empty one for an index from before it was noted."""
+    there = db.execute("SELECT 1 FROM sqlite_master WHERE name = 'dates'").fetchone()
+    return "dates" if there else "(SELECT x'' AS path, '' AS taken WHERE 0)"
+
+
+def _note_dates(db: sqlite3.Connection, stamps: Mapping[str, Stamp]) -> None:
+    """Note when files were taken, where that is known."""
+    rows = [(os.fsencode(path), stamp.taken) for path, stamp in stamps.items() if stamp.taken]
+    db.executemany("INSERT OR REPLACE INTO dates VALUES (?, ?)", rows)
 
 
 @dataclass(frozen=True)
@@ -291,22 +317,46 @@ class Store:
                 row = db.execute(query, (os.fsencode(path),)).fetchone()
         return None if row is None else Located(path, time, Stamp(*row[1:]))
 
-    def nearest(self, question: Question, top: int, *, exact: bool = False, threads: int = 1) -> list[Found]:
+    def nearest(
+        self, question: Question, top: int, *, exact: bool = False, threads: int = 1, only: Only | None = None
+    ) -> list[Found]:
         """Return the images that fit best, see :class:`saywhere.search.stores.ImageStore`."""
         for _ in range(ATTEMPTS):
-            snapshot = self.snapshot()
+            snapshot = self._narrowed(only) if only else self.snapshot()
             if not exact:
                 self._check_codes(snapshot)
-            entries, values = nearest(snapshot, question, top, exact=exact, threads=threads)
-            names = self.look_up(snapshot, entries.tolist())
+            best = nearest(snapshot, question, top, exact=exact, threads=threads)
+            names = self.look_up(snapshot, best.entries.tolist())
             if names is not None:
-                rows = zip(entries.tolist(), map(split_moment, names), values.tolist(), strict=True)
-                made = snapshot.extent.generation
+                rows = zip(best.entries.tolist(), map(split_moment, names), best.values.tolist(), strict=True)
+                made, among = snapshot.extent.generation, len(snapshot)
                 return [
-                    Found(value, snapshot.load(entry, path), time, f"{made}-{entry}")
+                    Found(value, snapshot.load(entry, path), time, f"{made}-{entry}",
+                          lead(value, best.mean, best.deviation), among)
                     for entry, (path, time), value in rows
-                ]
+                ]  # fmt: skip
         raise UserError(f"{self.folder}: the index changes faster than it can be searched; try again")
+
+    def _narrowed(self, only: Only) -> Snapshot:
+        """The contents of the index of which only some images are alive."""
+        snapshot = self.snapshot()
+        needles = list(map(os.fsencode, only.needles))
+        places = ["instr(path, ?) = 1" if os.path.isabs(part) else "instr(path, ?) > 0" for part in only.under]
+        clauses, values = [f"({' OR '.join(places)})"] if places else [], list[Any](needles)
+        with self._open.transaction("DEFERRED") as db:
+            if only.dated:
+                dates = _dates(db)
+                missing = db.execute(f"SELECT COUNT(*) FROM images WHERE {FILE} NOT IN (SELECT path FROM {dates})")
+                if count := missing.fetchone()[0]:
+                    raise undated(self.folder, count)
+                for day, sign in ((only.after, ">="), (only.before, "<")):
+                    if day:
+                        clauses.append(f"{FILE} IN (SELECT path FROM {dates} WHERE taken {sign} ?)")
+                        values.append(day)
+            rows = db.execute(f"SELECT entry FROM images WHERE {' AND '.join(clauses)}", values).fetchall()
+        among = np.zeros(len(snapshot.alive), bool)
+        among[[entry for (entry,) in rows if entry < len(among)]] = True
+        return replace(snapshot, alive=snapshot.alive & among)
 
     def _check_codes(self, snapshot: Snapshot) -> None:
         """Call :meth:`Snapshot.check_codes`, but only once for each state of the codes."""
@@ -317,18 +367,19 @@ class Store:
 
     def stamps(self) -> dict[str, Stamp]:
         """Return the stamp of every image, by its path; moments of videos have none."""
-        query = "SELECT path, size, time, hash FROM images WHERE instr(path, ?) = 0"
+        query = "SELECT path, size, time, hash, coalesce(taken, '') FROM images LEFT JOIN {} USING (path)"
         with self._open.transaction("DEFERRED") as db:
-            rows = db.execute(query, (MARK.encode(),)).fetchall()
+            rows = db.execute(f"{query.format(_dates(db))} WHERE instr(path, ?) = 0", (MARK.encode(),)).fetchall()
         return {os.fsdecode(path): Stamp(*stamp) for path, *stamp in rows}
 
     def videos(self) -> dict[str, Video]:
         """Return the videos, by their paths."""
         with self._open.transaction("DEFERRED") as db:
             there = db.execute("SELECT 1 FROM sqlite_master WHERE name = 'videos'").fetchone()
-            rows = db.execute("SELECT path, size, time, hash, state FROM videos").fetchall() if there else []
-        found = (Video.of(*row) for row in rows)
-        return {video.path: video for video in found}
+            query = f"SELECT path, size, time, hash, state, taken FROM videos LEFT JOIN {_dates(db)} USING (path)"
+            rows = db.execute(query).fetchall() if there else []
+        found = [(Video.of(*row), taken or "") for *row, taken in rows]
+        return {video.path: replace(video, stamp=replace(video.stamp, taken=taken)) for video, taken in found}
 
     # Writing
 
@@ -355,6 +406,7 @@ class Store:
         self._snapshot = None
         with self._open.transaction() as db:
             db.execute(VIDEOS)
+            db.execute(DATES)
             yield db
 
     def put(self, images: Sequence[tuple[str, Stamp, ImageVectors]], video: Video | None = None) -> None:
@@ -374,6 +426,7 @@ class Store:
                 self._add(db, images)
             if video is not None:
                 db.execute("INSERT OR REPLACE INTO videos VALUES (?, ?, ?, ?, ?)", video.row())
+                _note_dates(db, {video.path: video.stamp})
 
     def _add(self, db: sqlite3.Connection, images: Sequence[tuple[str, Stamp, ImageVectors]]) -> None:
         before = self._extent(db)
@@ -384,6 +437,7 @@ class Store:
             for i, (path, stamp, _) in enumerate(images)
         ]
         db.executemany("INSERT INTO images VALUES (?, ?, ?, ?, ?, ?)", rows)
+        _note_dates(db, {path: stamp for path, stamp, _ in images})
         self._set_extent(db, extent)
 
     def remove(self, paths: Iterable[str]) -> int:
@@ -397,6 +451,7 @@ class Store:
             rows = [(stamp.size, stamp.time, stamp.hash, os.fsencode(path)) for path, stamp in stamps.items()]
             for table in ("images", "videos"):
                 db.executemany(f"UPDATE {table} SET size = ?, time = ?, hash = ? WHERE path = ?", rows)
+            _note_dates(db, stamps)
 
     def _forget(self, db: sqlite3.Connection, paths: Iterable[str]) -> int:
         count = 0
@@ -405,6 +460,7 @@ class Store:
             found = db.execute(query, (path, path + AFTER)).fetchall()
             db.executemany("INSERT INTO dead VALUES (?)", found)
             video = db.execute("DELETE FROM videos WHERE path = ?", (path,)).rowcount
+            db.execute("DELETE FROM dates WHERE path = ?", (path,))
             count += bool(found or video)
         return count
 
@@ -468,6 +524,7 @@ class Store:
             self._set_extent(db, replace(extent, generation=extent.generation + 1, entries=0, regions=0))
             db.execute("DELETE FROM dead")
             db.execute("DELETE FROM videos")
+            db.execute("DELETE FROM dates")
             count = db.execute("DELETE FROM images").rowcount
         self.tidy()
         return count

@@ -6,9 +6,11 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from saywhere.errors import UserError
 from saywhere.models.aligner import ImageVectors
 from saywhere.search.scan import Question
 
@@ -17,6 +19,8 @@ CREATE TABLE IF NOT EXISTS videos (path BLOB PRIMARY KEY, size INTEGER NOT NULL,
     hash BLOB NOT NULL, state TEXT NOT NULL)
 """
 """The table of videos; an index from before there were any has none."""
+DATES = "CREATE TABLE IF NOT EXISTS dates (path BLOB PRIMARY KEY, taken TEXT NOT NULL)"
+"""The table of when images were taken; an index from before it was noted has none."""
 MARK = "\0"
 """Between the path of a video and the time of a moment of it: no path of a file has it."""
 AFTER = b"\1"
@@ -32,11 +36,83 @@ class Stamp:
         time: of its last change, in nanoseconds.
         hash: of its content; empty if it was replaced while it was embedded, so that the next run embeds it anew. Of a
             video it is empty until the last frame was looked at.
+        taken: when the photograph was taken, by its EXIF data or else the time of the file, such as
+            ``2024-05-01T12:30:00``; empty if that was not noted.
     """
 
     size: int
     time: int
     hash: bytes = b""
+    taken: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True)
+class Only:
+    """Which images of an index are searched; a moment of a video counts as the file.
+
+    Attributes:
+        after: the first day, such as ``2024-05-01``; empty for any.
+        before: the first day that is too late; empty for none.
+        under: names of folders or paths, in one of which an image must be.
+
+    Example:
+        >>> only = Only.of(after="2024-05-01", under="holidays/")
+        >>> only.accepts("/photos/holidays/a.jpg", "2024-05-01T12:30:00"), only.accepts("/photos/a.jpg", "2024-06-01")
+        (True, False)
+    """
+
+    after: str = ""
+    before: str = ""
+    under: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        after: str | date | None = None,
+        before: str | date | None = None,
+        under: str | Path | Sequence[str | Path] = (),
+    ) -> Only:
+        """Return the filter of dates and folders as a user gives them.
+
+        Raises:
+            UserError: something else than a date.
+        """
+        folders = [under] if isinstance(under, str | Path) else under
+        return cls(_day("after", after), _day("before", before), tuple(_folder(str(folder)) for folder in folders))
+
+    def __bool__(self) -> bool:
+        return bool(self.after or self.before or self.under)
+
+    @property
+    def dated(self) -> bool:
+        """Whether it asks for dates."""
+        return bool(self.after or self.before)
+
+    def accepts(self, path: str, taken: str) -> bool:
+        """Return whether a file is searched."""
+        here = not self.under or any(
+            path.startswith(part) if os.path.isabs(part) else part in path for part in self.needles
+        )
+        return here and self.after <= taken and (not self.before or taken < self.before)
+
+    @property
+    def needles(self) -> tuple[str, ...]:
+        """The folders as they stand in a path: from the root on, or anywhere between two separators."""
+        return tuple(f"{'' if os.path.isabs(part) else os.sep}{part}{os.sep}" for part in self.under)
+
+
+def _day(name: str, value: str | date | None) -> str:
+    if value is None:
+        return ""
+    try:
+        return (value if isinstance(value, date) else date.fromisoformat(value)).isoformat()[:10]
+    except (TypeError, ValueError):
+        raise UserError(f"{name} must be a date such as 2024-05-01, not {value!r}") from None
+
+
+def _folder(text: str) -> str:
+    whole = os.path.normpath(text)
+    return os.path.abspath(text) if whole == os.curdir or whole.startswith(os.pardir) else whole.rstrip(os.sep)
 
 
 @dataclass(frozen=True)
@@ -70,6 +146,12 @@ class Video:
         return cls(os.fsdecode(path), Stamp(size, time, digest), **json.loads(state))
 
 
+def undated(place: object, count: int) -> UserError:
+    """Return the error that dates are asked for which an index does not have."""
+    what = "an image has" if count == 1 else f"{count:,} images have"
+    return UserError(f"{place}: {what} no date, for an earlier version indexed them; saywhere index PATH... notes them")
+
+
 def moment_name(video: str, time: float) -> str:
     """Return the name by which an index knows a moment of a video, in seconds to the millisecond."""
     return f"{video}{MARK}{round(1000 * time):010}"
@@ -89,12 +171,16 @@ class Found(NamedTuple):
         vectors: of the image, whose name is its path.
         time: of a moment of a video, in seconds; None for an image.
         entry: by which :meth:`ImageStore.locate` finds it again.
+        lead: by how many standard deviations the similarity is above the mean of all images that were searched.
+        among: number of these.
     """
 
     similarity: float
     vectors: ImageVectors
     time: float | None
     entry: str = ""
+    lead: float = 0.0
+    among: int = 0
 
 
 class Located(NamedTuple):
@@ -140,7 +226,9 @@ class ImageStore(Protocol):
         """Return what an entry is, by the name that a search gave it; None if there is none, or not any more."""
         ...
 
-    def nearest(self, question: Question, top: int, *, exact: bool = False, threads: int = 1) -> list[Found]:
+    def nearest(
+        self, question: Question, top: int, *, exact: bool = False, threads: int = 1, only: Only | None = None
+    ) -> list[Found]:
         """Return the images that fit one query best, best first.
 
         Args:
@@ -148,6 +236,10 @@ class ImageStore(Protocol):
             top: at most so many.
             exact: take no shortcuts, if the store has any.
             threads: that share the work, where it is done here.
+            only: which images are searched; all if None.
+
+        Raises:
+            UserError: dates are asked for, and those of some images are not known.
         """
         ...
 

@@ -7,7 +7,7 @@ import contextlib
 import functools
 import gzip
 import hashlib
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from importlib import resources
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 import saywhere
-from saywhere.errors import UserError
+from saywhere.errors import UserError, is_oom
 from saywhere.images import ImageError, read_image
 from saywhere.models.encoding import Encoding
 from saywhere.models.model import Model
@@ -297,11 +297,14 @@ class Service:
 
     async def models(self, request: Request) -> Response:
         """Name the model that answers, its parts and the limits."""
+        return Response(to_json(await self.facts(request)), media_type="application/json")
+
+    async def facts(self, request: Request) -> dict[str, Any]:
+        """Return what :meth:`models` answers."""
         read_query((), request.query_params)
         model = {"name": self.model.name, "parts": list(self.model.parts), "digest": self.digest}
         indexed = None if self.index is None else await asyncio.to_thread(len, self.index)
-        body = to_json({"models": [model], "indexed": indexed, "max_body": self.limits.body})
-        return Response(body, media_type="application/json")
+        return {"models": [model], "indexed": indexed, "max_body": self.limits.body}
 
     async def health(self, request: Request) -> Response:
         """Report that the server answers."""
@@ -328,7 +331,7 @@ def create_app(
             for itself and the one that they reached; ``*`` is any name. If there are none, a server with a token may
             be called anything. One without it may not, or a site could reach it by a name of its own that leads here.
         index: that is searched; a server without one answers 404 to searches.
-        protocols: of other programs: functions that return the routes of one.
+        protocols: of other programs: functions that return the routes of one; theirs come before saywhere's own.
 
     Raises:
         UserError: the token or a host cannot be used.
@@ -338,23 +341,9 @@ def create_app(
     """
     check_access(token, hosts)
     service = Service(model, limits or Limits(), index)
-    description = to_json(describe_api(token is not None))
-    routes = [
-        Route(f"/v1/{question.name}", functools.partial(service.ask, question), methods=["POST"])
-        for question in QUESTIONS
-    ]
-    routes += [
-        Route("/v1/embed_text", service.embed_text, methods=["GET"]),
-        Route("/v1/search", service.search, methods=["GET"]),
-        Route("/v1/search/image", service.search_image, methods=["GET"]),
-        Route("/v1/models", service.models, methods=["GET"]),
-        Route("/healthz", service.health, methods=["GET"]),
-        Route("/openapi.json", _fixed(Page(description, "application/json")), methods=["GET"]),
-    ]
     pages = read_pages()
-    routes += [Route(path, _fixed(page), methods=["GET"]) for path, page in pages.items()]
-    for protocol in protocols:
-        routes += protocol(service)
+    routes = [route for protocol in protocols for route in protocol(service)]
+    routes += _own_routes(service, pages, to_json(describe_api(token is not None)))
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -374,6 +363,23 @@ def create_app(
     return app
 
 
+def _own_routes(service: Service, pages: Mapping[str, Page], description: bytes) -> list[Route]:
+    """The routes of saywhere's own interface and page."""
+    routes = [
+        Route(f"/v1/{question.name}", functools.partial(service.ask, question), methods=["POST"])
+        for question in QUESTIONS
+    ]
+    routes += [
+        Route("/v1/embed_text", service.embed_text, methods=["GET"]),
+        Route("/v1/search", service.search, methods=["GET"]),
+        Route("/v1/search/image", service.search_image, methods=["GET"]),
+        Route("/v1/models", service.models, methods=["GET"]),
+        Route("/healthz", service.health, methods=["GET"]),
+        Route("/openapi.json", _fixed(Page(description, "application/json")), methods=["GET"]),
+    ]
+    return routes + [Route(path, _fixed(page), methods=["GET"]) for path, page in pages.items()]
+
+
 def _fixed(page: Page) -> Callable[[Request], Any]:
     async def answer(request: Request) -> Response:
         return page.response(request)
@@ -381,21 +387,36 @@ def _fixed(page: Page) -> Callable[[Request], Any]:
     return answer
 
 
-def _problem(_: Request, error: Exception) -> Response:
+# They are coroutines because Starlette runs others in threads, of which there may be no more when memory is short.
+
+
+async def _problem(_: Request, error: Exception) -> Response:
     assert isinstance(error, Problem)
     return error.response()
 
 
-def _http_exception(request: Request, error: Exception) -> Response:
+async def _http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     messages = {404: f"there is no {request.url.path[:80]}; /openapi.json names what there is"}
     return Problem(error.status_code, messages.get(error.status_code, error.detail), error.headers).response()
 
 
-def _refused(status: int) -> Callable[[Request, Exception], Response]:
-    return lambda _, error: Problem(status, str(error) or "the connection was closed").response()
+def _refused(status: int) -> Callable[[Request, Exception], Awaitable[Response]]:
+    async def refuse(_: Request, error: Exception) -> Response:
+        if isinstance(error.__context__, MemoryError):  # the image may be a good one
+            return _too_little_memory({}).response()
+        return Problem(status, str(error) or "the connection was closed").response()
+
+    return refuse
 
 
-def _failure(_: Request, error: Exception) -> Response:
+async def _failure(_: Request, error: Exception) -> Response:
     headers = {name.decode(): value.decode() for name, value in HEADERS}
+    if is_oom(error):
+        return _too_little_memory(headers).response()
     return Problem(500, "the server failed at this request; its log says why", headers).response()
+
+
+def _too_little_memory(headers: Mapping[str, str]) -> Problem:
+    message = "the server has too little memory for this now: try again later, or send a smaller image"
+    return Problem(503, message, {"Retry-After": "10", **headers})

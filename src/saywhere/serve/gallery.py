@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from saywhere import archives
+from saywhere.search.index import why_improbable
+from saywhere.search.phrases import LIKELY
 from saywhere.search.stores import Located
 from saywhere.search.videos import open_found
 from saywhere.serve.limits import Problem
@@ -39,9 +41,11 @@ class Gallery:
         self._hashes: dict[tuple[int, ...], bytes] = {}
 
     def search(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the JSON form of the hits for ``values["q"]``."""
-        hits = self.index.search(values["q"], top=values.get("top", 10))
-        return {"query": values["q"], "hits": [{"entry": hit.entry, **hit.to_dict()} for hit in hits]}
+        """Return the JSON form of the hits for ``values["q"]``, and why they probably do not show it, if so."""
+        options = {name: values[name] for name in ("without", "after", "before", "under") if name in values}
+        hits = self.index.search(values["q"], top=values.get("top", 10), **options)
+        rows = [{"entry": hit.entry, **hit.to_dict()} for hit in hits]
+        return {"query": values["q"], "hits": rows, "probably_not_there": why_improbable(hits), "unlikely": LIKELY}
 
     def small_copy(self, entry: str) -> bytes:
         """Return an image of the index, or the frame at a moment of a video that it has, made small, as a JPEG.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
+import contextlib
 import hmac
 import ipaddress
 import re
@@ -149,26 +152,30 @@ class Gate:
 
     def _is_foreign(self, headers: Headers, host: Host) -> bool:
         """Whether the page of another site sends a request: its browser says so."""
-        if site := headers.get("sec-fetch-site"):
-            return site.strip().lower() not in ("same-origin", "none")
-        origin = headers.get("origin")
-        if origin is None:
-            return False
+        if sites := [site.strip().lower() for site in headers.getlist("sec-fetch-site") if site]:
+            return not {*sites} <= {"same-origin", "none"}
+        return not all(self._is_own_page(origin, host) for origin in headers.getlist("origin"))
+
+    def _is_own_page(self, origin: str, host: Host) -> bool:
         scheme, _, rest = origin.strip().lower().partition("://")
         try:
             page = Host.parse(rest)
         except ValueError:
-            return True
+            return False
         default = _PORTS.get(scheme)
         same = page.name == host.name and (page.port or default) == (host.port or default)
-        return default is None or not (same or page.name in self._names)
+        return default is not None and (same or page.name in self._names)
 
     def _check_token(self, headers: Headers) -> None:
         if self._token is None:
             return
-        scheme, _, given = headers.get("authorization", "").partition(" ")
-        right = hmac.compare_digest(given.strip().encode("latin-1"), self._token.encode("ascii"))
-        if scheme.lower() != "bearer" or not right:
+        scheme, _, text = headers.get("authorization", "").partition(" ")
+        given = text.strip().encode("latin-1")
+        if scheme.lower() == "basic":  # of programs that have a user and a password; the user is not looked at
+            with contextlib.suppress(binascii.Error):
+                given = base64.b64decode(given).partition(b":")[2]
+        right = hmac.compare_digest(given, self._token.encode("ascii"))
+        if scheme.lower() not in ("bearer", "basic") or not right:
             message = "the token is missing or wrong: send Authorization: Bearer TOKEN"
             raise Problem(401, message, {"WWW-Authenticate": "Bearer"})
 

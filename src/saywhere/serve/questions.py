@@ -229,6 +229,10 @@ EMBED_TEXT = (Parameter("text", "text", "A sentence.", 1, MAX_LETTERS, required=
 SEARCH = (
     Parameter("q", "text", "A sentence, or phrases with + and - between them.", 1, MAX_LETTERS, required=True),
     Parameter("top", "integer", "At most this many images, best first.", 1, MAX_HITS),
+    Parameter("without", "text", "Leave out images that show this; may be repeated.", 1, MAX_LETTERS, most=10),
+    Parameter("after", "text", "Only images taken on this day (2024-05-01) or later.", 10, 10),
+    Parameter("before", "text", "Only images taken before this day.", 10, 10),
+    Parameter("under", "text", "Only images in this folder, by its name or path; may be repeated.", 1, 1000, most=10),
 )
 SEARCH_IMAGE = (
     Parameter("entry", "text", "Of an image or a moment in the index, as a search names it.", 1, 100, required=True),
@@ -247,7 +251,7 @@ PROBLEMS = {
     "421": "The server is not called by this name.",
     "422": "A parameter is unknown, missing or wrong.",
     "429": "The queue is full: try again after the seconds of Retry-After.",
-    "503": "There was no answer in time.",
+    "503": "There was no answer in time, or too little memory.",
 }
 _NUMBER, _TEXT = {"type": "number"}, {"type": "string"}
 _BOXES = {"type": "array", "items": {"type": "array", "items": _NUMBER, "minItems": 4, "maxItems": 4}}
@@ -279,7 +283,11 @@ SCHEMAS = {
     },
     "embed": {"type": "object", "properties": _IMAGE | {"boxes": _BOXES, "vectors": _MATRIX}},
     "embed_text": {"type": "object", "properties": {"text": _TEXT, "words": _TEXTS, "vectors": _MATRIX}},
-    "search": {"type": "object", "properties": {"query": _TEXT, "hits": {"type": "array", "items": _HIT}}},
+    "search": {
+        "type": "object",
+        "properties": {"query": _TEXT, "hits": {"type": "array", "items": _HIT}}
+        | {"probably_not_there": {"type": ["string", "null"]}, "unlikely": _NUMBER},
+    },
     "image": _JPEG,
 }
 """The answer to each question."""

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from saywhere.configs.parts import Shapes, SystemConfig
+from saywhere.configs.parts import BRANCH_CHANNELS, PLACE, Shapes, SystemConfig
 from saywhere.errors import UserError
 from saywhere.models.bundle import CARD, Bundle
 from saywhere.networks import checkpoint
@@ -49,7 +49,8 @@ def start_from(network: Any, name: str) -> Start:
     A tensor fits if both networks have it in one shape. Of tensors with a row for each word, the rows of words that
     both vocabularies have are taken over. The backbone's last layer, if the network has it, is that of the model,
     whatever part of it uses that layer, or else the published one. A localization layer with more shapes of anchors
-    takes over those of the first, which must come first in it, too, at every stride that both have.
+    takes over those of the first, which must come first in it, too, at every stride that both have. A network that
+    reads the trunk's second branch, which the other does not, begins with weights of 0 for what is new to it.
 
     Args:
         network: one of :data:`saywhere.networks.checkpoint.NETWORKS`; it is changed.
@@ -134,9 +135,19 @@ def take_over(new: Mapping[str, Tensor], old: Mapping[str, Tensor], rows: Tensor
             target.copy_(source)
         elif has_anchor_rows(name) and len(source) < len(target) and source.shape[1:] == target.shape[1:]:
             target[: len(source)] = source
+        elif source.shape[:-1] == target.shape[:-1] and target.shape[-1] - source.shape[-1] == sum(BRANCH_CHANNELS):
+            _take_columns(target, source, name.endswith("weight"))
         else:
             left.append(name)
     return Start(len(new) - len(left), tuple(left), (rows.shape[1] - len(RESERVED), words[1] - len(RESERVED)))
+
+
+def _take_columns(target: Tensor, source: Tensor, empty: bool) -> None:
+    """Copy columns of features of regions; the second branch's, which the source lacks, stand before the place."""
+    if empty:
+        target.zero_()
+    target[..., : source.shape[-1] - PLACE] = source[..., :-PLACE]
+    target[..., -PLACE:] = source[..., -PLACE:]
 
 
 def average_models(start: str | Path, trained: str | Path, share: float, out: Path) -> Path:

@@ -18,7 +18,8 @@ from saywhere.configs.densecap import DenseCapConfig
 from saywhere.configs.nouns import NounsConfig
 from saywhere.configs.parts import LAST_CHANNELS
 from saywhere.data.sample import Sample
-from saywhere.engines.arrays.pooling import ImageMaps, context_features
+from saywhere.engines.arrays.nouns import class_features
+from saywhere.engines.arrays.pooling import ImageMaps
 from saywhere.engines.torch import TorchEngine
 from saywhere.errors import UserError
 from saywhere.images import ImageError
@@ -43,7 +44,8 @@ MOST = 600
 PRIOR = 0.5
 """A kind's share counts to the power of this: between all kinds alike, at 0, and as many as boxes have, at 1."""
 DIRECTIONS = (400, 96)
-"""How many directions teach of the last layer over the box and over the image: those of the largest variance.
+"""How many directions teach of the last layer, and of the second branch, over the box and over the image: those of the
+largest variance.
 
 The other features all teach.
 """
@@ -80,7 +82,8 @@ def train(model: str | Path, samples: Sequence[Sample], source: str, out: Path, 
     """Teach a classifier of regions everyday kinds, and write it as a model folder.
 
     Args:
-        model: its trunk makes the features, and its dense captioner the embeddings, if it has one.
+        model: its trunk makes the features, with those of a second branch, if it has one, and its dense captioner the
+            embeddings, if it has one.
         samples: images with boxes.
         source: their data sets, for the card.
         out: the folder.
@@ -93,8 +96,10 @@ def train(model: str | Path, samples: Sequence[Sample], source: str, out: Path, 
     Raises:
         UserError: as :func:`collect` and :func:`fit`.
     """
-    densecap = Bundle.read(model).configs.get("densecap")
-    config = NounsConfig(embed_dim=densecap.embed_dim if isinstance(densecap, DenseCapConfig) else 0)
+    bundle = Bundle.read(model)
+    densecap, trunk = bundle.configs.get("densecap"), bundle.trunk
+    size = densecap.embed_dim if isinstance(densecap, DenseCapConfig) else 0
+    config = NounsConfig(trunk=trunk, branch=trunk.branch, embed_dim=size)
     boxes = collect(_feature_maker(model, config), samples, config)
     network = fit(boxes, model, config, epochs, seed)
     made = f"{len(network.vocabulary.counts)} kinds from {len(boxes.nouns):,} boxes"
@@ -122,6 +127,7 @@ def _arrays(maps: Any) -> ImageMaps:
     strides = maps.trunk.backbone.strides
     outputs = {f"map{stride}": each[None].numpy() for stride, each in zip(strides, maps.maps, strict=True)}
     with torch.inference_mode():
+        outputs |= {f"branch{stride}": each[None].numpy() for each, stride in maps.branch}
         return ImageMaps({**outputs, "head": maps.head[None].numpy()}, strides, maps.size)
 
 
@@ -153,8 +159,7 @@ def collect(model: Model, samples: Sequence[Sample], config: NounsConfig) -> Nam
             if config.embed_dim:
                 heads = model.require("densecap", "embed regions").region_head([encoding.maps], [boxes])
                 embeddings = [head.embeddings for head in heads]
-            maps, context = [_arrays(encoding.maps)], config.context
-            features = context_features(maps, [boxes], config.levels, embeddings, context, branch=False)
+            features = class_features(config, [_arrays(encoding.maps)], [boxes], embeddings)
             nouns = [noun_of(tree, phrases) for phrases in sample.phrases]
             rows.append((features.astype(np.float16), nouns, is_held_out(sample.image)))
     if not rows:
@@ -360,12 +365,19 @@ def _choose_rows(nouns: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 
 def _basis(inputs: Tensor, config: NounsConfig) -> Tensor:
-    """Return the directions ``(D, d)`` of features that teach: all but the last layer's, of which the main ones do."""
+    """Return the directions ``(D, d)`` of features that teach.
+
+    All do but those of the last layer and of the second branch, of which the main directions do.
+    """
     size = inputs.shape[1]
-    last, stop = config.last_layer(size), size - config.embed_dim
+    last, image = config.last_layer(size), size - config.embed_dim - config.context_size
     parts = [(last.start, last.stop, DIRECTIONS[0])]
+    if config.branch:
+        parts.append((last.stop, last.stop + config.branch_size, DIRECTIONS[0]))
     if config.context:
-        parts.append((stop - LAST_CHANNELS, stop, DIRECTIONS[1]))
+        parts.append((image, image + LAST_CHANNELS, DIRECTIONS[1]))
+    if config.context and config.branch:
+        parts.append((image + LAST_CHANNELS, size - config.embed_dim, DIRECTIONS[1]))
     kept = torch.ones(size, dtype=torch.bool)
     columns: list[Tensor] = []
     for start, end, count in parts:

@@ -14,6 +14,9 @@ from saywhere import options
 from saywhere.errors import UserError
 from saywhere.syntax import parse_yaml
 
+IN_WHEEL, IN_CHECKOUT = Path(__file__).parents[1] / "recipes", Path(__file__).parents[3] / "recipes"
+"""Folders of the recipes that come with the package."""
+
 
 @dataclass(frozen=True)
 class SourceConfig:
@@ -216,18 +219,40 @@ def to_yaml(values: Mapping[str, Any]) -> str:
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     """Read a recipe and change it by ``key=value`` pairs such as ``model.decoding.beam_size=3``; values are YAML.
 
+    The recipe is a file, or the name of one that comes with the package.
+
     Raises:
         UserError: no such file, not YAML, an unknown key (the nearest known one is named) or a wrong value.
     """
     return options.from_dict(Recipe, read(path, overrides), source=str(path))
 
 
+def shipped() -> dict[str, Path]:
+    """Return the recipes that come with the package, by name."""
+    folder = IN_WHEEL if IN_WHEEL.is_dir() else IN_CHECKOUT
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+def find(path: str | Path) -> Path:
+    """Return the file of a recipe: of the name or, below ``recipes/``, the file of one that comes with the package."""
+    found = Path(path)
+    if not found.exists() and found.parent in (Path(), Path("recipes")):
+        return shipped().get(found.name.removesuffix(".yaml"), found)
+    return found
+
+
+def about(path: Path) -> str:
+    """Return the first sentence of the comment at the top of a recipe."""
+    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
+    return " ".join(line.lstrip("# ") for line in lines).partition(". ")[0].rstrip(".")
+
+
 def read(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """Return the keys of a YAML file, changed by ``key=value`` pairs; ``UserError`` as for :func:`load`."""
     try:
-        tree = parse_yaml(Path(path).read_bytes())
+        tree = parse_yaml(find(path).read_bytes())
     except FileNotFoundError:
-        raise UserError(f"{path}: no such recipe") from None
+        raise UserError(f"{path}: no such recipe; with saywhere come {', '.join(shipped())}") from None
     except (ValueError, IsADirectoryError) as error:
         raise UserError(f"{path} is not a YAML recipe: {error}") from error
     if not isinstance(tree, dict):

@@ -39,6 +39,8 @@ _LYING = (
     Image.Transpose.ROTATE_90,
 )
 
+_BOXES = (b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide", b"pnot", b"styp")
+"""What MP4 and QuickTime files begin with."""
 FAILURES = 20
 """A file that cannot be read so many times in a row is given up."""
 MARGIN = 2.0
@@ -115,7 +117,8 @@ class VideoReader:
 
     Rotation, mirroring and pixels that are not square are applied. Of several videos in a file the one that FFmpeg
     finds best is read; the picture of a cover is none. Frames without a time, or not later than the one before, are
-    given the next time or left out. What cannot be decoded is noted in :attr:`damage`, and reading goes on.
+    given the next time or left out. What cannot be decoded is noted in :attr:`damage`, and reading goes on;
+    so is the place where a file was cut off.
 
     Args:
         path: the file, whatever it is called: nothing but this file is read; or the device of a camera.
@@ -195,6 +198,8 @@ class VideoReader:
             if frame.ticks >= self.start:
                 self._settle(frame.ticks)
                 yield frame
+        if self._file is not None and _is_cut(self._file):
+            self._noted.append(self._last + 1)
         self._settle(None)
 
     def _enter(self) -> bool:
@@ -277,6 +282,38 @@ def _open_regular(path: str) -> BinaryIO:
     if not stat.S_ISREG(os.stat(path).st_mode) and not os.path.isdir(path):
         raise ValueError("not a regular file")
     return open(path, "rb")
+
+
+def _is_cut(file: BinaryIO) -> bool:
+    """Whether an MP4, Matroska or AVI file is shorter than its headers say."""
+    size, end = os.fstat(file.fileno()).st_size, 0
+
+    def at(place: int, count: int) -> bytes:
+        file.seek(place)
+        return file.read(count)
+
+    start = at(0, 16)
+    if start[:4] == b"RIFF":
+        return 8 + int.from_bytes(start[4:8], "little") > size
+    if start[:4] == b"\x1a\x45\xdf\xa3":  # EBML: its header, then the segment that has all else
+        for mark in (start[:4], b"\x18\x53\x80\x67"):
+            if at(end, 4) != mark:
+                return end >= size
+            first = at(end + 4, 1)[:1] or b"\x01"
+            width = 9 - first[0].bit_length()
+            length = int.from_bytes(at(end + 4, width)) & ((1 << 7 * width) - 1)
+            if length == (1 << 7 * width) - 1:  # a live recording does not know its length
+                return False
+            end += 4 + width + length
+        return end > size
+    while start[4:8] in _BOXES and end < size:
+        head = at(end, 16)
+        length = int.from_bytes(head[:4])
+        length = int.from_bytes(head[8:16]) if length == 1 else length or size - end
+        if length < 8:
+            return False
+        end += length
+    return end > size
 
 
 def _video(container: Any) -> Any:

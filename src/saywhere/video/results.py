@@ -48,6 +48,10 @@ class Places:
         """The folder of what is needed to go on; it is gone when the video is done."""
         return beside(self.tracks, ".{}.unfinished")
 
+    def missing(self) -> Path | None:
+        """Return the first file of captions and drawing that is not there, or None."""
+        return next((path for path in (self.drawing, self.captions) if path and not path.exists()), None)
+
     def check(self, video: Path | None) -> None:
         """Make the folder, and refuse to write over the video itself.
 
@@ -110,6 +114,8 @@ class TracksFile:
         self.done = stored is None and size > 0
         if self.done:
             self._compare(read_settings(path) or {}, f"; give another place, or remove {path} to begin anew")
+            if missing := self.places.missing():
+                raise UserError(f"{path}: is finished, but {missing} is not there; remove {path} to make both anew")
         elif stored is not None:
             way_out = f"; remove {path} and {self.places.unfinished} to begin anew"
             self._compare(stored["settings"], way_out)

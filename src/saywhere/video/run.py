@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import json as json_format
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +55,8 @@ def follow(
         json: JSON lines with the tracks and scenes of the only video (see docs/video.md).
         out: folder of the annotated videos, their captions and their tracks.
         progress: show a bar on a terminal.
-        each: called with the row of each track and scene when it has ended, if neither ``json`` nor ``out`` is given.
+        each: called with the row of each track and scene when it has ended, with the video's name as ``video``, if
+            neither ``json`` nor ``out`` is given.
         tell: called with what the command prints; nothing is printed if it is not given.
 
     Raises:
@@ -82,6 +85,7 @@ class Videos:
     Attributes:
         of_images: an option that was given and is for images alone, or None.
         bar: whether to show a progress bar on a terminal.
+        pass_on_all: also call ``each`` where rows are in a file, when the video is done.
     """
 
     model: DeferredModel
@@ -94,6 +98,7 @@ class Videos:
     bar: bool = True
     each: Callable[[Mapping[str, Any]], object] | None = None
     tell: Tell = silent
+    pass_on_all: bool = False
 
     def __post_init__(self) -> None:
         self._found: list[tuple[Source, Places | None]] = []
@@ -224,10 +229,11 @@ class Videos:
             file = places and stack.enter_context(TracksFile(places, reader.name, self._settings(reader)))
             if places and file and file.done:
                 self.tell(f"{printable(reader.name)}: already in {places.tracks}")
+                self._pass_on_from(places)
                 summary.already += 1
                 return
             watch, stop = Watcher(self.model(), self.top, self.threshold), (stopped or threading.Event()).is_set
-            recording = Recording(reader, watch, self.ticks, file or self._pass_on, stop)
+            recording = Recording(reader, watch, self.ticks, file or partial(self._pass_on, reader.name), stop)
             try:
                 self._run(recording, reader, resumes=places is not None and stopped is None)
                 recording.finish()
@@ -240,6 +246,8 @@ class Videos:
         self.tell(f"{printable(reader.name)}: {tracks} in {scenes}, {looks}")
         if written := [path for path in (places.drawing, places.captions, places.tracks) if path] if places else []:
             self.tell(f"written: {', '.join(map(str, written))}")
+        if places:
+            self._pass_on_from(places)
         summary.done += 1
         summary.written += written
 
@@ -250,10 +258,16 @@ class Videos:
         own = {"--every": self.ticks, "--top": self.top, "--threshold": self.threshold}
         return {**own, **self.model.facts, CONTENT: [status.st_size, status.st_mtime_ns]}
 
-    def _pass_on(self, rows: Sequence[Mapping[str, Any]]) -> None:
+    def _pass_on(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
         if self.each is not None:
             for row in rows:
-                self.each(row)
+                self.each({"video": name, **row})
+
+    def _pass_on_from(self, places: Places) -> None:
+        if self.pass_on_all:
+            with open(places.tracks, "rb") as lines:
+                for line in lines:
+                    self._pass_on("", [json_format.loads(line)])
 
     def _run(self, recording: Recording, reader: VideoReader, resumes: bool) -> None:
         """Go through a video beside a progress bar."""

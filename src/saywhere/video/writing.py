@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ import av
 import numpy as np
 from PIL import Image, ImageDraw
 
-from saywhere.drawing import COLOURS, Style, draw_label, fit_label
+from saywhere.drawing import COLOURS, Style, draw_label, fit_label, place_labels
 from saywhere.files import atomic_path, part_of, put_in_place
 from saywhere.video.reading import Frame, fit
 from saywhere.video.times import TICKS
@@ -44,13 +44,19 @@ def between(before: Sequence[Mark], after: Sequence[Mark], share: float) -> list
     return moved
 
 
-def draw_marks(image: Image.Image, marks: Sequence[Mark], size: tuple[int, int]) -> None:
-    """Draw boxes, and their phrases on top of them, on a frame.
+def draw_marks(
+    image: Image.Image, marks: Sequence[Mark], size: tuple[int, int], before: Mapping[int, int] | None = None
+) -> dict[int, int]:
+    """Draw boxes, and their phrases where they hide the least, on a frame.
 
     Args:
         image: the frame in RGB; it is drawn on.
-        marks: later ones lie over earlier ones.
+        marks: later boxes lie over earlier ones.
         size: width and height in the pixels that the boxes are in.
+        before: what this returned for the frame before: phrases stay where they were unless they come to hide others.
+
+    Returns:
+        by track which of the places for its phrase this was.
     """
     style = Style.of(*image.size, len(marks))
     draw = ImageDraw.Draw(image)
@@ -59,14 +65,13 @@ def draw_marks(image: Image.Image, marks: Sequence[Mark], size: tuple[int, int])
     colours = [COLOURS[mark.track % len(COLOURS)] for mark in marks]
     for (x1, y1, x2, y2), colour in zip(boxes, colours, strict=True):
         draw.rectangle((x1, y1, max(x1, x2 - 1), max(y1, y2 - 1)), outline=colour, width=max(2, style.line))
-    for mark, box, colour in zip(marks, boxes, colours, strict=True):
-        label = fit_label(mark.phrase, box, image.size, style)
-        if label is None:
-            continue
-        x = min(max(0, box[0]), image.width - label.width)
-        y = box[1] - label.height if box[1] >= label.height else box[1] + style.line
-        y = min(max(0, y), image.height - label.height)
-        draw_label(draw, label, (x, y, x + label.width, y + label.height), colour, style)
+    labels = [fit_label(mark.phrase, box, image.size, style) for mark, box in zip(marks, boxes, strict=True)]
+    kept = [(before or {}).get(mark.track) for mark in marks]
+    places = place_labels(labels, np.array(boxes, np.float64).reshape(-1, 4), image.size, style, kept)
+    for label, place, colour in zip(labels, places, colours, strict=True):
+        if label is not None and place is not None:
+            draw_label(draw, label, place.rectangle, colour, style)
+    return {mark.track: place.number for mark, place in zip(marks, places, strict=True) if place is not None}
 
 
 class DrawnVideo:
@@ -82,6 +87,7 @@ class DrawnVideo:
         self._waiting: list[tuple[int, Image.Image, tuple[int, int]]] = []
         self._marks: list[Mark] = []
         self._since, self._still = 0, False
+        self._places: dict[int, int] = {}
         self._part: _Part | None = None
 
     def add(self, frame: Frame) -> None:
@@ -99,7 +105,7 @@ class DrawnVideo:
     def _write(self, marks: list[Mark], ticks: int | None) -> None:
         for when, image, size in self._waiting:
             share = 0.0 if ticks is None else (when - self._since) / max(1, ticks - self._since)
-            draw_marks(image, between(self._marks, marks, share), size)
+            self._places = draw_marks(image, between(self._marks, marks, share), size, self._places)
             if self._part is None:
                 self._part = _Part(self._folder / f"{self.parts:05}.nut", image.size)
             self._part.write(when, image)
@@ -110,7 +116,7 @@ class DrawnVideo:
         self._write(self._marks, None)
         if self._part is not None:
             self._part.finish()
-            self._part = None
+            self._part, self._places = None, {}  # so that a run that goes on from here draws the same
             self.parts += 1
 
     def abandon(self) -> None:

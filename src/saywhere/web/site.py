@@ -17,7 +17,7 @@ from saywhere.files import write_atomically
 from saywhere.models import captioner, noun_tree, nouns
 from saywhere.models.bundle import GRAPH, WEIGHTS, Bundle, GraphInfo
 from saywhere.models.chunker import BEFORE_NOUNS, PLACES, STARTS, Chunker
-from saywhere.models.placing import JOINING
+from saywhere.models.layout import JOINING
 from saywhere.text import RESERVED
 from saywhere.web.runtime import NAME, VERSION, WebRuntime
 from saywhere.web.weights import STEPS, Packed, compress, describe, half, pack, place_weights, rounded, single
@@ -31,7 +31,7 @@ LATER = ("model/captioner", "model/chunker")
 SMALL = 1 << 14
 """Numbers of a matrix that is not rounded: scores and offsets are such matrices."""
 MOST_HYPOTHESES = 5
-"""In decoding captions: the page takes the likeliest, and more hypotheses only help where something else chooses."""
+"""In decoding: the page takes the likeliest, and more hypotheses only help where something else chooses."""
 POLICY = (
     "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; worker-src 'self'; style-src 'self'; "
     "connect-src 'self'; img-src 'self' blob: data:; media-src 'self' blob:; base-uri 'none'; form-action 'none'"
@@ -215,9 +215,8 @@ def _facts(bundle: Bundle, parts: list[str]) -> dict[str, Any]:
     }  # fmt: skip
     for part in parts:
         facts[part] = {"config": configs[part].to_dict(), "vocabulary": vocabularies[part].tokens}
-    facts["densecap"]["config"]["decoding"]["beam_size"] = 1  # what a browser does in time
-    if "captioner" in facts:
-        decoding = facts["captioner"]["config"]["decoding"]
+    for part in parts:
+        decoding = facts[part]["config"]["decoding"]
         decoding["beam_size"] = min(decoding["beam_size"], MOST_HYPOTHESES)
     if "nouns" in configs:
         kinds = vocabularies["nouns"].tokens[len(RESERVED) :]

@@ -33,12 +33,12 @@ PHOTOGRAPHS = {
 
 @pytest.fixture(scope="session")
 def as_the_page() -> dict[str, float]:
-    """Options of a model as the page has it: the likeliest caption of a few, greedy phrases with all their words."""
+    """Options of a model as the page has it: the likeliest caption and phrases of a few, with all their words."""
     weights = {f"captioner.{name}": 0.0 for name in ("similarity_weight", "seen_weight", "ngrams.weight")}
     weights |= {
         f"densecap.{name}": 0.0 for name in ("similarity_weight", "noun_weight", "person_threshold", "colour_threshold")
     }
-    return weights | {"captioner.decoding.beam_size": MOST_HYPOTHESES, "densecap.decoding.beam_size": 1}
+    return weights | {"captioner.decoding.beam_size": MOST_HYPOTHESES}
 
 
 @pytest.fixture(scope="session")

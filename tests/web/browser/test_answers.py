@@ -14,6 +14,10 @@ from photographs import jpeg, noise, quarters
 from playwright.sync_api import Page
 
 import saywhere
+from saywhere.configs.nouns import NounsConfig
+from saywhere.configs.parts import TrunkConfig
+from saywhere.engines.arrays.nouns import class_features
+from saywhere.engines.arrays.pooling import ImageMaps, grid_features
 from saywhere.images import LoadedImage, read_image
 from saywhere.models.captioner import correct
 from saywhere.models.noun_tree import noun_tree
@@ -87,6 +91,37 @@ def test_the_arithmetic_is_that_of_python(
     own, drawn = as_rounded.describe(seen, [box]), ask(engine, photo, "describe", box=",".join(map(str, box)))
     assert tuple(drawn["captions"]) == own.captions and drawn["boxes"] == [box]
     np.testing.assert_allclose(drawn["scores"], own.scores, atol=1e-4)
+
+
+FEATURES = """async ([maps, size, boxes, embeddings, chosen]) => {
+    const [{classFeatures, gridFeatures, mapOf}, {Matrix}] = await Promise.all(
+        [import("./engine/maps.js"), import("./engine/matrix.js")]
+    );
+    const own = ([dims, data]) => mapOf({dims: [1, ...dims], data});
+    const image = {
+        strides: [8, 16, 32], maps: [null, own(maps.map16), own(maps.map32)], head: own(maps.head),
+        branch: [[own(maps.branch16), 16], [own(maps.branch32), 32]], inputWidth: size[0], inputHeight: size[1],
+    };
+    const embedded = new Matrix(boxes.length, embeddings[0].length, Float32Array.from(embeddings.flat()));
+    const rows = (matrix) => Array.from({length: matrix.rows}, (_, i) => [...matrix.row(i)]);
+    return [rows(classFeatures(image, boxes, chosen, embedded)), rows(gridFeatures(image, 3, chosen).features)];
+}"""
+
+
+@pytest.mark.parametrize("branch", [False, True])
+def test_features_of_regions_are_those_of_python(engine: Page, branch: bool) -> None:
+    random = np.random.default_rng(0)
+    shapes = {"map16": (5, 4, 6), "map32": (3, 2, 3), "head": (4, 2, 3), "branch16": (2, 4, 6), "branch32": (6, 2, 3)}
+    drawn = {name: random.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    maps = ImageMaps({name: each[None] for name, each in drawn.items()}, (8, 16, 32), (96, 64))
+    boxes = np.array([[0, 0, 96, 64], [5, 7, 40, 50], [60.5, 1, 95, 63]], np.float32)
+    embeddings = random.normal(size=(3, 4)).astype(np.float32)
+    chosen = {"levels": [16], "head": True, "branch": branch, "context": True}
+    given = {name: [list(each.shape), each.ravel().tolist()] for name, each in drawn.items()}
+    found = engine.evaluate(FEATURES, [given, [96, 64], boxes.tolist(), embeddings.tolist(), chosen])
+    config = NounsConfig(trunk=TrunkConfig(branch=True), branch=branch, embed_dim=4)
+    np.testing.assert_allclose(found[0], class_features(config, [maps], [boxes], [embeddings]), atol=1e-5)
+    np.testing.assert_allclose(found[1], grid_features(maps, 3, [16], True, branch)[0], atol=1e-5)
 
 
 def test_what_is_no_image_is_named(engine: Page) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import base64
+from pathlib import Path
 
 import numpy as np
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 import saywhere
 from saywhere.images import read_image
@@ -22,6 +23,17 @@ DROP = """async data => {
 @pytest.fixture(scope="module")
 def model(as_rounded: saywhere.Model) -> saywhere.Model:
     return as_rounded
+
+
+def test_a_page_opened_as_a_file_says_why_it_is_dead(browser: Browser, page: Page, site: Path) -> None:
+    expect(page.locator("#unstarted")).to_have_count(0)
+    dead = browser.new_page()
+    dead.set_default_timeout(240_000)
+    dead.goto((site / "index.html").as_uri())
+    expect(dead.locator("#unstarted")).to_be_visible()
+    expect(dead.locator("#unstarted")).to_contain_text("opened as a file it cannot run")
+    expect(dead.locator("#unstarted code")).to_have_text("python3 -m http.server")
+    dead.close()
 
 
 def test_every_question_of_the_page(page: Page, photographs: dict[str, bytes], model: saywhere.Model) -> None:

@@ -68,9 +68,9 @@ class Aligner:
 
     def region_vectors(self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Return vectors ``(R, D)`` of each image's boxes (Eq. 1)."""
-        standardise, vectors = self._standardise, list[np.ndarray]()
+        standardise, vectors, config = self._standardise, list[np.ndarray](), self.config
         for image, rows in zip(maps, boxes, strict=True):
-            features = box_features(image, rows, self.config.levels, self.config.head)
+            features = box_features(image, rows, config.levels, config.head, config.branch)
             require_size(features, len(standardise.scale))
             if self.config.signed_sqrt:
                 features = np.sign(features) * np.sqrt(np.abs(features))

@@ -50,6 +50,10 @@ class Captioner:
     def _narrow(self) -> Linear:
         return Linear(self._weights.below("narrow"))
 
+    @property
+    def _levels(self) -> tuple[tuple[int, ...], bool, bool]:
+        return self.config.levels, self.config.head, self.config.branch
+
     @cached_property
     def _feature_size(self) -> int:
         return self._weights.shape("decoder.begin.weight")[1]
@@ -75,7 +79,7 @@ class Captioner:
         return BoundImages(bound, wholes, [found for _, found in rows], corners, attention)
 
     def _grid(self, image: ImageMaps, cells: int) -> tuple[np.ndarray, np.ndarray]:
-        features, boxes = grid_features(image, cells, self.config.levels, self.config.head)
+        features, boxes = grid_features(image, cells, *self._levels)
         require_size(features, self._feature_size)
         return layer_norm(features), boxes
 
@@ -85,13 +89,13 @@ class Captioner:
             return self._grid(image, self.config.grid)
         if given is None:
             raise ValueError("the regions of a captioner that attends to proposals are given")
-        return layer_norm(box_features(image, given, self.config.levels, self.config.head)), given
+        return layer_norm(box_features(image, given, *self._levels)), given
 
     def box_embeddings(self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray]) -> tuple[Decoder, np.ndarray]:
         """Return the decoder, and embeddings of all images' boxes one after the other."""
         rows: list[np.ndarray] = []
         for image, given in zip(maps, boxes, strict=True):
-            features = layer_norm(box_features(image, given, self.config.levels, self.config.head))
+            features = layer_norm(box_features(image, given, *self._levels))
             require_size(features, self._feature_size)
             rows.append(features)
         return self._plain, np.concatenate(rows)

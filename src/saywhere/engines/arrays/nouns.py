@@ -14,7 +14,7 @@ from saywhere.engines.arrays.layers import (
     Shapes,
     Weights,
 )
-from saywhere.engines.arrays.pooling import ImageMaps, context_features, require_size
+from saywhere.engines.arrays.pooling import ImageMaps, box_features, image_means, require_size
 from saywhere.text import RESERVED, Vocabulary
 
 
@@ -45,9 +45,24 @@ class Nouns:
         if not maps:
             return []
         classes, kinds = self._layers
-        config = self.config
-        features = context_features(maps, boxes, config.levels, embeddings, config.context, branch=False)
+        features = class_features(self.config, maps, boxes, embeddings)
         require_size(features, len(kinds.weight))
         last = features[:, self.config.last_layer(features.shape[1])]
         ends = np.cumsum([len(rows) for rows in boxes])[:-1]
         return list(zip(np.split(classes(last), ends), np.split(kinds(features), ends), strict=True))
+
+
+def class_features(
+    config: NounsConfig,
+    maps: Sequence[ImageMaps],
+    boxes: Sequence[np.ndarray],
+    embeddings: Sequence[np.ndarray] | None,
+) -> np.ndarray:
+    """Return what the classifier reads of all images' boxes, one after the other: ``(N, D)``."""
+    rows: list[np.ndarray] = []
+    for number, (image, own) in enumerate(zip(maps, boxes, strict=True)):
+        parts = [box_features(image, own, config.levels, True, config.branch)]
+        if config.context:
+            parts.append(image_means([source for source, _ in image.sources((), True, config.branch)], len(own)))
+        rows.append(np.concatenate([*parts, *([] if embeddings is None else [embeddings[number]])], axis=1))
+    return np.concatenate(rows)

@@ -160,10 +160,11 @@ class ImageMaps:
         """The maps that regions are pooled from."""
         return Pyramid([self.output(f"region{stride}") for stride in self.strides], self.strides)
 
-    def sources(self, levels: Sequence[int], head: bool) -> list[tuple[np.ndarray, int]]:
+    def sources(self, levels: Sequence[int], head: bool, branch: bool = False) -> list[tuple[np.ndarray, int]]:
         """Return the maps ``(C, H, W)`` that region features are averaged from, with their strides."""
         found = [(self.output(f"map{stride}"), stride) for stride in levels]
-        return [*found, (self.output("head"), self.strides[-1])] if head else found
+        found += [(self.output("head"), self.strides[-1])] if head else []
+        return [*found, *((self.output(f"branch{stride}"), stride) for stride in BRANCH_STRIDES)] if branch else found
 
     @property
     def branch(self) -> list[tuple[np.ndarray, int]]:
@@ -172,9 +173,11 @@ class ImageMaps:
         return [(self.output(f"branch{stride}"), stride) for stride in BRANCH_STRIDES] if there else []
 
 
-def box_features(maps: ImageMaps, boxes: np.ndarray, levels: Sequence[int], head: bool) -> np.ndarray:
+def box_features(
+    maps: ImageMaps, boxes: np.ndarray, levels: Sequence[int], head: bool, branch: bool = False
+) -> np.ndarray:
     """Return the means of an image's maps over boxes, and where the boxes are: ``(R, D)``."""
-    means = [box_means(source, boxes, stride) for source, stride in maps.sources(levels, head)]
+    means = [box_means(source, boxes, stride) for source, stride in maps.sources(levels, head, branch)]
     return np.concatenate((*means, place(boxes, *maps.input_size)), axis=1)
 
 
@@ -182,39 +185,40 @@ def context_features(
     maps: Sequence[ImageMaps],
     boxes: Sequence[np.ndarray],
     levels: Sequence[int],
-    embeddings: Sequence[np.ndarray] | None = None,
-    context: bool = True,
-    branch: bool = True,
+    embeddings: Sequence[np.ndarray],
 ) -> np.ndarray:
     """Return features of all images' boxes in their images, one after the other: ``(N, D)``.
+
+    The maps of a second branch, if the trunk has one, take the place of the last layer, behind the place of a box; then
+    come the means of the same maps over the image.
 
     Args:
         maps: of each image.
         boxes: of each image, in pixels of the network's input.
-        levels: strides of the maps that are averaged over a box, beside the last layer.
+        levels: strides of the maps that are averaged over a box, beside the last layer or the branch's.
         embeddings: of each image's boxes, by the dense captioner; they come last.
-        context: the means of the last layer over the whole image come after the features of the box.
-        branch: the maps of a second branch, if the trunk has one, take the place of the last layer, behind the place.
     """
     rows: list[np.ndarray] = []
-    for number, (image, own) in enumerate(zip(maps, boxes, strict=True)):
-        more = image.branch if branch else []
-        parts = [
-            box_features(image, own, levels, not more),
-            *(box_means(source, own, stride) for source, stride in more),
-        ]
-        whole = [source for source, _ in more] or [image.output("head")] if context else []
-        parts += [np.broadcast_to(source.mean(axis=(1, 2)), (len(own), len(source))) for source in whole]
-        if embeddings is not None:
-            parts.append(embeddings[number])
-        rows.append(np.concatenate(parts, axis=1))
+    for image, own, embedded in zip(maps, boxes, embeddings, strict=True):
+        more = image.branch
+        around = [box_means(source, own, stride) for source, stride in more]
+        whole = image_means([source for source, _ in more] or [image.output("head")], len(own))
+        rows.append(np.concatenate((box_features(image, own, levels, not more), *around, whole, embedded), axis=1))
     return np.concatenate(rows)
 
 
-def grid_features(maps: ImageMaps, cells: int, levels: Sequence[int], head: bool) -> tuple[np.ndarray, np.ndarray]:
+def image_means(sources: Sequence[np.ndarray], count: int) -> np.ndarray:
+    """Return the means of maps ``(C, H, W)`` over the image, side by side, for each of ``count`` boxes."""
+    means = np.concatenate([source.mean(axis=(1, 2)) for source in sources])
+    return np.broadcast_to(means, (count, len(means)))
+
+
+def grid_features(
+    maps: ImageMaps, cells: int, levels: Sequence[int], head: bool, branch: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the means of an image's maps over the cells of a grid, ``(cells * cells, D)``, and their boxes."""
     boxes = grid_boxes(cells, *maps.input_size)
-    means = [grid_means(source, cells) for source, _ in maps.sources(levels, head)]
+    means = [grid_means(source, cells) for source, _ in maps.sources(levels, head, branch)]
     return np.concatenate((*means, place(boxes, *maps.input_size)), axis=1), boxes
 
 

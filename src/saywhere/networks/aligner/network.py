@@ -55,10 +55,11 @@ class Aligner(nn.Module):
             trunk = build_trunk(config.trunk, proposals, config.head, pretrained=pretrained_backbone)
         trunk.require_parts(proposals is not None, config.head)
         self.trunk = trunk
-        settings = repr((config.trunk, config.levels, config.head, config.regions, config.proposals))
+        levels = config.levels, config.head, config.branch
+        settings = repr((config.trunk, *levels, config.regions, config.proposals))
         # In a tuple, so that the trunk's weights are not listed a second time under the extractor's name.
-        self._extractor = (RegionExtractor(trunk, config.levels, config.head, proposals, settings),)
-        features, dim = feature_size(trunk, config.levels, config.head), config.embed_dim // config.encoders
+        self._extractor = (RegionExtractor(trunk, *levels, proposals, settings),)
+        features, dim = feature_size(trunk, *levels), config.embed_dim // config.encoders
         self.standardise = nn.BatchNorm1d(features, affine=False)
         self.feature_dropout = nn.Dropout(config.feature_dropout)
         self.projects = nn.ModuleList(nn.Linear(features, dim) for _ in range(config.encoders))
@@ -137,7 +138,8 @@ class Aligner(nn.Module):
 
     def region_features(self, image: ImageMaps, boxes: Tensor) -> Tensor:
         """Return features ``(R, F)`` of boxes ``(R, 4)`` in pixels of an image's input."""
-        return mean_features(image.sources(self.config.levels, self.config.head), boxes, *image.size)
+        config = self.config
+        return mean_features(image.sources(config.levels, config.head, config.branch), boxes, *image.size)
 
     def embed_regions(self, features: Sequence[Tensor], last: bool = False) -> tuple[Tensor, Tensor]:
         """Return vectors ``(K, R, D)`` of K images' features ``(R_k, F)`` (Eq. 1), and which are real ``(K, R)``.

@@ -117,7 +117,7 @@ class Captioner(nn.Module):
                     part.requires_grad_(False)
         trunk.require_parts(proposals is not None, config.head)
         self.trunk = trunk
-        self.feature_size = feature_size(trunk, config.levels, config.head)
+        self.feature_size = feature_size(trunk, config.levels, config.head, config.branch)
         self.dropout = nn.Dropout(config.region_dropout)
         self.narrow = nn.Linear(self.feature_size, config.region_size) if config.decoder == "attention" else None
         self.transformer: SpatialTransformer | None = None
@@ -209,7 +209,7 @@ class Captioner(nn.Module):
             ``(R, D)`` of the boxes, with ``config.context`` the whole image's beside each; if no boxes are given
             ``(1, D)`` of the whole image.
         """
-        sources = image.sources(self.config.levels, self.config.head)
+        sources = image.sources(self.config.levels, self.config.head, self.config.branch)
         if boxes is None and not self.config.describe_boxes:
             return normalised(cell_features(sources, 0, *image.size)[0])
         whole = whole_image(image).to(image.maps[0])

@@ -51,7 +51,7 @@ def extract_regions(
         images: N of them.
         boxes: of each image ``(R, 4)`` in pixels of the network's input, instead of its proposals.
     """
-    sources = [image.sources(config.levels, config.head) for image in images]
+    sources = [image.sources(config.levels, config.head, config.branch) for image in images]
     if config.attend_to == "grid" and config.pooling == "mean":
         cells = [cell_features(s, config.grid, *image.size) for s, image in zip(sources, images, strict=True)]
         rows = [(normalised(features), places) for features, places in cells]

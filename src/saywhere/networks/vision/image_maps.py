@@ -55,16 +55,18 @@ class ImageMaps:
             found = self._branch = self.trunk.branch(self.maps[self.trunk.backbone.strides.index(BRANCH_STRIDES[0])])
         return list(zip(found, BRANCH_STRIDES, strict=True))
 
-    def sources(self, levels: Sequence[int], head: bool) -> list[Source]:
+    def sources(self, levels: Sequence[int], head: bool, branch: bool = False) -> list[Source]:
         """Return the maps that features of regions are pooled from.
 
         Args:
             levels: strides of the backbone's maps to take.
-            head: whether to take that of :attr:`head` too; it comes last.
+            head: whether to take that of :attr:`head` too, behind them.
+            branch: whether to take those of :attr:`branch` too; they come last.
         """
         strides = self.trunk.backbone.strides
         sources = [(self.maps[strides.index(stride)], stride) for stride in levels]
-        return [*sources, (self.head, strides[-1])] if head else sources
+        sources += [(self.head, strides[-1])] if head else []
+        return [*sources, *self.branch] if branch else sources
 
     @staticmethod
     def pyramids(images: Sequence[ImageMaps]) -> list[tuple[Tensor, ...]]:

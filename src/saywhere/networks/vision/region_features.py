@@ -16,10 +16,11 @@ from saywhere.networks.vision.image_maps import ImageMaps, Source
 from saywhere.networks.vision.trunk import Trunk
 
 
-def feature_size(trunk: Trunk, levels: Sequence[int], head: bool) -> int:
+def feature_size(trunk: Trunk, levels: Sequence[int], head: bool, branch: bool = False) -> int:
     """Return the dimensions D of features pooled from the maps of :meth:`ImageMaps.sources`."""
     channels = dict(zip(trunk.backbone.strides, trunk.backbone.channels, strict=True))
-    return sum(channels[stride] for stride in levels) + (LAST_CHANNELS if head else 0) + PLACE
+    more = (LAST_CHANNELS if head else 0) + (sum(BRANCH_CHANNELS) if branch else 0)
+    return sum(channels[stride] for stride in levels) + more + PLACE
 
 
 def place(boxes: Tensor, width: float, height: float) -> Tensor:
@@ -166,16 +167,22 @@ class RegionExtractor(nn.Module):
 
     Args:
         trunk: its backbone may be trained, and nothing else of it.
-        levels, head: of :meth:`ImageMaps.sources`.
+        levels, head, branch: of :meth:`ImageMaps.sources`.
         proposals: of the trunk's localization layer; None for the whole image alone.
         settings: what the regions depend on beside the weights and the pixels; a cache of others is another cache.
     """
 
     def __init__(
-        self, trunk: Trunk, levels: Sequence[int], head: bool, proposals: ProposalConfig | None, settings: str
+        self,
+        trunk: Trunk,
+        levels: Sequence[int],
+        head: bool,
+        branch: bool,
+        proposals: ProposalConfig | None,
+        settings: str,
     ):
         super().__init__()
-        self.trunk, self.levels, self.head = trunk, tuple(levels), head
+        self.trunk, self.levels, self.head, self.branch = trunk, tuple(levels), head, branch
         self.proposals, self.settings = proposals, settings
 
     def forward(self, pixels: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
@@ -188,7 +195,7 @@ class RegionExtractor(nn.Module):
         regions: list[tuple[Tensor, Tensor]] = []
         for image, more in zip(images, found, strict=True):
             boxes = torch.cat((whole_image(image), more.to(image.maps[0])))
-            features = mean_features(image.sources(self.levels, self.head), boxes, *image.size)
+            features = mean_features(image.sources(self.levels, self.head, self.branch), boxes, *image.size)
             regions.append((features[None], boxes[None]))
         return regions
 

@@ -4,6 +4,7 @@ import {Pen, colour, drawFile, frameOf, markBox, showAttention, showBoxes} from 
 import {Server} from "./server.js";
 
 const $ = (id) => document.getElementById(id);
+$("unstarted").remove(); // what is said where no script runs
 const MOST = 100; // regions that are asked for
 const TABS = ["regions", "find", "sentence", "search"];
 
@@ -245,9 +246,12 @@ async function search() {
   const path = `v1/search?${new URLSearchParams({q: text, top: 24})}`;
   const answer = empty ? {hits: []} : await trying(async () => (await server.get(path)).json());
   if (turn !== looking || !answer) return;
-  $("hits").replaceChildren(...answer.hits.map(showHit));
-  const unused = answer.hits[0]?.unused ?? [];
-  say(empty ? "" : plural(answer.hits.length, "image") + (unused.length ? `; words not used to place phrases: ${unused.join(", ")}` : ""));
+  $("hits").replaceChildren(...answer.hits.map((hit) => showHit(hit, answer.unlikely)));
+  const unused = answer.hits[0]?.unused ?? [], doubt = answer.probably_not_there;
+  const notes = [plural(answer.hits.length, "image")];
+  if (doubt) notes.push(`probably not there: ${doubt}`);
+  if (unused.length) notes.push(`words not used to place phrases: ${unused.join(", ")}`);
+  say(empty ? "" : notes.join("; "));
 }
 
 // Seconds as people read times: 1:02:03.5.
@@ -257,8 +261,9 @@ function moment(seconds) {
   return `${hours ? `${hours}:${`${minutes}`.padStart(2, "0")}` : minutes}:${rest}`;
 }
 
-// An image or a moment of a video that was found, with the boxes of its phrases; a click opens it.
-function showHit(hit) {
+// An image or a moment of a video that was found, with the boxes of its phrases; a click opens it. It is pale where the
+// probability that it shows all of the query is below unlikely.
+function showHit(hit, unlikely) {
   const name = hit.image.split(/[\\/]/).pop() + (hit.time === undefined ? "" : ` at ${moment(hit.time)}`);
   const button = document.createElement("button");
   button.type = "button";
@@ -273,6 +278,13 @@ function showHit(hit) {
   caption.className = "caption";
   caption.textContent = name;
   button.append(shot, caption);
+  if (hit.probability !== undefined) {
+    const chance = document.createElement("small");
+    chance.textContent = hit.probability.toFixed(2) + (hit.probability < unlikely ? ", probably not" : "");
+    chance.setAttribute("aria-label", `probability ${chance.textContent}`);
+    button.append(chance);
+    button.classList.toggle("unlikely", hit.probability < unlikely);
+  }
   const path = `v1/search/image?${new URLSearchParams({entry: hit.entry})}`;
   const file = trying(async () => (await server.get(path)).blob());
   file.then((blob) => blob && (image.src = URL.createObjectURL(blob)));

@@ -84,9 +84,11 @@ function shares(low, high, cells) {
   return found.map(([i, length]) => [i, length / total]);
 }
 
-const sources = ({maps, head, strides}, levels, withHead) => {
+// The maps that features are averaged from, with their strides: those of levels, of the last layer, of the second branch.
+const sources = ({maps, head, strides, branch}, {levels, head: withHead, branch: withBranch = false}) => {
   const found = levels.map((stride) => [maps[strides.indexOf(stride)], stride]);
-  return withHead ? [...found, [head, strides[strides.length - 1]]] : found;
+  if (withHead) found.push([head, strides[strides.length - 1]]);
+  return withBranch ? [...found, ...branch] : found;
 };
 
 // The means of a map over boxes: (N, C).
@@ -96,26 +98,35 @@ const boxMeans = (map, boxes, stride) => means(map, boxes.map((box) => {
 }));
 
 // The means of an image's maps over boxes, and where the boxes are: (N, D).
-export function boxFeatures(image, boxes, levels, withHead) {
-  const parts = sources(image, levels, withHead).map(([map, stride]) => boxMeans(map, boxes, stride));
+function boxFeatures(image, boxes, chosen) {
+  const parts = sources(image, chosen).map(([map, stride]) => boxMeans(map, boxes, stride));
   return sideBySide([...parts, place(boxes, image.inputWidth, image.inputHeight)]);
 }
 
 // The mean of a map over all of it, (C).
 const wholeMean = (map) => means(map, [{down: shares(0, map.rows, map.rows), across: shares(0, map.columns, map.columns)}]).data;
 
-// The features of boxes in their image: those above, the last layer's means over the image, and the embeddings if given. The
-// maps of a second branch take the place of the last layer, behind the places of the boxes.
-export function contextFeatures(image, boxes, levels, embeddings, {context = true, branch = true} = {}) {
-  const more = branch ? image.branch : [], parts = [boxFeatures(image, boxes, levels, !more.length)];
-  const whole = (map) => {
-    const values = wholeMean(map), same = new Matrix(boxes.length, values.length);
-    for (let i = 0; i < boxes.length; i++) same.row(i).set(values);
-    return same;
-  };
-  parts.push(...more.map(([map, stride]) => boxMeans(map, boxes, stride)));
-  if (context) parts.push(...(more.length ? more.map(([map]) => map) : [image.head]).map(whole));
-  return sideBySide(embeddings ? [...parts, embeddings] : parts);
+// The same for each of several boxes, (N, C).
+const wholeMeans = (map, count) => {
+  const values = wholeMean(map), same = new Matrix(count, values.length);
+  for (let i = 0; i < count; i++) same.row(i).set(values);
+  return same;
+};
+
+// What phrases are decoded from: the features of boxes, in which the maps of a second branch take the place of the last layer,
+// behind the places of the boxes; the means of these maps over the image; and the embeddings.
+export function contextFeatures(image, boxes, levels, embeddings) {
+  const more = image.branch, whole = more.length ? more.map(([map]) => map) : [image.head];
+  return sideBySide([
+    boxFeatures(image, boxes, {levels, head: !more.length}), ...more.map(([map, stride]) => boxMeans(map, boxes, stride)),
+    ...whole.map((map) => wholeMeans(map, boxes.length)), embeddings,
+  ]);
+}
+
+// What classes are told from: the features of boxes, the means of the last layer and of the branch over the image, the embeddings.
+export function classFeatures(image, boxes, {levels, branch, context}, embeddings) {
+  const whole = context ? sources(image, {levels: [], head: true, branch}).map(([map]) => wholeMeans(map, boxes.length)) : [];
+  return sideBySide([boxFeatures(image, boxes, {levels, head: true, branch}), ...whole, ...(embeddings ? [embeddings] : [])]);
 }
 
 // The cells of a map that each cell of a grid touches, as adaptive average pooling takes them.
@@ -127,14 +138,14 @@ function windows(length, cells) {
 }
 
 // The means of an image's maps over the cells of a grid, row by row, and the boxes of the cells.
-export function gridFeatures(image, cells, levels, withHead) {
+export function gridFeatures(image, cells, chosen) {
   const {inputWidth: width, inputHeight: height} = image, boxes = [];
   for (let v = 0; v < cells; v++) {
     for (let u = 0; u < cells; u++) {
       boxes.push([(u / cells) * width, (v / cells) * height, ((u + 1) / cells) * width, ((v + 1) / cells) * height]);
     }
   }
-  const parts = sources(image, levels, withHead).map(([map]) => {
+  const parts = sources(image, chosen).map(([map]) => {
     const down = windows(map.rows, cells), across = windows(map.columns, cells);
     return means(map, boxes.map((_, i) => ({down: down[Math.floor(i / cells)], across: across[i % cells]})));
   });

@@ -178,8 +178,8 @@ export class Model {
     const detector = classes && (await this.detector());
     const tell = (image.tell ??= (() => {
       const decoder = new AttentionDecoder(weights, "captioner.decoder", config);
-      const whole = layerNorm(gridFeatures(image, 1, config.levels, config.head).features);
-      const {features, boxes} = gridFeatures(image, config.grid, config.levels, config.head);
+      const whole = layerNorm(gridFeatures(image, 1, config).features);
+      const {features, boxes} = gridFeatures(image, config.grid, config);
       const regions = relu(linear(layerNorm(features), layer(weights, "captioner.narrow")));
       const bound = decoder.bind(regions), words = new Vocabulary(vocabulary);
       const wordsOf = (tokens) => tokens.filter((token) => token !== END && token !== PAD).map((token) => words.tokens[token]);

@@ -1,7 +1,7 @@
 // What kinds of things regions show, and the nouns of phrases by it: models/nouns.py in the browser.
 
 import {Matrix, layer, linear, softmax} from "./matrix.js";
-import {contextFeatures} from "./maps.js";
+import {classFeatures} from "./maps.js";
 import {nearest, related} from "./noun_tree.js";
 import {tokenize} from "./text.js";
 
@@ -31,8 +31,8 @@ export class NounEvidence {
   // The probabilities (K) of the leaves of the tree for each box, in pixels of the network's input, with its embedding.
   posteriors(image, boxes, embeddings) {
     const {config} = this, {channels} = image.head, own = config.embed_dim ? embeddings : null;
-    const features = contextFeatures(image, boxes, config.levels, own, {context: config.context, branch: false});
-    const behind = (config.context ? channels : 0) + config.embed_dim + PLACE;
+    const features = classFeatures(image, boxes, config, own), ofBranch = config.branch ? branchSize(image) : 0;
+    const behind = (config.context ? channels + ofBranch : 0) + config.embed_dim + PLACE + ofBranch;
     const last = new Matrix(boxes.length, channels), end = features.columns - behind;
     for (let i = 0; i < boxes.length; i++) last.row(i).set(features.row(i).subarray(end - channels, end));
     return this.combine(linear(last, this.imagenet), linear(features, this.taught));
@@ -83,6 +83,8 @@ export class NounEvidence {
     return this.tree.withNoun(head, words, found[0]);
   }
 }
+
+const branchSize = ({branch}) => branch.reduce((sum, [{channels}]) => sum + channels, 0);
 
 function logOdds(probability) {
   const p = Math.min(1 - LEAST, Math.max(LEAST, probability));

@@ -1,0 +1,1 @@
+"""Modules that other programs import: CVAT and FiftyOne."""

@@ -1,0 +1,83 @@
+"""A function for CVAT: ``cvat-cli task auto-annotate TASK --function-module saywhere.integrations.cvat``.
+
+CVAT matches labels by their names, so the task's labels are given as the parameter ``labels``, with commas. A region
+gets the label that is its noun; labels of several words, such as "a red car", are looked for as phrases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import saywhere
+from saywhere.errors import UserError
+from saywhere.formats.reading import label
+from saywhere.models.model import Model
+
+try:
+    import cvat_sdk.auto_annotation as cvataa
+    from cvat_sdk import models
+except ImportError:
+    raise UserError("saywhere.integrations.cvat needs the package cvat-sdk: pip install cvat-sdk") from None
+
+PHRASE = 1
+"""Number of the text attribute ``phrase`` of each label."""
+THRESHOLD = 0.3
+"""Least score where CVAT names none."""
+
+
+class Annotator:
+    """Find the regions of an image that have one of some labels.
+
+    Args:
+        model: that answers.
+        labels: names of the task's labels.
+        phrases: whether the labels have a text attribute ``phrase``, which is filled in then.
+    """
+
+    def __init__(self, model: Model, labels: Sequence[str], phrases: bool = True) -> None:
+        self._model, self._phrases = model, phrases
+        self._numbers = {name.lower(): number for number, name in enumerate(labels)}
+        # A label that is its own noun is compared with nouns of regions; others are phrases, which are looked for.
+        self._sought = [name for name in self._numbers if label(name) != name]
+        attributes = [cvataa.text_attribute_spec("phrase", PHRASE)] if phrases else []
+        self.spec = cvataa.DetectionFunctionSpec(
+            labels=[
+                cvataa.label_spec(name, number, type="rectangle", attributes=attributes)
+                for number, name in enumerate(labels)
+            ]
+        )
+
+    def detect(self, context: Any, image: Any) -> list[Any]:
+        """Return a rectangle for each region with a label; ``context.conf_threshold`` is the least score."""
+        least = THRESHOLD if context.conf_threshold is None else context.conf_threshold
+        seen = self._model.encode(image)
+        found: list[Any] = []
+        for region in self._model.describe(seen, threshold=least):
+            number = self._numbers.get(label(region.caption))
+            if number is not None:
+                found.append(self._rectangle(number, region))
+        for region in self._model.ground(seen, self._sought, threshold=least) if self._sought else ():
+            found.append(self._rectangle(self._numbers[region.caption or ""], region))
+        return found
+
+    def _rectangle(self, number: int, region: saywhere.Region) -> Any:
+        said = [models.AttributeValRequest(spec_id=PHRASE, value=region.caption or "")] if self._phrases else []
+        return cvataa.rectangle(number, list(region.box), attributes=said)
+
+
+def create(labels: str, model: str = saywhere.DEFAULT_MODEL, phrases: str = "true") -> Annotator:
+    """Return the function; its parameters are those of ``cvat-cli`` (``-p labels=str:person,dog``).
+
+    Args:
+        labels: names of the task's labels, with commas between them.
+        model: name or folder of a model.
+        phrases: ``false`` if the labels have no text attribute ``phrase``.
+
+    Raises:
+        UserError: there is no label, or no such model.
+    """
+    names = [name.strip() for name in labels.split(",") if name.strip()]
+    if not names or phrases not in ("true", "false"):
+        raise UserError("labels must be names with commas, such as person,dog; phrases true or false")
+    return Annotator(saywhere.load(model), names, phrases == "true")

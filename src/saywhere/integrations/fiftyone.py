@@ -1,0 +1,85 @@
+"""A model for FiftyOne: ``dataset.apply_model(saywhere.integrations.fiftyone.Describer(), "regions")``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+import saywhere
+from saywhere import boxes as geometry
+from saywhere.errors import UserError
+from saywhere.formats.reading import labels
+from saywhere.models.model import Model
+
+try:
+    import fiftyone as fo  # pyright: ignore[reportMissingImports]
+    from fiftyone.core.models import Model as FiftyOneModel  # pyright: ignore[reportMissingImports]
+except ImportError:
+    raise UserError("saywhere.integrations.fiftyone needs the package fiftyone: pip install fiftyone") from None
+
+
+class Describer(FiftyOneModel):
+    """Describe the regions of images, or find phrases in them.
+
+    Args:
+        model: that answers, or its name or folder; the bundled one if None.
+        phrases: are looked for, instead of describing regions.
+        top: at most this many regions of an image.
+        threshold: least score.
+    """
+
+    def __init__(
+        self, model: Model | str | None = None, phrases: Sequence[str] = (), top: int = 20, threshold: float = 0.3
+    ) -> None:
+        self._model = model if isinstance(model, Model) else saywhere.load(model or saywhere.DEFAULT_MODEL)
+        self._phrases, self._top, self._threshold = list(phrases), top, threshold
+
+    @property
+    def media_type(self) -> str:
+        """What it takes: images."""
+        return "image"
+
+    @property
+    def ragged_batches(self) -> bool:
+        """Images of different sizes go into one batch."""
+        return True
+
+    @property
+    def transforms(self) -> None:
+        """None: images come as they are."""
+        return
+
+    @property
+    def preprocess(self) -> bool:
+        """Nothing is done to images before."""
+        return False
+
+    @preprocess.setter
+    def preprocess(self, value: bool) -> None:
+        pass
+
+    def predict(self, arg: np.ndarray) -> Any:
+        """Return the ``fiftyone.Detections`` of an RGB image ``(H, W, 3)``, each with an attribute ``phrase``."""
+        return self.predict_all([arg])[0]
+
+    def predict_all(self, args: Sequence[np.ndarray]) -> list[Any]:
+        """Return the detections of several images."""
+        images = [np.asarray(image) for image in args]
+        if self._phrases:
+            asked: list[str | Sequence[str]] = [self._phrases] * len(images)
+            found = self._model.ground(images, asked, threshold=self._threshold)
+        else:
+            found = self._model.describe(images, top=self._top, threshold=self._threshold)
+        return [_detections(regions) for regions in found]
+
+
+def _detections(regions: saywhere.Regions) -> Any:
+    shares = geometry.scale(geometry.to_size(regions.boxes), 1 / regions.width, 1 / regions.height).tolist()
+    return fo.Detections(
+        detections=[
+            fo.Detection(label=name, bounding_box=box, confidence=region.score, phrase=region.caption)
+            for region, name, box in zip(regions, labels(regions), shares, strict=True)
+        ]
+    )

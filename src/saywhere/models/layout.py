@@ -1,0 +1,324 @@
+"""Counts, places and relations that a text asks for, and how well the boxes of an image agree with them.
+
+"Two dogs", "a man on the left" and "a cup on a table" say more than which things are there. The words that say it are
+read with a short table, and each becomes a probability of boxes: a logistic function of where their centres and edges
+are. They choose among regions that fit a phrase alike, and lower the probability of a phrase whose region disagrees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from saywhere import boxes as geometry
+from saywhere.calibration import logistic
+from saywhere.models.chunker import Chunker
+from saywhere.models.noun_tree import noun_tree
+from saywhere.text import split_words, tokenize
+
+JOINING = frozenset({"and", "or", "of", "with", "a", "an", "the", "there", "is", "are"})
+"""Words beside phrases that say nothing about where these are."""
+NUMBERS = {
+    **{"two": 2, "both": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10},
+    **{"several": 3, "many": 4, **{str(number): number for number in range(2, 11)}},
+}
+"""The least number of things that a word at the beginning of a phrase asks for."""
+DETERMINERS = frozenset({"the", "these", "those", "his", "her", "their"})
+"""Words that may stand before a number."""
+STEEP = 8.0
+"""Steepness of the logistic functions, in shares of the image or of the boxes' mean size."""
+LEAST = 0.02
+"""No box agrees with a place or a relation with a lower probability than this: boxes are not exact."""
+SWEEPS = 2
+"""How often the relations are gone through when regions are chosen together."""
+APART = 0.3
+"""Things that are counted overlap by at most this IoU."""
+INSIDE = 0.7
+"""A box of which this share is inside another one is a part of that thing, or that thing again."""
+
+Place = Callable[[np.ndarray], np.ndarray]
+"""Gives the probabilities ``(R,)`` of boxes ``(R, 4)`` in shares of the image."""
+Relation = Callable[[np.ndarray, np.ndarray], np.ndarray]
+"""Gives the probabilities ``(R, S)`` that boxes ``(R, 4)`` stand so to others ``(S, 4)``, in shares of the image."""
+
+
+def _left(boxes: np.ndarray) -> np.ndarray:
+    return logistic(STEEP * (0.5 - (boxes[:, 0] + boxes[:, 2]) / 2))
+
+
+def _top(boxes: np.ndarray) -> np.ndarray:
+    return logistic(STEEP * (0.5 - (boxes[:, 1] + boxes[:, 3]) / 2))
+
+
+def _middle(boxes: np.ndarray) -> np.ndarray:
+    return logistic(STEEP * (0.2 - np.abs(boxes[:, 0] + boxes[:, 2] - 1) / 2))
+
+
+def _before(one: np.ndarray, other: np.ndarray, axis: int) -> np.ndarray:
+    """Whether the centre of a box comes before that of another on an axis, in units of their mean size."""
+    apart = (other[None, :, axis] + other[None, :, axis + 2] - one[:, None, axis] - one[:, None, axis + 2]) / 2
+    sizes = (other[None, :, axis + 2] - other[None, :, axis] + one[:, None, axis + 2] - one[:, None, axis]) / 2
+    return logistic(STEEP / 2 * apart / np.maximum(sizes, 1e-6))
+
+
+def _left_of(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    return _before(one, other, 0)
+
+
+def _above(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    return _before(one, other, 1)
+
+
+def _on(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Whether a box is higher than another and stands within its width."""
+    return _above(one, other) * _shared_width(one, other)
+
+
+def _shared_width(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """The share of the narrower of two boxes that is above, below or in the other one."""
+    common = np.minimum(one[:, None, 2], other[None, :, 2]) - np.maximum(one[:, None, 0], other[None, :, 0])
+    width = np.minimum((one[:, 2] - one[:, 0])[:, None], (other[:, 2] - other[:, 0])[None])
+    return np.clip(common / np.maximum(width, 1e-6), 0, 1)
+
+
+def _in_front(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Whether a box ends lower than another and covers a part of its width, as what is nearer does."""
+    lower = (one[:, None, 3] - other[None, :, 3]) / np.maximum(other[None, :, 3] - other[None, :, 1], 1e-6)
+    return logistic(STEEP * lower) * _shared_width(one, other)
+
+
+def _reversed(relation: Relation) -> Relation:
+    return lambda one, other: relation(other, one).T
+
+
+def _mirrored(place: Place) -> Place:
+    return lambda boxes: 1 - place(boxes)
+
+
+PLACES: dict[str, Place] = {
+    "left": _left, "right": _mirrored(_left), "top": _top, "bottom": _mirrored(_top), "middle": _middle,
+}  # fmt: skip
+"""The places of an image by name."""
+RELATIONS: dict[str, Relation] = {
+    "left of": _left_of, "right of": _reversed(_left_of), "above": _above, "below": _reversed(_above), "on": _on,
+    "under": _reversed(_on), "in front of": _in_front, "behind": _reversed(_in_front),
+}  # fmt: skip
+"""The relations of two boxes by name."""
+
+_SIDES = {"left": "left", "right": "right"}
+_HEIGHTS = {"top": "top", "bottom": "bottom", "middle": "middle", "center": "middle", "centre": "middle"}
+_CORNERS = {f"{height} {side}": f"{height} {side}" for height in ("top", "bottom") for side in _SIDES}
+_ENDS = ("", " side", " of the image", " of the picture", " of the photo", " side of the image")
+_PLACE_WORDS = {
+    f"{before} {word}{after}": name
+    for word, name in (_SIDES | _HEIGHTS | _CORNERS).items()
+    for before in ("on the", "at the", "in the", "to the", "on the far")
+    for after in _ENDS
+}
+_RELATION_WORDS = {
+    **{f"{before}{word}{after} of": f"{word} of" for word in _SIDES
+       for before in ("", "to the ", "on the ", "at the ") for after in ("", " side")},
+    **{"above": "above", "over": "above", "on top of": "on", "on": "on", "upon": "on", "under": "under"},
+    **{"underneath": "under", "beneath": "under", "below": "below", "in front of": "in front of", "behind": "behind"},
+}  # fmt: skip
+_PATTERNS: dict[tuple[str, ...], tuple[str, str]] = {
+    **{tuple(words.split()): ("relation", name) for words, name in _RELATION_WORDS.items()},
+    **{tuple(words.split()): ("place", name) for words, name in _PLACE_WORDS.items()},
+}
+_LONGEST = max(map(len, _PATTERNS))
+
+
+class Asked(NamedTuple):
+    """A relation: its name, and the numbers of the two phrases."""
+
+    relation: str
+    subject: int
+    object: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a text says of its phrases: where they are, how they stand to each other, and how many things they name.
+
+    Attributes:
+        phrases: P texts.
+        places: pairs of the number of a phrase and the name of its place, see :data:`PLACES`.
+        relations: see :data:`RELATIONS`.
+        unused: words that say something else, or something that cannot be placed.
+
+    Example:
+        >>> layout = Layout.parse("two dogs to the left of a man on a bench")
+        >>> layout.phrases, layout.counts, [tuple(asked) for asked in layout.relations]
+        (('two dogs', 'a man', 'a bench'), (2, 1, 1), [('left of', 0, 1), ('on', 1, 2)])
+        >>> Layout.parse("the man on the left wearing a hat").unused
+        ('wearing',)
+    """
+
+    phrases: tuple[str, ...]
+    places: tuple[tuple[int, str], ...] = ()
+    relations: tuple[Asked, ...] = ()
+    unused: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Layout:
+        """Return the layout of a text; the text itself is the phrase if none of it names something visible."""
+        words, gaps = split_words(text)
+        marks = _find_patterns(words)
+        found = _visible_phrases(words, gaps, marks)
+        if not found:
+            return cls((text,))
+        places: list[tuple[int, str]] = []
+        relations: list[Asked] = []
+        used = {i for start, stop in found for i in range(start, stop)}
+        for start, stop, kind, name in marks:
+            before = max((n for n, (_, end) in enumerate(found) if end <= start), default=None)
+            after = min((n for n, (first, _) in enumerate(found) if first >= stop), default=None)
+            if kind == "place" and (before if before is not None else after) is not None:
+                own = before if before is not None else after or 0
+                places += [(own, part) for part in name.split()]
+            elif kind == "relation" and before is not None and after is not None and found[after][0] == stop:
+                relations.append(Asked(name, before, after))
+            else:
+                continue
+            used.update(range(start, stop))
+        phrases = tuple(" ".join(words[start:stop]) for start, stop in found)
+        return cls(phrases, tuple(places), tuple(relations), unused_runs(words, used))
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """The least number of things of each phrase; 1 where none is said."""
+        return tuple(count_of(phrase) for phrase in self.phrases)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing is said of places, relations and numbers."""
+        return not self.places and not self.relations and max(self.counts) == 1
+
+    def choose(self, fits: np.ndarray, boxes: np.ndarray, size: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the region of each phrase ``(P,)``, and the log-probability ``(P,)`` that it is where it should be.
+
+        Args:
+            fits: ``(R, P)`` how well each region fits each phrase, as log-probabilities.
+            boxes: ``(R, 4)`` of the regions.
+            size: width and height of the image.
+        """
+        shares = boxes / np.array([*size, *size], np.float64)
+        agree = np.zeros(fits.shape)
+        for phrase, name in self.places:
+            agree[:, phrase] += _log(PLACES[name](shares))
+        logs = [_log(RELATIONS[name](shares, shares)) for name, _, _ in self.relations]
+        same = np.log(np.maximum(1 - geometry.iou(boxes, boxes), LEAST)) if logs else None
+        own = fits + agree
+        rows = own.argmax(axis=0)
+        for _ in range(SWEEPS if logs else 0):
+            for number, (_, one, other) in enumerate(self.relations):
+                first, second = (
+                    own[:, phrase] + self._said_by_others(number, phrase, rows, logs) for phrase in (one, other)
+                )
+                pairs = first[:, None] + second[None] + logs[number] + same
+                rows[one], rows[other] = np.unravel_index(int(pairs.argmax()), pairs.shape)
+        found = agree[rows, np.arange(len(rows))]
+        for (_, one, other), log in zip(self.relations, logs, strict=True):
+            found[one] += log[rows[one], rows[other]]
+        return rows, found
+
+    def _said_by_others(self, number: int, phrase: int, rows: np.ndarray, logs: Sequence[np.ndarray]) -> np.ndarray:
+        """What the other relations say of the regions of a phrase, where the other phrases stay where they are."""
+        total = np.zeros(len(logs[0]))
+        for other, ((_, one, two), log) in enumerate(zip(self.relations, logs, strict=True)):
+            if other != number and phrase == one:
+                total += log[:, rows[two]]
+            elif other != number and phrase == two:
+                total += log[rows[one]]
+        return total
+
+
+def _log(probability: np.ndarray) -> np.ndarray:
+    return np.log(np.maximum(probability, LEAST))
+
+
+def _find_patterns(words: Sequence[str]) -> list[tuple[int, int, str, str]]:
+    """The places and relations in words: first word, the word after the last, kind and name."""
+    found: list[tuple[int, int, str, str]] = []
+    start = 0
+    while start < len(words):
+        ends = range(min(start + _LONGEST, len(words)), start, -1)
+        stop = next((end for end in ends if tuple(words[start:end]) in _PATTERNS), None)
+        if stop is not None:
+            found.append((start, stop, *_PATTERNS[tuple(words[start:stop])]))
+        start = start + 1 if stop is None else stop
+    return found
+
+
+def _visible_phrases(
+    words: Sequence[str], gaps: Sequence[str], marks: Sequence[tuple[int, int, str, str]]
+) -> list[tuple[int, int]]:
+    """The phrases that name something visible; those of several words that say where something is are left out."""
+    cuts = [(start, stop) for start, stop, _, _ in marks if stop - start > 1]
+    found: list[tuple[int, int]] = []
+    for first, last in zip([0, *(stop for _, stop in cuts)], [*(start for start, _ in cuts), len(words)], strict=True):
+        text = "".join(gap + word for gap, word in zip(gaps[first:last], words[first:last], strict=True))
+        chunks = Chunker.load().chunk(text)
+        found += [(first + phrase.start, first + phrase.stop) for phrase in chunks if phrase.visible]
+    return found
+
+
+def unused_runs(words: Sequence[str], used: set[int]) -> tuple[str, ...]:
+    """Return the runs of words that are not used, without words such as "and" at their ends."""
+    runs: list[list[str]] = [[]]
+    for i, word in enumerate(words):
+        if i in used:
+            runs.append([])
+        elif runs[-1] or word not in JOINING:
+            runs[-1].append(word)
+    texts = (" ".join(run[: max(i for i, word in enumerate(run, 1) if word not in JOINING)]) for run in runs if run)
+    return tuple(dict.fromkeys(texts))
+
+
+# Counting
+
+
+def count_of(phrase: str) -> int:
+    """Return the least number of things that a phrase asks for; 1 if it says none."""
+    words = tokenize(phrase)
+    start = 1 if words[:1] and words[0] in DETERMINERS else 0
+    if words[start : start + 2] in (["a", "couple"], ["a", "pair"]) and words[start + 2 : start + 3] == ["of"]:
+        return 2
+    return NUMBERS.get(words[start], 1) if len(words) > start + 1 else 1
+
+
+def one_of(phrase: str) -> str:
+    """Return the phrase for one of the things that a phrase with a number names: of "two brown dogs" "a brown dog"."""
+    words, tree = tokenize(phrase), noun_tree()
+    start = 1 if words[0] in DETERMINERS else 0
+    words = words[start + 3 if words[start] == "a" else start + 1 :]
+    head = tree.head(words)
+    if head.noun is not None and head.plural:
+        words = [*words[: head.start], head.noun.name, *words[head.stop :]]
+    return " ".join(["an" if words[0][0] in "aeiou" else "a", *words])
+
+
+def apart(fits: np.ndarray, boxes: np.ndarray, count: int) -> np.ndarray:
+    """Return the regions ``(N,)`` of different things of which the worst fits best; fewer than ``count`` if need be.
+
+    Args:
+        fits: ``(R,)`` how well each region fits one thing.
+        boxes: ``(R, 4)`` of the regions.
+        count: of things.
+    """
+    overlaps, sizes = geometry.iou(boxes, boxes), geometry.area(boxes)
+    common = overlaps / (1 + overlaps) * (sizes[:, None] + sizes)
+    inside = common / np.maximum(np.minimum(sizes[:, None], sizes), 1e-9)
+    clear, order = (overlaps <= APART) & (inside <= INSIDE), np.argsort(-fits, kind="stable")
+    best: list[int] = []
+    for first in order.tolist():  # a region of all the things together may fit best: begin with each
+        chosen = [first]
+        for row in order.tolist():
+            if len(chosen) < count and clear[row, chosen].all():
+                chosen.append(row)
+        if (len(chosen), fits[chosen].min()) > (len(best), fits[best].min() if best else 0):
+            best = chosen
+    return np.array(best, np.int64)

@@ -1,0 +1,117 @@
+"""Models that CVAT and FiftyOne load: by CVAT's own SDK, and by a stand-in for FiftyOne, which has a database."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import cvat_sdk.auto_annotation as cvataa
+import numpy as np
+import pytest
+import skimage
+from PIL import Image
+
+import saywhere
+from saywhere.formats.reading import label
+from saywhere.integrations import cvat
+
+PHRASE = "a woman in an orange suit"
+
+
+@pytest.fixture(scope="module")
+def model() -> saywhere.Model:
+    return saywhere.load(threads=1)
+
+
+@pytest.fixture(scope="module")
+def image() -> Image.Image:
+    return Image.open(Path(skimage.data_dir) / "astronaut.png").convert("RGB")
+
+
+def context(least: float | None = None) -> Any:
+    return SimpleNamespace(frame_name="a.png", conf_threshold=least, conv_mask_to_poly=False)
+
+
+def test_cvat_gets_rectangles_of_its_labels(model: saywhere.Model, image: Image.Image) -> None:
+    function = cvat.create(f"Shirt, hat,{PHRASE}")
+    assert isinstance(function.spec, cvataa.DetectionFunctionSpec)
+    assert [(one.name, one.id, one.type) for one in function.spec.labels] == [
+        ("Shirt", 0, "rectangle"), ("hat", 1, "rectangle"), (PHRASE, 2, "rectangle")
+    ]  # fmt: skip
+    assert [one.attributes[0].name for one in function.spec.labels] == ["phrase"] * 3
+    seen = model.encode(image)
+    wanted = [
+        ({"shirt": 0, "hat": 1}[label(region.caption)], region.caption, list(region.box))
+        for region in model.describe(seen, threshold=0.1)
+        if label(region.caption) in ("shirt", "hat")
+    ]
+    wanted += [(2, PHRASE, list(region.box)) for region in model.ground(seen, [PHRASE], threshold=0.1)]
+    assert {number for number, _, _ in wanted} == {0, 1, 2}
+    found = function.detect(context(0.1), image)
+    assert all(one.type.value == "rectangle" and one.frame == 0 for one in found)
+    assert [(one.label_id, one.attributes[0].value, one.points) for one in found] == wanted
+    assert len(function.detect(context(0.99), image)) < len(function.detect(context(), image)) <= len(found)
+    plain = cvat.Annotator(model, ["shirt"], phrases=False)
+    assert not plain.spec.labels[0].attributes and not plain.detect(context(), image)[0].attributes
+
+
+@pytest.mark.parametrize("given", [{"labels": " ,"}, {"labels": "dog", "phrases": "no"}])
+def test_wrong_parameters_of_cvat_are_one_line(given: dict[str, str]) -> None:
+    with pytest.raises(saywhere.UserError, match="labels must be names with commas"):
+        cvat.create(**given)
+
+
+@pytest.fixture
+def fiftyone(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The module, with what it uses of FiftyOne: the base class of models, and labels that take any attribute."""
+
+    class Label(SimpleNamespace):
+        pass
+
+    class Base:
+        def __enter__(self) -> Any:
+            return self
+
+        def __exit__(self, *_: Any) -> None:
+            pass
+
+    package, models = ModuleType("fiftyone"), ModuleType("fiftyone.core.models")
+    package.__dict__.update(Detection=Label, Detections=Label, __path__=[])
+    core = ModuleType("fiftyone.core")
+    core.__dict__.update(__path__=[])
+    models.__dict__.update(Model=Base)
+    for one in (package, core, models):
+        monkeypatch.setitem(sys.modules, one.__name__, one)
+    monkeypatch.delitem(sys.modules, "saywhere.integrations.fiftyone", raising=False)
+    return importlib.import_module("saywhere.integrations.fiftyone")
+
+
+def test_fiftyone_gets_detections_in_shares_of_the_image(
+    fiftyone: ModuleType, model: saywhere.Model, image: Image.Image
+) -> None:
+    describer = fiftyone.Describer(model, threshold=0.4)
+    assert (describer.media_type, describer.ragged_batches, describer.transforms) == ("image", True, None)
+    small = np.asarray(image)[:300]
+    with describer as entered:
+        whole, part = entered.predict_all([np.asarray(image), small])
+    alone = describer.predict(small)
+    assert [one.phrase for one in alone.detections] == [one.phrase for one in part.detections]
+    regions = model.describe(np.asarray(image), top=20, threshold=0.4)
+    assert [one.phrase for one in whole.detections] == list(regions.captions or ()) and len(regions) > 2
+    assert [one.label for one in whole.detections] == [label(caption) for caption in regions.captions or ()]
+    for one, (box, score, _) in zip(whole.detections, regions, strict=True):
+        x1, y1, x2, y2 = box
+        assert one.bounding_box == pytest.approx([x1 / 512, y1 / 512, (x2 - x1) / 512, (y2 - y1) / 512], abs=1e-6)
+        assert one.confidence == score
+    (woman,) = fiftyone.Describer(model, [PHRASE], threshold=0).predict(np.asarray(image)).detections
+    assert woman.phrase == PHRASE and woman.label == label(PHRASE)
+
+
+def test_without_fiftyone_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fiftyone", None)
+    monkeypatch.delitem(sys.modules, "saywhere.integrations.fiftyone", raising=False)
+    with pytest.raises(saywhere.UserError, match="pip install fiftyone"):
+        importlib.import_module("saywhere.integrations.fiftyone")

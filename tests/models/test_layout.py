@@ -1,0 +1,91 @@
+"""Counts, places and relations: how they are read, and what boxes they choose."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from saywhere.models.layout import RELATIONS, Layout, apart, count_of, one_of
+
+SIZE = (100, 100)
+
+
+@pytest.mark.parametrize(
+    ("text", "phrases", "places", "relations", "unused"),
+    [
+        ("the man on the left", ["the man"], [(0, "left")], [], ()),
+        ("on the left a dog", ["a dog"], [(0, "left")], [], ()),
+        ("a cup at the top right of the image", ["a cup"], [(0, "top"), (0, "right")], [], ()),
+        ("a person in the middle", ["a person"], [(0, "middle")], [], ()),
+        ("a man left of a dog", ["a man", "a dog"], [], [("left of", 0, 1)], ()),
+        ("a dog to the left of a man", ["a dog", "a man"], [], [("left of", 0, 1)], ()),
+        ("a dog on the right side of a man", ["a dog", "a man"], [], [("right of", 0, 1)], ()),
+        ("a cup on a table", ["a cup", "a table"], [], [("on", 0, 1)], ()),
+        ("a cup standing on a table", ["a cup", "a table"], [], [("on", 0, 1)], ("standing",)),
+        ("a man under a tree", ["a man", "a tree"], [], [("under", 0, 1)], ()),
+        ("a dog in front of a house", ["a dog", "a house"], [], [("in front of", 0, 1)], ()),
+        ("a zebra eating grass", ["a zebra", "grass"], [], [], ("eating",)),
+        ("behind", ["behind"], [], [], ()),
+    ],
+)
+def test_what_a_text_says_of_places_is_read(text, phrases, places, relations, unused) -> None:
+    layout = Layout.parse(text)
+    assert [*layout.phrases] == phrases and layout.unused == unused
+    assert [*layout.places] == places and [tuple(asked) for asked in layout.relations] == relations
+
+
+def test_of_two_that_fit_alike_the_place_decides() -> None:
+    boxes = np.array([[0, 40, 20, 60], [80, 40, 100, 60]], np.float32)
+    fits = np.array([[-1.0], [-1.1]])
+    for text, row in (("a man on the left", 0), ("a man on the right", 1)):
+        rows, agree = Layout.parse(text).choose(fits, boxes, SIZE)
+        assert rows.tolist() == [row] and agree[0] > np.log(0.9)
+    far = np.array([[-1.0], [-30.0]])  # what hardly fits is not chosen for its place
+    rows, agree = Layout.parse("a man on the right").choose(far, boxes, SIZE)
+    assert rows.tolist() == [0] and agree[0] < np.log(0.1)
+
+
+def test_two_phrases_are_placed_together() -> None:
+    boxes = np.array([[0, 40, 20, 60], [40, 40, 60, 60], [80, 40, 100, 60]], np.float32)
+    fits = np.array([[-1.0, -9], [-9, -1.0], [-1.2, -9]])  # two men with a dog between them
+    for text, row in (("a man left of a dog", 0), ("a man right of a dog", 2)):
+        rows, agree = Layout.parse(text).choose(fits, boxes, SIZE)
+        assert rows.tolist() == [row, 1] and agree[0] > np.log(0.9) and agree[1] == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "one", "other"),
+    [
+        ("left of", [0, 0, 10, 10], [50, 0, 60, 10]), ("right of", [50, 0, 60, 10], [0, 0, 10, 10]),
+        ("above", [0, 0, 10, 10], [0, 50, 10, 60]), ("below", [0, 50, 10, 60], [0, 0, 10, 10]),
+        ("on", [40, 30, 50, 50], [20, 45, 80, 90]), ("under", [20, 45, 80, 90], [40, 30, 50, 50]),
+        ("in front of", [30, 50, 60, 95], [20, 20, 70, 70]), ("behind", [20, 20, 70, 70], [30, 50, 60, 95]),
+    ],
+)  # fmt: skip
+def test_a_relation_is_true_one_way(name, one, other) -> None:
+    shares = [np.array([box]) / 100 for box in (one, other)]
+    assert RELATIONS[name](*shares)[0, 0] > 0.75 and RELATIONS[name](*shares[::-1])[0, 0] < 0.25
+
+
+def test_what_is_beside_a_table_is_not_on_it() -> None:
+    cup, table = np.array([[0.0, 0.3, 0.1, 0.5]]), np.array([[0.4, 0.45, 0.9, 0.9]])
+    assert RELATIONS["on"](cup, table)[0, 0] == 0
+
+
+@pytest.mark.parametrize(
+    ("phrase", "count", "one"),
+    [
+        ("two brown dogs", 2, "a brown dog"), ("the three children", 3, "a child"), ("many people", 4, "a person"),
+        ("a couple of oranges", 2, "an orange"), ("both men", 2, "a man"), ("5 cups", 5, "a cup"),
+    ],
+)  # fmt: skip
+def test_a_number_is_read(phrase, count, one) -> None:
+    assert count_of(phrase) == count and one_of(phrase) == one
+    assert count_of(one) == 1
+
+
+def test_what_is_counted_are_different_things() -> None:
+    boxes = np.array([[0, 0, 100, 50], [0, 0, 45, 50], [55, 0, 100, 50], [2, 0, 47, 50]], np.float32)
+    fits = np.array([9.0, 5.0, 4.0, 4.5])  # both together, each of the two, and the first again
+    assert apart(fits, boxes, 2).tolist() == [1, 2] and len(apart(fits, boxes, 3)) == 2
+    assert apart(fits, boxes, 1).tolist() == [0]

@@ -200,8 +200,6 @@ def test_recipes_that_ship_are_found_by_name(tmp_path: Path, monkeypatch: pytest
     assert "densecap-wide                 A dense captioner of a wider world: what" in listed.output
 
 
-<<<<<<< HEAD
-=======
 def test_ones_own_images_start_from_the_anchors_and_the_size_of_the_bundled_model() -> None:
     recipe, bundle = recipes.load("densecap-your-own"), Bundle.read("flickr-coco")
     assert recipe.training.start == "flickr-coco" and recipe.training.warmup < 10
@@ -209,7 +207,6 @@ def test_ones_own_images_start_from_the_anchors_and_the_size_of_the_bundled_mode
     assert model_config(recipe).trunk.long_side == bundle.trunk.long_side
 
 
->>>>>>> own
 def test_recipes_are_in_the_wheel() -> None:
     builder = WheelBuilder(str(RECIPES.parent))
     names = {file.distribution_path for file in builder.recurse_included_files()}

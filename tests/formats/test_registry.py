@@ -26,8 +26,8 @@ from saywhere import data
 from saywhere.cli import app
 from saywhere.errors import UserError
 from saywhere.formats import coco, cvat, label_studio
+from saywhere.formats.classes import NOUNS, Classes
 from saywhere.formats.densecap import LONG_SIDE, SCORE_LIMIT, result, write_results
-from saywhere.formats.reading import label
 from saywhere.formats.registry import FORMATS
 from saywhere.regions import Regions
 from saywhere.report import Report
@@ -100,7 +100,7 @@ def test_what_is_written_is_read_back(name: str, tmp_path: Path) -> None:
             assert one.scores is not None
             assert two.scores is not None
             np.testing.assert_allclose(one.scores, two.scores, atol=1e-5)
-        expected = tuple(label(text) for text in one.captions or ()) if name in CLASSES_ONLY else one.captions
+        expected = tuple(NOUNS.label(text) for text in one.captions or ()) if name in CLASSES_ONLY else one.captions
         assert two.captions == expected
 
 
@@ -134,7 +134,50 @@ def test_any_text_survives_xml_and_json(tmp_path_factory: pytest.TempPathFactory
 
 def test_the_class_is_the_noun_of_the_phrase() -> None:
     texts = ("a brown dog on the grass", "two young men", "a flibbertigibbet", "", None)
-    assert [label(text) for text in texts] == ["dog", "man", "flibbertigibbet", "object", "object"]
+    assert [NOUNS.label(text) for text in texts] == ["dog", "man", "flibbertigibbet", "object", "object"]
+
+
+def test_classes_by_name_take_synonyms_and_kinds_of_them() -> None:
+    chosen = Classes(("animal", "dog", "mug", "pallet jack"))
+    texts = ("a poodle", "a cat", "two mugs", "a blue pallet jack on the floor", "a jack", "a hot dog", "", None)
+    assert [chosen.label(text) for text in texts] == ["dog", "animal", "mug", "pallet jack", None, None, None, None]
+    for names, wrong in (("a,,b", "each needs a word"), ("a,b,a", "'a' is named twice")):
+        with pytest.raises(UserError, match=wrong):
+            Classes.parse(names)
+    with pytest.raises(UserError, match="there is coco80"):
+        Classes.parse(named="coco81")
+    with pytest.raises(UserError, match="give one of them"):
+        Classes.parse("a", "coco80")
+
+
+def test_every_name_of_coco_is_a_class_with_its_number() -> None:
+    coco80 = Classes.parse(named="coco80")
+    assert coco80 is not None and len(coco80.names) == 80 and coco80.ids[-1] == 90
+    assert [coco80.label(f"a {name}") for name in coco80.names] == list(coco80.names)
+    texts = ("a woman", "a sofa", "a wooden table", "a hairdryer", "the sky", "a teddy bear")
+    assert [coco80.label(text) for text in texts] == [
+        "person",
+        "couch",
+        "dining table",
+        "hair drier",
+        None,
+        "teddy bear",
+    ]
+
+
+def test_words_outside_the_classes_are_left_out_of_files(tmp_path: Path) -> None:
+    boxes, texts = [[0, 0, 9, 9], [9, 0, 20, 9], [0, 9, 9, 20]], ("the sky", "a boy in red", "two poodles")
+    (tmp_path / "r.jsonl").write_text(json.dumps(make(boxes, [0.9, 0.8, 0.7], texts, "a.jpg").to_dict()) + "\n")
+    code, _ = run(tmp_path / "r.jsonl", "--to", "coco", "--out", tmp_path / "c.json", "--map", "coco80")
+    stored = json.loads((tmp_path / "c.json").read_bytes())
+    assert code == 0 and [(one["category_id"], one["caption"]) for one in stored["annotations"]] == [
+        (1, "a boy in red"), (18, "two poodles"),
+    ]  # fmt: skip
+    assert len(stored["categories"]) == 80 and {"id": 90, "name": "toothbrush"} in stored["categories"]
+    code, _ = run(tmp_path / "r.jsonl", "--to", "yolo", "--out", tmp_path / "y", "--classes", "dog, person")
+    assert code == 0 and 'names:\n  0: "dog"\n  1: "person"\n' in (tmp_path / "y" / "data.yaml").read_text()
+    lines = (tmp_path / "y" / "labels" / "a.txt").read_text().splitlines()
+    assert [line[0] for line in lines] == ["1", "0"]
 
 
 @pytest.mark.parametrize("names", [("images/000000000139.jpg", "images/000000000007.jpg"), ("b.jpg", "a.jpg")])

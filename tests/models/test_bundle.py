@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 import math
 import shutil
 import sys
+import threading
 import types
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -444,3 +447,28 @@ def test_answers_and_digests_depend_on_the_calibration(tmp_path: Path):
     (folder / "calibration.json").write_text('{"box": 1}')
     with pytest.raises(UserError, match=r"calibration.json: box must be a mapping of logit, confidence, constant"):
         Bundle.read(folder)
+
+
+def test_the_shipped_configuration_is_read_without_checks_as_with_them(tmp_path: Path) -> None:
+    shipped = Bundle.read(saywhere.DEFAULT_MODEL)
+    digest = hashlib.sha256((shipped.folder / CONFIG).read_bytes()).hexdigest()
+    assert shipped.shipped, f"SHIPPED of models/bundle.py must be {digest}"
+    shutil.copytree(shipped.folder, copied := tmp_path / "copy", ignore=shutil.ignore_patterns("*.onnx"))
+    checked = Bundle.read(copied)
+    assert not checked.shipped and not shipped.with_options({"densecap.final_nms": 0.5}).shipped
+    as_json = [json.dumps([each.to_dict() for each in (b.trunk, *b.configs.values())]) for b in (shipped, checked)]
+    assert as_json[0] == as_json[1]
+    assert (shipped.trunk, shipped.configs) == (checked.trunk, checked.configs)
+
+
+def test_threads_that_read_a_model_at_the_same_time_get_the_same_one(folder: Path) -> None:
+    (folder / CONFIG).touch()
+    start = threading.Barrier(8)
+
+    def read(_: int) -> Bundle:
+        start.wait()
+        return Bundle.read(folder)
+
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(read, range(8)))
+    assert all(bundle is found[0] for bundle in found)

@@ -16,6 +16,7 @@ from saywhere.cli import app
 from saywhere.configs.parts import DecodingConfig
 from saywhere.data import FORMATS, PhraseOptions
 from saywhere.errors import UserError
+from saywhere.models.bundle import Bundle
 from saywhere.options import from_dict
 from saywhere.training import recipe as recipes
 from saywhere.training.densecap import PhraseTargets, usable
@@ -197,6 +198,13 @@ def test_recipes_that_ship_are_found_by_name(tmp_path: Path, monkeypatch: pytest
     listed = CliRunner().invoke(app, ["train", "--list"])
     assert listed.exit_code == 0 and listed.output.count("\n") == len(recipes.shipped())
     assert "densecap-wide                 A dense captioner of a wider world: what" in listed.output
+
+
+def test_ones_own_images_start_from_the_anchors_and_the_size_of_the_bundled_model() -> None:
+    recipe, bundle = recipes.load("densecap-your-own"), Bundle.read("flickr-coco")
+    assert recipe.training.start == "flickr-coco" and recipe.training.warmup < 10
+    assert model_config(recipe).proposals.anchors == bundle.configs["densecap"].proposals.anchors
+    assert model_config(recipe).trunk.long_side == bundle.trunk.long_side
 
 
 def test_recipes_are_in_the_wheel() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -167,7 +167,7 @@ class AdaptedModel(Model):
 class Placed(Evidence):
     """One region for each phrase, and the scores ``(P,)`` of them."""
 
-    scores: np.ndarray
+    scores: np.ndarray = field(kw_only=True)
 
     def presence(self, calibration: Calibration) -> np.ndarray:
         """Return the scores, which are probabilities if the model is calibrated."""
@@ -267,7 +267,7 @@ def _placed(encoding: Encoding, boxes: np.ndarray, scores: np.ndarray) -> Placed
         none > 0,
         none,
         "densecap",
-        scores,
+        scores=scores,
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from saywhere.cli.options import CopyImages, Embed, ResultFormat
+from saywhere.cli.options import ClassMap, ClassNames, CopyImages, Embed, ResultFormat
 from saywhere.cli.printing import report_skipped
 
 if TYPE_CHECKING:
@@ -33,18 +33,23 @@ def convert_results(
     ),
     embed: Embed = False,
     threshold: float | None = typer.Option(None, min=0, max=1, help="Only regions with at least this score."),
+    names: ClassNames = None,
+    named: ClassMap = None,
     copy_images: CopyImages = False,
 ) -> None:
     """Convert results to or from COCO, Label Studio, CVAT, FiftyOne, YOLO, Pascal VOC, CSV and XMP.
 
-    Where a format has classes, they are the nouns of the phrases. Exit code 0 if all went well, 1 if something was left
-    out because it is broken, no upright box, or has too long a name, 2 if the command is wrong.
+    Where a format has classes, they are the nouns of the phrases, or those of --classes or --map. Exit code 0 if all
+    went well, 1 if something was left out because it is broken, no upright box, or has too long a name, 2 if the
+    command is wrong.
     """
     from saywhere.errors import UserError
     from saywhere.formats import xmp
+    from saywhere.formats.classes import NOUNS, Classes
     from saywhere.formats.registry import FORMATS
     from saywhere.report import Report
 
+    classes = Classes.parse(names, named) or NOUNS
     old, new = FORMATS[source.value], FORMATS[to.value]
     if embed:
         xmp.check_embed(to.value, out)
@@ -72,8 +77,10 @@ def convert_results(
             count += 1
             yield regions if regions.image is not None else replace(regions, image=f"image{count}")
 
-    beside = out is None
-    left_out = new.write_beside(kept(), report, embed) if beside else new.write_whole(out, kept(), report, copy_images)
+    if out is None:
+        left_out = new.write_beside(kept(), report, embed, classes)
+    else:
+        left_out = new.write_whole(out, kept(), report, copy_images, classes)
     places = ", ".join(map(str, new.files(out))) if out else "in the images" if embed else "beside the images"
     typer.echo(f"written: {places}, {count - len(left_out)} images")
     for line in report.lines():

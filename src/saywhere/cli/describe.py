@@ -13,6 +13,8 @@ from saywhere.cli.options import (
     PATHS,
     STDOUT,
     Batch,
+    ClassMap,
+    ClassNames,
     CopyImages,
     Device,
     Drawings,
@@ -66,6 +68,8 @@ def describe(
     batch: Batch = 8,
     change: Set = None,
     output_format: OutputFormat = ResultFormat.saywhere,
+    names: ClassNames = None,
+    named: ClassMap = None,
     copy_images: CopyImages = False,
     embed: Embed = False,
     shards: ShardCount = None,
@@ -91,8 +95,19 @@ def describe(
     runtime = Runtime(device, engine, threads, precision)
     deferred = DeferredModel(model, runtime, change, "densecap", ("densecap", "nouns"))
     sharding = Sharding.of(shards, shard, retry_failed, paths or [])
+    classes = None
+    if names is not None or named is not None:
+        from saywhere.formats.classes import Classes
+
+        classes = Classes.parse(names, named)
     options = {"top": most, "threshold": threshold, "batch": batch, "boxes": boxes, "sharding": sharding}
-    of_images = (boxes, "--boxes"), (sharding, "--shards"), (output_format != ResultFormat.saywhere, "--output-format")
+    options["classes"] = classes
+    of_images = (
+        (boxes, "--boxes"),
+        (sharding, "--shards"),
+        (classes, "--classes"),
+        (output_format != ResultFormat.saywhere, "--output-format"),
+    )
     option = next((name for value, name in of_images if value), None)
     printed = json == STDOUT
     tell, shown = (to_stderr, _print_row) if printed else (typer.echo, _print_track)

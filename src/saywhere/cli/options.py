@@ -179,6 +179,19 @@ OutputFormat = Annotated[
     ),
 ]
 
+ClassNames = Annotated[
+    str | None,
+    typer.Option(
+        "--classes",
+        metavar="NAMES",
+        help="Only regions of these classes, such as person,dog, and of kinds of them: a boy is a person.",
+    ),
+]
+ClassMap = Annotated[
+    str | None,
+    typer.Option("--map", metavar="coco80", help="The same with COCO's 80 classes, which keep their numbers."),
+]
+
 
 CopyImages = Annotated[
     bool, typer.Option("--copy-images", help="Of the format yolo, also write the images, and name them in data.yaml.")

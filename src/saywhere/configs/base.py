@@ -38,6 +38,22 @@ class Config:
         """
         return user_options.from_dict(cls, options, source="" if prefix else cls.__name__, prefix=prefix)
 
+    @classmethod
+    def restore(cls, stored: Mapping[str, Any], **made: Config) -> Self:
+        """Make a configuration of what :meth:`to_dict` gave, as :meth:`from_dict`, but without its checks.
+
+        Args:
+            stored: values as JSON holds them.
+            made: parts that are configurations already.
+        """
+        config = object.__new__(cls)
+        for field in dataclasses.fields(cls):
+            value, default = stored.get(field.name, field.default), field.default
+            part = isinstance(default, Config) and isinstance(value, Mapping)
+            value = default.restore(value) if part else _as_tuples(value)
+            object.__setattr__(config, field.name, made.get(field.name, value))
+        return config
+
     def merge(self, options: Mapping[str, Any], prefix: str = "") -> Self:
         """Return this configuration with other values for ``options``, a nested mapping as in :meth:`from_dict`.
 
@@ -84,6 +100,10 @@ class Config:
         for name, kind in choices:
             values = get_args(kind)
             self.require(attrgetter(name)(self) in values, name, " or ".join(map(str, values)))
+
+
+def _as_tuples(value: Any) -> Any:
+    return tuple(map(_as_tuples, value)) if isinstance(value, list) else value
 
 
 TRUNK = "trunk"

@@ -28,7 +28,6 @@ from saywhere.engines.engine import Aligner, Captioner, DenseCap, Nouns, RpnOutp
 from saywhere.errors import UserError
 from saywhere.images import Preprocess
 from saywhere.models.bundle import (
-    BUNDLED,
     GRAPH,
     GRAPH_INT8,
     GRAPH_WEIGHTS,
@@ -130,7 +129,7 @@ class OnnxEngine:
         self.trunk = OnnxTrunk(bundle, self._weights.below("trunk"), threads, precision)
         self._parts: dict[str, Any] = {}
         self._building = threading.Lock()
-        if bundle.folder.parent != BUNDLED or bundle is not Bundle.read(bundle.folder):  # the shipped model fits
+        if not bundle.shipped:
             for part in bundle.configs:
                 getattr(self, part)
 
@@ -296,7 +295,7 @@ def open_session(bundle: Bundle, weights: Weights, threads: int | None = None, p
         UserError: the graph is damaged or another model's, or no usable ONNX Runtime is installed.
     """
     path = bundle.folder / (GRAPH_INT8 if precision == "int8" else GRAPH)
-    digest, graph = weights_digest(weights), path.read_bytes()
+    graph, digest = path.read_bytes(), None if bundle.shipped else weights_digest(weights)
     runtime = import_runtime()
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads or available_threads()
@@ -305,7 +304,7 @@ def open_session(bundle: Bundle, weights: Weights, threads: int | None = None, p
     sources: dict[str, GraphWeight] = {}
     if precision == "float32":
         info = GraphInfo.read(bundle.folder)
-        if hashlib.sha256(graph).hexdigest() != info.graph or digest != info.trunk:
+        if digest is not None and (hashlib.sha256(graph).hexdigest() != info.graph or digest != info.trunk):
             raise UserError(f"{path} does not belong to {WEIGHTS} or {GRAPH_WEIGHTS} beside it: export the model again")
         sources = info.weights
     try:
@@ -314,7 +313,8 @@ def open_session(bundle: Bundle, weights: Weights, threads: int | None = None, p
         session = runtime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # ONNX Runtime raises classes of its own, which are only RuntimeErrors in part
         raise UserError(f"{path} cannot be loaded: {' '.join(str(error).split())[:200]}") from error
-    if precision == "int8" and session.get_modelmeta().custom_metadata_map.get(TRUNK_DIGEST) != digest:
+    made_from = session.get_modelmeta().custom_metadata_map.get(TRUNK_DIGEST)
+    if precision == "int8" and digest not in (None, made_from):
         raise UserError(f"{path} does not belong to {WEIGHTS} beside it: export the model again")
     return session
 

@@ -12,7 +12,8 @@ from typing import Any
 from saywhere import boxes as geometry
 from saywhere.errors import UserError
 from saywhere.files import write_text
-from saywhere.formats.reading import OtherShape, Row, classes, entries_of, labels, leave_out, reader, to_regions
+from saywhere.formats.classes import NOUNS, Classes
+from saywhere.formats.reading import OtherShape, Row, entries_of, leave_out, reader, to_regions
 from saywhere.regions import Regions
 from saywhere.report import Report
 from saywhere.syntax import parse_json
@@ -21,11 +22,10 @@ LONGEST_NUMBER = 18
 """Digits of an id; of more it does not fit into 64 bits, which other programs give it."""
 
 
-def write_annotations(path: Path, images: Iterable[Regions]) -> None:
+def write_annotations(path: Path, images: Iterable[Regions], classes: Classes = NOUNS) -> None:
     """Write ``images``, ``annotations`` and ``categories``; annotations have phrase and score beside the class."""
     found = list(images)
-    names = classes(found)
-    numbers = {name: number for number, name in enumerate(names, 1)}
+    numbers = classes.numbers(found)
     content: dict[str, list[dict[str, Any]]] = {
         "images": [],
         "annotations": [],
@@ -35,14 +35,14 @@ def write_annotations(path: Path, images: Iterable[Regions]) -> None:
         size = {"width": regions.width, "height": regions.height}
         content["images"].append({"id": image_id, "file_name": regions.image, **size})
         areas = geometry.area(regions.boxes).tolist()
-        for row, name, area in zip(regions.to_coco(image_id), labels(regions), areas, strict=True):
+        for row, name, area in zip(regions.to_coco(image_id), classes.labels(regions), areas, strict=True):
             more = {"category_id": numbers[name], "area": round(area, 2), "iscrowd": 0, "segmentation": []}
             said = {"caption": row.pop("phrase")} if "phrase" in row else {}
             content["annotations"].append({"id": len(content["annotations"]) + 1, **row, **said, **more})
     write_text(path, json.dumps(content))
 
 
-def write_results(path: Path, images: Iterable[Regions]) -> None:
+def write_results(path: Path, images: Iterable[Regions], classes: Classes = NOUNS) -> None:
     """Write a list of ``image_id, category_id, bbox, score, phrase``, with the ids of :func:`write_annotations`.
 
     COCO's evaluator takes results with ``caption`` for sentences, and looks for no boxes in them.
@@ -53,10 +53,10 @@ def write_results(path: Path, images: Iterable[Regions]) -> None:
     found = list(images)
     if twice := [name for name, count in Counter(regions.image or "" for regions in found).items() if count > 1]:
         raise UserError(f"{twice[0]}: two images have this name, and COCO's results name them by it")
-    numbers = {name: number for number, name in enumerate(classes(found), 1)}
+    numbers = classes.numbers(found)
     rows: list[dict[str, Any]] = []
     for image_id, regions in zip(image_ids(found), found, strict=True):
-        for row, name in zip(regions.to_coco(image_id), labels(regions), strict=True):
+        for row, name in zip(regions.to_coco(image_id), classes.labels(regions), strict=True):
             rows.append({"image_id": row.pop("image_id"), "category_id": numbers[name], **row})
     write_text(path, json.dumps(rows))
 

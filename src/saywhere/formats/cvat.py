@@ -6,11 +6,10 @@ import xml.etree.ElementTree as xml
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from saywhere.formats.classes import NOUNS, Classes
 from saywhere.formats.reading import (
     OtherShape,
     Row,
-    classes,
-    labels,
     leave_out,
     legal,
     read_xml,
@@ -27,13 +26,13 @@ OF_THE_IMAGE = "tag"
 """The element of a class of the whole image; all others in an image mark regions."""
 
 
-def write(path: Path, images: Iterable[Regions]) -> None:
+def write(path: Path, images: Iterable[Regions], classes: Classes = NOUNS) -> None:
     """Write the boxes of all images, and the classes with their two attributes as CVAT asks for them in a task."""
     found = list(images)
     root = xml.Element("annotations")
     xml.SubElement(root, "version").text = "1.1"
     known = xml.SubElement(xml.SubElement(xml.SubElement(root, "meta"), "task"), "labels")
-    for name in classes(found):
+    for name in classes.all(found):
         kind = xml.SubElement(known, "label")
         xml.SubElement(kind, "name").text = name
         attributes = xml.SubElement(kind, "attributes")
@@ -44,7 +43,7 @@ def write(path: Path, images: Iterable[Regions]) -> None:
     for number, regions in enumerate(found):
         size = {"width": str(regions.width), "height": str(regions.height)}
         image = xml.SubElement(root, "image", {"id": str(number), "name": legal(regions.image), **size})
-        for region, name in zip(regions, labels(regions), strict=True):
+        for region, name in zip(regions, classes.labels(regions), strict=True):
             corners = {corner: f"{value:.2f}" for corner, value in zip(CORNERS, region.box, strict=True)}
             kind = {"label": name, "source": "auto", "occluded": "0"}
             box = xml.SubElement(image, "box", {**kind, **corners, "z_order": "0"})

@@ -11,14 +11,13 @@ from typing import Any
 from saywhere import boxes as geometry
 from saywhere.errors import UserError
 from saywhere.files import write_text
+from saywhere.formats.classes import NOUNS, Classes
 from saywhere.formats.reading import (
     ImagesByStem,
     OtherShape,
     Row,
-    classes,
     entries_of,
     in_pixels,
-    labels,
     leave_out,
     reader,
     to_regions,
@@ -28,7 +27,7 @@ from saywhere.report import Report
 from saywhere.syntax import parse_json
 
 
-def write(path: Path, images: Iterable[Regions]) -> None:
+def write(path: Path, images: Iterable[Regions], classes: Classes = NOUNS) -> None:
     """Write class, box, score and phrase (an attribute) of each region, by the image's name without its suffix.
 
     Raises:
@@ -42,12 +41,12 @@ def write(path: Path, images: Iterable[Regions]) -> None:
             raise UserError(f"{regions.image}: FiftyOne knows images by their names, and another has this one")
         shares = geometry.scale(geometry.to_size(regions.boxes), 1 / regions.width, 1 / regions.height).tolist()
         rows[stem] = []
-        for region, name, box in zip(regions, labels(regions), shares, strict=True):
+        for region, name, box in zip(regions, classes.labels(regions), shares, strict=True):
             row: dict[str, Any] = {"label": name, "bounding_box": [round(value, 6) for value in box]}
             row |= {} if region.score is None else {"confidence": round(region.score, 5)}
             row |= {} if region.caption is None else {"attributes": {"phrase": region.caption}}
             rows[stem].append(row)
-    write_text(path, json.dumps({"classes": classes(found), "labels": rows}))
+    write_text(path, json.dumps({"classes": classes.all(found), "labels": rows}))
 
 
 @reader("fiftyone")

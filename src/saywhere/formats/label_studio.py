@@ -16,13 +16,12 @@ from xml.sax.saxutils import quoteattr
 from saywhere import boxes as geometry
 from saywhere.errors import UserError
 from saywhere.files import write_text
+from saywhere.formats.classes import NOUNS, Classes
 from saywhere.formats.reading import (
     OtherShape,
     Row,
-    classes,
     entries_of,
     in_pixels,
-    labels,
     leave_out,
     reader,
     require_upright,
@@ -43,7 +42,7 @@ LOCAL = "/data/local-files/?d="
 """What Label Studio has before the path of a file in its own storage folder."""
 
 
-def write(path: Path, images: Iterable[Regions]) -> None:
+def write(path: Path, images: Iterable[Regions], classes: Classes = NOUNS) -> None:
     """Write a task for each image, and beside them, in ``.xml``, the labeling interface that shows them.
 
     Raises:
@@ -53,8 +52,8 @@ def write(path: Path, images: Iterable[Regions]) -> None:
     if beside == path or beside.exists():
         raise UserError(f"{beside}: is where the labeling interface is written; name another --out, such as tasks.json")
     found = list(images)
-    write_text(path, json.dumps([_task(regions) for regions in found], indent=1))
-    write_text(beside, interface(classes(found)))
+    write_text(path, json.dumps([_task(regions, classes) for regions in found], indent=1))
+    write_text(beside, interface(classes.all(found)))
 
 
 def interface(names: Iterable[str]) -> str:
@@ -70,10 +69,10 @@ def interface(names: Iterable[str]) -> str:
 """
 
 
-def _task(regions: Regions) -> dict[str, Any]:
+def _task(regions: Regions, classes: Classes) -> dict[str, Any]:
     shares = geometry.scale(geometry.to_size(regions.boxes), 100 / regions.width, 100 / regions.height).tolist()
     result: list[dict[str, Any]] = []
-    for number, (region, name, box) in enumerate(zip(regions, labels(regions), shares, strict=True)):
+    for number, (region, name, box) in enumerate(zip(regions, classes.labels(regions), shares, strict=True)):
         place = dict(zip(("x", "y", "width", "height"), (round(v, 4) for v in box), strict=True)) | {"rotation": 0}
         size = {"original_width": regions.width, "original_height": regions.height, "image_rotation": 0}
         both = {"id": f"region{number}", "to_name": "image", **size}

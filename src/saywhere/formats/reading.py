@@ -1,4 +1,4 @@
-"""What the formats share: XML, the class of a region, and readers; a bad item of many is left out and named."""
+"""What the formats share: XML, and readers; a bad item of many is left out and named."""
 
 from __future__ import annotations
 
@@ -17,31 +17,8 @@ from saywhere import boxes as geometry
 from saywhere.errors import UserError
 from saywhere.files import write_atomically
 from saywhere.images import SUFFIXES, ImageError, measure
-from saywhere.models.noun_tree import noun_tree
 from saywhere.regions import Regions
 from saywhere.report import Report
-from saywhere.text import tokenize
-
-NAMELESS = "object"
-"""The class of a region without a phrase."""
-
-
-def label(caption: str | None) -> str:
-    """Return the noun of a phrase, ``dog`` for "a brown dog on the grass", known or not."""
-    words = tokenize(caption or "")
-    head = noun_tree().head(words)
-    return head.noun.name if head.noun is not None else " ".join(words[head.start : head.stop]) or NAMELESS
-
-
-def labels(regions: Regions) -> list[str]:
-    """Return the class of each region."""
-    return [label(region.caption) for region in regions]
-
-
-def classes(images: Iterable[Regions]) -> list[str]:
-    """Return the classes of all regions, in the order of the alphabet."""
-    return sorted({name for regions in images for name in labels(regions)})
-
 
 ILLEGAL = re.compile("[^\\t\\n\\r\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]")
 """A character that XML cannot hold."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from saywhere.errors import UserError
 from saywhere.files import part_of, put_in_place, write_text
 from saywhere.formats import coco, cvat, densecap, fiftyone, label_studio, table, voc, xmp, yolo
+from saywhere.formats.classes import NOUNS, Classes
 from saywhere.formats.reading import ILLEGAL, Reader, checked, leave_out, reader
 from saywhere.regions import Regions
 from saywhere.report import Report
@@ -44,13 +45,14 @@ class Format:
         folder: whether it is a folder.
         xml: whether texts can only have the characters of XML.
         illegal: what phrases cannot have in a format that is not XML.
+        classes: whether it has classes, which ``write`` then takes.
         beside_suffix: of a second file, which is written beside the first.
         with_images: as ``write``, and writes the images, too; None if the format has no place for them.
     """
 
     about: str
     name: str
-    write: Callable[[Path, Iterable[Regions]], dict[str, str] | None]
+    write: Callable[..., dict[str, str] | None]
     read: Reader | None
     folder: bool = False
     xml: bool = False
@@ -59,7 +61,8 @@ class Format:
     needs: str | None = None
     not_in_names: re.Pattern[str] = NO_BYTE
     beside_suffix: str | None = None
-    with_images: Callable[[Path, Iterable[Regions]], dict[str, str] | None] | None = None
+    with_images: Callable[..., dict[str, str] | None] | None = None
+    classes: bool = False
 
     def files(self, path: Path) -> list[Path]:
         """Return the files that :meth:`write_whole` writes; of a folder the folder."""
@@ -78,9 +81,14 @@ class Format:
             raise UserError(f"{path} is there already; name another --out, or remove it first")
 
     def write_whole(
-        self, path: Path, images: Iterable[Regions], report: Report, copy_images: bool = False
+        self,
+        path: Path,
+        images: Iterable[Regions],
+        report: Report,
+        copy_images: bool = False,
+        classes: Classes = NOUNS,
     ) -> dict[str, str]:
-        """Write regions of images, with or without these; a folder, too, is whole or not there.
+        """Write regions of images, those of the classes, with or without the images; a folder, too, is whole or not.
 
         Characters that the format cannot hold are replaced, and counted in the report.
 
@@ -91,8 +99,9 @@ class Format:
             UserError: the format has no place for the name of an image.
             OSError: naming ``path``, such as a full disk.
         """
-        images = (self.encodable(regions, report) for regions in images)
+        images = (self.encodable(classes.keep(regions), report) for regions in images)
         write = self.with_images if copy_images and self.with_images is not None else self.write
+        write = partial(write, classes=classes) if self.classes else write
         if not self.folder:
             return write(path, images) or {}
         part = part_of(path)
@@ -110,11 +119,18 @@ class Format:
                 error.filename, error.filename2 = str(path), None
             raise
 
-    def write_beside(self, images: Iterable[Regions], report: Report, embed: bool = False) -> dict[str, str]:
-        """Write the regions of each image beside it, or into it; return the images left out, with the reasons."""
+    def write_beside(
+        self, images: Iterable[Regions], report: Report, embed: bool = False, classes: Classes = NOUNS
+    ) -> dict[str, str]:
+        """Write the regions of each image, those of the classes, beside it or into it.
+
+        Returns:
+            the images that are left out, with the reasons.
+        """
         if self.beside is None:
             raise ValueError(f"{self.name} is not written beside images")
-        told = {regions.image or "": self.beside(self.encodable(regions, report), embed=embed) for regions in images}
+        pairs = ((regions.image or "", self.encodable(classes.keep(regions), report)) for regions in images)
+        told = {name: self.beside(regions, embed=embed) for name, regions in pairs}
         return {name: why for name, why in told.items() if why is not None}
 
     def encodable(self, regions: Regions, report: Report) -> Regions:
@@ -152,13 +168,26 @@ def _read_lines(path: Path, images: Path | None, report: Report) -> Iterator[Reg
 FORMATS: dict[str, Format] = {
     "saywhere": Format("JSON lines, as describe --json writes them", "regions.jsonl", _write_lines, _read_lines),
     "densecap": Format("results of the DenseCap program of 2016", "results.json", _write_densecap, None),
-    "coco": Format("annotations with images and categories", "annotations.json", coco.write_annotations, coco.read),
-    "coco-results": Format("a list of detections, for COCO's evaluator", "results.json", coco.write_results, None),
-    "label-studio": Format(
-        "tasks with predictions", "tasks.json", label_studio.write, label_studio.read, beside_suffix=".xml"
+    "coco": Format(
+        "annotations with images and categories", "annotations.json", coco.write_annotations, coco.read, classes=True
     ),
-    "cvat": Format("annotations of CVAT for images 1.1", "annotations.xml", cvat.write, cvat.read, xml=True),
-    "fiftyone": Format("labels of FiftyOneImageDetectionDataset", "labels.json", fiftyone.write, fiftyone.read),
+    "coco-results": Format(
+        "a list of detections, for COCO's evaluator", "results.json", coco.write_results, None, classes=True
+    ),
+    "label-studio": Format(
+        "tasks with predictions",
+        "tasks.json",
+        label_studio.write,
+        label_studio.read,
+        beside_suffix=".xml",
+        classes=True,
+    ),
+    "cvat": Format(
+        "annotations of CVAT for images 1.1", "annotations.xml", cvat.write, cvat.read, xml=True, classes=True
+    ),
+    "fiftyone": Format(
+        "labels of FiftyOneImageDetectionDataset", "labels.json", fiftyone.write, fiftyone.read, classes=True
+    ),
     "yolo": Format(
         "a folder with data.yaml and labels",
         "yolo",
@@ -166,8 +195,11 @@ FORMATS: dict[str, Format] = {
         yolo.read,
         folder=True,
         with_images=partial(yolo.write, copy_images=True),
+        classes=True,
     ),
-    "voc": Format("a folder with an XML file for each image", "voc", voc.write, voc.read, folder=True, xml=True),
+    "voc": Format(
+        "a folder with an XML file for each image", "voc", voc.write, voc.read, folder=True, xml=True, classes=True
+    ),
     "csv": Format("a line for each region", "regions.csv", table.write, table.read, illegal=NOT_IN_TABLES),
     "parquet": Format(
         "the same as Parquet, for DuckDB and pandas",

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from saywhere.errors import UserError
 from saywhere.files import TOO_LONG, fits
-from saywhere.formats.reading import OtherShape, Row, labels, leave_out, legal, read_xml, reader, to_regions, write_xml
+from saywhere.formats.classes import NOUNS, Classes
+from saywhere.formats.reading import OtherShape, Row, leave_out, legal, read_xml, reader, to_regions, write_xml
 from saywhere.regions import Regions
 from saywhere.report import Report
 
@@ -19,7 +20,7 @@ OTHER_SHAPES = {"polygon": "polygon", "robndbox": "rotated box"}
 """What LabelMe and roLabelImg have in the place of ``bndbox``."""
 
 
-def write(path: Path, images: Iterable[Regions]) -> dict[str, str]:
+def write(path: Path, images: Iterable[Regions], classes: Classes = NOUNS) -> dict[str, str]:
     """Write a file for each image into the folder ``path``, under the image's name and folders.
 
     Returns:
@@ -35,16 +36,20 @@ def write(path: Path, images: Iterable[Regions]) -> dict[str, str]:
         if place in found:
             raise UserError(f"{regions.image} and {found[place].image}: both would be {place.relative_to(path)}")
         found[place] = regions
-    return {regions.image or "": TOO_LONG for place, regions in found.items() if not fits(_write_one, place, regions)}
+    return {
+        regions.image or "": TOO_LONG
+        for place, regions in found.items()
+        if not fits(_write_one, place, regions, classes)
+    }
 
 
-def _write_one(path: Path, regions: Regions) -> None:
+def _write_one(path: Path, regions: Regions, classes: Classes) -> None:
     root = xml.Element("annotation")
     xml.SubElement(root, "filename").text = legal(regions.image)
     size = xml.SubElement(root, "size")
     for tag, value in (("width", regions.width), ("height", regions.height), ("depth", 3)):
         xml.SubElement(size, tag).text = str(value)
-    for region, name in zip(regions, labels(regions), strict=True):
+    for region, name in zip(regions, classes.labels(regions), strict=True):
         entry = xml.SubElement(root, "object")
         score = None if region.score is None else f"{region.score:.5f}"
         texts = {"name": name, "phrase": region.caption, "score": score, "truncated": "0", "difficult": "0"}

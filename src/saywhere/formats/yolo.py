@@ -13,13 +13,12 @@ from saywhere import archives
 from saywhere import boxes as geometry
 from saywhere.errors import UserError
 from saywhere.files import TOO_LONG, fits, write_atomically, write_text
+from saywhere.formats.classes import NOUNS, Classes
 from saywhere.formats.reading import (
     ImagesByStem,
     OtherShape,
     Row,
-    classes,
     in_pixels,
-    labels,
     leave_out,
     reader,
     reason,
@@ -30,7 +29,7 @@ from saywhere.report import Report
 from saywhere.syntax import decode, parse_yaml, split_lines
 
 
-def write(path: Path, images: Iterable[Regions], copy_images: bool = False) -> dict[str, str]:
+def write(path: Path, images: Iterable[Regions], copy_images: bool = False, classes: Classes = NOUNS) -> dict[str, str]:
     """Write class, centre and size of each region into the folder ``path``; phrases and scores have no place there.
 
     (A sixth column with scores is what detectors write; programs that train refuse it.)
@@ -46,7 +45,7 @@ def write(path: Path, images: Iterable[Regions], copy_images: bool = False) -> d
         UserError: two images have one name in different folders.
     """
     found = list(images)
-    names = classes(found)
+    names = classes.all(found)
     numbers = {name: number for number, name in enumerate(names)}
     by_stem: dict[str, Regions] = {}
     for regions in found:
@@ -59,7 +58,7 @@ def write(path: Path, images: Iterable[Regions], copy_images: bool = False) -> d
     for stem, regions in by_stem.items():
         shares = geometry.to_center(geometry.scale(regions.boxes, 1 / regions.width, 1 / regions.height)).tolist()
         lines: list[str] = []
-        for name, box in zip(labels(regions), shares, strict=True):
+        for name, box in zip(classes.labels(regions), shares, strict=True):
             lines.append(" ".join([str(numbers[name]), *(f"{value:.6f}" for value in box)]) + "\n")
         name = regions.image or ""
         if copy_images and (why := _copy(name, path / "images")):

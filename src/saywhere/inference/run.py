@@ -30,6 +30,7 @@ from saywhere.progress import Tell, progress, silent
 from saywhere.regions import Regions
 
 if TYPE_CHECKING:
+    from saywhere.formats.classes import Classes
     from saywhere.inference.claims import Claim
     from saywhere.inference.shards import Shard, Sharding
     from saywhere.models.model import Model
@@ -162,6 +163,7 @@ def describe(
     threshold: float | None = None,
     batch: int = 8,
     output_format: str = "saywhere",
+    classes: Classes | None = None,
     copy_images: bool = False,
     embed: bool = False,
     sharding: Sharding | None = None,
@@ -182,6 +184,7 @@ def describe(
             (:data:`FOR_EVALUATION`).
         batch: images at a time.
         output_format: one of :data:`saywhere.formats.registry.FORMATS`.
+        classes: only regions whose phrase has one of these, which are also the classes of ``output_format``.
         copy_images: of the format yolo, also write the images.
         embed: write ``xmp`` into JPEG, PNG and WebP files, through ExifTool, and beside the others.
         sharding: work on shards of the images beside other processes; None to do all of them here.
@@ -203,13 +206,15 @@ def describe(
         found += find_images(others, [out] if out else [])
     model = model if isinstance(model, DeferredModel) else DeferredModel(model, part="densecap")
     _check_places(output_format, json, out, sharding, copy_images, embed)
+    if boxes is not None and classes is not None:
+        raise UserError(f"{boxes}: all of its boxes are described, so --classes and --map cannot choose among them")
     given = None if boxes is None else read_boxes(boxes, found)
     sources = found if given is None else [source for source in found if source.name in given]
     Outputs(None, out).check(sources if output_format in ("saywhere", "densecap") else [])
     most = None if given is not None else top
     least = 0.0 if given is not None or output_format in FOR_EVALUATION else None
     work = _Description(
-        model, given, most, least if threshold is None else threshold, batch, progress, each, tell, boxes,
+        model, given, most, least if threshold is None else threshold, batch, progress, each, tell, boxes, classes,
         len(found) - len(sources),
     )  # fmt: skip
     if sharding is not None and json is not None:
@@ -247,14 +252,17 @@ class _Description:
     each: Each[Regions] | None
     tell: Tell
     boxes: Path | None
+    classes: Classes | None
     without_boxes: int
 
     @property
     def facts(self) -> dict[str, Any]:
         """What the results follow from."""
         boxes = None if self.boxes is None else str(self.boxes)
+        classes = None if self.classes is None else list(self.classes.names)
         least = THRESHOLD if self.threshold is None else self.threshold
-        return {**self.model.facts, "boxes": boxes, "top": self.top, "threshold": least or None}
+        options = {"boxes": boxes, "top": self.top, "threshold": least or None, "classes": classes}
+        return {**self.model.facts, **options}
 
     def keep(self, sources: Sequence[Source], json: Path | None, out: Path | None, format: str, embed: bool) -> Summary:
         """Describe images, with lines and drawings where they are wanted, or in a format that lies beside images."""
@@ -279,6 +287,7 @@ class _Description:
         self, sources: Sequence[Source], output_format: str, json: Path, out: Path, copy_images: bool
     ) -> Summary:
         """Describe images, and write the results of all of them for another program into the folder ``out``."""
+        from saywhere.formats.classes import NOUNS
         from saywhere.formats.densecap import LONG_SIDE, write_results
         from saywhere.formats.registry import FORMATS
         from saywhere.report import Report
@@ -300,7 +309,7 @@ class _Description:
                 write_results(place, named, {**options, "threshold": self.threshold})
             else:
                 regions = (outputs.answer(source) for source in kept)
-                left_out = new.write_whole(place, regions, report, copy_images)
+                left_out = new.write_whole(place, regions, report, copy_images, self.classes or NOUNS)
                 summary.skipped.update(left_out)
         for line in report.lines():
             self.tell(line, err=True)
@@ -338,7 +347,10 @@ class _Description:
         hidden: dict[str, int] = {}
 
         def ask(images: list[LoadedImage], given: list[np.ndarray] | None) -> list[Regions]:
-            found = self.model().describe(images, given, top=self.top, threshold=self.threshold or None)
+            top = self.top if self.classes is None else None
+            found = self.model().describe(images, given, top=top, threshold=self.threshold or None)
+            if self.classes is not None:
+                found = [self.classes.keep(each)[: self.top] for each in found]
             if self.threshold is not None:
                 return found
             kept = [each if each.scores is None else each[each.scores >= THRESHOLD] for each in found]

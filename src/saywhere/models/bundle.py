@@ -10,7 +10,9 @@ without weights, and ``trunk.json``, which says where its weights are in the wei
 
 from __future__ import annotations
 
+import hashlib
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -31,9 +33,12 @@ from saywhere.syntax import parse_json
 from saywhere.text import Vocabulary
 
 C = TypeVar("C", bound=Config)
+_reading = threading.Lock()
 
 BUNDLED = Path(__file__).parents[1] / "pretrained"
 """Folder of the models that ship with the package."""
+SHIPPED = "e825823388c0cea08d2812078d2f07fadc6b05edcde6ebc6b7d92912bd2b2ea9"
+"""SHA-256 of the bundled model's ``config.json``, which is not checked again at each start."""
 WEIGHTS, CONFIG, VOCABULARY, CARD = "model.safetensors", "config.json", "vocabulary.json", "README.md"
 GRAPH, GRAPH_WEIGHTS, GRAPH_INT8 = "trunk.onnx", "trunk.json", "trunk-int8.onnx"
 MAX_MESSAGE = 400
@@ -72,6 +77,7 @@ class Bundle:
         configs: options of each part.
         vocabularies: words of each part.
         calibration: what was fitted after training.
+        shipped: it is the bundled model as it ships, whose files fit each other.
     """
 
     folder: Path
@@ -82,6 +88,7 @@ class Bundle:
     configs: Mapping[str, Any]
     vocabularies: Mapping[str, Vocabulary]
     calibration: Calibration
+    shipped: bool = False
 
     @classmethod
     def read(cls, name_or_folder: str | Path) -> Bundle:
@@ -95,17 +102,22 @@ class Bundle:
             folder = find_folder(name_or_folder)
             files = [path for name in (CONFIG, VOCABULARY, calibration.FILE) if (path := folder / name).is_file()]
             found = [path.stat() for path in files]
-            return cls._read(folder, tuple((f.st_dev, f.st_ino, f.st_size, f.st_mtime_ns) for f in found))
+            with _reading:  # a command asks for it before it opens an image, and a thread that opens the network too
+                return cls._read(folder, tuple((f.st_dev, f.st_ino, f.st_size, f.st_mtime_ns) for f in found))
         except UserError as error:
             raise UserError(_one_line(str(error))) from error
 
     @classmethod
-    @lru_cache(maxsize=1)  # a command asks for it before it opens an image, and again when it loads the model
+    @lru_cache(maxsize=1)
     def _read(cls, folder: Path, _: tuple[tuple[int, ...], ...]) -> Bundle:
         """Read a folder, or return what was read if its files are the same."""
         path = folder / CONFIG
+        shipped = folder.parent == BUNDLED and hashlib.sha256(path.read_bytes()).hexdigest() == SHIPPED
         stored = _mapping(_json(path), str(path))
-        trunk = _config(TrunkConfig, stored.get("trunk"), path, "trunk")
+        if shipped:
+            trunk = TrunkConfig.restore(stored["trunk"])
+        else:
+            trunk = _config(TrunkConfig, stored.get("trunk"), path, "trunk")
         pixels = _mapping(stored.get("preprocess"), f"{path}: preprocess")
         parts = _mapping(stored.get("parts"), f"{path}: parts")
         if not parts:
@@ -121,10 +133,13 @@ class Bundle:
             raise UserError(f"{path}: description must be a string, not {description!r}")
         earlier = _earlier_calibration(parts, path)
         fitted = Calibration.read(folder) if (folder / calibration.FILE).is_file() else earlier
-        configs = {part: _part(part, options, trunk, path) for part, options in parts.items()}
+        if shipped:
+            configs: dict[str, Any] = {part: CONFIGS[part].restore(o, trunk=trunk) for part, o in parts.items()}
+        else:
+            configs = {part: _part(part, options, trunk, path) for part, options in parts.items()}
         vocabularies = _vocabularies(folder / VOCABULARY, list(parts))
         mean, std = (_levels(pixels.get(name), f"{path}: preprocess.{name}") for name in ("mean", "std"))
-        return cls(folder, description, trunk, mean, std, configs, vocabularies, fitted)
+        return cls(folder, description, trunk, mean, std, configs, vocabularies, fitted, shipped)
 
     @classmethod
     def read_own(cls, folder: str | Path) -> Bundle:
@@ -140,8 +155,10 @@ class Bundle:
         Args:
             values: by name, see :func:`saywhere.configs.base.override`; it raises what that raises.
         """
+        if not values:
+            return self
         configs: dict[str, Any] = override(self.configs, values)
-        return replace(self, configs=configs, trunk=next(iter(configs.values())).trunk)
+        return replace(self, configs=configs, trunk=next(iter(configs.values())).trunk, shipped=False)
 
 
 @dataclass(frozen=True)

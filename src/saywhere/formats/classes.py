@@ -1,0 +1,127 @@
+"""The classes of regions, for programs that know classes: nouns of phrases, or names that somebody asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from saywhere.errors import UserError
+from saywhere.models.noun_tree import Noun, known_form, noun_tree
+from saywhere.regions import Regions
+from saywhere.text import tokenize
+
+LONGEST = 4
+"""Words of a name that is looked for in a phrase."""
+NAMELESS = "object"
+"""The class of a region without a phrase."""
+COCO80 = (
+    "person", "bicycle", "car", "motorcycle", "airplane", "bus", "train", "truck", "boat", "traffic light",
+    "fire hydrant", "", "stop sign", "parking meter", "bench", "bird", "cat", "dog", "horse", "sheep", "cow",
+    "elephant", "bear", "zebra", "giraffe", "", "backpack", "umbrella", "", "", "handbag", "tie", "suitcase",
+    "frisbee", "skis", "snowboard", "sports ball", "kite", "baseball bat", "baseball glove", "skateboard", "surfboard",
+    "tennis racket", "bottle", "", "wine glass", "cup", "fork", "knife", "spoon", "bowl", "banana", "apple",
+    "sandwich", "orange", "broccoli", "carrot", "hot dog", "pizza", "donut", "cake", "chair", "couch", "potted plant",
+    "bed", "", "dining table", "", "", "toilet", "", "tv", "laptop", "mouse", "remote", "keyboard", "cell phone",
+    "microwave", "oven", "toaster", "sink", "refrigerator", "", "book", "clock", "vase", "scissors", "teddy bear",
+    "hair drier", "toothbrush",
+)  # fmt: skip
+"""COCO's classes in the order of their ids, which begin at 1 and have gaps."""
+MAPS = {"coco80": {name: number for number, name in enumerate(COCO80, 1) if name}}
+"""Lists of classes by name, each with the ids that COCO's files have for them."""
+
+
+@dataclass(frozen=True)
+class Classes:
+    """The names that are classes, and the ids of those that have some.
+
+    Without names every noun is a class.
+
+    Attributes:
+        names: in the order in which programs are to number them; none for all nouns.
+        ids: of the names in COCO's files; 1, 2, ... if there are none.
+
+    Raises:
+        UserError: a name is empty or twice there.
+
+    Example:
+        >>> chosen = Classes(("person", "dog"))
+        >>> chosen.label("a boy in red"), chosen.label("two poodles"), chosen.label("a red car")
+        ('person', 'dog', None)
+    """
+
+    names: tuple[str, ...] = ()
+    ids: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not all(tokenize(name) for name in self.names):
+            raise UserError(f"classes {', '.join(self.names)!r}: each needs a word")
+        if twice := [name for name in self.names if self.names.count(name) > 1]:
+            raise UserError(f"classes: {twice[0]!r} is named twice")
+
+    @classmethod
+    def parse(cls, names: str | None = None, named: str | None = None) -> Classes | None:
+        """Return the classes of a list such as ``person,dog``, or of a name of :data:`MAPS`; None if there is neither.
+
+        Raises:
+            UserError: there are both, no such name, or as :class:`Classes`.
+        """
+        if names is not None and named is not None:
+            raise UserError("--classes and --map both say which classes there are: give one of them")
+        if named is not None:
+            if named not in MAPS:
+                raise UserError(f"--map {named}: there is {', '.join(MAPS)}; other classes are listed with --classes")
+            return cls(tuple(MAPS[named]), tuple(MAPS[named].values()))
+        return None if names is None else cls(tuple(" ".join(name.split()) for name in names.split(",")))
+
+    @cached_property
+    def _nodes(self) -> dict[int, str]:
+        """The names by the rows of their nodes in the tree of nouns."""
+        found = {name: noun_tree().named(" ".join(tokenize(name))) for name in self.names}
+        return {noun.row: name for name, noun in reversed(found.items()) if noun is not None}
+
+    def label(self, caption: str | None) -> str | None:
+        """Return the class of a phrase, ``dog`` for "a brown dog on the grass"; None if it has none of the names.
+
+        A name stands also for its synonyms and for what is a kind of it, by the tree of nouns; of several for the
+        nearest. A name that the tree does not have stands for itself, in the singular and the plural.
+        """
+        words = tokenize(caption or "")
+        head = noun_tree().head(words)
+        if not self.names:
+            word = " ".join(words[head.start : head.stop])
+            return head.noun.name if head.noun is not None else word or NAMELESS
+        spelt = {" ".join(tokenize(name)): name for name in self.names}
+        for start in range(max(0, head.stop - LONGEST), head.start + 1):
+            word = known_form(" ".join(words[start : head.stop]), spelt)
+            if word in spelt:
+                return spelt[word]
+        return self._above(head.noun)
+
+    def _above(self, noun: Noun | None) -> str | None:
+        """The nearest of the names at or above a node."""
+        above = {} if noun is None else noun.ancestors
+        near = [(steps, self._nodes[row]) for row, steps in above.items() if row in self._nodes]
+        return min(near)[1] if near else None
+
+    def labels(self, regions: Regions) -> list[str]:
+        """Return the class of each region; of one that has none of the names :data:`NAMELESS`."""
+        return [self.label(region.caption) or NAMELESS for region in regions]
+
+    def keep(self, regions: Regions) -> Regions:
+        """Return the regions that have one of the names; all of them if there are no names."""
+        rows = [row for row, region in enumerate(regions) if self.label(region.caption) is not None]
+        return regions if len(rows) == len(regions) else regions[rows]
+
+    def all(self, images: Iterable[Regions]) -> list[str]:
+        """Return the names; if there are none the classes of all regions, in the order of the alphabet."""
+        return list(self.names) or sorted({name for regions in images for name in self.labels(regions)})
+
+    def numbers(self, images: Sequence[Regions]) -> dict[str, int]:
+        """Return the ids of all classes for COCO's files."""
+        names = self.all(images)
+        return dict(zip(names, self.ids or range(1, len(names) + 1), strict=True))
+
+
+NOUNS = Classes()
+"""Every noun is a class."""

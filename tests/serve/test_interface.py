@@ -434,7 +434,22 @@ def test_a_search_answers_as_the_index_does(model: saywhere.Model, indexed: Path
         copy = client.get("/v1/search/image", params={"entry": entries[str(indexed.parent / "chelsea.jpg")]})
         assert copy.headers["content-type"] == "image/jpeg"
         assert Image.open(io.BytesIO(copy.content)).size == (400, 300)
-        wrong = {"q=": "characters", "q=a&top=0": "from 1 to 100", "q=%2C": "no word", "": "parameter q is missing"}
+        for options in (
+            {"under": ["nowhere"]},
+            {"without": ["a cat"]},
+            {"after": "2000-01-01"},
+            {"before": "2000-01-01"},
+        ):
+            answer = client.get("/v1/search", params={"q": "a cat", **options}).json()
+            assert [hit["entry"] for hit in answer["hits"]] == [hit.entry for hit in index.search("a cat", **options)]
+            assert len(answer["hits"]) < 5 or "after" in options
+        wrong = {
+            "q=a&after=2024-13-01": "after must be a date",
+            "q=": "characters",
+            "q=a&top=0": "from 1 to 100",
+            "q=%2C": "no word",
+            "": "parameter q is missing",
+        }
         for params, message in wrong.items():
             response = client.get(f"/v1/search?{params}")
             assert response.status_code == 422 and message in error(response)

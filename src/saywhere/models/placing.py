@@ -9,7 +9,7 @@ fits it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -218,7 +218,8 @@ class Placer:
         rare = np.array([self.is_rare(phrase) for phrase in phrases], bool)
         counted = None
         if self.aligner is not None and image is not None:
-            counted = log_counted(self.aligner, self.calibration, image, phrases, texts)
+            single = embed_single(self.aligner, phrases) if self.calibration.count is not None else {}
+            counted = log_counted(self.aligner, self.calibration, image, phrases, texts, single)
         return Evidence(regions, fits, kinds, named, rare, similarity, self.by, counted)
 
     def log_kinds(self, encoding: Encoding, regions: Regions, phrases: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -321,17 +322,25 @@ def count_evidence(
     return {"gap": float(gap), "words": several - single}
 
 
+def embed_single(aligner: Aligner, phrases: Sequence[str]) -> dict[int, TextVectors]:
+    """Return the vectors of phrases with a number as if it were one thing, by their places among the phrases."""
+    numbered = [column for column, phrase in enumerate(phrases) if count_of(phrase) > 1]
+    asked = [familiar(one_of(phrases[column]), aligner.vocabulary) for column in numbered]
+    return dict(zip(numbered, embed_texts(aligner, asked, plain=True), strict=True))
+
+
 def log_counted(
     aligner: Aligner, calibration: Calibration, image: ImageVectors, phrases: Sequence[str],
-    texts: Sequence[TextVectors],
+    texts: Sequence[TextVectors], single: Mapping[int, TextVectors],
 ) -> np.ndarray | None:  # fmt: skip
-    """Return the log-probability ``(P,)`` that an image shows as many things as each phrase says; None for all 0."""
-    numbered = [column for column, phrase in enumerate(phrases) if count_of(phrase) > 1]
-    if calibration.count is None or not numbered:
+    """Return the log-probability ``(P,)`` that an image shows as many things as each phrase says; None for all 0.
+
+    ``single`` is of :func:`embed_single`.
+    """
+    if calibration.count is None or not single:
         return None
-    known, found = aligner.vocabulary, np.zeros(len(phrases))
-    single = embed_texts(aligner, [familiar(one_of(phrases[column]), known) for column in numbered], plain=True)
-    for column, one in zip(numbered, single, strict=True):
+    found = np.zeros(len(phrases))
+    for column, one in single.items():
         evidence = count_evidence(aligner, image, phrases[column], texts[column], one)
         found[column] = np.log(np.maximum(calibration.count.apply(evidence), LEAST))
     return found

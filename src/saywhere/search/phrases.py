@@ -26,7 +26,7 @@ from saywhere.models.aligner import ImageVectors, TextVectors, hubness_of, plain
 from saywhere.models.layout import CHOOSES, Layout
 from saywhere.models.model import Model
 from saywhere.models.noun_tree import noun_tree
-from saywhere.models.placing import Evidence, familiar, log_counted, noun_words, word_fits
+from saywhere.models.placing import Evidence, embed_single, familiar, log_counted, noun_words, word_fits
 from saywhere.regions import Regions
 from saywhere.search.scan import Question
 from saywhere.text import Vocabulary, tokenize
@@ -252,6 +252,7 @@ class PhrasesInImages:
         self._texts, self._wanted, self._unwanted = (
             [known[text] for text in some] for some in (self.layout.phrases, query.wanted, query.unwanted)
         )
+        self._single = embed_single(self._aligner, self.layout.phrases) if model.calibration.count is not None else {}
         placer = model.placer("aligner")
         self._least = placer.least()
         self._unknown = np.array([placer.is_unknown(phrase) for phrase in self.layout.phrases], bool)
@@ -294,7 +295,7 @@ class PhrasesInImages:
         """
         calibration, several, phrases = self._model.calibration, len(self._texts), self.layout.phrases
         evidence = self._evidence(image, self._texts, self._rare[:several])
-        counted = log_counted(self._aligner, calibration, image, phrases, self._texts)
+        counted = log_counted(self._aligner, calibration, image, phrases, self._texts, self._single)
         (rows, agree), columns = (
             replace(evidence, counted=counted).place(self._aligner.config.grounding, self.layout), np.arange(several)
         )  # fmt: skip

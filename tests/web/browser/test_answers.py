@@ -26,7 +26,7 @@ from saywhere.models.placing import cut_phrases, unused_words
 from saywhere.pixels import ORIENTATION
 from saywhere.text import tokenize
 
-TEXT = "a woman in an orange suit, a cat with whiskers and two cups beside the wooden table"  # the page uses no relations
+TEXT = "a woman in an orange suit, a cat with whiskers and two cups beside the wooden table"  # no relations
 ASK = """async ([file, verb, parameters]) => {
     const {Server} = await import("./page/server.js");
     window.asked ??= {server: new Server(), photos: new Map()};

@@ -21,8 +21,8 @@ from starlette.routing import Route
 
 import saywhere
 from saywhere.errors import UserError
-from saywhere.formats.reading import NAMELESS, label
-from saywhere.images import ImageError
+from saywhere.formats.reading import label
+from saywhere.images import NAMELESS, ImageError
 from saywhere.models.encoding import Encoding
 from saywhere.models.model import Model
 from saywhere.serve.app import Service

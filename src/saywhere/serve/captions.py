@@ -21,8 +21,8 @@ from starlette.routing import Route
 
 import saywhere
 from saywhere.errors import UserError
-from saywhere.formats.reading import label
-from saywhere.images import NAMELESS, ImageError
+from saywhere.formats.classes import NAMELESS, Classes
+from saywhere.images import ImageError
 from saywhere.models.encoding import Encoding
 from saywhere.models.model import Model
 from saywhere.serve.app import Service
@@ -172,7 +172,7 @@ def find_labels(model: Model, seen: Encoding) -> list[dict[str, Any]]:
     """
     shares: dict[str, float] = {}
     for region in model.describe(seen, top=REGIONS):
-        name, (x1, y1, x2, y2) = label(region.caption), region.box
+        name, (x1, y1, x2, y2) = Classes().label(region.caption) or NAMELESS, region.box
         if name != NAMELESS:
             shares[name] = max(shares.get(name, 0), (x2 - x1) * (y2 - y1) / (seen.width * seen.height))
     rows: list[dict[str, Any]] = []

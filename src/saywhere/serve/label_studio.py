@@ -17,8 +17,8 @@ from starlette.routing import Route
 
 import saywhere
 from saywhere.errors import UserError
+from saywhere.formats.classes import Classes
 from saywhere.formats.label_studio import SIDES
-from saywhere.formats.reading import label
 from saywhere.models.encoding import Encoding
 from saywhere.regions import Region
 from saywhere.serve.app import Service
@@ -260,7 +260,7 @@ def _entries(controls: Controls, seen: Encoding, name: str, region: Region) -> l
 
     A region whose noun is none of the labels is left out, unless its phrase can be shown.
     """
-    known = controls.labels.get(label(region.caption).lower())
+    known = controls.labels.get((Classes().label(region.caption) or "").lower())
     if controls.labels and known is None and controls.text is None:
         return []
     x1, y1, x2, y2 = region.box

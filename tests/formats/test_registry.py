@@ -26,7 +26,7 @@ from saywhere import data
 from saywhere.cli import app
 from saywhere.errors import UserError
 from saywhere.formats import coco, cvat, label_studio
-from saywhere.formats.classes import NOUNS, Classes
+from saywhere.formats.classes import Classes, label
 from saywhere.formats.densecap import LONG_SIDE, SCORE_LIMIT, result, write_results
 from saywhere.formats.registry import FORMATS
 from saywhere.regions import Regions
@@ -100,7 +100,7 @@ def test_what_is_written_is_read_back(name: str, tmp_path: Path) -> None:
             assert one.scores is not None
             assert two.scores is not None
             np.testing.assert_allclose(one.scores, two.scores, atol=1e-5)
-        expected = tuple(NOUNS.label(text) for text in one.captions or ()) if name in CLASSES_ONLY else one.captions
+        expected = tuple(label(text) for text in one.captions or ()) if name in CLASSES_ONLY else one.captions
         assert two.captions == expected
 
 
@@ -134,7 +134,7 @@ def test_any_text_survives_xml_and_json(tmp_path_factory: pytest.TempPathFactory
 
 def test_the_class_is_the_noun_of_the_phrase() -> None:
     texts = ("a brown dog on the grass", "two young men", "a flibbertigibbet", "", None)
-    assert [NOUNS.label(text) for text in texts] == ["dog", "man", "flibbertigibbet", "object", "object"]
+    assert [label(text) for text in texts] == ["dog", "man", "flibbertigibbet", "object", "object"]
 
 
 def test_classes_by_name_take_synonyms_and_kinds_of_them() -> None:

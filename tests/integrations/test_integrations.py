@@ -15,7 +15,7 @@ import skimage
 from PIL import Image
 
 import saywhere
-from saywhere.formats.classes import NOUNS
+from saywhere.formats.classes import label
 from saywhere.integrations import cvat
 
 PHRASE = "a woman in an orange suit"
@@ -44,9 +44,9 @@ def test_cvat_gets_rectangles_of_its_labels(model: saywhere.Model, image: Image.
     assert [one.attributes[0].name for one in function.spec.labels] == ["phrase"] * 3
     seen = model.encode(image)
     wanted = [
-        ({"shirt": 0, "hat": 1}[NOUNS.label(region.caption)], region.caption, list(region.box))
+        ({"shirt": 0, "hat": 1}[label(region.caption)], region.caption, list(region.box))
         for region in model.describe(seen, threshold=0.1)
-        if NOUNS.label(region.caption) in ("shirt", "hat")
+        if label(region.caption) in ("shirt", "hat")
     ]
     wanted += [(2, PHRASE, list(region.box)) for region in model.ground(seen, [PHRASE], threshold=0.1)]
     assert {number for number, _, _ in wanted} == {0, 1, 2}
@@ -101,13 +101,13 @@ def test_fiftyone_gets_detections_in_shares_of_the_image(
     assert [one.phrase for one in alone.detections] == [one.phrase for one in part.detections]
     regions = model.describe(np.asarray(image), top=20, threshold=0.4)
     assert [one.phrase for one in whole.detections] == list(regions.captions or ()) and len(regions) > 2
-    assert [one.label for one in whole.detections] == [NOUNS.label(caption) for caption in regions.captions or ()]
+    assert [one.label for one in whole.detections] == [label(caption) for caption in regions.captions or ()]
     for one, (box, score, _) in zip(whole.detections, regions, strict=True):
         x1, y1, x2, y2 = box
         assert one.bounding_box == pytest.approx([x1 / 512, y1 / 512, (x2 - x1) / 512, (y2 - y1) / 512], abs=1e-6)
         assert one.confidence == score
     (woman,) = fiftyone.Describer(model, [PHRASE], threshold=0).predict(np.asarray(image)).detections
-    assert woman.phrase == PHRASE and woman.label == NOUNS.label(PHRASE)
+    assert woman.phrase == PHRASE and woman.label == label(PHRASE)
 
 
 def test_without_fiftyone_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,6 +31,13 @@ MAPS = {"coco80": {name: number for number, name in enumerate(COCO80, 1) if name
 """Lists of classes by name, each with the ids that COCO's files have for them."""
 
 
+def label(caption: str | None) -> str:
+    """Return the noun of a phrase, ``dog`` for "a brown dog on the grass", known or not."""
+    words = tokenize(caption or "")
+    head = noun_tree().head(words)
+    return head.noun.name if head.noun is not None else " ".join(words[head.start : head.stop]) or NAMELESS
+
+
 @dataclass(frozen=True)
 class Classes:
     """The names that are classes, and the ids of those that have some.
@@ -86,11 +93,10 @@ class Classes:
         A name stands also for its synonyms and for what is a kind of it, by the tree of nouns; of several for the
         nearest. A name that the tree does not have stands for itself, in the singular and the plural.
         """
+        if not self.names:
+            return label(caption)
         words = tokenize(caption or "")
         head = noun_tree().head(words)
-        if not self.names:
-            word = " ".join(words[head.start : head.stop])
-            return head.noun.name if head.noun is not None else word or NAMELESS
         spelt = {" ".join(tokenize(name)): name for name in self.names}
         for start in range(max(0, head.stop - LONGEST), head.start + 1):
             word = known_form(" ".join(words[start : head.stop]), spelt)

@@ -11,7 +11,7 @@ from typing import Any
 
 import saywhere
 from saywhere.errors import UserError
-from saywhere.formats.reading import label
+from saywhere.formats.classes import label
 from saywhere.models.model import Model
 
 try:

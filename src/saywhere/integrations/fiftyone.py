@@ -10,7 +10,7 @@ import numpy as np
 import saywhere
 from saywhere import boxes as geometry
 from saywhere.errors import UserError
-from saywhere.formats.reading import labels
+from saywhere.formats.classes import NOUNS
 from saywhere.models.model import Model
 
 try:
@@ -80,6 +80,6 @@ def _detections(regions: saywhere.Regions) -> Any:
     return fo.Detections(
         detections=[
             fo.Detection(label=name, bounding_box=box, confidence=region.score, phrase=region.caption)
-            for region, name, box in zip(regions, labels(regions), shares, strict=True)
+            for region, name, box in zip(regions, NOUNS.labels(regions), shares, strict=True)
         ]
     )

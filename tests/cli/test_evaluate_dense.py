@@ -93,10 +93,10 @@ def test_a_model_on_a_data_set(model):
         row["seconds"] > 0 and row["command"].split()[0] == "saywhere"
     )  # then the words of the process, here pytest's
     assert [line["image"] for line in written("out/predictions.jsonl")] == [f"p/{n}.png" for n in range(4)]
-    # Four whole images with the score 0.9 match; the left halves, with 0.2, overlap the whole by a half, and match.
+    # Four whole images with the score 0.9 match; the left halves, with 0.4, overlap the whole by a half, and match.
     bins = [(one["count"], one["matched"]) for one in row["calibration"]["bins"]]
-    assert bins == [(4, 1), (4, 1)] and row["calibration"]["ece"] == pytest.approx((0.1 + 0.8) / 2)
-    assert row["calibration"]["brier"] == pytest.approx((0.01 + 0.64) / 2)
+    assert bins == [(4, 1), (4, 1)] and row["calibration"]["ece"] == pytest.approx((0.1 + 0.6) / 2)
+    assert row["calibration"]["brier"] == pytest.approx((0.01 + 0.36) / 2)
     assert "4 images, protocol clean: mAP 0.5050, detection mAP 0.5050, language METEOR 0.5000" in done.stdout
     names = {path.name for path in Path("out").iterdir()}
     assert {

@@ -45,6 +45,7 @@ COMMANDS: dict[str, tuple[list[str], set[str]]] = {
     "ground": (["IMAGE", "a dog on the grass"], DETECTS | ALIGNS),
     "ground ": (["IMAGE", "a dog", "the sky"], DETECTS | ALIGNS),
     "caption": (["IMAGE"], CAPTIONS),
+    "alt": (["PAGE"], {"flickr-coco"}),
     "serve": (["--port", "0"], DETECTS | ALIGNS | CAPTIONS),
     "mcp": (["ALBUM", "--port", "0"], DETECTS | ALIGNS | CAPTIONS),
     "index": (["ALBUM", "--index", "OUT"], ALIGNS),
@@ -101,6 +102,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     made = {kind: str(checkpoint.save(network, root / kind)) for kind, network in networks.items()}
     album, rows = root / "album", []
     album.mkdir()
+    (album / "page.html").write_text('<img src="0.png">')
     for number in range(2):
         noise(96, 64, number).save(album / f"{number}.png")
         regions = [{"box": [8 * i, 0, 48 + 8 * i, 60], "phrase": phrase} for i, phrase in enumerate(PHRASES)]
@@ -111,7 +113,13 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     flickr = write_flickr(root / "data")
     with saywhere.Index(root / "index", made["aligner"]) as index:
         index.add(album)
-    data = {"IMAGE": album / "0.png", "BOXES": root / "boxes.json", "ALBUM": album, "FLICKR": flickr}
+    data = {
+        "IMAGE": album / "0.png",
+        "BOXES": root / "boxes.json",
+        "ALBUM": album,
+        "PAGE": album / "page.html",
+        "FLICKR": flickr,
+    }
     data |= {"INDEX": root / "index", "CAPTIONER": Path(made["captioner"])}
     return {"flickr-coco": "flickr-coco", **made, **{word: str(place) for word, place in data.items()}}
 

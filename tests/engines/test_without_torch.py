@@ -102,7 +102,9 @@ def assert_close(one: Any, other: Any) -> None:
         assert one == other
 
 
-@pytest.mark.parametrize("arguments", [["describe"], ["caption"], ["ground", "a dog"]], ids=lambda a: a[0])
+@pytest.mark.parametrize(
+    "arguments", [["describe", "--threshold", "0"], ["caption"], ["ground", "a dog"]], ids=lambda a: a[0]
+)
 def test_the_commands(image: Path, arguments: list[str]):
     command, *sentence = arguments
     done = run(COMMANDS, command, image, *sentence, "--model", exported_bundle())

@@ -60,8 +60,8 @@ def test_a_search_answers_with_the_moment(tmp_path, monkeypatch):
     counts = run("index", "clip.mp4", "coffee.jpg", "--index", "i", "--every", "0.5s", "--threads", 1)
     assert counts == "2 added, 0 updated, 0 unchanged, 0 removed, 0 skipped\n"
     asked = ("search", "--index", "i", "--threads", 1, "--top", 1)
-    cat, motorcycle = (json.loads(run(*asked, text, "--json")) for text in ("a cat with whiskers", "a motorcycle"))
-    cup = json.loads(run(*asked, "--image", "coffee.jpg", "--json"))
+    cat, motorcycle = (json.loads(run(*asked, text, "--json", "-")) for text in ("a cat with whiskers", "a motorcycle"))
+    cup = json.loads(run(*asked, "--image", "coffee.jpg", "--json", "-"))
     assert Path(cat["image"]) == Path(motorcycle["image"]) == tmp_path / "clip.mp4"
     assert 2.05 <= cat["time"] < 4.05 and motorcycle["time"] < 2
     assert Path(cup["image"]) == tmp_path / "coffee.jpg" and "time" not in cup

@@ -49,8 +49,10 @@ class Config:
         config = object.__new__(cls)
         for field in dataclasses.fields(cls):
             value, default = stored.get(field.name, field.default), field.default
-            part = isinstance(default, Config) and isinstance(value, Mapping)
-            value = default.restore(value) if part else _as_tuples(value)
+            if isinstance(default, Config) and isinstance(value, Mapping):
+                value = default.restore(value)
+            else:
+                value = _as_tuples(value)
             object.__setattr__(config, field.name, made.get(field.name, value))
         return config
 

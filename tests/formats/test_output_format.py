@@ -49,6 +49,8 @@ def test_the_options_name_every_format() -> None:
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_it_writes_what_convert_results_writes(model: StubModel, name: str) -> None:
+    if needed := FORMATS[name].needs:
+        pytest.importorskip(needed)
     done = run("describe", "album", "--output-format", name, "--out", "out")
     place = Path("out", FORMATS[name].name)
     assert done.exit_code == 0, done.output

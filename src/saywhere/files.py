@@ -18,6 +18,8 @@ TOO_LONG = "its name is too long for the file that would be written"
 """What is said of an image or a video where :func:`fits` says no."""
 NOT_SYNCED = frozenset((errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP))
 """What file systems answer that have no fsync of a file or folder."""
+TAR = ".tar"
+"""Ending of the archives that images are read from, see :mod:`saywhere.archives`."""
 _PART = re.compile(r"\.[0-9a-f]{16}\.part")
 
 

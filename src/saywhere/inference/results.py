@@ -15,12 +15,13 @@ from saywhere.errors import UserError
 from saywhere.files import beside, sync, write_text
 from saywhere.images import DRAWN_SIDES, ImageError, open_image, resized, save_image
 from saywhere.inference.batches import ImageResult
-from saywhere.inference.claims import Claim, claim_file
 from saywhere.inference.sources import Source, out_path
 from saywhere.regions import Regions
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+    from saywhere.inference.claims import Claim
 
 _BEGINNING = b'{"image":'
 """What each line begins with: only a half line that does is taken for one of ours and cut off."""
@@ -63,6 +64,8 @@ class ResultsFile:
 
     def _begin(self) -> None:
         """Refuse what is no regular file, and a file that another run is writing."""
+        from saywhere.inference.claims import claim_file
+
         if not stat.S_ISREG(os.fstat(self._file).st_mode):
             raise UserError(f"{self.path}: results are kept in a regular file, which can be read again; this is none")
         self._claim = claim_file(self._file, self.path, "give another file")

@@ -85,8 +85,8 @@ def describe(
     Exit code 0 if all went well, 1 if images were skipped because they cannot be read, 2 if the command is wrong.
     """
     from saywhere.errors import UserError
+    from saywhere.inference import find_media
     from saywhere.inference.run import TOP
-    from saywhere.inference.sources import find_media
 
     if boxes is not None and (top is not None or threshold is not None):
         raise UserError("--boxes describes every box in the file: --top and --threshold cannot choose among them")

@@ -26,8 +26,8 @@ from saywhere.inference.results import (
 )
 from saywhere.inference.sources import Source, find_images, out_path, read_boxes
 from saywhere.loading import DeferredModel
-from saywhere.progress import Tell, progress, silent
 from saywhere.regions import Regions
+from saywhere.report import Tell, progress, silent
 
 if TYPE_CHECKING:
     from saywhere.formats.classes import Classes

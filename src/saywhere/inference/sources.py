@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from saywhere.errors import UserError
-from saywhere.files import TAR
+from saywhere.files import TAR, decode, parse_json, split_lines
 from saywhere.images import SUFFIXES
-from saywhere.syntax import decode, parse_json, split_lines
 
 LIST = "@"
 """Before the name of a file with a path on each line; ``@-`` is standard input."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from saywhere import boxes as geometry
-from saywhere.box_coding import BoxCoder
+from saywhere.boxes import BoxCoder
 from saywhere.configs.aligner import AlignerConfig, Score
 from saywhere.engines.engine import Aligner
 from saywhere.errors import UserError

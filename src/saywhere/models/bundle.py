@@ -23,13 +23,12 @@ from saywhere import calibration
 from saywhere import options as user_options
 from saywhere.calibration import Calibration
 from saywhere.configs.aligner import AlignerConfig
-from saywhere.configs.base import Config, override
 from saywhere.configs.captioner import CaptionerConfig
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.configs.nouns import NounsConfig
-from saywhere.configs.parts import TrunkConfig
+from saywhere.configs.parts import Config, TrunkConfig, override
 from saywhere.errors import UserError
-from saywhere.syntax import parse_json
+from saywhere.files import parse_json
 from saywhere.text import Vocabulary
 
 C = TypeVar("C", bound=Config)
@@ -153,7 +152,7 @@ class Bundle:
         """Return the bundle with some options changed.
 
         Args:
-            values: by name, see :func:`saywhere.configs.base.override`; it raises what that raises.
+            values: by name, see :func:`saywhere.configs.parts.override`; it raises what that raises.
         """
         if not values:
             return self

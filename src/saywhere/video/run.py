@@ -17,7 +17,7 @@ from saywhere.files import TOO_LONG, fits, printable
 from saywhere.inference.run import TOP, Summary
 from saywhere.inference.sources import VIDEO_SUFFIXES, Source, find_images
 from saywhere.loading import DeferredModel
-from saywhere.progress import Tell, progress, silent
+from saywhere.report import Tell, progress, silent
 
 if TYPE_CHECKING:  # what reads videos is an extra, and images need none of it
     from saywhere.models.model import Model

@@ -178,7 +178,9 @@ class NounTree:
         )
         self._words: dict[str, tuple[int, bool]] = {}
         for number, row in enumerate(rows):
-            self._words |= {word: (number, False) for word in row[4].split(", ") if word}
+            for word in row[4].split(", "):
+                self._words[word] = (number, False)
+        self._words.pop("", None)
         for word, (number, _) in list(self._words.items()):
             self._words.setdefault(plural(word), (number, True))
 

@@ -1,7 +1,7 @@
 """A model on many images: find them, read ahead, ask in batches, keep what is done."""
 
-from saywhere.inference.batches import ImageResult, run_images
-from saywhere.inference.results import Outputs, ResultsFile, compare_settings, ensure_same_settings
+from saywhere.inference.results import ImageResult, Outputs, ResultsFile, compare_settings, ensure_same_settings
+from saywhere.inference.run import run_images
 from saywhere.inference.sources import Source, find_images, find_media, out_path, read_boxes
 
 __all__ = [

@@ -192,10 +192,13 @@ class GraphInfo:
     weights: dict[str, GraphWeight]
 
     @classmethod
-    def read(cls, folder: Path) -> GraphInfo:
-        """Read ``trunk.json`` of a model folder; ``UserError`` if it is missing or something else."""
+    def read(cls, folder: Path, shipped: bool = False) -> GraphInfo:
+        """Read ``trunk.json`` of a model folder; ``UserError`` if it is missing or, unless ``shipped``, unknown."""
         path = folder / GRAPH_WEIGHTS
         try:
+            if shipped:
+                stored = _json(path)
+                return cls(**{**stored, "weights": {key: GraphWeight(**w) for key, w in stored["weights"].items()}})
             return user_options.from_dict(cls, _mapping(_json(path), str(path)), source=str(path))
         except UserError as error:
             raise UserError(_one_line(str(error))) from error

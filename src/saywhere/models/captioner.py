@@ -20,8 +20,7 @@ from saywhere.errors import UserError
 from saywhere.models.aligner import embed_images, embed_texts, plain_similarities
 from saywhere.models.decoding import Reason, Reranker, Sentence, decode, search
 from saywhere.models.encoding import Encoding, propose_boxes
-from saywhere.models.noun_tree import Head, Noun, NounTree, find_heads, find_nouns
-from saywhere.models.nouns import NounEvidence, related, with_noun
+from saywhere.models.nouns import Head, Noun, NounEvidence, NounTree, find_heads, find_nouns, related, with_noun
 from saywhere.regions import Regions, open_pixels, show_image
 from saywhere.text import pad, tokenize
 

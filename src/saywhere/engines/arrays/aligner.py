@@ -21,6 +21,7 @@ from saywhere.engines.arrays.layers import (
     Linear,
     Shapes,
     Weights,
+    in_single,
     recurrent_shapes,
     relu,
     side_by_side,
@@ -169,7 +170,7 @@ class TextEncoder:
 
     def __init__(self, weights: Weights, config: AlignerConfig) -> None:
         self.config = config
-        self.words = weights["words.weight"]
+        self.words = weights.stored("words.weight")
         self.encode, self.decode = Linear(weights.below("encode")), Linear(weights.below("decode"))
         self.cells = [Gru(weights.below("context"), suffix) for suffix in SUFFIXES]
 
@@ -192,7 +193,7 @@ class TextEncoder:
         mask = token_ids != PAD
         unique, words = np.unique(token_ids, return_inverse=True)
         words = words.reshape(token_ids.shape)
-        inputs = relu(self.encode(self.words[unique]))  # Eqs. 2 and 3
+        inputs = relu(self.encode(in_single(self.words[unique])))  # Eqs. 2 and 3
         back = _backwards(mask)
         forwards = self._direction(0, inputs, words, mask)  # Eqs. 4 and 5
         backwards = self._direction(1, inputs, np.take_along_axis(words, back, axis=1), mask)

@@ -328,6 +328,27 @@ def test_an_index_in_qdrant_follows_its_folder_and_finds_what_one_in_a_folder_fi
         assert index.remove(album / "3.png") == 1 and len(index) == 6
 
 
+def test_filters_leave_the_same_images_as_in_a_folder(model, album, tmp_path) -> None:
+    (album / "holidays").mkdir()
+    for number in range(8, 12):
+        noise(96, 64, number).save(album / "holidays" / f"{number}.png")
+    for day, path in enumerate(sorted(album.rglob("*.png"))):
+        os.utime(path, (at := 1_714_600_000 + 86_400 * day, at))  # from 2024-05-01 on
+    with saywhere.Index(Qdrant(":memory:"), model) as index, saywhere.Index(tmp_path / "i", model) as other:
+        index.add(album)
+        other.add(album)
+        counts: set[int] = set()
+        for only in (
+            {"after": "2024-05-05"}, {"before": "2024-05-04"}, {"under": "holidays"}, {"under": ["nowhere"]},
+            {"after": "2024-05-11", "under": album / "holidays"}, {"without": "a man"}, {},
+        ):  # fmt: skip
+            for top in (2, 12):
+                names = [[hit.image for hit in each.search("two dogs", top=top, **only)] for each in (index, other)]
+                assert names[0] == names[1], (only, top)
+                counts.add(len(names[0]))
+        assert {0, 2, 4, 12} <= counts
+
+
 def test_what_only_a_folder_has_is_refused(model, album, tmp_path) -> None:
     place = Qdrant(f"path:{tmp_path / 'db'}")
     with saywhere.Index(place, model) as index:

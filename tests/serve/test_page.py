@@ -273,6 +273,15 @@ def test_a_search_shows_a_gallery(visit: Callable[..., Page], model: saywhere.Mo
     expect(page.locator("#hits .unlikely")).to_have_count(5)
     page.locator("#query").fill("a man on a motorcycle")
     expect(page.locator("#status")).not_to_contain_text("probably")
+    with saywhere.Index(indexed, model) as index:
+        others = index.search("a man on a motorcycle", without="a woman")
+    assert 0 < len(others) < 5
+    page.locator("#without").fill("a woman")
+    expect(page.locator("#hits li")).to_have_count(len(others))
+    names = [f"{Path(hit.image).name}{moments[hit.time]}" for hit in others]
+    assert page.locator("#hits .caption").all_inner_texts() == names
+    page.locator("#without").fill("")
+    expect(page.locator("#hits li")).to_have_count(5)
     page.locator("#hits button").first.click()
     expect(page.locator("#tab-find")).to_have_attribute("aria-selected", "true")
     page.wait_for_selector("#found-list li")

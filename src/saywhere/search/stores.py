@@ -91,7 +91,8 @@ class Only:
     def accepts(self, path: str, taken: str) -> bool:
         """Return whether a file is searched."""
         here = not self.under or any(
-            path.startswith(part) if os.path.isabs(part) else part in path for part in self.needles
+            path.startswith(needle) if os.path.isabs(folder) else needle in path
+            for folder, needle in zip(self.under, self.needles, strict=True)
         )
         return here and self.after <= taken and (not self.before or taken < self.before)
 

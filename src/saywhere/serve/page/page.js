@@ -242,8 +242,9 @@ let looking = 0;
 
 async function search() {
   const turn = ++looking, text = $("query").value.trim();
-  const empty = !/[\p{L}\p{N}]/u.test(text);
-  const path = `v1/search?${new URLSearchParams({q: text, top: 24})}`;
+  const without = $("without").value.trim(), says = (words) => /[\p{L}\p{N}]/u.test(words);
+  const empty = !says(text);
+  const path = `v1/search?${new URLSearchParams({q: text, top: 24, ...(says(without) && {without})})}`;
   const answer = empty ? {hits: []} : await trying(async () => (await server.get(path)).json());
   if (turn !== looking || !answer) return;
   $("hits").replaceChildren(...answer.hits.map((hit) => showHit(hit, answer.unlikely)));
@@ -507,10 +508,12 @@ $("text").addEventListener("input", () => {
   clearTimeout(typing);
   if (!webcam) typing = setTimeout(ground, 120);
 });
-$("query").addEventListener("input", () => {
-  clearTimeout(typing);
-  typing = setTimeout(search, 250);
-});
+for (const field of ["query", "without"]) {
+  $(field).addEventListener("input", () => {
+    clearTimeout(typing);
+    typing = setTimeout(search, 250);
+  });
+}
 $("play").addEventListener("click", play);
 $("save-json").addEventListener("click", saveJson);
 $("save-image").addEventListener("click", saveImage);

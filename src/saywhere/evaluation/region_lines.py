@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from saywhere.errors import UserError
-from saywhere.files import printable
-from saywhere.syntax import parse_json
+from saywhere.files import parse_json, printable
 
 Array = NDArray[Any]
 Box = tuple[float, float, float, float]

@@ -20,12 +20,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from saywhere import boxes as geometry
-from saywhere.box_coding import propose
+from saywhere.boxes import propose
 from saywhere.data.sample import Sample
 from saywhere.errors import UserError
 from saywhere.files import write_atomically
 from saywhere.images import open_image
-from saywhere.models.noun_tree import noun_tree
+from saywhere.models.nouns import noun_tree
 from saywhere.networks.densecap.network import DenseCap, move
 from saywhere.networks.vision.image_maps import ImageMaps
 from saywhere.networks.vision.region_features import context_features

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import torch
 from torch import nn
 
-from saywhere.configs.base import Config
+from saywhere.configs.parts import Config
 from saywhere.data.sample import Sample
 from saywhere.errors import UserError
 from saywhere.images import LoadedImage
 from saywhere.text import Vocabulary
 from saywhere.training.aligner import AlignerSystem
+from saywhere.training.branch import BranchSystem
 from saywhere.training.captioner import CaptionerSystem
 from saywhere.training.dataset import TargetMaker
 from saywhere.training.densecap import DenseCapSystem
@@ -84,8 +87,14 @@ class System(Protocol):
         """Return a drawing of what a network finds in an image; None if there is nothing to draw."""
         ...
 
+    def save(self, network: Any, folder: Path, card: str, description: str, dtype: torch.dtype) -> object:
+        """Write what is kept of a network, see :func:`saywhere.networks.checkpoint.save`."""
+        ...
 
-SYSTEMS: dict[str, System] = {"densecap": DenseCapSystem(), "aligner": AlignerSystem(), "captioner": CaptionerSystem()}
+
+SYSTEMS: dict[str, System] = {
+    "densecap": DenseCapSystem(), "aligner": AlignerSystem(), "captioner": CaptionerSystem(), "branch": BranchSystem(),
+}  # fmt: skip
 
 
 def find_system(name: str) -> System:
@@ -101,7 +110,8 @@ def build_vocabulary(system: System, samples: Sequence[Sample], min_count: int) 
     Raises:
         UserError: there are none.
     """
-    vocabulary = Vocabulary.build((text for sample in samples for text in system.texts(sample)), min_count)
-    if not vocabulary.counts:
+    texts = [text for sample in samples for text in system.texts(sample)]
+    vocabulary = Vocabulary.build(texts, min_count)
+    if texts and not vocabulary.counts:
         raise UserError(f"no word occurs {min_count} times in the training texts; lower data.min_count")
     return vocabulary

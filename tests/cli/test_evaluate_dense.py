@@ -16,7 +16,7 @@ from saywhere import cli
 from saywhere.cli import evaluate as command
 from saywhere.errors import UserError
 from saywhere.evaluation import meteor
-from saywhere.evaluation.meteor import find_java
+from saywhere.evaluation.ptb import find_java
 
 pytest.importorskip("matplotlib", reason="needs the extra evaluate")
 

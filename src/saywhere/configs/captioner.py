@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
-from saywhere.configs.base import Config
-from saywhere.configs.parts import LARGEST_GRID, MOST_SENTENCES, DecodingConfig, ProposalConfig, SystemConfig
+from saywhere.configs.parts import LARGEST_GRID, MOST_SENTENCES, Config, DecodingConfig, ProposalConfig, SystemConfig
 
 DecoderKind = Literal["rnn", "lstm", "gru", "attention"]
 AttendTo = Literal["whole", "grid", "proposals", "transformer"]

@@ -9,7 +9,7 @@ from typing import Any
 
 from saywhere.data.sample import Box
 from saywhere.errors import UserError
-from saywhere.syntax import decode, parse_json, split_lines
+from saywhere.files import decode, parse_json, split_lines
 
 
 def find(root: Path, folders: Iterable[str], names: Sequence[str]) -> Path | None:

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 if TYPE_CHECKING:
-    from saywhere.box_coding import BoxCoder
+    from saywhere.boxes import BoxCoder
     from saywhere.calibration import Calibration
     from saywhere.configs.aligner import AlignerConfig
     from saywhere.configs.captioner import CaptionerConfig
     from saywhere.configs.densecap import DenseCapConfig
     from saywhere.configs.nouns import NounsConfig
-    from saywhere.engines.arrays.hubness import Hubness
+    from saywhere.engines.arrays.aligner import Hubness
     from saywhere.engines.arrays.ngrams import Ngrams
     from saywhere.images import LoadedImage
     from saywhere.text import Vocabulary

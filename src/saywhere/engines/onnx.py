@@ -303,7 +303,7 @@ def open_session(bundle: Bundle, weights: Weights, threads: int | None = None, p
     options.log_severity_level = 3  # warnings of containers without a GPU say nothing to a user
     sources: dict[str, GraphWeight] = {}
     if precision == "float32":
-        info = GraphInfo.read(bundle.folder)
+        info = GraphInfo.read(bundle.folder, bundle.shipped)
         if digest is not None and (hashlib.sha256(graph).hexdigest() != info.graph or digest != info.trunk):
             raise UserError(f"{path} does not belong to {WEIGHTS} or {GRAPH_WEIGHTS} beside it: export the model again")
         sources = info.weights

@@ -13,14 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from saywhere.box_coding import BoxCoder
+from saywhere.boxes import BoxCoder
 from saywhere.calibration import Calibration
 from saywhere.configs.aligner import AlignerConfig
 from saywhere.configs.captioner import CaptionerConfig
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.configs.nouns import NounsConfig
 from saywhere.engines.arrays import ngrams
-from saywhere.engines.arrays.hubness import Hubness, Typical
+from saywhere.engines.arrays.aligner import Hubness, Typical
 from saywhere.engines.arrays.ngrams import Ngrams
 from saywhere.engines.engine import BoundImages, EncodedText, RegionHeadOutput, RpnOutput
 from saywhere.errors import UserError

@@ -18,13 +18,13 @@ from saywhere import archives
 from saywhere.images import SUFFIXES as IMAGES
 from saywhere.images import LoadedImage
 from saywhere.inference import ImageResult, Source, run_images
+from saywhere.inference.sources import VIDEO_SUFFIXES as VIDEOS
 from saywhere.inference.sources import name_images, named_source
 from saywhere.models.aligner import ImageVectors
 from saywhere.models.model import Model
 from saywhere.search.store import Store
 from saywhere.search.stores import ImageStore, Stamp, Video
 from saywhere.search.videos import MISSING, VideoIndexing
-from saywhere.video import SUFFIXES as VIDEOS
 from saywhere.video.times import EVERY, check_duration, to_ticks
 
 

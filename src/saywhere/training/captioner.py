@@ -14,7 +14,7 @@ from saywhere.configs.captioner import CaptionerConfig
 from saywhere.data.sample import Sample
 from saywhere.errors import UserError
 from saywhere.images import LoadedImage
-from saywhere.models.noun_tree import noun_tree
+from saywhere.models.nouns import noun_tree
 from saywhere.networks import checkpoint
 from saywhere.networks.captioner.loss import CaptionCriterion, CaptionTarget
 from saywhere.networks.captioner.network import Captioner

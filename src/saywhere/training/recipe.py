@@ -12,7 +12,7 @@ import yaml
 
 from saywhere import options
 from saywhere.errors import UserError
-from saywhere.syntax import parse_yaml
+from saywhere.files import parse_yaml
 
 IN_WHEEL, IN_CHECKOUT = Path(__file__).parents[1] / "recipes", Path(__file__).parents[3] / "recipes"
 """Folders of the recipes that come with the package."""

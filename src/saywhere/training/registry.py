@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import nn
 
-from saywhere.configs.base import Config
+from saywhere.configs.parts import Config
 from saywhere.data.sample import Sample
 from saywhere.errors import UserError
 from saywhere.images import LoadedImage

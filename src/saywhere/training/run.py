@@ -15,7 +15,7 @@ import torch
 
 from saywhere import boxes as geometry
 from saywhere import data
-from saywhere.configs.base import Config
+from saywhere.configs.parts import Config
 from saywhere.data import PhraseOptions, Sample, Samples
 from saywhere.errors import UserError
 from saywhere.files import write_text

@@ -1,20 +1,27 @@
-"""Deep Visual-Semantic Alignments in numpy: regions (Eq. 1) and words (Eqs. 2 to 6) in one space."""
+"""Deep Visual-Semantic Alignments in numpy: regions (Eq. 1) and words (Eqs. 2 to 6) in one space, and hubs.
+
+Hubs are images that resemble every sentence, and sentences that resemble every image: in spaces of many dimensions some
+points are near to very many others (Radovanović et al., 2010). How near a point is to points at large can be known
+beforehand, and taken off (Smith et al., 2017; Bogolin et al., 2022, who keep a bank of queries). Here typical texts and
+typical images stand for the bank; they were fitted to what a bank says (:mod:`saywhere.training.hubness`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from saywhere.configs.aligner import AlignerConfig
-from saywhere.engines.arrays.hubness import Hubness
 from saywhere.engines.arrays.layers import (
     BatchNorm,
     Gru,
     Linear,
     Shapes,
     Weights,
+    in_single,
     recurrent_shapes,
     relu,
     side_by_side,
@@ -22,6 +29,60 @@ from saywhere.engines.arrays.layers import (
 from saywhere.engines.arrays.pooling import ImageMaps, box_features, require_size
 from saywhere.engines.engine import EncodedText
 from saywhere.text import PAD, Vocabulary
+
+
+@dataclass(frozen=True, eq=False)
+class Typical:
+    """Typical vectors; similarity with the bank: ``temperature * log(sum over j of exp(vector_j · x + constant_j))``.
+
+    Attributes:
+        vectors: ``(J, D)`` typical members of the bank, divided by the temperature.
+        constants: ``(J,)``.
+        temperature: of similarities.
+    """
+
+    vectors: np.ndarray
+    constants: np.ndarray
+    temperature: float
+
+    def hubness(self, products: np.ndarray) -> float:
+        """Return how similar to the bank that is whose products with the vectors are given ``(J,)``."""
+        logits = products + self.constants
+        top = logits.max()
+        return float(self.temperature * (top + np.log(np.exp(logits - top).sum())))
+
+
+@dataclass(frozen=True, eq=False)
+class Hubness:
+    """Typical ``texts`` and ``images`` of an aligner."""
+
+    texts: Typical
+    images: Typical
+
+    @classmethod
+    def read(cls, weights: Weights) -> Hubness:
+        """Make it of the weights of a model."""
+        parts = zip((weights.below("texts"), weights.below("images")), weights["temperatures"].tolist(), strict=True)
+        return cls(*(Typical(layer["weight"], layer["bias"], temperature) for layer, temperature in parts))
+
+    @staticmethod
+    def shapes(config: AlignerConfig) -> Shapes:
+        """Return the shapes of the arrays that it reads, by their names."""
+        shapes: Shapes = {"hubs.temperatures": (2,)}
+        for side in ("texts", "images"):
+            shapes |= Linear.shapes(f"hubs.{side}", config.hubs, config.embed_dim)
+        return shapes
+
+    def of_image(self, vectors: np.ndarray) -> float:
+        """Return how similar an image, by the vectors ``(R, D)`` of its regions, is to texts at large.
+
+        As in Eq. 8 the best region counts for each text. An image without regions is similar to none: 0.
+        """
+        return self.texts.hubness((vectors @ self.texts.vectors.T).max(axis=0)) if len(vectors) else 0.0
+
+    def of_text(self, vectors: np.ndarray) -> float:
+        """Return how similar a text, by the weighted vectors ``(T, D)`` of its words, is to images at large."""
+        return self.images.hubness(self.images.vectors @ vectors.sum(axis=0))
 
 
 class Aligner:
@@ -109,7 +170,7 @@ class TextEncoder:
 
     def __init__(self, weights: Weights, config: AlignerConfig) -> None:
         self.config = config
-        self.words = weights["words.weight"]
+        self.words = weights.stored("words.weight")
         self.encode, self.decode = Linear(weights.below("encode")), Linear(weights.below("decode"))
         self.cells = [Gru(weights.below("context"), suffix) for suffix in SUFFIXES]
 
@@ -132,7 +193,7 @@ class TextEncoder:
         mask = token_ids != PAD
         unique, words = np.unique(token_ids, return_inverse=True)
         words = words.reshape(token_ids.shape)
-        inputs = relu(self.encode(self.words[unique]))  # Eqs. 2 and 3
+        inputs = relu(self.encode(in_single(self.words[unique])))  # Eqs. 2 and 3
         back = _backwards(mask)
         forwards = self._direction(0, inputs, words, mask)  # Eqs. 4 and 5
         backwards = self._direction(1, inputs, np.take_along_axis(words, back, axis=1), mask)

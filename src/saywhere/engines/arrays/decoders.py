@@ -14,6 +14,7 @@ from saywhere.engines.arrays.layers import (
     Shapes,
     Weights,
     WordVectors,
+    in_single,
     log_softmax,
     product,
     recurrent_shapes,
@@ -46,7 +47,7 @@ class LstmDecoder(ArrayDecoder):
 
     def __init__(self, weights: Weights) -> None:
         self.encode, self.normalise = Linear(weights.below("encode.0")), BatchNorm(weights.below("encode.1"))
-        self.words, self.lstm = weights["words.weight"], Lstm(weights.below("lstm"))
+        self.words, self.lstm = weights.stored("words.weight"), Lstm(weights.below("lstm"))
         self.output = Linear(weights.below("output"))
         self._inputs = np.zeros((len(self.words), 4 * self.lstm.size), np.float32)
         self._known = np.zeros(len(self.words), bool)
@@ -76,9 +77,11 @@ class LstmDecoder(ArrayDecoder):
 
     def _word_inputs(self, token_ids: np.ndarray) -> np.ndarray:
         """What words ``(N,)`` add to the gates ``(N, 4 H)``, kept for the next time: few words are said often."""
-        new = np.unique(token_ids[~self._known[token_ids]])
+        asked = np.zeros_like(self._known)
+        asked[token_ids] = True
+        new = np.flatnonzero(asked & ~self._known)  # np.unique would import what else nobody needs
         if len(new):
-            self._inputs[new] = self.lstm.inputs(self.words[new])
+            self._inputs[new] = self.lstm.inputs(in_single(self.words[new]))
             self._known[new] = True
         return self._inputs[token_ids]
 

@@ -262,10 +262,12 @@ def test_the_recipe_of_the_bundled_model_is_right(tmp_path: Path) -> None:
     for name in ("coco", "kinds", "one-word"):
         shutil.copy(images, wider / f"{name}.jsonl")
     images.unlink()
-    (tmp_path / "flickr30k-sentences.txt.gz").write_bytes(gzip.compress(text.read_bytes()))
+    sentences = tmp_path / "text" / "flickr30k-sentences.txt.gz"
+    sentences.parent.mkdir()
+    sentences.write_bytes(gzip.compress(text.read_bytes()))
     everyday = shutil.copytree(wider, tmp_path / "everyday")
     clip = write_teacher(tmp_path / TEACHER)
-    places = {"flickr8k": flickr, "wider": wider, "everyday": everyday, "text": tmp_path, "clip": clip}
+    places = {"flickr8k": flickr, "wider": wider, "everyday": everyday, "text": sentences.parent, "clip": clip}
     changes = [f"data.{name}={place}" for name, place in places.items()]
     recipe = stages.load(RECIPES / "saywhere.yaml", recipes.read(RECIPES / "saywhere.yaml", changes))
     plans: dict[str, Any] = {each.name: each for each in stages.plan(recipe, tmp_path / "run", (), Reader(), "")}

@@ -20,9 +20,8 @@ from saywhere.configs.captioner import CaptionerConfig
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.configs.nouns import NounsConfig
 from saywhere.engines.arrays import ngrams
-from saywhere.engines.arrays.aligner import Hubness, Typical
 from saywhere.engines.arrays.ngrams import Ngrams
-from saywhere.engines.engine import BoundImages, EncodedText, RegionHeadOutput, RpnOutput
+from saywhere.engines.engine import BoundImages, EncodedText, Hubness, RegionHeadOutput, RpnOutput, Typical
 from saywhere.errors import UserError
 from saywhere.images import Preprocess
 from saywhere.models.bundle import Bundle

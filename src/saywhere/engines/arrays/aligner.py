@@ -1,15 +1,8 @@
-"""Deep Visual-Semantic Alignments in numpy: regions (Eq. 1) and words (Eqs. 2 to 6) in one space, and hubs.
-
-Hubs are images that resemble every sentence, and sentences that resemble every image: in spaces of many dimensions some
-points are near to very many others (Radovanović et al., 2010). How near a point is to points at large can be known
-beforehand, and taken off (Smith et al., 2017; Bogolin et al., 2022, who keep a bank of queries). Here typical texts and
-typical images stand for the bank; they were fitted to what a bank says (:mod:`saywhere.training.hubness`).
-"""
+"""Deep Visual-Semantic Alignments in numpy: regions (Eq. 1) and words (Eqs. 2 to 6) in one space."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -27,62 +20,8 @@ from saywhere.engines.arrays.layers import (
     side_by_side,
 )
 from saywhere.engines.arrays.pooling import ImageMaps, box_features, require_size
-from saywhere.engines.engine import EncodedText
+from saywhere.engines.engine import EncodedText, Hubness, Typical
 from saywhere.text import PAD, Vocabulary
-
-
-@dataclass(frozen=True, eq=False)
-class Typical:
-    """Typical vectors; similarity with the bank: ``temperature * log(sum over j of exp(vector_j · x + constant_j))``.
-
-    Attributes:
-        vectors: ``(J, D)`` typical members of the bank, divided by the temperature.
-        constants: ``(J,)``.
-        temperature: of similarities.
-    """
-
-    vectors: np.ndarray
-    constants: np.ndarray
-    temperature: float
-
-    def hubness(self, products: np.ndarray) -> float:
-        """Return how similar to the bank that is whose products with the vectors are given ``(J,)``."""
-        logits = products + self.constants
-        top = logits.max()
-        return float(self.temperature * (top + np.log(np.exp(logits - top).sum())))
-
-
-@dataclass(frozen=True, eq=False)
-class Hubness:
-    """Typical ``texts`` and ``images`` of an aligner."""
-
-    texts: Typical
-    images: Typical
-
-    @classmethod
-    def read(cls, weights: Weights) -> Hubness:
-        """Make it of the weights of a model."""
-        parts = zip((weights.below("texts"), weights.below("images")), weights["temperatures"].tolist(), strict=True)
-        return cls(*(Typical(layer["weight"], layer["bias"], temperature) for layer, temperature in parts))
-
-    @staticmethod
-    def shapes(config: AlignerConfig) -> Shapes:
-        """Return the shapes of the arrays that it reads, by their names."""
-        shapes: Shapes = {"hubs.temperatures": (2,)}
-        for side in ("texts", "images"):
-            shapes |= Linear.shapes(f"hubs.{side}", config.hubs, config.embed_dim)
-        return shapes
-
-    def of_image(self, vectors: np.ndarray) -> float:
-        """Return how similar an image, by the vectors ``(R, D)`` of its regions, is to texts at large.
-
-        As in Eq. 8 the best region counts for each text. An image without regions is similar to none: 0.
-        """
-        return self.texts.hubness((vectors @ self.texts.vectors.T).max(axis=0)) if len(vectors) else 0.0
-
-    def of_text(self, vectors: np.ndarray) -> float:
-        """Return how similar a text, by the weighted vectors ``(T, D)`` of its words, is to images at large."""
-        return self.images.hubness(self.images.vectors @ vectors.sum(axis=0))
 
 
 class Aligner:
@@ -106,7 +45,7 @@ class Aligner:
         for number in range(config.encoders):
             shapes |= Linear.shapes(f"projects.{number}", config.embed_dim // config.encoders, "features")
             shapes |= TextEncoder.shapes(f"encoders.{number}", config, words)
-        return shapes | Hubness.shapes(config) if config.hubs else shapes
+        return shapes | _hub_shapes(config) if config.hubs else shapes
 
     @cached_property
     def _standardise(self) -> BatchNorm:
@@ -116,7 +55,7 @@ class Aligner:
     def hubness(self) -> Hubness | None:
         """What tells images and texts that resemble everything; None if it was not fitted."""
         known = self.config.hubs and self.config.hubness and not self._is_last
-        return Hubness.read(self._weights.below("hubs")) if known else None
+        return _read_hubness(self._weights.below("hubs")) if known else None
 
     @cached_property
     def last(self) -> Aligner:
@@ -144,6 +83,18 @@ class Aligner:
         """Return the vectors of the words of sentences ``(S, T)``, padded on the right (Eqs. 2 to 6)."""
         parts = [encoder.text(token_ids) for encoder in self._encoders]
         return EncodedText(side_by_side(parts, self.config.normalize == "both"), token_ids != PAD)
+
+
+def _read_hubness(weights: Weights) -> Hubness:
+    parts = zip((weights.below("texts"), weights.below("images")), weights["temperatures"].tolist(), strict=True)
+    return Hubness(*(Typical(layer["weight"], layer["bias"], temperature) for layer, temperature in parts))
+
+
+def _hub_shapes(config: AlignerConfig) -> Shapes:
+    shapes: Shapes = {"hubs.temperatures": (2,)}
+    for side in ("texts", "images"):
+        shapes |= Linear.shapes(f"hubs.{side}", config.hubs, config.embed_dim)
+    return shapes
 
 
 class _AlignerEncoder:

@@ -31,7 +31,8 @@ def finetune(
     """Teach a model your own images: their words and boxes, beside what it knows.
 
     The new model has all parts of the one it started from. Both are measured on images that are held out; if the new
-    one is not better, its folder has the old weights. An interrupted run goes on when the command is given again.
+    one is not better, or forgets what you did not annotate, its folder has the old weights. An interrupted run goes on
+    when the command is given again.
     Exit code 0 if all went well, 1 if something of the data is missing or broken, 2 if the command is wrong.
     """
     from saywhere import DEFAULT_MODEL
@@ -47,7 +48,8 @@ def finetune(
     for line in done.lines():
         typer.echo(line)
     if not done.share:
-        typer.echo(f"not better on the held-out images: {done.model} has the weights that it started from", err=True)
+        reason = "no weights are better on the held-out images and keep the phrases of the rest"
+        typer.echo(f"warning: {reason}: {done.model} has those that it started from", err=True)
     typer.echo(f"{done.model}: the model; next: saywhere describe IMAGE --model {done.model}")
     for problem in done.problems:
         typer.echo(problem, err=True)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from saywhere import boxes as geometry
-from saywhere.box_coding import propose
+from saywhere.boxes import propose
 from saywhere.data.sample import Sample
 from saywhere.errors import UserError
 from saywhere.files import write_atomically
@@ -262,6 +262,11 @@ def lessons(before: Heads, vocabulary: Vocabulary, samples: Sequence[Sample], fo
     return made
 
 
+def others(lessons: Sequence[Lesson]) -> Tensor:
+    """Return what phrases of regions that nobody annotated are decoded from, of all images: ``(N, D)``."""
+    return torch.from_numpy(np.concatenate([lesson.regions.others for lesson in lessons])).float()
+
+
 def losses(
     heads: Heads, before: Heads, batch: Sequence[Lesson], keep: float, random: np.random.Generator
 ) -> dict[str, Tensor]:
@@ -329,14 +334,14 @@ def train(
     before = copy.deepcopy(heads).eval().requires_grad_(False)
     heads.requires_grad_(True)
     optimizer = torch.optim.AdamW(heads.parameters(), lr=options.lr, weight_decay=options.weight_decay)
-    run = _Run(heads, optimizer, _measure(heads, before, held_out, options))
+    run = _Run(heads, optimizer, measure(heads, before, held_out, options))
     run.resume(state)
     saved = time.monotonic()
     with track("learning", options.epochs) as progress:
         progress.advance(run.epoch)
         while run.epoch < options.epochs and run.epoch - run.best_epoch < options.patience:
             _train_epoch(heads, before, optimizer, learnt, run.epoch, options)
-            run.add(_measure(heads, before, held_out, options))
+            run.add(measure(heads, before, held_out, options))
             progress.advance(1, f"held-out loss {run.loss:.4f}")
             if state is not None and time.monotonic() - saved > SAVE_EVERY:
                 saved = time.monotonic()
@@ -381,8 +386,8 @@ class _Run:
             raise UserError(f"{path} cannot be read ({reason}); start over with --restart") from error
 
 
-def _measure(heads: Heads, before: Heads, held_out: Sequence[Lesson], options: HeadOptions) -> float:
-    """The mean loss of images, with the same choice among their phrases each time."""
+def measure(heads: Heads, before: Heads, held_out: Sequence[Lesson], options: HeadOptions) -> float:
+    """Return the mean loss of images, with the same choice among their phrases each time."""
     heads.eval()
     with torch.no_grad():
         each = [losses(heads, before, [one], options.keep, np.random.default_rng(0)) for one in held_out]

@@ -91,12 +91,14 @@ class Commands(UserDict[str, Any]):
     def __getitem__(self, name: str) -> Any:
         command = super().__getitem__(name)
         if command is None:
+            from saywhere.cli import options
+
             module = name.replace("-", "_")
             own = name != "papers"
             found = importlib.import_module(f"saywhere.cli.{module}") if own else reproductions.find("command=papers")
             if function := getattr(found, module, None):
                 app = typer.Typer(add_completion=False)
-                app.command(name)(function)
+                app.command(name)(options.ungroup(function))
                 command = typer.main.get_command(app)
             else:
                 command = typer.main.get_group(found.app)

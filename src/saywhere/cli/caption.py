@@ -13,22 +13,17 @@ from saywhere.cli.options import (
     STDOUT,
     Batch,
     BeamSize,
-    Device,
+    Chosen,
     Embed,
-    Engine,
     Images,
     Json,
     Limit,
-    Model,
-    Precision,
     SentenceFormat,
-    Set,
-    Threads,
     check_drawing,
 )
 from saywhere.cli.printing import report_skipped
 from saywhere.files import printable
-from saywhere.loading import DeferredModel, Runtime
+from saywhere.loading import DeferredModel
 
 if TYPE_CHECKING:
     from saywhere import Caption
@@ -45,13 +40,8 @@ def caption(
     beam_size: BeamSize = None,
     json: Json = None,
     limit: Limit = None,
-    model: Model = None,
-    device: Device = None,
-    engine: Engine = None,
-    threads: Threads = None,
-    precision: Precision = None,
     batch: Batch = 8,
-    change: Set = None,
+    chosen: Chosen = Chosen(),
     output_format: SentenceFormat = None,
     embed: Embed = False,
     show_attention: Path | None = typer.Option(
@@ -69,7 +59,7 @@ def caption(
 
     write = _writer(output_format is not None, embed)
     sources = find_images(paths)[:limit]
-    deferred = DeferredModel(model, Runtime(device, engine, threads, precision), change, "captioner", AHEAD)
+    deferred = chosen.deferred("captioner", AHEAD)
     printed, file = json == STDOUT, None if json == STDOUT else json
     if show_attention is not None:
         if output_format is not None:

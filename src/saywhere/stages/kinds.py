@@ -32,7 +32,7 @@ from saywhere.training.recipe import DataConfig, Recipe, SourceConfig, TrainingC
 MODEL = "model"
 """Folder of what a stage has made."""
 BYTES_PER_PIXEL = 3.2
-"""Of cached maps of EfficientNet-Lite2 at the strides 8, 16 and 32; features of regions take about as many."""
+"""Size of cached maps of EfficientNet-Lite2 at the strides 8, 16 and 32; features of regions take about as many."""
 AREA = 0.7
 """Share of a square that an image fills."""
 STATE = 200_000_000
@@ -49,7 +49,7 @@ CARD_FIGURES: dict[str, dict[str, str]] = {
     "attention": {"attention correctness, given": "given", "generated": "generated"},
     "search": {"R@1": "recall.r1", "R@10": "recall.r10"},
 }
-"""For each task the figures that a card has."""
+"""The figures of a card, by task."""
 TASK_PARTS = {
     "dense": ("densecap",), "caption": ("captioner",), "region-captions": ("densecap",), "rank": ("aligner",),
     "search": ("aligner",), "ground": ("densecap", "aligner"), "nouns": ("densecap",), "attention": ("captioner",),
@@ -98,7 +98,7 @@ class DataSet:
 
 @dataclass(frozen=True)
 class Work:
-    """Where and for what a stage works.
+    """The folders, data and settings that a stage works with.
 
     Attributes:
         name: of the stage.
@@ -259,8 +259,7 @@ class Train(Stage):
         """Refuse options of the network, modules to freeze, and data of which nothing can be learnt."""
         from saywhere.text import Vocabulary
         from saywhere.training.finetuning import freeze
-        from saywhere.training.registry import find_system
-        from saywhere.training.run import model_config
+        from saywhere.training.run import find_system, model_config
 
         system, config = find_system(self.SYSTEM), model_config(self.recipe("check", 0))
         for source, options in self.sets():

@@ -50,7 +50,7 @@ class PhraseTargets:
 
 
 class DenseCapSystem:
-    """See :class:`saywhere.training.registry.System`."""
+    """See :class:`saywhere.training.run.System`."""
 
     about = "finds regions in images and describes them with phrases"
     unit = "regions"

@@ -18,9 +18,8 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from saywhere import archives
 from saywhere.errors import UserError
-from saywhere.files import printable, write_atomically
+from saywhere.files import TAR, printable, write_atomically
 from saywhere.pixels import (
     DECODING,
     LYING,
@@ -177,7 +176,7 @@ def measure(path: str | Path) -> DiskSize:
 
 
 def _open_file(path: Path, name: str, long_side: int | None) -> LoadedImage:
-    if archives.SUFFIX in name and (data := _read_member(path, name)) is not None:
+    if TAR in name and (data := _read_member(path, name)) is not None:
         return read_image(data, name, long_side)
     with opened(path, name) as image:
         return _decode(image, path, name, long_side)
@@ -185,6 +184,8 @@ def _open_file(path: Path, name: str, long_side: int | None) -> LoadedImage:
 
 def _read_member(path: Path, name: str) -> bytes | None:
     """The bytes of an image in an archive; None if the path is that of a file."""
+    from saywhere import archives
+
     try:
         if not archives.is_archive(path):
             if (target := archives.broken_link(path)) is not None:
@@ -216,8 +217,10 @@ def opened(source: Path | io.BytesIO, name: str | None = None, max_pixels: int |
     except ImageError:
         raise
     except UnidentifiedImageError:
+        from saywhere import archives
+
         archive = _start(source, 6).startswith(_PACKED) or archives.is_tar(_start(source, archives.BLOCK))
-        hint = f"; of archives only those are read that are not compressed and called NAME{archives.SUFFIX}"
+        hint = f"; of archives only those are read that are not compressed and called NAME{TAR}"
         raise ImageError(f"{name}: not an image in a known format{hint if archive else ''}") from None
     except Image.DecompressionBombError as error:
         pixels = re.search(r"\((\d+) pixels\)", str(error))

@@ -15,7 +15,7 @@ import saywhere
 from saywhere import cli
 from saywhere.drawing import COLOURS
 from saywhere.files import TOO_LONG
-from saywhere.inference import batches
+from saywhere.inference import run
 from tests import photographs
 from tests.stubs import StubModel, load_by
 
@@ -292,7 +292,7 @@ def test_an_image_that_vanishes_before_it_is_drawn_is_skipped(model, monkeypatch
     photographs.quarters(400, 300).save("a.jpg")
     photographs.quarters(400, 300).save("b.jpg")
     describe("a.jpg", "b.jpg", "--json", "r.jsonl")
-    real = batches.open_image
+    real = run.open_image
     monkeypatch.setattr("saywhere.inference.results.open_image", lambda p, s: Path("a.jpg").unlink(True) or real(p, s))
     result = describe("a.jpg", "b.jpg", "--out", "out", "--json", "r.jsonl")
     assert (result.exit_code, result.stderr) == (1, "skipped: a.jpg: no such file\n")

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 import saywhere
 from saywhere import UserError
-from saywhere.box_coding import BoxCoder
+from saywhere.boxes import BoxCoder
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.configs.parts import ProposalConfig, TrunkConfig
 from saywhere.engines import export as exporting

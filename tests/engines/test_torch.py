@@ -14,7 +14,7 @@ from tiny_captioner import DECODERS, VOCABULARY, tiny_captioner, tiny_config, ti
 from tiny_densecap import tiny_model
 from torch import nn
 
-from saywhere.box_coding import propose
+from saywhere.boxes import propose
 from saywhere.configs.parts import TrunkConfig
 from saywhere.engines.torch import TorchEngine, find_device, load
 from saywhere.errors import UserError

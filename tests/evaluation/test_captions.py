@@ -35,7 +35,7 @@ from saywhere.evaluation.meteor import Meteor
 from saywhere.evaluation.meteor.scorer import Pair
 from saywhere.images import LoadedImage
 from saywhere.models.captioner import Caption
-from saywhere.models.noun_tree import NounTree, find_nouns, noun_tree
+from saywhere.models.nouns import NounTree, find_nouns, noun_tree
 from saywhere.networks import checkpoint
 
 pytestmark = pytest.mark.skipif(find_spec("pycocoevalcap") is None, reason="needs the extra evaluate (pycocoevalcap)")

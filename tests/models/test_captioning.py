@@ -23,9 +23,8 @@ from saywhere.engines.torch import TorchEngine
 from saywhere.errors import UserError
 from saywhere.images import open_image
 from saywhere.models.captioner import bind, build_reranker
-from saywhere.models.decoding import Hypotheses, search
+from saywhere.models.decoding import Hypotheses, Reason, Reranker, search
 from saywhere.models.model import Model
-from saywhere.models.reranking import Reason, Reranker
 from saywhere.text import END, PAD
 
 BOXES = np.array([[0, 0, 40, 30], [10, 20, 96, 64], [50, 0, 96, 20]], np.float32)

@@ -7,7 +7,7 @@ import pytest
 
 from saywhere.errors import UserError
 from saywhere.models.chunker import BEGIN, BEGIN_HIDDEN, INSIDE, INSIDE_HIDDEN, OUTSIDE, Chunker, hash_words, spans
-from saywhere.models.noun_tree import noun_tree, plural
+from saywhere.models.nouns import noun_tree, plural
 from saywhere.text import split_words, tokenize
 
 

@@ -7,8 +7,7 @@ import pytest
 from stubs import calibrated
 
 from saywhere.configs.nouns import NounsConfig
-from saywhere.models.noun_tree import noun_tree
-from saywhere.models.nouns import NounEvidence, fuller_phrase, noun_evidence, rename, with_noun
+from saywhere.models.nouns import NounEvidence, fuller_phrase, noun_evidence, noun_tree, rename, with_noun
 from saywhere.models.phrases import noun_log_probs
 from saywhere.text import Vocabulary, tokenize
 

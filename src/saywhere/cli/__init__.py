@@ -21,7 +21,6 @@ import typer
 from typer.core import TyperGroup
 
 import saywhere
-from saywhere import reproductions
 from saywhere.errors import UserError, is_oom
 
 PANELS = {
@@ -94,8 +93,12 @@ class Commands(UserDict[str, Any]):
             from saywhere.cli import options
 
             module = name.replace("-", "_")
-            own = name != "papers"
-            found = importlib.import_module(f"saywhere.cli.{module}") if own else reproductions.find("command=papers")
+            if name == "papers":
+                from saywhere import reproductions
+
+                found = reproductions.find("command=papers")
+            else:
+                found = importlib.import_module(f"saywhere.cli.{module}")
             if function := getattr(found, module, None):
                 app = typer.Typer(add_completion=False)
                 app.command(name)(options.ungroup(function))

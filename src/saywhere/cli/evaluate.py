@@ -19,7 +19,7 @@ from saywhere.cli import options
 from saywhere.cli.printing import skip_notes
 from saywhere.errors import UserError, explain_oom
 from saywhere.loading import Runtime, load_model
-from saywhere.progress import progress
+from saywhere.report import progress
 
 if TYPE_CHECKING:
     from saywhere.evaluation.captions import CaptionScores

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from saywhere.box_coding import MAX_LOG_SCALE
-from saywhere.configs.base import CALIBRATED
+from saywhere.boxes import MAX_LOG_SCALE
 from saywhere.configs.parts import (
+    CALIBRATED,
     LARGEST_GRID,
     LITE_PACKAGES,
     DecodingConfig,

@@ -8,8 +8,8 @@ from typing import Any
 
 from saywhere.data.sample import Annotation, Labelled, corner_box, number, read_lines, text, unique
 from saywhere.errors import UserError
+from saywhere.files import parse_json
 from saywhere.report import Report
-from saywhere.syntax import parse_json
 
 SPLIT_NAMES = ("train", "dev", "val", "test")
 

@@ -15,10 +15,10 @@ import numpy as np
 from saywhere import boxes as geometry
 from saywhere import options as user_options
 from saywhere.errors import UserError
+from saywhere.files import decode, parse_json, split_lines
 from saywhere.images import LYING, DiskSize, ImageError, MissingImageError, measure
 from saywhere.regions import Regions
 from saywhere.report import Report
-from saywhere.syntax import decode, parse_json, split_lines
 from saywhere.text import strip_lead_in, tokenize
 
 Box = tuple[float, float, float, float]

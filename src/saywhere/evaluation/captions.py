@@ -28,7 +28,7 @@ from saywhere.images import LoadedImage
 from saywhere.inference import ResultsFile
 from saywhere.models.captioner import Caption
 from saywhere.models.model import Model
-from saywhere.models.noun_tree import NounTree, find_invented, find_nouns, noun_tree
+from saywhere.models.nouns import NounTree, find_invented, find_nouns, noun_tree
 from saywhere.regions import Regions
 
 # The tokenizer ends a line at each of these, so the rest of a text would become that of the next image.
@@ -148,7 +148,7 @@ class Invented:
 def count_invented(captions: Mapping[str, str], mentions: Mapping[str, Iterable[str]], tree: NounTree) -> Invented:
     """Compare the nouns of captions with those of what people wrote of the same images.
 
-    Which nouns count as mentioned: see :func:`saywhere.models.noun_tree.find_invented`. Only nouns of the tree count.
+    Which nouns count as mentioned: see :func:`saywhere.models.nouns.find_invented`. Only nouns of the tree count.
 
     Args:
         captions: of each image; at least one.

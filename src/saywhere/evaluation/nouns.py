@@ -15,8 +15,7 @@ from saywhere.images import LoadedImage
 from saywhere.models.captioner import Caption
 from saywhere.models.densecap import Detections, detect
 from saywhere.models.model import Model
-from saywhere.models.noun_tree import Noun, find_nouns, is_right, kind_of, noun_tree
-from saywhere.models.nouns import rename
+from saywhere.models.nouns import Noun, find_nouns, is_right, kind_of, noun_tree, rename
 
 
 @dataclass(frozen=True)

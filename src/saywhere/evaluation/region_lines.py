@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from saywhere.errors import UserError
-from saywhere.syntax import parse_json
+from saywhere.files import parse_json
 
 Array = NDArray[Any]
 Box = tuple[float, float, float, float]

@@ -29,7 +29,7 @@ from saywhere.models.aligner import ImageVectors, TextVectors
 from saywhere.models.chunker import Chunker
 from saywhere.models.layout import count_of, one_of
 from saywhere.models.model import Model
-from saywhere.models.noun_tree import noun_tree
+from saywhere.models.nouns import noun_tree
 from saywhere.models.placing import count_evidence, cut_phrases, familiar, noun_words, word_fits
 from saywhere.search.phrases import (
     LIKELY,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from saywhere.errors import UserError
-from saywhere.models.noun_tree import Noun, known_form, noun_tree
+from saywhere.models.nouns import Noun, known_form, noun_tree
 from saywhere.regions import Regions
 from saywhere.text import tokenize
 

@@ -15,7 +15,7 @@ from xml.sax.saxutils import quoteattr
 
 from saywhere import boxes as geometry
 from saywhere.errors import UserError
-from saywhere.files import write_text
+from saywhere.files import parse_json, write_text
 from saywhere.formats.classes import NOUNS, Classes
 from saywhere.formats.reading import (
     OtherShape,
@@ -29,7 +29,6 @@ from saywhere.formats.reading import (
 )
 from saywhere.regions import Regions
 from saywhere.report import Report
-from saywhere.syntax import parse_json
 
 SIDES = ("x", "y", "width", "height")
 LABELS = ("rectanglelabels", "labels")

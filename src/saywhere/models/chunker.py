@@ -20,7 +20,7 @@ import numpy as np
 
 from saywhere.errors import UserError
 from saywhere.files import write_atomically
-from saywhere.models.noun_tree import AFTER, find_heads, noun_tree
+from saywhere.models.nouns import AFTER, find_heads, noun_tree
 from saywhere.text import split_words
 
 TRAINED = Path(__file__).parents[1] / "pretrained" / "chunker.npz"

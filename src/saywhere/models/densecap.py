@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from saywhere import boxes as geometry
-from saywhere.box_coding import BoxCoder
+from saywhere.boxes import BoxCoder
 from saywhere.calibration import Calibration, Logistic
 from saywhere.engines.engine import DenseCap, RegionHeadOutput
 from saywhere.errors import UserError

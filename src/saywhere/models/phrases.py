@@ -195,7 +195,7 @@ class PhraseWriter:
         named = posterior is not None and noun and self.nouns is not None
         if not (compared or named):
             return found.ranks
-        from saywhere.models.reranking import Reason, Reranker, Sentence  # a model of one part needs none of it
+        from saywhere.models.decoding import Reason, Reranker, Sentence  # a model of one part needs none of it
 
         def fits(sentences: Sequence[Sequence[Sentence]]) -> list[np.ndarray]:
             assert self._aligner is not None and vectors is not None

@@ -18,12 +18,11 @@ from torch import Tensor, nn
 
 import saywhere
 from saywhere import reproductions
-from saywhere.box_coding import BoxCoder
+from saywhere.boxes import BoxCoder
 from saywhere.calibration import FILE as CALIBRATION
 from saywhere.calibration import Calibration, Logistic
-from saywhere.configs.base import Config
 from saywhere.configs.densecap import DenseCapConfig
-from saywhere.configs.parts import ProposalConfig, SystemConfig, TrunkConfig
+from saywhere.configs.parts import Config, ProposalConfig, SystemConfig, TrunkConfig
 from saywhere.errors import UserError
 from saywhere.files import put_in_place, write_text
 from saywhere.models.bundle import CARD, CONFIG, VOCABULARY, WEIGHTS, Bundle
@@ -116,7 +115,7 @@ def load_networks(
         name_or_folder: name of a bundled model, a model folder, or a hub id ``owner/name``.
         device: where they are to run.
         options: of the configuration, to be others than the stored ones, by name as in
-            :func:`saywhere.configs.base.override`; those that the weights depend on cannot be changed.
+            :func:`saywhere.configs.parts.override`; those that the weights depend on cannot be changed.
         parts: only these; all if None.
 
     Raises:

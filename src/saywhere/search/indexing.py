@@ -20,6 +20,7 @@ from saywhere.errors import UserError
 from saywhere.images import SUFFIXES as IMAGES
 from saywhere.images import LoadedImage, open_image, read_image
 from saywhere.inference import ImageResult, Source, run_images
+from saywhere.inference.sources import VIDEO_SUFFIXES as VIDEOS
 from saywhere.inference.sources import name_images, named_source
 from saywhere.models.aligner import ImageVectors
 from saywhere.models.model import Model
@@ -27,7 +28,6 @@ from saywhere.search.scan import VECTOR
 from saywhere.search.store import Store
 from saywhere.search.stores import ImageStore, Stamp, Video, moment_name
 from saywhere.video import EVERY, check_duration, to_ticks
-from saywhere.video import SUFFIXES as VIDEOS
 
 if TYPE_CHECKING:
     from saywhere.video.reading import VideoReader

@@ -25,7 +25,7 @@ from saywhere.errors import UserError
 from saywhere.models.aligner import ImageVectors, TextVectors, hubness_of, plain_similarities
 from saywhere.models.layout import CHOOSES, Layout
 from saywhere.models.model import Model
-from saywhere.models.noun_tree import noun_tree
+from saywhere.models.nouns import noun_tree
 from saywhere.models.placing import Evidence, embed_single, familiar, log_counted, noun_words, word_fits
 from saywhere.regions import Regions
 from saywhere.search.scan import Question

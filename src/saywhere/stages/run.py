@@ -25,6 +25,7 @@ from saywhere.stages.kinds import (
     KINDS,
     MODEL,
     STATE,
+    BranchStage,
     Card,
     DataSet,
     Done,
@@ -187,7 +188,8 @@ def _stages(
     trees = {name: dict(tree) for name, tree in recipe.stages.items()}
     kinds = {name: str(tree.pop("kind", name)) for name, tree in trees.items()}
     instead = {name: _changed_by(tree, kinds[name]) for name, tree in trees.items()}
-    places, trunk = dict[str, str](), dict[str, Any]()
+    places, trunk, branch = dict[str, str](), dict[str, Any](), ""
+    dropped = any(KINDS[kinds[name]] is BranchStage for name in without)
     for name, tree in trees.items():
         if name in without:
             continue
@@ -195,11 +197,13 @@ def _stages(
         written = _rewrite(tree, partial(_found, user=name, instead=instead, before=places, without=without))
         _require(name, flatten(tree), flatten(written), source)
         if issubclass(kind, Train):
-            _complete(written, trunk)
+            _complete(written, trunk, branch if kind is not BranchStage else "", dropped)
         concrete = _rewrite(written, partial(_place, places={**recipe.data, **places}, source=source))
         stage = options.from_dict(kind, concrete, source, f"stages.{name}.")
         if isinstance(stage, Start):
             trunk = (Bundle.read(stage.model).trunk.to_dict() if stage.model else {}) | stage.trunk
+        if isinstance(stage, BranchStage):
+            branch = f"${name}"
         places[name] = str(stage.output(out / STAGES / name))
         yield (
             name,
@@ -218,11 +222,19 @@ def _require(name: str, asked: Mapping[str, Any], left: Mapping[str, Any], sourc
             raise UserError(f"{source}: stage {name} needs {named} ({key}): leave it out too, --without {name}")
 
 
-def _complete(tree: dict[str, Any], trunk: Mapping[str, Any]) -> None:
-    """Give a stage that trains the trunk of the recipe, and take an average with nothing from it."""
-    model = tree.get("model") or {}
+def _complete(tree: dict[str, Any], trunk: Mapping[str, Any], branch: str, dropped: bool) -> None:
+    """Give a stage that trains the trunk of the recipe, and the branch if there is one before it.
+
+    An average with nothing is taken from it, and so is the use of a branch that was left out.
+    """
+    model = dict(tree.get("model") or {})
+    if dropped:
+        model.pop("branch", None)
+    trunk = {**trunk, "branch": True} if branch else trunk
     if trunk:
         tree["model"] = {**model, "trunk": {**trunk, **(model.get("trunk") or {})}}
+    if branch:
+        tree["training"] = {**(tree.get("training") or {}), "branch": branch}
     if (tree.get("training") or {}).get("start") is None:
         tree.pop("average", None)
 

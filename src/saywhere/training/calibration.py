@@ -27,8 +27,7 @@ from saywhere.loading import load
 from saywhere.models.bundle import CARD, Bundle
 from saywhere.models.densecap import detect, rank
 from saywhere.models.model import Model
-from saywhere.models.noun_tree import is_right, kind_of
-from saywhere.models.nouns import NounEvidence, noun_evidence, noun_probabilities
+from saywhere.models.nouns import NounEvidence, is_right, kind_of, noun_evidence, noun_probabilities
 from saywhere.models.phrases import CHILDREN, SEXES, Doubtful, colour_of
 from saywhere.models.placing import Evidence, noun_words
 from saywhere.text import tokenize

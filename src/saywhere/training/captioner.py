@@ -14,7 +14,8 @@ from saywhere.configs.captioner import CaptionerConfig
 from saywhere.data.sample import Sample
 from saywhere.errors import UserError
 from saywhere.images import LoadedImage
-from saywhere.models.noun_tree import noun_tree
+from saywhere.models.nouns import noun_tree
+from saywhere.networks import checkpoint
 from saywhere.networks.captioner.loss import CaptionCriterion, CaptionTarget
 from saywhere.networks.captioner.network import Captioner
 from saywhere.networks.captioner.reward import InventedNouns, RewardCriterion
@@ -73,6 +74,7 @@ class CaptionerSystem:
     presets: Mapping[str, Callable[[], CaptionerConfig]] = MappingProxyType(
         {"default": CaptionerConfig, "original": CaptionerConfig.original}
     )
+    save = staticmethod(checkpoint.save)
 
     def usable(self, samples: Sequence[Sample], config: CaptionerConfig) -> list[Sample]:
         """Return the samples with nothing but their sentences or, with ``describe_boxes``, nothing but their phrases.

@@ -1,4 +1,4 @@
-"""Hubness of images and texts, fitted by ``saywhere calibrate`` (:mod:`saywhere.engines.arrays.hubness`).
+"""Hubness of images and texts, fitted by ``saywhere calibrate`` (:class:`saywhere.engines.engine.Hubness`).
 
 The bank is drawn from the training data. How similar an image is to the bank's texts, ``T log mean over texts of
 exp(S / T)``, is what counts where the bank is normalised by the inverted softmax (Smith et al., 2017). A bank is too

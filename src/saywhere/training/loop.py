@@ -432,7 +432,7 @@ class TrainingModule(lightning.LightningModule):
         training = self.recipe.training
         batches = math.ceil(math.ceil(len(self.train_data) / self.trainer.world_size) / training.batch_size)
         steps = math.ceil(batches / training.accumulate) * training.epochs
-        optimizer = build_optimizer(self.network, self.extractor, training)
+        optimizer = build_optimizer(self.network, getattr(self.network, "copied", self.extractor), training)
         schedule = build_schedule(optimizer, training, steps)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 

@@ -25,8 +25,7 @@ from saywhere.errors import UserError
 from saywhere.loading import load
 from saywhere.models.bundle import GRAPH, Bundle
 from saywhere.models.model import Model
-from saywhere.models.noun_tree import Noun, NounTree, noun_tree
-from saywhere.models.nouns import NounEvidence, softmax
+from saywhere.models.nouns import Noun, NounEvidence, NounTree, noun_tree, softmax
 from saywhere.networks import checkpoint
 from saywhere.networks.nouns import Nouns
 from saywhere.networks.vision.backbones import published_classifier

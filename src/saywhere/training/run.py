@@ -16,16 +16,17 @@ from torch import nn
 
 from saywhere import boxes as geometry
 from saywhere import data
-from saywhere.configs.base import Config
+from saywhere.configs.parts import Config
 from saywhere.data import PhraseOptions, Sample, Samples
 from saywhere.errors import UserError
 from saywhere.files import write_text
 from saywhere.images import LoadedImage
-from saywhere.networks import checkpoint
+from saywhere.models.bundle import Bundle
 from saywhere.text import Vocabulary
 from saywhere.training import cache
 from saywhere.training import recipe as recipes
 from saywhere.training.aligner import AlignerSystem
+from saywhere.training.branch import BranchSystem, load_branch
 from saywhere.training.callbacks import (
     AbandonedRun,
     AverageWeights,
@@ -40,8 +41,9 @@ from saywhere.training.captioner import CaptionerSystem
 from saywhere.training.card import DataFacts, write_card
 from saywhere.training.dataset import ImageDataset, TargetMaker, evenly
 from saywhere.training.densecap import DenseCapSystem
-from saywhere.training.finetuning import freeze, start_from
+from saywhere.training.finetuning import freeze, keep_scale, start_from
 from saywhere.training.loop import Position, TrainingModule, build_trainer, explain_precision
+from saywhere.training.nouns import is_held_out
 from saywhere.training.recipe import DataConfig, Recipe, SourceConfig
 
 if TYPE_CHECKING:
@@ -111,8 +113,14 @@ class System(Protocol):
         """Return a drawing of what a network finds in an image; None if there is nothing to draw."""
         ...
 
+    def save(self, network: Any, folder: Path, card: str, description: str, dtype: torch.dtype) -> object:
+        """Write what is kept of a network, see :func:`saywhere.networks.checkpoint.save`."""
+        ...
 
-SYSTEMS: dict[str, System] = {"densecap": DenseCapSystem(), "aligner": AlignerSystem(), "captioner": CaptionerSystem()}
+
+SYSTEMS: dict[str, System] = {
+    "densecap": DenseCapSystem(), "aligner": AlignerSystem(), "captioner": CaptionerSystem(), "branch": BranchSystem(),
+}  # fmt: skip
 
 
 def find_system(name: str) -> System:
@@ -128,8 +136,9 @@ def build_vocabulary(system: System, samples: Sequence[Sample], min_count: int) 
     Raises:
         UserError: there are none.
     """
-    vocabulary = Vocabulary.build((text for sample in samples for text in system.texts(sample)), min_count)
-    if not vocabulary.counts:
+    texts = [text for sample in samples for text in system.texts(sample)]
+    vocabulary = Vocabulary.build(texts, min_count)
+    if texts and not vocabulary.counts:
         raise UserError(f"no word occurs {min_count} times in the training texts; lower data.min_count")
     return vocabulary
 
@@ -223,8 +232,20 @@ def build_network(recipe: Recipe, samples: Sequence[Sample]) -> Any:
         start = start_from(network, training.start)
         if first_process():
             print(f"{training.start}: {start}", file=sys.stderr)
+    if training.branch is not None:
+        load_branch(network.trunk, training.branch)
+    elif network.trunk.branch is not None and recipe.system != "branch":
+        _require_branch(training.start or getattr(network.config, "localizer", None))
+    if training.start is not None:
+        keep_scale(network, start, samples)
     freeze(network, training.freeze)
     return network
+
+
+def _require_branch(source: str | None) -> None:
+    """Refuse a branch of the trunk that would stay as it was made."""
+    if source is None or not Bundle.read(source).trunk.branch:
+        raise UserError("model.trunk.branch needs training.branch, or a model to start from that has a branch")
 
 
 def fit(
@@ -256,7 +277,7 @@ def fit(
     def save(epoch: int, metrics: dict[str, float], seconds: float) -> None:
         dtype = torch.float16 if recipe.training.half else torch.float32
         card = write_card(recipe, facts, epoch, metrics, seconds)
-        checkpoint.save(network, out / "model", card, recipe.description, dtype)
+        system.save(network, out / "model", card, recipe.description, dtype)
         write_text(out / "model" / "recipe.yaml", recipe.to_yaml())
 
     best = Best(recipe.training.monitor, recipe.training.patience, save)
@@ -378,7 +399,8 @@ def read_split(
         UserError: no such data set or split, or nothing in it can be learnt.
     """
     samples: Samples = data.read(config.root, config.format, split, PhraseOptions.from_dict(config.phrases))
-    usable = system.usable(samples, model)
+    free = config.hold_out and split == config.train
+    usable = system.usable([s for s in samples if not is_held_out(s.image)] if free else samples, model)
     if first_process():
         before, after = (sum(1 for sample in some for _ in system.texts(sample)) for some in (samples, usable))
         if before > after:

@@ -7,8 +7,6 @@ import re
 
 from saywhere.errors import UserError
 
-SUFFIXES = frozenset((".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts", ".mts", ".m2ts", ".ogv"))
-"""Files with these endings are taken for videos."""
 TICKS = 90_000
 """Ticks a second, the clock of MPEG: whole numbers, so that a resumed run counts as an undisturbed one does."""
 EVERY = 0.5

@@ -5,7 +5,7 @@ import torch
 from photographs import noise, quarters
 from tiny_captioner import DECODERS, SENTENCES, VOCABULARY, captioner_model, tiny_captioner, tiny_maps, tiny_target
 
-from saywhere.models.noun_tree import noun_tree
+from saywhere.models.nouns import noun_tree
 from saywhere.networks.captioner.loss import CaptionCriterion, CaptionOutput
 from saywhere.networks.captioner.reward import InventedNouns, RewardCriterion, SampledOutput
 from saywhere.networks.language.cider import Cider

@@ -12,7 +12,7 @@ from tiny_densecap import PHRASES, VOCABULARY, tiny_config, tiny_model, tiny_tar
 from torch.testing import assert_close
 
 from saywhere import boxes as geometry
-from saywhere.box_coding import BoxCoder, propose
+from saywhere.boxes import BoxCoder, propose
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.engines.engine import RpnOutput
 from saywhere.errors import UserError

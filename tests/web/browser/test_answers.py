@@ -20,8 +20,7 @@ from saywhere.engines.arrays.nouns import class_features
 from saywhere.engines.arrays.pooling import ImageMaps, grid_features
 from saywhere.images import LoadedImage, read_image
 from saywhere.models.captioner import correct
-from saywhere.models.noun_tree import noun_tree
-from saywhere.models.nouns import with_noun
+from saywhere.models.nouns import noun_tree, with_noun
 from saywhere.models.placing import cut_phrases, unused_words
 from saywhere.pixels import ORIENTATION
 from saywhere.text import tokenize

@@ -183,7 +183,7 @@ class Aligner(nn.Module):
 
 
 class Hubs(nn.Module):
-    """Typical texts and images (:mod:`saywhere.engines.arrays.hubness`); they do not train with the others.
+    """Typical texts and images (:class:`saywhere.engines.engine.Hubness`); they do not train with the others.
 
     Args:
         size: of vectors.

@@ -9,7 +9,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor, nn
 
-from saywhere.models.noun_tree import Noun, NounTree, find_invented, find_nouns
+from saywhere.models.nouns import Noun, NounTree, find_invented, find_nouns
 from saywhere.networks.captioner.loss import CaptionCriterion, CaptionOutput
 from saywhere.networks.language.cider import TOP, Cider
 from saywhere.text import END, PAD, Vocabulary
@@ -33,7 +33,7 @@ class SampledOutput:
 
 
 class InventedNouns:
-    """Count the nouns of sentences that no reference mentions, see :func:`saywhere.models.noun_tree.find_invented`.
+    """Count the nouns of sentences that no reference mentions, see :func:`saywhere.models.nouns.find_invented`.
 
     Args:
         vocabulary: of the sentences.

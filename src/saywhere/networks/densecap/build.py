@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from saywhere import reproductions
-from saywhere.box_coding import BoxCoder
+from saywhere.boxes import BoxCoder
 from saywhere.configs.densecap import DenseCapConfig, Pooling
 from saywhere.networks.language.decoders.lstm import LstmDecoder
 from saywhere.networks.language.decoders.protocol import TensorDecoder

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from saywhere import boxes as geometry
-from saywhere.box_coding import propose
+from saywhere.boxes import propose
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.engines.engine import RegionHeadOutput, RpnOutput
 from saywhere.images import Preprocess

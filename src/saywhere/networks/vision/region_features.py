@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from saywhere import boxes as geometry
-from saywhere.box_coding import propose
+from saywhere.boxes import propose
 from saywhere.configs.parts import BRANCH_CHANNELS, LAST_CHANNELS, PLACE, ProposalConfig
 from saywhere.networks.vision.image_maps import ImageMaps, Source
 from saywhere.networks.vision.trunk import Trunk

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from saywhere.box_coding import BoxCoder
+from saywhere.boxes import BoxCoder
 from saywhere.engines.engine import RpnOutput
 from saywhere.networks.vision.backbones import by_shape
 
@@ -91,7 +91,7 @@ class RpnHead(nn.Module):
 
 
 class LocalizationLayer(nn.Module):
-    """Scores the anchors of feature maps; :func:`saywhere.box_coding.propose` makes proposals of that.
+    """Scores the anchors of feature maps; :func:`saywhere.boxes.propose` makes proposals of that.
 
     Args:
         head: scores and offsets of every anchor.

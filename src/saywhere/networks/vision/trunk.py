@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from saywhere.box_coding import BoxCoder, propose
+from saywhere.boxes import BoxCoder, propose
 from saywhere.configs.parts import ProposalConfig, TrunkConfig
 from saywhere.engines.engine import RpnOutput
 from saywhere.errors import UserError

@@ -25,8 +25,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
 from saywhere import boxes as ours
-from saywhere.box_coding import BoxCoder
-from saywhere.boxes import Array
+from saywhere.boxes import Array, BoxCoder
 from saywhere.images import LoadedImage, Preprocess
 from saywhere.ops.bilinear import bilinear
 from saywhere.ops.box_sampling import RegionSampler, SampledBoxes

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from saywhere.box_coding import propose
+from saywhere.boxes import propose
 from saywhere.errors import UserError
 from saywhere.networks.densecap.loss import DenseCapCriterion
 from saywhere.networks.densecap.network import DenseCap, DenseCapOutput, Target

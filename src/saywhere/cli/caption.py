@@ -14,22 +14,17 @@ from saywhere.cli.options import (
     STDOUT,
     Batch,
     BeamSize,
-    Device,
+    Chosen,
     Embed,
-    Engine,
     Images,
     Json,
     Limit,
-    Model,
-    Precision,
     SentenceFormat,
-    Set,
-    Threads,
     check_drawing,
 )
 from saywhere.cli.printing import report_skipped
 from saywhere.files import printable
-from saywhere.loading import DeferredModel, Runtime
+from saywhere.loading import DeferredModel
 
 if TYPE_CHECKING:
     from saywhere import Caption
@@ -48,13 +43,8 @@ def caption(
     beam_size: BeamSize = None,
     json: Json = None,
     limit: Limit = None,
-    model: Model = None,
-    device: Device = None,
-    engine: Engine = None,
-    threads: Threads = None,
-    precision: Precision = None,
     batch: Batch = 8,
-    change: Set = None,
+    chosen: Chosen = Chosen(),
     output_format: SentenceFormat = None,
     embed: Embed = False,
     every: str | None = typer.Option(
@@ -77,7 +67,7 @@ def caption(
     found = find_images(paths)[:limit]
     videos = [source for source in found if source.is_video]
     sources = [source for source in found if not source.is_video]
-    deferred = DeferredModel(model, Runtime(device, engine, threads, precision), change, "captioner", AHEAD)
+    deferred = chosen.deferred("captioner", AHEAD)
     printed, file = json == STDOUT, None if json == STDOUT else json
     if videos and (option := f"--json {file}" if file else "--output-format" if write else None):
         raise UserError(f"{option}: is for images, and {videos[0].name} is a video, whose sentences are printed")

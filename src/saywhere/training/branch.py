@@ -349,7 +349,7 @@ class NoTarget:
 
 
 class BranchSystem:
-    """See :class:`saywhere.training.registry.System`; limits of a recipe's data count views."""
+    """See :class:`saywhere.training.run.System`; limits of a recipe's data count views."""
 
     about = "is a second branch of a trunk, which has learnt from the image tower of CLIP"
     unit = "views"

@@ -18,6 +18,7 @@ import saywhere
 from saywhere.calibration import reliability
 from saywhere.errors import UserError
 from saywhere.evaluation.dense import (
+    CLEAN,
     IOUS,
     METEORS,
     CalibrationMeter,
@@ -28,13 +29,13 @@ from saywhere.evaluation.dense import (
     dense_lines,
     dense_row,
     draw_reliability,
+    first_claims,
     proposals_digest,
     score,
     score_files,
     write_dense_report,
     write_examples,
 )
-from saywhere.evaluation.dense_protocols import CLEAN, first_claims
 from saywhere.evaluation.region_lines import RegionLines
 from saywhere.evaluation.session import Session
 from saywhere.papers.densecap2016.evaluator import ORIGINAL

@@ -21,8 +21,7 @@ from saywhere.options import from_dict
 from saywhere.training import recipe as recipes
 from saywhere.training.densecap import PhraseTargets, usable
 from saywhere.training.recipe import OptimizerConfig, Recipe
-from saywhere.training.registry import build_vocabulary, find_system
-from saywhere.training.run import model_config, read_training
+from saywhere.training.run import build_vocabulary, find_system, model_config, read_training
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 OTHERS = {"table1", "saywhere", "saywhere-smoke"}  # of several models; see tests/papers/table1 and tests/stages

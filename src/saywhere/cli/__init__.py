@@ -91,6 +91,8 @@ class Commands(UserDict[str, Any]):
     def __getitem__(self, name: str) -> Any:
         command = super().__getitem__(name)
         if command is None:
+            from saywhere.cli import options
+
             module = name.replace("-", "_")
             if name == "papers":
                 from saywhere import reproductions
@@ -100,7 +102,7 @@ class Commands(UserDict[str, Any]):
                 found = importlib.import_module(f"saywhere.cli.{module}")
             if function := getattr(found, module, None):
                 app = typer.Typer(add_completion=False)
-                app.command(name)(function)
+                app.command(name)(options.ungroup(function))
                 command = typer.main.get_command(app)
             else:
                 command = typer.main.get_group(found.app)

@@ -122,7 +122,7 @@ def _fitter(model: Path, device: str | None) -> tuple[list[What], Fitter]:
 def _fitter_of_adapted(found: Adapted, name: str, device: str | None) -> tuple[list[What], Fitter]:
     """What a model of transformers answers, and how it is fitted."""
     from saywhere.stages.calibration import FEW
-    from saywhere.training import adapted_calibration
+    from saywhere.training.calibration import calibrate_adapted
     from saywhere.training.dataset import evenly
 
     possible = [What.box, What.phrase] if found.family.describes else [What.phrase]
@@ -131,7 +131,7 @@ def _fitter_of_adapted(found: Adapted, name: str, device: str | None) -> tuple[l
         if what not in (What.box, What.phrase):
             raise UserError(f"{name}: of a model of transformers box and phrase can be calibrated, not {what}")
         chosen = [evenly(samples, FEW if limit is None else limit) for samples in sets]
-        made = adapted_calibration.calibrate(found, name, what.value, chosen, source, device)
+        made = calibrate_adapted(found, name, what.value, chosen, source, device)
         if any(fit.weights["logit"] <= 0 for fit in made.fits.values() if fit is not None):
             typer.echo(f"{name}: on these images higher scores are no more often right; its order is turned", err=True)
         return made

@@ -14,22 +14,17 @@ from saywhere.cli.options import (
     STDOUT,
     Batch,
     BeamSize,
-    Device,
+    Chosen,
     Embed,
-    Engine,
     Images,
     Json,
     Limit,
-    Model,
-    Precision,
     SentenceFormat,
-    Set,
-    Threads,
     check_drawing,
 )
 from saywhere.cli.printing import report_skipped
 from saywhere.files import printable
-from saywhere.loading import DeferredModel, Runtime
+from saywhere.loading import DeferredModel
 
 if TYPE_CHECKING:
     from saywhere import Caption
@@ -48,13 +43,8 @@ def caption(
     beam_size: BeamSize = None,
     json: Json = None,
     limit: Limit = None,
-    model: Model = None,
-    device: Device = None,
-    engine: Engine = None,
-    threads: Threads = None,
-    precision: Precision = None,
     batch: Batch = 8,
-    change: Set = None,
+    chosen: Chosen = Chosen(),
     output_format: SentenceFormat = None,
     embed: Embed = False,
     every: str | None = typer.Option(
@@ -69,16 +59,15 @@ def caption(
     Exit code 0 if all went well, 1 if images were skipped because they cannot be read, 2 if the command is wrong.
     """
     from saywhere.errors import UserError
-    from saywhere.images import SUFFIXES
     from saywhere.inference import Outputs, ResultsFile, ensure_same_settings, find_images
     from saywhere.inference.results import json_line
     from saywhere.inference.run import Run
 
     write = _writer(output_format is not None, embed)
     found = find_images(paths)[:limit]
-    videos = _videos([source for source in found if source.path.suffix.lower() not in SUFFIXES])
-    sources = [source for source in found if source not in videos]
-    deferred = DeferredModel(model, Runtime(device, engine, threads, precision), change, "captioner", AHEAD)
+    videos = [source for source in found if source.is_video]
+    sources = [source for source in found if not source.is_video]
+    deferred = chosen.deferred("captioner", AHEAD)
     printed, file = json == STDOUT, None if json == STDOUT else json
     if videos and (option := f"--json {file}" if file else "--output-format" if write else None):
         raise UserError(f"{option}: is for images, and {videos[0].name} is a video, whose sentences are printed")
@@ -118,14 +107,6 @@ def caption(
     place = ("XMP in the images" if embed else "sidecars beside the images") if output_format else None
     _say_written(file, place, summary)
     report_skipped(summary.skipped)
-
-
-def _videos(sources: list[Source]) -> list[Source]:
-    if not sources:
-        return []
-    from saywhere.video import SUFFIXES as VIDEOS
-
-    return [source for source in sources if source.path.suffix.lower() in VIDEOS]
 
 
 def _caption_videos(

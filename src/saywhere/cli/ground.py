@@ -12,24 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from saywhere.cli.options import (
-    PATHS,
-    STDOUT,
-    Batch,
-    Beta,
-    Device,
-    Drawings,
-    Engine,
-    Json,
-    Model,
-    Precision,
-    Regions,
-    Set,
-    Threads,
-)
+from saywhere.cli.options import PATHS, STDOUT, Batch, Beta, Chosen, Drawings, Json, Regions
 from saywhere.cli.printing import note_words, on_terminal, print_table, report_skipped
 from saywhere.files import printable
-from saywhere.loading import DeferredModel, Runtime
+from saywhere.loading import DeferredModel
 
 if TYPE_CHECKING:
     import saywhere
@@ -78,17 +64,17 @@ class Grounded:
 
     @property
     def width(self) -> int:
-        """Of the image."""
+        """Width of the image."""
         return self.regions.width
 
     @property
     def height(self) -> int:
-        """Of the image."""
+        """Height of the image."""
         return self.regions.height
 
     @property
     def there(self) -> list[bool]:
-        """Whether each phrase is found: its score is at least so much."""
+        """Whether each phrase is found: its score is at least :attr:`least`."""
         found = self.regions
         return [True] * len(found) if found.scores is None else (found.scores >= self.least).tolist()
 
@@ -142,13 +128,8 @@ def ground(
     json: Json = None,
     beta: Beta = None,
     regions: Regions = None,
-    model: Model = None,
-    device: Device = None,
-    engine: Engine = None,
-    threads: Threads = None,
-    precision: Precision = None,
     batch: Batch = 8,
-    change: Set = None,
+    chosen: Chosen = Chosen(),
 ) -> None:
     """Find the box of an image that each phrase of a text is about, or say that the image does not show it.
 
@@ -169,8 +150,7 @@ def ground(
         raise UserError(f"--save-steps {save_steps}: shows one image, not {len(sources)}")
     printed, file = json == STDOUT, None if json == STDOUT else json
     ahead = ("densecap",) if part is Part.densecap else ("aligner", "densecap", "nouns")
-    runtime = Runtime(device, engine, threads, precision)
-    deferred = DeferredModel(model, runtime, change, Part.aligner if sentence else part, ahead)
+    deferred = chosen.deferred(Part.aligner if sentence else part, ahead)
     question = _Question(deferred, texts, part, threshold, beta, regions, save_steps)
 
     def show(one: ImageResult[Grounded], so_far: Summary) -> None:

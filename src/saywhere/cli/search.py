@@ -11,16 +11,11 @@ import typer
 
 from saywhere.cli.options import (
     STDOUT,
+    Chosen,
     Collection,
-    Device,
-    Engine,
     IndexFolder,
-    Model,
-    Precision,
-    Set,
     Store,
     StoreKind,
-    Threads,
     Url,
     Where,
     check_file,
@@ -28,7 +23,6 @@ from saywhere.cli.options import (
 )
 from saywhere.cli.printing import note_words, print_table
 from saywhere.files import printable
-from saywhere.loading import Runtime, load_model
 
 if TYPE_CHECKING:
     import saywhere
@@ -63,12 +57,7 @@ def search(
     out: Path | None = typer.Option(
         None, metavar="DIR", help="Write the images with the phrases' boxes drawn here.", callback=check_folder
     ),
-    model: Model = None,
-    device: Device = None,
-    engine: Engine = None,
-    threads: Threads = None,
-    precision: Precision = None,
-    change: Set = None,
+    chosen: Chosen = Chosen(),
 ) -> None:
     """Find the images of an index that fit a text or are like an image, and the region of each phrase.
 
@@ -80,10 +69,8 @@ def search(
     narrowed = bool(without or after or before or under)
     _check(query, image, within, out, narrowed)
 
-    def load(name: str) -> saywhere.Model:
-        return load_model(name, Runtime(device, engine, threads, precision), change, "aligner")
-
-    with saywhere.Index(Where(index, store, url, collection).place(), model, load=load, threads=threads) as opened:
+    place = Where(index, store, url, collection).place()
+    with saywhere.Index(place, chosen.model, load=chosen.load, threads=chosen.threads) as opened:
         if query is not None:
             _note_words(opened.model, query)
         if query is not None and within is not None:
@@ -182,7 +169,7 @@ def _place(box: Sequence[float]) -> str:
 
 
 def _name(hit: saywhere.Hit) -> str:
-    from saywhere.video.times import moment
+    from saywhere.video import moment
 
     return _short(hit.image) if hit.time is None else f"{_short(hit.image)} at {moment(hit.time)}"
 
@@ -194,7 +181,7 @@ def _short(path: str) -> str:
 
 
 def _drawings(index: saywhere.Index, hits: Sequence[saywhere.Hit], out: Path) -> dict[int, Path]:
-    """Where hits are drawn, by their numbers; never over an image of the index."""
+    """Return the paths of the drawings of hits, by their numbers; none is an image of the index."""
     from saywhere.errors import UserError
     from saywhere.files import fit_name
     from saywhere.search.indexing import absolute
@@ -212,7 +199,7 @@ def _draw(hits: Sequence[saywhere.Hit], names: Mapping[int, Path]) -> None:
     from saywhere.drawing import draw_boxes
     from saywhere.errors import UserError
     from saywhere.images import DRAWN_SIDES, resized, save_image
-    from saywhere.search.videos import open_found
+    from saywhere.search.indexing import open_found
 
     missing: list[Any] = []
     for number, hit in enumerate(hits, 1):

@@ -52,7 +52,7 @@ class NgramsConfig(Config):
 
     @property
     def enabled(self) -> bool:
-        """Whether there are n-grams, and they have a say."""
+        """Whether there are n-grams with a weight above 0."""
         return self.count > 0 and self.weight > 0
 
 

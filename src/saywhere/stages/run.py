@@ -44,7 +44,7 @@ RECORD = "stage.json"
 STAGES = "stages"
 """Folder of the stages in that of a run."""
 STAGE_BYTES = 50_000_000
-"""Of what a stage leaves, about."""
+"""Approximate size of a stage's results."""
 _NAME = re.compile(r"\$([A-Za-z][\w-]*)")
 
 

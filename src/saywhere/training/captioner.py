@@ -67,7 +67,7 @@ class BoxTargets:
 
 
 class CaptionerSystem:
-    """See :class:`saywhere.training.registry.System`."""
+    """See :class:`saywhere.training.run.System`."""
 
     about = "captions images with sentences, or their regions with phrases"
     unit = "texts"

@@ -28,7 +28,7 @@ def finetune(
     seed: Seed = 0,
     restart: bool = typer.Option(False, "--restart", help="Start over instead of going on with the run in the folder."),
 ) -> None:
-    """Teach a model your own images: their words and boxes, beside what it knows.
+    """Teach a model your own images: the words for what is in their boxes, beside what it knows.
 
     The new model has all parts of the one it started from. Both are measured on images that are held out; if the new
     one is not better, or forgets what you did not annotate, its folder has the old weights. An interrupted run goes on

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+LONGEST = 300
+"""Characters of a name in a report; a damaged file may have a megabyte in the place of one."""
+
 
 @dataclass
 class Report:
@@ -28,8 +31,8 @@ class Report:
         return not self.problems
 
     def problem(self, kind: str, name: str) -> None:
-        """Add something missing or broken: its kind, and the name of what it affects."""
-        self.problems.setdefault(kind, []).append(name)
+        """Add something missing or broken: its kind, and the name of what it affects, which is cut if it is long."""
+        self.problems.setdefault(kind, []).append(name if len(name) <= LONGEST else f"{name[:LONGEST]}...")
 
     def lines(self, names: int = 5) -> list[str]:
         """Return the report as lines of text, with at most ``names`` names for each kind of problem."""

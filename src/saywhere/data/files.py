@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from saywhere.data.sample import Box
 from saywhere.errors import UserError
+from saywhere.regions import LARGEST_SIDE
 from saywhere.syntax import decode, parse_json, split_lines
 
 
@@ -54,9 +54,9 @@ def read_json(path: Path, kind: type) -> Any:
 
 
 def number(value: object) -> float:
-    """Return ``value`` as a float; ``ValueError`` if it is not a finite number."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise ValueError(f"{value!r} is not a finite number")
+    """Return ``value`` as a float; ``ValueError`` if it is no number, or larger than those of pixels can be."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < LARGEST_SIDE:
+        raise ValueError(f"{value!r} is not a number of pixels")
     return float(value)
 
 

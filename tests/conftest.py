@@ -28,7 +28,7 @@ EXTRAS = (
     "skimage", "starlette", "uvicorn", "playwright", "saywhere.serve", "av", "mcp", "ollama", "openai", "cvat_sdk",
     "saywhere.ops", "saywhere.papers.densecap2016", "saywhere.papers.table1.table", "saywhere.papers.table1.region_rnn",
     "saywhere.papers.relations", "saywhere.networks", "saywhere.training", "saywhere.evaluation",
-    "saywhere.engines.torch", "saywhere.engines.export", "saywhere.engines.compare",
+    "saywhere.engines.torch", "saywhere.engines.export", "saywhere.engines.export",
 )  # fmt: skip
 """Packages of the extras, and what needs them."""
 

@@ -38,7 +38,6 @@ FLOORS = (
     ("drawing",),
     ("archives",),
     ("pixels",),
-    ("photos",),
     ("images",),
     ("regions",),
     ("calibration",),
@@ -57,7 +56,6 @@ FLOORS = (
     ("web",),
     ("data",),
     # What stands above imports without torch; what stands below may need it.
-    ("ops",),
     ("networks",),
     ("engines.torch", "engines.compare", "engines.quantize", "engines.export"),
     ("adapters.adapter", "adapters.writing", "adapters.detecting"),
@@ -71,7 +69,7 @@ FLOORS = (
     ("__main__",),
 )
 """Modules and packages, or modules of a package, from the top down; ``__init__`` of a split package has no imports."""
-TORCH_LINE = FLOORS.index(("ops",))
+TORCH_LINE = FLOORS.index(("networks",))
 FLOOR = {part: number for number, parts in enumerate(FLOORS) for part in parts}
 SPLIT = {part.split(".")[0] for part in FLOOR if "." in part}
 

@@ -24,8 +24,7 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 from torch.nn import functional
 
-from saywhere.configs.base import Config
-from saywhere.configs.parts import BRANCH_CHANNELS, BRANCH_STRIDES, TrunkConfig
+from saywhere.configs.parts import BRANCH_CHANNELS, BRANCH_STRIDES, Config, TrunkConfig
 from saywhere.data.sample import Sample
 from saywhere.errors import UserError
 from saywhere.files import write_atomically, write_text

@@ -18,7 +18,7 @@ from saywhere.models.decoding import decode
 from saywhere.models.densecap import select
 from saywhere.models.encoding import propose_boxes
 from saywhere.models.model import Model
-from saywhere.networks.vision.image_maps import ImageMaps
+from saywhere.networks.vision.region_features import ImageMaps
 from saywhere.papers.external_proposals import ProposalMethod
 from saywhere.papers.table1.region_rnn import RegionRnn
 from saywhere.papers.table1.systems import rpn_proposals

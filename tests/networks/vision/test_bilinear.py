@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from saywhere.ops.bilinear import bilinear, sample_points
+from saywhere.networks.vision.spatial_transformer import bilinear, sample_points
 
 
 def random(*shape, seed=0):

@@ -87,7 +87,7 @@ class System(Protocol):
         """Return a drawing of what a network finds in an image; None if there is nothing to draw."""
         ...
 
-    def save(self, network: Any, folder: Path, card: str, description: str, dtype: torch.dtype) -> object:
+    def save(self, network: Any, folder: Path, card: str, description: str, dtype: torch.dtype, /) -> object:
         """Write what is kept of a network, see :func:`saywhere.networks.checkpoint.save`."""
         ...
 

@@ -113,7 +113,7 @@ class System(Protocol):
         """Return a drawing of what a network finds in an image; None if there is nothing to draw."""
         ...
 
-    def save(self, network: Any, folder: Path, card: str, description: str, dtype: torch.dtype) -> object:
+    def save(self, network: Any, folder: Path, card: str, description: str, dtype: torch.dtype, /) -> object:
         """Write what is kept of a network, see :func:`saywhere.networks.checkpoint.save`."""
         ...
 
@@ -228,15 +228,14 @@ def build_network(recipe: Recipe, samples: Sequence[Sample]) -> Any:
     vocabulary = build_vocabulary(system, samples, recipe.data.min_count)
     torch.manual_seed(recipe.seed)
     network = system.build(model_config(recipe), vocabulary, training.pretrained and training.start is None)
-    if training.start is not None:
-        start = start_from(network, training.start)
-        if first_process():
-            print(f"{training.start}: {start}", file=sys.stderr)
+    start = None if training.start is None else start_from(network, training.start)
+    if start is not None and first_process():
+        print(f"{training.start}: {start}", file=sys.stderr)
     if training.branch is not None:
         load_branch(network.trunk, training.branch)
     elif network.trunk.branch is not None and recipe.system != "branch":
         _require_branch(training.start or getattr(network.config, "localizer", None))
-    if training.start is not None:
+    if start is not None:
         keep_scale(network, start, samples)
     freeze(network, training.freeze)
     return network

@@ -66,7 +66,7 @@ def caption(
     write = _writer(output_format is not None, embed)
     found = find_images(paths)[:limit]
     videos = [source for source in found if source.is_video]
-    sources = [source for source in found if source not in videos]
+    sources = [source for source in found if not source.is_video]
     deferred = chosen.deferred("captioner", AHEAD)
     printed, file = json == STDOUT, None if json == STDOUT else json
     if videos and (option := f"--json {file}" if file else "--output-format" if write else None):

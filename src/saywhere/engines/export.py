@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -25,7 +26,7 @@ from saywhere.engines.onnx import MULTIPLE, NEEDS_TORCH, OnnxEngine, refused_opt
 from saywhere.engines.quantize import quantize
 from saywhere.engines.torch import TorchEngine
 from saywhere.errors import UserError
-from saywhere.files import put_in_place
+from saywhere.files import put_in_place, short_name
 from saywhere.models.bundle import (
     CARD,
     CONFIG,
@@ -76,7 +77,10 @@ def export(
     out = Path(out)
     require_exportable(folders)
     out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=checkpoint.SAVING) as temporary:
+    prefix = f"{checkpoint.SAVING}{short_name(out.name)}-"
+    for left_over in out.parent.glob(f"{prefix}*"):  # of a run that was killed
+        shutil.rmtree(left_over, ignore_errors=True)
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=prefix) as temporary:
         merged, new = Path(temporary) / "merged", Path(temporary) / "new"
         checkpoint.merge(folders, merged, description, replace=replace)
         if options:
@@ -95,7 +99,7 @@ def export(
             quantize(new, int8)
             names.insert(0, GRAPH_INT8)
         out.mkdir(exist_ok=True)
-        for name in (GRAPH_INT8, CALIBRATION):  # older ones would be another model's
+        for name in (CONFIG, GRAPH_INT8, CALIBRATION):  # older ones would be another model's, also after a kill
             (out / name).unlink(missing_ok=True)
         for name in names:
             put_in_place(new / name, out / name)

@@ -116,8 +116,8 @@ def _caption_videos(
     skipped: dict[str, str] = {}
     if not videos:
         return skipped
+    from saywhere.video import moment, parse_duration, to_ticks
     from saywhere.video.reading import VideoError, VideoReader
-    from saywhere.video.times import moment, parse_duration, to_ticks
 
     step = to_ticks(parse_duration(every))
     for source in videos:

@@ -26,7 +26,7 @@ from saywhere.images import read_image
 from saywhere.search.phrases import LIKELY
 
 PATIENCE = 240_000
-"""Milliseconds that an answer may take on a machine with other work: the server's 60 s, and the page asks three times."""
+"""Milliseconds that an answer may take on a busy machine: the server's 60 s, and the page asks three times."""
 BUSY = re.compile("status of (429|503)")
 FILES = """async files => {
     const transfer = new DataTransfer();

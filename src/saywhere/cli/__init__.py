@@ -38,6 +38,7 @@ PANELS = {
     },
     "Train and measure a model of your own": {
         "data": "Inspect data sets.",
+        "finetune": "Teach a model your own images.",
         "train": "Train what a recipe says, from one network to a whole model.",
         "calibrate": "Make scores probabilities (Platt scaling).",
         "export": "Make one model of trained parts, which runs without torch.",

@@ -155,11 +155,15 @@ def _describe(
 def _print_regions(regions: Regions, title: str) -> None:
     if title:
         typer.echo(title)
-    rows = [
-        ("" if score is None else f"{score:.2f}", " ".join(f"{value:.0f}" for value in box), caption or "")
-        for box, score, caption in regions
-    ]
-    print_table(("score", "box", "caption"), rows or [("", "", "no regions found")])
+    header, rows = ["score", "box", "caption"], list[list[str]]()
+    for region in regions:
+        place = " ".join(f"{value:.0f}" for value in region.box)
+        rows.append(["" if region.score is None else f"{region.score:.2f}", place, region.caption or ""])
+        if region.caption_score is not None:
+            rows[-1].insert(2, f"{region.caption_score:.2f}")
+    if regions.caption_scores is not None:
+        header.insert(2, "words")
+    print_table(header, rows or [[*[""] * (len(header) - 1), "no regions found"]])
 
 
 def _print_row(row: Mapping[str, Any]) -> None:

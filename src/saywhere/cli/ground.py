@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -28,7 +27,7 @@ from saywhere.cli.options import (
     Set,
     Threads,
 )
-from saywhere.cli.printing import note_words, print_table, report_skipped
+from saywhere.cli.printing import note_words, on_terminal, print_table, report_skipped
 from saywhere.files import printable
 from saywhere.loading import DeferredModel, Runtime
 
@@ -275,7 +274,7 @@ def _print_table(answer: Grounded, title: str) -> None:
         (value, " ".join(f"{v:.0f}" for v in box) if seen else "not found", words or "")
         for value, (box, _, words), seen in zip(shown, found, there, strict=True)
     ]
-    colours = _colours(found, there) if sys.stdout.isatty() and "NO_COLOR" not in os.environ else None
+    colours = _colours(found, there) if on_terminal() and "NO_COLOR" not in os.environ else None
     print_table(("similarity" if found.scores is None else "score", "box", "phrase"), rows, colours)
 
 

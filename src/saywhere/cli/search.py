@@ -26,15 +26,12 @@ from saywhere.cli.options import (
     check_file,
     check_folder,
 )
-from saywhere.cli.printing import note_words
+from saywhere.cli.printing import note_words, print_table
 from saywhere.files import printable
 from saywhere.loading import Runtime, load_model
 
 if TYPE_CHECKING:
     import saywhere
-
-NUMBERS = ("", "similarity", "probability")
-"""Columns that are aligned on the right."""
 
 
 def search(
@@ -137,7 +134,10 @@ def _print_hits(hits: Sequence[saywhere.Hit], reason: str) -> None:
             rows[-1].insert(2, f"{hit.probability:.2f}")
     if hits and hits[0].probability is not None:
         head.insert(2, "probability")
-    _print_table(head, rows, f"nothing found: {reason}")
+    if hits:
+        print_table(head, rows, left=["image"])
+    else:
+        typer.echo(f"nothing found: {reason}")
 
 
 def _phrases(found: saywhere.Regions) -> list[str]:
@@ -171,24 +171,10 @@ def _show_regions(found: saywhere.Regions, json: Path | None) -> None:
         return
     values = [] if found.similarities is None else found.similarities.tolist()
     rows = [(f"{value:.2f}", _place(region.box)) for region, value in zip(found, values, strict=True)]
-    _print_table(("similarity", "box"), rows, "no regions")
-
-
-def _print_table(head: Sequence[str], rows: Sequence[Sequence[str]], nothing: str) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    if not rows:
-        typer.echo(nothing)
-        return
-    table = Table(box=box.SIMPLE_HEAD)
-    for title in head:
-        table.add_column(title, overflow="fold", justify="right" if title in NUMBERS else "left")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    Console(highlight=False).print(table)
+    if rows:
+        print_table(("similarity", "box"), rows)
+    else:
+        typer.echo("no regions")
 
 
 def _place(box: Sequence[float]) -> str:

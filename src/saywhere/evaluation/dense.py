@@ -26,7 +26,7 @@ from saywhere.data import Samples
 from saywhere.errors import UserError
 from saywhere.evaluation import meteor
 from saywhere.evaluation.dense_protocols import CLEAN, Rules, find_rules, sum_in_order
-from saywhere.evaluation.region_lines import Array, Box, ImageRegions, Proposals, RegionLines
+from saywhere.evaluation.region_lines import Array, Box, ImageRegions, Proposals, RegionLines, matched
 from saywhere.evaluation.report import Page, choose, facts, save_figure, table, write_report
 from saywhere.evaluation.session import Session, image_name
 from saywhere.files import write_atomically
@@ -462,19 +462,11 @@ def score_files(predictions: Path, session: Session, protocol: str = "clean") ->
     with meteor.Meteor() as scorer:  # before the work: it reports at once if pycocoevalcap is missing
         ordered = find_rules(protocol).ordered
         found = RegionLines(predictions, needs=("scores", "captions"), ordered=ordered)
-        truth = RegionLines(session.data, several=True, ordered=ordered)
+        truth = RegionLines(session.data, several=True, ordered=ordered, split=session.split)
         names = truth.names[: session.limit]
-        missing, unknown = sum(name not in found for name in names), sum(name not in truth for name in found.names)
-        if missing == len(names):
-            raise UserError(
-                f"{predictions}: has none of the {missing} images of {session.data}; "
-                f"it names {found.names[0]!r}, the truth {names[0]!r}"
-            )
-        if missing:
-            session.notes.append(f"{missing} images have no line in {predictions}: no region predicted")
-        if unknown:
-            session.notes.append(f"{unknown} images in {predictions} have no truth, and do not count")
-        facts = {"model": None, "split": session.split, "without_prediction": missing, "without_truth": unknown}
+        counts, notes = matched(predictions, session.data, found.names, truth.names, names, "no region predicted")
+        session.notes += notes
+        facts = {"model": None, "split": session.split, **counts}
         files = Comparison(str(session.data), found, truth, names, [Path(), session.folder], facts)
         return compare(session, files, protocol, scorer)
 

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from saywhere import data as datasets
-from saywhere.data import PhraseOptions, Samples
+from saywhere.data import PhraseOptions, Sample, Samples
 from saywhere.errors import UserError
 from saywhere.evaluation.report import FIGURES, figure_of
 from saywhere.evaluation.session import DEV, TASKS, evaluate
@@ -719,7 +719,7 @@ KINDS: dict[str, type[Stage]] = {
 """The kinds by name; ``phrases`` trains the phrases of a dense captioner whose regions are frozen."""
 
 
-def digest_of(samples: Samples) -> str:
+def digest_of(samples: Sequence[Sample]) -> str:
     """Return a hash of what a data set says, and of the sizes of its images."""
     digest = hashlib.blake2b(digest_size=8)
     for sample in samples:

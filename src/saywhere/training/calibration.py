@@ -24,7 +24,7 @@ from saywhere.loading import load
 from saywhere.models.bundle import CARD, Bundle
 from saywhere.models.densecap import detect, rank
 from saywhere.models.model import Model
-from saywhere.models.nouns import NounEvidence, is_right, kind_of, noun_evidence, noun_probabilities
+from saywhere.models.nouns import NounEvidence, is_right, kind_of, noun_evidence, noun_probabilities, noun_tree
 from saywhere.models.phrases import CHILDREN, SEXES, Doubtful, colour_of
 from saywhere.models.placing import Evidence, noun_words
 from saywhere.text import tokenize
@@ -395,6 +395,69 @@ says person or child, and below {config.colour_threshold:g} it leaves out the co
 """
     made.store(bundle.folder, "## People and colours", text)
     return made
+
+
+# Captions of regions
+
+
+def calibrate_captions(
+    folder: str | Path, sets: Sequence[Sequence[Sample]], source: str, device: str | None = None
+) -> Fitted:
+    """Fit how probably the phrase of a region names what is in its box: its noun is right, given the box.
+
+    Args:
+        folder: of the model.
+        sets: images with boxes and phrases that did not teach its decoder.
+        source: name of the images, for the card.
+        device: where the model runs; the best there is if None.
+
+    Raises:
+        UserError: there is no such model, it lacks a part, no image can be read, or all phrases are right, or none.
+    """
+    bundle = read_own(folder, "densecap")
+    model = load(bundle.folder, device)
+    evidence, right = collect_captions(model, [sample for samples in sets for sample in samples])
+    caption = Logistic.fit(evidence, right, what="phrases")
+    about = f"phrases of {len(right):,} boxes of {source}"
+    made = Fitted({"caption": caption}, {}, about)
+    text = f"""The phrase of a region names what is in its box with a probability that is the logistic function of a
+weighted sum of its confidence, of the log-probability of its noun by the classes, and of whether these know the noun
+({caption}), fitted by `saywhere calibrate --what caption` to {about}; of {int(right.sum()):,} the noun is that of
+a true phrase, a synonym or a kind of it (calibration error {caption.reliability(evidence, right).ece:.3f}).
+"""
+    made.store(bundle.folder, "## Captions of regions", text)
+    return made
+
+
+def collect_captions(model: Model, samples: Sequence[Sample]) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Return what says how probably phrases of true boxes are right, and whether their nouns are.
+
+    Images that cannot be read are passed over. A progress bar is shown.
+
+    Raises:
+        UserError: the model lacks a part, or no image with boxes can be read.
+    """
+    detector = model.require("densecap", "be calibrated")
+    tree, rows, right = noun_tree(), list[dict[str, np.ndarray]](), list[bool]()
+    unfitted = Logistic(dict.fromkeys(QUESTIONS["caption"], 0.0), 0.0)
+    asked = replace(model.calibration, caption=unfitted)  # so that the part nouns looks at the boxes
+    with track("captions", len(samples)) as progress:
+        for sample in samples:
+            progress.advance(1)
+            if not len(sample.boxes):
+                continue
+            try:
+                encoding = model.encode(sample.image)
+            except ImageError:
+                continue
+            (found,) = detect(detector, [encoding], [sample.boxes], writer=model.phrase_writer, calibration=asked)
+            if model.nouns is not None:
+                found = found.renamed(model.nouns, model.calibration, detector.config.noun_threshold)
+            rows.append(found.caption_evidence(model.nouns, range(len(sample.boxes))))
+            right += [is_right(tree, text, truths) for text, truths in zip(found.captions, sample.phrases, strict=True)]
+    if not rows:
+        raise UserError("captions are calibrated on images with boxes, and not one can be read")
+    return {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}, np.array(right, bool)
 
 
 # Phrases

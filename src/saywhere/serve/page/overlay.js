@@ -26,6 +26,7 @@ export function showBoxes(items, width, height, {onEnter, onPick}) {
     const frame = frameOf(item.box, width, height, item.colour);
     const label = document.createElement("span");
     label.textContent = item.label;
+    label.classList.toggle("unsure", item.sure < 0.5);
     frame.append(label);
     // Not "pointerenter": a box that comes up under a pointer at rest was not pointed at.
     frame.addEventListener("pointermove", () => onEnter(item.number));

@@ -188,7 +188,7 @@ def test_a_closed_pipe_is_no_error(tmp_path):
 def test_models(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(saywhere, "list_models", lambda: {"a": "the first", "longer": "the second"}, raising=False)
-    assert RUNNER.invoke(cli.app, ["models"]).stdout == "a       the first\nlonger  the second\n"
+    assert RUNNER.invoke(cli.app, ["models"]).stdout == "a\tthe first\nlonger\tthe second\n"
     monkeypatch.setattr(saywhere, "list_models", dict, raising=False)
     assert "no model comes with" in RUNNER.invoke(cli.app, ["models"]).stdout
 

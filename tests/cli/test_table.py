@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from saywhere.cli import printing
-from saywhere.cli.printing import print_table
+from saywhere.cli.printing import print_row, print_table
 
 HEADER = ("score", "box", "caption")
 
@@ -35,6 +35,14 @@ def test_a_name_is_not_folded_and_lines_stay_apart(
     lines = capsys.readouterr().out.splitlines()
     assert lines[2] == "  1   a/long/folder/with/a/name.jpg  a man" and lines[3].strip() == "a dog"
     assert lines[4].split() == ["2", "b.jpg"] and lines[4].index("b.jpg") == lines[2].index("a/long")
+
+
+def test_rows_stand_in_columns(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    print_row("boxes", "7", "12", widths=(6, 5, 2))
+    print_row("a", "", widths=(6, 0))
+    monkeypatch.setattr(printing, "on_terminal", lambda: False)
+    print_row("boxes", "7", "", widths=(6, 5, 2))
+    assert capsys.readouterr().out == "boxes       7  12\na\nboxes\t7\t\n"
 
 
 def test_numbers_stand_to_the_right_and_text_to_the_left(capsys: pytest.CaptureFixture[str]) -> None:

@@ -37,8 +37,7 @@ def test_the_new_model_has_all_parts_and_only_the_last_layers_differ(done: Finet
     before, after = weights(Bundle.read(exported_bundle()).folder), weights(done.model)
     assert (done.learnt, done.held_out) == (6, 2) and before.keys() == after.keys()
     changed = {name for name in before if not torch.equal(before[name], after[name])}
-    layers = ("densecap.region_head.score", "densecap.region_head.offset", "densecap.phrase_head", "densecap.decoder")
-    assert all(name.startswith(layers) for name in changed)
+    assert all(name.startswith(("densecap.phrase_head", "densecap.decoder")) for name in changed)
     assert bool(changed) == bool(done.share)
     assert not [path for path in done.model.iterdir() if path.is_dir()]
     model = saywhere.load(done.model)

@@ -20,6 +20,16 @@ def on_terminal() -> bool:
     return sys.stdout.isatty()
 
 
+def print_row(*cells: str, widths: Sequence[int]) -> None:
+    """Print cells in columns, those behind the first to the right; with tabs between them where nobody looks on."""
+    if not on_terminal():
+        typer.echo("\t".join(printable(cell) for cell in cells))
+        return
+    first, *others = cells
+    padded = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
+    typer.echo("  ".join([first.ljust(widths[0]), *padded]).rstrip())
+
+
 def print_table(
     header: Sequence[str],
     rows: Sequence[Sequence[str]],

@@ -1,8 +1,8 @@
-"""Fine-tuning of the layers that stand on a dense captioner's regions: scores, offsets and phrases.
+"""Fine-tuning of the layers that say the phrases of a dense captioner's regions.
 
-All below them stays as it is, so that what they read is computed once, and all other parts of the model still fit. What
-nobody annotated in the images is learnt from the model's own answers before training, so that it forgets little else
-(Li and Hoiem, Learning without Forgetting, 2016).
+All below them stays as it is, and so do the boxes and their scores: what the layers read is computed once, and all
+other parts of the model still fit. What nobody annotated in the images is learnt from the model's own answers before
+training, so that it forgets little else (Li and Hoiem, Learning without Forgetting, 2016).
 """
 
 from __future__ import annotations
@@ -38,10 +38,8 @@ COPIES = 3
 """Copies of each true box, moved a little, whose phrase is learnt beside that of the box itself."""
 OTHERS = 16
 """Regions of an image, at most, whose phrases by the model are kept: the best that nobody annotated."""
-RIGHT, NEAR = 0.5, 0.2
-"""IoU with a true box from which a proposal is right, and from which the annotation tells whether it is."""
-BETA = 0.11
-"""Where the loss of offsets turns from square to straight."""
+NEAR = 0.2
+"""IoU with a true box from which a region that the model finds is annotated."""
 CLIP = 10.0
 """Largest norm of a gradient."""
 SAVE_EVERY = 20.0
@@ -55,19 +53,11 @@ class Regions:
     """The regions of one image, as arrays.
 
     Attributes:
-        embeddings: ``(P, E)`` of the proposals, by the region head.
-        truth: ``(P,)`` number of the true box that a proposal is right for; -1 for none.
-        near: ``(P,)`` whether a proposal overlaps a true box, so that the annotation tells that it is right or wrong.
-        offsets: ``(P, 4)`` from the proposals to their true boxes; 0 where there is none.
         contexts: ``(R, D)`` what phrases are decoded from, of the true boxes and of their copies.
-        phrase: ``(R,)`` number of the true box of each.
+        phrase: ``(R,)`` number of the true box of each; those of the boxes themselves come first.
         others: ``(K, D)`` the same of regions that nobody annotated.
     """
 
-    embeddings: np.ndarray
-    truth: np.ndarray
-    near: np.ndarray
-    offsets: np.ndarray
     contexts: np.ndarray
     phrase: np.ndarray
     others: np.ndarray
@@ -107,32 +97,19 @@ def find_regions(network: DenseCap, sample: Sample, seed: int) -> Regions:
     decoded = coder.decode(found.offsets, boxes)
     final, _ = coder.clip(decoded, *size)
     kept = coder.suppress_final(decoded, coder.to_xyxy(final), found.logits, network.config.final_nms)
-    overlap = coder.iou(boxes, coder.from_xyxy(truths))
-    best, truth = overlap.max(dim=1)
-    unknown = [
+    rows = [
         row for row in kept.tolist() if float(geometry.iou(coder.to_xyxy(final[row : row + 1]), truths).max()) < NEAR
-    ]
-    rows = unknown[:OTHERS]
+    ][:OTHERS]
 
-    def contexts(of: Tensor, embeddings: Tensor) -> Tensor:
+    def contexts(of: Tensor, embeddings: Tensor) -> np.ndarray:
         levels = network.config.phrase_levels
-        return embeddings if network.phrase_head is None else context_features(image, of, levels, embeddings)
+        if network.phrase_head is not None:
+            embeddings = context_features(image, of, levels, embeddings)
+        return embeddings.clamp(-6e4, 6e4).half().cpu().numpy()
 
     own = network.region_head(network.pool(neck, [coder.from_xyxy(copies)], [size])).embeddings
-    right = best >= RIGHT
-    offsets = torch.where(right[:, None], coder.encode(coder.from_xyxy(truths)[truth], boxes), 0.0)
-    half = {
-        "embeddings": found.embeddings,
-        "contexts": contexts(copies, own),
-        "others": contexts(coder.to_xyxy(final[rows]), found.embeddings[rows]),
-    }
-    return Regions(
-        truth=torch.where(right, truth, -1).cpu().numpy(),
-        near=(best >= NEAR).cpu().numpy(),
-        offsets=offsets.cpu().numpy(),
-        phrase=np.tile(np.arange(len(truths)), 1 + COPIES),
-        **{name: value.clamp(-6e4, 6e4).half().cpu().numpy() for name, value in half.items()},
-    )
+    numbers = np.tile(np.arange(len(truths)), 1 + COPIES)
+    return Regions(contexts(copies, own), numbers, contexts(coder.to_xyxy(final[rows]), found.embeddings[rows]))
 
 
 def with_words(network: DenseCap, texts: Sequence[str]) -> tuple[DenseCap, tuple[str, ...]]:
@@ -201,14 +178,13 @@ class HeadOptions:
 
 
 class Heads(nn.Module):
-    """The last layers of a dense captioner: its second score and offset, and those that say phrases.
+    """The last layers of a dense captioner: those that say phrases.
 
     The statistics of normalisation stay as they are also in training: one's own images are few and alike.
     """
 
     def __init__(self, network: DenseCap):
         super().__init__()
-        self.score, self.offset = network.region_head.score, network.region_head.offset
         self.phrase_head, self.decoder = network.phrase_head, network.decoder
         self.longest = network.config.decoding.max_words
 
@@ -266,42 +242,33 @@ def others(lessons: Sequence[Lesson]) -> Tensor:
     return torch.from_numpy(np.concatenate([lesson.regions.others for lesson in lessons])).float()
 
 
+def phrases(heads: Heads, vocabulary: Vocabulary, batch: Sequence[Lesson]) -> list[str]:
+    """Return what is said of the true boxes of images, one after the other."""
+    rows = [lesson.regions.contexts[: len(lesson.phrases)] for lesson in batch]
+    said = heads.say(torch.from_numpy(np.concatenate(rows)).float())
+    return [vocabulary.decode(token_ids) for token_ids in said.tolist()]
+
+
 def losses(
     heads: Heads, before: Heads, batch: Sequence[Lesson], keep: float, random: np.random.Generator
 ) -> dict[str, Tensor]:
-    """Return the losses of some images: scalars ``score``, ``box`` and ``words``, and the same with ``kept_``."""
-    own = [lesson.regions for lesson in batch]
-    embeddings, right, near, offsets = (
-        torch.from_numpy(np.concatenate(rows))
-        for rows in zip(*((o.embeddings, o.truth >= 0, o.near, o.offsets) for o in own), strict=True)
-    )
-    embeddings = embeddings.float()
-    logits, moved = heads.score(embeddings)[:, 0], heads.offset(embeddings)
-    with torch.no_grad():
-        scores, kept = before.score(embeddings)[:, 0].sigmoid(), before.offset(embeddings)
-    found = {
-        "score": score_loss(logits[near], right[near]),
-        "box": box_loss(moved[right], offsets[right], BETA, None),
-        "kept_score": keep * score_loss(logits[~near], scores[~near]),
-        "kept_box": keep * box_loss(moved[~near], kept[~near], BETA, None),
-    }
+    """Return the losses of some images, scalars: ``words`` of annotated regions, and ``kept`` of the others."""
     chosen = [
         lesson.phrases[box][int(random.integers(len(lesson.phrases[box])))]
         for lesson in batch
         for box in lesson.regions.phrase.tolist()
     ]
     token_ids = torch.from_numpy(pad([[*phrase, END] for phrase in chosen]))
-    contexts = torch.from_numpy(np.concatenate([o.contexts for o in own])).float()
-    found["words"] = -heads.words(contexts, token_ids).gather(1, token_ids[token_ids != PAD][:, None]).sum() / len(
-        chosen
-    )
-    contexts = torch.from_numpy(np.concatenate([o.others for o in own])).float()
+    contexts = torch.from_numpy(np.concatenate([lesson.regions.contexts for lesson in batch])).float()
+    said = heads.words(contexts, token_ids).gather(1, token_ids[token_ids != PAD][:, None])
+    found = {"words": -said.sum() / len(chosen)}
+    contexts = others(batch)
     if keep and len(contexts):
         token_ids = torch.cat([lesson.others for lesson in batch])
         now = heads.words(contexts, token_ids)
         with torch.no_grad():
             then = before.words(contexts, token_ids)
-        found["kept_words"] = keep * functional.kl_div(now, then, reduction="sum", log_target=True) / len(contexts)
+        found["kept"] = keep * functional.kl_div(now, then, reduction="sum", log_target=True) / len(contexts)
     return found
 
 

@@ -26,7 +26,6 @@ from saywhere.errors import UserError
 from saywhere.files import write_atomically
 from saywhere.images import open_image
 from saywhere.models.nouns import noun_tree
-from saywhere.networks.densecap.loss import box_loss, score_loss
 from saywhere.networks.densecap.network import DenseCap, move
 from saywhere.networks.vision.region_features import ImageMaps, context_features
 from saywhere.text import END, PAD, RESERVED, START, Vocabulary, pad

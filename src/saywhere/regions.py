@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 SLACK = 1e-3
 """A box may leave the image by this many pixels, as rounding does."""
+LARGEST_SIDE = 1 << 31
+"""Pixels that no image has on a side."""
 COLUMNS = ("scores", "similarities", "captions", "caption_scores", "features")
 NUMBERS = ("scores", "similarities", "caption_scores")
 TEXTS = ("not_found", "unused")
@@ -92,6 +94,11 @@ class Regions:
     caption_scores: np.ndarray | None = None
 
     def __post_init__(self) -> None:
+        with np.errstate(over="ignore"):  # what is not finite is refused below
+            self._convert()
+        self._check()
+
+    def _convert(self) -> None:
         boxes = np.asarray(self.boxes, np.float32)
         if boxes.size and (boxes.ndim != 2 or boxes.shape[1] != 4):
             raise ValueError(f"boxes need four numbers each, (N, 4); these are {boxes.shape}")
@@ -105,7 +112,6 @@ class Regions:
             object.__setattr__(self, "captions", tuple(self.captions))
         for name in TEXTS:
             object.__setattr__(self, name, tuple(getattr(self, name)))
-        self._check()
 
     def _check(self) -> None:
         name = f"{self.image}: " if self.image else ""
@@ -113,6 +119,8 @@ class Regions:
             value = getattr(self, column)
             if value is not None and len(value) != len(self.boxes):
                 raise ValueError(f"{name}{len(value)} {column} for {len(self.boxes)} boxes")
+        if max(self.width, self.height) >= LARGEST_SIDE:
+            raise ValueError(f"{name}{self.width} x {self.height} is not the size of an image")
         if not np.isfinite(self.boxes).all():
             raise ValueError(f"{name}a box has a number that is not finite")
         bad = np.flatnonzero(~boxes_inside(self.boxes, self.width, self.height))
@@ -232,7 +240,7 @@ class Regions:
         optional: dict[str, Any] = {name: row[name] for name in names if name in row}
         try:
             return cls(width, height, boxes, **optional)
-        except TypeError as error:
+        except (OverflowError, TypeError) as error:
             raise ValueError(f"regions of {row.get('image')}: {error}") from error
 
     def to_coco(self, image_id: int | str) -> list[dict[str, Any]]:
@@ -366,8 +374,9 @@ def check_boxes(boxes: ArrayLike, width: float, height: float, name: str) -> np.
         UserError: another shape, a number that is not finite, or a box that is inside out or outside the image.
     """
     try:
-        given = np.asarray(boxes, np.float32)
-    except (TypeError, ValueError):
+        with np.errstate(over="ignore"):
+            given = np.asarray(boxes, np.float32)
+    except (OverflowError, TypeError, ValueError):
         raise UserError(f"{name}: boxes need four numbers each, x1 y1 x2 y2") from None
     given = given.reshape(0, 4) if given.size == 0 else given
     if given.ndim != 2 or given.shape[1] != 4:

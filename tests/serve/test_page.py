@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -284,6 +285,29 @@ def test_a_search_shows_a_gallery(visit: Callable[..., Page], model: saywhere.Mo
     assert page.locator("#photo").get_attribute("alt") == Path(hits[0].image).name
 
 
+def test_an_example_can_be_tried(visit: Callable[..., Page], model: saywhere.Model) -> None:
+    server = Process()
+    try:
+        page = visit(server.url)
+        examples = page.locator("#examples button")
+        assert examples.count() == 4 and page.locator("#examples").is_visible()
+        for image in page.locator("#examples img").all():
+            expect(image).to_have_js_property("naturalWidth", 400)
+        page.get_by_role("button", name="cat").focus()
+        page.keyboard.press("Enter")
+        data = resources.files("saywhere.serve").joinpath("page", "cat.jpg").read_bytes()
+        captions = model.describe(read_image(data, "image", model.long_side), threshold=0.3).captions
+        expect(page.locator("#region-list button > span")).to_have_text(list(captions or ()))
+        assert page.locator("#photo").get_attribute("alt") == "cat.jpg"
+        expect(page.locator("#examples")).to_be_hidden()
+    finally:
+        server.stop()
+
+
+def test_who_has_an_index_sees_no_examples(visit: Callable[..., Page]) -> None:
+    expect(visit().locator("#examples")).to_be_hidden()
+
+
 def test_what_is_no_image_is_named(visit: Callable[..., Page], photo: bytes) -> None:
     page = visit()
     drop(page, notes_txt=b"not an image")
@@ -345,6 +369,10 @@ def test_a_phone_in_the_dark(visit: Callable[..., Page], photo: bytes) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     background = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert max(int(part) for part in background[4:-1].split(",")) < 40
+    sides = [page.locator(name).bounding_box() for name in ("#stage", "#region-list", "#downloads")]
+    stage, listed, downloads = [(area["y"], area["height"]) for area in sides if area]
+    assert stage[0] >= 0 and stage[1] > 0.3 * 844 and listed[0] >= sum(stage) and listed[1] > 0.15 * 844
+    assert sum(listed) <= downloads[0] and sum(downloads) <= 844  # image, phrases and buttons on one screen
     page.locator("#region-list button").first.tap()
     expect(page.locator("#boxes .box.on")).to_have_count(1)
     for control in page.locator("button:visible, input:visible:not(.unseen), label.button").all():

@@ -202,6 +202,12 @@ def test_load() -> None:
     assert "SIGTERM with 6 requests under way: {200: 6}; exit code 0\n" in said
 
 
+def test_load_in_all_languages() -> None:
+    said = benchmark("serve_load.py", "--protocols", "--requests=45", "--clients=4", "--garbage=0.67", "--images=2",
+               "--flood=4", "--under-way=2")  # fmt: skip
+    assert "unlike expected: 0\n" in said and "connections to other hosts: 0 " in said
+
+
 def test_speed(tmp_path: Path) -> None:
     said = benchmark("serve.py", "--images=2", "--rounds=1", "--workers=1", f"--json={tmp_path / 'figures.json'}")
     figures = json.loads((tmp_path / "figures.json").read_text())

@@ -81,6 +81,9 @@ EXTRAS = {
 OBJECTS = 100_000
 """Objects before the first search for garbage; a command that asks one question of one image makes 75,000."""
 
+LONGEST = 4000
+"""Characters of an error; what a damaged file has in it may be a megabyte."""
+
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 """What the parser raises for a wrong command line."""
 
@@ -189,6 +192,8 @@ def _exit_codes() -> Iterator[None]:
         reason = "the disk is full; free some space and run the same command again" if full else error.strerror
         _fail(f"error: {where}{reason}", 2)
     except Exception as error:
+        if str(error).startswith("Symlink loop"):  # of Path.resolve, until Python 3.12
+            _fail(f"error: {error}", 2)
         if not is_oom(error):
             raise
         _fail("error: there is too little memory; give less at a time, such as smaller or fewer images", 2)
@@ -205,7 +210,8 @@ def _fail_usage(error: Any) -> None:
 
 
 def _fail(message: str, code: int) -> None:
-    typer.echo(" ".join(message.split()), err=True)
+    line = " ".join(message.split())
+    typer.echo(line if len(line) <= LONGEST else f"{line[: LONGEST // 2]} ... {line[-LONGEST // 2 :]}", err=True)
     raise typer.Exit(code) from None
 
 

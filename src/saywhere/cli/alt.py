@@ -66,7 +66,9 @@ def alt(
             new = _revise(document, texts, every, root, counts, skipped)
             if new == document.text:
                 continue
-            if write:
+            if write and document.has_changed():
+                skipped[str(document.path)] = "has been changed since it was read; give the same command again"
+            elif write:
                 write_atomically(document.path, lambda file, d=document, n=new: file.write(n.encode(d.encoding)))
                 typer.echo(f"written: {printable(str(document.path))}")
             else:

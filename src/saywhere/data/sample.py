@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +16,7 @@ from saywhere import options as user_options
 from saywhere.errors import UserError
 from saywhere.files import decode, parse_json, split_lines
 from saywhere.images import LYING, DiskSize, ImageError, MissingImageError, measure
-from saywhere.regions import Regions
+from saywhere.regions import LARGEST_SIDE, Regions
 from saywhere.report import Report
 from saywhere.text import strip_lead_in, tokenize
 
@@ -380,9 +379,9 @@ def read_json(path: Path, kind: type) -> Any:
 
 
 def number(value: object) -> float:
-    """Return ``value`` as a float; ``ValueError`` if it is not a finite number."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise ValueError(f"{value!r} is not a finite number")
+    """Return ``value`` as a float; ``ValueError`` if it is no number, or larger than those of pixels can be."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < LARGEST_SIDE:
+        raise ValueError(f"{value!r} is not a number of pixels")
     return float(value)
 
 

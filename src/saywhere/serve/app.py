@@ -229,7 +229,7 @@ async def _image_part(body: bytes, headers: Headers) -> bytes:
     return await part.read()
 
 
-TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
+TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".jpg": "image/jpeg"}
 PAGE_HEADERS = {
     # The page loads nothing but its own files, and no other site shows it in a frame.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; "

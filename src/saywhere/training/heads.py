@@ -27,8 +27,7 @@ from saywhere.files import write_atomically
 from saywhere.images import open_image
 from saywhere.models.nouns import noun_tree
 from saywhere.networks.densecap.network import DenseCap, move
-from saywhere.networks.vision.image_maps import ImageMaps
-from saywhere.networks.vision.region_features import context_features
+from saywhere.networks.vision.region_features import ImageMaps, context_features
 from saywhere.text import END, PAD, RESERVED, START, Vocabulary, pad
 from saywhere.training.finetuning import common_rows, take_over
 from saywhere.training.loop import save_state, seed_step

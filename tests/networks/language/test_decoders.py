@@ -9,9 +9,9 @@ import torch
 
 from saywhere.configs.parts import DecodingConfig
 from saywhere.models.decoding import decode
-from saywhere.networks.language.decoders.adapter import TorchDecoder
 from saywhere.networks.language.decoders.gru import GruDecoder
 from saywhere.networks.language.decoders.lstm import LstmDecoder
+from saywhere.networks.language.decoders.protocol import TorchDecoder
 from saywhere.networks.language.decoders.rnn import RnnDecoder, log_frequencies
 from saywhere.text import END, PAD, START, Vocabulary
 

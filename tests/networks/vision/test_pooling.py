@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from saywhere.networks.densecap.build import pool, pool_pyramid, roi_align
-from saywhere.ops.bilinear import bilinear, sample_points
+from saywhere.networks.vision.spatial_transformer import bilinear, sample_points
 
 
 def random(*shape, seed=0):

@@ -5,8 +5,8 @@ import torch
 from photographs import noise
 from tiny_aligner import tiny_aligner, tiny_pixels
 
-from saywhere.networks.vision.image_maps import ImageMaps
 from saywhere.networks.vision.region_features import (
+    ImageMaps,
     box_maxima,
     box_means,
     feature_size,

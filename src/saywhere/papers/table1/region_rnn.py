@@ -28,8 +28,8 @@ from saywhere.data.sample import Sample
 from saywhere.files import write_atomically
 from saywhere.images import LoadedImage, Preprocess, open_image
 from saywhere.models.decoding import decode
-from saywhere.networks.language.decoders.adapter import TorchDecoder
 from saywhere.networks.language.decoders.lstm import LstmDecoder
+from saywhere.networks.language.decoders.protocol import TorchDecoder
 from saywhere.networks.vision.trunk import Trunk, build_trunk
 from saywhere.papers.table1.config import FitConfig, RegionRnnConfig
 from saywhere.text import END, PAD, Vocabulary, pad, tokenize

@@ -27,7 +27,7 @@ from saywhere.loading import load
 from saywhere.models.encoding import Encoding
 from saywhere.models.model import Model
 from saywhere.networks.vision.backbones import build_backbone
-from saywhere.networks.vision.image_maps import ImageMaps
+from saywhere.networks.vision.region_features import ImageMaps
 from saywhere.networks.vision.trunk import Trunk
 from saywhere.papers.external_proposals import Proposed, find_proposal_method
 from saywhere.papers.table1 import systems

@@ -31,7 +31,7 @@ from saywhere.models.densecap import detect, rank, select
 from saywhere.models.encoding import Encoding, propose_boxes
 from saywhere.models.model import Model
 from saywhere.networks import checkpoint
-from saywhere.networks.vision.image_maps import ImageMaps
+from saywhere.networks.vision.region_features import ImageMaps
 from saywhere.papers.external_proposals import ProposalMethod, Proposed
 from saywhere.papers.table1.plan import Comparison
 from saywhere.papers.table1.region_rnn import (

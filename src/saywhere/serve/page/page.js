@@ -85,7 +85,7 @@ function showPhotos() {
 function open(photo) {
   current = photo;
   pinned = null;
-  document.querySelector("main").classList.add("asked");
+  document.body.classList.add("asked");
   $("answers").hidden = $("stage").hidden = false;
   $("stage").classList.remove("ready");
   if (tab === "search") selectTab("regions");
@@ -478,6 +478,12 @@ $("files").addEventListener("change", (event) => {
   addFiles([...event.target.files]);
   event.target.value = "";
 });
+for (const button of document.querySelectorAll("#examples button")) {
+  button.addEventListener("click", () => trying(async () => {
+    const {src, alt} = button.firstElementChild;
+    addFiles([new File([await (await fetch(src)).blob()], `${alt}.jpg`, {type: "image/jpeg"})]);
+  }));
+}
 document.addEventListener("dragover", (event) => {
   event.preventDefault();
   document.body.classList.add("over");
@@ -544,7 +550,7 @@ if (model) {
   $("tab-search").hidden = !indexed;
   selectTab(indexed ? "search" : TABS.find((name) => !$(`tab-${name}`).hidden));
   if (indexed) {
-    document.querySelector("main").classList.add("indexed");
+    document.body.classList.add("indexed");
     $("answers").hidden = false;
     $("model").textContent += ` Its index has ${plural(indexed, "image")}.`;
   }

@@ -164,6 +164,22 @@ def test_the_command_shows_a_diff_and_writes_when_told_to(model: Captions) -> No
     assert (again.exit_code, again.stdout) == (0, "") and again.stderr.startswith("0 proposed, 5 have one")
 
 
+def test_what_was_edited_meanwhile_is_not_written_over(model: Captions, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a.md", "b.md"):
+        Path("site", name).write_text("![](a%20b.png)\n")
+    caption = model.caption
+
+    def edit(*arguments: Any, **options: Any) -> Any:
+        Path("site/a.md").write_text("Somebody's new text.\n")
+        return caption(*arguments, **options)
+
+    monkeypatch.setattr(model, "caption", edit)
+    done = run("site", "--write")
+    assert done.exit_code == 1 and "site/a.md: has been changed since it was read" in done.stderr
+    assert Path("site/a.md").read_text() == "Somebody's new text.\n"
+    assert Path("site/b.md").read_text().startswith("![a picture")
+
+
 def test_missing_images_are_named_and_counted(model: Captions) -> None:
     Path("site/note.md").write_text("\n![](none.png)\n![](/a.png)\n![](note.md)\n![](a%20b.png)\n")
     done = run("site/note.md", "--write")

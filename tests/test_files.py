@@ -2,6 +2,10 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -42,6 +46,45 @@ def test_the_old_file_stays_until_the_new_one_is_whole(tmp_path):
     assert [file.read_text() for file in tmp_path.iterdir()] == ["new"]
 
 
+def test_a_link_stays_and_the_file_that_it_leads_to_keeps_its_mode(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "a.txt").write_text("old")
+    (tmp_path / "real" / "a.txt").chmod(0o640)
+    (tmp_path / "a.txt").symlink_to("real/a.txt")
+    write_text(tmp_path / "a.txt", "new")
+    assert (tmp_path / "a.txt").is_symlink() and (tmp_path / "real" / "a.txt").read_text() == "new"
+    assert (tmp_path / "real" / "a.txt").stat().st_mode & 0o777 == 0o640
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["a.txt", "a.txt", "real"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs locks of files")
+@pytest.mark.parametrize("folder", [False, True])
+def test_of_two_that_write_the_same_one_waits_for_the_other(tmp_path, folder):
+    """Otherwise what one has written half would get the name, or be taken away by the other."""
+    path, first, begun = tmp_path / "a", threading.Event(), threading.Event()
+
+    def fill(part: Path, text: str) -> None:
+        (part / "b" if folder else part).write_text(text)
+
+    def write_second() -> None:
+        begun.set()
+        with atomic_path(path, folder) as part:
+            assert first.is_set() and not (list(part.iterdir()) if folder else part.read_text())
+            fill(part, "second")
+            if folder:
+                shutil.rmtree(path)
+
+    with ThreadPoolExecutor(1) as pool:
+        with atomic_path(path, folder) as part:
+            waiting = pool.submit(write_second)
+            begun.wait()
+            fill(part, "first")
+            first.set()
+        waiting.result()
+    assert (path / "b" if folder else path).read_text() == "second"
+    assert [one.name for one in tmp_path.iterdir()] == ["a"]
+
+
 @pytest.fixture
 def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is waited for, by name as it was then, and what is renamed."""
@@ -70,7 +113,7 @@ def test_the_bytes_are_on_the_disk_before_the_name_and_then_the_name(tmp_path, l
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="only Linux tells the names of open files")
 def test_what_is_in_a_new_folder_is_waited_for_once(tmp_path, log):
-    with atomic_path(tmp_path / "folder") as part:
+    with atomic_path(tmp_path / "folder", folder=True) as part:
         write_text(part / "deep" / "a.txt", "text")
         (part / "b.txt").write_text("text")
         assert log == ["renamed to a.txt"]

@@ -96,6 +96,13 @@ class Document:
         found = find_in_markdown(text) if path.suffix.lower() in MARKDOWN else find_in_html(text)
         return cls(path, text, encoding, tuple(found))
 
+    def has_changed(self) -> bool:
+        """Return whether the file is not as it was read: somebody has edited it, or it is gone."""
+        try:
+            return self.path.read_bytes() != self.text.encode(self.encoding)
+        except OSError:
+            return True
+
     def with_texts(self, texts: Sequence[tuple[Image, str]]) -> str:
         """Return the document with new alternative texts of some images, and nothing else changed."""
         pieces, at = [], 0

@@ -107,25 +107,76 @@ def put_in_place(part: Path, path: Path) -> None:
 
 
 @contextmanager
-def atomic_path(path: Path) -> Iterator[Path]:
+def atomic_path(path: Path, folder: bool = False) -> Iterator[Path]:
     """Yield the path of a file to fill, which takes the place of ``path`` at the end, or vanishes after an error.
 
-    Folders are made. After a power cut, too, ``path`` is the old file or the new one.
+    Folders are made. After a power cut, too, ``path`` is the old file or the new one. If it is a link, the file that it
+    leads to is replaced; the mode of an old file stays. Another process that writes the same file is waited for.
+
+    Args:
+        path: of the file.
+        folder: fill a new folder instead; there must be none at ``path`` at the end, or an empty one.
 
     Raises:
         OSError: naming ``path``, such as a full disk.
     """
-    part = part_of(path)
+    place = Path(os.path.realpath(path)) if path.is_symlink() else path
+    part, held = part_of(place), None
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        held = _hold(part, folder)
         yield part
-        put_in_place(part, path)
+        with suppress(OSError):  # there is none, or its file system has no modes
+            os.chmod(part, os.stat(place).st_mode & 0o7777)
+        put_in_place(part, place)
     except BaseException as error:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
+        if held is not None:
+            with suppress(OSError):
+                _remove(part)
         if isinstance(error, OSError):
             error.filename, error.filename2 = str(path), None
         raise
+    finally:
+        if held is not None and held >= 0:
+            os.close(held)
+
+
+def _hold(part: Path, folder: bool) -> int:
+    """Make an empty file or folder that no other process fills: return what holds it until it is closed, or -1."""
+    try:
+        import fcntl
+    except ImportError:  # Windows, where an open file cannot be renamed either
+        _remove(part)
+        part.mkdir() if folder else part.touch()
+        return -1
+    while True:
+        if folder:
+            part.mkdir(exist_ok=True)
+        held = os.open(part, os.O_RDONLY if folder else os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            with suppress(OSError):  # of a file system without locks
+                fcntl.flock(held, fcntl.LOCK_EX)
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(held), os.stat(part)):  # and it has not been put in place meanwhile
+                    for left_over in part.iterdir() if folder else ():  # by a run that was killed
+                        _remove(left_over)
+                    if not folder:
+                        os.ftruncate(held, 0)
+                    return held
+        except BaseException:
+            os.close(held)
+            raise
+        os.close(held)
+
+
+def _remove(path: Path) -> None:
+    """Remove a file, or a folder with all in it, if there is one."""
+    if path.is_dir() and not path.is_symlink():
+        import shutil
+
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:

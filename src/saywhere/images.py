@@ -26,6 +26,8 @@ from saywhere.pixels import (
     decoding_bytes,
     learn_tiffs,
     orientation,
+    photo_kind,
+    photo_opener,
     reduce_jpeg2000,
     stored_size,
     upright_rgb,
@@ -46,7 +48,7 @@ SUFFIXES = RAW_SUFFIXES | frozenset((
 ))  # fmt: skip
 """Files with these endings are taken from a folder; a file named by itself may have any ending."""
 FORMATS = ("JPEG", "MPO", "PNG", "GIF", "BMP", "DIB", "WEBP", "TIFF", "JPEG2000", "AVIF", "PPM", "ICO")
-"""Formats of Pillow that are read, beside those of :mod:`saywhere.photos`; not those that run another program, or have
+"""Formats of Pillow that are read, beside those of :mod:`saywhere.pixels`; not those that run another program, or have
 no mark by which to know them."""
 PLUGINS = ("Jpeg", "Mpo", "Png", "Gif", "Bmp", "WebP", "Tiff", "Jpeg2K", "Avif", "Ppm", "Ico")
 """Pillow's modules for them: all of its modules take longer to import than an image takes to decode."""
@@ -256,15 +258,13 @@ def _open(source: Path | io.BytesIO, name: str) -> Image.Image:
     """An opened file, by that of Pillow's modules, or of the extra ``photos``, that it may be for."""
     start = _start(source, 64)
     plugins = next(((plugin,) for mark, plugin in _COMMON.items() if start.startswith(mark)), None)
-    if plugins is None:
-        from saywhere import photos
-
-        if kind := photos.kind(start, Path(name).suffix.lower() in RAW_SUFFIXES, lambda: _stream(source)):
-            try:
-                opener = photos.opener(kind)
-            except ModuleNotFoundError:
-                raise ImageError(f"{name}: {NEEDS_PHOTOS}") from None
-            return opener(source)
+    raw = Path(name).suffix.lower() in RAW_SUFFIXES
+    if plugins is None and (kind := photo_kind(start, raw, lambda: _stream(source))):
+        try:
+            opener = photo_opener(kind)
+        except ModuleNotFoundError:
+            raise ImageError(f"{name}: {NEEDS_PHOTOS}") from None
+        return opener(source)
     for plugin in plugins or PLUGINS:
         with contextlib.suppress(ImportError):  # AVIF came with Pillow 11.3
             importlib.import_module(f"PIL.{plugin}ImagePlugin")

@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+LONGEST = 300
+"""Characters of a name in a report; a damaged file may have a megabyte in the place of one."""
 Tell = Callable[..., object]
 """Called with a line that a command prints, with ``err=True`` if it goes to the standard error, as ``typer.echo``."""
 
@@ -54,8 +56,8 @@ class Report:
         return not self.problems
 
     def problem(self, kind: str, name: str) -> None:
-        """Add something missing or broken: its kind, and the name of what it affects."""
-        self.problems.setdefault(kind, []).append(name)
+        """Add something missing or broken: its kind, and the name of what it affects, which is cut if it is long."""
+        self.problems.setdefault(kind, []).append(name if len(name) <= LONGEST else f"{name[:LONGEST]}...")
 
     def lines(self, names: int = 5) -> list[str]:
         """Return the report as lines of text, with at most ``names`` names for each kind of problem."""

@@ -68,6 +68,8 @@ def test_broken_lines_and_regions_are_named_with_their_line(tmp_path):
             {"box": [0, 0, 9, 9], "phrases": []},
             "text",
             {"box": [0, 0, float("nan"), 9], "phrase": "nan"},
+            {"box": [0, 0, 1e39, 9], "phrase": "more than single precision holds"},
+            {"box": [0, 0, 10**400, 9], "phrase": "more than double precision holds"},
         ),
         "{",
         {"picture": "a.png"},
@@ -75,16 +77,17 @@ def test_broken_lines_and_regions_are_named_with_their_line(tmp_path):
         one(width=0, height=60),
         {"image": "photos/a.png", "sentences": "A cat."},
         {"image": "photos/c.png"},
+        one(width="x" * 10**5),
     )
     samples = read(tmp_path)
-    assert samples.phrases() == ["a cat"]
+    assert samples.phrases() == ["a cat"] and all(len(line) < 2000 for line in samples.report.lines())
     problems = samples.report.problems
     assert [name.partition(" (")[0] for name in problems["broken region"]] == [
-        f"mine.jsonl:2 region {i}" for i in range(1, 7)
+        f"mine.jsonl:2 region {i}" for i in range(1, 9)
     ]
     assert "no 'phrase'" in problems["broken region"][2]
     assert [name.partition(" (")[0] for name in problems["broken line"]] == [
-        f"mine.jsonl:{line}" for line in (3, 4, 5, 6, 7)
+        f"mine.jsonl:{line}" for line in (3, 4, 5, 6, 7, 9)
     ]
     assert problems["missing image"] == ["photos/c.png"]
 

@@ -26,13 +26,13 @@ from saywhere.configs.parts import ProposalConfig, TrunkConfig
 from saywhere.engines import export as exporting
 from saywhere.engines.export import export, require_exportable, write_graph
 from saywhere.engines.onnx import NEEDS_TORCH, OnnxEngine
+from saywhere.files import short_name
 from saywhere.images import Preprocess
 from saywhere.models.bundle import GRAPH, GRAPH_WEIGHTS, Bundle, GraphInfo
 from saywhere.networks import checkpoint
 from saywhere.networks.densecap.network import DenseCap
 from saywhere.networks.vision.backbones import Backbone
-from saywhere.networks.vision.rpn import AnchorGenerator, LocalizationLayer, RpnHead
-from saywhere.networks.vision.trunk import Trunk
+from saywhere.networks.vision.trunk import AnchorGenerator, LocalizationLayer, RpnHead, Trunk
 from saywhere.papers.table1.config import RegionRnnConfig
 from saywhere.papers.table1.region_rnn import RegionRnn
 from saywhere.text import Vocabulary
@@ -102,6 +102,27 @@ def test_parts_of_several_checkpoints_become_one_model(
     again = export(checkpoints, out)  # in the same place
     assert Bundle.read(again).description == "the densecap; the aligner; the captioner"
     assert (again / "README.md").read_text() == "# model\n\nthe densecap; the aligner; the captioner\n"
+
+
+def test_a_model_that_was_written_half_is_none(
+    checkpoints: list[Path], tmp_path: Path, ready_graph: None, monkeypatch: pytest.MonkeyPatch
+):
+    """A kill between two files must not leave the words of one model beside the weights of another."""
+    out, put = tmp_path / "model", exporting.put_in_place
+    export(checkpoints, out)
+    (left_over := tmp_path / f".saving-{short_name('model')}-x").mkdir()
+
+    def stop(part: Path, path: Path) -> None:
+        put(part, path)
+        if path.name == "vocabulary.json":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(exporting, "put_in_place", stop)
+    with pytest.raises(KeyboardInterrupt):
+        export(checkpoints[:1], out)
+    with pytest.raises(UserError, match="config.json"):
+        Bundle.read(out)
+    assert not left_over.exists() and [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
 def test_nothing_is_written_where_the_engines_differ(

@@ -28,13 +28,13 @@ from saywhere.engines.arrays import pooling
 from saywhere.engines.arrays.aligner import Aligner as ArrayAligner
 from saywhere.engines.arrays.captioner import Captioner as ArrayCaptioner
 from saywhere.engines.arrays.layers import Weights
-from saywhere.engines.compare import compare_engines, random_boxes
+from saywhere.engines.export import compare_engines, random_boxes
 from saywhere.engines.torch import TorchEngine
 from saywhere.models.aligner import embed_images, embed_texts
 from saywhere.models.bundle import Bundle
 from saywhere.networks.aligner.network import Aligner
 from saywhere.networks.captioner.network import Captioner
-from saywhere.networks.vision.image_maps import ImageMaps
+from saywhere.networks.vision.region_features import ImageMaps
 from saywhere.networks.vision.trunk import build_trunk
 
 IMAGES = [noise(130, 90, 0), noise(33, 400, 1), quarters(97, 95), noise(20, 9, 4)]

@@ -316,11 +316,14 @@ def test_files_of_another_program(model):
     true = put("t.jsonl", {"image": "a.jpg", "captions": ["x"]}, {"image": "b.jpg", "captions": ["x"]})
     done = caption("--predictions", said, "--truth", true, "--out", "out", "--split", "mine")
     assert done.exit_code == 0, done.stderr
-    assert "1 images have no line in p.jsonl: an empty caption\n" in done.stderr
-    assert "1 images in p.jsonl have no truth, and do not count\n" in done.stderr
+    assert "1 images have no line in p.jsonl: an empty caption: b.jpg\n" in done.stderr
+    assert "1 images in p.jsonl have no truth, and do not count: other.jpg\n" in done.stderr
     row = report()
     assert (row["images"], row["cider"], row["without_prediction"], row["split"]) == (2, 0.5, 1, "mine")
     assert caption("--predictions", said, "--truth", true, "--out", "out", "--limit", 1).exit_code == 0
+    assert (report()["images"], report()["cider"]) == (1, 1)
+    own = put("own.jsonl", {"image": "a.jpg", "sentences": ["x"], "split": "val"}, {"image": "b.jpg", "split": "train"})
+    assert caption("--predictions", said, "--truth", own, "--out", "out", "--split", "val").exit_code == 0
     assert (report()["images"], report()["cider"]) == (1, 1)
 
 

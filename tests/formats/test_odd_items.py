@@ -127,7 +127,8 @@ def images(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("name", WRITERS)
 def test_an_odd_box_is_cut_or_left_out_and_named(name: str, tmp_path: Path, images: Path) -> None:
     over = (-4.0, -2.0, 204.0, 102.0)  # by 2 % on all sides
-    bad = [(50.0, 20.0, 10.0, 60.0), (10.0, 20.0, 260.0, 60.0), (10.0, 20.0, float("nan"), 60.0), (210, 0, 230, 9)]
+    bad = [(50.0, 20.0, 10.0, 60.0), (10.0, 20.0, 260.0, 60.0), (10.0, 20.0, float("nan"), 60.0), (210, 0, 230, 9),
+           (10.0, 20.0, 1e39, 60.0), (10.0, 20.0, 1.7e308, 60.0)]  # fmt: skip
     path = WRITERS[name](tmp_path, [GOOD, over, *bad])
     (found,), report = read(name, path, images)
     np.testing.assert_allclose(found.boxes, [GOOD, (0, 0, 200, 100)], atol=1e-3)
@@ -437,11 +438,14 @@ def test_lines_end_at_newlines_and_a_mark_before_them_is_passed_over(tmp_path: P
 def test_one_bad_line_of_results_costs_no_other(tmp_path: Path) -> None:
     twice = '{"image": "b.jpg", "width": 9, "height": 9, "boxes": [[0, 0, 5, 5]], "boxes": []}'
     lines = [json.dumps(row()), twice, json.dumps(row(boxes=[[0, 0, 50, 5]])), "[" * 10_000]
+    lines += [
+        json.dumps(row(**odd)) for odd in ({"width": 10**30}, {"height": 10**400}, {"boxes": [[0, 0, 10**400, 1]]})
+    ]
     (tmp_path / "r.jsonl").write_text("\n".join(lines))
     code, said, wrong = convert(tmp_path / "r.jsonl", "--to", "csv", "--out", tmp_path / "r.csv")
     assert (code, "1 images" in said) == (1, True)
-    assert wrong.startswith("broken line: 3 (line 2 (the key 'boxes' is there twice), line 3 (a.jpg: box 0")
-    assert wrong.endswith("line 4 (it is nested too deeply))\n")
+    assert wrong.startswith("broken line: 6 (line 2 (the key 'boxes' is there twice), line 3 (a.jpg: box 0")
+    assert "line 4 (it is nested too deeply), line 5 (a.jpg: 1000" in wrong
 
 
 @pytest.mark.parametrize(

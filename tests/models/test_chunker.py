@@ -23,6 +23,9 @@ def cut(text: str) -> list[str]:
         ("Two dogs, a cat and three horses run.", ["Two dogs", "a cat", "three horses"]),
         ("a giraffe", ["a giraffe"]),
         ("A boy throws a ball to him.", ["A boy", "a ball"]),
+        ("A man in a white t-shirt next to a road sign", ["A man", "a white t shirt", "a road sign"]),
+        ("a merry-go-round and a jack-o-lantern", ["a merry go round", "a jack o lantern"]),
+        ("a ten-year-old boy - dogs -", ["a ten year old boy", "dogs"]),
         ("", []),
     ],
 )

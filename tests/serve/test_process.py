@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import uvicorn
-from server_process import Process
+from server_process import Process, send_raw
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Route
@@ -36,15 +36,6 @@ def ask(port: int, path: str, body: bytes | None = None, **headers: str) -> tupl
         return response.status, json.loads(response.read())
     finally:
         connection.close()
-
-
-def send_raw(port: int, data: bytes) -> bytes:
-    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
-        connection.sendall(data)
-        received = b""
-        while chunk := connection.recv(65536):
-            received += chunk
-        return received
 
 
 def test_it_answers(server: Process, photo: bytes) -> None:

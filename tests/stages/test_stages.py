@@ -6,6 +6,7 @@ import errno
 import gzip
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -19,6 +20,7 @@ import torch
 import yaml
 from flickr_entities import write_flickr
 from safetensors.torch import load_file
+from server_process import START
 from tiny_stages import write_data, write_teacher
 from tiny_training import CONFIG, plain
 from tiny_training import write_data as write_boxes
@@ -168,7 +170,7 @@ def test_without_a_stage_that_nothing_stands_for_those_that_need_it_are_refused(
     ("change", "message"),
     [
         ("stages.phrases.training.epoch=1", "unknown key stages.phrases.training.epoch; did you mean"),
-        ("stages.phrases.kind=densecaps", "stages.phrases.kind is 'densecaps', but must be one of start, densecap"),
+        ("stages.phrases.kind=densecaps", "stages.phrases.kind is 'densecaps', but must be one of start, branch"),
         ("stages.phrases.data.root=$box", "$box names neither a data set nor a stage; known are boxes, densecap"),
         ("stages.densecap.training.start=$phrases", "stages.densecap names $phrases, which must come before it"),
         ("stages.phrases.training.freeze=[trunks]", "stage phrases: training.freeze: the network has no module"),
@@ -262,10 +264,12 @@ def test_the_recipe_of_the_bundled_model_is_right(tmp_path: Path) -> None:
     for name in ("coco", "kinds", "one-word"):
         shutil.copy(images, wider / f"{name}.jsonl")
     images.unlink()
-    (tmp_path / "flickr30k-sentences.txt.gz").write_bytes(gzip.compress(text.read_bytes()))
+    sentences = tmp_path / "text" / "flickr30k-sentences.txt.gz"
+    sentences.parent.mkdir()
+    sentences.write_bytes(gzip.compress(text.read_bytes()))
     everyday = shutil.copytree(wider, tmp_path / "everyday")
     clip = write_teacher(tmp_path / TEACHER)
-    places = {"flickr8k": flickr, "wider": wider, "everyday": everyday, "text": tmp_path, "clip": clip}
+    places = {"flickr8k": flickr, "wider": wider, "everyday": everyday, "text": sentences.parent, "clip": clip}
     changes = [f"data.{name}={place}" for name, place in places.items()]
     recipe = stages.load(RECIPES / "saywhere.yaml", recipes.read(RECIPES / "saywhere.yaml", changes))
     plans: dict[str, Any] = {each.name: each for each in stages.plan(recipe, tmp_path / "run", (), Reader(), "")}
@@ -311,6 +315,10 @@ def test_all_stages_make_a_model_with_its_card(smoke: Path) -> None:
         "README.md", "calibration.json", "config.json", "model.safetensors", "trunk-int8.onnx", "trunk.json",
         "trunk.onnx", "vocabulary.json",
     }  # fmt: skip
+    for command in ("describe data/050.png --threshold 0", "caption data/050.png", "index data --index found",
+                    "search 'a red car' --index found"):  # fmt: skip
+        core = start(["-c", START], [*shlex.split(command), "--model", "run/model"], smoke)  # without torch
+        assert core.returncode == 0 and core.stdout, (command, core.stderr)
     card = (smoke / "run" / "model" / "README.md").read_text()
     rank = "| `saywhere evaluate rank --data images.jsonl --split val` | annotation R@1"
     data = "96 images of train, 8 images of val"  # of the branch, which counts views

@@ -30,7 +30,7 @@ from saywhere.training import run
 from saywhere.training.branch import FILE, Teacher, find_teacher, load_branch, make_views, teacher_weights
 from saywhere.training.finetuning import average_models, keep_scale, start_from
 from saywhere.training.recipe import DataConfig, Recipe
-from saywhere.training.registry import find_system
+from saywhere.training.run import find_system
 
 TRUNK = {"backbone": "efficientnet_lite0", "long_side": 64}
 

@@ -20,8 +20,8 @@ from video_clips import TURNS, Timed, add_cover, damage, moving, set_matrix, wri
 
 from saywhere import cli
 from saywhere.errors import UserError
+from saywhere.video import TICKS, clock, moment, parse_duration, to_seconds, to_ticks
 from saywhere.video.reading import Damage, Frame, VideoError, VideoReader, fit, open_camera
-from saywhere.video.times import TICKS, clock, moment, parse_duration, to_seconds, to_ticks
 
 
 def read(path: Path, start: int = 0) -> tuple[list[Frame], Damage]:
@@ -218,6 +218,34 @@ def test_a_file_without_an_index_is_read_from_its_beginning(tmp_path):
     rest, _ = read(tmp_path / "a.m4v", everything[40].ticks)
     assert [frame.ticks for frame in rest] == [frame.ticks for frame in everything[40:]]
     assert rest[0].pixels((64, 32)).tobytes() == everything[40].pixels((64, 32)).tobytes()
+
+
+@pytest.mark.parametrize("codec", ["libx264", "mpeg4"])
+def test_frames_of_an_avi_file_that_refer_to_later_ones_are_all_read_in_their_order(tmp_path, codec):
+    with av.open(str(tmp_path / "a.avi"), "w") as file:
+        stream = file.add_stream(codec, rate=10, options={"bf": "2", "g": "12", "b_strategy": "0"})
+        stream.width, stream.height, stream.pix_fmt, stream.codec_context.max_b_frames = 64, 32, "yuv420p", 2
+        for number in range(40):
+            frame = av.VideoFrame.from_image(grey(40 + 4 * number))
+            frame.pts, frame.time_base = number, Fraction(1, 10)
+            file.mux(stream.encode(frame))
+        file.mux(stream.encode())
+    frames, damage = read(tmp_path / "a.avi")
+    assert np.diff([frame.time for frame in frames]) == pytest.approx([0.1] * 39)
+    assert frames[0].time <= 0.2 and damage.count == 0  # these files do not say how late the first frame is decoded
+    levels = np.array([np.asarray(frame.pixels((64, 32))).mean() for frame in frames])
+    assert (np.diff(levels) >= 0).all() and abs(levels - (40 + 4 * np.arange(40))).max() < 8
+    for start in (5, 35):  # before which FFmpeg cannot go, and can
+        rest, _ = read(tmp_path / "a.avi", frames[start].ticks)
+        assert [frame.ticks for frame in rest] == [frame.ticks for frame in frames[start:]]
+
+
+def test_what_begins_at_zero_again_is_noted(tmp_path):
+    once = write_clip(tmp_path / "a.ts", moving(3))
+    (tmp_path / "b.ts").write_bytes(once.read_bytes() * 2)
+    frames, damage = read(tmp_path / "b.ts")
+    assert [frame.time for frame in frames[:30]] == [frame.time for frame in read(once)[0]]
+    assert damage.count >= 20 and len(frames) + damage.count <= 60
 
 
 def test_reading_goes_on_behind_a_damaged_place(tmp_path):

@@ -38,6 +38,7 @@ PANELS = {
     },
     "Train and measure a model of your own": {
         "data": "Inspect data sets.",
+        "finetune": "Teach a model your own images.",
         "train": "Train what a recipe says, from one network to a whole model.",
         "calibrate": "Make scores probabilities (Platt scaling).",
         "export": "Make one model of trained parts, which runs without torch.",
@@ -80,6 +81,9 @@ EXTRAS = {
 OBJECTS = 100_000
 """Objects before the first search for garbage; a command that asks one question of one image makes 75,000."""
 
+LONGEST = 4000
+"""Characters of an error; what a damaged file has in it may be a megabyte."""
+
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 """What the parser raises for a wrong command line."""
 
@@ -90,6 +94,8 @@ class Commands(UserDict[str, Any]):
     def __getitem__(self, name: str) -> Any:
         command = super().__getitem__(name)
         if command is None:
+            from saywhere.cli import options
+
             module = name.replace("-", "_")
             if name == "papers":
                 from saywhere import reproductions
@@ -99,7 +105,7 @@ class Commands(UserDict[str, Any]):
                 found = importlib.import_module(f"saywhere.cli.{module}")
             if function := getattr(found, module, None):
                 app = typer.Typer(add_completion=False)
-                app.command(name)(function)
+                app.command(name)(options.ungroup(function))
                 command = typer.main.get_command(app)
             else:
                 command = typer.main.get_group(found.app)
@@ -186,6 +192,8 @@ def _exit_codes() -> Iterator[None]:
         reason = "the disk is full; free some space and run the same command again" if full else error.strerror
         _fail(f"error: {where}{reason}", 2)
     except Exception as error:
+        if str(error).startswith("Symlink loop"):  # of Path.resolve, until Python 3.12
+            _fail(f"error: {error}", 2)
         if not is_oom(error):
             raise
         _fail("error: there is too little memory; give less at a time, such as smaller or fewer images", 2)
@@ -202,7 +210,8 @@ def _fail_usage(error: Any) -> None:
 
 
 def _fail(message: str, code: int) -> None:
-    typer.echo(" ".join(message.split()), err=True)
+    line = " ".join(message.split())
+    typer.echo(line if len(line) <= LONGEST else f"{line[: LONGEST // 2]} ... {line[-LONGEST // 2 :]}", err=True)
     raise typer.Exit(code) from None
 
 

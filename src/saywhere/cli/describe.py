@@ -13,31 +13,26 @@ from saywhere.cli.options import (
     PATHS,
     STDOUT,
     Batch,
+    Chosen,
     ClassMap,
     ClassNames,
     CopyImages,
-    Device,
     Drawings,
     Embed,
-    Engine,
     Json,
-    Model,
     OutputFormat,
-    Precision,
     ResultFormat,
     RetryFailed,
-    Set,
     ShardCount,
     ShardNumber,
-    Threads,
 )
 from saywhere.cli.printing import print_table, skip_notes, to_stderr
 from saywhere.files import printable
-from saywhere.loading import DeferredModel, Runtime
 
 if TYPE_CHECKING:
     from saywhere.inference import ImageResult, Source
     from saywhere.inference.run import Summary
+    from saywhere.loading import DeferredModel
     from saywhere.regions import Regions
     from saywhere.video.run import Videos
 
@@ -60,13 +55,8 @@ def describe(
     ),
     threshold: Threshold = None,
     boxes: Path | None = typer.Option(None, metavar="FILE", help="Describe just these boxes (JSON; see the manual)."),
-    model: Model = None,
-    device: Device = None,
-    engine: Engine = None,
-    threads: Threads = None,
-    precision: Precision = None,
     batch: Batch = 8,
-    change: Set = None,
+    chosen: Chosen = Chosen(),
     output_format: OutputFormat = ResultFormat.saywhere,
     names: ClassNames = None,
     named: ClassMap = None,
@@ -91,8 +81,7 @@ def describe(
     if boxes is not None and (top is not None or threshold is not None):
         raise UserError("--boxes describes every box in the file: --top and --threshold cannot choose among them")
     most = None if boxes is not None else (TOP if top is None else top) or None
-    runtime = Runtime(device, engine, threads, precision)
-    deferred = DeferredModel(model, runtime, change, "densecap", ("densecap", "nouns"))
+    deferred = chosen.deferred("densecap", ("densecap", "nouns"))
     sharding, classes = None, None
     if shards is not None or shard is not None or retry_failed:
         from saywhere.inference.shards import Sharding
@@ -155,11 +144,15 @@ def _describe(
 def _print_regions(regions: Regions, title: str) -> None:
     if title:
         typer.echo(title)
-    rows = [
-        ("" if score is None else f"{score:.2f}", " ".join(f"{value:.0f}" for value in box), caption or "")
-        for box, score, caption in regions
-    ]
-    print_table(("score", "box", "caption"), rows or [("", "", "no regions found")])
+    header, rows = ["score", "box", "caption"], list[list[str]]()
+    for region in regions:
+        place = " ".join(f"{value:.0f}" for value in region.box)
+        rows.append(["" if region.score is None else f"{region.score:.2f}", place, region.caption or ""])
+        if region.caption_score is not None:
+            rows[-1].insert(2, f"{region.caption_score:.2f}")
+    if regions.caption_scores is not None:
+        header.insert(2, "words")
+    print_table(header, rows or [[*[""] * (len(header) - 1), "no regions found"]])
 
 
 def _print_row(row: Mapping[str, Any]) -> None:
@@ -167,7 +160,7 @@ def _print_row(row: Mapping[str, Any]) -> None:
 
 
 def _print_track(row: Mapping[str, Any]) -> None:
-    from saywhere.video.times import clock
+    from saywhere.video import clock
 
     if "track" in row:
         typer.echo(f"{clock(row['start'])}  {clock(row['end'])}  {row['score']:.2f}  {row['phrase']}")

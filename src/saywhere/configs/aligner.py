@@ -72,7 +72,7 @@ class AlignerConfig(SystemConfig):
             regions of its own and is trained by a loss of its own; the mean of their products ranks better than each
             (an ensemble in one model).
         word_size, hidden_size, cell, rectified, residual: of each encoder, see
-            :class:`saywhere.networks.language.text_encoder.TextEncoder`.
+            :class:`saywhere.networks.aligner.network.TextEncoder`.
         parses: CoNLL-U file of parsed sentences (:mod:`saywhere.papers.relations`). Their relations then take the place
             of words, and only these sentences can be encoded. None encodes words.
         relations: kinds of relations that have a map each; all others share one. Training takes the frequent ones if

@@ -52,7 +52,7 @@ class NgramsConfig(Config):
 
     @property
     def enabled(self) -> bool:
-        """Whether there are n-grams, and they have a say."""
+        """Whether there are n-grams with a weight above 0."""
         return self.count > 0 and self.weight > 0
 
 
@@ -87,7 +87,7 @@ class CaptionerConfig(SystemConfig):
         smoothing: share of the probability that training gives to all words alike.
         reward: ``none`` learns people's words one by one; ``cider`` continues with a model that has learnt them
             (``training.start``), whose own sentences are rewarded by their CIDEr-D, see
-            :mod:`saywhere.networks.captioner.reward`. References are all sentences of an image of at most
+            :mod:`saywhere.networks.captioner.loss`. References are all sentences of an image of at most
             ``decoding.max_words``.
         num_samples: sentences of an image that are compared for the reward. They are sampled as in use, without dropout
             but that of the words that ``attention`` takes in.

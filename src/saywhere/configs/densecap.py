@@ -35,7 +35,7 @@ class DenseCapConfig(SystemConfig):
         trunk, proposals, decoding: parts, see :mod:`saywhere.configs.parts`.
         conventions: ``original`` for boxes, ties, tokens and sampling as in the published program (docs/original.md).
         rpn_fg_iou, rpn_bg_iou, rpn_batch: which boxes train the RPN, see
-            :class:`saywhere.networks.vision.rpn.RegionSampler`.
+            :class:`saywhere.networks.vision.trunk.RegionSampler`.
         match_proposals: RPN positives by the IoU of the regressed proposals (published) instead of the anchors'.
         inside_only: boxes that leave the image do not train the RPN.
         shared_batch: the RPN's batch also trains the second stage (published); else boxes are sampled from the

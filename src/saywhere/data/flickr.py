@@ -15,8 +15,7 @@ from xml.etree.ElementTree import Element
 import numpy as np
 
 from saywhere import boxes as geometry
-from saywhere.data.files import find, read_lines
-from saywhere.data.sample import Annotation, Box, measure_all, to_disk, unique
+from saywhere.data.sample import Annotation, Box, find, measure_all, number, read_lines, to_disk, unique
 from saywhere.errors import UserError
 from saywhere.formats.reading import read_xml
 from saywhere.images import DiskSize, ImageError
@@ -141,7 +140,7 @@ def _number(tree: Element, path: str) -> float:
     text = tree.findtext(path)
     if text is None:
         raise ValueError(f"no <{path}>")
-    return float(text)
+    return number(float(text))
 
 
 def _sentences(root: Path) -> dict[str, list[str]]:

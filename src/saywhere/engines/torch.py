@@ -29,10 +29,10 @@ from saywhere.networks import checkpoint
 from saywhere.networks.aligner.network import Aligner
 from saywhere.networks.captioner.network import Captioner
 from saywhere.networks.densecap.network import DenseCap
-from saywhere.networks.language.decoders.adapter import TorchDecoder
 from saywhere.networks.language.decoders.attention import AttentionDecoder
+from saywhere.networks.language.decoders.protocol import TorchDecoder
 from saywhere.networks.nouns import Nouns
-from saywhere.networks.vision.image_maps import ImageMaps
+from saywhere.networks.vision.region_features import ImageMaps
 from saywhere.networks.vision.trunk import Trunk
 from saywhere.text import Vocabulary
 

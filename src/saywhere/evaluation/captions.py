@@ -20,7 +20,7 @@ import numpy as np
 from saywhere.errors import UserError
 from saywhere.evaluation import meteor, ptb
 from saywhere.evaluation.meteor import Meteor, pycocoevalcap_module
-from saywhere.evaluation.region_lines import read_captions, read_references
+from saywhere.evaluation.region_lines import matched, read_captions, read_references
 from saywhere.evaluation.report import Page, choose, facts, table, write_report
 from saywhere.evaluation.session import Session
 from saywhere.files import write_text
@@ -234,22 +234,14 @@ def score_files(predictions: Path, session: Session) -> CaptionScores:
         UserError: a file cannot be read, they have no image in common, or what measures is not installed.
     """
     with meteor.Meteor() as scorer:
-        found, true = read_captions(predictions), read_references(session.data)
+        found, true = read_captions(predictions), read_references(session.data, session.split)
         names = [name for name, texts in true.items() if texts][: session.limit]
         if not names:
             raise UserError(f"{session.data}: no image has a caption")
-        missing, unknown = sum(name not in found for name in names), sum(name not in true for name in found)
-        if missing == len(names):
-            raise UserError(
-                f"{predictions}: has none of the {missing} images of {session.data}; "
-                f"it names {next(iter(found))!r}, the truth {names[0]!r}"
-            )
-        if missing:
-            session.notes.append(f"{missing} images have no line in {predictions}: an empty caption")
-        if unknown:
-            session.notes.append(f"{unknown} images in {predictions} have no truth, and do not count")
+        counts, notes = matched(predictions, session.data, found, true, names, "an empty caption")
+        session.notes += notes
         captions, references = {n: found.get(n, "") for n in names}, {n: true[n] for n in names}
-        facts = {"predictions": str(predictions), "without_prediction": missing, "without_truth": unknown}
+        facts = {"predictions": str(predictions), **counts}
         pairs = Comparison(str(session.data), captions, references, [Path(), session.folder], facts)
         return compare(session, pairs, scorer)
 

@@ -82,7 +82,7 @@ def write_noun_report(folder: Path, result: NounResult, known: Mapping[str, Any]
 
 
 Nouns = Mapping[str, Sequence[Sequence[str | Noun]]]
-"""For each way what each region of an image is called: one name, none, or all nouns of a caption."""
+"""The name of each region of an image, by method: one noun, none, or all nouns of a caption."""
 
 
 def run(model: Model, session: Session) -> NounResult:

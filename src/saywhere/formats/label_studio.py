@@ -124,7 +124,7 @@ def _by_region(result: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
 
 
 def _is_odd(entry: object) -> bool:
-    """Whether something among the entries of a task is none."""
+    """Whether an entry of a task is malformed."""
     if not isinstance(entry, dict):
         return True
     return not isinstance(entry.get("type"), str) or not isinstance(entry.get("value", {}), dict)

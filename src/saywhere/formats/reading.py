@@ -148,7 +148,8 @@ def to_regions(
     lost = False
     for entry in entries:
         try:
-            found += [_cut(row, width, height, report) for row in rows(entry)]
+            with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused
+                found += [_cut(row, width, height, report) for row in rows(entry)]
         except OtherShape as shape:
             report.problem(f"{shape}{NO_BOX}", name)
             lost = True

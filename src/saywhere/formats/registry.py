@@ -5,14 +5,13 @@ from __future__ import annotations
 import importlib
 import json
 import re
-import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from saywhere.errors import UserError
-from saywhere.files import parse_json, part_of, put_in_place, write_text
+from saywhere.files import atomic_path, parse_json, write_text
 from saywhere.formats import coco, cvat, densecap, fiftyone, label_studio, table, voc, xmp, yolo
 from saywhere.formats.classes import NOUNS, Classes
 from saywhere.formats.reading import ILLEGAL, Reader, checked, leave_out, reader
@@ -103,20 +102,11 @@ class Format:
         write = partial(write, classes=classes) if self.classes else write
         if not self.folder:
             return write(path, images) or {}
-        part = part_of(path)
-        shutil.rmtree(part, ignore_errors=True)  # of a run that was killed
-        try:
-            part.mkdir(parents=True)
+        with atomic_path(path, folder=True) as part:
             left_out = write(part, images) or {}
             if path.exists():
                 path.rmdir()  # an empty one
-            put_in_place(part, path)
             return left_out
-        except BaseException as error:
-            shutil.rmtree(part, ignore_errors=True)
-            if isinstance(error, OSError):
-                error.filename, error.filename2 = str(path), None
-            raise
 
     def write_beside(
         self, images: Iterable[Regions], report: Report, embed: bool = False, classes: Classes = NOUNS

@@ -238,9 +238,9 @@ class Outputs:
             self.folder.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError, PermissionError) as error:
             raise UserError(f"{self.folder}: cannot be made a folder ({error.strerror})") from error
-        inputs = {source.path.resolve() for source in sources}
+        inputs = {os.path.realpath(source.path) for source in sources}
         for source in sources:
-            if (path := out_path(self.folder, source)).resolve() in inputs:
+            if os.path.realpath(path := out_path(self.folder, source)) in inputs:
                 raise UserError(f"{path}: is an image to describe and would be written over; give another --out")
 
     def is_described(self, source: Source) -> bool:

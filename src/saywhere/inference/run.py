@@ -10,7 +10,7 @@ import itertools
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -394,6 +394,15 @@ def describe(
     return work.keep(sources, json, out, output_format, embed)
 
 
+def _require_sayable(classes: Classes, words: Container[str]) -> None:
+    """Refuse names of classes that no phrase of a model with these words can have."""
+    if unknown := classes.unknown(words):
+        raise UserError(
+            f"class {unknown[0]!r}: the model has no such word, and the table of nouns no such noun, so that no region "
+            "can have it; check the spelling, or name another class"
+        )
+
+
 def _check_places(
     output_format: str, json: Path | None, out: Path | None, sharding: Sharding | None, copy_images: bool, embed: bool
 ) -> None:
@@ -517,7 +526,10 @@ class _Description:
 
         def ask(images: list[LoadedImage], given: list[np.ndarray] | None) -> list[Regions]:
             top = self.top if self.classes is None else None
-            found = self.model().describe(images, given, top=top, threshold=self.threshold or None)
+            model = self.model()
+            if self.classes is not None and model.densecap is not None:
+                _require_sayable(self.classes, model.densecap.vocabulary)
+            found = model.describe(images, given, top=top, threshold=self.threshold or None)
             if self.classes is not None:
                 found = [self.classes.keep(each)[: self.top] for each in found]
             if self.threshold is not None:

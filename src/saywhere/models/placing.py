@@ -160,7 +160,8 @@ class Placer:
             scores = scores * np.exp(agree).astype(np.float32)
         regions = replace(
             found.regions[rows],
-            captions=phrases, unused=layout.unused, similarities=fits if found.by == "aligner" else None,
+            captions=phrases, caption_scores=None, unused=layout.unused,
+            similarities=fits if found.by == "aligner" else None,
             scores=np.exp(fits) if scores is None and found.by == "densecap" else scores,
         )  # fmt: skip
         if scores is None:

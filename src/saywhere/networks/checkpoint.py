@@ -203,7 +203,13 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
         raise UserError(f"{path} cannot be loaded: {reason}") from error
 
 
-def change_weights(folder: Path, prefix: str, weights: Mapping[str, Tensor], options: Mapping[str, Any]) -> None:
+def change_weights(
+    folder: Path,
+    prefix: str,
+    weights: Mapping[str, Tensor],
+    options: Mapping[str, Any],
+    vocabulary: Vocabulary | None = None,
+) -> None:
     """Replace the weights of a saved model whose names begin with a prefix and a dot, and options with them.
 
     They are stored in the precision of the model's others. The card stays.
@@ -213,6 +219,7 @@ def change_weights(folder: Path, prefix: str, weights: Mapping[str, Tensor], opt
         prefix: such as ``aligner.hubs``.
         weights: by the names behind it.
         options: that belong to them, as in :func:`change_options`.
+        vocabulary: that belongs to them, where the prefix is a part; its own stays if None.
     """
     bundle = Bundle.read(folder).with_options(options)
     limits = torch.finfo(torch.float16)
@@ -226,7 +233,8 @@ def change_weights(folder: Path, prefix: str, weights: Mapping[str, Tensor], opt
         stored[f"{prefix}.{key}"] = kept.contiguous()
     text = _config_text(bundle.description, bundle.trunk, bundle.mean, bundle.std, bundle.configs)
     card = (bundle.folder / CARD).read_text(encoding="utf-8") if (bundle.folder / CARD).is_file() else "# Model\n"
-    _write(bundle.folder, stored, text, bundle.vocabularies, card, bundle.calibration)
+    vocabularies = {**bundle.vocabularies, **({} if vocabulary is None else {prefix: vocabulary})}
+    _write(bundle.folder, stored, text, vocabularies, card, bundle.calibration)
 
 
 def merge(

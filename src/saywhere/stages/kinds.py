@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from saywhere import data as datasets
-from saywhere.data import PhraseOptions, Samples
+from saywhere.data import PhraseOptions, Sample, Samples
 from saywhere.errors import UserError
 from saywhere.evaluation.report import FIGURES, figure_of
 from saywhere.evaluation.session import DEV, TASKS, evaluate
@@ -32,7 +32,7 @@ from saywhere.training.recipe import DataConfig, Recipe, SourceConfig, TrainingC
 MODEL = "model"
 """Folder of what a stage has made."""
 BYTES_PER_PIXEL = 3.2
-"""Of cached maps of EfficientNet-Lite2 at the strides 8, 16 and 32; features of regions take about as many."""
+"""Size of cached maps of EfficientNet-Lite2 at the strides 8, 16 and 32; features of regions take about as many."""
 LESSON = 210_000
 """Bytes of what the teacher of a branch says of a view; what the branch reads is a third of all maps."""
 AREA = 0.7
@@ -51,7 +51,7 @@ CARD_FIGURES: dict[str, dict[str, str]] = {
     "attention": {"attention correctness, given": "given", "generated": "generated"},
     "search": {"R@1": "recall.r1", "R@10": "recall.r10"},
 }
-"""For each task the figures that a card has."""
+"""The figures of a card, by task."""
 TASK_PARTS = {
     "dense": ("densecap",), "caption": ("captioner",), "region-captions": ("densecap",), "rank": ("aligner",),
     "search": ("aligner",), "ground": ("densecap", "aligner"), "nouns": ("densecap",), "attention": ("captioner",),
@@ -100,7 +100,7 @@ class DataSet:
 
 @dataclass(frozen=True)
 class Work:
-    """Where and for what a stage works.
+    """The folders, data and settings that a stage works with.
 
     Attributes:
         name: of the stage.
@@ -261,8 +261,7 @@ class Train(Stage):
         """Refuse options of the network, modules to freeze, and data of which nothing can be learnt."""
         from saywhere.text import Vocabulary
         from saywhere.training.finetuning import freeze
-        from saywhere.training.registry import find_system
-        from saywhere.training.run import model_config
+        from saywhere.training.run import find_system, model_config
 
         system, config = find_system(self.SYSTEM), model_config(self.recipe("check", 0))
         for source, options in self.sets():
@@ -292,8 +291,7 @@ class Train(Stage):
     def run(self, work: Work) -> Done:
         """Train, or go on with it."""
         from saywhere.training.finetuning import average_models
-        from saywhere.training.registry import find_system
-        from saywhere.training.run import model_config, read_training, train
+        from saywhere.training.run import find_system, model_config, read_training, train
 
         folder = work.folder / "run" if self.average else work.folder
         result = train(self.recipe(work.name, work.seed), folder)
@@ -719,7 +717,7 @@ KINDS: dict[str, type[Stage]] = {
 """The kinds by name; ``phrases`` trains the phrases of a dense captioner whose regions are frozen."""
 
 
-def digest_of(samples: Samples) -> str:
+def digest_of(samples: Sequence[Sample]) -> str:
     """Return a hash of what a data set says, and of the sizes of its images."""
     digest = hashlib.blake2b(digest_size=8)
     for sample in samples:

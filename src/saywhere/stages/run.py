@@ -44,7 +44,7 @@ RECORD = "stage.json"
 STAGES = "stages"
 """Folder of the stages in that of a run."""
 STAGE_BYTES = 50_000_000
-"""Of what a stage leaves, about."""
+"""Approximate size of a stage's results."""
 _NAME = re.compile(r"\$([A-Za-z][\w-]*)")
 
 
@@ -140,7 +140,7 @@ def train(
     _check_space(plans, out, reader)
     reader.read.clear()
     out.mkdir(parents=True, exist_ok=True)
-    with _locked(out):
+    with locked(out):
         if restart:
             shutil.rmtree(out / STAGES, ignore_errors=True)
         write_text(out / "recipe.yaml", recipes.to_yaml(dataclasses.asdict(recipe)))
@@ -170,7 +170,7 @@ def plan(recipe: StagedRecipe, out: Path, without: Sequence[str], read: Reader, 
             named, everything = _names(written), isinstance(stage, Card)
             inputs = {planned.name: planned.key for planned in plans if everything or f"${planned.name}" in named}
             try:
-                inputs |= {model: _model_digest(model) for model in stage.models() if model not in places}
+                inputs |= {model: model_digest(model) for model in stage.models() if model not in places}
                 stage.check(read)
                 inputs |= {_title(data, recipe.data): digest for data, digest in stage.digests(read)}
             except UserError as error:
@@ -314,8 +314,8 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 # What things are made of
 
 
-def _model_digest(name: str) -> str:
-    """A hash of a model's files that training reads; ``UserError`` if there is no such model."""
+def model_digest(name: str) -> str:
+    """Return a hash of a model's files that training reads; ``UserError`` if there is no such model."""
     folder = Bundle.read(name).folder
     if folder.parent == BUNDLED:
         return name  # a new version of saywhere is no reason to begin again
@@ -428,7 +428,7 @@ def _check_space(plans: Sequence[Planned], out: Path, read: Reader) -> None:
 
 
 @contextmanager
-def _locked(out: Path) -> Iterator[None]:
+def locked(out: Path) -> Iterator[None]:
     """Keep other runs out of a folder; a killed run releases it. Windows has no such locks."""
     try:
         import fcntl

@@ -83,7 +83,7 @@ def _read_parses(config: AlignerConfig) -> Any:
 
 
 class AlignerSystem:
-    """See :class:`saywhere.training.registry.System`."""
+    """See :class:`saywhere.training.run.System`."""
 
     about = "finds which words of a sentence belong to which region of an image, and which sentence to which image"
     unit = "sentences"

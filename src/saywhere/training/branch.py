@@ -11,7 +11,6 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import count
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -24,8 +23,7 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 from torch.nn import functional
 
-from saywhere.configs.base import Config
-from saywhere.configs.parts import BRANCH_CHANNELS, BRANCH_STRIDES, TrunkConfig
+from saywhere.configs.parts import BRANCH_CHANNELS, BRANCH_STRIDES, Config, TrunkConfig
 from saywhere.data.sample import Sample
 from saywhere.errors import UserError
 from saywhere.files import write_atomically, write_text
@@ -129,15 +127,12 @@ def _renamed(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     }
     for ours, theirs in (("norm_pre", "pre_layrnorm"), ("norm", "post_layernorm")):
         found |= {f"{ours}.{kind}": weights[f"{theirs}.{kind}"] for kind in ("weight", "bias")}
-    for number in count():
-        place = f"encoder.layers.{number}"
-        if number and f"{place}.layer_norm1.weight" not in weights:
-            return found
+    for number in range(max(1, sum(name.endswith("layer_norm1.weight") for name in weights))):
         for ours, theirs in BLOCK.items():
             for kind in ("weight", "bias"):
-                parts = [weights[f"{place}.{name}.{kind}"] for name in theirs]
+                parts = [weights[f"encoder.layers.{number}.{name}.{kind}"] for name in theirs]
                 found[f"blocks.{number}.{ours}.{kind}"] = torch.cat(parts)
-    raise AssertionError
+    return found
 
 
 class Teacher(nn.Module):
@@ -354,7 +349,7 @@ class NoTarget:
 
 
 class BranchSystem:
-    """See :class:`saywhere.training.registry.System`; limits of a recipe's data count views."""
+    """See :class:`saywhere.training.run.System`; limits of a recipe's data count views."""
 
     about = "is a second branch of a trunk, which has learnt from the image tower of CLIP"
     unit = "views"

@@ -245,7 +245,7 @@ def _disk_full(folder: Path, needed: float | None = None) -> UserError:
 
 
 def _read_index(folder: Path) -> tuple[dict[tuple[int, bool], Block], dict[int, str], int]:
-    """Whole blocks and damaged images, and where the next block begins; cuts off what is incomplete."""
+    """Return the whole blocks, the damaged images and the start of the next block; cut off what is incomplete."""
     index, data = folder / "index.jsonl", folder / "features.bin"
     index.touch()
     data.touch()

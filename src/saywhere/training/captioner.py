@@ -16,11 +16,9 @@ from saywhere.errors import UserError
 from saywhere.images import LoadedImage
 from saywhere.models.nouns import noun_tree
 from saywhere.networks import checkpoint
-from saywhere.networks.captioner.loss import CaptionCriterion, CaptionTarget
+from saywhere.networks.captioner.loss import CaptionCriterion, CaptionTarget, Cider, InventedNouns, RewardCriterion
 from saywhere.networks.captioner.network import Captioner
-from saywhere.networks.captioner.reward import InventedNouns, RewardCriterion
 from saywhere.networks.checkpoint import take_localizer
-from saywhere.networks.language.cider import Cider
 from saywhere.text import END, Vocabulary, pad, tokenize
 from saywhere.training.dataset import mirror_phrase
 from saywhere.training.densecap import PhraseTargets
@@ -67,7 +65,7 @@ class BoxTargets:
 
 
 class CaptionerSystem:
-    """See :class:`saywhere.training.registry.System`."""
+    """See :class:`saywhere.training.run.System`."""
 
     about = "captions images with sentences, or their regions with phrases"
     unit = "texts"

@@ -51,7 +51,7 @@ class PhraseTargets:
 
 
 class DenseCapSystem:
-    """See :class:`saywhere.training.registry.System`."""
+    """See :class:`saywhere.training.run.System`."""
 
     about = "finds regions in images and describes them with phrases"
     unit = "regions"

@@ -18,8 +18,8 @@ from saywhere.models.bundle import CARD, Bundle
 from saywhere.networks import checkpoint
 from saywhere.networks.captioner.network import Captioner
 from saywhere.networks.vision.grid import cell_features
-from saywhere.networks.vision.image_maps import ImageMaps
-from saywhere.networks.vision.rpn import AnchorGenerator
+from saywhere.networks.vision.region_features import ImageMaps
+from saywhere.networks.vision.trunk import AnchorGenerator
 from saywhere.text import RESERVED, Vocabulary
 from saywhere.training.cache import CachedImage, read_pixels
 

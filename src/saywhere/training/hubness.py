@@ -34,9 +34,9 @@ from saywhere.training.progress import track
 HUBS = 512
 """Typical texts, and typical images."""
 BANK_IMAGES, BANK_TEXTS = 1500, 3000
-"""Of each data set in the bank, at most."""
+"""Most images and texts of each data set in the bank."""
 SENTENCES = 3
-"""Of an image that teach what images at large are similar to, at most."""
+"""Most sentences of an image that the correction is fitted to."""
 SHARPNESS = 0.37
 """The temperature in units of the deviation of similarities; what others give is in docs/experiments.md."""
 TOGETHER = 500

@@ -188,7 +188,7 @@ class Recipe:
     Attributes:
         name: of the run; its folder is ``runs/NAME`` by default.
         data: images and texts.
-        system: kind of model, see :mod:`saywhere.training.registry`.
+        system: kind of model, see :mod:`saywhere.training.run`.
         model: options of its configuration, nested as there (``{"decoding": {"beam_size": 3}}``) and checked when
             training begins; ``preset`` names the configuration that they change.
         training: how to train.

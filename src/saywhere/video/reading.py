@@ -20,7 +20,7 @@ from PIL import Image
 
 from saywhere.errors import UserError
 from saywhere.images import LoadedImage
-from saywhere.video.times import TICKS, to_seconds
+from saywhere.video import TICKS, to_seconds
 
 _UPRIGHT = {
     (False, -1, 1): Image.Transpose.FLIP_LEFT_RIGHT,
@@ -181,14 +181,14 @@ class VideoReader:
         self.close()
 
     def __iter__(self) -> Iterator[Frame]:
-        if self.start and self._enter():
+        if self.start:
             frames = self._frames()
-            first = next(frames, None)
+            first = next(frames, None) if self._enter() else None
             if first is not None and first.ticks <= self.start:
                 yield from self._from_start(first, frames)
                 return
             self.close()
-            self._open()  # it was entered too late: read it from its beginning
+            self._open()  # it was entered too late, or left in disorder: read it from its beginning
         frames = self._frames()
         if (first := next(frames, None)) is not None:
             yield from self._from_start(first, frames)
@@ -225,11 +225,14 @@ class VideoReader:
     def _frames(self) -> Iterator[Frame]:
         self._last, self._noted = 0, []
         last, step = -1, TICKS // 25
+        stamps = _Stamps(odd=self._container.format.name == "avi")
         for decoded in self._decoded():
-            ticks = self._ticks(decoded.pts, decoded.time_base)
+            ticks = self._ticks(stamps.of(decoded), decoded.time_base)
             ticks = last + step if ticks is None else ticks
             if decoded.is_corrupt:
                 self._noted.append(ticks)
+            elif ticks <= last - TICKS:  # two files one after the other, of which the second begins at zero again
+                self._noted.append(last + 1)
             elif ticks > last:
                 step = ticks - last if last >= 0 else step
                 self._last = last = ticks
@@ -275,6 +278,33 @@ class VideoReader:
             self._size = (height, width) if turn in _LYING else (width, height)
         length = decoded.duration * decoded.time_base if decoded.duration and decoded.time_base else 0
         return Frame(ticks, round(length * TICKS), self._size, decoded, turn)
+
+
+@dataclass
+class _Stamps:
+    """Time stamps of frames: those for showing them or, where these go back more often, those for decoding them.
+
+    FFmpeg guesses in the same way.
+
+    Attributes:
+        odd: how much more often the former went back; above zero from the beginning in AVI files, which have only the
+            latter, so that with B-frames the former are out of order.
+    """
+
+    odd: int = 0
+    shown: int | None = None
+    decoded: int | None = None
+
+    def of(self, frame: Any) -> int | None:
+        """Return the time stamp of the next frame; None if it has none, or a wrong one."""
+        pts, dts = frame.pts, frame.dts
+        if pts is not None:
+            self.odd += self.shown is not None and pts <= self.shown
+            self.shown = pts
+        if dts is not None:
+            self.odd -= self.decoded is not None and dts <= self.decoded
+            self.decoded = dts
+        return dts if pts is None or self.odd > 0 else pts
 
 
 def _open_regular(path: str) -> BinaryIO:

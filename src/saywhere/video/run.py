@@ -21,9 +21,9 @@ from saywhere.report import Tell, progress, silent
 
 if TYPE_CHECKING:  # what reads videos is an extra, and images need none of it
     from saywhere.models.model import Model
-    from saywhere.video.following import Recording
     from saywhere.video.reading import VideoReader
     from saywhere.video.results import Places
+    from saywhere.video.tracking import Recording
 
 THRESHOLD = 0.2
 """Least score of the regions that are followed, unless the user says otherwise."""
@@ -105,7 +105,7 @@ class Videos:
     @property
     def ticks(self) -> int:
         """Ticks from one look to the next."""
-        from saywhere.video.times import EVERY, check_duration, parse_duration, to_ticks
+        from saywhere.video import EVERY, check_duration, parse_duration, to_ticks
 
         every = EVERY if self.every is None else self.every
         return to_ticks(parse_duration(every) if isinstance(every, str) else check_duration(every, f"every {every}"))
@@ -195,9 +195,8 @@ class Videos:
         self, reader: VideoReader, places: Places | None, summary: Summary, stopped: threading.Event | None = None
     ) -> None:
         """Follow one video, with its tracks in files or, if it has no places, passed on as they end."""
-        from saywhere.video.following import Recording
         from saywhere.video.results import TracksFile
-        from saywhere.video.tracking import Watcher
+        from saywhere.video.tracking import Recording, Watcher
 
         with contextlib.ExitStack() as stack:
             file = places and stack.enter_context(TracksFile(places, reader.name, self._settings(reader)))
@@ -245,7 +244,7 @@ class Videos:
 
     def _run(self, recording: Recording, reader: VideoReader, resumes: bool) -> None:
         """Go through a video beside a progress bar."""
-        from saywhere.video.times import clock, to_seconds, to_ticks
+        from saywhere.video import clock, to_seconds, to_ticks
 
         follower = recording.follower
         total = 1 if reader.duration is None else max(1, -(-to_ticks(reader.duration) // self.ticks))

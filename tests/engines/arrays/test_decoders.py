@@ -16,9 +16,9 @@ from saywhere.engines.arrays import decoders
 from saywhere.engines.arrays.layers import Weights
 from saywhere.models.decoding import decode
 from saywhere.models.phrase_scores import phrase_log_probs
-from saywhere.networks.language.decoders.adapter import TorchDecoder
 from saywhere.networks.language.decoders.attention import AttentionDecoder, pad_regions
 from saywhere.networks.language.decoders.lstm import LstmDecoder
+from saywhere.networks.language.decoders.protocol import TorchDecoder
 from saywhere.text import START
 
 V, EMBED, REGION = 11, 6, 5

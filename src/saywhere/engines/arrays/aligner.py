@@ -117,7 +117,7 @@ SUFFIXES = ("l0", "l0_reverse")
 
 
 class TextEncoder:
-    """Encode sentences by a GRU, see :class:`saywhere.networks.language.text_encoder.TextEncoder`."""
+    """Encode sentences by a GRU, see :class:`saywhere.networks.aligner.network.TextEncoder`."""
 
     def __init__(self, weights: Weights, config: AlignerConfig) -> None:
         self.config = config

@@ -91,7 +91,7 @@ ENDINGS = (
     ("est", ""),
     ("est", "e"),
 )
-"""Of inflected words, and of their base forms; the first that gives a known word counts."""
+"""Endings of inflected words and of their base forms; the first that gives a known word counts."""
 
 
 class Synonyms:

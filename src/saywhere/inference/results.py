@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from saywhere.errors import UserError
-from saywhere.files import beside, sync, write_text
+from saywhere.files import beside, require_there, sync, write_text
 from saywhere.images import DRAWN_SIDES, ImageError, open_image, resized, save_image
 from saywhere.inference.batches import ImageResult
 from saywhere.inference.claims import Claim, claim_file
@@ -139,6 +139,7 @@ class ResultsFile:
             raise ValueError(f"the row of {name} has no {self.key}")
         line, start = json_line(row, name), self._end
         self._write(line)
+        require_there(self._file, self.path)
         self._starts[name] = start
 
     def close(self) -> None:

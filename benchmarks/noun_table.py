@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from saywhere.files import write_text
-from saywhere.models.noun_tree import plural
+from saywhere.models.nouns import plural
 
 COMMON = 20
 """A hypernym is kept if people used its name so often in the sentences."""
@@ -190,7 +190,7 @@ class Speech:
 
 
 def compile_table(wordnet: WordNet, speech: Speech, classes: list[str]) -> list[str]:
-    """Return the lines of the table, as :class:`saywhere.models.noun_tree.NounTree` reads them."""
+    """Return the lines of the table, as :class:`saywhere.models.nouns.NounTree` reads them."""
     kinds = {synset: name.replace("_", " ") for name, synset in map(wordnet.find, KINDS.split())}
     names = {name: synset for synset, name in kinds.items()}
     lemmas = {s: [lemma.replace("_", " ") for lemma in wordnet.synsets[s].lemmas] for s in wordnet.synsets}

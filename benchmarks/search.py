@@ -39,9 +39,8 @@ from saywhere.models.aligner import ImageVectors
 from saywhere.search import Qdrant
 from saywhere.search.index import TOP
 from saywhere.search.qdrant import masked
-from saywhere.search.scan import best, similarities
+from saywhere.search.scan import Snapshot, best, similarities, without_hubness
 from saywhere.search.store import Stamp, Store
-from saywhere.search.vectors import Snapshot, without_hubness
 
 QUERIES = (
     "a dog in the snow",

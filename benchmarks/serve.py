@@ -26,6 +26,7 @@ from http.client import HTTPConnection
 from io import BytesIO
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as the program does; read when NumPy is imported
 
@@ -59,19 +60,20 @@ def photographs() -> list[bytes]:
 
 
 class Server:
-    """A running ``saywhere serve``."""
+    """A running ``saywhere serve``, or another server of it; ``first`` is Python that its process runs before."""
 
-    def __init__(self, *options: str) -> None:
-        command = [sys.executable, "-c", "from saywhere.cli import main; main()", "serve", "--port", "0", *options]
+    def __init__(self, *options: str, command: str = "serve", first: str = "") -> None:
+        code = f"{first}\nfrom saywhere.cli import main\nmain()"
+        command_line = [sys.executable, "-c", code, command, "--port", "0", *options]
         began = time.perf_counter()
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(command_line, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout
         line = self.process.stdout.readline()
         if not line:
             raise SystemExit("the server did not start")
         self.start_seconds = time.perf_counter() - began
         self.url = next(word for word in line.split() if word.startswith("http"))
-        self.port = int(self.url.rstrip("/").rpartition(":")[2])
+        self.port = urlsplit(self.url).port or 0
 
     def cpu_seconds(self) -> float:
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
@@ -88,8 +90,8 @@ class Server:
 
 
 @contextmanager
-def running(*options: str) -> Iterator[Server]:
-    server = Server(*options)
+def running(*options: str, command: str = "serve", first: str = "") -> Iterator[Server]:
+    server = Server(*options, command=command, first=first)
     try:
         yield server
     finally:

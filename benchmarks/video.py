@@ -36,11 +36,11 @@ from PIL import Image
 import saywhere
 from saywhere.files import write_text
 from saywhere.images import open_image
-from saywhere.search.videos import likeness as index_likeness
-from saywhere.video.following import Recording
+from saywhere.search.indexing import likeness as index_likeness
+from saywhere.video import parse_duration, to_ticks
 from saywhere.video.reading import VideoReader
 from saywhere.video.results import Places, TracksFile
-from saywhere.video.times import parse_duration, to_ticks
+from saywhere.video.run import Recording
 from saywhere.video.tracking import Watcher
 
 PHOTOGRAPHS = ("motorcycle_left.png", "astronaut.png", "chelsea.png", "coffee.png", "rocket.jpg", "camera.png")

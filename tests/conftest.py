@@ -26,9 +26,9 @@ CORE_ONLY = importlib.util.find_spec("torch") is None
 EXTRAS = (
     "torch", "torchvision", "timm", "lightning", "yaml", "matplotlib", "pycocoevalcap", "cv2", "torchfile", "onnx",
     "skimage", "starlette", "uvicorn", "playwright", "saywhere.serve", "av", "mcp", "ollama", "openai", "cvat_sdk",
-    "saywhere.ops", "saywhere.papers.densecap2016", "saywhere.papers.table1.table", "saywhere.papers.table1.region_rnn",
+    "saywhere.papers.densecap2016", "saywhere.papers.table1.run", "saywhere.papers.table1.region_rnn",
     "saywhere.papers.relations", "saywhere.networks", "saywhere.training", "saywhere.evaluation",
-    "saywhere.engines.torch", "saywhere.engines.export", "saywhere.engines.compare",
+    "saywhere.engines.torch", "saywhere.engines.export",
 )  # fmt: skip
 """Packages of the extras, and what needs them."""
 

@@ -26,6 +26,8 @@ def load_by(monkeypatch: pytest.MonkeyPatch, load: Callable[..., Any]) -> None:
 class StubModel:
     """A model of two regions an image (or the given boxes): the whole image and its left half."""
 
+    densecap: Any = None
+
     def __init__(self, long_side: int = 512) -> None:
         self.long_side = long_side
         self.batches: list[int] = []

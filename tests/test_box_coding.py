@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from saywhere.box_coding import BoxCoder, propose
+from saywhere.boxes import BoxCoder, propose
 from saywhere.engines.engine import RpnOutput
 from saywhere.papers.densecap2016.conventions import OriginalBoxCoder
 

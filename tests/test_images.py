@@ -27,6 +27,7 @@ from saywhere.images import (
     read_image,
 )
 from tests import photographs
+from tests.photographs import TURNED
 
 
 def corners(image: Image.Image) -> list[tuple[int, ...]]:
@@ -42,18 +43,6 @@ def near(colours, others, tolerance: int = 40) -> bool:
 def written(path: Path, image: Image.Image, **options) -> Path:
     image.save(path, **options)
     return path
-
-
-TURNED = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_90,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_270,
-}
-"""How an upright image is stored, by its EXIF orientation."""
 
 
 # Files that are no images

@@ -29,9 +29,23 @@ def test_rows_are_plain_values():
     assert next(iter(Regions(30, 20, BOXES))) == Region((0.0, 0.0, 10.0, 20.0), None, None)
 
 
+def test_the_words_have_a_probability_beside_that_of_the_box():
+    made = regions(caption_scores=[0.25, 0.5, 1])
+    assert made[0].caption_score == 0.25 and regions()[0].caption_score is None
+    assert [(region.score, region.caption_score) for region in made[1:]] == [(0.5, 0.5), (0.25, 1)]
+    assert made.to_dict()["caption_scores"] == [0.25, 0.5, 1]
+    assert Regions.from_dict(made.to_dict()).caption_scores.tolist() == [0.25, 0.5, 1]
+    assert Regions.merge([made, made[:1]]).caption_scores.tolist() == [0.25, 0.5, 1, 0.25]
+    assert Regions.merge([made, regions()]).caption_scores is None
+    assert made.to_coco(7)[0]["phrase_score"] == 0.25
+    box, score, caption = made[0]
+    assert (len(box), score, caption) == (4, pytest.approx(0.9), "a dog")
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"caption_scores": [0.1, 1.1, 0.5]}, "a.jpg: a score is not a probability"),
         ({"scores": [0.9]}, "a.jpg: 1 scores for 3 boxes"),
         ({"captions": ["x"] * 4}, "a.jpg: 4 captions for 3 boxes"),
         ({"features": np.zeros((2, 5))}, "a.jpg: 2 features for 3 boxes"),

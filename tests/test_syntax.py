@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from saywhere.syntax import decode, parse_json, parse_yaml, split_lines
+from saywhere.files import decode, parse_json, parse_yaml, split_lines
 
 BOMB = "l0: &l0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
     f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 10)}]\n" for n in range(1, 9)

@@ -10,7 +10,7 @@ from photographs import noise
 from PIL import Image
 from tiny_captioner import SENTENCES
 
-from saywhere.training.captioned import Captioned
+from saywhere.training.ngrams import Captioned
 
 KINDS = 4
 

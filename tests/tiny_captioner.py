@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import torch
 
-from saywhere.configs.captioner import CaptionerConfig
+from saywhere.configs.captioner import CaptionerConfig, DecoderKind
 from saywhere.configs.parts import DecodingConfig, ProposalConfig, TrunkConfig
 from saywhere.engines.torch import TorchEngine
 from saywhere.images import open_image
 from saywhere.models.model import Model
 from saywhere.networks.captioner.loss import CaptionTarget
 from saywhere.networks.captioner.network import Captioner
-from saywhere.networks.vision.image_maps import ImageMaps
+from saywhere.networks.vision.region_features import ImageMaps
 from saywhere.text import Vocabulary, pad
 
 SENTENCES = ("a dog runs on the grass", "two people sit on a red bench", "a man", "the sky is blue")
 VOCABULARY = Vocabulary.build(SENTENCES)
-DECODERS = ("rnn", "lstm", "gru", "attention")
+DECODERS = get_args(DecoderKind)
 
 
 def tiny_config(**options) -> CaptionerConfig:

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 
 import numpy as np
+import onnx
+from onnx import helper, numpy_helper
 from PIL import Image, ImageDraw
 
 THINGS = {"red": "car", "green": "tree", "blue": "bird", "yellow": "dog"}
@@ -38,3 +40,36 @@ def write_data(root: Path, train: int = 48, validation: int = 8) -> tuple[Path, 
     (root / "images.jsonl").write_text("\n".join(lines) + "\n")
     (root / "sentences.txt").write_text("".join(f"{i}\t{line}\n" for i, line in enumerate(MARKED * 4)))
     return root / "images.jsonl", root / "sentences.txt"
+
+
+def write_teacher(path: Path, width: int = 64, blocks: int = 2, dim: int = 24, side: int = 4) -> Path:
+    """Write an image tower like CLIP's in int8, untrained and small, as far as it is read: weights and their names."""
+    generator, place = np.random.default_rng(1), "vision_model.encoder.layers"
+    arrays = {
+        "embeddings.class_embedding": (width,), "embeddings.patch_embedding.weight": (width, 3, 16, 16),
+        "embeddings.position_embedding.weight": (side * side + 1, width),
+    }  # fmt: skip
+    norms = ["pre_layrnorm", "post_layernorm"]
+    norms += [f"encoder.layers.{i}.layer_norm{n}" for i in range(blocks) for n in "12"]
+    found = {f"vision_model.{name}": generator.normal(0, 0.1, shape) for name, shape in arrays.items()}
+    found |= {f"vision_model.{name}.weight": np.ones(width) for name in norms}
+    found |= {f"vision_model.{name}.bias": np.zeros(width) for name in norms}
+    layers = {"visual_projection": (width, dim)}
+    for number in range(blocks):
+        own = {f"self_attn.{name}_proj": (width, width) for name in ("q", "k", "v", "out")}
+        own |= {"mlp.fc1": (width, 2 * width), "mlp.fc2": (2 * width, width)}
+        layers |= {f"{place}.{number}.{name}": shape for name, shape in own.items()}
+        found |= {f"{place}.{number}.{name}.bias": generator.normal(0, 0.1, shape[1]) for name, shape in own.items()}
+    tensors = [numpy_helper.from_array(value.astype(np.float32), name) for name, value in found.items()]
+    nodes = []
+    for number, (name, shape) in enumerate(layers.items()):
+        base = f"onnx::MatMul_{number}"
+        values = generator.integers(-127, 128, shape).astype(np.int8)
+        tensors += [numpy_helper.from_array(values, f"{base}_quantized"),
+                    numpy_helper.from_array(np.zeros(shape[1], np.int8), f"{base}_zero_point"),
+                    numpy_helper.from_array(np.full(shape[1], 0.002, np.float32), f"{base}_scale")]  # fmt: skip
+        place_ = f"/{name.replace('layers.', 'layers#').replace('.', '/').replace('#', '.')}/MatMul_quant"
+        nodes.append(helper.make_node("MatMulInteger", ["x", f"{base}_quantized"], ["y"], place_))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    onnx.save(helper.make_model(helper.make_graph(nodes, "teacher", [], [], tensors)), str(path))
+    return path

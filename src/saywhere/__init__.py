@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from saywhere.models.phrase_scores import PhraseScores
     from saywhere.regions import Region, Regions
     from saywhere.search import Hit, Index
+    from saywhere.stages.finetune import finetune
     from saywhere.training import train
     from saywhere.video.run import follow
 
@@ -42,6 +43,7 @@ _HOMES = {
     "UserError": "saywhere.errors",
     "describe": "saywhere.inference.run",
     "evaluate": "saywhere.evaluation.session",
+    "finetune": "saywhere.stages.finetune",
     "follow": "saywhere.video.run",
     "list_models": "saywhere.models.bundle",
     "load": "saywhere.loading",
@@ -68,6 +70,7 @@ __all__ = [
     "__version__",
     "describe",
     "evaluate",
+    "finetune",
     "follow",
     "list_models",
     "load",

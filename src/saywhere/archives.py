@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-SUFFIX = ".tar"
+from saywhere.files import TAR
+
 BLOCK = tarfile.BLOCKSIZE
 """Bytes of a header."""
 TYPE = 156
@@ -238,12 +239,12 @@ def _is_no_file(file: BinaryIO, start: int, end: int) -> bool:
 def split(path: str | Path) -> tuple[str, str] | None:
     """Return the archive and the member that a path such as ``shard.tar/a.jpg`` means, or None."""
     text = str(path)
-    at = text.find(f"{SUFFIX}/")
+    at = text.find(f"{TAR}/")
     while at >= 0:
-        archive = text[: at + len(SUFFIX)]
+        archive = text[: at + len(TAR)]
         if os.path.isfile(archive):
-            return archive, posixpath.normpath(text[at + len(SUFFIX) + 1 :])
-        at = text.find(f"{SUFFIX}/", at + 1)
+            return archive, posixpath.normpath(text[at + len(TAR) + 1 :])
+        at = text.find(f"{TAR}/", at + 1)
     return None
 
 
@@ -284,4 +285,4 @@ def has_member(path: str | Path) -> bool:
 
 def is_archive(path: str | Path) -> bool:
     """Return whether a path is that of an archive, by its name."""
-    return str(path).endswith(SUFFIX) and os.path.isfile(path)
+    return str(path).endswith(TAR) and os.path.isfile(path)

@@ -30,6 +30,7 @@ QUESTIONS: dict[str, tuple[str, ...]] = {
     "noun": ("confidence", "decoder", "nouns"),
     "person": ("word", "similarity"),
     "colour": ("word", "similarity"),
+    "caption": ("confidence", "noun", "known"),
     "phrase": ("similarity", "kind", "named"),
     "rare_phrase": ("similarity", "kind", "named"),
     "count": ("gap", "words"),
@@ -41,7 +42,8 @@ QUESTIONS: dict[str, tuple[str, ...]] = {
 SINCE = {"hit": ("lead", "few")}
 """Evidence that the files of earlier versions lack: it counts for nothing there."""
 PARTS = {
-    question: "densecap" if question in ("box", "noun", "person", "colour") else "aligner" for question in QUESTIONS
+    question: "densecap" if question in ("box", "noun", "person", "colour", "caption") else "aligner"
+    for question in QUESTIONS
 }
 """For each question the part of a model that it is asked of, and with which its weights go from model to model."""
 DIGITS = 5
@@ -274,6 +276,8 @@ class Calibration:
         person: a word of a phrase gives somebody the right sex and age, by its log-probability and by the aligner's
             similarity of it with the region, less that of the word for the other sex.
         colour: so of a colour, less the mean similarity of other colours.
+        caption: the phrase of a region names what is in its box, by the mean log-probability of its words, by the
+            log-probability of its noun by the classes, and by whether these know the noun.
         phrase: an image shows what a phrase names, by the similarity of both, by the log-probability of the kind that
             the phrase names, and by whether it names one.
         rare_phrase: takes the place of ``phrase`` for phrases with a rare noun.
@@ -290,6 +294,7 @@ class Calibration:
     noun: Logistic = Logistic({"confidence": 1.0, "decoder": 0.5, "nouns": -0.5}, 1.0)
     person: Logistic | None = None
     colour: Logistic | None = None
+    caption: Logistic | None = None
     phrase: Logistic | None = None
     rare_phrase: Logistic | None = None
     count: Logistic | None = None

@@ -27,7 +27,7 @@ COLOURS = (
 """Okabe and Ito's colours, which people with any kind of colour vision can tell apart; used in turn, best box first."""
 
 STEADY = 0.2
-"""By how much more of labels and boxes a label may hide where it was before than elsewhere."""
+"""Extra share of labels and boxes that a label may hide if it stays where it was in the last frame."""
 
 Rectangle = tuple[float, float, float, float]
 Colour = tuple[int, int, int]
@@ -100,7 +100,7 @@ def _shorten(line: str, limit: float, style: Style) -> str:
 
 
 class Place(NamedTuple):
-    """Where a label lies, and the number of the candidate that this was."""
+    """The place of a label, and the number of the candidate that was chosen."""
 
     rectangle: Rectangle
     number: int

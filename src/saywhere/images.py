@@ -18,15 +18,16 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from saywhere import archives
 from saywhere.errors import UserError
-from saywhere.files import printable, write_atomically
+from saywhere.files import TAR, printable, write_atomically
 from saywhere.pixels import (
     DECODING,
     LYING,
     decoding_bytes,
     learn_tiffs,
     orientation,
+    photo_kind,
+    photo_opener,
     reduce_jpeg2000,
     stored_size,
     upright_rgb,
@@ -47,7 +48,7 @@ SUFFIXES = RAW_SUFFIXES | frozenset((
 ))  # fmt: skip
 """Files with these endings are taken from a folder; a file named by itself may have any ending."""
 FORMATS = ("JPEG", "MPO", "PNG", "GIF", "BMP", "DIB", "WEBP", "TIFF", "JPEG2000", "AVIF", "PPM", "ICO")
-"""Formats of Pillow that are read, beside those of :mod:`saywhere.photos`; not those that run another program, or have
+"""Formats of Pillow that are read, beside those of :mod:`saywhere.pixels`; not those that run another program, or have
 no mark by which to know them."""
 PLUGINS = ("Jpeg", "Mpo", "Png", "Gif", "Bmp", "WebP", "Tiff", "Jpeg2K", "Avif", "Ppm", "Ico")
 """Pillow's modules for them: all of its modules take longer to import than an image takes to decode."""
@@ -177,7 +178,7 @@ def measure(path: str | Path) -> DiskSize:
 
 
 def _open_file(path: Path, name: str, long_side: int | None) -> LoadedImage:
-    if archives.SUFFIX in name and (data := _read_member(path, name)) is not None:
+    if TAR in name and (data := _read_member(path, name)) is not None:
         return read_image(data, name, long_side)
     with opened(path, name) as image:
         return _decode(image, path, name, long_side)
@@ -185,6 +186,8 @@ def _open_file(path: Path, name: str, long_side: int | None) -> LoadedImage:
 
 def _read_member(path: Path, name: str) -> bytes | None:
     """The bytes of an image in an archive; None if the path is that of a file."""
+    from saywhere import archives
+
     try:
         if not archives.is_archive(path):
             if (target := archives.broken_link(path)) is not None:
@@ -216,8 +219,10 @@ def opened(source: Path | io.BytesIO, name: str | None = None, max_pixels: int |
     except ImageError:
         raise
     except UnidentifiedImageError:
+        from saywhere import archives
+
         archive = _start(source, 6).startswith(_PACKED) or archives.is_tar(_start(source, archives.BLOCK))
-        hint = f"; of archives only those are read that are not compressed and called NAME{archives.SUFFIX}"
+        hint = f"; of archives only those are read that are not compressed and called NAME{TAR}"
         raise ImageError(f"{name}: not an image in a known format{hint if archive else ''}") from None
     except Image.DecompressionBombError as error:
         pixels = re.search(r"\((\d+) pixels\)", str(error))
@@ -253,15 +258,13 @@ def _open(source: Path | io.BytesIO, name: str) -> Image.Image:
     """An opened file, by that of Pillow's modules, or of the extra ``photos``, that it may be for."""
     start = _start(source, 64)
     plugins = next(((plugin,) for mark, plugin in _COMMON.items() if start.startswith(mark)), None)
-    if plugins is None:
-        from saywhere import photos
-
-        if kind := photos.kind(start, Path(name).suffix.lower() in RAW_SUFFIXES, lambda: _stream(source)):
-            try:
-                opener = photos.opener(kind)
-            except ModuleNotFoundError:
-                raise ImageError(f"{name}: {NEEDS_PHOTOS}") from None
-            return opener(source)
+    raw = Path(name).suffix.lower() in RAW_SUFFIXES
+    if plugins is None and (kind := photo_kind(start, raw, lambda: _stream(source))):
+        try:
+            opener = photo_opener(kind)
+        except ModuleNotFoundError:
+            raise ImageError(f"{name}: {NEEDS_PHOTOS}") from None
+        return opener(source)
     for plugin in plugins or PLUGINS:
         with contextlib.suppress(ImportError):  # AVIF came with Pillow 11.3
             importlib.import_module(f"PIL.{plugin}ImagePlugin")

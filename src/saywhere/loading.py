@@ -292,7 +292,7 @@ def _read_ahead(model: Any, parts: Sequence[str]) -> None:
     """Read what is read otherwise when it is first used; if that fails, it is tried again then, and the user told."""
     with contextlib.suppress(Exception):
         if "nouns" in parts:
-            from saywhere.models.noun_tree import noun_tree
+            from saywhere.models.nouns import noun_tree
 
             noun_tree()
         if "aligner" in parts:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 from saywhere.errors import UserError
-from saywhere.syntax import parse_json
+from saywhere.files import parse_json
 
 T = TypeVar("T")
 

@@ -22,12 +22,22 @@ SLACK = 1e-3
 """A box may leave the image by this many pixels, as rounding does."""
 LARGEST_SIDE = 1 << 31
 """Pixels that no image has on a side."""
-COLUMNS = ("scores", "similarities", "captions", "features")
+COLUMNS = ("scores", "similarities", "captions", "caption_scores", "features")
+NUMBERS = ("scores", "similarities", "caption_scores")
 TEXTS = ("not_found", "unused")
 
 
-class Region(NamedTuple):
-    """One row of :class:`Regions`, in plain Python values.
+class _Row(NamedTuple):
+    box: tuple[float, float, float, float]
+    score: float | None
+    caption: str | None
+
+
+class Region(_Row):
+    """One row of :class:`Regions`, in plain Python values; it unpacks into ``box, score, caption``.
+
+    Attributes:
+        caption_score: probability that the caption names what is in the box, or None.
 
     Example:
         >>> regions = saywhere.Regions(100, 50, [[0, 0, 10, 10]], captions=["a cup"])
@@ -35,9 +45,7 @@ class Region(NamedTuple):
         Region(box=(0.0, 0.0, 10.0, 10.0), score=None, caption='a cup')
     """
 
-    box: tuple[float, float, float, float]
-    score: float | None
-    caption: str | None
+    caption_score: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +59,7 @@ class Regions:
         captions: N plain texts, or None.
         features: ``(N, D)`` float32 region embeddings, or None.
         image: name of the image (a path as the user gave it), or None.
+        caption_scores: ``(N,)`` float32 probabilities that the captions name what is in the boxes, or None.
         similarities: ``(N,)`` float32, of any range; larger is better; or None.
         not_found: phrases that :meth:`saywhere.Model.ground` looked for and did not find in the image.
         unused: words of the sentence by which no phrase was placed, such as "on the left".
@@ -82,6 +91,7 @@ class Regions:
     similarities: np.ndarray | None = None
     not_found: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
+    caption_scores: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         with np.errstate(over="ignore"):  # what is not finite is refused below
@@ -93,7 +103,7 @@ class Regions:
         if boxes.size and (boxes.ndim != 2 or boxes.shape[1] != 4):
             raise ValueError(f"boxes need four numbers each, (N, 4); these are {boxes.shape}")
         object.__setattr__(self, "boxes", boxes.reshape(-1, 4))
-        for name in ("scores", "similarities"):
+        for name in NUMBERS:
             if (values := getattr(self, name)) is not None:
                 object.__setattr__(self, name, np.asarray(values, np.float32).reshape(-1))
         if self.features is not None:
@@ -117,8 +127,9 @@ class Regions:
         if len(bad):
             box = [round(v, 2) for v in self.boxes[bad[0]].tolist()]
             raise ValueError(f"{name}box {bad[0]} {box} is not inside the {self.width} x {self.height} image")
-        if self.scores is not None and not ((self.scores >= 0) & (self.scores <= 1)).all():
-            raise ValueError(f"{name}a score is not a probability")
+        for values in (self.scores, self.caption_scores):
+            if values is not None and not ((values >= 0) & (values <= 1)).all():
+                raise ValueError(f"{name}a score is not a probability")
         if self.similarities is not None and not np.isfinite(self.similarities).all():
             raise ValueError(f"{name}a similarity is not finite")
 
@@ -158,10 +169,8 @@ class Regions:
         return len(self.boxes)
 
     def __iter__(self) -> Iterator[Region]:
-        scores = [None] * len(self) if self.scores is None else self.scores.tolist()
-        captions = [None] * len(self) if self.captions is None else self.captions
-        for box, score, caption in zip(self.boxes.tolist(), scores, captions, strict=True):
-            yield Region(tuple(box), score, caption)
+        for row in range(len(self)):
+            yield self[row]
 
     @overload
     def __getitem__(self, rows: int | np.integer) -> Region: ...
@@ -172,10 +181,11 @@ class Regions:
         if isinstance(rows, int | np.integer) and not isinstance(rows, bool):
             if not -len(self) <= rows < len(self):
                 raise IndexError(f"row {rows} of {len(self)} regions")
-            score = None if self.scores is None else self.scores[rows].item()
-            return Region(
-                tuple(self.boxes[rows].tolist()), score, None if self.captions is None else self.captions[rows]
-            )
+            score, sure = (None if v is None else v[rows].item() for v in (self.scores, self.caption_scores))
+            caption = None if self.captions is None else self.captions[rows]
+            region = Region(tuple(self.boxes[rows].tolist()), score, caption)
+            region.caption_score = sure
+            return region
         chosen = rows if isinstance(rows, slice) else np.asarray(rows).reshape(-1)
         if not isinstance(chosen, slice) and not len(chosen):
             chosen = chosen.astype(int)  # an empty list makes a float array
@@ -191,6 +201,7 @@ class Regions:
             None if self.similarities is None else self.similarities[index],
             self.not_found,
             self.unused,
+            None if self.caption_scores is None else self.caption_scores[index],
         )
 
     def nms(self, threshold: float) -> Regions:
@@ -211,7 +222,7 @@ class Regions:
         """Return the JSON form: every attribute but ``features``; those that are None or nothing are left out."""
         row: dict[str, Any] = {"image": self.image, "width": self.width, "height": self.height}
         row["boxes"] = [[round(v, 2) for v in box] for box in self.boxes.tolist()]
-        for name in ("scores", "similarities"):
+        for name in NUMBERS:
             if (values := getattr(self, name)) is not None:
                 row[name] = [round(v, 5) for v in values.tolist()]
         if self.captions is not None:
@@ -225,7 +236,7 @@ class Regions:
             width, height, boxes = row["width"], row["height"], row["boxes"]
         except (KeyError, TypeError) as error:
             raise ValueError(f"regions need width, height and boxes; missing: {error}") from error
-        names = ("scores", "captions", "image", "similarities", *TEXTS)
+        names = ("scores", "captions", "image", "similarities", "caption_scores", *TEXTS)
         optional: dict[str, Any] = {name: row[name] for name in names if name in row}
         try:
             return cls(width, height, boxes, **optional)
@@ -233,7 +244,10 @@ class Regions:
             raise ValueError(f"regions of {row.get('image')}: {error}") from error
 
     def to_coco(self, image_id: int | str) -> list[dict[str, Any]]:
-        """Return COCO results: for each region ``image_id, bbox`` (x, y, width, height), ``score`` and ``phrase``."""
+        """Return COCO results: for each region ``image_id, bbox`` (x, y, width, height).
+
+        Beside these are its ``score``, ``phrase`` and ``phrase_score``, if it has them.
+        """
         rows: list[dict[str, Any]] = []
         for region, box in zip(self, geometry.to_size(self.boxes).tolist(), strict=True):
             row: dict[str, Any] = {"image_id": image_id, "bbox": [round(v, 2) for v in box]}
@@ -241,6 +255,8 @@ class Regions:
                 row["score"] = round(region.score, 5)
             if region.caption is not None:
                 row["phrase"] = region.caption
+            if region.caption_score is not None:
+                row["phrase_score"] = round(region.caption_score, 5)
             rows.append(row)
         return rows
 
@@ -262,7 +278,7 @@ class Regions:
         """Return a ``pandas.DataFrame`` with one row for each region.
 
         Its columns are ``image``, ``width``, ``height``, ``x1``, ``y1``, ``x2``, ``y2``, and those of ``score``,
-        ``similarity`` and ``caption`` that these regions have.
+        ``similarity``, ``caption`` and ``caption_score`` that these regions have.
 
         Raises:
             UserError: the package ``pandas`` is not installed.
@@ -274,6 +290,7 @@ class Regions:
         columns: dict[str, Any] = {name: [getattr(self, name)] * len(self) for name in ("image", "width", "height")}
         columns |= {name: self.boxes[:, i] for i, name in enumerate(("x1", "y1", "x2", "y2"))}
         named = {"score": self.scores, "similarity": self.similarities, "caption": self.captions}
+        named["caption_score"] = self.caption_scores
         columns |= {name: values for name, values in named.items() if values is not None}
         return pandas.DataFrame(columns)
 
@@ -289,9 +306,8 @@ class Regions:
         """
         from saywhere.drawing import draw_boxes
 
-        return draw_boxes(
-            open_pixels(self.image, image), self.boxes, (self.width, self.height), self.captions, self.scores
-        )
+        pixels, size = open_pixels(self.image, image), (self.width, self.height)
+        return draw_boxes(pixels, self.boxes, size, self.captions, self.scores, self.caption_scores)
 
     def show(self, image: Image | str | Path | np.ndarray | None = None) -> None:
         """Show the drawn image, in a notebook below the cell, else in the system's viewer; raises as :meth:`draw`."""

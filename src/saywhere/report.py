@@ -1,12 +1,37 @@
-"""What is missing, broken or left out of what other programs wrote, by kind and with names."""
+"""What a user is told: lines and a bar while a run goes on, and a report of what is missing, broken or left out."""
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 LONGEST = 300
 """Characters of a name in a report; a damaged file may have a megabyte in the place of one."""
+Tell = Callable[..., object]
+"""Called with a line that a command prints, with ``err=True`` if it goes to the standard error, as ``typer.echo``."""
+
+
+def silent(*_: object, **__: object) -> None:
+    """Print nothing."""
+
+
+@contextlib.contextmanager
+def progress(what: str, total: int | None, completed: int = 0, shown: bool = True) -> Iterator[Callable[[], None]]:
+    """Show a bar on a terminal; yields the function that moves it by one. Nothing is shown for a total of 1."""
+    if not shown or total == 1 or not sys.stderr.isatty():
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
+        task = bar.add_task("", total=total, completed=completed)
+        yield lambda: bar.advance(task)
 
 
 @dataclass

@@ -18,11 +18,10 @@ from typer.testing import CliRunner
 
 import saywhere
 from saywhere import UserError, cli, data
-from saywhere.adapters.adapter import NAME, Adapter, ScoreCalibration, change_calibration, read_calibration
-from saywhere.adapters.writing import Writer
+from saywhere.adapters.adapter import NAME, Adapter, ScoreCalibration, Writer, change_calibration, read_calibration
 from saywhere.calibration import Logistic
 from saywhere.regions import Regions
-from saywhere.training.adapted_calibration import Scored, fit, score_phrases, score_regions
+from saywhere.training.calibration import Scored, fit, score_phrases, score_regions
 
 PHRASES = [("a red shirt", "a dog"), ("two dogs", "a horse"), ("the sky", "a white house")]
 BOX = [10.0, 0.0, 60.0, 60.0]

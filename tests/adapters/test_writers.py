@@ -13,8 +13,8 @@ from photographs import noise
 from tiny_adapters import tiny_adapted
 
 from saywhere import UserError
+from saywhere.adapters.adapter import Text
 from saywhere.adapters.kosmos2 import box_cells, patch_box
-from saywhere.adapters.writing import Text
 
 WRITERS = ("florence2", "kosmos-2")
 WIDE = noise(200, 100, 0)

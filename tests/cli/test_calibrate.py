@@ -29,7 +29,7 @@ def calibrate(model: Path, data: Path, *options: object) -> Result:
 
 def test_a_model_is_calibrated_on_a_split(tmp_path: Path) -> None:
     root, folder = write_data(tmp_path / "data"), checkpoint.save(tiny_model(), tmp_path / "model")
-    result = calibrate(folder, root, "--limit", 5)
+    result = calibrate(folder, root, "--what", "box", "--limit", 5)
     assert result.exit_code == 0, result.output
     assert "box: logit" in result.output and "split train" in result.output
     assert Bundle.read(folder).calibration.box != Calibration().box
@@ -45,7 +45,8 @@ def test_all_that_a_model_has_parts_for_is_calibrated(tmp_path: Path, monkeypatc
     assert found.calibration.box != Calibration().box and found.calibration.noun != Calibration().noun
     assert "noun: confidence" in result.output and "noun_threshold" in result.output
     card = (folder / "README.md").read_text()
-    assert "## Calibration" in card and "## Nouns of phrases" in card
+    assert "## Calibration" in card and "## Nouns of phrases" in card and "## Captions of regions" in card
+    assert found.calibration.caption is not None and "caption: confidence" in result.output
 
 
 def test_what_the_data_do_not_tell_is_left_out_and_named(tmp_path: Path) -> None:

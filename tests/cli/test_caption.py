@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from PIL import Image
 from tiny_captioner import tiny_captioner
 from tiny_densecap import tiny_model
 from typer.testing import CliRunner
+from video_clips import Timed, plate, write_clip
 
 import saywhere
 from saywhere.cli import app
@@ -61,6 +63,21 @@ def test_a_folder_with_broken_images_is_captioned_and_resumed(tmp_path: Path, mo
     assert refused.stderr.startswith(f"error: {lines}: was begun otherwise (beam_size: None, now 3)")
     (tmp_path / ".captions.jsonl.settings.json").unlink()  # lines of an earlier version are taken as they are
     assert "9 already in" in run(*good, "--model", "nothing", "--json", lines).stderr
+
+
+def test_a_video_has_a_sentence_for_each_change(tmp_path: Path, model: str, loaded: saywhere.Model):
+    frames = [plate(grey, {"red": (10 + grey // 4, 10)}) for grey in (20, 230)]
+    clip = write_clip(tmp_path / "a.mp4", [Timed(n / 2, frames[n > 3]) for n in range(8)])
+    (tmp_path / "b.mp4").write_bytes(b"no video")
+    said = run(clip, tmp_path / "b.mp4", "--model", model, "--every", "500ms", code=1)
+    times = [line.split(": ")[0] for line in said.stdout.splitlines()]
+    assert times[0] == f"{clip} at 0:00" and len(times) <= 8 and "skipped: " in said.stderr
+    rows = [json.loads(line) for line in run(clip, "--model", model, "--json", "-").stdout.splitlines()]
+    assert rows[0]["video"] == str(clip) and [row["time"] for row in rows] in ([0.0], [0.0, 2.0])
+    sentences = [row["caption"] for row in rows]
+    assert all(one != next_one for one, next_one in itertools.pairwise(sentences))
+    refused = run(clip, "--model", model, "--json", tmp_path / "r.jsonl", code=2)
+    assert "is for images, and" in refused.stderr and refused.stderr.count("\n") == 1
 
 
 def test_several_images_are_named(tmp_path: Path, model: str):

@@ -89,7 +89,7 @@ def test_a_user_fixable_error_is_one_line(monkeypatch, error, code, message):
     def fail(*_, **__):
         raise error
 
-    monkeypatch.setattr("saywhere.inference.find_images", fail)
+    monkeypatch.setattr("saywhere.inference.find_media", fail)
     result = RUNNER.invoke(cli.app, ["describe", "a.jpg"])
     assert result.exit_code == code
     assert result.stderr.startswith(message) and result.stderr.count("\n") == 1 and len(result.stderr) < 5000
@@ -145,7 +145,7 @@ def test_a_mistake_of_ours_is_not_hidden_and_has_a_code_of_its_own(error):
     """It is never 1, which those that start many processes take for success."""
     code = (
         "import sys\nfrom saywhere import cli, inference\ndef fail(*_):\n"
-        f"    raise {error}\ninference.find_images = fail\nsys.argv[1:] = ['describe', 'a.jpg']\ncli.main()"
+        f"    raise {error}\ninference.find_media = fail\nsys.argv[1:] = ['describe', 'a.jpg']\ncli.main()"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert run.returncode == 3 and run.stdout == ""
@@ -161,7 +161,7 @@ def test_a_second_ctrl_c_ends_the_program_at_once():
         "from saywhere import cli, inference\n"
         "pool = ThreadPoolExecutor(1)\ndef second():\n    os.read(0, 1)\n    os.kill(os.getpid(), signal.SIGINT)\n"
         "    os.read(0, 1)\ndef stop(*_):\n    pool.submit(second)\n    os.kill(os.getpid(), signal.SIGINT)\n"
-        "inference.find_images = stop\nsys.argv[1:] = ['describe', 'a.jpg']\ncli.main()"
+        "inference.find_media = stop\nsys.argv[1:] = ['describe', 'a.jpg']\ncli.main()"
     )
     with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -188,7 +188,7 @@ def test_a_closed_pipe_is_no_error(tmp_path):
 def test_models(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(saywhere, "list_models", lambda: {"a": "the first", "longer": "the second"}, raising=False)
-    assert RUNNER.invoke(cli.app, ["models"]).stdout == "a       the first\nlonger  the second\n"
+    assert RUNNER.invoke(cli.app, ["models"]).stdout == "a\tthe first\nlonger\tthe second\n"
     monkeypatch.setattr(saywhere, "list_models", dict, raising=False)
     assert "no model comes with" in RUNNER.invoke(cli.app, ["models"]).stdout
 

@@ -87,8 +87,8 @@ def test_models_are_compared_in_one_table(
     lines = done.stdout.splitlines()
     protocol = PROTOCOLS["rank"]
     assert lines[0] == f"task rank, data flickr8k flickr8k, split dev, protocol {protocol}, images 2"
-    assert lines[1].split("  ")[-1] == "model" and "annotation R@1" in lines[1] and "memory, MB" in lines[1]
-    assert [line.split()[-1] for line in lines[3:5]] == names[:2] and lines[3].split()[0] == lines[4].split()[0]
+    assert lines[1].split("\t")[-1] == "model" and "annotation R@1" in lines[1] and "memory, MB" in lines[1]
+    assert [line.split("\t")[-1] for line in lines[2:4]] == names[:2] and lines[2].split()[0] == lines[3].split()[0]
     assert lines[-1] == f"written: {out / 'report.md'}, report.json"
     row = json.loads((out / "report.json").read_text())
     assert (row["task"], row["images"], [each["model"] for each in row["models"]]) == ("compare rank", 2, names[:2])

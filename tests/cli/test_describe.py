@@ -4,6 +4,7 @@ import errno
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ import saywhere
 from saywhere import cli
 from saywhere.drawing import COLOURS
 from saywhere.files import TOO_LONG
-from saywhere.inference import batches
+from saywhere.inference import run
 from tests import photographs
 from tests.stubs import StubModel, load_by
 
@@ -48,9 +49,20 @@ def test_one_image_prints_a_table(model):
     assert (result.exit_code, result.stderr) == (0, "")
     lines = [line.split() for line in result.stdout.splitlines() if line.strip()]
     assert lines[0] == ["score", "box", "caption"]
-    assert lines[2][:6] == ["0.90", "0", "0", "512", "512", "thing"]
-    assert lines[3][:6] == ["0.40", "0", "0", "256", "512", "thing"]
+    assert lines[1][:6] == ["0.90", "0", "0", "512", "512", "thing"]
+    assert lines[2][:6] == ["0.40", "0", "0", "256", "512", "thing"]
     assert model.batches == [1]
+
+
+def test_the_probability_of_the_words_is_beside_that_of_the_box(model, monkeypatch):
+    def answer(self, image, boxes):
+        return saywhere.Regions(image.width, image.height, [[0, 0, 5, 5]], [0.93], ("a man",), caption_scores=[0.12])
+
+    monkeypatch.setattr(StubModel, "answer", answer)
+    lines = [line.split() for line in describe(astronaut(), "--json", "r.jsonl").stdout.splitlines() if line.strip()]
+    assert lines[0] == ["score", "box", "words", "caption"]
+    assert lines[1] == ["0.93", "0", "0", "5", "5", "0.12", "a", "man"]
+    assert rows("r.jsonl")[0]["caption_scores"] == [0.12]
 
 
 def test_captions_are_not_markup(model, monkeypatch):
@@ -86,6 +98,36 @@ def test_regions_with_low_scores_are_left_out_and_counted(model, monkeypatch):
     for name in ("coco-results", "densecap"):  # whose programs rank regions of any score
         assert describe("a.jpg", "--output-format", name, "--out", name).stderr == ""
         assert len(rows(f"{name}/regions.jsonl")[0]["boxes"]) == 3
+
+
+def of_three_kinds(self, image, boxes):
+    captions = ("the sky", "a brown dog", "a boy in red")
+    return saywhere.Regions(
+        image.width, image.height, [[0, 0, 5, 5], [5, 5, 9, 9], [0, 0, 9, 9]], [0.9, 0.8, 0.7], captions
+    )
+
+
+def test_only_regions_of_classes_are_kept_with_those_of_a_file_of_images(model, monkeypatch):
+    monkeypatch.setattr(StubModel, "answer", of_three_kinds)
+    result = describe(astronaut(), "--classes", "person,dog", "--json", "r.jsonl")
+    assert result.exit_code == 0 and rows("r.jsonl")[0]["captions"] == ["a brown dog", "a boy in red"]
+    assert describe("a.jpg", "--classes", "person,dog", "--top", 1, "--json", "one.jsonl").exit_code == 0
+    assert rows("one.jsonl")[0]["captions"] == ["a brown dog"]
+    words = ["--output-format", "yolo", "--out", "y", "--classes", "dog,person"]
+    assert describe("a.jpg", *words, "--copy-images").exit_code == 0
+    (folder,) = (path.parent for path in Path("y").rglob("data.yaml"))
+    assert "train: images" in (folder / "data.yaml").read_text()
+    assert (folder / "images" / "a.jpg").read_bytes() == Path("a.jpg").read_bytes()
+    assert [line[0] for line in (folder / "labels" / "a.txt").read_text().splitlines()] == ["0", "1"]
+
+
+def test_a_class_that_the_model_cannot_say_is_an_error(model, monkeypatch):
+    monkeypatch.setattr(StubModel, "answer", of_three_kinds)
+    model.densecap = SimpleNamespace(vocabulary={"pallet", "jack", "dog"})
+    assert describe(astronaut(), "--classes", "pallet jack,dog,truck", "--json", "r.jsonl").exit_code == 0
+    result = describe("a.jpg", "--classes", "dog,palet jack", "--json", "s.jsonl")
+    assert result.exit_code == 2 and result.stderr.count("\n") == 1
+    assert "class 'palet jack': the model has no such word, and the table of nouns no such noun" in result.stderr
 
 
 def test_lines_are_printed_on_demand(model):
@@ -292,7 +334,7 @@ def test_an_image_that_vanishes_before_it_is_drawn_is_skipped(model, monkeypatch
     photographs.quarters(400, 300).save("a.jpg")
     photographs.quarters(400, 300).save("b.jpg")
     describe("a.jpg", "b.jpg", "--json", "r.jsonl")
-    real = batches.open_image
+    real = run.open_image
     monkeypatch.setattr("saywhere.inference.results.open_image", lambda p, s: Path("a.jpg").unlink(True) or real(p, s))
     result = describe("a.jpg", "b.jpg", "--out", "out", "--json", "r.jsonl")
     assert (result.exit_code, result.stderr) == (1, "skipped: a.jpg: no such file\n")

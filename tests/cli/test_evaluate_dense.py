@@ -16,7 +16,7 @@ from saywhere import cli
 from saywhere.cli import evaluate as command
 from saywhere.errors import UserError
 from saywhere.evaluation import meteor
-from saywhere.evaluation.meteor import find_java
+from saywhere.evaluation.ptb import find_java
 
 pytest.importorskip("matplotlib", reason="needs the extra evaluate")
 
@@ -201,8 +201,8 @@ def test_files_of_another_program(model):
     true = put("t.jsonl", CAT, CAT | {"image": "d.jpg"})
     done = dense("--predictions", said, "--truth", true, "--protocol", "original", "--out", "out", "--split", "mine")
     assert done.exit_code == 0, done.stderr
-    assert "1 images have no line in p.jsonl: no region predicted\n" in done.stderr
-    assert "1 images in p.jsonl have no truth, and do not count\n" in done.stderr
+    assert "1 images have no line in p.jsonl: no region predicted: d.jpg\n" in done.stderr
+    assert "1 images in p.jsonl have no truth, and do not count: other.jpg\n" in done.stderr
     row = report()
     assert (row["protocol"], row["data"], row["split"], row["model"]) == ("original", "t.jsonl", "mine", None)
     assert row["calibration"] is None and not Path("out/reliability.png").exists(), "12.5 is no probability"

@@ -42,7 +42,7 @@ def both(folders, tmp_path_factory) -> Path:
 
 def captioner_on(densecap: DenseCap) -> Captioner:
     """A captioner of whole images, whose trunk has the same backbone and no pyramid."""
-    captioner = tiny_captioner(decoder="gru")
+    captioner = tiny_captioner()
     captioner.trunk.load_state_dict(densecap.trunk.state_dict(), strict=False)
     return captioner
 
@@ -64,7 +64,7 @@ def test_one_model_answers_as_its_parts_do(folders, both, tmp_path):
 def test_a_part_trained_anew_replaces_that_of_a_model(both, tmp_path):
     anew = captioner_on(checkpoint.load_network(both, "densecap"))
     with torch.no_grad():
-        anew.decoder.output.bias.add_(torch.linspace(0, 9, len(anew.decoder.output.bias)))
+        anew.decoder.words.weight.copy_(anew.decoder.words.weight.flip(0))
     checkpoint.save(anew, tmp_path / "anew")
     refused = export(both, tmp_path / "anew", "--out", tmp_path / "new")
     assert refused.exit_code == 2 and "both have the part captioner" in refused.stderr

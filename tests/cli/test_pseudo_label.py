@@ -11,8 +11,7 @@ from typer.testing import CliRunner, Result
 import saywhere
 import saywhere.data
 from saywhere.cli import app
-from saywhere.models.noun_tree import noun_tree
-from saywhere.models.nouns import fuller_phrase
+from saywhere.models.nouns import fuller_phrase, noun_tree
 from saywhere.networks import checkpoint
 
 

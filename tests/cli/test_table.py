@@ -4,9 +4,45 @@ from __future__ import annotations
 
 import pytest
 
-from saywhere.cli.printing import print_table
+from saywhere.cli import printing
+from saywhere.cli.printing import print_row, print_table
 
 HEADER = ("score", "box", "caption")
+
+
+@pytest.fixture(autouse=True)
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(printing, "on_terminal", lambda: True)
+
+
+def test_piped_a_table_has_tabs_and_whole_text(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(printing, "on_terminal", lambda: False)
+    monkeypatch.setenv("COLUMNS", "40")
+    name = "a/long/folder/with a name of more letters than the terminal has.jpg"
+    print_table(("", "image", "phrases"), [("1", name, "a man [0 0 5 5]\na\tdog [1 2 3 4]")], left=["image"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == ["\timage\tphrases", f"1\t{name}\ta man [0 0 5 5]; a\\tdog [1 2 3 4]"]
+
+
+def test_a_name_is_not_folded_and_lines_stay_apart(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    rows = [("1", "a/long/folder/with/a/name.jpg", "a man\na dog"), ("2", "b.jpg", "")]
+    print_table(("", "image", "phrases"), rows, left=["image"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2] == "  1   a/long/folder/with/a/name.jpg  a man" and lines[3].strip() == "a dog"
+    assert lines[4].split() == ["2", "b.jpg"] and lines[4].index("b.jpg") == lines[2].index("a/long")
+
+
+def test_rows_stand_in_columns(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    print_row("boxes", "7", "12", widths=(6, 5, 2))
+    print_row("a", "", widths=(6, 0))
+    monkeypatch.setattr(printing, "on_terminal", lambda: False)
+    print_row("boxes", "7", "", widths=(6, 5, 2))
+    assert capsys.readouterr().out == "boxes       7  12\na\nboxes\t7\t\n"
 
 
 def test_numbers_stand_to_the_right_and_text_to_the_left(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from saywhere.configs.aligner import AlignerConfig
-from saywhere.configs.base import override
 from saywhere.configs.captioner import CaptionerConfig
 from saywhere.configs.densecap import DenseCapConfig
+from saywhere.configs.parts import override
 from saywhere.errors import UserError
 
 ALL = {"densecap": DenseCapConfig(), "aligner": AlignerConfig(), "captioner": CaptionerConfig()}

@@ -22,7 +22,7 @@ def root(tmp_path):
 
 def run(*arguments):
     result = CliRunner().invoke(app, ["data", "check", *map(str, arguments)])
-    rows = [line.partition("  ") for line in result.output.splitlines()]
+    rows = [line.partition("\t") for line in result.output.splitlines()]
     return result, {label: cells.split() for label, _, cells in rows if label}
 
 

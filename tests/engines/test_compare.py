@@ -11,7 +11,7 @@ import torch
 from tiny_bundle import bundle_model, tiny_networks
 
 from saywhere import UserError
-from saywhere.engines.compare import compare_engines, random_boxes, stages
+from saywhere.engines.export import compare_engines, random_boxes, stages
 from saywhere.engines.torch import TorchEngine
 
 
@@ -50,7 +50,8 @@ def test_an_engine_equals_itself(engine: TorchEngine):
         ("aligner.projects.0.bias", "vectors of 1 regions of an image of 400 x 300"),
         ("aligner.encoders.0.decode.weight", "vectors of words"),
         ("captioner.decoder.words.weight", "the caption decoder on an image of 400 x 300"),
-        ("captioner.narrow.weight", "the caption decoder on an image of 400 x 300"),
+        ("captioner.decoder.word_state.weight", "the caption decoder on an image of 400 x 300"),
+        ("captioner.narrow.weight", "attention on an image of 400 x 300"),
     ],
 )
 def test_the_stage_that_differs_is_named(engine: TorchEngine, weight: str, stage: str):
@@ -67,7 +68,7 @@ def test_numbers_that_are_none_are_no_agreement(engine: TorchEngine, monkeypatch
     def broken(_: Any) -> Iterator[tuple[str, np.ndarray]]:
         yield "a stage", np.array([np.nan, 1.0], np.float32)
 
-    monkeypatch.setattr("saywhere.engines.compare.stages", broken)
+    monkeypatch.setattr("saywhere.engines.export.stages", broken)
     with pytest.raises(UserError, match="differ in a stage by nan"):
         compare_engines(engine, engine)
 

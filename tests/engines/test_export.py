@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 import saywhere
 from saywhere import UserError
-from saywhere.box_coding import BoxCoder
+from saywhere.boxes import BoxCoder
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.configs.parts import ProposalConfig, TrunkConfig
 from saywhere.engines import export as exporting
@@ -33,8 +33,7 @@ from saywhere.models.bundle import GRAPH, GRAPH_WEIGHTS, Bundle, GraphInfo
 from saywhere.networks import checkpoint
 from saywhere.networks.densecap.network import DenseCap
 from saywhere.networks.vision.backbones import Backbone
-from saywhere.networks.vision.rpn import AnchorGenerator, LocalizationLayer, RpnHead
-from saywhere.networks.vision.trunk import Trunk
+from saywhere.networks.vision.trunk import AnchorGenerator, LocalizationLayer, RpnHead, Trunk
 from saywhere.papers.table1.config import RegionRnnConfig
 from saywhere.papers.table1.region_rnn import RegionRnn
 from saywhere.text import Vocabulary

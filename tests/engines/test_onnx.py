@@ -28,13 +28,13 @@ from saywhere.engines.arrays import pooling
 from saywhere.engines.arrays.aligner import Aligner as ArrayAligner
 from saywhere.engines.arrays.captioner import Captioner as ArrayCaptioner
 from saywhere.engines.arrays.layers import Weights
-from saywhere.engines.compare import compare_engines, random_boxes
+from saywhere.engines.export import compare_engines, random_boxes
 from saywhere.engines.torch import TorchEngine
 from saywhere.models.aligner import embed_images, embed_texts
 from saywhere.models.bundle import Bundle
 from saywhere.networks.aligner.network import Aligner
 from saywhere.networks.captioner.network import Captioner
-from saywhere.networks.vision.image_maps import ImageMaps
+from saywhere.networks.vision.region_features import ImageMaps
 from saywhere.networks.vision.trunk import build_trunk
 
 IMAGES = [noise(130, 90, 0), noise(33, 400, 1), quarters(97, 95), noise(20, 9, 4)]
@@ -111,26 +111,16 @@ def test_the_model_answers_the_same():
         {"aligner": {"cell": "gru", "rectified": True, "signed_sqrt": False, "sentence_token": False}},
         {"aligner": {"cell": "gru", "regions": "whole", "levels": [8], "mean_over_words": False, "size_bonus": 1.0}},
         {"aligner": {"cell": "gru", "residual": True, "normalize": "regions", "encoders": 2, "score_bonus": 0.2}},
-        {"captioner": {"decoder": "gru", "levels": [32]}},
-        {"captioner": {"decoder": "gru", "proposals": {"anchors": [[[9, 9]]] * 3}}, "aligner": {}},
-        {"captioner": {"attend_to": "proposals", "feedback": "conditional"}},
+        {"captioner": {"levels": [32]}},
+        {"captioner": {"attend_to": "proposals"}},
         {"captioner": {"ngrams": {"count": 60, "words": 120, "size": 6, "weight": 50.0}}, "aligner": {}},
-        {"captioner": {"grid": 5, "feedback": "none", "terms": ["word-state", "word-region", "region"]}},
+        {"captioner": {"grid": 5, "terms": ["word-state", "word-region", "region"]}},
     ],
     ids=str,
 )
 def test_models_of_other_options_answer_the_same(parts: dict[str, Any], tmp_path: Path):
     needed = {**parts, "densecap": parts.get("densecap", {})}  # the trunk has what proposals need
     same_answers(*both(write_parts(exported_bundle(), tmp_path / "model", needed)), list(parts), 2)
-
-
-def test_captioners_of_boxes_answer_the_same(tmp_path: Path):
-    parts = {"captioner": {"decoder": "gru"}, "aligner": {}}
-    one, other = both(write_parts(exported_bundle(), tmp_path / "model", parts))
-    boxes = [[[0, 0, 130, 90], [5, 6, 70, 80], [100, 2, 130, 9]], [[0, 0, 33, 400]], [[3, 3, 9, 9]], np.zeros((0, 4))]
-    for first, second in zip(one.describe(IMAGES, boxes), other.describe(IMAGES, boxes), strict=True):
-        same_regions(first, second)
-    assert [str(c) for c in one.caption(IMAGES)] == [str(c) for c in other.caption(IMAGES)]
 
 
 @pytest.mark.parametrize("normalize", ["both", "regions", "none"])
@@ -304,7 +294,8 @@ def test_a_vocabulary_of_another_model_is_refused(folder: Path):
         ({"embed_dim": 48}, "embed_dim is an option of several parts"),
         ({"densecap.embed_dim": 48}, "the weights of the part densecap do not fit its options: "),
         ({"cell": "lstm"}, "cell=lstm needs the engine torch"),
-        ({"feedback": "none"}, "the weights of the part captioner do not fit its options: "),
+        ({"feedback": "marginal"}, "feedback=marginal needs the engine torch"),
+        ({"captioner.terms": ["word"]}, "the weights of the part captioner have, against its options, "),
         ({"ngrams.count": 4, "ngrams.words": 9}, "the weights of the part captioner lack "),
         ({"ngrams.weight": 1e9}, "ngrams.weight is 1000000000.0, but must be between 0 and 1000.0"),
         ({"captioner.pooling": "max"}, "pooling=max needs the engine torch"),

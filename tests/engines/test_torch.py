@@ -14,7 +14,7 @@ from tiny_captioner import DECODERS, VOCABULARY, tiny_captioner, tiny_config, ti
 from tiny_densecap import tiny_model
 from torch import nn
 
-from saywhere.box_coding import propose
+from saywhere.boxes import propose
 from saywhere.configs.parts import TrunkConfig
 from saywhere.engines.torch import TorchEngine, find_device, load
 from saywhere.errors import UserError
@@ -22,7 +22,7 @@ from saywhere.images import open_image
 from saywhere.networks import checkpoint
 from saywhere.networks.aligner.network import Aligner
 from saywhere.networks.captioner.network import Captioner
-from saywhere.networks.vision.image_maps import ImageMaps
+from saywhere.networks.vision.region_features import ImageMaps
 from saywhere.papers.table1.config import RegionRnnConfig
 from saywhere.papers.table1.region_rnn import RegionRnn
 from saywhere.text import START, pad

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from saywhere.errors import UserError
-from saywhere.evaluation.meteor import Meteor, MeteorProgram, find_java
+from saywhere.evaluation.meteor import Meteor
+from saywhere.evaluation.ptb import find_java
 
 
 @pytest.fixture(scope="session")
@@ -29,14 +30,6 @@ def real() -> Iterator[Meteor]:
     except UserError as error:
         pytest.skip(str(error))
     with scorer:
-        yield scorer
-
-
-@pytest.fixture(scope="session")
-def program(java: str) -> Iterator[MeteorProgram]:
-    """The authors', which we ask in blocks; no score is kept, so each is asked for."""
-    pytest.importorskip("pycocoevalcap", reason="needs the extra evaluate")
-    with MeteorProgram(cache=0) as scorer:
         yield scorer
 
 

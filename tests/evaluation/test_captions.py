@@ -21,7 +21,7 @@ from saywhere import cli
 from saywhere.cli import evaluate as command
 from saywhere.errors import UserError
 from saywhere.evaluation import captions as captioning
-from saywhere.evaluation import meteor
+from saywhere.evaluation import meteor, ptb
 from saywhere.evaluation.captions import (
     CaptionScores,
     caption_metrics,
@@ -31,10 +31,11 @@ from saywhere.evaluation.captions import (
     write_caption_examples,
     write_caption_report,
 )
-from saywhere.evaluation.meteor import Meteor, Pair
+from saywhere.evaluation.meteor import Meteor
+from saywhere.evaluation.meteor.scorer import Pair
 from saywhere.images import LoadedImage
 from saywhere.models.captioner import Caption
-from saywhere.models.noun_tree import NounTree, find_nouns, noun_tree
+from saywhere.models.nouns import NounTree, find_nouns, noun_tree
 from saywhere.networks import checkpoint
 
 pytestmark = pytest.mark.skipif(find_spec("pycocoevalcap") is None, reason="needs the extra evaluate (pycocoevalcap)")
@@ -146,7 +147,7 @@ def test_a_failing_java_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     program = tmp_path / "java"
     program.write_text("#!/bin/sh\necho 'no memory' >&2\nexit 4\n")
     program.chmod(0o755)
-    monkeypatch.setattr(captioning, "find_java", lambda _: str(program))
+    monkeypatch.setattr(ptb, "find_java", lambda: str(program))
     with pytest.raises(UserError, match=r"PTB tokenizer failed \(exit code 4, .*\.jar\): no memory"):
         tokenize_captions({"a": ["x"], "b": ["write to a@b.com"]})
 
@@ -315,11 +316,14 @@ def test_files_of_another_program(model):
     true = put("t.jsonl", {"image": "a.jpg", "captions": ["x"]}, {"image": "b.jpg", "captions": ["x"]})
     done = caption("--predictions", said, "--truth", true, "--out", "out", "--split", "mine")
     assert done.exit_code == 0, done.stderr
-    assert "1 images have no line in p.jsonl: an empty caption\n" in done.stderr
-    assert "1 images in p.jsonl have no truth, and do not count\n" in done.stderr
+    assert "1 images have no line in p.jsonl: an empty caption: b.jpg\n" in done.stderr
+    assert "1 images in p.jsonl have no truth, and do not count: other.jpg\n" in done.stderr
     row = report()
     assert (row["images"], row["cider"], row["without_prediction"], row["split"]) == (2, 0.5, 1, "mine")
     assert caption("--predictions", said, "--truth", true, "--out", "out", "--limit", 1).exit_code == 0
+    assert (report()["images"], report()["cider"]) == (1, 1)
+    own = put("own.jsonl", {"image": "a.jpg", "sentences": ["x"], "split": "val"}, {"image": "b.jpg", "split": "train"})
+    assert caption("--predictions", said, "--truth", own, "--out", "out", "--split", "val").exit_code == 0
     assert (report()["images"], report()["cider"]) == (1, 1)
 
 

@@ -18,6 +18,7 @@ import saywhere
 from saywhere.calibration import reliability
 from saywhere.errors import UserError
 from saywhere.evaluation.dense import (
+    CLEAN,
     IOUS,
     METEORS,
     CalibrationMeter,
@@ -28,13 +29,13 @@ from saywhere.evaluation.dense import (
     dense_lines,
     dense_row,
     draw_reliability,
+    first_claims,
     proposals_digest,
     score,
     score_files,
     write_dense_report,
     write_examples,
 )
-from saywhere.evaluation.dense_protocols import CLEAN, first_claims
 from saywhere.evaluation.region_lines import RegionLines
 from saywhere.evaluation.session import Session
 from saywhere.papers.densecap2016.evaluator import ORIGINAL
@@ -637,14 +638,32 @@ def test_files_of_any_program_are_scored_and_reported(tmp_path, stub_meteor):
     assert (row["without_prediction"], row["without_truth"], row["predictions"]) == (1, 1, str(found))
     assert row["calibration"] is None, "scores are no probabilities"
     assert session.notes == [
-        f"1 images have no line in {found}: no region predicted",
-        f"1 images in {found} have no truth, and do not count",
+        f"1 images have no line in {found}: no region predicted: b.jpg",
+        f"1 images in {found} have no truth, and do not count: c.jpg",
     ]
     names = {"report.json", "report.md", "ap.png", "examples.html", "examples"}
     assert {path.name for path in (tmp_path / "out").iterdir()} == names
     first = score_files(found, Session(session.data, tmp_path / "one", split="val", limit=1), "original")
     assert (first.images, first.protocol) == (1, "original")
     assert json.loads((tmp_path / "one" / "report.json").read_text())["split"] == "val"
+
+
+def test_the_truth_may_be_training_data_of_one_split(tmp_path, stub_meteor):
+    said = {"image": "a.jpg", "boxes": [DOG], "scores": [1], "captions": ["a dog"]}
+    region = {"box": DOG, "phrases": ["a brown dog", "a dog"]}
+    rows = [
+        {"image": "a.jpg", "regions": [region, {"box": CAT, "phrase": "a cat"}], "split": "val"},
+        {"image": "b.jpg", "regions": [], "split": "train"},
+    ]
+    found, truth = lines(tmp_path / "p.jsonl", said), lines(tmp_path / "t.jsonl", *rows)
+    session = Session(truth, tmp_path / "out", split="val")
+    result = score_files(found, session)
+    assert (result.images, result.truths, session.notes) == (1, 2, [])
+    assert result.map == pytest.approx(51 / 101)
+    with pytest.raises(UserError, match=r"t\.jsonl: its images are of train, val: name one with --split"):
+        score_files(found, Session(truth, tmp_path / "two"))
+    with pytest.raises(UserError, match=r"has no image of the split dev: its images are of train, val"):
+        score_files(found, Session(truth, tmp_path / "two", split="dev"))
 
 
 def test_files_without_a_common_image_are_refused(tmp_path, stub_meteor):

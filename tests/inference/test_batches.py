@@ -9,7 +9,7 @@ import weakref
 import numpy as np
 import pytest
 
-from saywhere.inference import batches, find_images, run_images
+from saywhere.inference import find_images, run, run_images
 from saywhere.regions import Regions
 from tests import photographs
 from tests.stubs import StubModel, describe_images
@@ -79,7 +79,7 @@ def test_no_more_images_are_held_than_are_worked_on_and_one_batch(tmp_path, monk
     alive: set[int] = set()
     most = [0]
     lock = threading.Lock()
-    real = batches.open_image
+    real = run.open_image
 
     def gone(number: int) -> None:
         with lock:
@@ -97,7 +97,7 @@ def test_no_more_images_are_held_than_are_worked_on_and_one_batch(tmp_path, monk
         time.sleep(0.02)  # the reader has time to run ahead
         return [image.name for image in images]
 
-    monkeypatch.setattr(batches, "open_image", opened)
+    monkeypatch.setattr(run, "open_image", opened)
     count = sum(1 for _ in run_images(ask, find_images([tmp_path]), batch=batch, workers=workers))
     gc.collect()
     assert count == 30
@@ -109,7 +109,7 @@ def test_no_more_images_are_held_than_are_worked_on_and_one_batch(tmp_path, monk
 def test_images_that_are_held_are_counted_in_bytes_too(tmp_path, monkeypatch, held, workers):
     """With little memory batches are smaller, and all is answered in order all the same."""
     names, _ = photographs.write_album(tmp_path, 30, 3)
-    monkeypatch.setattr(batches, "HELD", held)
+    monkeypatch.setattr(run, "HELD", held)
     sizes: list[int] = []
 
     def ask(images, _):
@@ -162,7 +162,7 @@ def test_an_error_of_the_reader_reaches_the_caller(tmp_path, monkeypatch):
     def fail(*_):
         raise AssertionError("a mistake of ours")
 
-    monkeypatch.setattr(batches, "open_image", fail)
+    monkeypatch.setattr(run, "open_image", fail)
     with pytest.raises(AssertionError, match="a mistake of ours"):
         list(describe_images(StubModel(), find_images([tmp_path])))
 
@@ -187,7 +187,7 @@ def test_no_images():
 
 
 def test_the_stub_answers_like_a_model():
-    (answer,) = StubModel().describe([batches.open_image(photographs.quarters())], [np.array([[0, 0, 5, 5.0]])])
+    (answer,) = StubModel().describe([run.open_image(photographs.quarters())], [np.array([[0, 0, 5, 5.0]])])
     assert isinstance(answer, Regions) and answer.boxes.tolist() == [[0, 0, 5, 5]]
 
 
@@ -195,8 +195,8 @@ def test_each_image_is_opened_once_at_the_size_that_is_asked_for(tmp_path, monke
     for name in ("a.jpg", "b.jpg", "c.jpg"):
         photographs.quarters(1000, 600).save(tmp_path / name)
     opened = []
-    real = batches.open_image
-    monkeypatch.setattr(batches, "open_image", lambda path, side: opened.append((path.name, side)) or real(path, side))
+    real = run.open_image
+    monkeypatch.setattr(run, "open_image", lambda path, side: opened.append((path.name, side)) or real(path, side))
     model = StubModel(long_side=100)
     assert sum(one.result is not None for one in describe_images(model, find_images([tmp_path]), batch=2)) == 3
     assert opened == [("a.jpg", 100), ("b.jpg", 100), ("c.jpg", 100)]

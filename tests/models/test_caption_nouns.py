@@ -17,8 +17,7 @@ from saywhere.models import captioner
 from saywhere.models.captioner import NounChecker, correct, support, without_repetition
 from saywhere.models.decoding import Hypotheses
 from saywhere.models.model import Model
-from saywhere.models.noun_tree import noun_tree
-from saywhere.models.nouns import NounEvidence
+from saywhere.models.nouns import NounEvidence, noun_tree
 from saywhere.networks.captioner.network import Captioner
 from saywhere.text import END, Vocabulary, pad
 

@@ -16,16 +16,15 @@ from tiny_bundle import tiny_networks
 from tiny_captioner import VOCABULARY, captioner_model, tiny_captioner, tiny_maps, tiny_target
 
 from saywhere import Caption
-from saywhere.configs.captioner import CaptionerConfig, NgramsConfig
+from saywhere.configs.captioner import TERMS, CaptionerConfig, NgramsConfig
 from saywhere.drawing import draw_attention
 from saywhere.engines.arrays.ngrams import Ngrams
 from saywhere.engines.torch import TorchEngine
 from saywhere.errors import UserError
 from saywhere.images import open_image
 from saywhere.models.captioner import bind, build_reranker
-from saywhere.models.decoding import Hypotheses, search
+from saywhere.models.decoding import Hypotheses, Reason, Reranker, search
 from saywhere.models.model import Model
-from saywhere.models.reranking import Reason, Reranker
 from saywhere.text import END, PAD
 
 BOXES = np.array([[0, 0, 40, 30], [10, 20, 96, 64], [50, 0, 96, 20]], np.float32)
@@ -77,6 +76,7 @@ def test_the_aligner_helps_to_choose_among_the_hypotheses_of_the_beam(decoder, m
     monkeypatch.setattr("saywhere.models.captioner.SHORTLIST", 3)
     images = [noise(96, 64, seed) for seed in range(4)]
     options = {"decoder": decoder, "attend_to": "grid" if decoder == "attention" else "whole"}
+    options |= {"terms": TERMS, "feedback": "marginal"}
 
     def model(weight: float) -> Model:
         parts = {"aligner": {}, "captioner": {**options, "decoding": {"beam_size": 5}, "similarity_weight": weight}}
@@ -118,7 +118,7 @@ def test_a_model_without_an_aligner_takes_the_likeliest_hypothesis():
 @pytest.mark.parametrize("beam_size", [1, 3])
 def test_attention_is_that_of_the_network_at_each_word(feedback, beam_size):
     """The weights are p(r | h) (Eqs. 4 and 6)."""
-    network = tiny_captioner(feedback=feedback)
+    network = tiny_captioner(terms=TERMS, feedback=feedback)
     model, images = captioner_model(network), [noise(96, 64, 1), noise(192, 128, 2)]
     found = model.caption(images, beam_size=beam_size)
     assert sentences(found) == sentences(model.caption(images, beam_size=beam_size, attention=False))

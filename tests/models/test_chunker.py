@@ -7,7 +7,7 @@ import pytest
 
 from saywhere.errors import UserError
 from saywhere.models.chunker import BEGIN, BEGIN_HIDDEN, INSIDE, INSIDE_HIDDEN, OUTSIDE, Chunker, hash_words, spans
-from saywhere.models.noun_tree import noun_tree, plural
+from saywhere.models.nouns import noun_tree, plural
 from saywhere.text import split_words, tokenize
 
 
@@ -23,6 +23,9 @@ def cut(text: str) -> list[str]:
         ("Two dogs, a cat and three horses run.", ["Two dogs", "a cat", "three horses"]),
         ("a giraffe", ["a giraffe"]),
         ("A boy throws a ball to him.", ["A boy", "a ball"]),
+        ("A man in a white t-shirt next to a road sign", ["A man", "a white t shirt", "a road sign"]),
+        ("a merry-go-round and a jack-o-lantern", ["a merry go round", "a jack o lantern"]),
+        ("a ten-year-old boy - dogs -", ["a ten year old boy", "dogs"]),
         ("", []),
     ],
 )

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from saywhere.configs.parts import DecodingConfig
 from saywhere.errors import UserError
 from saywhere.models.decoding import Decoded, decode, search
-from saywhere.networks.language.decoders.adapter import TorchDecoder
 from saywhere.networks.language.decoders.lstm import LstmDecoder
+from saywhere.networks.language.decoders.protocol import TorchDecoder
 from saywhere.text import END, PAD, START, UNKNOWN
 
 

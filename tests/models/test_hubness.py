@@ -9,7 +9,7 @@ from tiny_aligner import SENTENCES, aligner_model, tiny_aligner
 
 import saywhere
 from saywhere import UserError
-from saywhere.engines.arrays.hubness import Hubness, Typical
+from saywhere.engines.engine import Hubness, Typical
 from saywhere.models.aligner import similarity_matrix
 from saywhere.networks import checkpoint
 

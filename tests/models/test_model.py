@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -350,3 +351,9 @@ def test_an_argument_of_the_wrong_type_is_one_line(model: Model, ask: Ask, messa
     with pytest.raises(UserError) as caught:
         ask(model)
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("verb", ["encode", "describe", "score", "ground", "align", "embed", "embed_text", "caption"])
+def test_help_shows_what_a_verb_takes_and_returns(verb: str) -> None:
+    signature = inspect.signature(getattr(Model, verb))
+    assert "Any" not in str(signature) and "list[" in str(signature.return_annotation)

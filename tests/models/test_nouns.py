@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from saywhere.models.noun_tree import NounTree, is_right, kind_of, noun_tree, plural
+from saywhere.models.nouns import NounTree, is_right, kind_of, noun_tree, plural
 from saywhere.text import tokenize
 
 TREE = noun_tree()
@@ -127,6 +127,6 @@ def test_all_threads_have_the_same_tree(monkeypatch: pytest.MonkeyPatch) -> None
         together.wait()
         return noun_tree()
 
-    monkeypatch.setattr("saywhere.models.noun_tree._noun_tree", read)
+    monkeypatch.setattr("saywhere.models.nouns._noun_tree", read)
     with ThreadPoolExecutor(4) as pool:
         assert len({id(tree) for tree in pool.map(ask, range(4))}) == len(made) == 1

@@ -10,8 +10,8 @@ from saywhere.configs.parts import DecodingConfig
 from saywhere.models import phrase_scores
 from saywhere.models.decoding import decode
 from saywhere.models.phrase_scores import phrase_log_probs
-from saywhere.networks.language.decoders.adapter import TorchDecoder
 from saywhere.networks.language.decoders.lstm import LstmDecoder
+from saywhere.networks.language.decoders.protocol import TorchDecoder
 from saywhere.text import END, PAD, START, UNKNOWN, pad
 
 PHRASES = [[4, 5], [4], [4, 5, 6, 7], [9, 4, 5], [4, 5], [8, UNKNOWN], [7, 7, 7]]

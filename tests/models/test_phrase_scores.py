@@ -10,6 +10,7 @@ import pytest
 import tiny_classes
 import torch
 from photographs import noise
+from stubs import calibrated
 from tiny_densecap import VOCABULARY, tiny_detector, tiny_model
 
 from saywhere.engines.torch import TorchEngine
@@ -141,3 +142,14 @@ def test_a_model_with_classes_asks_them():
     np.testing.assert_allclose(np.exp(found.kinds[:, 0]), model.nouns.probability(posterior, dog), rtol=1e-4)
     assert (found.kinds[:, 1] == 0).all()
     assert tiny_detector().score(IMAGE, ["a dog"]).kinds is None
+
+
+def test_the_probability_of_words_is_that_of_the_described_phrases_alone():
+    fits = calibrated(noun=(0, 0, 0, 0), caption=(0, 0, 0, 0))
+    model = Model(TorchEngine(tiny_classes.tiny_networks(), fits))
+    assert model.describe(IMAGE).caption_scores.tolist() == [0.5] * len(model.describe(IMAGE))
+    assert model.describe(IMAGE, [[0, 0, 60, 60]])[0].caption_score == 0.5
+    scored = model.score(IMAGE, ["a dog"])
+    assert scored.regions.caption_scores is not None and len(scored.best()) == 1
+    for found in (scored.best(), scored.find("a dog"), model.ground(IMAGE, ["a dog"], part="densecap")):
+        assert found.captions is not None and found.caption_scores is None

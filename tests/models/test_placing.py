@@ -15,7 +15,7 @@ from saywhere import Regions, UserError
 from saywhere import boxes as geometry
 from saywhere.calibration import Calibration
 from saywhere.configs.aligner import GroundingConfig
-from saywhere.models.noun_tree import plural
+from saywhere.models.nouns import plural
 from saywhere.models.placing import Evidence, cut_phrases, familiar, noun_words, unused_words
 from saywhere.text import Vocabulary
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stubs import calibrated
 
-from saywhere.box_coding import BoxCoder
+from saywhere.boxes import BoxCoder
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.configs.parts import ProposalConfig
 from saywhere.engines.engine import DenseCap, RegionHeadOutput, RpnOutput

@@ -10,7 +10,7 @@ from saywhere.configs.nouns import NounsConfig
 from saywhere.engines.arrays.layers import Weights, require_shapes
 from saywhere.engines.arrays.nouns import Nouns as ArrayNouns
 from saywhere.engines.arrays.pooling import ImageMaps
-from saywhere.engines.compare import random_boxes, stages
+from saywhere.engines.export import random_boxes, stages
 from saywhere.errors import UserError
 from saywhere.models.nouns import NounEvidence
 from saywhere.networks.vision.region_features import box_means

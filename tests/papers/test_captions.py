@@ -28,10 +28,10 @@ from saywhere.models.decoding import decode
 from saywhere.models.model import Model
 from saywhere.networks import checkpoint
 from saywhere.networks.captioner.network import Captioner
-from saywhere.networks.language.decoders.adapter import TorchDecoder
 from saywhere.networks.language.decoders.attention import AttentionDecoder, pad_regions
 from saywhere.networks.language.decoders.gru import GruDecoder
 from saywhere.networks.language.decoders.lstm import LstmDecoder
+from saywhere.networks.language.decoders.protocol import TorchDecoder
 from saywhere.papers.captions import CaptionEnsemble, EnsembleDecoder, NearestNeighbour, image_vectors, learn_neighbours
 from saywhere.text import END, PAD, START, UNKNOWN, Vocabulary
 

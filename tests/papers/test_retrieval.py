@@ -19,7 +19,7 @@ from saywhere import cli
 from saywhere.data import Sample
 from saywhere.engines.torch import TorchEngine
 from saywhere.errors import UserError
-from saywhere.evaluation.stores import REGIONS, RegionStore
+from saywhere.evaluation.session import REGIONS, RegionStore
 from saywhere.models.model import Model
 from saywhere.networks import checkpoint
 from saywhere.papers import retrieval as module

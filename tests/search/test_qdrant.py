@@ -26,10 +26,9 @@ from saywhere.models.model import Model
 from saywhere.networks import checkpoint
 from saywhere.search import Qdrant
 from saywhere.search.qdrant import QdrantStore, masked, point_id
-from saywhere.search.scan import Question
+from saywhere.search.scan import Question, with_hubness
 from saywhere.search.store import Store
 from saywhere.search.stores import Located, Stamp, Video, moment_name
-from saywhere.search.vectors import with_hubness
 
 qdrant_client = pytest.importorskip("qdrant_client")
 
@@ -348,7 +347,7 @@ def run(*arguments: object) -> Result:
 
 
 def test_moments_of_videos_are_points_too(monkeypatch, tmp_path) -> None:
-    monkeypatch.setattr("saywhere.cli.index.load_model", lambda *_: SquareEmbedder())
+    monkeypatch.setattr("saywhere.cli.options.load_model", lambda *_: SquareEmbedder())
     green = (Timed(2 + n / 10, plate(230, {"green": (20, 40), "blue": (140, 80)})) for n in range(10))
     clip = tmp_path / "clip.mp4"
     write_clip(clip, [*moving(2), *green])

@@ -14,6 +14,7 @@ from saywhere.models.aligner import ImageVectors, TextVectors, hubness_of, over_
 from saywhere.search.scan import (
     WORD,
     Question,
+    Snapshot,
     best,
     best_regions,
     byte_products,
@@ -25,7 +26,6 @@ from saywhere.search.scan import (
     unpack,
 )
 from saywhere.search.store import Stamp, Store
-from saywhere.search.vectors import Snapshot
 
 
 def fill(folder: Path, images: list[ImageVectors]) -> Store:

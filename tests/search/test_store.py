@@ -19,10 +19,9 @@ from saywhere import UserError
 from saywhere.inference import claims
 from saywhere.models.aligner import ImageVectors
 from saywhere.search import store as stores
-from saywhere.search.scan import Question
+from saywhere.search.scan import Question, Snapshot, with_hubness
 from saywhere.search.store import Stamp, Store, explained
 from saywhere.search.stores import Located, Video, moment_name
-from saywhere.search.vectors import Snapshot, with_hubness
 
 FACTS = {"size": "25", "digest": "d", "model": "m"}
 

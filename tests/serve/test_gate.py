@@ -11,7 +11,7 @@ from http.client import HTTPConnection
 from typing import NamedTuple
 
 import pytest
-from server_process import START, Process
+from server_process import START, Process, send_raw
 from starlette.testclient import TestClient
 
 import saywhere
@@ -44,15 +44,6 @@ def ask(server: Process, target: str, body: bytes | None = None, at: str = "127.
         return Answer(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
     finally:
         connection.close()
-
-
-def send_raw(port: int, data: bytes) -> bytes:
-    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
-        connection.sendall(data)
-        received = b""
-        while chunk := connection.recv(65536):
-            received += chunk
-        return received
 
 
 @pytest.fixture(scope="module")

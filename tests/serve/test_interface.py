@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import tarfile
 import threading
 import time
@@ -631,6 +632,9 @@ def test_the_page_is_whole_and_loads_nothing_from_elsewhere(client: TestClient) 
         assert client.get(path, headers={"If-None-Match": file.headers["etag"]}).status_code == 304
         plain = client.get(path, headers={"Accept-Encoding": "identity"})
         assert "content-encoding" not in plain.headers and plain.text == file.text
+    examples = [client.get(f"/{path}") for path in re.findall(r'img src="(page/[^"]+)"', page.text)]
+    assert len(examples) == 4 and {file.headers["content-type"] for file in examples} == {"image/jpeg"}
+    assert sum(len(file.content) for file in examples) < 150_000
 
 
 def test_all_kinds_of_images_are_read(client: TestClient) -> None:

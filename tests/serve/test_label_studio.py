@@ -159,6 +159,17 @@ def test_a_rectangle_asks_what_and_a_text_asks_where(client: Any, site: Site, mo
     assert found[0]["value"]["width"] * 4 == pytest.approx(region.box[2] - region.box[0], abs=0.01)
 
 
+def test_label_studios_own_sdk_takes_the_predictions(client: Any, site: Site) -> None:
+    reason = "its OpenCV is another one than that of the tests: pip install label-studio-sdk"
+    interface = pytest.importorskip("label_studio_sdk.label_interface", reason=reason).LabelInterface(CONFIG)
+    backend = client(Images(site.url, "legacy", None, 1 << 20))
+    place = {"x": 25.0, "y": 10.0, "width": 35.0, "height": 40.0}
+    drawn = {"id": "r1", "type": "rectanglelabels", "value": {**place, "rectanglelabels": ["Hat"]}}
+    for given in ((), (drawn,), ({"type": "textarea", "value": {"text": ["a woman in a suit"]}},)):
+        found = only(backend.post("/predict", json=asked("/data/upload/1/a.jpg", *given)))
+        assert found["result"] and interface.validate_prediction(found, return_errors=True) == []
+
+
 def test_without_texts_only_regions_with_its_labels_are_predicted(client: Any, site: Site) -> None:
     backend = client(Images(site.url, "legacy", None, 1 << 20))
     config = CONFIG.replace('<TextArea name="words" toName="photo" perRegion="true"/>', "")

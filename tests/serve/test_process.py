@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import uvicorn
-from server_process import Process
+from server_process import Process, send_raw
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Route
@@ -36,15 +36,6 @@ def ask(port: int, path: str, body: bytes | None = None, **headers: str) -> tupl
         return response.status, json.loads(response.read())
     finally:
         connection.close()
-
-
-def send_raw(port: int, data: bytes) -> bytes:
-    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
-        connection.sendall(data)
-        received = b""
-        while chunk := connection.recv(65536):
-            received += chunk
-        return received
 
 
 def test_it_answers(server: Process, photo: bytes) -> None:
@@ -209,6 +200,12 @@ def test_load() -> None:
                "--under-way=6")  # fmt: skip
     assert "unlike expected: 0\n" in said
     assert "SIGTERM with 6 requests under way: {200: 6}; exit code 0\n" in said
+
+
+def test_load_in_all_languages() -> None:
+    said = benchmark("serve_load.py", "--protocols", "--requests=45", "--clients=4", "--garbage=0.67", "--images=2",
+               "--flood=4", "--under-way=2")  # fmt: skip
+    assert "unlike expected: 0\n" in said and "connections to other hosts: 0 " in said
 
 
 def test_speed(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import errno
 import gzip
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -19,20 +20,22 @@ import torch
 import yaml
 from flickr_entities import write_flickr
 from safetensors.torch import load_file
-from tiny_stages import write_data
+from server_process import START
+from tiny_stages import write_data, write_teacher
 from tiny_training import CONFIG, plain
 from tiny_training import write_data as write_boxes
 from typer.testing import CliRunner
 
 import saywhere
 from saywhere import cli
+from saywhere.models.bundle import Bundle
 from saywhere.stages import run as stages
 from saywhere.stages.kinds import Card, Reader
 from saywhere.training import recipe as recipes
 from saywhere.training.callbacks import RunState
 
 RECIPES = Path(__file__).parents[2] / "recipes"
-SMOKE = RECIPES / "saywhere-smoke.yaml"
+SMOKE, TEACHER = RECIPES / "saywhere-smoke.yaml", "data/clip_encoder.onnx"
 KILLED = """
 import os, signal
 from saywhere.cli import main
@@ -42,13 +45,13 @@ after_batch = RunState.on_train_batch_end
 
 def killed(self, trainer, module, outputs, data, index):
     after_batch(self, trainer, module, outputs, data, index)
-    if (module.recipe.name, trainer.current_epoch, index) == ("aligner", 2, 1):
+    if (module.recipe.name, trainer.current_epoch, index) == ("branch", 1, 1):
         os.kill(os.getpid(), signal.SIGKILL)
 
 RunState.on_train_batch_end = killed
 main()
 """
-"""``saywhere`` in a process that kills itself in an epoch of the aligner."""
+"""``saywhere`` in a process that kills itself in the second epoch of the branch."""
 
 
 def start(program: Sequence[str], arguments: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
@@ -167,7 +170,7 @@ def test_without_a_stage_that_nothing_stands_for_those_that_need_it_are_refused(
     ("change", "message"),
     [
         ("stages.phrases.training.epoch=1", "unknown key stages.phrases.training.epoch; did you mean"),
-        ("stages.phrases.kind=densecaps", "stages.phrases.kind is 'densecaps', but must be one of start, densecap"),
+        ("stages.phrases.kind=densecaps", "stages.phrases.kind is 'densecaps', but must be one of start, branch"),
         ("stages.phrases.data.root=$box", "$box names neither a data set nor a stage; known are boxes, densecap"),
         ("stages.densecap.training.start=$phrases", "stages.densecap names $phrases, which must come before it"),
         ("stages.phrases.training.freeze=[trunks]", "stage phrases: training.freeze: the network has no module"),
@@ -261,9 +264,12 @@ def test_the_recipe_of_the_bundled_model_is_right(tmp_path: Path) -> None:
     for name in ("coco", "kinds", "one-word"):
         shutil.copy(images, wider / f"{name}.jsonl")
     images.unlink()
-    (tmp_path / "flickr30k-sentences.txt.gz").write_bytes(gzip.compress(text.read_bytes()))
+    sentences = tmp_path / "text" / "flickr30k-sentences.txt.gz"
+    sentences.parent.mkdir()
+    sentences.write_bytes(gzip.compress(text.read_bytes()))
     everyday = shutil.copytree(wider, tmp_path / "everyday")
-    places = {"flickr8k": flickr, "wider": wider, "everyday": everyday, "text": tmp_path}
+    clip = write_teacher(tmp_path / TEACHER)
+    places = {"flickr8k": flickr, "wider": wider, "everyday": everyday, "text": sentences.parent, "clip": clip}
     changes = [f"data.{name}={place}" for name, place in places.items()]
     recipe = stages.load(RECIPES / "saywhere.yaml", recipes.read(RECIPES / "saywhere.yaml", changes))
     plans: dict[str, Any] = {each.name: each for each in stages.plan(recipe, tmp_path / "run", (), Reader(), "")}
@@ -271,6 +277,9 @@ def test_the_recipe_of_the_bundled_model_is_right(tmp_path: Path) -> None:
     assert plans["aligner"].stage.model["trunk"]["long_side"] == 416
     assert plans["chunker"].inputs.keys() == {"$flickr8k train", "$text/flickr30k-sentences.txt.gz train"}
     assert {"$everyday train", "$wider/coco.jsonl train"} <= plans["densecap"].inputs.keys()
+    assert {"$clip teacher", "$wider train"} <= plans["branch"].inputs.keys()
+    assert {"branch", "densecap"} <= plans["phrases"].inputs.keys()
+    assert plans["branch"].stage.caches(Reader()).keys() and "branch" not in plans["densecap"].inputs
 
 
 @pytest.fixture(scope="module")
@@ -278,15 +287,16 @@ def smoke(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run of recipes/saywhere-smoke.yaml that was killed on its way."""
     folder = tmp_path_factory.mktemp("smoke")
     images, text = write_data(folder / "data")
-    arguments = ["train", str(SMOKE), f"data.images={images}", f"data.text={text}", "--out", str(folder / "run")]
+    places = [f"data.images={images}", f"data.text={text}", f"data.teacher={write_teacher(folder / TEACHER)}"]
+    arguments = ["train", str(SMOKE), *places, "--out", str(folder / "run")]
     killed = start(["-c", KILLED], arguments, folder)
-    assert killed.returncode == -signal.SIGKILL and killed.stdout.count("done in") == 4, killed.stderr
+    assert killed.returncode == -signal.SIGKILL and killed.stdout.count("done in") == 2, killed.stderr
     made = start(["-m", "saywhere"], arguments, folder)
     assert made.returncode == 0, made.stderr
     names = [line.split()[1] for line in made.stdout.splitlines()]
     assert names[:-1] == [f"{name}:" for name in recipes.read(SMOKE)["stages"]]
-    assert [" done before" in line for line in made.stdout.splitlines()[:12]] == [True] * 4 + [False] * 8
-    assert "[5/12] aligner: resumed" in made.stderr and "resuming the run" in made.stderr
+    assert [" done before" in line for line in made.stdout.splitlines()[:15]] == [True] * 2 + [False] * 13
+    assert "[3/15] branch: resumed" in made.stderr and "resuming the run" in made.stderr
     return folder
 
 
@@ -295,21 +305,31 @@ def test_all_stages_make_a_model_with_its_card(smoke: Path) -> None:
     assert type(model.engine).__module__ == "saywhere.engines.onnx"
     seen = model.encode(smoke / "data" / "050.png")
     assert len(model.describe(seen)) and str(model.caption(seen)) and model.embed(seen).vectors.any()
+    learnt = load_file(smoke / "run" / "stages" / "branch" / "model" / "branch.safetensors")
+    stored = load_file(smoke / "run" / "model" / "model.safetensors")
+    assert all(torch.equal(stored[f"trunk.branch.{name}"], value) for name, value in learnt.items())
+    configs = Bundle.read(smoke / "run" / "model").configs
+    assert configs["densecap"].trunk.branch and all(configs[p].branch for p in ("aligner", "captioner", "nouns"))
     assert model.calibration.box is not None and model.calibration.phrase is not None
     assert {path.name for path in (smoke / "run" / "model").iterdir()} == {
         "README.md", "calibration.json", "config.json", "model.safetensors", "trunk-int8.onnx", "trunk.json",
         "trunk.onnx", "vocabulary.json",
     }  # fmt: skip
+    for command in ("describe data/050.png --threshold 0", "caption data/050.png", "index data --index found",
+                    "search 'a red car' --index found"):  # fmt: skip
+        core = start(["-c", START], [*shlex.split(command), "--model", "run/model"], smoke)  # without torch
+        assert core.returncode == 0 and core.stdout, (command, core.stderr)
     card = (smoke / "run" / "model" / "README.md").read_text()
     rank = "| `saywhere evaluate rank --data images.jsonl --split val` | annotation R@1"
-    data = "48 images of train, 8 images of val"
+    data = "96 images of train, 8 images of val"  # of the branch, which counts views
     for text in (data, rank, "- box: logit", "## Limits", "average: 0.5", "4 kinds from 96 boxes"):
         assert text in card, text
 
 
 def smoke_recipe(smoke: Path, *changes: str) -> stages.StagedRecipe:
     data = smoke / "data"
-    places = f"data.images={data / 'images.jsonl'}", f"data.text={data / 'sentences.txt'}"
+    names = {"images": "images.jsonl", "text": "sentences.txt", "teacher": "clip_encoder.onnx"}
+    places = [f"data.{name}={data / file}" for name, file in names.items()]
     return stages.load(SMOKE, recipes.read(SMOKE, [*places, *changes]))
 
 
@@ -317,8 +337,8 @@ def test_a_measurement_that_changes_costs_no_training(smoke: Path) -> None:
     lines: list[str] = []
     changed = smoke_recipe(smoke, "stages.evaluation.tasks={rank: {data: {root: $images, split: val}}}")
     stages.train(changed, smoke / "run", say=lines.append)
-    assert [" done before" in line for line in lines] == [True] * 10 + [False] * 2
-    assert "card: anew, evaluation is another than before" in lines[11]
+    assert [" done before" in line for line in lines] == [True] * 13 + [False] * 2
+    assert "card: anew, evaluation is another than before" in lines[14]
     assert (smoke / "run" / "model" / "README.md").read_text().count("| `saywhere evaluate") == 1
 
 
@@ -333,6 +353,12 @@ def test_the_stages_of_the_smoke_recipe_do_without_each_other(smoke: Path) -> No
     parts = [str(out / "stages" / name / "model") for name in ("densecap", "aligner", "captioner")]
     assert list(few["export"].stage.parts) == parts
     same = {name for name in few if few[name].key == whole[name].key}
-    assert same == {"start", "densecap", "captioner"}
+    assert same == {"start", "densecap", "branch", "captioner-words", "captioner"}
+    plain = planned("branch")
+    assert {name for name in plain if plain[name].key == whole[name].key} == {"start", "densecap", "chunker"}
+    models = [plain[name].stage.model for name in ("phrases", "aligner", "captioner")]
+    assert not any(model["trunk"].get("branch") or model.get("branch") for model in models)
+    assert whole["phrases"].stage.training.branch == str(out / "stages" / "branch" / "model" / "branch.safetensors")
+    assert whole["densecap"].stage.training.branch is None and whole["captioner"].stage.model["branch"]
     with pytest.raises(saywhere.UserError, match=r"stage calibration needs \$export"):
         planned("export")

@@ -22,8 +22,7 @@ from saywhere.networks.vision.trunk import Trunk
 from saywhere.text import END, PAD, UNKNOWN
 from saywhere.training.aligner import AlignerSystem, SentenceTargets
 from saywhere.training.recipe import Recipe
-from saywhere.training.registry import find_system
-from saywhere.training.run import train
+from saywhere.training.run import find_system, train
 
 
 def sample(*sentences: str) -> Sample:

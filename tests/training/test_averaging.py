@@ -13,7 +13,7 @@ from tiny_training import tiny_recipe, write_data
 
 from saywhere.options import from_dict
 from saywhere.training import run
-from saywhere.training.curves import read_log
+from saywhere.training.loop import read_log
 from saywhere.training.recipe import Recipe
 
 

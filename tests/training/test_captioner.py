@@ -15,8 +15,7 @@ from saywhere.data import Sample
 from saywhere.errors import UserError
 from saywhere.loading import load
 from saywhere.networks import checkpoint
-from saywhere.networks.captioner.reward import RewardCriterion
-from saywhere.networks.language.cider import Cider
+from saywhere.networks.captioner.loss import Cider, RewardCriterion
 from saywhere.text import END, Vocabulary
 from saywhere.training import recipe as recipes
 from saywhere.training.captioner import BoxTargets, CaptionerSystem, CaptionTargets

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from saywhere import cli
 from saywhere.errors import UserError
-from saywhere.evaluation.chunks import measure
+from saywhere.evaluation.grounding import measure_chunks
 from saywhere.models.chunker import BEGIN, BEGIN_HIDDEN, INSIDE, INSIDE_HIDDEN, OUTSIDE, Chunker
 from saywhere.training.chunker import read_split, read_tagged, read_text, train
 
@@ -40,7 +40,7 @@ def test_markup_becomes_tags():
 def test_a_handful_of_sentences_is_learnt_by_heart():
     sentences = [read_tagged(line) for line in LINES]
     chunker = train(sentences, epochs=20, buckets=1 << 12)
-    scores = measure(chunker, sentences)
+    scores = measure_chunks(chunker, sentences)
     assert (scores.f1, scores.visible_f1, scores.phrases, scores.sentences) == (1.0, 1.0, 9, 3)
     again = train(sentences, epochs=20, buckets=1 << 12)
     assert (again.weights == chunker.weights).all()
@@ -52,7 +52,9 @@ def test_what_is_cut_wrongly_counts():
         def tag(self, rows, words):
             return [BEGIN, *[INSIDE] * (len(words) - 1)], []
 
-    scores = measure(Whole(train([], buckets=4).weights), [read_tagged(LINES[1]), read_tagged("[/EN#1/animals A dog]")])
+    scores = measure_chunks(
+        Whole(train([], buckets=4).weights), [read_tagged(LINES[1]), read_tagged("[/EN#1/animals A dog]")]
+    )
     assert (scores.precision, scores.recall) == (1 / 2, 1 / 4)
     assert scores.f1 == pytest.approx(1 / 3)
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from saywhere.training.curves import CsvLog, draw_curves, read_log
+from saywhere.training.loop import CsvLog, draw_curves, read_log
 
 
 def write(path: Path, steps: range, start: int = 0) -> None:

@@ -15,7 +15,7 @@ from saywhere.images import Preprocess
 from saywhere.text import Vocabulary
 from saywhere.training.dataset import EpochSampler, ImageDataset, evenly, mirror_phrase
 from saywhere.training.densecap import DenseCapSystem, PhraseTargets, usable
-from saywhere.training.registry import build_vocabulary, find_system
+from saywhere.training.run import build_vocabulary, find_system
 
 SYSTEM = DenseCapSystem()
 PREPROCESS = Preprocess(64, 16, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import saywhere
 from saywhere import UserError
 from saywhere.cli import app
-from saywhere.engines.arrays.hubness import Typical
+from saywhere.engines.engine import Typical
 from saywhere.models.aligner import similarity_matrix
 from saywhere.networks import checkpoint
 from saywhere.training import hubness

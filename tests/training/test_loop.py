@@ -21,9 +21,8 @@ from saywhere.networks import checkpoint
 from saywhere.options import from_dict
 from saywhere.training import recipe as recipes
 from saywhere.training import run
-from saywhere.training.curves import read_log
 from saywhere.training.densecap import DenseCapSystem
-from saywhere.training.loop import Position, TrainingModule, save_state, seed_step
+from saywhere.training.loop import Position, TrainingModule, read_log, save_state, seed_step
 from saywhere.training.recipe import Recipe
 
 

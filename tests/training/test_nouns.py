@@ -8,8 +8,7 @@ from tiny_classes import KINDS, tiny_networks
 
 from saywhere.configs.nouns import NounsConfig
 from saywhere.errors import UserError
-from saywhere.models.noun_tree import noun_tree
-from saywhere.models.nouns import NounEvidence
+from saywhere.models.nouns import NounEvidence, noun_tree
 from saywhere.networks import checkpoint
 from saywhere.training import nouns
 from saywhere.training.calibration import fit_nouns, name_boxes

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from saywhere.papers.densecap2016 import conventions as original
-from saywhere.training.optimizers import build_optimizer, build_schedule, learning_rate_factor
+from saywhere.training.loop import build_optimizer, build_schedule, learning_rate_factor
 from saywhere.training.recipe import OptimizerConfig, TrainingConfig
 
 

@@ -21,8 +21,7 @@ from saywhere.options import from_dict
 from saywhere.training import recipe as recipes
 from saywhere.training.densecap import PhraseTargets, usable
 from saywhere.training.recipe import OptimizerConfig, Recipe
-from saywhere.training.registry import build_vocabulary, find_system
-from saywhere.training.run import model_config, read_training
+from saywhere.training.run import build_vocabulary, find_system, model_config, read_training
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 OTHERS = {"table1", "saywhere", "saywhere-smoke"}  # of several models; see tests/papers/table1 and tests/stages
@@ -197,7 +196,7 @@ def test_recipes_that_ship_are_found_by_name(tmp_path: Path, monkeypatch: pytest
         recipes.load("dense")
     listed = CliRunner().invoke(app, ["train", "--list"])
     assert listed.exit_code == 0 and listed.output.count("\n") == len(recipes.shipped())
-    assert "densecap-wide                 A dense captioner of a wider world: what" in listed.output
+    assert "densecap-wide\tA dense captioner of a wider world: what" in listed.output
 
 
 def test_ones_own_images_start_from_the_anchors_and_the_size_of_the_bundled_model() -> None:

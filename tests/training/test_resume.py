@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 from tiny_training import write_data, write_recipe
 
-from saywhere.training.curves import read_log
+from saywhere.training.loop import read_log
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 LONG = 1800.0

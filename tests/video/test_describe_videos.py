@@ -24,7 +24,7 @@ import saywhere
 from saywhere import cli
 from saywhere.errors import UserError
 from saywhere.files import TOO_LONG, part_of
-from saywhere.video.following import LOOKS_A_PART
+from saywhere.video.tracking import LOOKS_A_PART
 
 FILES = ("clip.mp4", "clip.tracks.jsonl", "clip.vtt")
 

@@ -17,15 +17,15 @@ from video_clips import SquareEmbedder, Timed, damage, moving, plate, write_clip
 
 import saywhere
 from saywhere import UserError, cli
+from saywhere.search.indexing import MISSING, likeness, open_found
 from saywhere.search.store import Store
 from saywhere.search.stores import split_moment
-from saywhere.search.videos import MISSING, likeness, open_found
 
 
 @pytest.fixture
 def model(monkeypatch, tmp_path) -> SquareEmbedder:
     stub = SquareEmbedder()
-    monkeypatch.setattr("saywhere.cli.index.load_model", lambda *_: stub)
+    monkeypatch.setattr("saywhere.cli.options.load_model", lambda *_: stub)
     monkeypatch.chdir(tmp_path)
     return stub
 
@@ -129,7 +129,7 @@ SCRIPT = "\n".join((
     "from video_clips import SquareEmbedder",
     "model, stop = SquareEmbedder(), int(sys.argv.pop(1))",
     "model.finder.before = lambda look: look == stop and os.kill(os.getpid(), signal.SIGKILL)",
-    "saywhere.cli.index.load_model = lambda *_: model",
+    "saywhere.cli.options.load_model = lambda *_: model",
     "cli.main()",
 ))  # fmt: skip
 """``saywhere`` in a process that is killed at a look."""
@@ -233,7 +233,7 @@ def test_a_video_with_damaged_vectors_is_embedded_anew(model) -> None:
 
 def test_shards_are_for_images(model, monkeypatch) -> None:
     bundled = saywhere.load(threads=1)
-    monkeypatch.setattr("saywhere.cli.index.load_model", lambda *_: bundled)
+    monkeypatch.setattr("saywhere.cli.options.load_model", lambda *_: bundled)
     write_clip(Path("album/clip.mp4"), moving(1))
     Image.new("RGB", (64, 32)).save("album/a.png")
     refused = index("album/clip.mp4", "--shards", "2")

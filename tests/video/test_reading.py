@@ -20,8 +20,8 @@ from video_clips import TURNS, Timed, add_cover, damage, moving, set_matrix, wri
 
 from saywhere import cli
 from saywhere.errors import UserError
+from saywhere.video import TICKS, clock, moment, parse_duration, to_seconds, to_ticks
 from saywhere.video.reading import Damage, Frame, VideoError, VideoReader, fit, open_camera
-from saywhere.video.times import TICKS, clock, moment, parse_duration, to_seconds, to_ticks
 
 
 def read(path: Path, start: int = 0) -> tuple[list[Frame], Damage]:

@@ -12,7 +12,7 @@ from tiny_bundle import bundle_model
 from saywhere.errors import UserError
 from saywhere.images import LoadedImage
 from saywhere.regions import Regions
-from saywhere.video.times import TICKS
+from saywhere.video import TICKS
 from saywhere.video.tracking import CELLS, MOST_BOXES, MOST_PHRASES, Look, Tracker, Watcher
 
 DAY, NIGHT = np.ones((9, 4), np.float32), -np.ones((9, 4), np.float32)

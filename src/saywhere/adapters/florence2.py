@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import ClassVar
 
-from saywhere.adapters.writing import Place, Writer
+from saywhere.adapters.adapter import Place, Writer
 
 BINS = 1000
 """Positions that a coordinate has, across and down."""
@@ -50,7 +50,7 @@ class Florence2(Writer):
 
 
 def _run(tokens: Sequence[str], start: int, marks: bool) -> int:
-    """Where the run of location tokens, or of others, ends that begins at ``start``."""
+    """Return the end of the run of location tokens, or of others, that begins at ``start``."""
     stop = start
     while stop < len(tokens) and (_LOCATION.fullmatch(tokens[stop]) is not None) == marks:
         stop += 1

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+from saywhere.adapters.adapter import Place, Writer
 from saywhere.adapters.sources import Family
-from saywhere.adapters.writing import Place, Writer
 
 _PATCH = re.compile(r"<patch_index_(\d+)>")
 _TAG = re.compile(r"</?(phrase|object|grounding|image|doc|chunk|line)>|</delimiter_of_multi_objects/>")

@@ -13,9 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from saywhere.adapters.adapter import Adapter, calibration_path, read_calibration
+from saywhere.adapters.adapter import Adapter, Writer, calibration_path, read_calibration
 from saywhere.adapters.sources import Adapted, find_adapted
-from saywhere.adapters.writing import Writer
 from saywhere.calibration import Calibration
 from saywhere.engines.torch import find_device
 from saywhere.errors import UserError

@@ -8,8 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from saywhere import boxes as geometry
-from saywhere.adapters.adapter import Located, image_of
-from saywhere.adapters.detecting import PhraseDetector
+from saywhere.adapters.adapter import Located, PhraseDetector, image_of
 from saywhere.models.encoding import Encoding
 
 PHRASES = 100

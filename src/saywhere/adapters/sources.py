@@ -37,7 +37,7 @@ FAMILIES = {
     "kosmos-2": Family("Kosmos-2", "saywhere.adapters.kosmos2", 448, True),
     "owlv2": Family("OWLv2", "saywhere.adapters.owlv2", 1008),
 }
-"""By the ``model_type`` of their configuration."""
+"""The families, by the ``model_type`` of their configuration."""
 
 
 class Adapted(NamedTuple):

@@ -21,7 +21,6 @@ import typer
 from typer.core import TyperGroup
 
 import saywhere
-from saywhere import reproductions
 from saywhere.errors import UserError, is_oom
 
 PANELS = {
@@ -39,6 +38,7 @@ PANELS = {
     },
     "Train and measure a model of your own": {
         "data": "Inspect data sets.",
+        "finetune": "Teach a model your own images.",
         "train": "Train what a recipe says, from one network to a whole model.",
         "calibrate": "Make scores probabilities (Platt scaling).",
         "export": "Make one model of trained parts, which runs without torch.",
@@ -94,12 +94,18 @@ class Commands(UserDict[str, Any]):
     def __getitem__(self, name: str) -> Any:
         command = super().__getitem__(name)
         if command is None:
+            from saywhere.cli import options
+
             module = name.replace("-", "_")
-            own = name != "papers"
-            found = importlib.import_module(f"saywhere.cli.{module}") if own else reproductions.find("command=papers")
+            if name == "papers":
+                from saywhere import reproductions
+
+                found = reproductions.find("command=papers")
+            else:
+                found = importlib.import_module(f"saywhere.cli.{module}")
             if function := getattr(found, module, None):
                 app = typer.Typer(add_completion=False)
-                app.command(name)(function)
+                app.command(name)(options.ungroup(function))
                 command = typer.main.get_command(app)
             else:
                 command = typer.main.get_group(found.app)

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from saywhere.cli.options import Device, Engine, Model, Precision, Set, Threads, check_file
+from saywhere.cli.options import Chosen, check_file
 from saywhere.cli.printing import report_skipped
 from saywhere.errors import UserError
 from saywhere.files import printable, write_atomically
-from saywhere.loading import DeferredModel, Runtime
+from saywhere.loading import DeferredModel
 
 if TYPE_CHECKING:
     from saywhere.alt import Document
@@ -42,12 +42,7 @@ def alt(
         help="Keep texts here, as JSON lines, by the content of their images.",
         callback=check_file,
     ),
-    model: Model = None,
-    device: Device = None,
-    engine: Engine = None,
-    threads: Threads = None,
-    precision: Precision = None,
-    change: Set = None,
+    chosen: Chosen = Chosen(),
 ) -> None:
     """Propose alternative texts for images that have none, as a diff: a sentence, then up to three sure regions.
 
@@ -59,7 +54,7 @@ def alt(
     from saywhere.inference import ResultsFile, ensure_same_settings
 
     documents = [Document.read(path) for path in _files(paths)]
-    deferred = DeferredModel(model, Runtime(device, engine, threads, precision), change, "captioner")
+    deferred = chosen.deferred("captioner")
     skipped: dict[str, str] = {}
     counts: Counter[str] = Counter()
     with contextlib.ExitStack() as stack:

@@ -23,6 +23,7 @@ class What(StrEnum):
     box = "box"
     noun = "noun"
     word = "word"
+    caption = "caption"
     phrase = "phrase"
     similarity = "similarity"
     hit = "hit"
@@ -36,8 +37,9 @@ def calibrate(
     what: list[What] | None = typer.Option(
         None,
         help="box: a region's box is right. noun: its noun is right. word: so are words for "
-        "somebody's sex, and colours. phrase: an image shows a phrase. similarity: the "
-        "hubness correction. hit: an image that a search found shows the query. May be repeated.",
+        "somebody's sex, and colours. caption: its phrase names what is in the box. phrase: an image shows "
+        "a phrase. similarity: the hubness correction. hit: an image that a search found shows the query. "
+        "May be repeated.",
         show_default="all that the model has parts for",
     ),
     format: DataFormat = None,
@@ -61,7 +63,7 @@ def calibrate(
     hubness correction of the aligner: make indexes of images anew after it.
 
     With the part nouns, noun and phrase are fitted to the tenth of the training images that taught this part
-    nothing, as word always is. A box is right if it has an IoU of 0.5 with a true one.
+    nothing, as word and caption always are. A box is right if it has an IoU of 0.5 with a true one.
 
     Of a model of transformers, box and phrase can be calibrated; they are stored in a file beside its folder's weights,
     or for hub:OWNER/NAME in this user's cache.
@@ -120,7 +122,7 @@ def _fitter(model: Path, device: str | None) -> tuple[list[What], Fitter]:
 def _fitter_of_adapted(found: Adapted, name: str, device: str | None) -> tuple[list[What], Fitter]:
     """What a model of transformers answers, and how it is fitted."""
     from saywhere.stages.calibration import FEW
-    from saywhere.training import adapted_calibration
+    from saywhere.training.calibration import calibrate_adapted
     from saywhere.training.dataset import evenly
 
     possible = [What.box, What.phrase] if found.family.describes else [What.phrase]
@@ -129,7 +131,7 @@ def _fitter_of_adapted(found: Adapted, name: str, device: str | None) -> tuple[l
         if what not in (What.box, What.phrase):
             raise UserError(f"{name}: of a model of transformers box and phrase can be calibrated, not {what}")
         chosen = [evenly(samples, FEW if limit is None else limit) for samples in sets]
-        made = adapted_calibration.calibrate(found, name, what.value, chosen, source, device)
+        made = calibrate_adapted(found, name, what.value, chosen, source, device)
         if any(fit.weights["logit"] <= 0 for fit in made.fits.values() if fit is not None):
             typer.echo(f"{name}: on these images higher scores are no more often right; its order is turned", err=True)
         return made

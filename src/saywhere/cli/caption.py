@@ -1,9 +1,10 @@
-"""``saywhere caption``: a sentence about each image."""
+"""``saywhere caption``: a sentence about each image, and about what each video shows every so often."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,22 +14,17 @@ from saywhere.cli.options import (
     STDOUT,
     Batch,
     BeamSize,
-    Device,
+    Chosen,
     Embed,
-    Engine,
     Images,
     Json,
     Limit,
-    Model,
-    Precision,
     SentenceFormat,
-    Set,
-    Threads,
     check_drawing,
 )
 from saywhere.cli.printing import report_skipped
 from saywhere.files import printable
-from saywhere.loading import DeferredModel, Runtime
+from saywhere.loading import DeferredModel
 
 if TYPE_CHECKING:
     from saywhere import Caption
@@ -36,6 +32,8 @@ if TYPE_CHECKING:
     from saywhere.inference import ImageResult, Source
     from saywhere.inference.run import Summary
 
+EVERY = "2s"
+"""From one sentence about a video to the next, unless the user says otherwise."""
 AHEAD = ("captioner", "densecap", "nouns", "aligner.last")
 """What the first caption needs: the other parts choose among its hypotheses."""
 
@@ -45,20 +43,18 @@ def caption(
     beam_size: BeamSize = None,
     json: Json = None,
     limit: Limit = None,
-    model: Model = None,
-    device: Device = None,
-    engine: Engine = None,
-    threads: Threads = None,
-    precision: Precision = None,
     batch: Batch = 8,
-    change: Set = None,
+    chosen: Chosen = Chosen(),
     output_format: SentenceFormat = None,
     embed: Embed = False,
+    every: str | None = typer.Option(
+        None, metavar="TIME", show_default=EVERY, help="Caption what a video shows every TIME, where that changes."
+    ),
     show_attention: Path | None = typer.Option(
         None, metavar="FILE", help="Draw where the model looks at each word of one image's sentence (.jpg or .png)."
     ),
 ) -> None:
-    """Caption each image with a sentence.
+    """Caption each image with a sentence, and a video with one for each change of what it shows.
 
     Exit code 0 if all went well, 1 if images were skipped because they cannot be read, 2 if the command is wrong.
     """
@@ -68,9 +64,13 @@ def caption(
     from saywhere.inference.run import Run
 
     write = _writer(output_format is not None, embed)
-    sources = find_images(paths)[:limit]
-    deferred = DeferredModel(model, Runtime(device, engine, threads, precision), change, "captioner", AHEAD)
+    found = find_images(paths)[:limit]
+    videos = [source for source in found if source.is_video]
+    sources = [source for source in found if not source.is_video]
+    deferred = chosen.deferred("captioner", AHEAD)
     printed, file = json == STDOUT, None if json == STDOUT else json
+    if videos and (option := f"--json {file}" if file else "--output-format" if write else None):
+        raise UserError(f"{option}: is for images, and {videos[0].name} is a video, whose sentences are printed")
     if show_attention is not None:
         if output_format is not None:
             raise UserError(f"--show-attention {show_attention}: draws, and writes no sidecar; run the command twice")
@@ -89,6 +89,10 @@ def caption(
         elif file is None:
             typer.echo(f"{printable(one.source.name)}: {one.result}")
 
+    lacking = _caption_videos(videos, deferred, beam_size, every or EVERY, printed)
+    if not sources:
+        report_skipped(lacking)
+        return
     with contextlib.ExitStack() as stack:
         lines = stack.enter_context(ResultsFile(file, "caption")) if file else None
         if file is not None:
@@ -97,12 +101,43 @@ def caption(
         earlier = {s: lines[s.name]["caption"] for s in sources if outputs.is_described(s)} if lines else {}
         lost = {s.name: write(s, told) for s, told in earlier.items()} if write else {}
         summary = Run(ask, deferred, outputs, None, batch, show, ("captioning", "captioned"))(sources)
-    summary.skipped.update({name: why for name, why in lost.items() if why})
+    summary.skipped.update({name: why for name, why in lost.items() if why} | lacking)
     if summary.count > 1 or summary.already:
         typer.echo(str(summary), err=True)
     place = ("XMP in the images" if embed else "sidecars beside the images") if output_format else None
     _say_written(file, place, summary)
     report_skipped(summary.skipped)
+
+
+def _caption_videos(
+    videos: list[Source], deferred: DeferredModel, beam_size: int | None, every: str, lines: bool
+) -> dict[str, str]:
+    """Print what videos show every so often, where it changes; returns why some cannot be read, by their names."""
+    skipped: dict[str, str] = {}
+    if not videos:
+        return skipped
+    from saywhere.video import moment, parse_duration, to_ticks
+    from saywhere.video.reading import VideoError, VideoReader
+
+    step = to_ticks(parse_duration(every))
+    for source in videos:
+        due, last = 0, None
+        try:
+            with VideoReader(source.path, source.name) as reader:
+                for frame in reader:
+                    if frame.ticks < due:
+                        continue
+                    due = (frame.ticks // step + 1) * step
+                    image = frame.image(deferred.long_side, source.name)
+                    said = deferred().caption(image, beam_size=beam_size, attention=False).sentence
+                    if said != last and lines:
+                        typer.echo(dumps({"video": source.name, "time": frame.time, "caption": said}))
+                    elif said != last:
+                        typer.echo(f"{printable(source.name)} at {moment(frame.time)}: {said}")
+                    last = said
+        except VideoError as error:
+            skipped[source.name] = str(error).removeprefix(f"{source.name}: ")
+    return skipped
 
 
 def _say_written(file: Path | None, place: str | None, summary: Summary) -> None:

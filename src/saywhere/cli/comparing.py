@@ -20,7 +20,7 @@ from saywhere.errors import UserError
 from saywhere.evaluation.report import FIGURES, facts, figure_of, table, write_report
 
 PROTOCOLS = {"ground": "IoU of at least 0.5 with a true box", "rank": "Alignments, section 4.1"}
-"""Of tasks whose reports name none, as there is only one."""
+"""The protocol of tasks that have only one, which their reports do not name."""
 COSTS = {
     "images": "images",
     "seconds": "seconds",

@@ -83,6 +83,8 @@ def convert_results(
         left_out = new.write_whole(out, kept(), report, copy_images, classes)
     places = ", ".join(map(str, new.files(out))) if out else "in the images" if embed else "beside the images"
     typer.echo(f"written: {places}, {count - len(left_out)} images")
+    for name in classes.unknown():
+        typer.echo(f"class {name!r}: is no noun of the table, and stands for itself alone", err=True)
     for line in report.lines():
         typer.echo(line, err=True)
     report_skipped(left_out)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from saywhere.cli.options import DataFormat, Splits
+from saywhere.cli.printing import print_row
 
 if TYPE_CHECKING:
     from saywhere.data import Samples
@@ -62,8 +63,7 @@ def _print_figures(figures: dict[str, dict[str, str]]) -> None:
     widths = [max(len(cell) for cell in column) for column in columns]
     label = max((len(row) for row in rows), default=0)
     for i, row in enumerate(["", *rows]):
-        cells = (column[i].rjust(width) for column, width in zip(columns, widths, strict=True))
-        typer.echo(f"{row.ljust(label)}  {'  '.join(cells)}")
+        print_row(row, *(column[i] for column in columns), widths=[label, *widths])
 
 
 def _print_reports(found: list[Samples]) -> None:

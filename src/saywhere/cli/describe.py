@@ -13,31 +13,26 @@ from saywhere.cli.options import (
     PATHS,
     STDOUT,
     Batch,
+    Chosen,
     ClassMap,
     ClassNames,
     CopyImages,
-    Device,
     Drawings,
     Embed,
-    Engine,
     Json,
-    Model,
     OutputFormat,
-    Precision,
     ResultFormat,
     RetryFailed,
-    Set,
     ShardCount,
     ShardNumber,
-    Threads,
 )
 from saywhere.cli.printing import print_table, skip_notes, to_stderr
 from saywhere.files import printable
-from saywhere.loading import DeferredModel, Runtime
 
 if TYPE_CHECKING:
-    from saywhere.inference import ImageResult
+    from saywhere.inference import ImageResult, Source
     from saywhere.inference.run import Summary
+    from saywhere.loading import DeferredModel
     from saywhere.regions import Regions
     from saywhere.video.run import Videos
 
@@ -60,13 +55,8 @@ def describe(
     ),
     threshold: Threshold = None,
     boxes: Path | None = typer.Option(None, metavar="FILE", help="Describe just these boxes (JSON; see the manual)."),
-    model: Model = None,
-    device: Device = None,
-    engine: Engine = None,
-    threads: Threads = None,
-    precision: Precision = None,
     batch: Batch = 8,
-    change: Set = None,
+    chosen: Chosen = Chosen(),
     output_format: OutputFormat = ResultFormat.saywhere,
     names: ClassNames = None,
     named: ClassMap = None,
@@ -85,17 +75,18 @@ def describe(
     Exit code 0 if all went well, 1 if images were skipped because they cannot be read, 2 if the command is wrong.
     """
     from saywhere.errors import UserError
+    from saywhere.inference import find_media
     from saywhere.inference.run import TOP
-    from saywhere.inference.shards import Sharding
-    from saywhere.video.run import Videos
 
     if boxes is not None and (top is not None or threshold is not None):
         raise UserError("--boxes describes every box in the file: --top and --threshold cannot choose among them")
     most = None if boxes is not None else (TOP if top is None else top) or None
-    runtime = Runtime(device, engine, threads, precision)
-    deferred = DeferredModel(model, runtime, change, "densecap", ("densecap", "nouns"))
-    sharding = Sharding.of(shards, shard, retry_failed, paths or [])
-    classes = None
+    deferred = chosen.deferred("densecap", ("densecap", "nouns"))
+    sharding, classes = None, None
+    if shards is not None or shard is not None or retry_failed:
+        from saywhere.inference.shards import Sharding
+
+        sharding = Sharding.of(shards, shard, retry_failed, paths or [])
     if names is not None or named is not None:
         from saywhere.formats.classes import Classes
 
@@ -109,53 +100,59 @@ def describe(
         (output_format != ResultFormat.saywhere, "--output-format"),
     )
     option = next((name for value, name in of_images if value), None)
+    if not paths and camera is None:
+        raise UserError("missing argument 'PATH...'; see saywhere describe --help")
+    images, films = find_media(paths or [], [out] if out else [], every is not None) if camera is None else ([], [])
     printed = json == STDOUT
     tell, shown = (to_stderr, _print_row) if printed else (typer.echo, _print_track)
-    videos = Videos(
-        deferred, every, most, threshold, None if printed else json, out, option, each=shown, tell=tell,
-        pass_on_all=printed,
-    )  # fmt: skip
-    if camera is not None:
-        videos.film(camera, paths or [])
-    elif not paths:
-        raise UserError("missing argument 'PATH...'; see saywhere describe --help")
-    else:
-        more = {"output_format": output_format.value, "copy_images": copy_images, "embed": embed}
-        _describe(videos, paths, options | more)
+    places = {"json": None if printed else json, "out": out, "tell": tell}
+    videos = None
+    if films or camera is not None or every is not None:
+        from saywhere.video.run import Videos
+
+        videos = Videos(deferred, every, most, threshold, of_images=option, each=shown, pass_on_all=printed, **places)
+        videos.add(films, beside=bool(images))
+        if camera is not None:
+            return videos.film(camera, paths or [])
+    more = {"output_format": output_format.value, "copy_images": copy_images, "embed": embed}
+    _describe(images, videos, deferred, options | more | places, printed)
 
 
-def _describe(videos: Videos, paths: list[str], options: Mapping[str, Any]) -> None:
+def _describe(
+    images: list[Source], videos: Videos | None, model: DeferredModel, options: Mapping[str, Any], printed: bool
+) -> None:
     from saywhere.inference import run
     from saywhere.inference.results import json_line
 
     def show(one: ImageResult[Regions], so_far: Summary) -> None:
-        alone, kept = so_far.count == 1, videos.json is not None or videos.out is not None
-        if one.result is not None and videos.pass_on_all:
+        alone, kept = so_far.count == 1, options["json"] is not None or options["out"] is not None
+        if one.result is not None and printed:
             typer.echo(json_line(one.result.to_dict(), one.source.name), nl=False)
         elif one.result is not None and options["sharding"] is None and (alone or not kept):
             _print_regions(one.result, "" if alone else printable(one.source.name))
 
     skipped: dict[str, str] = {}
-    if images := videos.take(paths):
-        skipped = run.describe(
-            images, videos.model, json=videos.json, out=videos.out, **options,
-            progress=True, each=show, tell=videos.tell,
-        ).skipped  # fmt: skip
+    if images:
+        skipped = run.describe(images, model, **options, progress=True, each=show).skipped
     for note in skip_notes(skipped):
         typer.echo(note, err=True)
-    followed = videos.follow()
-    if skipped or followed.skipped or followed.damaged:
+    followed = videos and videos.follow()
+    if skipped or (followed and (followed.skipped or followed.damaged)):
         raise typer.Exit(1)
 
 
 def _print_regions(regions: Regions, title: str) -> None:
     if title:
         typer.echo(title)
-    rows = [
-        ("" if score is None else f"{score:.2f}", " ".join(f"{value:.0f}" for value in box), caption or "")
-        for box, score, caption in regions
-    ]
-    print_table(("score", "box", "caption"), rows or [("", "", "no regions found")])
+    header, rows = ["score", "box", "caption"], list[list[str]]()
+    for region in regions:
+        place = " ".join(f"{value:.0f}" for value in region.box)
+        rows.append(["" if region.score is None else f"{region.score:.2f}", place, region.caption or ""])
+        if region.caption_score is not None:
+            rows[-1].insert(2, f"{region.caption_score:.2f}")
+    if regions.caption_scores is not None:
+        header.insert(2, "words")
+    print_table(header, rows or [[*[""] * (len(header) - 1), "no regions found"]])
 
 
 def _print_row(row: Mapping[str, Any]) -> None:
@@ -163,7 +160,7 @@ def _print_row(row: Mapping[str, Any]) -> None:
 
 
 def _print_track(row: Mapping[str, Any]) -> None:
-    from saywhere.video.times import clock
+    from saywhere.video import clock
 
     if "track" in row:
         typer.echo(f"{clock(row['start'])}  {clock(row['end'])}  {row['score']:.2f}  {row['phrase']}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import inspect
 import shlex
 import sys
@@ -20,7 +19,7 @@ from saywhere.cli import options
 from saywhere.cli.printing import skip_notes
 from saywhere.errors import UserError, explain_oom
 from saywhere.loading import Runtime, load_model
-from saywhere.progress import progress
+from saywhere.report import progress
 
 if TYPE_CHECKING:
     from saywhere.evaluation.captions import CaptionScores
@@ -192,7 +191,6 @@ def task(
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
 
-        @functools.wraps(command)
         def called(**given: Any) -> None:
             values = {key: given.pop(key, None) for key in SHARED}
             runtime = Runtime(*(values.pop(key) for key in ("device", "engine", "threads", "precision")))
@@ -205,15 +203,11 @@ def task(
             command(Task(name=name, models=named, runtime=runtime, **values), **given)
 
         declared = [
-            inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+            inspect.Parameter(key, options.OPTION, default=default, annotation=kind)
             for key, (kind, default) in shared.items()
         ]
-        own = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
         place = list(shared).index("change")  # between what is measured and how
-        parameters = [*declared[:place], *own, *declared[place:]]
-        called.__dict__["__signature__"] = inspect.Signature(parameters)
-        called.__annotations__ = {each.name: each.annotation for each in parameters}
-        return called
+        return options.declare(called, command, [*declared[:place], *own, *declared[place:]])
 
     return decorate
 
@@ -492,12 +486,12 @@ def chunks(
     ),
 ) -> None:
     """F1 of the phrases that sentences are cut into: right if people marked the same words. No image is needed."""
-    from saywhere.evaluation.chunks import measure
+    from saywhere.evaluation.grounding import measure_chunks
     from saywhere.evaluation.session import DEV
     from saywhere.models.chunker import TRAINED, Chunker
     from saywhere.training.chunker import read_split
 
-    scores = measure(Chunker.load(chunker or TRAINED), read_split(data, split or DEV))
+    scores = measure_chunks(Chunker.load(chunker or TRAINED), read_split(data, split or DEV))
     typer.echo(
         f"F1 {scores.f1:.3f}, precision {scores.precision:.3f}, recall {scores.recall:.3f}, "
         f"visible phrases alone F1 {scores.visible_f1:.3f} ({scores.phrases:,} phrases)"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -13,24 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from saywhere.cli.options import (
-    PATHS,
-    STDOUT,
-    Batch,
-    Beta,
-    Device,
-    Drawings,
-    Engine,
-    Json,
-    Model,
-    Precision,
-    Regions,
-    Set,
-    Threads,
-)
-from saywhere.cli.printing import note_words, print_table, report_skipped
+from saywhere.cli.options import PATHS, STDOUT, Batch, Beta, Chosen, Drawings, Json, Regions
+from saywhere.cli.printing import note_words, on_terminal, print_table, report_skipped
 from saywhere.files import printable
-from saywhere.loading import DeferredModel, Runtime
+from saywhere.loading import DeferredModel
 
 if TYPE_CHECKING:
     import saywhere
@@ -79,17 +64,17 @@ class Grounded:
 
     @property
     def width(self) -> int:
-        """Of the image."""
+        """Width of the image."""
         return self.regions.width
 
     @property
     def height(self) -> int:
-        """Of the image."""
+        """Height of the image."""
         return self.regions.height
 
     @property
     def there(self) -> list[bool]:
-        """Whether each phrase is found: its score is at least so much."""
+        """Whether each phrase is found: its score is at least :attr:`least`."""
         found = self.regions
         return [True] * len(found) if found.scores is None else (found.scores >= self.least).tolist()
 
@@ -143,13 +128,8 @@ def ground(
     json: Json = None,
     beta: Beta = None,
     regions: Regions = None,
-    model: Model = None,
-    device: Device = None,
-    engine: Engine = None,
-    threads: Threads = None,
-    precision: Precision = None,
     batch: Batch = 8,
-    change: Set = None,
+    chosen: Chosen = Chosen(),
 ) -> None:
     """Find the box of an image that each phrase of a text is about, or say that the image does not show it.
 
@@ -170,8 +150,7 @@ def ground(
         raise UserError(f"--save-steps {save_steps}: shows one image, not {len(sources)}")
     printed, file = json == STDOUT, None if json == STDOUT else json
     ahead = ("densecap",) if part is Part.densecap else ("aligner", "densecap", "nouns")
-    runtime = Runtime(device, engine, threads, precision)
-    deferred = DeferredModel(model, runtime, change, Part.aligner if sentence else part, ahead)
+    deferred = chosen.deferred(Part.aligner if sentence else part, ahead)
     question = _Question(deferred, texts, part, threshold, beta, regions, save_steps)
 
     def show(one: ImageResult[Grounded], so_far: Summary) -> None:
@@ -275,7 +254,7 @@ def _print_table(answer: Grounded, title: str) -> None:
         (value, " ".join(f"{v:.0f}" for v in box) if seen else "not found", words or "")
         for value, (box, _, words), seen in zip(shown, found, there, strict=True)
     ]
-    colours = _colours(found, there) if sys.stdout.isatty() and "NO_COLOR" not in os.environ else None
+    colours = _colours(found, there) if on_terminal() and "NO_COLOR" not in os.environ else None
     print_table(("similarity" if found.scores is None else "score", "box", "phrase"), rows, colours)
 
 

@@ -16,31 +16,25 @@ import typer
 import saywhere
 from saywhere.cli.options import (
     Batch,
+    Chosen,
     Collection,
     CollectionShards,
-    Device,
-    Engine,
     Images,
     IndexFolder,
-    Model,
-    Precision,
     Regions,
     Replicas,
     RetryFailed,
-    Set,
     ShardCount,
     ShardNumber,
     Store,
     StoreKind,
-    Threads,
     Url,
     Where,
 )
 from saywhere.cli.printing import report_skipped, skip_notes
 from saywhere.errors import UserError, explain_oom
 from saywhere.files import printable
-from saywhere.loading import Runtime, load_model
-from saywhere.video.times import parse_duration
+from saywhere.video import parse_duration
 
 if TYPE_CHECKING:
     from saywhere.inference import ImageResult
@@ -91,13 +85,8 @@ def index(
         help="Code the vectors by P principal components: much faster searches of a large index (64 is good; 0: none).",
     ),
     regions: Regions = None,
-    model: Model = None,
-    device: Device = None,
-    engine: Engine = None,
-    threads: Threads = None,
-    precision: Precision = None,
     batch: Batch = 8,
-    change: Set = None,
+    chosen: Chosen = Chosen(),
     shards: ShardCount = None,
     shard: ShardNumber = None,
     retry_failed: RetryFailed = False,
@@ -121,13 +110,10 @@ def index(
     if launcher is not None:
         from saywhere.cli.launching import launch
 
-        raise typer.Exit(launch(sys.argv[1:], workers, threads or 1))
-
-    def load(name: str) -> saywhere.Model:
-        return load_model(name, Runtime(device, engine, threads, precision), change, "aligner")
+        raise typer.Exit(launch(sys.argv[1:], workers, chosen.threads or 1))
 
     place = Where(folder, store, url, collection, shards_of_collection, replicas).place()
-    with saywhere.Index(place, model, load=load) as made, explain_oom(batch):
+    with saywhere.Index(place, chosen.model, load=chosen.load) as made, explain_oom(batch):
         if sharding is not None:
             return _index_shards(made, paths, sharding, batch, regions, components)
         run = made.begin(paths, regions=regions, components=components, repair=repair, every=seconds)

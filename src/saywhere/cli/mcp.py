@@ -7,9 +7,8 @@ from pathlib import Path
 
 import typer
 
-from saywhere.cli.options import AllowedHost, Device, Engine, Host, Model, Precision, Set, Threads, Token
+from saywhere.cli.options import AllowedHost, Chosen, Host, Token
 from saywhere.errors import UserError
-from saywhere.loading import DeferredModel, Runtime
 
 
 def mcp(
@@ -24,12 +23,7 @@ def mcp(
     host: Host = "127.0.0.1",
     token: Token = None,
     allowed_host: AllowedHost = None,
-    model: Model = None,
-    device: Device = None,
-    engine: Engine = None,
-    threads: Threads = None,
-    precision: Precision = None,
-    change: Set = None,
+    chosen: Chosen = Chosen(),
 ) -> None:  # fmt: skip
     """Offer tools for images to language models, by the Model Context Protocol.
 
@@ -44,15 +38,15 @@ def mcp(
     if port is None:
         if host != "127.0.0.1" or allowed_host:
             raise UserError("--host and --allowed-host are for HTTP: give --port as well")
-        serve_pipe(Protocol(allowed, DeferredModel(model, Runtime(device, engine, threads, precision), change), index))
+        serve_pipe(Protocol(allowed, chosen.deferred(), index))
         return
     from saywhere.serve.limits import Limits
     from saywhere.serve.server import Access, launch
 
     launch(
         Access(host, port, token, allowed_host or ()),
-        Limits(threads=threads or Limits.threads),
-        DeferredModel(model, Runtime(device, engine, 1, precision), change),
+        Limits(threads=chosen.threads or Limits.threads),
+        chosen._replace(threads=1).deferred(),
         protocols=[functools.partial(routes, allowed, index)],
         path="mcp",
     )

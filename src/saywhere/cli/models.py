@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import typer
 
+from saywhere.cli.printing import print_row
+
 
 def models() -> None:
     """List the models that come with the package, by name and description, and those of the hub that you calibrated."""
@@ -16,4 +18,4 @@ def models() -> None:
     found |= calibrated_models()
     width = max((len(name) for name in found), default=0)
     for name, description in found.items():
-        typer.echo(f"{name:{width}}  {description}".rstrip())
+        print_row(name, description, widths=(width, 0))

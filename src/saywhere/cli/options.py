@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_type_hints
 
 import typer
 
 from saywhere.errors import UserError
+from saywhere.loading import DeferredModel, Runtime, load_model
 
 if TYPE_CHECKING:
+    import saywhere
     from saywhere.search import Qdrant
 
+OPTION = inspect.Parameter.KEYWORD_ONLY
 Model = Annotated[
     str | None,
     typer.Option(
@@ -73,6 +79,53 @@ Set = Annotated[
         help="Change an option of the model, such as decoding.beam_size=3; may be repeated.",
     ),
 ]
+
+
+class Chosen(NamedTuple):
+    """The model of a command, where it runs and by what: a parameter that :func:`ungroup` makes options of."""
+
+    model: Model = None
+    device: Device = None
+    engine: Engine = None
+    threads: Threads = None
+    precision: Precision = None
+    change: Set = None
+
+    def deferred(self, part: str | None = None, ahead: Sequence[str] = ()) -> DeferredModel:
+        """Return the model for later; arguments as of :class:`saywhere.loading.DeferredModel`."""
+        return DeferredModel(self.model, Runtime(*self[1:5]), self.change, part, ahead)
+
+    def load(self, name: str) -> saywhere.Model:
+        """Load a model with an aligner, for :class:`saywhere.Index`."""
+        return load_model(name, Runtime(*self[1:5]), self.change, "aligner")
+
+
+def ungroup(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command with the fields of :class:`Chosen` as options, where it has a parameter of that type."""
+    given = list(inspect.signature(command, eval_str=True).parameters.values())
+    name = next((each.name for each in given if each.annotation is Chosen), None)
+    if name is None:
+        return command
+
+    def called(**values: Any) -> None:
+        chosen = Chosen(*(values.pop(field) for field in Chosen._fields))
+        command(**values, **{name: chosen})
+
+    kinds = get_type_hints(Chosen, include_extras=True)
+    fields = [inspect.Parameter(field, OPTION, default=None, annotation=kinds[field]) for field in Chosen._fields]
+    return declare(called, command, [new for old in given for new in (fields if old.name == name else [old])])
+
+
+def declare(
+    called: Callable[..., None], command: Callable[..., None], parameters: Sequence[inspect.Parameter]
+) -> Callable[..., None]:
+    """Return a function as a command: by the name and the help of another, with options for some parameters."""
+    functools.update_wrapper(called, command)
+    called.__dict__["__signature__"] = inspect.Signature([each.replace(kind=OPTION) for each in parameters])
+    called.__annotations__ = {each.name: each.annotation for each in parameters}
+    return called
+
+
 Host = Annotated[str, typer.Option("--host", metavar="HOST", help="Address to listen at; 0.0.0.0 is all of them.")]
 Token = Annotated[
     str | None,
@@ -139,17 +192,13 @@ Split = Annotated[str | None, typer.Option("--split", help="Split of the data; d
 Splits = Annotated[
     list[str] | None, typer.Option("--split", help="Split to read; may be repeated. All of them if not given.")
 ]
-TrainSplit = Annotated[str, typer.Option("--split", help="Split of the data sets.")]
-LimitOfEach = Annotated[
-    int | None, typer.Option("--limit", min=1, metavar="N", help="At most N images of each, at even distances.")
-]
 Seed = Annotated[int, typer.Option("--seed", min=0, max=2**63 - 1, metavar="N", help="Random seed.")]
 
 DRAWINGS = (".jpg", ".jpeg", ".png")
 FILES = (".json", ".jsonl", ".csv", ".xml", ".txt", ".zip", ".mp4", ".pdf", ".html", ".md")
 """Endings of files, which nobody gives a folder."""
 STDOUT = Path("-")
-"""In place of the name of a file of results: print the lines."""
+"""Given as the name of a file of results: print the lines."""
 
 
 class ResultFormat(StrEnum):
@@ -295,7 +344,7 @@ Replicas = Annotated[
 
 
 class Where(NamedTuple):
-    """Where an index is, by the options of the same names."""
+    """The location of an index, by the options of the same names."""
 
     folder: Path | None
     store: StoreKind

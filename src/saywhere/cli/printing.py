@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 
@@ -14,22 +15,50 @@ LEAST = 20
 """Letters that the last column has at least, however narrow the terminal is."""
 
 
+def on_terminal() -> bool:
+    """Return whether results are shown to a person, and not piped."""
+    return sys.stdout.isatty()
+
+
+def print_row(*cells: str, widths: Sequence[int]) -> None:
+    """Print cells in columns, those behind the first to the right; with tabs between them where nobody looks on."""
+    if not on_terminal():
+        typer.echo("\t".join(printable(cell) for cell in cells))
+        return
+    first, *others = cells
+    padded = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
+    typer.echo("  ".join([first.ljust(widths[0]), *padded]).rstrip())
+
+
 def print_table(
-    header: Sequence[str], rows: Sequence[Sequence[str]], colours: Sequence[tuple[int, int, int]] | None = None
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    colours: Sequence[tuple[int, int, int]] | None = None,
+    left: Sequence[str] = (),
 ) -> None:
-    """Print a table whose last column is text, folded to the width of the terminal; the others stand to the right.
+    """Print a table whose last column is text: folded on a terminal, else whole, with tabs between columns.
+
+    On a terminal the other columns stand to the right, and are never folded.
 
     Args:
         header: names of the columns.
-        rows: a text for each column.
+        rows: a text for each column; the last may have several lines.
         colours: of each row's last column, red, green and blue up to 255.
+        left: names of columns that stand to the left.
     """
+    if not on_terminal():
+        for row in (header, *rows):
+            typer.echo("\t".join(printable("; ".join(cell.splitlines())) for cell in row))
+        return
     *names, last = header
     widths = [max(len(name), *(len(row[i]) for row in rows)) for i, name in enumerate(names)] if rows else []
-    before = "".join(f" {{:>{width}}}  " for width in widths or map(len, names))
+    sides = ["<" if name in left else ">" for name in names]
+    before = "".join(f" {{:{side}{width}}}  " for side, width in zip(sides, widths or map(len, names), strict=True))
     indent = len(before.format(*names))
     room = max(LEAST, shutil.get_terminal_size().columns - indent - 2)
-    folded = [textwrap.wrap(printable(row[-1]), room) or [""] for row in rows]
+    folded = [
+        [line for part in row[-1].splitlines() for line in textwrap.wrap(printable(part), room)] or [""] for row in rows
+    ]
     longest = max((len(line) for lines in folded for line in lines), default=0)
     typer.echo(f" {before.format(*names)}{last}")
     typer.echo(" " + "─" * (indent + max(len(last), longest)))

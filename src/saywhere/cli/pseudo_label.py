@@ -7,21 +7,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from saywhere.cli.options import (
-    Batch,
-    Beta,
-    DataFormat,
-    Device,
-    Engine,
-    Limit,
-    Model,
-    Precision,
-    Set,
-    Splits,
-    Threads,
-)
+from saywhere.cli.options import Batch, Beta, Chosen, DataFormat, Limit, Splits
 from saywhere.cli.printing import skip_notes
-from saywhere.loading import DeferredModel, Runtime
+from saywhere.loading import DeferredModel
 
 if TYPE_CHECKING:
     from saywhere.data import Sample
@@ -40,13 +28,8 @@ def pseudo_label(
         False, "--boxes", help="Keep the data set's boxes and nouns; the dense captioner adds what else it sees."
     ),
     limit: Limit = None,
-    model: Model = None,
-    device: Device = None,
-    engine: Engine = None,
-    threads: Threads = None,
-    precision: Precision = None,
     batch: Batch = 8,
-    change: Set = None,
+    chosen: Chosen = Chosen(),
 ) -> None:
     """Cut the sentences of a data set into snippets, and put each on the box that it is about.
 
@@ -68,7 +51,7 @@ def pseudo_label(
     }
     samples = [sample for samples in found.values() for sample in samples]
     part, use = ("densecap", "describe boxes") if boxes else ("aligner", "align words with regions")
-    deferred = DeferredModel(model, Runtime(device, engine, threads, precision), change, part)
+    deferred = chosen.deferred(part)
     deferred().require(part, use)
     done = {"model": deferred().digest(), "data": str(data), "beta": beta, "boxes": boxes}
     ensure_same_run(out, done, "aligned")

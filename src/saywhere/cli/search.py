@@ -11,30 +11,21 @@ import typer
 
 from saywhere.cli.options import (
     STDOUT,
+    Chosen,
     Collection,
-    Device,
-    Engine,
     IndexFolder,
-    Model,
-    Precision,
-    Set,
     Store,
     StoreKind,
-    Threads,
     Url,
     Where,
     check_file,
     check_folder,
 )
-from saywhere.cli.printing import note_words
+from saywhere.cli.printing import note_words, print_table
 from saywhere.files import printable
-from saywhere.loading import Runtime, load_model
 
 if TYPE_CHECKING:
     import saywhere
-
-NUMBERS = ("", "similarity", "probability")
-"""Columns that are aligned on the right."""
 
 
 def search(
@@ -66,12 +57,7 @@ def search(
     out: Path | None = typer.Option(
         None, metavar="DIR", help="Write the images with the phrases' boxes drawn here.", callback=check_folder
     ),
-    model: Model = None,
-    device: Device = None,
-    engine: Engine = None,
-    threads: Threads = None,
-    precision: Precision = None,
-    change: Set = None,
+    chosen: Chosen = Chosen(),
 ) -> None:
     """Find the images of an index that fit a text or are like an image, and the region of each phrase.
 
@@ -83,10 +69,8 @@ def search(
     narrowed = bool(without or after or before or under)
     _check(query, image, within, out, narrowed)
 
-    def load(name: str) -> saywhere.Model:
-        return load_model(name, Runtime(device, engine, threads, precision), change, "aligner")
-
-    with saywhere.Index(Where(index, store, url, collection).place(), model, load=load, threads=threads) as opened:
+    place = Where(index, store, url, collection).place()
+    with saywhere.Index(place, chosen.model, load=chosen.load, threads=chosen.threads) as opened:
         if query is not None:
             _note_words(opened.model, query)
         if query is not None and within is not None:
@@ -137,7 +121,10 @@ def _print_hits(hits: Sequence[saywhere.Hit], reason: str) -> None:
             rows[-1].insert(2, f"{hit.probability:.2f}")
     if hits and hits[0].probability is not None:
         head.insert(2, "probability")
-    _print_table(head, rows, f"nothing found: {reason}")
+    if hits:
+        print_table(head, rows, left=["image"])
+    else:
+        typer.echo(f"nothing found: {reason}")
 
 
 def _phrases(found: saywhere.Regions) -> list[str]:
@@ -171,24 +158,10 @@ def _show_regions(found: saywhere.Regions, json: Path | None) -> None:
         return
     values = [] if found.similarities is None else found.similarities.tolist()
     rows = [(f"{value:.2f}", _place(region.box)) for region, value in zip(found, values, strict=True)]
-    _print_table(("similarity", "box"), rows, "no regions")
-
-
-def _print_table(head: Sequence[str], rows: Sequence[Sequence[str]], nothing: str) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    if not rows:
-        typer.echo(nothing)
-        return
-    table = Table(box=box.SIMPLE_HEAD)
-    for title in head:
-        table.add_column(title, overflow="fold", justify="right" if title in NUMBERS else "left")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    Console(highlight=False).print(table)
+    if rows:
+        print_table(("similarity", "box"), rows)
+    else:
+        typer.echo("no regions")
 
 
 def _place(box: Sequence[float]) -> str:
@@ -196,7 +169,7 @@ def _place(box: Sequence[float]) -> str:
 
 
 def _name(hit: saywhere.Hit) -> str:
-    from saywhere.video.times import moment
+    from saywhere.video import moment
 
     return _short(hit.image) if hit.time is None else f"{_short(hit.image)} at {moment(hit.time)}"
 
@@ -208,7 +181,7 @@ def _short(path: str) -> str:
 
 
 def _drawings(index: saywhere.Index, hits: Sequence[saywhere.Hit], out: Path) -> dict[int, Path]:
-    """Where hits are drawn, by their numbers; never over an image of the index."""
+    """Return the paths of the drawings of hits, by their numbers; none is an image of the index."""
     from saywhere.errors import UserError
     from saywhere.files import fit_name
     from saywhere.search.indexing import absolute
@@ -226,7 +199,7 @@ def _draw(hits: Sequence[saywhere.Hit], names: Mapping[int, Path]) -> None:
     from saywhere.drawing import draw_boxes
     from saywhere.errors import UserError
     from saywhere.images import DRAWN_SIDES, resized, save_image
-    from saywhere.search.videos import open_found
+    from saywhere.search.indexing import open_found
 
     missing: list[Any] = []
     for number, hit in enumerate(hits, 1):

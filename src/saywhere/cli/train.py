@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from saywhere.cli.printing import print_row
 from saywhere.errors import UserError
 from saywhere.training import require_training
 
@@ -45,7 +46,7 @@ def train(
 
     if show:
         for name, path in recipes.shipped().items():
-            typer.echo(f"{name:30}{recipes.about(path)}")
+            print_row(name, recipes.about(path), widths=(30, 0))
         return
     if recipe is None:
         raise UserError("missing argument 'RECIPE'; saywhere train --list lists those that come with saywhere")

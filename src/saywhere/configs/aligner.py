@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from saywhere.configs.base import CALIBRATED, MOST_FEATURES, Config
-from saywhere.configs.parts import MOST_SENTENCES, ProposalConfig, SystemConfig
+from saywhere.configs.parts import CALIBRATED, MOST_FEATURES, MOST_SENTENCES, Config, ProposalConfig, SystemConfig
 
 RegionKind = Literal["proposals", "whole"]
 Normalize = Literal["none", "regions", "both"]
@@ -73,7 +72,7 @@ class AlignerConfig(SystemConfig):
             regions of its own and is trained by a loss of its own; the mean of their products ranks better than each
             (an ensemble in one model).
         word_size, hidden_size, cell, rectified, residual: of each encoder, see
-            :class:`saywhere.networks.language.text_encoder.TextEncoder`.
+            :class:`saywhere.networks.aligner.network.TextEncoder`.
         parses: CoNLL-U file of parsed sentences (:mod:`saywhere.papers.relations`). Their relations then take the place
             of words, and only these sentences can be encoded. None encodes words.
         relations: kinds of relations that have a map each; all others share one. Training takes the frequent ones if
@@ -94,7 +93,7 @@ class AlignerConfig(SystemConfig):
         phrase_weight: of the loss of phrases whose boxes are known (Flickr30k Entities); 0 learns from sentences alone.
         sentences: of each image in a batch, drawn anew in each epoch.
         hubs: so many typical texts, and typical images, tell how similar an image is to texts at large, and a text to
-            images (:mod:`saywhere.engines.arrays.hubness`); ``saywhere calibrate`` fits them.
+            images (:class:`saywhere.engines.engine.Hubness`); ``saywhere calibrate`` fits them.
         hubness: take that off similarities, if there are hubs.
         score_bonus, size_bonus: a region's logit that there is something, and the log of its share of the image, are
             added, with these weights, to its products with all words when a sentence is aligned; 0 for Eq. 11 as it is.

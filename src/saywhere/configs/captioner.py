@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
-from saywhere.configs.base import Config
-from saywhere.configs.parts import LARGEST_GRID, MOST_SENTENCES, DecodingConfig, ProposalConfig, SystemConfig
+from saywhere.configs.parts import LARGEST_GRID, MOST_SENTENCES, Config, DecodingConfig, ProposalConfig, SystemConfig
 
 DecoderKind = Literal["rnn", "lstm", "gru", "attention"]
 AttendTo = Literal["whole", "grid", "proposals", "transformer"]
@@ -53,7 +52,7 @@ class NgramsConfig(Config):
 
     @property
     def enabled(self) -> bool:
-        """Whether there are n-grams, and they have a say."""
+        """Whether there are n-grams with a weight above 0."""
         return self.count > 0 and self.weight > 0
 
 
@@ -79,7 +78,8 @@ class CaptionerConfig(SystemConfig):
             :class:`saywhere.networks.vision.spatial_transformer.SpatialTransformer`.
         region_size: dimensions of a region's features before ``attention``.
         region_dropout: on the features of regions.
-        terms, feedback: of ``attention``.
+        terms, feedback: of ``attention``. The engine ``onnx`` runs it without ``region-state`` and feedback, which help
+            nothing (docs/captioning.md): what regions add to words is then the same in every state.
         describe_boxes: caption boxes with phrases rather than images with sentences.
         context: a box is encoded together with its whole image.
         word_size, hidden_size, dropout: of the decoder.
@@ -87,7 +87,7 @@ class CaptionerConfig(SystemConfig):
         smoothing: share of the probability that training gives to all words alike.
         reward: ``none`` learns people's words one by one; ``cider`` continues with a model that has learnt them
             (``training.start``), whose own sentences are rewarded by their CIDEr-D, see
-            :mod:`saywhere.networks.captioner.reward`. References are all sentences of an image of at most
+            :mod:`saywhere.networks.captioner.loss`. References are all sentences of an image of at most
             ``decoding.max_words``.
         num_samples: sentences of an image that are compared for the reward. They are sampled as in use, without dropout
             but that of the words that ``attention`` takes in.
@@ -118,8 +118,8 @@ class CaptionerConfig(SystemConfig):
     zoom: float = 2.0
     region_size: int = 384
     region_dropout: float = 0.3
-    terms: tuple[Term, ...] = TERMS
-    feedback: Feedback = "marginal"
+    terms: tuple[Term, ...] = ("word-state", "word-region", "word", "region")
+    feedback: Feedback = "none"
     describe_boxes: bool = False
     context: bool = False
     word_size: int = 256

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from saywhere.box_coding import MAX_LOG_SCALE
-from saywhere.configs.base import CALIBRATED
+from saywhere.boxes import MAX_LOG_SCALE
 from saywhere.configs.parts import (
+    CALIBRATED,
     LARGEST_GRID,
     LITE_PACKAGES,
     DecodingConfig,
@@ -35,7 +35,7 @@ class DenseCapConfig(SystemConfig):
         trunk, proposals, decoding: parts, see :mod:`saywhere.configs.parts`.
         conventions: ``original`` for boxes, ties, tokens and sampling as in the published program (docs/original.md).
         rpn_fg_iou, rpn_bg_iou, rpn_batch: which boxes train the RPN, see
-            :class:`saywhere.networks.vision.rpn.RegionSampler`.
+            :class:`saywhere.networks.vision.trunk.RegionSampler`.
         match_proposals: RPN positives by the IoU of the regressed proposals (published) instead of the anchors'.
         inside_only: boxes that leave the image do not train the RPN.
         shared_batch: the RPN's batch also trains the second stage (published); else boxes are sampled from the

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from saywhere.configs.base import MOST_FEATURES
-from saywhere.configs.parts import BRANCH_CHANNELS, LAST_CHANNELS, PLACE, SystemConfig
+from saywhere.configs.parts import BRANCH_CHANNELS, LAST_CHANNELS, MOST_FEATURES, PLACE, SystemConfig
 
 
 @dataclass(frozen=True)

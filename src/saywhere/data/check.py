@@ -24,7 +24,7 @@ LONGEST_PART = 100
 """Bytes of the name of a split, and of an image, that are kept in the file name of a drawing."""
 
 LEGIBLE_REGIONS = 15
-"""Of an image with more regions only this many are drawn, spread evenly over their list."""
+"""Most regions that are drawn on an image; of more, these are spread evenly over their list."""
 
 
 def summary(samples: Samples) -> dict[str, str]:

@@ -6,8 +6,7 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
-from saywhere.data.files import find, number, read_json, size_box, text
-from saywhere.data.sample import Annotation, unique
+from saywhere.data.sample import Annotation, find, number, read_json, size_box, text, unique
 from saywhere.errors import UserError
 from saywhere.formats.coco import by_id
 from saywhere.report import Report

@@ -1,4 +1,4 @@
-"""Where regions were drawn or corrected: exports of Label Studio (JSON) and CVAT (XML), and XMP sidecars."""
+"""Regions that people drew or corrected: exports of Label Studio (JSON) and CVAT (XML), and XMP sidecars."""
 
 from __future__ import annotations
 

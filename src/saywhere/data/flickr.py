@@ -15,8 +15,7 @@ from xml.etree.ElementTree import Element
 import numpy as np
 
 from saywhere import boxes as geometry
-from saywhere.data.files import find, number, read_lines
-from saywhere.data.sample import Annotation, Box, measure_all, to_disk, unique
+from saywhere.data.sample import Annotation, Box, find, measure_all, number, read_lines, to_disk, unique
 from saywhere.errors import UserError
 from saywhere.formats.reading import read_xml
 from saywhere.images import DiskSize, ImageError

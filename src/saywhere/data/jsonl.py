@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from saywhere.data.files import corner_box, number, read_lines, text
-from saywhere.data.sample import Annotation, Labelled, unique
+from saywhere.data.sample import Annotation, Labelled, corner_box, number, read_lines, text, unique
 from saywhere.errors import UserError
+from saywhere.files import parse_json
 from saywhere.report import Report
-from saywhere.syntax import parse_json
 
 SPLIT_NAMES = ("train", "dev", "val", "test")
 

@@ -9,8 +9,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from saywhere.data.files import find, index_images, number, read_json, size_box, text
-from saywhere.data.sample import Annotation, Labelled, extent, fits, measure_all, unique
+from saywhere.data.sample import (
+    Annotation,
+    Labelled,
+    extent,
+    find,
+    fits,
+    index_images,
+    measure_all,
+    number,
+    read_json,
+    size_box,
+    text,
+    unique,
+)
 from saywhere.errors import UserError
 from saywhere.images import DiskSize
 from saywhere.report import Report

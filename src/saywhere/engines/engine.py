@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 if TYPE_CHECKING:
-    from saywhere.box_coding import BoxCoder
+    from saywhere.boxes import BoxCoder
     from saywhere.calibration import Calibration
     from saywhere.configs.aligner import AlignerConfig
     from saywhere.configs.captioner import CaptionerConfig
     from saywhere.configs.densecap import DenseCapConfig
     from saywhere.configs.nouns import NounsConfig
-    from saywhere.engines.arrays.hubness import Hubness
     from saywhere.engines.arrays.ngrams import Ngrams
     from saywhere.images import LoadedImage
     from saywhere.text import Vocabulary
@@ -63,6 +62,52 @@ class EncodedText:
 
     vectors: Any
     mask: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Typical:
+    """Typical vectors; similarity with the bank: ``temperature * log(sum over j of exp(vector_j · x + constant_j))``.
+
+    Attributes:
+        vectors: ``(J, D)`` typical members of the bank, divided by the temperature.
+        constants: ``(J,)``.
+        temperature: of similarities.
+    """
+
+    vectors: np.ndarray
+    constants: np.ndarray
+    temperature: float
+
+    def hubness(self, products: np.ndarray) -> float:
+        """Return how similar to the bank that is whose products with the vectors are given ``(J,)``."""
+        logits = products + self.constants
+        top = logits.max()
+        return float(self.temperature * (top + np.log(np.exp(logits - top).sum())))
+
+
+@dataclass(frozen=True, eq=False)
+class Hubness:
+    """Typical ``texts`` and ``images`` of an aligner, by which hubs are known.
+
+    Hubs are images that resemble every sentence, and sentences that resemble every image: in spaces of many dimensions
+    some points are near to very many others (Radovanović et al., 2010). How near a point is to points at large can be
+    known beforehand, and taken off (Smith et al., 2017; Bogolin et al., 2022, who keep a bank of queries). Here typical
+    texts and images stand for the bank; they were fitted to what a bank says (:mod:`saywhere.training.hubness`).
+    """
+
+    texts: Typical
+    images: Typical
+
+    def of_image(self, vectors: np.ndarray) -> float:
+        """Return how similar an image, by the vectors ``(R, D)`` of its regions, is to texts at large.
+
+        As in Eq. 8 the best region counts for each text. An image without regions is similar to none: 0.
+        """
+        return self.texts.hubness((vectors @ self.texts.vectors.T).max(axis=0)) if len(vectors) else 0.0
+
+    def of_text(self, vectors: np.ndarray) -> float:
+        """Return how similar a text, by the weighted vectors ``(T, D)`` of its words, is to images at large."""
+        return self.images.hubness(self.images.vectors @ vectors.sum(axis=0))
 
 
 class Preprocess(Protocol):

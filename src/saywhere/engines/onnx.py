@@ -59,14 +59,13 @@ def refused_options(trunk: TrunkConfig, configs: Mapping[str, Any]) -> list[str]
             refused.append(f"parses={config.parses} (relations in the place of words)")
         if isinstance(config, AlignerConfig) and config.cell != "gru" and config.parses is None:
             refused.append(f"cell={config.cell}")
-        if isinstance(config, CaptionerConfig) and config.decoder not in ("attention", "gru"):
+        if isinstance(config, CaptionerConfig) and config.decoder != "attention":
             refused.append(f"decoder={config.decoder}")
-        if isinstance(config, CaptionerConfig) and config.describe_boxes:
-            refused.append("describe_boxes=true")
-        if isinstance(config, CaptionerConfig) and config.attend_to == "transformer":
-            refused.append("attend_to=transformer")
-        if isinstance(config, CaptionerConfig) and config.attend_to != "whole" and config.pooling != "mean":
-            refused.append(f"pooling={config.pooling}")
+        elif isinstance(config, CaptionerConfig):
+            refused += ["attend_to=transformer"] if config.attend_to == "transformer" else []
+            refused += [f"pooling={config.pooling}"] if config.pooling != "mean" else []
+            refused += [f"feedback={config.feedback}"] if config.feedback != "none" else []
+            refused += ["the term region-state"] if "region-state" in config.terms else []
         if part == "region-rnn":
             refused.append("a region-rnn (a baseline of Table 1)")
     return refused
@@ -303,7 +302,7 @@ def open_session(bundle: Bundle, weights: Weights, threads: int | None = None, p
     options.log_severity_level = 3  # warnings of containers without a GPU say nothing to a user
     sources: dict[str, GraphWeight] = {}
     if precision == "float32":
-        info = GraphInfo.read(bundle.folder)
+        info = GraphInfo.read(bundle.folder, bundle.shipped)
         if digest is not None and (hashlib.sha256(graph).hexdigest() != info.graph or digest != info.trunk):
             raise UserError(f"{path} does not belong to {WEIGHTS} or {GRAPH_WEIGHTS} beside it: export the model again")
         sources = info.weights

@@ -13,16 +13,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from saywhere.box_coding import BoxCoder
+from saywhere.boxes import BoxCoder
 from saywhere.calibration import Calibration
 from saywhere.configs.aligner import AlignerConfig
 from saywhere.configs.captioner import CaptionerConfig
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.configs.nouns import NounsConfig
 from saywhere.engines.arrays import ngrams
-from saywhere.engines.arrays.hubness import Hubness, Typical
 from saywhere.engines.arrays.ngrams import Ngrams
-from saywhere.engines.engine import BoundImages, EncodedText, RegionHeadOutput, RpnOutput
+from saywhere.engines.engine import BoundImages, EncodedText, Hubness, RegionHeadOutput, RpnOutput, Typical
 from saywhere.errors import UserError
 from saywhere.images import Preprocess
 from saywhere.models.bundle import Bundle
@@ -30,10 +29,10 @@ from saywhere.networks import checkpoint
 from saywhere.networks.aligner.network import Aligner
 from saywhere.networks.captioner.network import Captioner
 from saywhere.networks.densecap.network import DenseCap
-from saywhere.networks.language.decoders.adapter import TorchDecoder
 from saywhere.networks.language.decoders.attention import AttentionDecoder
+from saywhere.networks.language.decoders.protocol import TorchDecoder
 from saywhere.networks.nouns import Nouns
-from saywhere.networks.vision.image_maps import ImageMaps
+from saywhere.networks.vision.region_features import ImageMaps
 from saywhere.networks.vision.trunk import Trunk
 from saywhere.text import Vocabulary
 

@@ -199,7 +199,7 @@ class AttentionCorrectness:
 
 
 SENTENCES = ("given", "generated")
-"""Whose sentences: people's, or the model's own."""
+"""The sentences of the data set, and those that the model generates."""
 PAPER = ("paper: Areas of Attention, Flickr30k test", "40.2", "61.1", "", "")
 """Table 3: its spatial transformers, trained on Flickr30k, in percent; uniform attention is not in the paper."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -20,8 +19,8 @@ import numpy as np
 
 from saywhere.errors import UserError
 from saywhere.evaluation import meteor, ptb
-from saywhere.evaluation.meteor import Meteor, find_java, pycocoevalcap_module
-from saywhere.evaluation.region_lines import read_captions, read_references
+from saywhere.evaluation.meteor import Meteor, pycocoevalcap_module
+from saywhere.evaluation.region_lines import matched, read_captions, read_references
 from saywhere.evaluation.report import Page, choose, facts, table, write_report
 from saywhere.evaluation.session import Session
 from saywhere.files import write_text
@@ -29,7 +28,7 @@ from saywhere.images import LoadedImage
 from saywhere.inference import ResultsFile
 from saywhere.models.captioner import Caption
 from saywhere.models.model import Model
-from saywhere.models.noun_tree import NounTree, find_invented, find_nouns, noun_tree
+from saywhere.models.nouns import NounTree, find_invented, find_nouns, noun_tree
 from saywhere.regions import Regions
 
 # The tokenizer ends a line at each of these, so the rest of a text would become that of the next image.
@@ -117,31 +116,9 @@ def tokenize_captions(texts: Mapping[str, Sequence[str]]) -> dict[str, list[str]
     }
 
 
-def java_tokens(lines: Sequence[str]) -> list[str]:
-    """Return the tokens of each line as pycocoevalcap's Java program gives them, punctuation included.
-
-    Its class ``PTBTokenizer`` needs a ``java`` on the PATH and writes into the folder where it is installed; this runs
-    the same program through pipes.
-
-    Raises:
-        UserError: pycocoevalcap or Java is missing, or Java fails.
-    """
-    module = pycocoevalcap_module("tokenizer.ptbtokenizer")
-    jar = Path(str(module.__file__)).with_name(module.STANFORD_CORENLP_3_4_1_JAR)
-    java = find_java("the original PTB tokenizer")
-    command = [java, "-cp", str(jar), "edu.stanford.nlp.process.PTBTokenizer", "-preserveLines", "-lowerCase"]
-    done = subprocess.run(command, input="\n".join(lines).encode("utf-8", "replace"), capture_output=True)
-    tokenized = done.stdout.decode("utf-8", "replace").split("\n")
-    # There is one more line end if the last text has words.
-    if done.returncode or len(tokenized) not in (len(lines), len(lines) + 1):
-        reason = "".join(done.stderr.decode("utf-8", "replace").strip().splitlines()[:1])
-        raise UserError(f"the PTB tokenizer failed (exit code {done.returncode}, {jar}): {reason}")
-    return tokenized[: len(lines)]
-
-
 def _java_tokens(lines: Sequence[str], odd: str) -> list[str]:
     try:
-        return java_tokens(lines)
+        return ptb.java_tokens(lines)
     except UserError as error:
         raise UserError(f"{odd[:80]!r} has a form that needs the original program: {error}") from error
 
@@ -171,7 +148,7 @@ class Invented:
 def count_invented(captions: Mapping[str, str], mentions: Mapping[str, Iterable[str]], tree: NounTree) -> Invented:
     """Compare the nouns of captions with those of what people wrote of the same images.
 
-    Which nouns count as mentioned: see :func:`saywhere.models.noun_tree.find_invented`. Only nouns of the tree count.
+    Which nouns count as mentioned: see :func:`saywhere.models.nouns.find_invented`. Only nouns of the tree count.
 
     Args:
         captions: of each image; at least one.
@@ -257,22 +234,14 @@ def score_files(predictions: Path, session: Session) -> CaptionScores:
         UserError: a file cannot be read, they have no image in common, or what measures is not installed.
     """
     with meteor.Meteor() as scorer:
-        found, true = read_captions(predictions), read_references(session.data)
+        found, true = read_captions(predictions), read_references(session.data, session.split)
         names = [name for name, texts in true.items() if texts][: session.limit]
         if not names:
             raise UserError(f"{session.data}: no image has a caption")
-        missing, unknown = sum(name not in found for name in names), sum(name not in true for name in found)
-        if missing == len(names):
-            raise UserError(
-                f"{predictions}: has none of the {missing} images of {session.data}; "
-                f"it names {next(iter(found))!r}, the truth {names[0]!r}"
-            )
-        if missing:
-            session.notes.append(f"{missing} images have no line in {predictions}: an empty caption")
-        if unknown:
-            session.notes.append(f"{unknown} images in {predictions} have no truth, and do not count")
+        counts, notes = matched(predictions, session.data, found, true, names, "an empty caption")
+        session.notes += notes
         captions, references = {n: found.get(n, "") for n in names}, {n: true[n] for n in names}
-        facts = {"predictions": str(predictions), "without_prediction": missing, "without_truth": unknown}
+        facts = {"predictions": str(predictions), **counts}
         pairs = Comparison(str(session.data), captions, references, [Path(), session.folder], facts)
         return compare(session, pairs, scorer)
 

@@ -5,8 +5,9 @@ Phrases are those of Flickr30k Entities, or of any data set with phrases and box
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -22,18 +23,19 @@ from saywhere.data.sample import Sample
 from saywhere.engines.engine import Aligner, DenseCap
 from saywhere.errors import UserError
 from saywhere.evaluation.report import facts, table, write_report
-from saywhere.evaluation.session import Session, image_name
-from saywhere.evaluation.stores import REGIONS, ArrayStore, RegionStore, of_arrays, to_arrays
+from saywhere.evaluation.session import REGIONS, ArrayStore, RegionStore, Session, image_name, of_arrays, to_arrays
 from saywhere.images import LoadedImage
 from saywhere.inference import Source
 from saywhere.models import densecap
 from saywhere.models.aligner import ImageVectors, align, embed_images, region_bonus
+from saywhere.models.chunker import Chunker, spans
 from saywhere.models.model import Model
 from saywhere.models.phrase_scores import score_regions
 from saywhere.models.placing import Placer
 from saywhere.regions import Regions
 from saywhere.text import tokenize
 from saywhere.training.calibration import absent
+from saywhere.training.chunker import TaggedSentence
 
 RIGHT = 0.5
 """A box is right from this IoU with the true box on."""
@@ -589,3 +591,57 @@ def _unread(name: str, boxes: np.ndarray, generator: np.random.Generator) -> np.
 def _measure(found: np.ndarray, asked: Sequence[Question]) -> GroundingResult:
     truth = np.stack([question.truth for question in asked]) if asked else np.zeros((0, 4), np.float32)
     return measure(found, truth, [question.phrase.types for question in asked])
+
+
+@dataclass(frozen=True)
+class ChunkScores:
+    """Precision and recall of phrases, against phrases that people marked.
+
+    Attributes:
+        precision: share of the phrases found whose first and last word are those of a marked phrase.
+        recall: share of the marked phrases that are found.
+        visible_f1: F1 of the phrases that name something visible.
+        phrases: number of marked phrases.
+        sentences: number of sentences.
+        milliseconds: of a processor that a sentence takes.
+    """
+
+    precision: float
+    recall: float
+    visible_f1: float
+    phrases: int
+    sentences: int
+    milliseconds: float
+
+    @property
+    def f1(self) -> float:
+        """The harmonic mean of precision and recall."""
+        return _f1(self.precision, self.recall)
+
+
+def measure_chunks(chunker: Chunker, sentences: Sequence[TaggedSentence]) -> ChunkScores:
+    """Cut sentences, and compare the phrases with those that are marked.
+
+    Raises:
+        UserError: no phrase is marked.
+    """
+    start = time.process_time()
+    cut = [chunker.chunk(sentence.text) for sentence in sentences]
+    seconds = time.process_time() - start
+    found = {(i, p.start, p.stop, p.visible) for i, phrases in enumerate(cut) for p in phrases}
+    marked = {(i, *span) for i, sentence in enumerate(sentences) for span in spans(sentence.tags)}
+    if not marked:
+        raise UserError("no phrase of the sentences is marked")
+    precision, recall = _shares({each[:3] for each in found}, {each[:3] for each in marked})
+    visible = _shares({each for each in found if each[3]}, {each for each in marked if each[3]})
+    per_sentence = 1000 * seconds / len(sentences)
+    return ChunkScores(precision, recall, _f1(*visible), len(marked), len(sentences), per_sentence)
+
+
+def _shares(found: Collection[object], marked: Collection[object]) -> tuple[float, float]:
+    right = len(set(found) & set(marked))
+    return right / max(len(found), 1), right / max(len(marked), 1)
+
+
+def _f1(precision: float, recall: float) -> float:
+    return 2 * precision * recall / max(precision + recall, 1e-9)

@@ -15,8 +15,7 @@ from saywhere.images import LoadedImage
 from saywhere.models.captioner import Caption
 from saywhere.models.densecap import Detections, detect
 from saywhere.models.model import Model
-from saywhere.models.noun_tree import Noun, find_nouns, is_right, kind_of, noun_tree
-from saywhere.models.nouns import rename
+from saywhere.models.nouns import Noun, find_nouns, is_right, kind_of, noun_tree, rename
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,7 @@ def write_noun_report(folder: Path, result: NounResult, known: Mapping[str, Any]
 
 
 Nouns = Mapping[str, Sequence[Sequence[str | Noun]]]
-"""For each way what each region of an image is called: one name, none, or all nouns of a caption."""
+"""The name of each region of an image, by method: one noun, none, or all nouns of a caption."""
 
 
 def run(model: Model, session: Session) -> NounResult:

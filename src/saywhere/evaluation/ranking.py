@@ -13,8 +13,7 @@ from numpy.typing import ArrayLike
 from saywhere.configs.aligner import Score
 from saywhere.errors import UserError
 from saywhere.evaluation.report import facts, table, write_report
-from saywhere.evaluation.session import Session
-from saywhere.evaluation.stores import embed_images
+from saywhere.evaluation.session import Session, embed_images
 from saywhere.models.aligner import BLOCK, ImageVectors, TextVectors, hubness_of, similarities, similarity_blocks
 from saywhere.models.model import Model
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from saywhere.errors import UserError
-from saywhere.syntax import parse_json
+from saywhere.files import parse_json, printable
 
 Array = NDArray[Any]
 Box = tuple[float, float, float, float]
 
+NAMED = 5
+"""Images that only one of two files has are named up to so many."""
 LARGEST = 1e300
 """Numbers beyond this are refused, like those that are not finite."""
 
@@ -53,14 +55,18 @@ class RegionLines:
     and ``height`` of the image if known, as ``saywhere describe`` writes it. The whole file is checked when it is
     opened, but only the positions of the lines are kept in memory.
 
+    A line of training data, with ``regions`` (docs/data.md), is read as well: a box with several phrases is as many.
+
     Args:
         path: the file.
         needs: parts that each line with a box must have: ``"scores"``, ``"captions"``.
         several: allow several lines for an image; their regions are joined, in the order of the file.
         ordered: refuse boxes with x2 < x1 or y2 < y1.
+        split: of lines that name a split, those of this one alone.
 
     Raises:
-        UserError: the file cannot be read or is empty, or a line is malformed; the message names the line.
+        UserError: the file cannot be read or is empty, its lines are of several splits, or a line is malformed; the
+            message names the line.
 
     Example:
         >>> predictions = RegionLines(Path("predictions.jsonl"), ("scores", "captions"))  # doctest: +SKIP
@@ -68,12 +74,17 @@ class RegionLines:
     """
 
     def __init__(
-        self, path: Path, needs: Sequence[str] = ("captions",), several: bool = False, ordered: bool = True
+        self,
+        path: Path,
+        needs: Sequence[str] = ("captions",),
+        several: bool = False,
+        ordered: bool = True,
+        split: str | None = None,
     ) -> None:
         self.path = path
         self._needs, self._ordered = needs, ordered
         self._places: dict[str, list[tuple[int, int]]] = {}
-        for start, number, line in _lines(path):
+        for start, number, line in _lines(path, split):
             name, _ = self._parse(line, number)
             places = self._places.setdefault(name, [])
             if places and not several:
@@ -111,7 +122,7 @@ class RegionLines:
 
     def _parse(self, line: bytes, number: int) -> tuple[str, ImageRegions]:
         where = f"{self.path} line {number}"
-        row = _parse_json(line, where)
+        row = _with_boxes(_parse_json(line, where))
         if not isinstance(row, dict) or not isinstance(row.get("image"), str) or not isinstance(row.get("boxes"), list):
             raise UserError(f'{where}: not {{"image": NAME, "boxes": [[x1, y1, x2, y2], ...]}}')
         boxes, scores, captions = row["boxes"], row.get("scores"), row.get("captions")
@@ -135,6 +146,47 @@ class RegionLines:
             tuple(captions) if captions is not None else () if not boxes else None,
             _size(row, where),
         )
+
+
+def _with_boxes(row: Any) -> Any:
+    """A line of training data as one with ``boxes`` and ``captions``; any other as it is."""
+    regions = row.get("regions") if isinstance(row, dict) and "boxes" not in row else None
+    if not isinstance(regions, list) or not all(isinstance(region, dict) for region in regions):
+        return row
+    rows = [(each.get("box"), text) for each in regions for text in each.get("phrases", [each.get("phrase")])]
+    return {**row, "boxes": [box for box, _ in rows], "captions": [text for _, text in rows]}
+
+
+def matched(
+    predictions: Path, truth: Path, found: Collection[str], true: Collection[str], names: Sequence[str], empty: str
+) -> tuple[dict[str, int], list[str]]:
+    """Return how many images only one of two files has, as facts of a report, and lines that name them.
+
+    Args:
+        predictions, truth: the files.
+        found, true: names of the images in them.
+        names: of the true images that count.
+        empty: what an image without a prediction counts as.
+
+    Raises:
+        UserError: no image is in both.
+    """
+    missing = [name for name in names if name not in found]
+    unknown = [name for name in found if name not in true]
+    if len(missing) == len(names):
+        raise UserError(
+            f"{predictions}: has none of the {len(missing)} images of {truth}; "
+            f"it names {next(iter(found))!r}, the truth {names[0]!r}"
+        )
+    notes = [f"{len(missing)} images have no line in {predictions}: {empty}: {_few(missing)}"] if missing else []
+    if unknown:
+        notes.append(f"{len(unknown)} images in {predictions} have no truth, and do not count: {_few(unknown)}")
+    return {"without_prediction": len(missing), "without_truth": len(unknown)}, notes
+
+
+def _few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(map(printable, names[:NAMED])) + more
 
 
 class Proposals(Mapping[str, Sequence[Box]]):
@@ -188,45 +240,70 @@ def read_captions(path: Path) -> dict[str, str]:
     return found
 
 
-def read_references(path: Path) -> dict[str, list[str]]:
+def read_references(path: Path, split: str | None = None) -> dict[str, list[str]]:
     """Read the true sentences about each image: ``{"image": NAME, "captions": [TEXT, ...]}``, or a line for each one.
 
+    The ``sentences`` of a line of training data are read as well; of lines that name a split, those of ``split`` alone.
+
     Raises:
-        UserError: the file cannot be read or is empty, or a line is malformed.
+        UserError: the file cannot be read or is empty, its lines are of several splits, or a line is malformed.
     """
     found: dict[str, list[str]] = {}
-    for _, name, texts in _sentences(path):
+    for _, name, texts in _sentences(path, split, ("captions", "sentences")):
         found.setdefault(name, []).extend(texts)
     return found
 
 
-def _sentences(path: Path) -> Iterator[tuple[str, str, list[str]]]:
+def _sentences(
+    path: Path, split: str | None = None, several: Sequence[str] = ("captions",)
+) -> Iterator[tuple[str, str, list[str]]]:
     """Yield for each line its place, the image and the sentences."""
-    for _, number, line in _lines(path):
+    for _, number, line in _lines(path, split):
         where = f"{path} line {number}"
         row: Any = _parse_json(line, where)
         row = row if isinstance(row, dict) else {}
-        texts: Any = [row["caption"]] if "caption" in row else row.get("captions")
+        texts: Any = [row["caption"]] if "caption" in row else next((row[key] for key in several if key in row), None)
+        texts = [] if texts is None and "regions" in row and "sentences" in several else texts
         good = isinstance(row.get("image"), str) and isinstance(texts, list) and all(isinstance(t, str) for t in texts)
         if not good:
             raise UserError(f'{where}: neither {{"image": NAME, "caption": TEXT}} nor "captions": [TEXT, ...]')
         yield where, os.path.normpath(row["image"]), texts
 
 
-def _lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
-    """Yield for each line that is not blank its position in bytes, its number from 1, and its text."""
-    start, empty = 0, True
+def _lines(path: Path, split: str | None = None) -> Iterator[tuple[int, int, bytes]]:
+    """Yield for each line that is not blank its position in bytes, its number from 1, and its text.
+
+    Of lines that name a split only those of ``split``; if it is None, all must name the same.
+    """
+    start, empty, splits = 0, True, set[str]()
     try:
         with open(path, "rb") as lines:
             for number, line in enumerate(lines, 1):
                 if line.strip():
                     empty = False
-                    yield start, number, line
+                    if (own := _split(line)) is not None:
+                        splits.add(own)
+                    if split is None or own in (None, split):
+                        yield start, number, line
                 start += len(line)
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from error
     if empty:
         raise UserError(f"{path}: is empty")
+    if (split is None and len(splits) > 1) or (split is not None and splits and split not in splits):
+        lacking = "" if split is None else f"has no image of the split {split}: "
+        raise UserError(f"{path}: {lacking}its images are of {', '.join(sorted(splits))}: name one with --split")
+
+
+def _split(line: bytes) -> str | None:
+    """The split that a line of training data names."""
+    if b'"split"' not in line:
+        return None
+    try:
+        row: Any = parse_json(line)
+    except ValueError:
+        return None
+    return str(row["split"]) if isinstance(row, dict) and "split" in row else None
 
 
 def _parse_json(line: bytes, where: str) -> Any:

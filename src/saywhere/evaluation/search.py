@@ -23,14 +23,13 @@ from saywhere.evaluation.dense import check_plots
 from saywhere.evaluation.grounding import BINS, area_under_curve, share_of
 from saywhere.evaluation.ranking import Recall, rank_matrix
 from saywhere.evaluation.report import facts, save_figure, table, write_report
-from saywhere.evaluation.session import Session, image_name
-from saywhere.evaluation.stores import embed_images
+from saywhere.evaluation.session import Session, embed_images, image_name
 from saywhere.images import ImageError
 from saywhere.models.aligner import ImageVectors, TextVectors
 from saywhere.models.chunker import Chunker
 from saywhere.models.layout import count_of, one_of
 from saywhere.models.model import Model
-from saywhere.models.noun_tree import noun_tree
+from saywhere.models.nouns import noun_tree
 from saywhere.models.placing import count_evidence, cut_phrases, familiar, noun_words, word_fits
 from saywhere.search.phrases import (
     LIKELY,
@@ -43,9 +42,8 @@ from saywhere.search.phrases import (
     kinds,
 )
 from saywhere.search.qdrant import Qdrant, masked
-from saywhere.search.scan import Question, best, estimates, lead, similarities, spread
+from saywhere.search.scan import Question, Snapshot, best, estimates, lead, similarities, spread
 from saywhere.search.store import Stamp, Store
-from saywhere.search.vectors import Snapshot
 from saywhere.text import tokenize
 from saywhere.training.progress import track
 
@@ -115,9 +113,9 @@ class Answers:
         evidence: ``(Q, K, 5)`` of each hit, see :class:`saywhere.search.phrases.Placed`.
         chances: ``(Q, 2)`` the evidence that any image of the index shows the query, see
             :func:`saywhere.search.phrases.in_index_probability`.
-        shown: ``(Q, K)`` whether people say each noun of the query of the image.
+        shown: ``(Q, K)`` whether captions of the image have each noun of the query.
         inside: ``(Q,)`` whether the query is about an image of the index.
-        in_index: ``(Q,)`` whether people say each noun of the query of some image of the index.
+        in_index: ``(Q,)`` whether captions of some image of the index have each noun of the query.
         kinds: ``(Q,)`` of each query, see :func:`short_queries`.
         albums: ``(Q,)`` about how many images were searched, see :data:`ALBUMS`.
     """
@@ -207,7 +205,7 @@ class PresenceInIndex:
 
 
 def said(sentences: Sequence[str]) -> frozenset[str]:
-    """Return all words that are said of an image, and what the things are kinds of that they name."""
+    """Return all words of an image's captions, and the kinds of things that these are kinds of."""
     return frozenset(kinds(word for sentence in sentences for word in tokenize(sentence)))
 
 
@@ -295,14 +293,14 @@ def answer(
 
 
 def _draw(places: np.ndarray, own: np.ndarray, size: int, with_own: bool, draws: np.random.Generator) -> np.ndarray:
-    """So many of the images, in order: with one that a query is about, or without all of these."""
+    """Draw ``size`` of the images, in order: with one that a query is about, or with none of these."""
     kept = own[:1] if with_own else own[:0]
     others = draws.choice(np.setdiff1d(places, own), min(size - len(kept), len(places) - len(own)), replace=False)
     return np.sort(np.concatenate((kept, others)))
 
 
 def measure(halves: tuple[Answers, Answers], own: Logistic | None) -> PresenceInIndex | None:
-    """Compare probabilities with what people say of the images.
+    """Compare probabilities with the captions of the images.
 
     It is None if there is nothing to tell: all hits show their query or none does, or an image shows all queries or
     none.
@@ -552,7 +550,7 @@ INDEX = "index"
 """The folder of a run with the index."""
 
 Truth = dict[str, dict[int, list[np.ndarray]]]
-"""By phrase, and by entry of the image, the true boxes."""
+"""The true boxes by phrase and by entry of the image."""
 
 
 def run(
@@ -830,7 +828,7 @@ def _sentences(session: Session, samples: Samples) -> dict[str, list[str]]:
 def _presence(
     model: Model, snapshot: Snapshot, sentences: Sequence[Sequence[str]], queries: int, beside: int = 0
 ) -> PresenceInIndex | None:
-    """Whether the index knows what is there: half of the images are searched, then the others.
+    """Measure whether an index knows what it has: half of the images are searched, then the others.
 
     Args:
         model: that embedded the images.
@@ -877,7 +875,7 @@ def _index(folder: Path, model: Model, images: Sequence[ImageVectors]) -> Store:
 
 
 def _spread(items: Sequence[Any], most: int) -> list[Any]:
-    """At most so many of the items, evenly spread."""
+    """Return at most ``most`` of the items, evenly spread."""
     chosen = np.linspace(0, len(items) - 1, min(most, len(items))).round().astype(int)
     return [items[i] for i in chosen.tolist()]
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from saywhere.errors import UserError
-from saywhere.models.noun_tree import Noun, known_form, noun_tree
+from saywhere.models.nouns import Noun, known_form, noun_tree
 from saywhere.regions import Regions
 from saywhere.text import tokenize
 
@@ -86,6 +86,12 @@ class Classes:
         """The names by the rows of their nodes in the tree of nouns."""
         found = {name: noun_tree().named(" ".join(tokenize(name))) for name in self.names}
         return {noun.row: name for name, noun in reversed(found.items()) if noun is not None}
+
+    def unknown(self, words: Container[str] = ()) -> list[str]:
+        """Return the names that the tree of nouns lacks, and that are not made of words either."""
+        tokens = {name: tokenize(name) for name in self.names}
+        lacking = [name for name in self.names if noun_tree().named(" ".join(tokens[name])) is None]
+        return [name for name in lacking if not all(word in words for word in tokens[name])]
 
     def label(self, caption: str | None) -> str | None:
         """Return the class of a phrase, ``dog`` for "a brown dog on the grass"; None if it has none of the names.

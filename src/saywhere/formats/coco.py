@@ -11,12 +11,11 @@ from typing import Any
 
 from saywhere import boxes as geometry
 from saywhere.errors import UserError
-from saywhere.files import write_text
+from saywhere.files import parse_json, write_text
 from saywhere.formats.classes import NOUNS, Classes
 from saywhere.formats.reading import OtherShape, Row, entries_of, leave_out, reader, to_regions
 from saywhere.regions import Regions
 from saywhere.report import Report
-from saywhere.syntax import parse_json
 
 LONGEST_NUMBER = 18
 """Digits of an id; of more it does not fit into 64 bits, which other programs give it."""

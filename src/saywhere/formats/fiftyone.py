@@ -10,7 +10,7 @@ from typing import Any
 
 from saywhere import boxes as geometry
 from saywhere.errors import UserError
-from saywhere.files import write_text
+from saywhere.files import parse_json, write_text
 from saywhere.formats.classes import NOUNS, Classes
 from saywhere.formats.reading import (
     ImagesByStem,
@@ -24,7 +24,6 @@ from saywhere.formats.reading import (
 )
 from saywhere.regions import Regions
 from saywhere.report import Report
-from saywhere.syntax import parse_json
 
 
 def write(path: Path, images: Iterable[Regions], classes: Classes = NOUNS) -> None:

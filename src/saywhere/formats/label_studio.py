@@ -15,7 +15,7 @@ from xml.sax.saxutils import quoteattr
 
 from saywhere import boxes as geometry
 from saywhere.errors import UserError
-from saywhere.files import write_text
+from saywhere.files import parse_json, write_text
 from saywhere.formats.classes import NOUNS, Classes
 from saywhere.formats.reading import (
     OtherShape,
@@ -29,7 +29,6 @@ from saywhere.formats.reading import (
 )
 from saywhere.regions import Regions
 from saywhere.report import Report
-from saywhere.syntax import parse_json
 
 SIDES = ("x", "y", "width", "height")
 LABELS = ("rectanglelabels", "labels")
@@ -125,7 +124,7 @@ def _by_region(result: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
 
 
 def _is_odd(entry: object) -> bool:
-    """Whether something among the entries of a task is none."""
+    """Whether an entry of a task is malformed."""
     if not isinstance(entry, dict):
         return True
     return not isinstance(entry.get("type"), str) or not isinstance(entry.get("value", {}), dict)

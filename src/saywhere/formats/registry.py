@@ -11,13 +11,12 @@ from functools import partial
 from pathlib import Path
 
 from saywhere.errors import UserError
-from saywhere.files import atomic_path, write_text
+from saywhere.files import atomic_path, parse_json, write_text
 from saywhere.formats import coco, cvat, densecap, fiftyone, label_studio, table, voc, xmp, yolo
 from saywhere.formats.classes import NOUNS, Classes
 from saywhere.formats.reading import ILLEGAL, Reader, checked, leave_out, reader
 from saywhere.regions import Regions
 from saywhere.report import Report
-from saywhere.syntax import parse_json
 
 HALF_CHARACTER = re.compile("[\ud800-\udfff]")
 """A surrogate, which UTF-8 has no bytes for."""

@@ -18,7 +18,7 @@ from saywhere.report import Report
 
 COLUMNS = ("image", "width", "height", "x1", "y1", "x2", "y2", "score", "phrase")
 TYPES = ("string", "int32", "int32", "float32", "float32", "float32", "float32", "float32", "string")
-"""Of the columns in Parquet, by their names in pyarrow."""
+"""Types of the columns in Parquet, by their names in pyarrow."""
 GROUP = 50_000
 """Lines of a row group of Parquet, which is what is held in memory."""
 

@@ -29,7 +29,7 @@ from saywhere.errors import UserError
 from saywhere.files import TOO_LONG, atomic_path, fits, short_name, write_atomically
 from saywhere.formats.reading import OtherShape, Row, leave_out, legal, reader, to_regions
 from saywhere.images import LYING, RAW_SUFFIXES, SUFFIXES, DiskSize, ImageError, measure, opened
-from saywhere.models.noun_tree import noun_tree
+from saywhere.models.nouns import noun_tree
 from saywhere.regions import Regions
 from saywhere.report import Report
 from saywhere.text import tokenize

@@ -12,7 +12,7 @@ from typing import Any
 from saywhere import archives
 from saywhere import boxes as geometry
 from saywhere.errors import UserError
-from saywhere.files import TOO_LONG, fits, write_atomically, write_text
+from saywhere.files import TOO_LONG, decode, fits, parse_yaml, split_lines, write_atomically, write_text
 from saywhere.formats.classes import NOUNS, Classes
 from saywhere.formats.reading import (
     ImagesByStem,
@@ -26,7 +26,6 @@ from saywhere.formats.reading import (
 )
 from saywhere.regions import Regions
 from saywhere.report import Report
-from saywhere.syntax import decode, parse_yaml, split_lines
 
 
 def write(path: Path, images: Iterable[Regions], copy_images: bool = False, classes: Classes = NOUNS) -> dict[str, str]:

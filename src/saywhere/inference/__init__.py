@@ -1,8 +1,8 @@
 """A model on many images: find them, read ahead, ask in batches, keep what is done."""
 
-from saywhere.inference.batches import ImageResult, run_images
-from saywhere.inference.results import Outputs, ResultsFile, compare_settings, ensure_same_settings
-from saywhere.inference.sources import Source, find_images, out_path, read_boxes
+from saywhere.inference.results import ImageResult, Outputs, ResultsFile, compare_settings, ensure_same_settings
+from saywhere.inference.run import run_images
+from saywhere.inference.sources import Source, find_images, find_media, out_path, read_boxes
 
 __all__ = [
     "ImageResult",
@@ -12,6 +12,7 @@ __all__ = [
     "compare_settings",
     "ensure_same_settings",
     "find_images",
+    "find_media",
     "out_path",
     "read_boxes",
     "run_images",

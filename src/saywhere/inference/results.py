@@ -9,21 +9,36 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from saywhere.errors import UserError
 from saywhere.files import beside, require_there, sync, write_text
-from saywhere.images import DRAWN_SIDES, ImageError, open_image, resized, save_image
-from saywhere.inference.batches import ImageResult
-from saywhere.inference.claims import Claim, claim_file
+from saywhere.images import DRAWN_SIDES, ImageError, LoadedImage, open_image, resized, save_image
 from saywhere.inference.sources import Source, out_path
 from saywhere.regions import Regions
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+    from saywhere.inference.claims import Claim
+
+T = TypeVar("T")
+
 _BEGINNING = b'{"image":'
 """What each line begins with: only a half line that does is taken for one of ours and cut off."""
+
+
+@dataclass(frozen=True)
+class ImageResult(Generic[T]):
+    """What became of one image: its result, or the error.
+
+    ``image`` is what the model saw; its pixels are dropped with this object.
+    """
+
+    source: Source
+    result: T | None = None
+    image: LoadedImage | None = None
+    error: str | None = None
 
 
 class NotKeptError(Exception):
@@ -63,6 +78,8 @@ class ResultsFile:
 
     def _begin(self) -> None:
         """Refuse what is no regular file, and a file that another run is writing."""
+        from saywhere.inference.claims import claim_file
+
         if not stat.S_ISREG(os.fstat(self._file).st_mode):
             raise UserError(f"{self.path}: results are kept in a regular file, which can be read again; this is none")
         self._claim = claim_file(self._file, self.path, "give another file")

@@ -18,7 +18,7 @@ from saywhere.errors import UserError
 from saywhere.files import put_in_place, short_name, write_text
 from saywhere.inference.claims import Claim, Claims, LostClaimError
 from saywhere.inference.sources import Source
-from saywhere.progress import Tell
+from saywhere.report import Tell
 
 PLAN, MERGE = "shards.json", "merge"
 PAUSE = 0.5

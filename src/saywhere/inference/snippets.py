@@ -18,8 +18,7 @@ from saywhere.images import LoadedImage
 from saywhere.models.aligner import align
 from saywhere.models.densecap import describe
 from saywhere.models.model import Model
-from saywhere.models.noun_tree import noun_tree
-from saywhere.models.nouns import fuller_phrase
+from saywhere.models.nouns import fuller_phrase, noun_tree
 from saywhere.regions import Regions
 
 

@@ -11,13 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from saywhere import archives
 from saywhere.errors import UserError
+from saywhere.files import TAR, decode, parse_json, split_lines
 from saywhere.images import SUFFIXES
-from saywhere.syntax import decode, parse_json, split_lines
 
 LIST = "@"
 """Before the name of a file with a path on each line; ``@-`` is standard input."""
+
+VIDEO_SUFFIXES = frozenset((
+    ".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts", ".mts", ".m2ts", ".ogv",
+))  # fmt: skip
+"""Files with these endings are taken for videos."""
 
 DRAWN_SUFFIXES = frozenset((".jpg", ".jpeg", ".png"))
 """Drawings of images with these endings keep their names; to the names of others ``.jpg`` is appended."""
@@ -38,6 +42,11 @@ class Source:
     name: str
     relative: Path
     ending: str = ""
+
+    @property
+    def is_video(self) -> bool:
+        """Whether the file is taken for a video, by its ending."""
+        return self.path.suffix.lower() in VIDEO_SUFFIXES
 
 
 def find_images(
@@ -61,6 +70,32 @@ def find_images(
     places = [Path(os.path.relpath(full, common)) for full in found]
     named = zip(found.values(), places, _endings(places), strict=True)
     return [Source(Path(name), name, place, ending) for name, place, ending in named]
+
+
+def find_media(
+    paths: Sequence[str | Path], leave_out: Iterable[Path] = (), in_folders: bool = False
+) -> tuple[list[Source], list[Source]]:
+    """Return the images and the videos that ``paths`` mean, see :func:`find_images`.
+
+    Args:
+        paths, leave_out: as there.
+        in_folders: also take the videos in folders.
+
+    Raises:
+        UserError: there is nothing, or only videos in a folder that are not asked for.
+    """
+    both = SUFFIXES | VIDEO_SUFFIXES
+    try:
+        found = find_images(paths, leave_out, both if in_folders else SUFFIXES)
+    except UserError as error:  # for want of images, where there may be videos
+        try:
+            others = find_images(paths, leave_out, both)
+        except UserError:
+            raise error from None
+        video = next(source.name for source in others if source.is_video)
+        way_out = "give --every TIME, such as --every 0.5s, to describe videos in a folder"
+        raise UserError(f"{video}: {way_out}") from error
+    return [source for source in found if not source.is_video], [source for source in found if source.is_video]
 
 
 def name_images(
@@ -130,7 +165,7 @@ def _expand(path: str, hidden: set[str], suffixes: frozenset[str]) -> tuple[list
         if names := _walk(path, hidden, suffixes):
             return names, path
         raise UserError(f"{path}: no images in this folder ({', '.join(sorted(suffixes))}){_archives_in(path)}")
-    if os.path.lexists(path) or archives.has_member(path):
+    if os.path.lexists(path) or _is_member(path):
         if names := _members(path):
             return names, os.path.dirname(path) or "."
         raise UserError(f"{path}: no images in this archive ({', '.join(sorted(SUFFIXES))})")
@@ -154,6 +189,10 @@ def _expand(path: str, hidden: set[str], suffixes: frozenset[str]) -> tuple[list
 def _members(path: str) -> list[str]:
     """The images in an archive, and the archive itself if it is damaged; of what is none, the path."""
     name = _tidy(path)
+    if not path.endswith(TAR):
+        return [name]
+    from saywhere import archives
+
     if not archives.is_archive(path):
         return [name]
     try:
@@ -165,9 +204,17 @@ def _members(path: str) -> list[str]:
     return [os.path.join(name, member) for member in images] + ([name] if listing.damage else [])
 
 
+def _is_member(path: str) -> bool:
+    if f"{TAR}/" not in path:
+        return False
+    from saywhere import archives
+
+    return archives.has_member(path)
+
+
 def _archives_in(folder: str) -> str:
     """What a user may have meant who named a folder of archives."""
-    pattern = os.path.join(folder, f"*{archives.SUFFIX}")
+    pattern = os.path.join(folder, f"*{TAR}")
     return f"; for the archives in it give the pattern {pattern!r}" if glob.glob(pattern) else ""
 
 

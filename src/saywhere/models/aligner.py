@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from saywhere import boxes as geometry
-from saywhere import reproductions
-from saywhere.box_coding import BoxCoder
+from saywhere.boxes import BoxCoder
 from saywhere.configs.aligner import AlignerConfig, Score
 from saywhere.engines.engine import Aligner
 from saywhere.errors import UserError
@@ -312,6 +311,8 @@ def token_ids(aligner: Aligner, texts: Sequence[str]) -> np.ndarray:
         raise UserError(f"the sentence {wordless[0]!r} has no word")
     config = aligner.config
     if config.parses is not None:
+        from saywhere import reproductions
+
         parses = reproductions.find("parses=FILE")(config.parses)
         return parses.encode(texts, config.relations, aligner.vocabulary)
     end = [END] if config.sentence_token else []

@@ -23,13 +23,12 @@ from saywhere import calibration
 from saywhere import options as user_options
 from saywhere.calibration import Calibration
 from saywhere.configs.aligner import AlignerConfig
-from saywhere.configs.base import Config, override
 from saywhere.configs.captioner import CaptionerConfig
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.configs.nouns import NounsConfig
-from saywhere.configs.parts import TrunkConfig
+from saywhere.configs.parts import Config, TrunkConfig, override
 from saywhere.errors import UserError
-from saywhere.syntax import parse_json
+from saywhere.files import parse_json
 from saywhere.text import Vocabulary
 
 C = TypeVar("C", bound=Config)
@@ -153,7 +152,7 @@ class Bundle:
         """Return the bundle with some options changed.
 
         Args:
-            values: by name, see :func:`saywhere.configs.base.override`; it raises what that raises.
+            values: by name, see :func:`saywhere.configs.parts.override`; it raises what that raises.
         """
         if not values:
             return self
@@ -193,10 +192,13 @@ class GraphInfo:
     weights: dict[str, GraphWeight]
 
     @classmethod
-    def read(cls, folder: Path) -> GraphInfo:
-        """Read ``trunk.json`` of a model folder; ``UserError`` if it is missing or something else."""
+    def read(cls, folder: Path, shipped: bool = False) -> GraphInfo:
+        """Read ``trunk.json`` of a model folder; ``UserError`` if it is missing or, unless ``shipped``, unknown."""
         path = folder / GRAPH_WEIGHTS
         try:
+            if shipped:
+                stored = _json(path)
+                return cls(**{**stored, "weights": {key: GraphWeight(**w) for key, w in stored["weights"].items()}})
             return user_options.from_dict(cls, _mapping(_json(path), str(path)), source=str(path))
         except UserError as error:
             raise UserError(_one_line(str(error))) from error

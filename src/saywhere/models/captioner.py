@@ -1,7 +1,7 @@
 """A sentence of an image, and where the model looked at each word (Areas of Attention; the multimodal RNN).
 
 A caption is the hypothesis of the beam with the highest sum of length-normalised log-probability and weighted reasons
-(:class:`saywhere.models.reranking.Reranker`); its nouns are edited after that (:class:`NounChecker`, docs/nouns.md).
+(:class:`saywhere.models.decoding.Reranker`); its nouns are edited after that (:class:`NounChecker`, docs/nouns.md).
 """
 
 from __future__ import annotations
@@ -14,15 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from saywhere.box_coding import BoxCoder
+from saywhere.boxes import BoxCoder
 from saywhere.engines.engine import Aligner, BoundImages, Captioner, DenseCap
 from saywhere.errors import UserError
 from saywhere.models.aligner import embed_images, embed_texts, plain_similarities
-from saywhere.models.decoding import decode, search
+from saywhere.models.decoding import Reason, Reranker, Sentence, decode, search
 from saywhere.models.encoding import Encoding, propose_boxes
-from saywhere.models.noun_tree import Head, Noun, NounTree, find_heads, find_nouns
-from saywhere.models.nouns import NounEvidence, related, with_noun
-from saywhere.models.reranking import Reason, Reranker, Sentence
+from saywhere.models.nouns import Head, Noun, NounEvidence, NounTree, find_heads, find_nouns, related, with_noun
 from saywhere.regions import Regions, open_pixels, show_image
 from saywhere.text import pad, tokenize
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from saywhere.errors import UserError
 from saywhere.files import write_atomically
-from saywhere.models.noun_tree import AFTER, find_heads, noun_tree
+from saywhere.models.nouns import AFTER, find_heads, noun_tree
 from saywhere.text import split_words
 
 TRAINED = Path(__file__).parents[1] / "pretrained" / "chunker.npz"
@@ -98,7 +98,7 @@ class Chunker:
         if not words:
             return []
         tags, _ = self.tag(hash_words(words, gaps, len(self.weights)), words)
-        found = complete(spans(tags), words, gaps)
+        found = joined(complete(spans(tags), words, gaps), gaps)
         found = [(a, b, visible and not _is_place(words[a:b])) for a, b, visible in found]
         return [Phrase(" ".join(words[a:b]), a, b, visible) for a, b, visible in found]
 
@@ -179,6 +179,26 @@ def spans(tags: Sequence[int]) -> list[tuple[int, int, bool]]:
         elif tag in INSIDES and found:
             found[-1] = (found[-1][0], i + 1, found[-1][2])
     return found
+
+
+def joined(found: Sequence[tuple[int, int, bool]], gaps: Sequence[str]) -> list[tuple[int, int, bool]]:
+    """Return phrases of which none ends within words that hyphens join: of "a jack-o-lantern" one, not two.
+
+    Args:
+        found: of :func:`complete`.
+        gaps: what stands before each word, see :func:`saywhere.text.split_words`.
+    """
+    whole: list[tuple[int, int, bool]] = []
+    for start, stop, visible in found:
+        while start and gaps[start] == "-":
+            start -= 1
+        while stop < len(gaps) - 1 and gaps[stop] == "-":
+            stop += 1
+        if whole and start < whole[-1][1]:
+            first, _, seen = whole.pop()
+            start, visible = min(first, start), visible or seen
+        whole.append((start, stop, visible))
+    return whole
 
 
 def _is_place(words: Sequence[str]) -> bool:

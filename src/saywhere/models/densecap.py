@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from saywhere import boxes as geometry
-from saywhere.box_coding import BoxCoder
+from saywhere.boxes import BoxCoder
 from saywhere.calibration import Calibration, Logistic
 from saywhere.engines.engine import DenseCap, RegionHeadOutput
 from saywhere.errors import UserError
 from saywhere.models.encoding import Encoding, propose_boxes
 from saywhere.models.nouns import NounEvidence, rename
-from saywhere.models.phrases import Phrases, PhraseWriter, without_new_sex
+from saywhere.models.phrases import Phrases, PhraseWriter, caption_evidence, without_new_sex
 from saywhere.regions import Regions
 
 
@@ -67,6 +67,12 @@ class Detections:
         if calibration.person is not None:
             texts = [without_new_sex(new, old) for new, old in zip(texts, self.captions, strict=True)]
         return replace(self, phrases=replace(self.phrases, texts=tuple(texts)))
+
+    def caption_evidence(self, nouns: NounEvidence | None, rows: Sequence[int]) -> dict[str, np.ndarray]:
+        """Return what says how probably the phrases of some regions, by number, name what is in their boxes."""
+        numbers = np.array(rows, np.int64)
+        posterior = None if self.posterior is None else self.posterior[numbers]
+        return caption_evidence(nouns, posterior, [self.captions[row] for row in rows], self.confidence[numbers])
 
     def regions(self, box: Logistic) -> Regions:
         """Return the regions in their order; a score is the probability that the box has an IoU of 0.5 with a true one.
@@ -123,7 +129,8 @@ def detect(
     codes = detector.phrase_embeddings([e.maps for e in encodings], inputs, embeddings)
     finals = [final for final, _ in kept]
     writer, posteriors = writer or PhraseWriter(detector), None
-    asked = detector.config.noun_threshold < 1 or detector.config.noun_weight > 0
+    judged = calibration is not None and calibration.caption is not None
+    asked = judged or detector.config.noun_threshold < 1 or detector.config.noun_weight > 0
     if writer.nouns is not None and detector.config.nouns and asked:
         posteriors = writer.nouns.posteriors(encodings, finals, embeddings)
     logits = [out.logits[rows] for out, (_, rows) in zip(outputs, kept, strict=True)]
@@ -178,10 +185,16 @@ def describe(
     nouns, least = writer and writer.nouns, config.noun_threshold
     found = [each if nouns is None else each.renamed(nouns, calibration, least) for each in found]
     regions = [each.regions(calibration.box) for each in found]
-    if boxes is not None:
-        return regions
-    repeat_nms = config.repeat_nms if nms_iou is None else None
-    return [r[rank(r, repeat_nms, threshold, top)] for r in regions]
+    if boxes is None:
+        repeat_nms = config.repeat_nms if nms_iou is None else None
+        kept = [rank(r, repeat_nms, threshold, top) for r in regions]
+    else:
+        kept = [list(range(len(r))) for r in regions]
+    chosen = [each[rows] for each, rows in zip(regions, kept, strict=True)]
+    if (fit := calibration.caption) is None:
+        return chosen
+    evidence = [each.caption_evidence(nouns, rows) for each, rows in zip(found, kept, strict=True)]
+    return [replace(each, caption_scores=fit.apply(seen)) for each, seen in zip(chosen, evidence, strict=True)]
 
 
 def rank(

@@ -13,14 +13,14 @@ from numpy.typing import ArrayLike
 from PIL import Image
 
 from saywhere import boxes as geometry
-from saywhere.box_coding import BoxCoder, propose
+from saywhere.boxes import BoxCoder, propose
 from saywhere.configs.parts import ProposalConfig
 from saywhere.engines.engine import Maps, Trunk
 from saywhere.errors import UserError
 from saywhere.images import LoadedImage
 from saywhere.options import require_ints
-from saywhere.progress import progress as show_progress
 from saywhere.regions import check_boxes
+from saywhere.report import progress as show_progress
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,7 @@ import numpy as np
 from saywhere import boxes as geometry
 from saywhere.calibration import logistic
 from saywhere.models.chunker import Chunker
-from saywhere.models.noun_tree import noun_tree
+from saywhere.models.nouns import noun_tree
 from saywhere.text import split_words, tokenize
 
 JOINING = frozenset({"and", "or", "of", "with", "a", "an", "the", "there", "is", "are"})

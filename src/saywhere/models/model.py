@@ -157,7 +157,9 @@ class Model:
     def encode(
         self, images: Iterator[One], *, batch: int | None = None, progress: bool = False
     ) -> Iterator[Encoding]: ...
-    def encode(self, images: Any, *, batch: int | None = None, progress: bool = False) -> Any:
+    def encode(
+        self, images: One | Sequence[One] | Iterator[One], *, batch: int | None = None, progress: bool = False
+    ) -> Encoding | list[Encoding] | Iterator[Encoding]:
         """Pass images through the network once, to be asked several times.
 
         The maps of all encodings stay in memory: about a megabyte an image with the default configuration.
@@ -216,9 +218,10 @@ class Model:
         threshold: float | None = None, batch: int | None = None, progress: bool = False,
     ) -> Iterator[Regions]: ...  # fmt: skip
     def describe(
-        self, images: Any, boxes: Any = None, *, top: int | None = None, threshold: float | None = None,
-        batch: int | None = None, progress: bool = False,
-    ) -> Any:  # fmt: skip
+        self, images: One | Sequence[One] | Iterator[One],
+        boxes: ArrayLike | Sequence[ArrayLike] | Iterator[ArrayLike] | None = None, *, top: int | None = None,
+        threshold: float | None = None, batch: int | None = None, progress: bool = False,
+    ) -> Regions | list[Regions] | Iterator[Regions]:  # fmt: skip
         """Find the regions of an image and describe each with a phrase.
 
         Of overlapping regions with the same caption the best is kept.
@@ -281,9 +284,10 @@ class Model:
         batch: int | None = None, progress: bool = False
     ) -> Iterator[PhraseScores]: ...  # fmt: skip
     def score(
-        self, images: Any, phrases: Sequence[str], boxes: Any = None, *, batch: int | None = None,
+        self, images: One | Sequence[One] | Iterator[One], phrases: Sequence[str],
+        boxes: ArrayLike | Sequence[ArrayLike] | Iterator[ArrayLike] | None = None, *, batch: int | None = None,
         progress: bool = False,
-    ) -> Any:  # fmt: skip
+    ) -> PhraseScores | list[PhraseScores] | Iterator[PhraseScores]:  # fmt: skip
         """Return how likely each region is to be called each phrase: open-world detection (DenseCap, section 4.2).
 
         Where the model has the part ``nouns`` and ``densecap.nouns`` is set, it says how likely the phrase's kind of
@@ -334,9 +338,12 @@ class Model:
         threshold: float | None = None, batch: int | None = None, progress: bool = False,
     ) -> Iterator[Regions]: ...  # fmt: skip
     def ground(
-        self, images: Any, text: Any, boxes: Any = None, *, part: Part | None = None, beta: float | None = None,
-        regions: int | None = None, threshold: float | None = None, batch: int | None = None, progress: bool = False,
-    ) -> Any:  # fmt: skip
+        self, images: One | Sequence[One] | Iterator[One],
+        text: str | Sequence[str] | Sequence[str | Sequence[str]] | Iterator[str | Sequence[str]],
+        boxes: ArrayLike | Sequence[ArrayLike] | Iterator[ArrayLike] | None = None, *, part: Part | None = None,
+        beta: float | None = None, regions: int | None = None, threshold: float | None = None,
+        batch: int | None = None, progress: bool = False,
+    ) -> Regions | list[Regions] | Iterator[Regions]:  # fmt: skip
         """Find the region that each phrase of a text is about, if the image shows it.
 
         Args:
@@ -419,9 +426,10 @@ class Model:
         beta: float | None = None, regions: int | None = None, batch: int | None = None, progress: bool = False,
     ) -> Iterator[Alignment]: ...  # fmt: skip
     def align(
-        self, images: Any, sentences: Any, boxes: Any = None, *, beta: float | None = None, regions: int | None = None,
-        batch: int | None = None, progress: bool = False,
-    ) -> Any:  # fmt: skip
+        self, images: One | Sequence[One] | Iterator[One], sentences: str | Sequence[str] | Iterator[str],
+        boxes: ArrayLike | Sequence[ArrayLike] | Iterator[ArrayLike] | None = None, *, beta: float | None = None,
+        regions: int | None = None, batch: int | None = None, progress: bool = False,
+    ) -> Alignment | list[Alignment] | Iterator[Alignment]:  # fmt: skip
         """Return which words of a sentence belong to which region of an image (section 3.1.4), with all products.
 
         Args:
@@ -459,9 +467,10 @@ class Model:
         batch: int | None = None, progress: bool = False,
     ) -> Iterator[ImageVectors]: ...  # fmt: skip
     def embed(
-        self, images: Any, boxes: Any = None, *, regions: int | None = None, batch: int | None = None,
-        progress: bool = False,
-    ) -> Any:  # fmt: skip
+        self, images: One | Sequence[One] | Iterator[One],
+        boxes: ArrayLike | Sequence[ArrayLike] | Iterator[ArrayLike] | None = None, *, regions: int | None = None,
+        batch: int | None = None, progress: bool = False,
+    ) -> ImageVectors | list[ImageVectors] | Iterator[ImageVectors]:  # fmt: skip
         """Return the regions of images as vectors in the space of words: :meth:`similarity` compares them with texts.
 
         Args:
@@ -491,7 +500,7 @@ class Model:
     def embed_text(self, texts: str) -> TextVectors: ...
     @overload
     def embed_text(self, texts: list[str] | tuple[str, ...]) -> list[TextVectors]: ...
-    def embed_text(self, texts: Any) -> Any:
+    def embed_text(self, texts: str | list[str] | tuple[str, ...]) -> TextVectors | list[TextVectors]:
         """Return the words of a sentence, or of each of a list, as vectors in the space of regions.
 
         Raises:
@@ -537,9 +546,10 @@ class Model:
         attention: bool = True, batch: int | None = None, progress: bool = False,
     ) -> Iterator[Caption]: ...  # fmt: skip
     def caption(
-        self, images: Any, *, beam_size: int | None = None, boxes: Any = None, attention: bool = True,
+        self, images: One | Sequence[One] | Iterator[One], *, beam_size: int | None = None,
+        boxes: ArrayLike | Sequence[ArrayLike] | Iterator[ArrayLike] | None = None, attention: bool = True,
         batch: int | None = None, progress: bool = False,
-    ) -> Any:  # fmt: skip
+    ) -> Caption | list[Caption] | Iterator[Caption]:  # fmt: skip
         """Return a sentence of an image, and where the model looked at each word.
 
         Args:

@@ -78,7 +78,9 @@ class PhraseScores:
             raise UserError(f"{phrase!r} was not scored, only {', '.join(map(repr, self.phrases))}")
         column = self.joint[:, self.phrases.index(phrase)]
         best = np.argsort(-column, kind="stable")[:top]
-        return replace(self.regions[best], scores=np.exp(column[best]), captions=(phrase,) * len(best))
+        return replace(
+            self.regions[best], scores=np.exp(column[best]), captions=(phrase,) * len(best), caption_scores=None
+        )
 
     def best(self) -> Regions:
         """Return for each phrase the region that :meth:`find` puts first, captioned with it; nothing if R is 0."""
@@ -86,7 +88,7 @@ class PhraseScores:
             return self.regions
         joint = self.joint
         rows = joint.argmax(axis=0)
-        return replace(self.regions[rows], scores=np.exp(joint.max(axis=0)), captions=self.phrases)
+        return replace(self.regions[rows], scores=np.exp(joint.max(axis=0)), captions=self.phrases, caption_scores=None)
 
 
 def score_regions(decoder: Decoder, vocabulary: Vocabulary, regions: Regions, phrases: Sequence[str]) -> PhraseScores:

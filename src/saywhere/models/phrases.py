@@ -195,7 +195,7 @@ class PhraseWriter:
         named = posterior is not None and noun and self.nouns is not None
         if not (compared or named):
             return found.ranks
-        from saywhere.models.reranking import Reason, Reranker, Sentence  # a model of one part needs none of it
+        from saywhere.models.decoding import Reason, Reranker, Sentence  # a model of one part needs none of it
 
         def fits(sentences: Sequence[Sequence[Sentence]]) -> list[np.ndarray]:
             assert self._aligner is not None and vectors is not None
@@ -260,6 +260,26 @@ def noun_log_probs(nouns: NounEvidence, posterior: np.ndarray, texts: Sequence[s
         for noun in heads
     ]
     return np.log(np.maximum(np.array(likely, np.float32), np.float32(LEAST_NOUN)))
+
+
+def caption_evidence(
+    nouns: NounEvidence | None, posterior: np.ndarray | None, texts: Sequence[str], confidence: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Return what says how probably each phrase names what is in its box, ``(N,)`` each.
+
+    Args:
+        nouns: the part; None in a model without it, where ``confidence`` alone says it.
+        posterior: ``(N, K)`` by that part, or None.
+        texts: of the regions.
+        confidence: ``(N,)`` mean natural log-probability of the words of each.
+    """
+    likely, known = np.zeros((2, len(texts)), np.float32)
+    if nouns is not None and posterior is not None:
+        for row, text in enumerate(texts):
+            noun = nouns.tree.head(tokenize(text)).noun
+            known[row] = noun is not None and nouns.knows(noun)
+            likely[row] = noun_log_probs(nouns, posterior[row], [text])[0]
+    return {"confidence": np.asarray(confidence), "noun": likely, "known": known}
 
 
 def text_sums(aligner: Aligner, texts: Sequence[str]) -> Mapping[str, np.ndarray]:

@@ -32,8 +32,7 @@ from saywhere.models.chunker import Chunker
 from saywhere.models.densecap import describe
 from saywhere.models.encoding import Encoding
 from saywhere.models.layout import Layout, apart, count_of, one_of, unused_runs
-from saywhere.models.noun_tree import known_form, noun_tree
-from saywhere.models.nouns import DETERMINERS, LEAST, NounEvidence
+from saywhere.models.nouns import DETERMINERS, LEAST, NounEvidence, known_form, noun_tree
 from saywhere.models.phrase_scores import score_regions, unknown_words
 from saywhere.options import require_numbers
 from saywhere.regions import Regions
@@ -161,7 +160,8 @@ class Placer:
             scores = scores * np.exp(agree).astype(np.float32)
         regions = replace(
             found.regions[rows],
-            captions=phrases, unused=layout.unused, similarities=fits if found.by == "aligner" else None,
+            captions=phrases, caption_scores=None, unused=layout.unused,
+            similarities=fits if found.by == "aligner" else None,
             scores=np.exp(fits) if scores is None and found.by == "densecap" else scores,
         )  # fmt: skip
         if scores is None:

@@ -18,12 +18,11 @@ from torch import Tensor, nn
 
 import saywhere
 from saywhere import reproductions
-from saywhere.box_coding import BoxCoder
+from saywhere.boxes import BoxCoder
 from saywhere.calibration import FILE as CALIBRATION
 from saywhere.calibration import Calibration, Logistic
-from saywhere.configs.base import Config
 from saywhere.configs.densecap import DenseCapConfig
-from saywhere.configs.parts import ProposalConfig, SystemConfig, TrunkConfig
+from saywhere.configs.parts import Config, ProposalConfig, SystemConfig, TrunkConfig
 from saywhere.errors import UserError
 from saywhere.files import put_in_place, write_text
 from saywhere.models.bundle import CARD, CONFIG, VOCABULARY, WEIGHTS, Bundle
@@ -116,7 +115,7 @@ def load_networks(
         name_or_folder: name of a bundled model, a model folder, or a hub id ``owner/name``.
         device: where they are to run.
         options: of the configuration, to be others than the stored ones, by name as in
-            :func:`saywhere.configs.base.override`; those that the weights depend on cannot be changed.
+            :func:`saywhere.configs.parts.override`; those that the weights depend on cannot be changed.
         parts: only these; all if None.
 
     Raises:
@@ -204,7 +203,13 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
         raise UserError(f"{path} cannot be loaded: {reason}") from error
 
 
-def change_weights(folder: Path, prefix: str, weights: Mapping[str, Tensor], options: Mapping[str, Any]) -> None:
+def change_weights(
+    folder: Path,
+    prefix: str,
+    weights: Mapping[str, Tensor],
+    options: Mapping[str, Any],
+    vocabulary: Vocabulary | None = None,
+) -> None:
     """Replace the weights of a saved model whose names begin with a prefix and a dot, and options with them.
 
     They are stored in the precision of the model's others. The card stays.
@@ -214,6 +219,7 @@ def change_weights(folder: Path, prefix: str, weights: Mapping[str, Tensor], opt
         prefix: such as ``aligner.hubs``.
         weights: by the names behind it.
         options: that belong to them, as in :func:`change_options`.
+        vocabulary: that belongs to them, where the prefix is a part; its own stays if None.
     """
     bundle = Bundle.read(folder).with_options(options)
     limits = torch.finfo(torch.float16)
@@ -227,7 +233,8 @@ def change_weights(folder: Path, prefix: str, weights: Mapping[str, Tensor], opt
         stored[f"{prefix}.{key}"] = kept.contiguous()
     text = _config_text(bundle.description, bundle.trunk, bundle.mean, bundle.std, bundle.configs)
     card = (bundle.folder / CARD).read_text(encoding="utf-8") if (bundle.folder / CARD).is_file() else "# Model\n"
-    _write(bundle.folder, stored, text, bundle.vocabularies, card, bundle.calibration)
+    vocabularies = {**bundle.vocabularies, **({} if vocabulary is None else {prefix: vocabulary})}
+    _write(bundle.folder, stored, text, vocabularies, card, bundle.calibration)
 
 
 def merge(

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from saywhere.configs.nouns import NounsConfig
 from saywhere.configs.parts import LAST_CHANNELS
-from saywhere.networks.vision.image_maps import ImageMaps
-from saywhere.networks.vision.region_features import feature_size, mean_features
+from saywhere.networks.vision.region_features import ImageMaps, feature_size, mean_features
 from saywhere.networks.vision.trunk import Trunk, build_trunk
 from saywhere.text import RESERVED, Vocabulary
 

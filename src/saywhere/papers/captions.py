@@ -16,8 +16,7 @@ from saywhere import data as datasets
 from saywhere.engines.engine import Captioner, Decoder, State
 from saywhere.errors import UserError
 from saywhere.evaluation.captions import CaptionScores, score_captioner
-from saywhere.evaluation.session import Session, image_sources
-from saywhere.evaluation.stores import ArrayStore
+from saywhere.evaluation.session import ArrayStore, Session, image_sources
 from saywhere.images import ImageLike, LoadedImage, open_image
 from saywhere.models.captioner import Caption, bind
 from saywhere.models.decoding import decode

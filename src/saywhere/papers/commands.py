@@ -60,8 +60,7 @@ def table1(
     """
     from saywhere.evaluation.meteor import Meteor
     from saywhere.papers.table1 import plan as plans
-    from saywhere.papers.table1.run import compare
-    from saywhere.papers.table1.table import markdown, write_table
+    from saywhere.papers.table1.run import compare, markdown, write_table
 
     plan = plans.load(recipe, changes or [])
     folder = out or Path("runs") / plan.name

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from saywhere.errors import UserError
-from saywhere.networks.language.text_encoder import EncodedText
+from saywhere.networks.aligner.network import EncodedText
 from saywhere.text import PAD, START, Vocabulary, tokenize
 
 FREQUENT = 0.01

@@ -27,8 +27,7 @@ from saywhere.errors import UserError
 from saywhere.evaluation.grounding import pair_ious
 from saywhere.evaluation.ranking import Recall
 from saywhere.evaluation.report import Page, choose, facts, table, write_report
-from saywhere.evaluation.session import Session
-from saywhere.evaluation.stores import REGIONS, RegionStore
+from saywhere.evaluation.session import REGIONS, RegionStore, Session
 from saywhere.files import write_text
 from saywhere.models.model import Model
 from saywhere.models.phrase_scores import encode_phrases, phrase_log_probs, unknown_words
@@ -223,7 +222,7 @@ class BestRegions:
 
     @property
     def done(self) -> int:
-        """So many images, the first ones, have their scores."""
+        """Number of images, from the first on, that are scored."""
         return self._path.stat().st_size // self._row
 
     def append(self, log_probs: Sequence[np.ndarray]) -> None:

@@ -350,7 +350,7 @@ class Index:
 
 
 SHARDS = "shards"
-"""Of an index, while it is made in shards."""
+"""Subfolder of an index while it is made in shards."""
 
 
 def begin_shards(index: Index, paths: Sequence[str | Path], count: int, regions: int | None = None) -> Shards:

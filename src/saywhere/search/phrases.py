@@ -25,7 +25,7 @@ from saywhere.errors import UserError
 from saywhere.models.aligner import ImageVectors, TextVectors, hubness_of, plain_similarities
 from saywhere.models.layout import CHOOSES, Layout
 from saywhere.models.model import Model
-from saywhere.models.noun_tree import noun_tree
+from saywhere.models.nouns import noun_tree
 from saywhere.models.placing import Evidence, embed_single, familiar, log_counted, noun_words, word_fits
 from saywhere.regions import Regions
 from saywhere.search.scan import Question
@@ -130,7 +130,7 @@ def commonness_of(vocabulary: Vocabulary) -> Commonness:
 LIKELY = 0.25
 """A hit with a lower probability is probably not what was looked for (docs/search.md)."""
 RERANKED = 3
-"""So many times the hits that are asked for, :data:`FEWEST` at least, are put in order by probability where a query
+"""This many times the hits that are asked for, :data:`FEWEST` at least, are put in order by probability where a query
 says where things are or how many there are: the similarity knows little of that."""
 FEWEST = 30
 FEW = 100
@@ -203,7 +203,7 @@ LEAST = 1e-6
 
 @dataclass(frozen=True, eq=False)
 class Placed:
-    """Where a query is in an image.
+    """The place of a query in an image.
 
     Attributes:
         regions: of the wanted phrases that are probably there, with similarities, and with probabilities unless all of

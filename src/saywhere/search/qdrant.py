@@ -25,9 +25,8 @@ import numpy as np
 
 from saywhere.errors import UserError
 from saywhere.models.aligner import ImageVectors, over_regions
-from saywhere.search.scan import Question, lead, spread
+from saywhere.search.scan import VECTOR, Question, lead, spread, to_arrays, with_hubness, without_hubness
 from saywhere.search.stores import Found, Located, Only, Stamp, Video, split_moment, undated
-from saywhere.search.vectors import VECTOR, to_arrays, with_hubness, without_hubness
 
 if TYPE_CHECKING:
     from qdrant_client import QdrantClient, models
@@ -121,7 +120,7 @@ def video_of(payload: Mapping[str, Any]) -> Video:
 
 
 VERSION = "2"
-"""Of the payloads; another one is refused."""
+"""Version of the payloads; others are refused."""
 MARK = "saywhere"
 """In the metadata of a collection that is an index: its version."""
 PATIENCE = 300

@@ -21,7 +21,7 @@ from saywhere.errors import UserError
 from saywhere.files import atomic_path
 from saywhere.inference import claims
 from saywhere.models.aligner import ImageVectors
-from saywhere.search.scan import Question, lead, nearest, unpack
+from saywhere.search.scan import Extent, Question, Snapshot, append, compact, damage, lead, nearest, unpack, write_at
 from saywhere.search.stores import (
     AFTER,
     DATES,
@@ -35,7 +35,6 @@ from saywhere.search.stores import (
     split_moment,
     undated,
 )
-from saywhere.search.vectors import Extent, Snapshot, append, compact, damage, write_at
 
 PATIENCE = 60.0
 """Seconds that a reader and the writer wait for each other; each holds the database for milliseconds."""
@@ -153,10 +152,10 @@ def write_codes(folder: Path, snapshot: Snapshot, extent: Extent) -> Extent:
 
 
 VERSION = "2"
-"""Of the format; another one is refused."""
+"""Version of the format; others are refused."""
 DATABASE, LOCK = "index.sqlite", "lock"
 STALE = 0.25
-"""Where the basis was found on less than this share of the images, a new one is found."""
+"""A new basis is computed where the old one was computed from less than this share of the images."""
 WASTE = 0.3
 """Share of forgotten regions from which on the files are written anew."""
 ATTEMPTS = 5

@@ -22,7 +22,7 @@ CREATE TABLE IF NOT EXISTS videos (path BLOB PRIMARY KEY, size INTEGER NOT NULL,
 DATES = "CREATE TABLE IF NOT EXISTS dates (path BLOB PRIMARY KEY, taken TEXT NOT NULL)"
 """The table of when images were taken; an index from before it was noted has none."""
 MARK = "\0"
-"""Between the path of a video and the time of a moment of it: no path of a file has it."""
+"""Separates the path of a video from the time of a moment; no path of a file contains it."""
 AFTER = b"\1"
 """Entries from a path on to the path with this behind it are the file's: the image, or the moments of the video."""
 

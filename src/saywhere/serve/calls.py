@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from saywhere.serve.app import Service
 
 MOST_IMAGES = 500
-"""Of folders that are searched without an index: the first search looks at all of them, for half a minute or so."""
+"""Most images of folders that are searched without an index: the first search embeds all, for half a minute or so."""
 MOST_HITS = 1000
 """Hits among which those are looked for that are in the folders."""
 ENLARGED = 4

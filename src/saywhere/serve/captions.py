@@ -500,4 +500,4 @@ PROTOCOLS: dict[str, type[Ollama | OpenAI | PhotoPrism]] = {
     "openai": OpenAI,
     "photoprism": PhotoPrism,
 }
-"""By the names that ``serve --protocols`` takes."""
+"""The protocols, by the names that ``serve --protocols`` takes."""

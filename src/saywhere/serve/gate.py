@@ -19,9 +19,9 @@ from saywhere.errors import UserError
 from saywhere.serve.limits import Problem
 
 ANY = "*"
-"""In place of the names of a server: it is called anything."""
+"""Given as a name of the server: any name is accepted."""
 HEADERS = ((b"cross-origin-resource-policy", b"same-origin"), (b"x-content-type-options", b"nosniff"))
-"""Of every answer: no other site shows it, or takes it for something else than it is."""
+"""Headers of every answer: no other site may embed it, and browsers do not guess its type."""
 _AUTHORITY = re.compile(r"(?:\[([0-9A-Fa-f:.]+(?:%[\w.~-]+)?)\]|([\w.~%!$&'()*+,;=-]*))(?::(\d*))?", re.ASCII)
 _ABSOLUTE = re.compile(rb"(https?)://([^/?#]*)(/[^?#]*)?", re.IGNORECASE)
 _PORTS = {"http": "80", "https": "443"}
@@ -63,7 +63,7 @@ class Host(NamedTuple):
 
     @property
     def is_this_machine(self) -> bool:
-        """Whether it means the machine itself, whoever says it."""
+        """Whether it is an address of this machine, such as localhost."""
         try:
             address = ipaddress.ip_address(self.name)
         except ValueError:
@@ -144,14 +144,14 @@ class Gate:
             self._check_token(headers)
 
     def _is_own(self, host: Host, scope: Scope) -> bool:
-        """Whether a request calls the server by a name of its own: a site can turn names of its own to this machine."""
+        """Whether a request is for a name of this server; other sites can make their names resolve to this machine."""
         if self._open or host.is_this_machine or host.name in self._names:
             return True
         reached = (scope.get("server") or ("",))[0]
         return host.name == _plain(reached) != ""
 
     def _is_foreign(self, headers: Headers, host: Host) -> bool:
-        """Whether the page of another site sends a request: its browser says so."""
+        """Whether a request comes from a page of another site, by the headers of its browser."""
         if sites := [site.strip().lower() for site in headers.getlist("sec-fetch-site") if site]:
             return not {*sites} <= {"same-origin", "none"}
         return not all(self._is_own_page(origin, host) for origin in headers.getlist("origin"))

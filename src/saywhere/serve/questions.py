@@ -262,7 +262,7 @@ _REGION_ROWS = {
     "type": "object",
     "required": ["width", "height", "boxes"],
     "properties": _IMAGE
-    | {"boxes": _BOXES, "scores": _NUMBERS, "similarities": _NUMBERS, "captions": _TEXTS}
+    | {"boxes": _BOXES, "scores": _NUMBERS, "similarities": _NUMBERS, "captions": _TEXTS, "caption_scores": _NUMBERS}
     | {"not_found": _TEXTS, "unused": _TEXTS},
 }
 _PHRASE = {"type": "object", "properties": {"words": _TEXT, "box": _NUMBERS, "similarity": _NUMBER}}

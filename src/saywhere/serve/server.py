@@ -48,7 +48,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 class Access(NamedTuple):
-    """Where a server listens, and whom it answers; see :func:`saywhere.serve.app.create_app`."""
+    """The address that a server listens at, and who may ask it; see :func:`saywhere.serve.app.create_app`."""
 
     host: str
     port: int
@@ -137,7 +137,7 @@ class _Connection(H11Protocol):
     """The last request, if the connection was idle at the last look; None before the first request."""
     _draining = False
     _unread: tuple[object, float] | None = None
-    """Of which request an answer was not read at the last look, and since when."""
+    """The request whose answer was not read at the last check, and since when."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Begin to watch the connection."""

@@ -20,6 +20,7 @@ NEEDS = {
     "box": ("densecap",),
     "noun": ("densecap", "nouns"),
     "word": ("densecap", "aligner"),
+    "caption": ("densecap",),
     "phrase": ("aligner",),
     "similarity": ("aligner",),
     "hit": ("aligner",),
@@ -72,7 +73,7 @@ def fit(
     """
     from saywhere.training import calibration
 
-    if what == "word" or (what == "phrase" and "nouns" in Bundle.read(model).configs):
+    if what in ("word", "caption") or (what == "phrase" and "nouns" in Bundle.read(model).configs):
         sets = [calibration.held_out(samples) for samples in sets]
     usual = FEW if what in ("box", "phrase") else None
     sets = [evenly(samples, usual if n is None else n) for samples, n in zip(sets, limits, strict=True)]
@@ -87,6 +88,7 @@ def fit(
         "box": calibration.calibrate_boxes,
         "noun": calibration.calibrate_nouns,
         "word": calibration.calibrate_words,
+        "caption": calibration.calibrate_captions,
         "phrase": calibration.calibrate_phrases,
     }
     return str(fitters[what](model, sets, source, device)), ()

@@ -17,14 +17,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from saywhere import data as datasets
-from saywhere.data import PhraseOptions, Samples
+from saywhere.data import PhraseOptions, Sample, Samples
 from saywhere.errors import UserError
 from saywhere.evaluation.report import FIGURES, figure_of
 from saywhere.evaluation.session import DEV, TASKS, evaluate
 from saywhere.files import put_in_place, write_text
 from saywhere.models.bundle import CARD, Bundle
 from saywhere.stages import calibration
-from saywhere.training import chunker, ngrams
+from saywhere.training import branch, chunker, ngrams
 from saywhere.training.card import BundleFacts, write_bundle_card
 from saywhere.training.dataset import evenly
 from saywhere.training.recipe import DataConfig, Recipe, SourceConfig, TrainingConfig
@@ -32,7 +32,9 @@ from saywhere.training.recipe import DataConfig, Recipe, SourceConfig, TrainingC
 MODEL = "model"
 """Folder of what a stage has made."""
 BYTES_PER_PIXEL = 3.2
-"""Of cached maps of EfficientNet-Lite2 at the strides 8, 16 and 32; features of regions take about as many."""
+"""Size of cached maps of EfficientNet-Lite2 at the strides 8, 16 and 32; features of regions take about as many."""
+LESSON = 210_000
+"""Bytes of what the teacher of a branch says of a view; what the branch reads is a third of all maps."""
 AREA = 0.7
 """Share of a square that an image fills."""
 STATE = 200_000_000
@@ -49,7 +51,7 @@ CARD_FIGURES: dict[str, dict[str, str]] = {
     "attention": {"attention correctness, given": "given", "generated": "generated"},
     "search": {"R@1": "recall.r1", "R@10": "recall.r10"},
 }
-"""For each task the figures that a card has."""
+"""The figures of a card, by task."""
 TASK_PARTS = {
     "dense": ("densecap",), "caption": ("captioner",), "region-captions": ("densecap",), "rank": ("aligner",),
     "search": ("aligner",), "ground": ("densecap", "aligner"), "nouns": ("densecap",), "attention": ("captioner",),
@@ -98,7 +100,7 @@ class DataSet:
 
 @dataclass(frozen=True)
 class Work:
-    """Where and for what a stage works.
+    """The folders, data and settings that a stage works with.
 
     Attributes:
         name: of the stage.
@@ -259,8 +261,7 @@ class Train(Stage):
         """Refuse options of the network, modules to freeze, and data of which nothing can be learnt."""
         from saywhere.text import Vocabulary
         from saywhere.training.finetuning import freeze
-        from saywhere.training.registry import find_system
-        from saywhere.training.run import model_config
+        from saywhere.training.run import find_system, model_config
 
         system, config = find_system(self.SYSTEM), model_config(self.recipe("check", 0))
         for source, options in self.sets():
@@ -269,15 +270,19 @@ class Train(Stage):
         if self.SYSTEM == "densecap":
             freeze(system.build(config, Vocabulary({"a": 1}), False), self.training.freeze)
 
+    def features(self) -> tuple[str, float]:
+        """Return the sort of features that are cached of an image, and about how many bytes they take."""
+        side = self.model.get("trunk", {}).get("long_side", 416)
+        return ("regions" if self.SYSTEM == "aligner" else "maps"), BYTES_PER_PIXEL * AREA * side * side
+
     def caches(self, read: Reader) -> dict[tuple[Any, ...], float]:
         """Return the size of the cached features of its images."""
         if self.training.cache is None or self.training.unfreeze_after == 0:
             return {}
-        side = self.model.get("trunk", {}).get("long_side", 416)
-        kind, each = ("regions" if self.SYSTEM == "aligner" else "maps"), BYTES_PER_PIXEL * AREA * side * side
+        kind, each = self.features()
         views = 2 if self.training.flip else 1
         return {
-            (self.training.cache, kind, side, views, source.root, source.split, source.limit): each
+            (self.training.cache, kind, each, views, source.root, source.split, source.limit): each
             * views
             * min(len(read(source, options)), source.limit or sys.maxsize)
             for source, options in self.sets()
@@ -286,7 +291,7 @@ class Train(Stage):
     def run(self, work: Work) -> Done:
         """Train, or go on with it."""
         from saywhere.training.finetuning import average_models
-        from saywhere.training.run import train
+        from saywhere.training.run import find_system, model_config, read_training, train
 
         folder = work.folder / "run" if self.average else work.folder
         result = train(self.recipe(work.name, work.seed), folder)
@@ -294,13 +299,48 @@ class Train(Stage):
             raise KeyboardInterrupt
         if self.average:
             assert self.training.start is not None
-            average_models(self.training.start, result.model, self.average, work.folder / MODEL)
+            recipe = self.recipe(work.name, work.seed)
+            samples, _ = read_training(recipe.data, find_system(self.SYSTEM), model_config(recipe))
+            average_models(self.training.start, result.model, self.average, work.folder / MODEL, samples)
         (folder / "last.ckpt").unlink(missing_ok=True)
         values = ", ".join(f"{name} {value:.4f}" for name, value in result.metrics.items())
         figures = f"weights after epoch {result.epoch}{f': {values}' if values else ''}"
         splits = result.facts.splits if result.facts else ()
         learnt = ", ".join(f"{images:,} images of {split}" for split, images, _ in splits)
         return Done(figures, {"data": f"{result.facts.name if result.facts else ''}: {learnt}", "result": figures})
+
+
+class BranchStage(Train):
+    """Train a second branch of the trunk, which stages after this one then have."""
+
+    SYSTEM = "branch"
+    MODEL_OF = False
+    CONTINUES = None
+
+    def output(self, folder: Path) -> Path:
+        """Return the file of its weights."""
+        return folder / MODEL / branch.FILE
+
+    def teacher(self) -> Path:
+        """Return the teacher's file; ``UserError`` if there is none."""
+        return branch.find_teacher(str(self.model.get("teacher") or ""))
+
+    def check(self, read: Reader) -> None:
+        """Refuse a teacher that is none, and what the other kinds refuse."""
+        branch.teacher_weights(self.teacher())
+        if self.training.start is not None:
+            raise UserError("training.start: a branch begins as a copy of the backbone's last layers")
+        super().check(read)
+
+    def digests(self, read: Reader) -> list[tuple[DataSet, str]]:
+        """Return a hash of the teacher too."""
+        digest = hashlib.sha256(self.teacher().read_bytes()).hexdigest()
+        return [*super().digests(read), (DataSet(str(self.model["teacher"]), None, "teacher"), digest)]
+
+    def features(self) -> tuple[str, float]:
+        """Return what the branch reads of a view, and what the teacher says of it."""
+        _, maps = super().features()
+        return "lessons", self.model.get("views", branch.BranchConfig.views) * (maps / 3 + LESSON)
 
 
 class DenseCapStage(Train):
@@ -661,6 +701,7 @@ class Card(Stage):
 
 KINDS: dict[str, type[Stage]] = {
     "start": Start,
+    "branch": BranchStage,
     "densecap": DenseCapStage,
     "phrases": DenseCapStage,
     "nouns": Nouns,
@@ -676,7 +717,7 @@ KINDS: dict[str, type[Stage]] = {
 """The kinds by name; ``phrases`` trains the phrases of a dense captioner whose regions are frozen."""
 
 
-def digest_of(samples: Samples) -> str:
+def digest_of(samples: Sequence[Sample]) -> str:
     """Return a hash of what a data set says, and of the sizes of its images."""
     digest = hashlib.blake2b(digest_size=8)
     for sample in samples:

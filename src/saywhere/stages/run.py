@@ -25,6 +25,7 @@ from saywhere.stages.kinds import (
     KINDS,
     MODEL,
     STATE,
+    BranchStage,
     Card,
     DataSet,
     Done,
@@ -43,7 +44,7 @@ RECORD = "stage.json"
 STAGES = "stages"
 """Folder of the stages in that of a run."""
 STAGE_BYTES = 50_000_000
-"""Of what a stage leaves, about."""
+"""Approximate size of a stage's results."""
 _NAME = re.compile(r"\$([A-Za-z][\w-]*)")
 
 
@@ -139,7 +140,7 @@ def train(
     _check_space(plans, out, reader)
     reader.read.clear()
     out.mkdir(parents=True, exist_ok=True)
-    with _locked(out):
+    with locked(out):
         if restart:
             shutil.rmtree(out / STAGES, ignore_errors=True)
         write_text(out / "recipe.yaml", recipes.to_yaml(dataclasses.asdict(recipe)))
@@ -169,7 +170,7 @@ def plan(recipe: StagedRecipe, out: Path, without: Sequence[str], read: Reader, 
             named, everything = _names(written), isinstance(stage, Card)
             inputs = {planned.name: planned.key for planned in plans if everything or f"${planned.name}" in named}
             try:
-                inputs |= {model: _model_digest(model) for model in stage.models() if model not in places}
+                inputs |= {model: model_digest(model) for model in stage.models() if model not in places}
                 stage.check(read)
                 inputs |= {_title(data, recipe.data): digest for data, digest in stage.digests(read)}
             except UserError as error:
@@ -187,7 +188,8 @@ def _stages(
     trees = {name: dict(tree) for name, tree in recipe.stages.items()}
     kinds = {name: str(tree.pop("kind", name)) for name, tree in trees.items()}
     instead = {name: _changed_by(tree, kinds[name]) for name, tree in trees.items()}
-    places, trunk = dict[str, str](), dict[str, Any]()
+    places, trunk, branch = dict[str, str](), dict[str, Any](), ""
+    dropped = any(KINDS[kinds[name]] is BranchStage for name in without)
     for name, tree in trees.items():
         if name in without:
             continue
@@ -195,11 +197,13 @@ def _stages(
         written = _rewrite(tree, partial(_found, user=name, instead=instead, before=places, without=without))
         _require(name, flatten(tree), flatten(written), source)
         if issubclass(kind, Train):
-            _complete(written, trunk)
+            _complete(written, trunk, branch if kind is not BranchStage else "", dropped)
         concrete = _rewrite(written, partial(_place, places={**recipe.data, **places}, source=source))
         stage = options.from_dict(kind, concrete, source, f"stages.{name}.")
         if isinstance(stage, Start):
             trunk = (Bundle.read(stage.model).trunk.to_dict() if stage.model else {}) | stage.trunk
+        if isinstance(stage, BranchStage):
+            branch = f"${name}"
         places[name] = str(stage.output(out / STAGES / name))
         yield (
             name,
@@ -218,11 +222,19 @@ def _require(name: str, asked: Mapping[str, Any], left: Mapping[str, Any], sourc
             raise UserError(f"{source}: stage {name} needs {named} ({key}): leave it out too, --without {name}")
 
 
-def _complete(tree: dict[str, Any], trunk: Mapping[str, Any]) -> None:
-    """Give a stage that trains the trunk of the recipe, and take an average with nothing from it."""
-    model = tree.get("model") or {}
+def _complete(tree: dict[str, Any], trunk: Mapping[str, Any], branch: str, dropped: bool) -> None:
+    """Give a stage that trains the trunk of the recipe, and the branch if there is one before it.
+
+    An average with nothing is taken from it, and so is the use of a branch that was left out.
+    """
+    model = dict(tree.get("model") or {})
+    if dropped:
+        model.pop("branch", None)
+    trunk = {**trunk, "branch": True} if branch else trunk
     if trunk:
         tree["model"] = {**model, "trunk": {**trunk, **(model.get("trunk") or {})}}
+    if branch:
+        tree["training"] = {**(tree.get("training") or {}), "branch": branch}
     if (tree.get("training") or {}).get("start") is None:
         tree.pop("average", None)
 
@@ -302,8 +314,8 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 # What things are made of
 
 
-def _model_digest(name: str) -> str:
-    """A hash of a model's files that training reads; ``UserError`` if there is no such model."""
+def model_digest(name: str) -> str:
+    """Return a hash of a model's files that training reads; ``UserError`` if there is no such model."""
     folder = Bundle.read(name).folder
     if folder.parent == BUNDLED:
         return name  # a new version of saywhere is no reason to begin again
@@ -416,7 +428,7 @@ def _check_space(plans: Sequence[Planned], out: Path, read: Reader) -> None:
 
 
 @contextmanager
-def _locked(out: Path) -> Iterator[None]:
+def locked(out: Path) -> Iterator[None]:
     """Keep other runs out of a folder; a killed run releases it. Windows has no such locks."""
     try:
         import fcntl

@@ -20,6 +20,7 @@ from saywhere.data.flickr import find_marks, read_marks
 from saywhere.data.sample import Sample
 from saywhere.errors import UserError
 from saywhere.images import LoadedImage, measure
+from saywhere.networks import checkpoint
 from saywhere.networks.aligner.loss import AlignmentCriterion, SentenceTarget
 from saywhere.networks.aligner.network import Aligner
 from saywhere.networks.checkpoint import take_localizer
@@ -82,13 +83,14 @@ def _read_parses(config: AlignerConfig) -> Any:
 
 
 class AlignerSystem:
-    """See :class:`saywhere.training.registry.System`."""
+    """See :class:`saywhere.training.run.System`."""
 
     about = "finds which words of a sentence belong to which region of an image, and which sentence to which image"
     unit = "sentences"
     presets: Mapping[str, Callable[[], AlignerConfig]] = MappingProxyType(
         {"default": AlignerConfig, "original": AlignerConfig.original}
     )
+    save = staticmethod(checkpoint.save)
 
     def usable(self, samples: Sequence[Sample], config: AlignerConfig) -> list[Sample]:
         """Return the samples with sentences, without those sentences that have no word.

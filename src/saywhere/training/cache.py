@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from saywhere.errors import UserError
 from saywhere.files import sync
-from saywhere.images import ImageError, Preprocess, open_image
+from saywhere.images import ImageError, LoadedImage, Preprocess, open_image
 
 HALF_MAX = float(np.finfo(np.float16).max)
 
@@ -116,6 +116,19 @@ class FeatureView:
         return self.cache.read(self.indices[index], flipped)
 
 
+def read_pixels(image: CachedImage, preprocess: Preprocess) -> Tensor:
+    """Return the pixels ``(3, h, w)`` of an image or, if it has a ``crop``, of that part of it.
+
+    Raises:
+        ImageError: it cannot be read.
+    """
+    crop: tuple[int, int, int, int] | None = getattr(image, "crop", None)
+    if crop is None:
+        return torch.from_numpy(preprocess(open_image(image.image, preprocess.long_side)))
+    whole = open_image(image.image)
+    return torch.from_numpy(preprocess(LoadedImage(whole.pixels.crop(crop), image.width, image.height, whole.name)))
+
+
 def cache_key(name: str, network: nn.Module, preprocess: Preprocess, images: Sequence[CachedImage]) -> str:
     """Return a hash of all that features depend on: the network, the preprocessing, the files (:func:`file_digest`).
 
@@ -129,8 +142,8 @@ def cache_key(name: str, network: nn.Module, preprocess: Preprocess, images: Seq
         digest.update(f"{key} {tuple(tensor.shape)} {tensor.dtype}".encode())
         digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
     for image in images:
-        path = image.image.resolve()
-        digest.update(f"{path} {image.width} {image.height} {file_digest(path)}\n".encode())
+        path, crop = image.image.resolve(), getattr(image, "crop", "")
+        digest.update(f"{path} {image.width} {image.height} {file_digest(path)}{crop}\n".encode())
     return digest.hexdigest()[:20]
 
 
@@ -232,7 +245,7 @@ def _disk_full(folder: Path, needed: float | None = None) -> UserError:
 
 
 def _read_index(folder: Path) -> tuple[dict[tuple[int, bool], Block], dict[int, str], int]:
-    """Whole blocks and damaged images, and where the next block begins; cuts off what is incomplete."""
+    """Return the whole blocks, the damaged images and the start of the next block; cut off what is incomplete."""
     index, data = folder / "index.jsonl", folder / "features.bin"
     index.touch()
     data.touch()
@@ -304,7 +317,7 @@ def _fill_group(
     lines: list[dict[str, object]] = []
     for i in group:
         try:
-            pixels[i] = torch.from_numpy(preprocess(open_image(images[i].image, preprocess.long_side)))
+            pixels[i] = read_pixels(images[i], preprocess)
         except ImageError as error:
             lines.append({"image": i, "error": str(error)})
     device = _device(network)

@@ -7,14 +7,17 @@ say where a phrase is. (Hubness is fitted in :mod:`saywhere.training.hubness`, h
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from saywhere import boxes as geometry
+from saywhere.adapters.adapter import Adapter, Question, ScoreCalibration, calibration_path, change_calibration, logit
+from saywhere.adapters.sources import Adapted
 from saywhere.calibration import MATCH, QUESTIONS, Calibration, Logistic
 from saywhere.configs.aligner import GroundingConfig
 from saywhere.data.sample import Sample
@@ -24,12 +27,11 @@ from saywhere.loading import load
 from saywhere.models.bundle import CARD, Bundle
 from saywhere.models.densecap import detect, rank
 from saywhere.models.model import Model
-from saywhere.models.noun_tree import is_right, kind_of
-from saywhere.models.nouns import NounEvidence, noun_evidence, noun_probabilities
+from saywhere.models.nouns import NounEvidence, is_right, kind_of, noun_evidence, noun_probabilities, noun_tree
 from saywhere.models.phrases import CHILDREN, SEXES, Doubtful, colour_of
 from saywhere.models.placing import Evidence, noun_words
 from saywhere.text import tokenize
-from saywhere.training.progress import track
+from saywhere.training.progress import encode_each, track
 
 THRESHOLDS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6)
 """Thresholds of the classes' nouns that are tried."""
@@ -129,17 +131,11 @@ def collect_boxes(model: Model, samples: Sequence[Sample]) -> Found:
     """
     detector = model.require("densecap", "be calibrated")
     rows: list[Found] = []
-    with track("boxes", len(samples)) as progress:
-        for sample in samples:
-            try:
-                found = detect(detector, [model.encode(sample.image)], writer=model.phrase_writer)[0]
-            except ImageError:
-                continue
-            finally:
-                progress.advance(1)
-            kept = rank(found.regions(model.calibration.box), detector.config.repeat_nms)
-            evidence = {name: values[kept] for name, values in found.evidence.items()}
-            rows.append(Found(evidence, matches(found.boxes[kept], sample)))
+    for sample, encoding in encode_each(model, samples, "boxes"):
+        (found,) = detect(detector, [encoding], writer=model.phrase_writer)
+        kept = rank(found.regions(model.calibration.box), detector.config.repeat_nms)
+        evidence = {name: values[kept] for name, values in found.evidence.items()}
+        rows.append(Found(evidence, matches(found.boxes[kept], sample)))
     if not rows:
         raise UserError("calibration needs images, and not one can be read")
     evidence = {name: np.concatenate([row.evidence[name] for row in rows]) for name in rows[0].evidence}
@@ -207,17 +203,10 @@ def collect_nouns(model: Model, samples: Sequence[Sample]) -> Named:
     """
     detector, classes = model.require("densecap", "name regions"), model.require("nouns", "name regions")
     rows: list[Named] = []
-    with_boxes = [sample for sample in samples if len(sample.boxes)]
-    with track("nouns", len(with_boxes)) as progress:
-        for sample in with_boxes:
-            progress.advance(1)
-            try:
-                encoding = model.encode(sample.image)
-            except ImageError:
-                continue
-            (found,) = detect(detector, [encoding], [sample.boxes], writer=model.phrase_writer)
-            (posterior,) = classes.posteriors([encoding], [found.boxes], [found.embeddings])
-            rows.append(name_boxes(classes, posterior, found.captions, found.confidence, sample.phrases))
+    for sample, encoding in encode_each(model, [sample for sample in samples if len(sample.boxes)], "nouns"):
+        (found,) = detect(detector, [encoding], [sample.boxes], writer=model.phrase_writer)
+        (posterior,) = classes.posteriors([encoding], [found.boxes], [found.embeddings])
+        rows.append(name_boxes(classes, posterior, found.captions, found.confidence, sample.phrases))
     if not rows:
         raise UserError("nouns are calibrated on one image of ten with boxes, and not one can be read")
     names = ("posterior", "confidence", "of_decoder", "right")
@@ -311,7 +300,7 @@ class DoubtfulWords:
 
 
 def collect_words(model: Model, samples: Sequence[Sample]) -> dict[str, DoubtfulWords]:
-    """Return what speaks for the words of people's sex and of colours in phrases of true boxes, by question.
+    """Return the evidence for words for people's sex and for colours in phrases of true boxes, by question.
 
     Words of boxes whose true phrases say nothing of the kind are left out. Images that cannot be read are passed over.
 
@@ -321,22 +310,13 @@ def collect_words(model: Model, samples: Sequence[Sample]) -> dict[str, Doubtful
     detector = model.require("densecap", "be calibrated")
     model.require("aligner", "calibrate words")
     rows: dict[str, list[tuple[Doubtful, bool]]] = {"person": [], "colour": []}
-    with track("words", len(samples)) as progress:
-        for sample in samples:
-            progress.advance(1)
-            if not len(sample.boxes):
-                continue
-            try:
-                encoding = model.encode(sample.image)
-            except ImageError:
-                continue
-            (found,) = detect(detector, [encoding], [sample.boxes], writer=model.phrase_writer, doubts=True)
-            described = zip(found.captions, found.phrases.doubtful, sample.phrases, strict=True)
-            for phrase, doubtful, truths in described:
-                for doubt in doubtful:
-                    right = says_truth(tokenize(phrase), doubt, [tokenize(truth) for truth in truths])
-                    if right is not None:
-                        rows[doubt.question].append((doubt, right))
+    for sample, encoding in encode_each(model, [sample for sample in samples if len(sample.boxes)], "words"):
+        (found,) = detect(detector, [encoding], [sample.boxes], writer=model.phrase_writer, doubts=True)
+        for phrase, doubtful, truths in zip(found.captions, found.phrases.doubtful, sample.phrases, strict=True):
+            for doubt in doubtful:
+                right = says_truth(tokenize(phrase), doubt, [tokenize(truth) for truth in truths])
+                if right is not None:
+                    rows[doubt.question].append((doubt, right))
     if not any(rows.values()):
         raise UserError("words are calibrated on boxes whose phrases name people and colours, and there are none")
     words: dict[str, DoubtfulWords] = {}
@@ -398,6 +378,69 @@ says person or child, and below {config.colour_threshold:g} it leaves out the co
     return made
 
 
+# Captions of regions
+
+
+def calibrate_captions(
+    folder: str | Path, sets: Sequence[Sequence[Sample]], source: str, device: str | None = None
+) -> Fitted:
+    """Fit how probably the phrase of a region names what is in its box: its noun is right, given the box.
+
+    Args:
+        folder: of the model.
+        sets: images with boxes and phrases that did not teach its decoder.
+        source: name of the images, for the card.
+        device: where the model runs; the best there is if None.
+
+    Raises:
+        UserError: there is no such model, it lacks a part, no image can be read, or all phrases are right, or none.
+    """
+    bundle = read_own(folder, "densecap")
+    model = load(bundle.folder, device)
+    evidence, right = collect_captions(model, [sample for samples in sets for sample in samples])
+    caption = Logistic.fit(evidence, right, what="phrases")
+    about = f"phrases of {len(right):,} boxes of {source}"
+    made = Fitted({"caption": caption}, {}, about)
+    text = f"""The phrase of a region names what is in its box with a probability that is the logistic function of a
+weighted sum of its confidence, of the log-probability of its noun by the classes, and of whether these know the noun
+({caption}), fitted by `saywhere calibrate --what caption` to {about}; of {int(right.sum()):,} the noun is that of
+a true phrase, a synonym or a kind of it (calibration error {caption.reliability(evidence, right).ece:.3f}).
+"""
+    made.store(bundle.folder, "## Captions of regions", text)
+    return made
+
+
+def collect_captions(model: Model, samples: Sequence[Sample]) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Return what says how probably phrases of true boxes are right, and whether their nouns are.
+
+    Images that cannot be read are passed over. A progress bar is shown.
+
+    Raises:
+        UserError: the model lacks a part, or no image with boxes can be read.
+    """
+    detector = model.require("densecap", "be calibrated")
+    tree, rows, right = noun_tree(), list[dict[str, np.ndarray]](), list[bool]()
+    unfitted = Logistic(dict.fromkeys(QUESTIONS["caption"], 0.0), 0.0)
+    asked = replace(model.calibration, caption=unfitted)  # so that the part nouns looks at the boxes
+    with track("captions", len(samples)) as progress:
+        for sample in samples:
+            progress.advance(1)
+            if not len(sample.boxes):
+                continue
+            try:
+                encoding = model.encode(sample.image)
+            except ImageError:
+                continue
+            (found,) = detect(detector, [encoding], [sample.boxes], writer=model.phrase_writer, calibration=asked)
+            if model.nouns is not None:
+                found = found.renamed(model.nouns, model.calibration, detector.config.noun_threshold)
+            rows.append(found.caption_evidence(model.nouns, range(len(sample.boxes))))
+            right += [is_right(tree, text, truths) for text, truths in zip(found.captions, sample.phrases, strict=True)]
+    if not rows:
+        raise UserError("captions are calibrated on images with boxes, and not one can be read")
+    return {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}, np.array(right, bool)
+
+
 # Phrases
 
 
@@ -415,7 +458,7 @@ class Collected:
 
     @property
     def there(self) -> np.ndarray:
-        """Whether the image shows each phrase: the first P."""
+        """Whether the image shows each phrase ``(2P,)``: the first P are its own."""
         return np.arange(len(self.evidence.named)) < self.right.shape[1]
 
 
@@ -486,7 +529,7 @@ def _right(boxes: np.ndarray, sample: Sample, phrase: str) -> np.ndarray:
 def accuracy(rows: Sequence[Collected], config: GroundingConfig, rare: bool | None = None) -> tuple[float, int]:
     """Return the share of own phrases that are placed right, of rare nouns, of others or of all; and their number.
 
-    Phrases that the classes have no say in are left out.
+    Phrases whose noun the classes do not know are left out.
     """
     marks: list[bool] = []
     for row in rows:
@@ -569,3 +612,111 @@ these phrases right: {config.kind_weight:g}, of rare nouns {config.rare_kind_wei
 """
     made.store(bundle.folder, "## Grounding", text)
     return made
+
+
+WHAT = {"box": "regions", "phrase": "phrases"}
+
+
+class Scored(NamedTuple):
+    """Scores ``(N,)`` of a model, and whether the event ``(N,)`` occurred whose probability they are to be."""
+
+    scores: np.ndarray
+    true: np.ndarray
+
+
+def calibrate_adapted(
+    found: Adapted,
+    name: str,
+    question: Question,
+    sets: Sequence[Sequence[Sample]],
+    source: str,
+    device: str | None = None,
+) -> Fitted:
+    """Fit the scores of a model of transformers, and write the fit to its file of calibrations.
+
+    Args:
+        found: the model.
+        name: of it, as :func:`saywhere.load` takes it.
+        question: ``box``: a region's score becomes the probability that its box has an IoU of 0.5 with a true one;
+            ``phrase``: a phrase's that the image shows it.
+        sets: images with phrases and boxes, of one data set or several; phrases that an image does not show are drawn
+            from the same set.
+        source: name of the images.
+        device: where the model runs; the best there is if None.
+
+    Raises:
+        UserError: the model cannot be loaded or does not describe, no image can be read, or its scores tell nothing.
+        OSError: the calibration cannot be written.
+    """
+    path = calibration_path(found)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=path.parent):  # or the work would be in vain
+        pass
+    model = load(name, device)
+    assert isinstance(model.engine, Adapter)
+    model.engine.scores = ScoreCalibration()
+    collect = score_regions if question == "box" else score_phrases
+    parts = [collect(model, samples) for samples in sets]
+    scored = Scored(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+    made = fit(scored, name, WHAT[question])
+    true, images = int(scored.true.sum()), sum(map(len, sets))
+    about = f"{len(scored.true):,} {WHAT[question]}, {true:,} of them true, of {images:,} images of {source}"
+    change_calibration(path, model.engine.weights_digest(), question, made, about)
+    return Fitted({question: made}, {}, about)
+
+
+def score_regions(model: Model, samples: Sequence[Sample]) -> Scored:
+    """Return the scores of the regions that a model finds, and whether their boxes match true ones.
+
+    Images that cannot be read are passed over. A progress bar is shown.
+
+    Raises:
+        UserError: the model does not describe, or no image can be read.
+    """
+    model.check("densecap", "find regions")
+    rows: list[Scored] = []
+    with track("calibration", len(samples)) as progress:
+        for sample in samples:
+            progress.advance(1)
+            try:
+                found = model.describe(sample.image)
+            except ImageError:
+                continue
+            assert found.scores is not None
+            rows.append(Scored(found.scores, matches(found.boxes, sample)))
+    if not rows:
+        raise UserError("calibration needs images, and not one can be read")
+    return Scored(*(np.concatenate(column) for column in zip(*rows, strict=True)))
+
+
+def score_phrases(model: Model, samples: Sequence[Sample]) -> Scored:
+    """Return the scores of phrases of images, and of phrases of others that they do not show.
+
+    Raises:
+        UserError: no image has a phrase, or none can be read.
+    """
+    placer, rows = model.placer(), collect_phrases(model, samples)
+    scores = [row.evidence.presence(placer.calibration) for row in rows]
+    scored = np.concatenate([each for each in scores if each is not None])
+    return Scored(scored, np.concatenate([row.there for row in rows]))
+
+
+def fit(scored: Scored, name: str, what: str) -> Logistic:
+    """Return how probable scores are, by their logit.
+
+    What has the score 0, for the model gives no box, is left out: it stays 0.
+
+    Args:
+        scored: what the model says, and what is true.
+        name: of the model, for messages.
+        what: it scores, for messages.
+
+    Raises:
+        UserError: all are true or none, or all have the same score.
+    """
+    there = scored.scores > 0
+    logits, true = logit(scored.scores[there]), scored.true[there]
+    if true.any() and np.ptp(logits) < 1e-6:
+        score = scored.scores[there][0]
+        raise UserError(f"all {len(true)} {what} of {name} have the score {score:g}: a constant cannot be calibrated")
+    return Logistic.fit({"logit": logits}, true, what=f"{what} of {name}")

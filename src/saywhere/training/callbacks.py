@@ -21,9 +21,8 @@ from torch import Tensor, nn
 from saywhere.errors import UserError
 from saywhere.files import fit_name, write_atomically
 from saywhere.images import ImageError, LoadedImage, open_image
-from saywhere.training.curves import draw_curves
 from saywhere.training.dataset import Batch
-from saywhere.training.loop import TrainingModule, stepped
+from saywhere.training.loop import TrainingModule, draw_curves, stepped
 from saywhere.training.progress import Progress
 
 if TYPE_CHECKING:

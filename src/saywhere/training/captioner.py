@@ -14,12 +14,11 @@ from saywhere.configs.captioner import CaptionerConfig
 from saywhere.data.sample import Sample
 from saywhere.errors import UserError
 from saywhere.images import LoadedImage
-from saywhere.models.noun_tree import noun_tree
-from saywhere.networks.captioner.loss import CaptionCriterion, CaptionTarget
+from saywhere.models.nouns import noun_tree
+from saywhere.networks import checkpoint
+from saywhere.networks.captioner.loss import CaptionCriterion, CaptionTarget, Cider, InventedNouns, RewardCriterion
 from saywhere.networks.captioner.network import Captioner
-from saywhere.networks.captioner.reward import InventedNouns, RewardCriterion
 from saywhere.networks.checkpoint import take_localizer
-from saywhere.networks.language.cider import Cider
 from saywhere.text import END, Vocabulary, pad, tokenize
 from saywhere.training.dataset import mirror_phrase
 from saywhere.training.densecap import PhraseTargets
@@ -66,13 +65,14 @@ class BoxTargets:
 
 
 class CaptionerSystem:
-    """See :class:`saywhere.training.registry.System`."""
+    """See :class:`saywhere.training.run.System`."""
 
     about = "captions images with sentences, or their regions with phrases"
     unit = "texts"
     presets: Mapping[str, Callable[[], CaptionerConfig]] = MappingProxyType(
         {"default": CaptionerConfig, "original": CaptionerConfig.original}
     )
+    save = staticmethod(checkpoint.save)
 
     def usable(self, samples: Sequence[Sample], config: CaptionerConfig) -> list[Sample]:
         """Return the samples with nothing but their sentences or, with ``describe_boxes``, nothing but their phrases.

@@ -50,6 +50,7 @@ def write_card(recipe: Recipe, data: DataFacts, epoch: int, metrics: dict[str, f
     splits = "\n".join(f"- {split}: {images:,} images, {n:,} {data.unit}" for split, images, n in data.splits)
     values = "\n".join(f"| {name} | {value:.4f} |" for name, value in metrics.items())
     table = f"| value | |\n|---|---|\n{values}" if values else "No validation data."
+    words = f"; {data.words:,} words" if data.words else ""
     half = ", stored as float16" if recipe.training.half else ""
     description = f"{recipe.description}\n\n" if recipe.description else ""
     return f"""# {recipe.name}
@@ -58,7 +59,7 @@ def write_card(recipe: Recipe, data: DataFacts, epoch: int, metrics: dict[str, f
 
 ## Data
 
-{data.name}; {data.words:,} words.
+{data.name}{words}.
 
 {splits}
 

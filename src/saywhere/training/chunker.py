@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 
 from saywhere.data import flickr
-from saywhere.data.files import read_lines
 from saywhere.data.flickr import read_marked
+from saywhere.data.sample import read_lines
 from saywhere.errors import UserError
+from saywhere.files import decode, split_lines
 from saywhere.models.chunker import BEGIN, BEGIN_HIDDEN, TAGS, Chunker, hash_words
-from saywhere.syntax import decode, split_lines
 from saywhere.text import split_words, tokenize
 from saywhere.training.progress import track
 

@@ -17,7 +17,8 @@ from torch.utils.data import Dataset
 from saywhere import data as datasets
 from saywhere.data.sample import Sample
 from saywhere.errors import UserError
-from saywhere.images import ImageError, Preprocess, open_image
+from saywhere.images import ImageError, Preprocess
+from saywhere.training.cache import read_pixels
 
 Key = tuple[int, int]
 """Epoch and number of the image."""
@@ -155,8 +156,7 @@ class ImageDataset(Dataset[Item]):
         if self.features is not None and self.cached(epoch):
             inputs = self.features.read(index, flipped)
         else:
-            image = open_image(sample.image, self.preprocess.long_side)
-            pixels = torch.from_numpy(self.preprocess(image))
+            pixels = read_pixels(sample, self.preprocess)
             inputs = (pixels.flip(-1) if flipped else pixels,)
         size = self.preprocess.size(sample.width, sample.height)
         return Item(inputs, self.target(sample, size, flipped, random), sample.image)

@@ -17,6 +17,7 @@ from saywhere.data.sample import Sample
 from saywhere.engines.torch import TorchEngine
 from saywhere.images import LoadedImage
 from saywhere.models.model import Model
+from saywhere.networks import checkpoint
 from saywhere.networks.densecap.loss import DenseCapCriterion
 from saywhere.networks.densecap.network import DenseCap, Target
 from saywhere.text import Vocabulary, pad, tokenize
@@ -50,13 +51,14 @@ class PhraseTargets:
 
 
 class DenseCapSystem:
-    """See :class:`saywhere.training.registry.System`."""
+    """See :class:`saywhere.training.run.System`."""
 
     about = "finds regions in images and describes them with phrases"
     unit = "regions"
     presets: Mapping[str, Callable[[], DenseCapConfig]] = MappingProxyType(
         {"default": DenseCapConfig, "original": DenseCapConfig.original}
     )
+    save = staticmethod(checkpoint.save)
 
     def usable(self, samples: Sequence[Sample], config: DenseCapConfig) -> list[Sample]:
         """Return the samples without phrases that have no word or are longer than the model can produce.

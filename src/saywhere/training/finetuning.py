@@ -13,12 +13,19 @@ from torch import Tensor, nn
 
 from saywhere.configs.parts import BRANCH_CHANNELS, PLACE, Shapes, SystemConfig
 from saywhere.errors import UserError
+from saywhere.images import ImageError
 from saywhere.models.bundle import CARD, Bundle
 from saywhere.networks import checkpoint
-from saywhere.networks.vision.rpn import AnchorGenerator
+from saywhere.networks.captioner.network import Captioner
+from saywhere.networks.vision.grid import cell_features
+from saywhere.networks.vision.region_features import ImageMaps
+from saywhere.networks.vision.trunk import AnchorGenerator
 from saywhere.text import RESERVED, Vocabulary
+from saywhere.training.cache import CachedImage, read_pixels
 
 ANCHOR_SCORES = "trunk.localization.head.score.weight"
+SCALE_IMAGES = 64
+"""Images that tell how the scale of features changes."""
 CLOSE = 0.01
 """Share of their length by which the sides of anchors may differ that count as the same: recipes round them."""
 
@@ -31,11 +38,13 @@ class Start:
         tensors: how many were taken over, whole or the rows of common words.
         new: names of the tensors that were left as they were made.
         words: how many words of the new vocabulary the other has, and how many there are.
+        wider: names of the tensors to which the second branch's features are new.
     """
 
     tensors: int
     new: tuple[str, ...]
     words: tuple[int, int]
+    wider: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         known, count = self.words
@@ -123,7 +132,7 @@ def take_over(new: Mapping[str, Tensor], old: Mapping[str, Tensor], rows: Tensor
         rows: see :func:`common_rows`.
         words: sizes of the old and of the new vocabulary.
     """
-    left: list[str] = []
+    left, wider = list[str](), list[str]()
     for name, target in new.items():
         said = ".ngrams." in f".{name}"  # in another vocabulary
         source = None if said else old.get(name)
@@ -137,9 +146,11 @@ def take_over(new: Mapping[str, Tensor], old: Mapping[str, Tensor], rows: Tensor
             target[: len(source)] = source
         elif source.shape[:-1] == target.shape[:-1] and target.shape[-1] - source.shape[-1] == sum(BRANCH_CHANNELS):
             _take_columns(target, source, name.endswith("weight"))
+            wider.append(name)
         else:
             left.append(name)
-    return Start(len(new) - len(left), tuple(left), (rows.shape[1] - len(RESERVED), words[1] - len(RESERVED)))
+    known = rows.shape[1] - len(RESERVED), words[1] - len(RESERVED)
+    return Start(len(new) - len(left), tuple(left), known, tuple(wider))
 
 
 def _take_columns(target: Tensor, source: Tensor, empty: bool) -> None:
@@ -150,27 +161,63 @@ def _take_columns(target: Tensor, source: Tensor, empty: bool) -> None:
     target[..., -PLACE:] = source[..., -PLACE:]
 
 
-def average_models(start: str | Path, trained: str | Path, share: float, out: Path) -> Path:
+@torch.no_grad()
+def keep_scale(network: Any, start: Start, samples: Sequence[CachedImage]) -> None:
+    """Let a captioner say what it said although the second branch's features are new to it.
+
+    It normalises all features of a region together, so the new ones change the scale of the others, which is undone
+    here as it is on average; other networks are left as they are.
+
+    Args:
+        network: after :func:`start_from`, which returned ``start``; its trunk has the branch's weights.
+        samples: images; a few at even distances are looked at.
+    """
+    found = [network.get_submodule(name.rpartition(".")[0]) for name in start.wider]
+    layers = [layer for layer in found if isinstance(layer, nn.Linear)]
+    if not isinstance(network, Captioner) or not layers:
+        return
+    trunk, config, rows = network.trunk, network.config, list[Tensor]()
+    for sample in samples[:: max(1, len(samples) // SCALE_IMAGES)]:
+        try:
+            pixels = read_pixels(sample, trunk.preprocess)
+        except ImageError:
+            continue
+        image = ImageMaps(trunk, trunk.backbone([pixels])[0], pixels.shape[2], pixels.shape[1])
+        rows.append(cell_features(image.sources(config.levels, config.head, True), config.grid, *image.size)[0])
+    features = torch.cat(rows)
+    old = torch.cat((features[:, : -PLACE - sum(BRANCH_CHANNELS)], features[:, -PLACE:]), dim=1)
+    spread, old_spread = (rows.std(dim=1, unbiased=False) for rows in (features, old))
+    scale, shift = (spread / old_spread).mean(), ((features.mean(dim=1) - old.mean(dim=1)) / old_spread).mean()
+    for layer in layers:
+        layer.bias.add_(layer.weight.sum(dim=1) * shift)
+        layer.weight.mul_(scale)
+
+
+def average_models(
+    start: str | Path, trained: str | Path, share: float, out: Path, samples: Sequence[CachedImage] = ()
+) -> Path:
     """Write the mean of a model's weights and of those that it was trained from; all else is the trained one's.
 
     Rows of words are averaged where both vocabularies have the word, other tensors where both have one of the same
-    shape; what is the same in both stays bit for bit.
+    shape; what is the same in both stays bit for bit. Where the second branch's features are new to the trained one,
+    they have no weight in the other, see :func:`keep_scale`.
 
     Args:
         start: the model that training started from.
         trained: the model that was trained.
         share: of the weights of ``start`` in the mean.
         out: folder of the new model.
+        samples: what it was trained on.
 
     Raises:
         UserError: there is no such model, or ``start`` lacks the part.
     """
     bundle = Bundle.read(trained)
     (part,) = bundle.configs
-    network, other = checkpoint.load_network(trained, part), checkpoint.load_network(start, part)
+    network, other, wide = (checkpoint.load_network(each, part) for each in (trained, start, trained))
     rows, sizes = common_rows(other.vocabulary, network.vocabulary), (len(other.vocabulary), len(network.vocabulary))
-    before = {name: value.clone() for name, value in network.state_dict().items()}
-    take_over(before, other.state_dict(), rows, sizes)
+    keep_scale(wide, take_over(wide.state_dict(), other.state_dict(), rows, sizes), samples)
+    before = wide.state_dict()
     with torch.no_grad():
         for name, value in network.state_dict().items():
             if value.is_floating_point():

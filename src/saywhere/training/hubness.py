@@ -1,4 +1,4 @@
-"""Hubness of images and texts, fitted by ``saywhere calibrate`` (:mod:`saywhere.engines.arrays.hubness`).
+"""Hubness of images and texts, fitted by ``saywhere calibrate`` (:class:`saywhere.engines.engine.Hubness`).
 
 The bank is drawn from the training data. How similar an image is to the bank's texts, ``T log mean over texts of
 exp(S / T)``, is what counts where the bank is normalised by the inverted softmax (Smith et al., 2017). A bank is too
@@ -34,9 +34,9 @@ from saywhere.training.progress import track
 HUBS = 512
 """Typical texts, and typical images."""
 BANK_IMAGES, BANK_TEXTS = 1500, 3000
-"""Of each data set in the bank, at most."""
+"""Most images and texts of each data set in the bank."""
 SENTENCES = 3
-"""Of an image that teach what images at large are similar to, at most."""
+"""Most sentences of an image that the correction is fitted to."""
 SHARPNESS = 0.37
 """The temperature in units of the deviation of similarities; what others give is in docs/experiments.md."""
 TOGETHER = 500

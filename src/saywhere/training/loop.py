@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import logging
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,15 +20,195 @@ import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.plugins.io import TorchCheckpointIO
+from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 
+from saywhere import reproductions
 from saywhere.errors import UserError
-from saywhere.files import write_atomically
-from saywhere.training.curves import CsvLog
+from saywhere.files import write_atomically, write_text
 from saywhere.training.dataset import Batch, EpochSampler, ImageDataset
-from saywhere.training.optimizers import build_optimizer, build_schedule
-from saywhere.training.recipe import Recipe
+from saywhere.training.recipe import OptimizerConfig, Recipe, TrainingConfig
+
+
+class Several(Optimizer):
+    """Use optimisers of different kinds on different parameters as one.
+
+    The paper trains the convolutional network by SGD and the rest by Adam (section 3.4).
+    """
+
+    def __init__(self, optimizers: Sequence[Optimizer]):
+        self.optimizers = list(optimizers)
+        super().__init__([{"params": g["params"]} for o in self.optimizers for g in o.param_groups], {})
+        self._share()
+
+    def _share(self) -> None:
+        """Make our groups those of the parts: schedulers change ours."""
+        self.param_groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
+
+    @property
+    def names(self) -> list[str]:
+        """The name of each group."""
+        return [group["name"] for group in self.param_groups]
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Take a step of each optimiser; ``closure`` computes the loss and the gradients once."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for optimizer in self.optimizers:
+            optimizer.step()
+        return loss
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear the gradients."""
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the states of the parts."""
+        return {"optimizers": [optimizer.state_dict() for optimizer in self.optimizers]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore what :meth:`state_dict` returned."""
+        for optimizer, state in zip(self.optimizers, state_dict["optimizers"], strict=True):
+            optimizer.load_state_dict(state)
+        self._share()
+
+
+def build_optimizer(network: nn.Module, extractor: nn.Module, config: TrainingConfig) -> Several:
+    """Return the optimisers of the groups ``rest`` and, if it is ever trained, ``backbone``.
+
+    Args:
+        network: all that is trained; parameters that take no gradients are left out.
+        extractor: its part whose trained parameters are the group ``backbone``.
+        config: the settings of both groups.
+    """
+    inside = {id(p) for p in extractor.parameters()}
+    rest = [p for p in network.parameters() if p.requires_grad and id(p) not in inside]
+    optimizers = [_single(config.rest, rest, "rest")]
+    if trained := [p for p in extractor.parameters() if p.requires_grad]:
+        optimizers.append(_single(config.backbone, trained, "backbone"))
+    return Several(optimizers)
+
+
+def _single(config: OptimizerConfig, parameters: list[nn.Parameter], name: str) -> Optimizer:
+    groups = [{"params": parameters, "name": name}]
+    if config.kind == "sgd":
+        return torch.optim.SGD(groups, config.lr, momentum=config.momentum, weight_decay=config.weight_decay)
+    if config.kind == "rmsprop":
+        return torch.optim.RMSprop(groups, config.lr, config.alpha, config.eps, config.weight_decay)
+    settings: Any = {"betas": config.betas, "eps": config.eps, "weight_decay": config.weight_decay}
+    if config.kind == "original_adam":
+        return reproductions.find("kind=original_adam")(groups, config.lr, **settings)
+    kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config.kind]
+    return kind(groups, config.lr, **settings, fused=True)  # a third of the time on a CPU
+
+
+def build_schedule(optimizer: Optimizer, config: TrainingConfig, steps: int) -> LambdaLR:
+    """Return the learning rates of ``steps`` steps: linear warm-up, then constant or half a cosine down to 0."""
+    return LambdaLR(optimizer, lambda step: learning_rate_factor(step, steps, config.warmup, config.schedule))
+
+
+def learning_rate_factor(step: int, steps: int, warmup: int, schedule: str) -> float:
+    """Return what the learning rates are multiplied by in step ``step`` (counted from 0) of ``steps``."""
+    if step < warmup:
+        return (step + 1) / warmup
+    if schedule == "constant":
+        return 1.0
+    done = (step - warmup) / max(1, steps - warmup)
+    return 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
+
+
+COLUMNS = ("step", "epoch", "name", "value")
+
+
+class CsvLog(Logger):
+    """Write a file with a row ``step, epoch, name, value`` for each number; rows are appended.
+
+    Args:
+        path: of the file.
+        step: optimiser step from which the run is resumed: later rows, of a run that was killed, are dropped.
+    """
+
+    def __init__(self, path: Path, step: int = 0):
+        super().__init__()
+        self.path = path
+        self._prepare(step)
+
+    @rank_zero_only
+    def _prepare(self, step: int) -> None:
+        rows = [row for row in _rows(self.path) if int(row[0]) <= step] if step else []
+        text = io.StringIO()
+        csv.writer(text).writerows([COLUMNS, *rows])
+        write_text(self.path, text.getvalue())
+
+    @property
+    def name(self) -> str:
+        """Name the logger for Lightning."""
+        return "csv"
+
+    @property
+    def version(self) -> str:
+        """Name the logger for Lightning."""
+        return ""
+
+    @rank_zero_only
+    def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
+        """Write nothing: the recipe is beside the log."""
+
+    @rank_zero_only
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Append a row for each of ``metrics`` but ``epoch``, which is in all rows."""
+        epoch = int(metrics.get("epoch", 0))
+        with self.path.open("a", newline="") as file:
+            rows = [(step, epoch, name, repr(float(value))) for name, value in metrics.items() if name != "epoch"]
+            csv.writer(file).writerows(rows)
+
+
+def _rows(path: Path) -> list[list[str]]:
+    """Return the whole rows of the file, without the header."""
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return [row for row in csv.reader(file) if len(row) == len(COLUMNS) and row[0].isdigit() and row[3]]
+
+
+def read_log(path: Path) -> dict[str, list[tuple[int, float]]]:
+    """Return for each name its (step, value) pairs, in the order of the file."""
+    series: dict[str, list[tuple[int, float]]] = defaultdict(list)
+    for step, _, name, value in _rows(path):
+        series[name].append((int(step), float(value)))
+    return dict(series)
+
+
+def draw_curves(log: Path, image: Path) -> None:
+    """Draw the losses over the optimiser steps, one panel for the sum and for each term, training and validation."""
+    from matplotlib.figure import Figure
+
+    series = read_log(log)
+    terms = list(dict.fromkeys(name.partition("/")[2] for name in series if name.startswith(("train/", "val/"))))
+    if not terms:
+        return
+    columns = min(3, len(terms))
+    rows = -(-len(terms) // columns)
+    figure = Figure(figsize=(4.2 * columns, 3 * rows), layout="constrained")
+    for i, term in enumerate(terms):
+        axes = figure.add_subplot(rows, columns, i + 1)
+        axes.set_title(term)
+        for kind, marker in (("train", ""), ("val", "o")):
+            if points := series.get(f"{kind}/{term}"):
+                steps, values = zip(*points, strict=True)
+                axes.plot(steps, values, marker=marker, markersize=4, linewidth=1, label=kind)
+        axes.set_xlabel("optimiser step")
+        axes.set_ylim(bottom=0)
+        axes.grid(alpha=0.3)
+        axes.legend()
+    write_atomically(image, lambda stream: figure.savefig(stream, dpi=100, format="png"))
+
 
 VALIDATION = 1 << 32
 """The epoch number that seeds the randomness of validation: the same in every epoch."""
@@ -249,7 +432,7 @@ class TrainingModule(lightning.LightningModule):
         training = self.recipe.training
         batches = math.ceil(math.ceil(len(self.train_data) / self.trainer.world_size) / training.batch_size)
         steps = math.ceil(batches / training.accumulate) * training.epochs
-        optimizer = build_optimizer(self.network, self.extractor, training)
+        optimizer = build_optimizer(self.network, getattr(self.network, "copied", self.extractor), training)
         schedule = build_schedule(optimizer, training, steps)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 

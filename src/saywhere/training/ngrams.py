@@ -18,29 +18,156 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from saywhere.configs.captioner import NgramsConfig
+from saywhere.configs.captioner import CaptionerConfig, NgramsConfig
 from saywhere.data.sample import Sample
 from saywhere.engines.arrays.ngrams import ORDER, Ngram, ngrams_of
 from saywhere.errors import UserError
-from saywhere.models.bundle import CARD
+from saywhere.images import ImageError
+from saywhere.loading import load
+from saywhere.models.bundle import CARD, Bundle
+from saywhere.models.captioner import bind
+from saywhere.models.encoding import Encoding
 from saywhere.networks import checkpoint
 from saywhere.networks.captioner.network import Ngrams
 from saywhere.text import UNKNOWN
-from saywhere.training.captioned import Captioned, Standardised, embed, is_held_out, own_captioner
 from saywhere.training.card import replace_section
 from saywhere.training.progress import track
+
+LEAST_DEVIATION = 0.1
+"""Smallest deviation of a feature, as a share of the median one: nearly constant features get no large weight."""
+HELD_OUT = 20
+"""One image in this many is held out to validate."""
+LEAST = 40
+"""Fewest images that can be learnt from."""
+LONGEST = 255
+"""Most words of a sentence that is used."""
+TOGETHER = 16
+"""Batch size, in images."""
+
+
+@dataclass(frozen=True, eq=False)
+class Captioned:
+    """Images and their captions.
+
+    Attributes:
+        embeddings: ``(N, F)`` of the captioner.
+        sentences: of each image the token ids of its sentences, one or more.
+        skipped: why images were left out.
+    """
+
+    embeddings: np.ndarray
+    sentences: list[list[list[int]]]
+    skipped: tuple[str, ...] = ()
+
+
+def own_captioner(folder: str | Path) -> tuple[Bundle, CaptionerConfig]:
+    """Return a user's model with a captioner of images, to which something is to be added.
+
+    Raises:
+        UserError: there is no such model, it comes with saywhere, or it has no such captioner.
+    """
+    bundle = Bundle.read_own(folder)
+    config = bundle.configs.get("captioner")
+    if not isinstance(config, CaptionerConfig) or config.describe_boxes:
+        raise UserError(f"{folder} has no captioner of images, but {', '.join(bundle.configs)}")
+    if len(bundle.vocabularies["captioner"]) > (most := torch.iinfo(torch.int16).max):
+        raise UserError(f"{folder}: words are stored for vocabularies of at most {most}")
+    return bundle, config
+
+
+def embed(bundle: Bundle, sets: Sequence[Sequence[Sample]], device: str | None) -> Captioned:
+    """Return images that have sentences of at least a word and no more words than a caption may have.
+
+    A progress bar is shown.
+
+    Args:
+        bundle: see :func:`own_captioner`.
+        sets: images with sentences, of one data set or several.
+        device: where the model runs; the best there is if None.
+
+    Raises:
+        UserError: too few of them have such sentences and can be read.
+    """
+    model = load(bundle.folder, device, options={"captioner.ngrams.weight": 0.0})
+    captioner = model.require("captioner", "caption images")
+    longest = min(captioner.config.decoding.max_words, LONGEST)
+    embeddings, sentences, skipped = list[np.ndarray](), list[list[list[int]]](), list[str]()
+    waiting, samples = list[Encoding](), list(chain.from_iterable(sets))
+
+    def passed() -> None:
+        if waiting:
+            embeddings.append(np.asarray(bind(captioner, waiting).embeddings))
+            waiting.clear()
+
+    with track("images", len(samples)) as progress:
+        for sample in samples:
+            progress.advance(1)
+            coded = [captioner.vocabulary.encode(text) for text in sample.sentences]
+            if not (fitting := [ids for ids in coded if 0 < len(ids) <= longest]):
+                if coded:
+                    skipped.append(f"{sample.image}: no sentence has 1 to {longest} words")
+                continue
+            try:
+                waiting.append(model.encode(sample.image))
+            except ImageError as error:
+                skipped.append(str(error))
+                continue
+            sentences.append(fitting)
+            if len(waiting) == TOGETHER:
+                passed()
+        passed()
+    if len(sentences) < LEAST:
+        raise UserError(f"{LEAST} images with sentences are needed, and {len(sentences)} can be used")
+    return Captioned(np.concatenate(embeddings), sentences, tuple(skipped))
+
+
+def is_held_out(count: int) -> np.ndarray:
+    """Return which of ``count`` images ``(count,)`` are held out to validate."""
+    return np.arange(count) % HELD_OUT == 0
+
+
+class Standardised(nn.Module):
+    """Give each feature the mean 0 and the deviation 1 that it has over some images.
+
+    Args:
+        embeddings: ``(N, F)`` of them.
+    """
+
+    def __init__(self, embeddings: Tensor) -> None:
+        super().__init__()
+        deviation = embeddings.std(dim=0)
+        self.mean = embeddings.mean(dim=0)
+        self.deviation = torch.maximum(deviation, LEAST_DEVIATION * deviation.median()).clamp(min=1e-6)
+
+    def forward(self, embeddings: Tensor) -> Tensor:
+        """Return embeddings ``(N, F)`` standardised."""
+        return (embeddings - self.mean) / self.deviation
+
+    @torch.no_grad()
+    def folded(self, layer: nn.Linear, scale: float = 1.0) -> nn.Linear:
+        """Return the layer whose output for embeddings is that of ``layer`` for standardised ones.
+
+        Args:
+            layer: of F features.
+            scale: factor of its output.
+        """
+        made = nn.Linear(layer.in_features, layer.out_features)
+        made.weight.copy_(scale * layer.weight / self.deviation)
+        made.bias.copy_(scale * layer.bias - made.weight @ self.mean)
+        return made
+
 
 LEAST_SAID = (12, 20, 20, 20)
 """Sentences that have an n-gram that is learnt, for n from 1 to 4, at least."""
 EPOCHS, BATCH, RATE, DECAY = 40, 256, 2e-3, 0.3
 WARM_UP = 0.1
-"""Of the steps."""
+"""Share of the steps in which the learning rate grows."""
 DROPOUT = 0.8
-"""Of the features of an image."""
+"""Share of the features of an image that are dropped."""
 RAREST = 1e-5
 """Probabilities that n-grams begin with are held this far from 0 and 1."""
 LARGEST = 127
-"""Of the whole numbers of an n-gram's key."""
+"""Largest whole number of an n-gram's key."""
 HEADING = "## N-gram probabilities"
 
 

@@ -22,18 +22,16 @@ from saywhere.engines.arrays.nouns import class_features
 from saywhere.engines.arrays.pooling import ImageMaps
 from saywhere.engines.torch import TorchEngine
 from saywhere.errors import UserError
-from saywhere.images import ImageError
 from saywhere.loading import load
 from saywhere.models.bundle import GRAPH, Bundle
 from saywhere.models.model import Model
-from saywhere.models.noun_tree import Noun, NounTree, noun_tree
-from saywhere.models.nouns import NounEvidence, softmax
+from saywhere.models.nouns import Noun, NounEvidence, NounTree, noun_tree, softmax
 from saywhere.networks import checkpoint
 from saywhere.networks.nouns import Nouns
 from saywhere.networks.vision.backbones import published_classifier
 from saywhere.networks.vision.trunk import build_trunk
 from saywhere.text import Vocabulary
-from saywhere.training.progress import track
+from saywhere.training.progress import encode_each, track
 
 LEAST = 8
 """Boxes of a kind that is taught, at least."""
@@ -145,23 +143,15 @@ def collect(model: Model, samples: Sequence[Sample], config: NounsConfig) -> Nam
         UserError: no image can be read, or the model lacks that layer.
     """
     tree, rows = noun_tree(), list[tuple[np.ndarray, list[int], bool]]()
-    with track("boxes", len(samples)) as progress:
-        for sample in samples:
-            progress.advance(1)
-            if not len(sample.boxes):
-                continue
-            try:
-                encoding = model.encode(sample.image)
-            except ImageError:
-                continue
-            boxes = encoding.to_input(encoding.check(sample.boxes))
-            embeddings = None
-            if config.embed_dim:
-                heads = model.require("densecap", "embed regions").region_head([encoding.maps], [boxes])
-                embeddings = [head.embeddings for head in heads]
-            features = class_features(config, [_arrays(encoding.maps)], [boxes], embeddings)
-            nouns = [noun_of(tree, phrases) for phrases in sample.phrases]
-            rows.append((features.astype(np.float16), nouns, is_held_out(sample.image)))
+    for sample, encoding in encode_each(model, [sample for sample in samples if len(sample.boxes)], "boxes"):
+        boxes = encoding.to_input(encoding.check(sample.boxes))
+        embeddings = None
+        if config.embed_dim:
+            heads = model.require("densecap", "embed regions").region_head([encoding.maps], [boxes])
+            embeddings = [head.embeddings for head in heads]
+        features = class_features(config, [_arrays(encoding.maps)], [boxes], embeddings)
+        nouns = [noun_of(tree, phrases) for phrases in sample.phrases]
+        rows.append((features.astype(np.float16), nouns, is_held_out(sample.image)))
     if not rows:
         raise UserError("a classifier is taught by images with boxes, and not one can be read")
     features, nouns = (np.concatenate([row[i] for row in rows]) for i in (0, 1))

@@ -1,11 +1,16 @@
-"""Progress: a bar on a terminal, a line now and then in a log file."""
+"""Progress: a bar on a terminal, a line now and then in a log file; and images encoded beside it."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+
+from saywhere.data.sample import Sample
+from saywhere.images import ImageError
+from saywhere.models.encoding import Encoding
+from saywhere.models.model import Model
 
 SECONDS_BETWEEN_LINES = 30.0
 
@@ -69,3 +74,15 @@ def track(title: str, total: int) -> Iterator[Progress]:
         yield progress
     finally:
         progress.close()
+
+
+def encode_each(model: Model, samples: Sequence[Sample], title: str) -> Iterator[tuple[Sample, Encoding]]:
+    """Yield the images that can be read, each with its encoding; a progress bar is shown."""
+    with track(title, len(samples)) as progress:
+        for sample in samples:
+            progress.advance(1)
+            try:
+                encoding = model.encode(sample.image)
+            except ImageError:
+                continue
+            yield sample, encoding

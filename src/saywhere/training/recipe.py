@@ -12,7 +12,7 @@ import yaml
 
 from saywhere import options
 from saywhere.errors import UserError
-from saywhere.syntax import parse_yaml
+from saywhere.files import parse_yaml
 
 IN_WHEEL, IN_CHECKOUT = Path(__file__).parents[1] / "recipes", Path(__file__).parents[3] / "recipes"
 """Folders of the recipes that come with the package."""
@@ -23,7 +23,7 @@ class SourceConfig:
     """Options of a further data set to train on.
 
     Attributes:
-        root, format, train, phrases, train_limit: as of :class:`DataConfig`.
+        root, format, train, phrases, train_limit, hold_out: as of :class:`DataConfig`.
         words: how much its phrases count where the dense captioner learns words; 0 teaches boxes alone.
         names: its phrases are mere names of classes. In an image that another data set describes, its boxes join those
             with phrases, but for those that lie on one of them (:func:`saywhere.training.run.join_names`).
@@ -34,6 +34,7 @@ class SourceConfig:
     train: str = "train"
     phrases: dict[str, Any] = field(default_factory=dict)
     train_limit: int | None = None
+    hold_out: bool = False
     words: float = 1.0
     names: bool = False
 
@@ -52,6 +53,8 @@ class DataConfig:
         phrases: options of ``saywhere.data.PhraseOptions``.
         min_count: words that occur less often in the training texts become the unknown word.
         train_limit, validation_limit: use at most this many images, taken at even distances.
+        hold_out: leave the tenth of the training images out that calibration holds out
+            (:func:`saywhere.training.nouns.is_held_out`).
         also: data sets that are trained on beside this one, by a name of your choice; they are not validated on.
     """
 
@@ -63,6 +66,7 @@ class DataConfig:
     min_count: int = 1
     train_limit: int | None = None
     validation_limit: int | None = None
+    hold_out: bool = False
     also: dict[str, SourceConfig] = field(default_factory=dict)
 
 
@@ -117,6 +121,7 @@ class TrainingConfig:
         pretrained: start from the backbone's published weights.
         start: a model (name or folder) whose part of the same kind gives its weights, wherever they fit; see
             :mod:`saywhere.training.finetuning`.
+        branch: weights of the trunk's second branch, a file that the system ``branch`` writes.
         unfreeze_after: epochs after which the backbone is trained too; None never, 0 from the start.
         freeze: modules of the network whose weights stay as they are, such as ``trunk.localization``.
         cache: folder for the features of the frozen network, or None to compute them again in each epoch.
@@ -147,6 +152,7 @@ class TrainingConfig:
     accelerator: str = "auto"
     pretrained: bool = True
     start: str | None = None
+    branch: str | None = None
     unfreeze_after: int | None = None
     freeze: tuple[str, ...] = ()
     cache: str | None = None
@@ -182,7 +188,7 @@ class Recipe:
     Attributes:
         name: of the run; its folder is ``runs/NAME`` by default.
         data: images and texts.
-        system: kind of model, see :mod:`saywhere.training.registry`.
+        system: kind of model, see :mod:`saywhere.training.run`.
         model: options of its configuration, nested as there (``{"decoding": {"beam_size": 3}}``) and checked when
             training begins; ``preset`` names the configuration that they change.
         training: how to train.

@@ -5,23 +5,28 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
+from torch import nn
 
 from saywhere import boxes as geometry
 from saywhere import data
-from saywhere.configs.base import Config
+from saywhere.configs.parts import Config
 from saywhere.data import PhraseOptions, Sample, Samples
 from saywhere.errors import UserError
 from saywhere.files import write_text
-from saywhere.networks import checkpoint
+from saywhere.images import LoadedImage
+from saywhere.models.bundle import Bundle
+from saywhere.text import Vocabulary
 from saywhere.training import cache
 from saywhere.training import recipe as recipes
+from saywhere.training.aligner import AlignerSystem
+from saywhere.training.branch import BranchSystem, load_branch
 from saywhere.training.callbacks import (
     AbandonedRun,
     AverageWeights,
@@ -32,12 +37,111 @@ from saywhere.training.callbacks import (
     RunState,
     ShowProgress,
 )
+from saywhere.training.captioner import CaptionerSystem
 from saywhere.training.card import DataFacts, write_card
-from saywhere.training.dataset import ImageDataset, evenly
-from saywhere.training.finetuning import freeze, start_from
+from saywhere.training.dataset import ImageDataset, TargetMaker, evenly
+from saywhere.training.densecap import DenseCapSystem
+from saywhere.training.finetuning import freeze, keep_scale, start_from
 from saywhere.training.loop import Position, TrainingModule, build_trainer, explain_precision
+from saywhere.training.nouns import is_held_out
 from saywhere.training.recipe import DataConfig, Recipe, SourceConfig
-from saywhere.training.registry import System, build_vocabulary, find_system
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+class System(Protocol):
+    """A kind of model and what it is trained on.
+
+    Its network has ``config``, ``vocabulary`` and ``trunk``, and is called with the extractor's outputs of each image,
+    the targets of each, and a generator; what it returns goes to the criterion, which gives named losses whose sum is
+    minimised.
+    """
+
+    @property
+    def about(self) -> str:
+        """What its models do, for the card: "A model that ..."."""
+        ...
+
+    @property
+    def unit(self) -> str:
+        """What is counted in the card, such as ``regions``."""
+        ...
+
+    @property
+    def presets(self) -> Mapping[str, Callable[[], Config]]:
+        """Named configurations that ``model.preset`` of a recipe chooses from; one is ``default``."""
+        ...
+
+    def usable(self, samples: Sequence[Sample], config: Any) -> list[Sample]:
+        """Return what of the samples can be learnt."""
+        ...
+
+    def texts(self, sample: Sample) -> Iterable[str]:
+        """Return the texts that the vocabulary is built from."""
+        ...
+
+    def count(self, sample: Sample) -> int:
+        """Return how many ``unit`` a sample has."""
+        ...
+
+    def build(self, config: Any, vocabulary: Vocabulary, pretrained: bool) -> Any:
+        """Return the untrained network; its trunk with published weights if ``pretrained``.
+
+        Raises:
+            UserError: published weights, a localizer or word vectors cannot be had or do not fit.
+        """
+        ...
+
+    def extractor(self, network: Any) -> nn.Module:
+        """Return the part of a network that may stay frozen, and whose outputs may then be cached.
+
+        It turns a list of pixels ``(3, h, w)`` into a tuple of tensors with three dimensions each. If its weights alone
+        do not say what it does, its attribute ``settings`` does.
+        """
+        ...
+
+    def criterion(self, network: Any, samples: Sequence[Sample]) -> nn.Module:
+        """Return the losses; ``samples`` are those that the network learns from."""
+        ...
+
+    def targets(self, network: Any) -> TargetMaker:
+        """Return what makes an image's target."""
+        ...
+
+    def draw(self, network: Any, image: LoadedImage) -> Image | None:
+        """Return a drawing of what a network finds in an image; None if there is nothing to draw."""
+        ...
+
+    def save(self, network: Any, folder: Path, card: str, description: str, dtype: torch.dtype, /) -> object:
+        """Write what is kept of a network, see :func:`saywhere.networks.checkpoint.save`."""
+        ...
+
+
+SYSTEMS: dict[str, System] = {
+    "densecap": DenseCapSystem(), "aligner": AlignerSystem(), "captioner": CaptionerSystem(), "branch": BranchSystem(),
+}  # fmt: skip
+
+
+def find_system(name: str) -> System:
+    """Return the system of a recipe; ``UserError`` if there is none of this name."""
+    if name not in SYSTEMS:
+        raise UserError(f"system is {name!r}, but must be one of {', '.join(SYSTEMS)}")
+    return SYSTEMS[name]
+
+
+def build_vocabulary(system: System, samples: Sequence[Sample], min_count: int) -> Vocabulary:
+    """Return the words that occur at least ``min_count`` times in the samples' texts.
+
+    Raises:
+        UserError: there are none.
+    """
+    texts = [text for sample in samples for text in system.texts(sample)]
+    vocabulary = Vocabulary.build(texts, min_count)
+    if texts and not vocabulary.counts:
+        raise UserError(f"no word occurs {min_count} times in the training texts; lower data.min_count")
+    return vocabulary
+
 
 FREE_TO_CHANGE = (
     "description",
@@ -124,12 +228,23 @@ def build_network(recipe: Recipe, samples: Sequence[Sample]) -> Any:
     vocabulary = build_vocabulary(system, samples, recipe.data.min_count)
     torch.manual_seed(recipe.seed)
     network = system.build(model_config(recipe), vocabulary, training.pretrained and training.start is None)
-    if training.start is not None:
-        start = start_from(network, training.start)
-        if first_process():
-            print(f"{training.start}: {start}", file=sys.stderr)
+    start = None if training.start is None else start_from(network, training.start)
+    if start is not None and first_process():
+        print(f"{training.start}: {start}", file=sys.stderr)
+    if training.branch is not None:
+        load_branch(network.trunk, training.branch)
+    elif network.trunk.branch is not None and recipe.system != "branch":
+        _require_branch(training.start or getattr(network.config, "localizer", None))
+    if start is not None:
+        keep_scale(network, start, samples)
     freeze(network, training.freeze)
     return network
+
+
+def _require_branch(source: str | None) -> None:
+    """Refuse a branch of the trunk that would stay as it was made."""
+    if source is None or not Bundle.read(source).trunk.branch:
+        raise UserError("model.trunk.branch needs training.branch, or a model to start from that has a branch")
 
 
 def fit(
@@ -161,7 +276,7 @@ def fit(
     def save(epoch: int, metrics: dict[str, float], seconds: float) -> None:
         dtype = torch.float16 if recipe.training.half else torch.float32
         card = write_card(recipe, facts, epoch, metrics, seconds)
-        checkpoint.save(network, out / "model", card, recipe.description, dtype)
+        system.save(network, out / "model", card, recipe.description, dtype)
         write_text(out / "model" / "recipe.yaml", recipe.to_yaml())
 
     best = Best(recipe.training.monitor, recipe.training.patience, save)
@@ -283,7 +398,8 @@ def read_split(
         UserError: no such data set or split, or nothing in it can be learnt.
     """
     samples: Samples = data.read(config.root, config.format, split, PhraseOptions.from_dict(config.phrases))
-    usable = system.usable(samples, model)
+    free = config.hold_out and split == config.train
+    usable = system.usable([s for s in samples if not is_held_out(s.image)] if free else samples, model)
     if first_process():
         before, after = (sum(1 for sample in some for _ in system.texts(sample)) for some in (samples, usable))
         if before > after:

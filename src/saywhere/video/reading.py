@@ -20,7 +20,7 @@ from PIL import Image
 
 from saywhere.errors import UserError
 from saywhere.images import LoadedImage
-from saywhere.video.times import TICKS, to_seconds
+from saywhere.video import TICKS, to_seconds
 
 _UPRIGHT = {
     (False, -1, 1): Image.Transpose.FLIP_LEFT_RIGHT,

@@ -1,4 +1,4 @@
-"""Where the tracks of a video go, and how far it has come: files that survive a kill; and captions made of them."""
+"""Tracks of a video and its progress, in files that survive a kill; and WebVTT captions made of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from saywhere.errors import UserError
 from saywhere.files import beside, require_there, sync, write_atomically, write_text
 from saywhere.inference.claims import Claim, claim_file
 from saywhere.inference.results import forget_settings, note_settings, read_settings
-from saywhere.video.times import clock
+from saywhere.video import clock
 
 LINES = 3
 """Phrases that are shown at a time: those of the tracks with the best scores."""

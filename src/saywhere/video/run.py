@@ -14,18 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 from saywhere.errors import UserError
 from saywhere.files import TOO_LONG, fits, printable
-from saywhere.images import SUFFIXES as IMAGES
 from saywhere.inference.run import TOP, Summary
-from saywhere.inference.sources import Source
+from saywhere.inference.sources import VIDEO_SUFFIXES, Source, find_images
 from saywhere.loading import DeferredModel
-from saywhere.progress import Tell, progress, silent
-from saywhere.video import SUFFIXES
+from saywhere.report import Tell, progress, silent
 
 if TYPE_CHECKING:  # what reads videos is an extra, and images need none of it
     from saywhere.models.model import Model
-    from saywhere.video.following import Recording
     from saywhere.video.reading import VideoReader
     from saywhere.video.results import Places
+    from saywhere.video.tracking import Recording
 
 THRESHOLD = 0.2
 """Least score of the regions that are followed, unless the user says otherwise."""
@@ -68,13 +66,11 @@ def follow(
         1 followed
         >>> phrases = [(row["start"], row["end"], row["phrase"]) for row in rows if "track" in row]
     """
-    from saywhere.inference import find_images
-
     paths = [videos] if isinstance(videos, str | Path) else list(videos)
     json, out = (None if path is None else Path(path) for path in (json, out))
     model = model if isinstance(model, DeferredModel) else DeferredModel(model, part="densecap")
     work = Videos(model, every, top, threshold, json, out, bar=progress, each=each, tell=tell)
-    work.add(find_images(paths, [out] if out else [], SUFFIXES))
+    work.add(find_images(paths, [out] if out else [], VIDEO_SUFFIXES))
     return work.follow()
 
 
@@ -109,32 +105,10 @@ class Videos:
     @property
     def ticks(self) -> int:
         """Ticks from one look to the next."""
-        from saywhere.video.times import EVERY, check_duration, parse_duration, to_ticks
+        from saywhere.video import EVERY, check_duration, parse_duration, to_ticks
 
         every = EVERY if self.every is None else self.every
         return to_ticks(parse_duration(every) if isinstance(every, str) else check_duration(every, f"every {every}"))
-
-    def take(self, paths: Sequence[str]) -> list[Source]:
-        """Find what ``paths`` mean; keeps the videos and returns the images.
-
-        Raises:
-            UserError: there is nothing, or no place for the results of all of it.
-        """
-        from saywhere.inference import find_images
-
-        left_out = [self.out] if self.out else []
-        try:
-            found = find_images(paths, left_out, IMAGES if self.every is None else IMAGES | SUFFIXES)
-        except UserError as error:  # for want of images, where there may be videos
-            try:
-                both = find_images(paths, left_out, IMAGES | SUFFIXES)
-            except UserError:
-                raise error from None
-            video = next(source.name for source in both if _is_video(source))
-            way_out = "give --every TIME, such as --every 0.5s, to describe videos in a folder"
-            raise UserError(f"{video}: {way_out}") from error
-        self.add([source for source in found if _is_video(source)], beside=not all(map(_is_video, found)))
-        return [source for source in found if not _is_video(source)]
 
     def add(self, videos: Sequence[Source], beside: bool = False) -> None:
         """Follow these as well.
@@ -221,9 +195,8 @@ class Videos:
         self, reader: VideoReader, places: Places | None, summary: Summary, stopped: threading.Event | None = None
     ) -> None:
         """Follow one video, with its tracks in files or, if it has no places, passed on as they end."""
-        from saywhere.video.following import Recording
         from saywhere.video.results import TracksFile
-        from saywhere.video.tracking import Watcher
+        from saywhere.video.tracking import Recording, Watcher
 
         with contextlib.ExitStack() as stack:
             file = places and stack.enter_context(TracksFile(places, reader.name, self._settings(reader)))
@@ -271,7 +244,7 @@ class Videos:
 
     def _run(self, recording: Recording, reader: VideoReader, resumes: bool) -> None:
         """Go through a video beside a progress bar."""
-        from saywhere.video.times import clock, to_seconds, to_ticks
+        from saywhere.video import clock, to_seconds, to_ticks
 
         follower = recording.follower
         total = 1 if reader.duration is None else max(1, -(-to_ticks(reader.duration) // self.ticks))
@@ -284,10 +257,6 @@ class Videos:
                 far = f"{clock(to_seconds(follower.ticks))} of {clock(reader.duration or 0)}"
                 again = "; the same command goes on from here" if resumes else ""
                 raise KeyboardInterrupt(f"interrupted after {far} of {printable(reader.name)}{again}") from None
-
-
-def _is_video(source: Source) -> bool:
-    return source.path.suffix.lower() in SUFFIXES
 
 
 @contextlib.contextmanager

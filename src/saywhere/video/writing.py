@@ -15,8 +15,8 @@ from PIL import Image, ImageDraw
 
 from saywhere.drawing import COLOURS, Style, draw_label, fit_label, place_labels
 from saywhere.files import atomic_path, part_of, put_in_place
+from saywhere.video import TICKS
 from saywhere.video.reading import Frame, fit
-from saywhere.video.times import TICKS
 
 LONG_SIDE = 1280
 """Pixels of the long side of an annotated video; smaller videos keep their size."""

@@ -14,7 +14,7 @@ from saywhere.engines.arrays.layers import Weights
 from saywhere.engines.onnx import NEEDS_TORCH, OnnxEngine, refused_options
 from saywhere.errors import UserError
 from saywhere.files import write_atomically
-from saywhere.models import captioner, noun_tree, nouns
+from saywhere.models import captioner, nouns
 from saywhere.models.bundle import GRAPH, WEIGHTS, Bundle, GraphInfo
 from saywhere.models.chunker import BEFORE_NOUNS, PLACES, STARTS, Chunker
 from saywhere.models.layout import JOINING
@@ -120,7 +120,7 @@ def model_files(bundle: Bundle, runtime_bytes: int = 0) -> dict[str, bytes]:
     parts["chunker"] = {"weights": half(table.reshape(1, -1))}
     files = {f"model/{part}.bin.gz": pack(arrays) for part, arrays in parts.items()}
     files["model/trunk.onnx.gz"] = compress(_graph(bundle, parts["trunk"]))
-    files["model/nouns.tsv.gz"] = compress(noun_tree.TABLE.read_bytes())
+    files["model/nouns.tsv.gz"] = compress(nouns.TABLE.read_bytes())
     info = _facts(bundle, [part for part in ("densecap", "captioner") if part in parts])
     info["arrays"] = {part: describe(arrays) for part, arrays in parts.items()}
     first = [name for name in files if not name.startswith(LATER)]
@@ -224,9 +224,9 @@ def _facts(bundle: Bundle, parts: list[str]) -> dict[str, Any]:
     facts["calibration"] = bundle.calibration.to_dict()
     facts["grounding"] = _grounding(bundle)
     facts["noun_tree"] = {
-        "irregular": noun_tree.IRREGULAR, "after": sorted(noun_tree.AFTER), "articles": sorted(noun_tree.ARTICLES),
-        "amounts": sorted(noun_tree.AMOUNTS), "neutral_determiners": sorted(nouns.NEUTRAL_DETERMINERS),
-        "longest": noun_tree.LONGEST, "starts": sorted(STARTS), "before_nouns": sorted(BEFORE_NOUNS),
+        "irregular": nouns.IRREGULAR, "after": sorted(nouns.AFTER), "articles": sorted(nouns.ARTICLES),
+        "amounts": sorted(nouns.AMOUNTS), "neutral_determiners": sorted(nouns.NEUTRAL_DETERMINERS),
+        "longest": nouns.LONGEST, "starts": sorted(STARTS), "before_nouns": sorted(BEFORE_NOUNS),
         "places": sorted(PLACES), "joining": sorted(JOINING),
     }  # fmt: skip
     facts["caption_nouns"] = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,23 +11,19 @@ import torch
 from tiny_captioner import tiny_config
 from torch import nn
 
-from saywhere.configs.captioner import TERMS
 from saywhere.configs.parts import DecodingConfig
-from saywhere.engines.arrays import attention, decoders
+from saywhere.engines.arrays import decoders
 from saywhere.engines.arrays.layers import Weights
 from saywhere.models.decoding import decode
 from saywhere.models.phrase_scores import phrase_log_probs
-from saywhere.networks.language.decoders.adapter import TorchDecoder
 from saywhere.networks.language.decoders.attention import AttentionDecoder, pad_regions
-from saywhere.networks.language.decoders.gru import GruDecoder
 from saywhere.networks.language.decoders.lstm import LstmDecoder
+from saywhere.networks.language.decoders.protocol import TorchDecoder
 from saywhere.text import START
 
 V, EMBED, REGION = 11, 6, 5
-FEEDBACKS = ("none", "marginal", "conditional")
 BUNDLED = ("word-state", "word-region", "word", "region")
-"""The terms of the bundled captioner: what regions add to words is the same in every state."""
-TERM_SETS = (TERMS, BUNDLED, ("word-state", "word"), ("word-region", "word"), ("word-state", "region-state"), ())
+TERM_SETS = (BUNDLED, ("word-state", "word"), ("word-region", "word"), ("word-state", "region"), ())
 COUNTS = (4, 1, 0, 7)
 """Regions of the images."""
 
@@ -50,24 +45,22 @@ def inputs(count: int, size: int = EMBED, seed: int = 3) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=(count, size), scale=2).astype(np.float32)
 
 
-def plain_pair(kind: str) -> tuple[TorchDecoder, Any]:
+def plain_pair() -> tuple[TorchDecoder, Any]:
     torch.manual_seed(0)
-    classes: dict[str, Any] = {"lstm": LstmDecoder, "gru": GruDecoder}
-    ours: dict[str, Any] = {"lstm": decoders.LstmDecoder, "gru": decoders.GruDecoder}
-    network, weights = drawn(classes[kind](EMBED, V, 4, 7))
-    return TorchDecoder(network, network.get_parameter("words.weight")), ours[kind](weights)  # pyright: ignore[reportArgumentType]
+    network, weights = drawn(LstmDecoder(EMBED, V, 4, 7))
+    return TorchDecoder(network, network.get_parameter("words.weight")), decoders.LstmDecoder(weights)  # pyright: ignore[reportArgumentType]
 
 
 def attention_pair(
-    feedback: str, terms: Sequence[str], counts: Sequence[int] = COUNTS, std: float = 0.7
+    terms: Sequence[str] = BUNDLED, counts: Sequence[int] = COUNTS, std: float = 0.7
 ) -> tuple[TorchDecoder, Any, Any]:
     """The bound decoders, and torch's attention of embeddings and token ids."""
     torch.manual_seed(0)
-    network, weights = drawn(AttentionDecoder(EMBED, REGION, V, 4, 7, 0.0, terms, feedback), std)  # pyright: ignore[reportArgumentType]
+    network, weights = drawn(AttentionDecoder(EMBED, REGION, V, 4, 7, 0.0, terms, "none"), std)  # pyright: ignore[reportArgumentType]
     assert isinstance(network, AttentionDecoder)
     regions = [inputs(count, REGION, seed) for seed, count in enumerate(counts)]
     padded, mask = pad_regions([torch.from_numpy(rows) for rows in regions])
-    config = tiny_config(feedback=feedback, terms=terms, region_size=REGION)
+    config = tiny_config(terms=terms, region_size=REGION)
 
     def attend(embeddings: np.ndarray, token_ids: np.ndarray) -> np.ndarray:
         rows = torch.from_numpy(embeddings), padded, torch.from_numpy(token_ids), mask
@@ -75,7 +68,7 @@ def attention_pair(
 
     with torch.no_grad():
         theirs = TorchDecoder(network.bind(padded, mask), network.words.weight)
-    return theirs, attention.AttentionDecoder(weights, config).bind(regions), attend
+    return theirs, decoders.AttentionDecoder(weights, config).bind(regions), attend
 
 
 def same_steps(theirs: TorchDecoder, ours: Any, embeddings: np.ndarray, beam_size: int = 1) -> None:
@@ -95,27 +88,26 @@ def same_steps(theirs: TorchDecoder, ours: Any, embeddings: np.ndarray, beam_siz
         token_ids = random.integers(0, V, n * beam_size)
 
 
-@pytest.mark.parametrize("kind", ["lstm", "gru"])
 @pytest.mark.parametrize("beam_size", [1, 3])
-def test_steps_of_decoders_without_attention(kind: str, beam_size: int):
-    theirs, ours = plain_pair(kind)
+def test_steps_of_decoders_without_attention(beam_size: int):
+    theirs, ours = plain_pair()
     for count in (0, 1, 5):
         same_steps(theirs, ours, inputs(count), beam_size)
     assert (ours.never, ours.unknown, ours.independent) == (theirs.never, theirs.unknown, theirs.independent)
 
 
-@pytest.mark.parametrize(("feedback", "terms"), list(itertools.product(FEEDBACKS, TERM_SETS)))
-def test_steps_of_attention(feedback: str, terms: Sequence[str]):
-    theirs, ours, _ = attention_pair(feedback, terms)
+@pytest.mark.parametrize("terms", TERM_SETS)
+def test_steps_of_attention(terms: Sequence[str]):
+    theirs, ours, _ = attention_pair(terms)
     for beam_size in (1, 3):
         same_steps(theirs, ours, inputs(len(COUNTS)), beam_size)
     assert (ours.never, ours.unknown) == (theirs.never, theirs.unknown) and ours.independent
 
 
-@pytest.mark.parametrize(("feedback", "terms"), list(itertools.product(FEEDBACKS, TERM_SETS)))
+@pytest.mark.parametrize("terms", TERM_SETS)
 @pytest.mark.parametrize("counts", [COUNTS, (0, 0), (3,)])
-def test_weights_of_attention(feedback: str, terms: Sequence[str], counts: Sequence[int]):
-    _, ours, attend = attention_pair(feedback, terms, counts)
+def test_weights_of_attention(terms: Sequence[str], counts: Sequence[int]):
+    _, ours, attend = attention_pair(terms, counts)
     embeddings = inputs(len(counts))
     token_ids = np.random.default_rng(1).integers(4, V, (len(counts), 5))
     found, expected = ours.attention(embeddings, token_ids), attend(embeddings, token_ids)
@@ -127,9 +119,8 @@ def test_weights_of_attention(feedback: str, terms: Sequence[str], counts: Seque
 
 
 @pytest.mark.parametrize("std", [3.0, 12.0])
-@pytest.mark.parametrize(("feedback", "terms"), [*((f, TERMS) for f in FEEDBACKS), ("none", BUNDLED)])
-def test_scores_so_wide_that_sums_of_exponentials_could_vanish(std: float, feedback: str, terms: Sequence[str]):
-    theirs, ours, attend = attention_pair(feedback, terms, std=std)
+def test_scores_so_wide_that_sums_of_exponentials_could_vanish(std: float):
+    theirs, ours, attend = attention_pair(std=std)
     embeddings = inputs(len(COUNTS))
     token_ids = np.random.default_rng(1).integers(4, V, (len(COUNTS), 1))
     np.testing.assert_allclose(ours.attention(embeddings, token_ids), attend(embeddings, token_ids), atol=1e-3)
@@ -140,7 +131,7 @@ def test_scores_so_wide_that_sums_of_exponentials_could_vanish(std: float, feedb
 
 
 def pairs() -> list[tuple[Any, Any]]:
-    return [*map(plain_pair, ("lstm", "gru")), *(attention_pair(f, TERMS)[:2] for f in FEEDBACKS)]
+    return [plain_pair(), *(attention_pair(terms)[:2] for terms in TERM_SETS)]
 
 
 @pytest.mark.parametrize("beam_size", [1, 3])
@@ -156,14 +147,14 @@ def test_the_same_sentences_are_decoded(beam_size: int):
 
 
 def test_the_same_probabilities_of_phrases():
-    theirs, ours = plain_pair("lstm")
+    theirs, ours = plain_pair()
     phrases = [[4, 5, 6], [4, 7], [], [8], [4, 5, 9]]
     expected, found = (phrase_log_probs(decoder, inputs(6), phrases) for decoder in (theirs, ours))
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-4)
 
 
 def test_rows_of_attention_may_be_dropped():
-    _, ours, _ = attention_pair("marginal", TERMS)
+    _, ours, _ = attention_pair()
     state, rows = ours.start(inputs(4)), np.array([3, 1])
     whole, _ = ours.step(np.full(4, START), state)
     part, _ = ours.step(np.full(2, START), ours.select(state, rows))

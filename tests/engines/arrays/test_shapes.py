@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -11,6 +11,7 @@ from tiny_captioner import tiny_captioner
 from tiny_captioner import tiny_config as tiny_captioner_config
 from tiny_densecap import tiny_config, tiny_model
 
+from saywhere.configs.captioner import Term
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.engines.arrays.aligner import Aligner
 from saywhere.engines.arrays.captioner import Captioner
@@ -43,8 +44,7 @@ def require(part: str, config: Any, arrays: dict[str, np.ndarray], words: int) -
         ("densecap", {"fc_size": 20, "pool_size": 3}),
         ("densecap", ONE_LEVEL),
         *(("aligner", {"encoders": number}) for number in (1, 2)),
-        *(("captioner", {"decoder": decoder}) for decoder in ("gru", "attention")),
-        *(("captioner", {"feedback": feedback}) for feedback in ("none", "conditional")),
+        ("captioner", {}),
         ("captioner", {"attend_to": "proposals"}),
         ("captioner", {"terms": ["word-state", "word"]}),
         ("captioner", {"terms": []}),
@@ -70,8 +70,6 @@ def config_of(part: str, **options: Any) -> Any:
         *(("aligner", {name: 40}) for name in ("embed_dim", "word_size", "hidden_size")),
         ("aligner", {"encoders": 2}),
         *(("captioner", {name: 40}) for name in ("region_size", "word_size", "hidden_size")),
-        ("captioner", {"decoder": "gru"}),
-        ("captioner", {"feedback": "none"}),
         ("captioner", {"terms": ["word-state", "word"]}),
     ],
     ids=str,
@@ -91,7 +89,7 @@ def test_options_that_the_weights_depend_on_cannot_be_others(part: str, options:
         ("densecap", {"final_nms": 0.2, "repeat_nms": None, "decoding": {"beam_size": 4}}),
         ("densecap", {"proposals": {"post_nms_top_n": 3, "nms_iou": 0.2, "pre_nms_top_n": None}}),
         ("aligner", {"beta": 3, "score": "fragments", "mean_over_words": False, "normalize": "both", "residual": True}),
-        ("captioner", {"grid": 5, "feedback": "conditional", "decoding": {"max_words": 3}}),
+        ("captioner", {"grid": 5, "decoding": {"max_words": 3}}),
     ],
 )
 def test_other_options_may_be_others(part: str, options: dict[str, Any]):
@@ -133,8 +131,9 @@ def test_options_that_only_torch_runs_are_named():
         ({"densecap": DenseCapConfig.original()}, "conventions=original (the published program)"),
         ({"densecap": tiny_config(pooling="roi_align")}, "pooling=roi_align"),
         ({"captioner": tiny_captioner_config(**attends)}, "attend_to=transformer"),
-        ({"captioner": tiny_captioner_config(decoder="rnn")}, "decoder=rnn"),
-        ({"captioner": tiny_captioner_config(decoder="gru", describe_boxes=True)}, "describe_boxes=true"),
+        *(({"captioner": tiny_captioner_config(decoder=kind)}, f"decoder={kind}") for kind in ("rnn", "lstm", "gru")),
+        ({"captioner": tiny_captioner_config(feedback="marginal")}, "feedback=marginal"),
+        ({"captioner": tiny_captioner_config(terms=get_args(Term))}, "the term region-state"),
         *(({"aligner": tiny_aligner_config(cell=cell)}, f"cell={cell}") for cell in ("relu", "lstm", "none")),
         ({"captioner": tiny_captioner_config(pooling="max")}, "pooling=max"),
         ({"region-rnn": RegionRnnConfig()}, "a region-rnn (a baseline of Table 1)"),
@@ -145,6 +144,3 @@ def test_options_that_only_torch_runs_are_named():
     assert refused_options(odd, {}) == ["trunk.multiple=16 (no multiple of 32)"]
     fine = {"densecap": tiny_config(), "aligner": tiny_aligner_config(), "captioner": tiny_captioner_config()}
     assert refused_options(tiny_config(trunk={"multiple": 64}).trunk, fine) == []
-    assert (
-        refused_options(tiny_config().trunk, {"captioner": tiny_captioner_config(decoder="gru", pooling="max")}) == []
-    )

@@ -11,7 +11,7 @@ from tiny_aligner import tiny_aligner_config
 
 from saywhere.engines.arrays import aligner as arrays
 from saywhere.engines.arrays.layers import Weights
-from saywhere.networks.language.text_encoder import TextEncoder
+from saywhere.networks.aligner.network import TextEncoder
 from saywhere.text import PAD
 
 TOKEN_IDS = np.array(

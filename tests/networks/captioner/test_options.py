@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from photographs import noise
-from tiny_captioner import captioner_model, tiny_captioner, tiny_maps, tiny_target
+from tiny_captioner import DECODERS, captioner_model, tiny_captioner, tiny_maps, tiny_target
 
 from saywhere.networks.captioner.network import Captioner
 
@@ -21,7 +21,7 @@ def shapes(network: Captioner) -> dict[str, tuple[int, ...]]:
         ("hidden_size", 9, "decoder.word_state.weight", (16, 9)),
         ("region_size", 5, "narrow.weight", (5, 117)),
         ("levels", (32,), "narrow.weight", (12, 69)),
-        ("feedback", "none", "decoder.gru.weight_ih_l0", (72, 16)),
+        ("feedback", "marginal", "decoder.gru.weight_ih_l0", (72, 28)),
     ],
 )
 def test_sizes(option: str, value: object, part: str, size: tuple[int, ...]):
@@ -35,8 +35,8 @@ def test_terms_left_out_have_no_weights():
 
 
 def test_decoders_are_of_their_classes():
-    kinds = {kind: type(tiny_captioner(decoder=kind).decoder).__name__ for kind in ("rnn", "lstm", "gru", "attention")}
-    assert kinds == {"rnn": "RnnDecoder", "lstm": "LstmDecoder", "gru": "GruDecoder", "attention": "AttentionDecoder"}
+    kinds = {kind: type(tiny_captioner(decoder=kind).decoder).__name__ for kind in DECODERS}
+    assert kinds == {kind: f"{kind.title()}Decoder" for kind in DECODERS}
 
 
 def test_the_grid_has_so_many_cells():

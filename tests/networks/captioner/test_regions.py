@@ -22,8 +22,7 @@ import saywhere
 from saywhere.errors import UserError
 from saywhere.networks import checkpoint
 from saywhere.networks.captioner.loss import CaptionCriterion
-from saywhere.networks.captioner.network import Captioner
-from saywhere.networks.captioner.regions import ImageRegions
+from saywhere.networks.captioner.network import Captioner, ImageRegions
 from saywhere.networks.vision.grid import pick
 from saywhere.networks.vision.region_features import position_features
 

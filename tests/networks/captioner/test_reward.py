@@ -5,10 +5,16 @@ import torch
 from photographs import noise, quarters
 from tiny_captioner import DECODERS, SENTENCES, VOCABULARY, captioner_model, tiny_captioner, tiny_maps, tiny_target
 
-from saywhere.models.noun_tree import noun_tree
-from saywhere.networks.captioner.loss import CaptionCriterion, CaptionOutput
-from saywhere.networks.captioner.reward import InventedNouns, RewardCriterion, SampledOutput
-from saywhere.networks.language.cider import Cider
+from saywhere.configs.captioner import TERMS
+from saywhere.models.nouns import noun_tree
+from saywhere.networks.captioner.loss import (
+    CaptionCriterion,
+    CaptionOutput,
+    Cider,
+    InventedNouns,
+    RewardCriterion,
+    SampledOutput,
+)
 from saywhere.text import END, PAD, Vocabulary
 
 CORPUS = [[[*VOCABULARY.encode(sentence), END]] for sentence in SENTENCES]
@@ -143,7 +149,8 @@ def test_validation_measures_the_greedy_sentence():
 def test_rewards_change_the_captions():
     """A model that has learnt the wrong sentence of each image half the time unlearns it."""
     torch.manual_seed(0)
-    model = tiny_captioner(decoder="attention", decoding={"beam_size": 1})
+    options = {"terms": TERMS, "feedback": "marginal", "decoding": {"beam_size": 1}}
+    model = tiny_captioner(**options)
     maps = maps_of(model, quarters(96, 64), noise(96, 64, 3))
     trained = [parameter for name, parameter in model.named_parameters() if not name.startswith("trunk")]
     optimizer, criterion = torch.optim.Adam(trained, lr=0.01), CaptionCriterion()
@@ -152,7 +159,7 @@ def test_rewards_change_the_captions():
         optimizer.zero_grad()
         criterion(model(maps, both))["caption"].backward()
         optimizer.step()
-    learner = tiny_captioner(decoder="attention", decoding={"beam_size": 1}, reward="cider", num_samples=8).train()
+    learner = tiny_captioner(**options, reward="cider", num_samples=8).train()
     learner.load_state_dict(model.state_dict())
     trained = [parameter for name, parameter in learner.named_parameters() if not name.startswith("trunk")]
     optimizer, reward = torch.optim.Adam(trained, lr=0.005), RewardCriterion(Cider(CORPUS))

@@ -12,17 +12,15 @@ from tiny_densecap import PHRASES, VOCABULARY, tiny_config, tiny_model, tiny_tar
 from torch.testing import assert_close
 
 from saywhere import boxes as geometry
-from saywhere.box_coding import BoxCoder, propose
+from saywhere.boxes import BoxCoder, propose
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.engines.engine import RpnOutput
 from saywhere.errors import UserError
-from saywhere.networks.densecap.build import Conventions, Pool, RegionDecoder, pool_pyramid
-from saywhere.networks.densecap.loss import DenseCapCriterion, caption_loss
+from saywhere.networks.densecap.build import Conventions, Pool, RegionDecoder, RegionSampler, pool_pyramid
+from saywhere.networks.densecap.loss import DenseCapCriterion, balanced_score_loss, box_loss, caption_loss, score_loss
 from saywhere.networks.densecap.network import DenseCap, DenseCapOutput, Target
 from saywhere.networks.language.decoders.lstm import LstmDecoder
 from saywhere.networks.vision.trunk import build_trunk
-from saywhere.ops.box_sampling import RegionSampler
-from saywhere.ops.losses import balanced_score_loss, box_loss, score_loss
 from saywhere.text import END, PAD, tokenize
 
 WIDTH, HEIGHT = 96, 64

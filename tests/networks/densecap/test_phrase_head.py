@@ -20,7 +20,7 @@ from saywhere.configs.nouns import NounsConfig
 from saywhere.engines.arrays.densecap import DenseCap as ArrayDenseCap
 from saywhere.engines.arrays.layers import Weights, require_shapes
 from saywhere.engines.arrays.pooling import ImageMaps
-from saywhere.engines.compare import random_boxes
+from saywhere.engines.export import random_boxes
 from saywhere.engines.torch import TorchEngine
 from saywhere.errors import UserError
 from saywhere.models.model import Model

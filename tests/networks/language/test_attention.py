@@ -7,9 +7,9 @@ from torch.autograd import gradcheck
 from saywhere.configs.captioner import TERMS
 from saywhere.configs.parts import DecodingConfig
 from saywhere.models.decoding import Decoded, decode
-from saywhere.networks.language.decoders.adapter import TorchDecoder
 from saywhere.networks.language.decoders.attention import AttentionDecoder, pad_regions
 from saywhere.networks.language.decoders.gru import GruDecoder
+from saywhere.networks.language.decoders.protocol import TorchDecoder
 from saywhere.text import END, PAD, START
 
 EMBED, REGION, V, WORD, HIDDEN = 6, 5, 11, 4, 7

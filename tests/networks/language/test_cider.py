@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pycocoevalcap.cider.cider_scorer import CiderScorer
 
-from saywhere.networks.language.cider import Cider
+from saywhere.networks.captioner.loss import Cider
 
 SENTENCE = st.lists(st.integers(4, 9), min_size=1, max_size=9)
 IMAGE = st.tuples(SENTENCE, st.lists(SENTENCE, min_size=1, max_size=4))

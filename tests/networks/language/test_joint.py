@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from saywhere.networks.language.decoders import joint
-from saywhere.networks.language.decoders.joint import WordRegion, log_joint, log_regions, log_words
+from saywhere.networks.language.decoders import attention
+from saywhere.networks.language.decoders.attention import WordRegion, log_joint, log_regions, log_words
 
 N, K, R, V = 2, 3, 4, 5
 
@@ -93,7 +93,7 @@ def test_blocks_of_any_size_give_the_same(block, monkeypatch):
     a, m, c, mask = parts(300.0)
     tables = WordRegion.of(m, mask)
     words, regions = log_words(a, c, tables), log_regions(a, c, tables)
-    monkeypatch.setattr(joint, "BLOCK", block)
+    monkeypatch.setattr(attention, "BLOCK", block)
     torch.testing.assert_close(log_words(a, c, tables), words)
     torch.testing.assert_close(log_regions(a, c, tables), regions)
 
@@ -101,7 +101,7 @@ def test_blocks_of_any_size_give_the_same(block, monkeypatch):
 @pytest.mark.parametrize("far", [False, True])
 def test_numeric_gradients(far, monkeypatch):
     """Also of the blocks, which are used if one m and one c are far from the others."""
-    monkeypatch.setattr(joint, "BLOCK", 2)
+    monkeypatch.setattr(attention, "BLOCK", 2)
     a, m, c, mask = parts()
     c = c.masked_fill(c == -torch.inf, 0)
     if far:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from saywhere.networks.language.text_encoder import TextEncoder
+from saywhere.networks.aligner.network import TextEncoder
 from saywhere.text import PAD
 
 CELLS = ("relu", "gru", "lstm", "none")

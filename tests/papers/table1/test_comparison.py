@@ -27,9 +27,8 @@ from saywhere.papers.table1 import region_rnn
 from saywhere.papers.table1 import run as runs
 from saywhere.papers.table1.plan import Comparison
 from saywhere.papers.table1.region_rnn import RegionRnn
-from saywhere.papers.table1.run import Run, compare
+from saywhere.papers.table1.run import COLUMNS, ROWS, Results, Run, compare, markdown, write_table
 from saywhere.papers.table1.systems import Cell
-from saywhere.papers.table1.table import COLUMNS, ROWS, Results, markdown, write_table
 
 ALL_ROWS = {
     "full-image-rnn",

@@ -12,9 +12,8 @@ from tiny_comparison import StubMeteor
 
 from saywhere.data.sample import Sample
 from saywhere.evaluation.region_lines import RegionLines
-from saywhere.papers.table1 import region_rnn, systems, timing
-from saywhere.papers.table1.systems import Cell, Neighbours, write_lines
-from saywhere.papers.table1.timing import Watch, take_times
+from saywhere.papers.table1 import region_rnn, systems
+from saywhere.papers.table1.systems import Cell, Neighbours, Watch, take_times, write_lines
 
 
 def sample(name: str, *phrases: tuple[str, ...], sentences: tuple[str, ...] = ()) -> Sample:
@@ -92,7 +91,7 @@ def test_the_median_of_rounds_then_the_mean_of_images() -> None:
 
 
 def test_stages_are_the_columns_of_the_table() -> None:
-    assert timing.STAGES == ("proposals", "network", "language")
+    assert systems.STAGES == ("proposals", "network", "language")
 
 
 def test_a_cell_scores_the_images_it_is_asked_for(tmp_path: Path) -> None:

@@ -20,8 +20,7 @@ from saywhere.engines.arrays.nouns import class_features
 from saywhere.engines.arrays.pooling import ImageMaps, grid_features
 from saywhere.images import LoadedImage, read_image
 from saywhere.models.captioner import correct
-from saywhere.models.noun_tree import noun_tree
-from saywhere.models.nouns import with_noun
+from saywhere.models.nouns import noun_tree, with_noun
 from saywhere.models.placing import cut_phrases, unused_words
 from saywhere.pixels import ORIENTATION
 from saywhere.text import tokenize
@@ -80,6 +79,7 @@ def test_the_arithmetic_is_that_of_python(
     assert tuple(found["captions"]) == regions.captions
     np.testing.assert_allclose(found["boxes"], regions.boxes, atol=0.02)
     np.testing.assert_allclose(found["scores"], regions.scores, atol=1e-4)
+    np.testing.assert_allclose(found["caption_scores"], regions.caption_scores, atol=1e-3)
     caption, sentence = as_rounded.caption(seen), ask(engine, photo, "caption")
     assert sentence["caption"] == caption.sentence
     np.testing.assert_allclose(sentence["attention"], caption.attention, atol=1e-4)
@@ -91,6 +91,7 @@ def test_the_arithmetic_is_that_of_python(
     own, drawn = as_rounded.describe(seen, [box]), ask(engine, photo, "describe", box=",".join(map(str, box)))
     assert tuple(drawn["captions"]) == own.captions and drawn["boxes"] == [box]
     np.testing.assert_allclose(drawn["scores"], own.scores, atol=1e-4)
+    np.testing.assert_allclose(drawn["caption_scores"], own.caption_scores, atol=1e-3)
 
 
 FEATURES = """async ([maps, size, boxes, embeddings, chosen]) => {
@@ -245,6 +246,7 @@ def test_words_phrases_and_nouns_are_those_of_python(engine: Page) -> None:
     texts = [
         "A man's T-shirt, ½ of it ﬁne.", "Two brown dogs run through the snow behind a group of children", "him",
         "the café’s owner and her sister; a boy on a skate-board (blue)", "naïve Straße 東京 a_b",
+        "a merry-go-round, a T-shirt and a ten-year-old boy",
         "a sheep", "two big brown sheep in a field", "a vacuum cleaner and a man", "racquet and a dog",
         "the red violin", "a photo of a sheep", "two, sheep", "the man on the left and a dog",
         "a cat and", "several hot dogs on a table", "watches",

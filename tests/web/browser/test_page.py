@@ -75,3 +75,9 @@ def test_every_question_of_the_page(page: Page, photographs: dict[str, bytes], m
     expect(page.locator("#status")).to_contain_text("Live")
     page.click("#webcam")
     expect(page.locator("#status")).to_contain_text("webcam-2.jpg: ")
+
+
+def test_an_example_can_be_tried(page: Page) -> None:
+    page.get_by_role("button", name="cat").click()
+    expect(page.locator("#status")).to_contain_text("cat.jpg: ")
+    expect(page.locator("#region-list button > span").first).to_contain_text("cat")

@@ -8,19 +8,19 @@ from functools import cached_property
 import numpy as np
 
 from saywhere.configs.aligner import AlignerConfig
-from saywhere.engines.arrays.hubness import Hubness
 from saywhere.engines.arrays.layers import (
     BatchNorm,
     Gru,
     Linear,
     Shapes,
     Weights,
+    in_single,
     recurrent_shapes,
     relu,
     side_by_side,
 )
 from saywhere.engines.arrays.pooling import ImageMaps, box_features, require_size
-from saywhere.engines.engine import EncodedText
+from saywhere.engines.engine import EncodedText, Hubness, Typical
 from saywhere.text import PAD, Vocabulary
 
 
@@ -45,7 +45,7 @@ class Aligner:
         for number in range(config.encoders):
             shapes |= Linear.shapes(f"projects.{number}", config.embed_dim // config.encoders, "features")
             shapes |= TextEncoder.shapes(f"encoders.{number}", config, words)
-        return shapes | Hubness.shapes(config) if config.hubs else shapes
+        return shapes | _hub_shapes(config) if config.hubs else shapes
 
     @cached_property
     def _standardise(self) -> BatchNorm:
@@ -55,7 +55,7 @@ class Aligner:
     def hubness(self) -> Hubness | None:
         """What tells images and texts that resemble everything; None if it was not fitted."""
         known = self.config.hubs and self.config.hubness and not self._is_last
-        return Hubness.read(self._weights.below("hubs")) if known else None
+        return _read_hubness(self._weights.below("hubs")) if known else None
 
     @cached_property
     def last(self) -> Aligner:
@@ -85,6 +85,18 @@ class Aligner:
         return EncodedText(side_by_side(parts, self.config.normalize == "both"), token_ids != PAD)
 
 
+def _read_hubness(weights: Weights) -> Hubness:
+    parts = zip((weights.below("texts"), weights.below("images")), weights["temperatures"].tolist(), strict=True)
+    return Hubness(*(Typical(layer["weight"], layer["bias"], temperature) for layer, temperature in parts))
+
+
+def _hub_shapes(config: AlignerConfig) -> Shapes:
+    shapes: Shapes = {"hubs.temperatures": (2,)}
+    for side in ("texts", "images"):
+        shapes |= Linear.shapes(f"hubs.{side}", config.hubs, config.embed_dim)
+    return shapes
+
+
 class _AlignerEncoder:
     """One of an aligner's encoders, with the projection of regions into its space."""
 
@@ -105,11 +117,11 @@ SUFFIXES = ("l0", "l0_reverse")
 
 
 class TextEncoder:
-    """Encode sentences by a GRU, see :class:`saywhere.networks.language.text_encoder.TextEncoder`."""
+    """Encode sentences by a GRU, see :class:`saywhere.networks.aligner.network.TextEncoder`."""
 
     def __init__(self, weights: Weights, config: AlignerConfig) -> None:
         self.config = config
-        self.words = weights["words.weight"]
+        self.words = weights.stored("words.weight")
         self.encode, self.decode = Linear(weights.below("encode")), Linear(weights.below("decode"))
         self.cells = [Gru(weights.below("context"), suffix) for suffix in SUFFIXES]
 
@@ -132,7 +144,7 @@ class TextEncoder:
         mask = token_ids != PAD
         unique, words = np.unique(token_ids, return_inverse=True)
         words = words.reshape(token_ids.shape)
-        inputs = relu(self.encode(self.words[unique]))  # Eqs. 2 and 3
+        inputs = relu(self.encode(in_single(self.words[unique])))  # Eqs. 2 and 3
         back = _backwards(mask)
         forwards = self._direction(0, inputs, words, mask)  # Eqs. 4 and 5
         backwards = self._direction(1, inputs, np.take_along_axis(words, back, axis=1), mask)

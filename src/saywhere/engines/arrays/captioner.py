@@ -1,4 +1,4 @@
-"""The captioner in numpy: what its decoder is given of an image or of boxes."""
+"""The captioner in numpy: what its decoder is given of an image."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from functools import cached_property, partial
 import numpy as np
 
 from saywhere.configs.captioner import CaptionerConfig
-from saywhere.engines.arrays.attention import AttentionDecoder
-from saywhere.engines.arrays.decoders import GruDecoder
+from saywhere.engines.arrays.decoders import AttentionDecoder
 from saywhere.engines.arrays.layers import (
     Linear,
     Shapes,
@@ -32,19 +31,12 @@ class Captioner:
     @staticmethod
     def shapes(config: CaptionerConfig, words: int) -> Shapes:
         """Return the shapes of the arrays that it reads, by their names; V is ``words``."""
-        if config.decoder == "attention":
-            shapes = AttentionDecoder.shapes(config, words) | Linear.shapes("narrow", config.region_size, "features")
-        else:
-            shapes = GruDecoder.shapes(words, config.word_size, config.hidden_size)
+        shapes = AttentionDecoder.shapes(config, words) | Linear.shapes("narrow", config.region_size, "features")
         return shapes | Ngrams.shapes(config.ngrams) if config.ngrams.count else shapes
 
     @cached_property
     def _attention(self) -> AttentionDecoder:
         return AttentionDecoder(self._weights.below("decoder"), self.config)
-
-    @cached_property
-    def _plain(self) -> GruDecoder:
-        return GruDecoder(self._weights.below("decoder"))
 
     @cached_property
     def _narrow(self) -> Linear:
@@ -65,18 +57,15 @@ class Captioner:
 
     def prepare(self) -> None:
         """Read the weights."""
-        _ = self.ngrams, (self._attention, self._narrow) if self.config.decoder == "attention" else self._plain
+        _ = self.ngrams, self._attention, self._narrow
 
     def bind_images(self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray | None]) -> BoundImages:
         """Return the decoder of images; ``boxes`` are the regions to attend to, None to let the network choose."""
         wholes = np.concatenate([self._grid(image, 1)[0] for image in maps])
-        corners: list[np.ndarray | None] = [None] * len(maps)
-        if self.config.decoder != "attention":
-            return BoundImages(self._plain, wholes, [np.zeros((0, 4), np.float32)] * len(maps), corners, None)
         rows = [self._attended(image, given) for image, given in zip(maps, boxes, strict=True)]
         bound = self._attention.bind([relu(self._narrow(features)) for features, _ in rows])
         attention = partial(bound.attention, wholes)
-        return BoundImages(bound, wholes, [found for _, found in rows], corners, attention)
+        return BoundImages(bound, wholes, [found for _, found in rows], [None] * len(maps), attention)
 
     def _grid(self, image: ImageMaps, cells: int) -> tuple[np.ndarray, np.ndarray]:
         features, boxes = grid_features(image, cells, *self._levels)
@@ -92,10 +81,5 @@ class Captioner:
         return layer_norm(box_features(image, given, *self._levels)), given
 
     def box_embeddings(self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray]) -> tuple[Decoder, np.ndarray]:
-        """Return the decoder, and embeddings of all images' boxes one after the other."""
-        rows: list[np.ndarray] = []
-        for image, given in zip(maps, boxes, strict=True):
-            features = layer_norm(box_features(image, given, *self._levels))
-            require_size(features, self._feature_size)
-            rows.append(features)
-        return self._plain, np.concatenate(rows)
+        """Raise: the decoder attention captions whole images."""
+        raise ValueError("the decoder attention captions whole images")

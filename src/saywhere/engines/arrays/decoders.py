@@ -1,11 +1,13 @@
-"""Decoders without attention: one word at a time from an embedding."""
+"""Decoders in numpy: DenseCap's, and the one with attention to regions (Areas of Attention, section 3.2)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
+from saywhere.configs.captioner import CaptionerConfig
 from saywhere.engines.arrays.layers import (
     BatchNorm,
     Gru,
@@ -13,7 +15,9 @@ from saywhere.engines.arrays.layers import (
     Lstm,
     Shapes,
     Weights,
+    WordGates,
     WordVectors,
+    in_single,
     log_softmax,
     product,
     recurrent_shapes,
@@ -46,7 +50,7 @@ class LstmDecoder(ArrayDecoder):
 
     def __init__(self, weights: Weights) -> None:
         self.encode, self.normalise = Linear(weights.below("encode.0")), BatchNorm(weights.below("encode.1"))
-        self.words, self.lstm = weights["words.weight"], Lstm(weights.below("lstm"))
+        self.words, self.lstm = weights.stored("words.weight"), Lstm(weights.below("lstm"))
         self.output = Linear(weights.below("output"))
         self._inputs = np.zeros((len(self.words), 4 * self.lstm.size), np.float32)
         self._known = np.zeros(len(self.words), bool)
@@ -76,33 +80,168 @@ class LstmDecoder(ArrayDecoder):
 
     def _word_inputs(self, token_ids: np.ndarray) -> np.ndarray:
         """What words ``(N,)`` add to the gates ``(N, 4 H)``, kept for the next time: few words are said often."""
-        new = np.unique(token_ids[~self._known[token_ids]])
+        asked = np.zeros_like(self._known)
+        asked[token_ids] = True
+        new = np.flatnonzero(asked & ~self._known)  # np.unique would import what else nobody needs
         if len(new):
-            self._inputs[new] = self.lstm.inputs(self.words[new])
+            self._inputs[new] = self.lstm.inputs(in_single(self.words[new]))
             self._known[new] = True
         return self._inputs[token_ids]
 
 
-class GruDecoder(ArrayDecoder):
-    """The encoder-decoder of Areas of Attention (Eqs. 1 to 3), see the torch class of that name."""
+LIMIT = 60.0
+"""Where sums of exponentials in single precision stay exact."""
 
-    def __init__(self, weights: Weights) -> None:
-        self.begin, self.words = Linear(weights.below("begin")), WordVectors(weights)
-        self.gru, self.output = Gru(weights.below("gru")), Linear(weights.below("output"))
+
+@dataclass(frozen=True, eq=False)
+class _Table:
+    """The word-region part m of the score of one image (Eq. 5), made once and used in every step.
+
+    Attributes:
+        count: of the image's regions.
+        regions: ``(R, D)`` descriptors; of an image without regions one of zeros.
+        known: ``(V,)`` what all regions add to the score of each word.
+        scores: ``(R, V)`` m less ``peak``, or None without this term.
+        peak: ``(V,)`` the largest m of each word.
+        exp: ``(R, V)`` exp(scores).
+        wide: m varies so much over the regions that sums of products could vanish: logarithms are summed instead.
+    """
+
+    count: int
+    regions: np.ndarray
+    known: np.ndarray
+    scores: np.ndarray | None = None
+    peak: np.ndarray | None = None
+    exp: np.ndarray | None = None
+    wide: bool = False
+
+
+class AttentionDecoder:
+    """Weights of :class:`saywhere.networks.language.decoders.attention.AttentionDecoder`, without feedback.
+
+    Regions have a bias, but no part that depends on the state, so that what they add to words is the same in all steps.
+    """
+
+    def __init__(self, weights: Weights, config: CaptionerConfig) -> None:
+        terms = config.terms
+        self.begin, self.gru = Linear(weights.below("begin")), Gru(weights.below("gru"))
+        self.words = WordVectors(weights)
+        self.word_gates = WordGates(self.words, self.gru.w_in, self.gru.b_in)
+        self.word_state = Linear(weights.below("word_state")) if "word-state" in terms else None
+        self.word_region = Linear(weights.below("word_region")) if "word-region" in terms else None
+        self.word_bias = weights["word_bias"] if "word" in terms else None
+        self.region_bias = weights["region_bias"] if "region" in terms else None
 
     @staticmethod
-    def shapes(words: int, word_size: int, hidden_size: int) -> Shapes:
-        """Return the shapes of the arrays that it reads, by their names."""
-        shapes: Shapes = {"decoder.words.weight": (words, word_size)}
-        shapes |= Linear.shapes("decoder.begin", hidden_size, "features")
-        shapes |= recurrent_shapes("decoder.gru", 3, word_size, hidden_size)
-        return shapes | Linear.shapes("decoder.output", word_size, hidden_size)
+    def shapes(config: CaptionerConfig, words: int) -> Shapes:
+        """Return the shapes of the arrays that it reads, by their names; V is ``words``."""
+        word, region, hidden = config.word_size, config.region_size, config.hidden_size
+        terms: dict[str, Shapes] = {
+            "word-state": Linear.shapes("decoder.word_state", word, hidden, bias=False),
+            "word-region": Linear.shapes("decoder.word_region", word, region, bias=False),
+            "word": {"decoder.word_bias": (word,)},
+            "region": {"decoder.region_bias": (region,)},
+        }
+        shapes: Shapes = {"decoder.words.weight": (words, word)} | Linear.shapes("decoder.begin", hidden, "features")
+        shapes |= recurrent_shapes("decoder.gru", 3, word, hidden)
+        for term in config.terms:
+            shapes |= terms[term]
+        return shapes
+
+    def bind(self, regions: Sequence[np.ndarray]) -> BoundDecoder:
+        """Return the decoder of images with these regions ``(R, D)``; an image may have none."""
+        return BoundDecoder(self, [self._table(rows) for rows in regions])
+
+    def _table(self, regions: np.ndarray) -> _Table:
+        count = len(regions)
+        if not count:  # a region of zeros gives the words of the decoder without attention
+            regions = np.zeros((1, regions.shape[1]), np.float32)
+        if self.word_region is None:
+            return _Table(count, regions, np.zeros(1, np.float32))
+        scores = self.word_region(regions) @ self.words.columns
+        peak = scores.max(axis=0)
+        scores -= peak
+        exp, wide = np.exp(scores), bool((-scores.min(axis=0) > LIMIT).any())
+        bias = self.region_scores(1, regions)
+        least, top = bias.min(), bias.max()
+        if wide and top - least > LIMIT:
+            summed = _log_sum_exp(bias[0][:, None] + scores, axis=0)
+        else:
+            summed = np.log(product(np.exp(bias - top), exp))[0]
+        return _Table(count, regions, peak + summed, scores, peak, exp, wide)
+
+    def word_scores(self, states: np.ndarray) -> np.ndarray:
+        """Return the part of the score of words ``(K, V)`` in the states ``(K, H)``; the same for all images."""
+        word = np.zeros((len(states), self.words.size), np.float32)
+        word = word if self.word_state is None else word + self.word_state(states)
+        word = word if self.word_bias is None else word + self.word_bias
+        return product(word, self.words.columns)
+
+    def region_scores(self, count: int, regions: np.ndarray) -> np.ndarray:
+        """Return the part of the score of regions ``(K, R)``, the same for each of ``count`` states."""
+        region = np.zeros((count, regions.shape[1]), np.float32)
+        return (region if self.region_bias is None else region + self.region_bias) @ regions.T
+
+    def log_regions(self, words: np.ndarray, regions: np.ndarray, table: _Table) -> np.ndarray:
+        """Return ``ln p(r | h)``, ``(K, R)``, of the parts of the score (the marginal of Eq. 4)."""
+        if table.scores is None or table.exp is None or table.peak is None:
+            return log_softmax(regions)
+        heights = words + table.peak
+        if table.wide:
+            summed = np.stack([_log_sum_exp(row[None] + table.scores, axis=1) for row in heights])
+        else:
+            weights = np.exp(heights - heights.max(axis=1, keepdims=True))
+            summed = np.log(np.maximum(weights @ table.exp.T, np.finfo(np.float32).tiny))
+        return log_softmax(regions + summed)
+
+
+class BoundDecoder(ArrayDecoder):
+    """Decode for N images; a state holds h and the number of each row's image."""
+
+    def __init__(self, decoder: AttentionDecoder, tables: Sequence[_Table]) -> None:
+        self._decoder, self._tables = decoder, tables
 
     def start(self, embeddings: np.ndarray) -> State:
-        """Return the state ``(N, H)`` made of the embeddings ``(N, D)``."""
-        return (self.begin(embeddings),)
+        """Return the state of each of the N images after its embedding ``(N, D)``."""
+        return self._decoder.begin(np.asarray(embeddings)), np.arange(len(embeddings))
 
     def step(self, token_ids: np.ndarray, state: State) -> tuple[np.ndarray, State]:
-        """Return log-probabilities ``(N, V)`` of the word after ``token_ids (N,)``, and the next state."""
-        h = self.gru.step(self.gru.inputs(self.words[token_ids]), state[0])
-        return log_softmax(product(self.output(h), self.words.columns)), (h,)
+        """Return log-probabilities ``(M, V)`` of the word after ``token_ids (M,)``, and the next state."""
+        hidden, image = self._next(token_ids, state[0]), state[1]
+        scores = self._decoder.word_scores(hidden)
+        log_probs = np.empty_like(scores)
+        for table, rows in self._groups(image):
+            log_probs[rows] = log_softmax(scores[rows] + table.known)
+        return log_probs, (hidden, image)
+
+    def _next(self, token_ids: np.ndarray, hidden: np.ndarray) -> np.ndarray:
+        return self._decoder.gru.step(self._decoder.word_gates[token_ids], hidden)
+
+    def _groups(self, image: np.ndarray) -> list[tuple[_Table, np.ndarray | slice]]:
+        """Each image's table and rows."""
+        if len(self._tables) == 1:
+            return [(self._tables[0], slice(None))]
+        return [(self._tables[number], np.flatnonzero(image == number)) for number in sorted(set(image.tolist()))]
+
+    def attention(self, embeddings: np.ndarray, token_ids: np.ndarray) -> np.ndarray:
+        """Return p(r | h) of each image's regions at each of ``token_ids (N, T)``, and at END: ``(N, T + 1, R)``.
+
+        Images with fewer regions have zeros behind them; one without regions has zeros only.
+        """
+        decoder, widest = self._decoder, max(table.count for table in self._tables)
+        inputs = np.concatenate((np.full((len(token_ids), 1), START), token_ids), axis=1)
+        hidden, passed = self.start(embeddings)[0], list[np.ndarray]()
+        for words in inputs.T:
+            hidden = self._next(words, hidden)
+            passed.append(hidden)
+        weights = np.zeros((*inputs.shape, widest), np.float32)
+        for number, (table, hidden) in enumerate(zip(self._tables, np.stack(passed, axis=1), strict=True)):
+            regions = decoder.region_scores(len(hidden), table.regions)
+            log_regions = decoder.log_regions(decoder.word_scores(hidden), regions, table)
+            weights[number, :, : table.count] = np.exp(log_regions[:, : table.count])
+        return weights
+
+
+def _log_sum_exp(x: np.ndarray, axis: int) -> np.ndarray:
+    top = x.max(axis=axis, keepdims=True)
+    return np.squeeze(top, axis) + np.log(np.exp(x - top).sum(axis=axis))

@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from saywhere.box_coding import BoxCoder
+from saywhere.boxes import BoxCoder
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.engines.arrays.decoders import LstmDecoder
 from saywhere.engines.arrays.layers import (

@@ -21,7 +21,9 @@ BLOCK = 1 << 15
 """Numbers that are widened together."""
 SIGN_AND_NUMBER = np.int32(-0x70002000)
 """The bits of single precision that a number of half precision has: the sign, and 15 bits of exponent and fraction."""
-SCALE, INFINITE = np.float32(2.0**112), np.float32(2.0**16)
+SCALE = np.float32(2.0**112)
+INFINITE, MINUS_INFINITE = 0x7C00, 0xFC00
+"""The bits of the infinities in half precision."""
 UNUSED = ("num_batches_tracked", "log_scale")
 """Last names of stored arrays that only training needs."""
 Shapes = dict[str, tuple[int | str, ...]]
@@ -151,13 +153,15 @@ def in_single(values: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
 
     Half precision is widened by its bits, a block that fits into a cache at a time: NumPy takes up to five times as
     long. The bits of a number of half precision, moved to their places, are those of a number ``2 ** 112`` times as
-    small in single precision; infinities and NaN, which no such factor gives, are left to NumPy.
+    small in single precision; infinities and NaN, which no such factor gives, are left to NumPy. Their bits are the
+    largest, those of either sign.
     """
     if out is None:
         if values.dtype != np.float16 or values.size < BLOCK:
             return np.asarray(values, np.float32, order="C")
         out = np.empty(values.shape, np.float32)
-    if values.dtype != np.float16 or not values.size:
+    finite = values.dtype == np.float16 and values.size > 0
+    if not finite or values.view(np.int16).max() >= INFINITE or values.view(np.uint16).max() >= MINUS_INFINITE:
         out[...] = values
         return out
     rows = max(1, BLOCK * len(values) // values.size)
@@ -168,9 +172,6 @@ def in_single(values: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         bits <<= 13
         bits &= SIGN_AND_NUMBER
         block *= SCALE
-        if block.max() >= INFINITE or block.min() <= -INFINITE:
-            out[...] = values
-            break
     return out
 
 

@@ -4,9 +4,5 @@ Written from the paper, and from what the authors' Java program was observed to 
 last digit. The words that mean the same are those of the program, from the package pycocoevalcap.
 """
 
-from saywhere.evaluation.meteor.program import INSTALL as INSTALL
-from saywhere.evaluation.meteor.program import MeteorProgram as MeteorProgram
-from saywhere.evaluation.meteor.program import Pair as Pair
-from saywhere.evaluation.meteor.program import find_java as find_java
-from saywhere.evaluation.meteor.program import pycocoevalcap_module as pycocoevalcap_module
 from saywhere.evaluation.meteor.scorer import Meteor as Meteor
+from saywhere.evaluation.meteor.scorer import pycocoevalcap_module as pycocoevalcap_module

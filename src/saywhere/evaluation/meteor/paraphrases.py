@@ -161,7 +161,7 @@ def compile_table(source: Path) -> tuple[Hashes, Ids, Ids]:
 
 
 def _blocks(source: Path) -> Iterator[bytes]:
-    """Whole lines, some at a time."""
+    """Yield whole lines, in blocks."""
     rest = b""
     with gzip.open(source) as stream:
         while block := stream.read(CHUNK):

@@ -11,8 +11,8 @@ import re
 from collections import defaultdict
 from itertools import pairwise
 
-from saywhere.evaluation.meteor.program import BLANKS
-
+BLANKS = "".join(map(chr, range(33)))
+"""What Java strips off a text."""
 LETTERS = "A-Za-zÀ-ÖØ-öø-žЀ-ԧᴀ-ᵿꙀ-ꙮ꙾-ꚗ"
 QUOTES = str.maketrans({"’": "'", "‘": "'", "`": "'", "“": '"', "”": '"'})
 STEPS = [
@@ -91,7 +91,7 @@ ENDINGS = (
     ("est", ""),
     ("est", "e"),
 )
-"""Of inflected words, and of their base forms; the first that gives a known word counts."""
+"""Endings of inflected words and of their base forms; the first that gives a known word counts."""
 
 
 class Synonyms:

@@ -1,12 +1,101 @@
-"""What captioners are trained on, and their supervised loss."""
+"""What captioners are trained on: people's words, or a reward for their own (Rennie et al., Self-critical Sequence
+Training, 2017).
+
+The reward is CIDEr-D (Vedantam et al., CIDEr: Consensus-based Image Description Evaluation, 2015) of token ids, fast
+enough for training: how often words occur in references is counted once, in a corpus; reports take pycocoevalcap's,
+which counts in the references of each report.
+"""
 
 from __future__ import annotations
 
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from saywhere.models.nouns import Noun, NounTree, find_invented, find_nouns
+from saywhere.text import END, PAD, Vocabulary
+
+Tokens = tuple[int, ...]
+
+LONGEST = 4
+"""Words of the longest n-grams."""
+SIGMA = 6.0
+"""Of the Gaussian by which sentences of different lengths count less."""
+TOP = 10.0
+"""CIDEr-D of an image's only reference with itself."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Weighted:
+    """A sentence as CIDEr-D compares it: for each n the weights of its n-grams and their norm, and its bigrams."""
+
+    weights: tuple[dict[Tokens, float], ...]
+    norms: tuple[float, ...]
+    bigrams: int
+
+
+class Cider:
+    """CIDEr-D with the document frequencies of a corpus.
+
+    Args:
+        corpus: of each image its references, each a sequence of token ids.
+    """
+
+    def __init__(self, corpus: Iterable[Sequence[Sequence[int]]]):
+        self._images: Counter[Tokens] = Counter()  # whose references contain an n-gram
+        count = 0
+        for references in corpus:
+            self._images.update({gram for reference in references for gram in _grams(reference)})
+            count += 1
+        self._log_count = math.log(max(count, 1))
+        self._known: dict[Tokens, _Weighted] = {}  # references, which return in every epoch
+
+    def score(self, candidate: Sequence[int], references: Sequence[Sequence[int]]) -> float:
+        """Return CIDEr-D of a sentence, from 0 to 10: the mean over the references and over n from 1 to 4.
+
+        Equal to pycocoevalcap's on the same tokens, if its references are the corpus. 0 without references.
+        """
+        weighted = self._weigh(tuple(candidate))
+        values = [_similarity(weighted, self._reference(tuple(reference))) for reference in references]
+        return TOP * sum(values) / (LONGEST * len(values)) if values else 0.0
+
+    def knows(self, gram: Sequence[int]) -> bool:
+        """Return whether the corpus contains an n-gram of one to four tokens."""
+        return tuple(gram) in self._images
+
+    def _reference(self, token_ids: Tokens) -> _Weighted:
+        if token_ids not in self._known:
+            self._known[token_ids] = self._weigh(token_ids)
+        return self._known[token_ids]
+
+    def _weigh(self, token_ids: Tokens) -> _Weighted:
+        weights: tuple[dict[Tokens, float], ...] = tuple({} for _ in range(LONGEST))
+        for gram, count in Counter(_grams(token_ids)).items():
+            rarity = self._log_count - math.log(max(1, self._images[gram]))
+            weights[len(gram) - 1][gram] = count * rarity
+        norms = tuple(math.sqrt(sum(weight * weight for weight in row.values())) for row in weights)
+        return _Weighted(weights, norms, max(0, len(token_ids) - 1))
+
+
+def _grams(token_ids: Sequence[int]) -> list[Tokens]:
+    return [tuple(token_ids[i : i + n]) for n in range(1, LONGEST + 1) for i in range(len(token_ids) - n + 1)]
+
+
+def _similarity(candidate: _Weighted, reference: _Weighted) -> float:
+    """The cosines for each n summed; an n-gram that is repeated counts no more often than in the reference."""
+    total = 0.0
+    for ours, theirs, norm, other in zip(
+        candidate.weights, reference.weights, candidate.norms, reference.norms, strict=True
+    ):
+        if norm and other:
+            total += sum(min(w, theirs[g]) * theirs[g] for g, w in ours.items() if g in theirs) / (norm * other)
+    return total * math.exp(-((candidate.bigrams - reference.bigrams) ** 2) / (2 * SIGMA**2))
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,3 +157,111 @@ class CaptionCriterion(nn.Module):
         if self.training and self.smoothing:
             loss = (1 - self.smoothing) * loss - self.smoothing * log_probs.mean()
         return {"caption": loss}
+
+
+@dataclass(frozen=True, eq=False)
+class SampledOutput:
+    """Sentences sampled from a model.
+
+    Attributes:
+        token_ids: ``(N, K, T)`` K sentences of each of N images, END and then padding after the last word.
+        log_probs: ``(N, K, T)`` of each word and END, 0 where padded.
+        references: of each image ``(R, T_i)`` people's sentences, padded, without END.
+        supervised: the output for people's sentences; None if only the reward counts.
+    """
+
+    token_ids: Tensor
+    log_probs: Tensor
+    references: tuple[Tensor, ...]
+    supervised: CaptionOutput | None = None
+
+
+class InventedNouns:
+    """Count the nouns of sentences that no reference mentions, see :func:`saywhere.models.nouns.find_invented`.
+
+    Args:
+        vocabulary: of the sentences.
+        tree: of nouns.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, tree: NounTree):
+        @lru_cache(1 << 17)
+        def nouns(token_ids: tuple[int, ...]) -> list[Noun]:
+            return find_nouns(vocabulary.decode(token_ids), tree)
+
+        self._nouns = nouns
+
+    def count(self, candidate: Sequence[int], references: Sequence[Sequence[int]]) -> int:
+        """Return how many nouns of ``candidate`` no reference mentions."""
+        mentioned = [noun for reference in references for noun in self._nouns(tuple(reference))]
+        return len(find_invented(self._nouns(tuple(candidate)), mentioned))
+
+
+class RewardCriterion(nn.Module):
+    """Compute what the sentences lack to the best CIDEr-D, a loss named ``cider``, and the cross entropy, ``caption``.
+
+    The reward's gradient is that of REINFORCE: the advantage of a sentence is its reward less the mean reward of the
+    others sampled from its image, and the sentence becomes more probable in proportion to it. That mean is the baseline
+    of Luo, A Better Variant of Self-critical Sequence Training, 2020, in the place of the greedy sentence. END counts
+    as a word, or nothing would keep sentences from ending anywhere.
+
+    CIDEr-D here is not that of a report: END is a word, document frequencies are the training corpus's, words that the
+    vocabulary does not have are all one, and long references may have been left out.
+
+    Args:
+        cider: the reward.
+        word_weight: of the cross entropy of people's words, in training.
+        smoothing: see :class:`saywhere.networks.captioner.loss.CaptionCriterion`.
+        invented, invented_weight: what counts a sentence's invented nouns, each of which takes the weight off its
+            reward. An ending that no sentence of the corpus has counts as one, or it would pay to leave the last noun
+            out: "a man in front of a".
+    """
+
+    def __init__(
+        self,
+        cider: Cider,
+        word_weight: float = 0.0,
+        smoothing: float = 0.0,
+        invented: InventedNouns | None = None,
+        invented_weight: float = 0.0,
+    ):
+        super().__init__()
+        self.cider, self.word_weight = cider, word_weight
+        self.invented, self.invented_weight = invented, invented_weight
+        self.words = CaptionCriterion(smoothing)
+
+    def forward(self, output: SampledOutput) -> dict[str, Tensor]:
+        """Return 10 minus the mean reward; with one sentence an image, as in validation, there is no gradient."""
+        log_probs = output.log_probs.float()
+        rewards = torch.tensor(self.rewards(output)).to(log_probs)
+        count = rewards.shape[1]
+        others = (rewards.sum(dim=1, keepdim=True) - rewards) / max(count - 1, 1)
+        advantage = rewards - others if count > 1 else torch.zeros_like(rewards)
+        policy_loss = -(advantage[..., None] * log_probs).sum() / (output.token_ids != PAD).sum().clamp(min=1)
+        losses = {"cider": TOP - rewards.mean() + (policy_loss - policy_loss.detach())}
+        if output.supervised is not None:
+            losses["caption"] = self.word_weight * self.words(output.supervised)["caption"]
+        return losses
+
+    def rewards(self, output: SampledOutput) -> list[list[float]]:
+        """Return of each sentence of each image its CIDEr-D, less what its invented nouns and a new ending cost."""
+        references = [[[*_real(row), END] for row in rows.tolist()] for rows in output.references]
+        return [
+            [self._reward(_real(row), of_image) for row in rows]
+            for rows, of_image in zip(output.token_ids.tolist(), references, strict=True)
+        ]
+
+    def _reward(self, candidate: list[int], references: list[list[int]]) -> float:
+        reward = self.cider.score(candidate, references)
+        if self.invented is None:
+            return reward
+        faults = self.invented.count(candidate, references) + (not self._ends_well(candidate))
+        return reward - self.invented_weight * faults
+
+    def _ends_well(self, candidate: Sequence[int]) -> bool:
+        """Whether a sentence of the corpus ends in the same three words."""
+        return candidate[-1:] == [END] and self.cider.knows(candidate[-4:])
+
+
+def _real(token_ids: list[int]) -> list[int]:
+    return [token for token in token_ids if token != PAD]

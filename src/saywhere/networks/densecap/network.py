@@ -10,15 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from saywhere import boxes as geometry
-from saywhere.box_coding import propose
+from saywhere.boxes import propose
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.engines.engine import RegionHeadOutput, RpnOutput
 from saywhere.images import Preprocess
-from saywhere.networks.densecap.build import Conventions, find_conventions
-from saywhere.networks.vision.image_maps import ImageMaps
-from saywhere.networks.vision.region_features import context_features, context_size
+from saywhere.networks.densecap.build import Conventions, RegionSampler, SampledBoxes, find_conventions
+from saywhere.networks.vision.region_features import ImageMaps, context_features, context_size
 from saywhere.networks.vision.trunk import Trunk, build_trunk
-from saywhere.ops.box_sampling import RegionSampler, SampledBoxes
 from saywhere.text import END, PAD, Vocabulary
 
 

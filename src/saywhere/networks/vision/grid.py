@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from saywhere import boxes as geometry
-from saywhere.networks.vision.image_maps import Source
-from saywhere.networks.vision.region_features import place
+from saywhere.networks.vision.region_features import Source, place
 
 How = Literal["pick", "average", "max"]
 
@@ -20,7 +19,7 @@ def cell_features(sources: Sequence[Source], cells: int, width: float, height: f
     """Return means of an image's maps over the whole of it and over the cells of a grid.
 
     Args:
-        sources: the maps, see :meth:`saywhere.networks.vision.image_maps.ImageMaps.sources`.
+        sources: the maps, see :meth:`saywhere.networks.vision.region_features.ImageMaps.sources`.
         cells: rows and columns of the grid; 0 for none.
         width, height: of the network's input.
 

@@ -25,12 +25,11 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
 from saywhere import boxes as ours
-from saywhere.box_coding import BoxCoder
-from saywhere.boxes import Array
+from saywhere.boxes import Array, BoxCoder
 from saywhere.images import LoadedImage, Preprocess
-from saywhere.ops.bilinear import bilinear
-from saywhere.ops.box_sampling import RegionSampler, SampledBoxes
-from saywhere.ops.losses import box_loss, score_loss
+from saywhere.networks.densecap.build import RegionSampler, SampledBoxes
+from saywhere.networks.densecap.loss import box_loss, score_loss
+from saywhere.networks.vision.spatial_transformer import bilinear
 from saywhere.papers.densecap2016 import torch7
 
 # Boxes
@@ -520,7 +519,7 @@ OFFSET_LIMIT = 10.0
 def two_way_cross_entropy(scores: Tensor, targets: Tensor) -> Tensor:
     """Return the mean cross entropy of logits ``(N, 2)``, positive first, to ``targets (N,)`` 1 or 2; 0 for no rows.
 
-    Only the difference of the two logits counts: it is the logit of :func:`saywhere.ops.losses.score_loss`.
+    Only the difference of the two logits counts: it is the logit of :func:`saywhere.networks.densecap.loss.score_loss`.
     """
     return score_loss(scores[:, 0] - scores[:, 1], targets == 1)
 

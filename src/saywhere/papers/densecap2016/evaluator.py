@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from saywhere.evaluation.dense_protocols import MERGE_IOU, Rules, first_claims, sum_in_order
+from saywhere.evaluation.dense import MERGE_IOU, Rules, first_claims, sum_in_order
 from saywhere.papers.densecap2016.torch7 import ascending_order
 
 Array = NDArray[Any]

@@ -15,10 +15,9 @@ from torch.nn import functional
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.configs.parts import VGG16_CHANNELS
 from saywhere.errors import UserError
-from saywhere.networks.densecap.build import Conventions, Pool
+from saywhere.networks.densecap.build import Conventions, Pool, RegionSampler
 from saywhere.networks.language.decoders.protocol import State as DecoderState
 from saywhere.networks.vision.backbones import Backbone, Single, fetching_vgg16, first_four
-from saywhere.ops.box_sampling import RegionSampler
 from saywhere.papers.densecap2016.conventions import OriginalBoxCoder, OriginalPreprocess, roi_pooling
 from saywhere.text import END, PAD, RESERVED, START, UNKNOWN
 

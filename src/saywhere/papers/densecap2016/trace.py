@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from saywhere.box_coding import propose
+from saywhere.boxes import propose
 from saywhere.errors import UserError
+from saywhere.networks.densecap.build import SampledBoxes
 from saywhere.networks.densecap.loss import DenseCapCriterion
 from saywhere.networks.densecap.network import DenseCap, DenseCapOutput, Target
-from saywhere.ops.box_sampling import SampledBoxes
 from saywhere.papers.densecap2016.network import OriginalDecoder, decode_sequences
 from saywhere.text import END, PAD, RESERVED, UNKNOWN
 

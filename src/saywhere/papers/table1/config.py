@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from saywhere.configs.base import Config
-from saywhere.configs.parts import LARGEST_GRID, DecodingConfig, TrunkConfig
+from saywhere.configs.parts import LARGEST_GRID, Config, DecodingConfig, TrunkConfig
 from saywhere.errors import UserError
 
 TRUNK = TrunkConfig(strides=(32,), long_side=224, multiple=224)

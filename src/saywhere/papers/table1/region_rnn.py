@@ -28,14 +28,13 @@ from saywhere.data.sample import Sample
 from saywhere.files import write_atomically
 from saywhere.images import LoadedImage, Preprocess, open_image
 from saywhere.models.decoding import decode
-from saywhere.networks.language.decoders.adapter import TorchDecoder
 from saywhere.networks.language.decoders.lstm import LstmDecoder
+from saywhere.networks.language.decoders.protocol import TorchDecoder
 from saywhere.networks.vision.trunk import Trunk, build_trunk
 from saywhere.papers.table1.config import FitConfig, RegionRnnConfig
 from saywhere.text import END, PAD, Vocabulary, pad, tokenize
 from saywhere.training.cache import HALF_MAX, file_digest
-from saywhere.training.loop import explain_precision
-from saywhere.training.optimizers import learning_rate_factor
+from saywhere.training.loop import explain_precision, learning_rate_factor
 
 CHUNK = 512
 """Crops of one file."""
@@ -88,7 +87,7 @@ class RegionRnn(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """The device of the weights."""
         return self.decoder.output.weight.device
 
     def crop(self, image: LoadedImage, boxes: Tensor) -> Tensor:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -21,13 +24,15 @@ from saywhere.errors import UserError
 from saywhere.evaluation.dense import DenseCaptioning, Scorer
 from saywhere.evaluation.region_lines import RegionLines
 from saywhere.files import write_text
-from saywhere.images import LoadedImage
+from saywhere.images import LoadedImage, open_image
 from saywhere.models.bundle import FILES
-from saywhere.models.densecap import detect, rank
+from saywhere.models.decoding import decode
+from saywhere.models.densecap import detect, rank, select
 from saywhere.models.encoding import Encoding, propose_boxes
 from saywhere.models.model import Model
 from saywhere.networks import checkpoint
-from saywhere.papers.external_proposals import Proposed
+from saywhere.networks.vision.region_features import ImageMaps
+from saywhere.papers.external_proposals import ProposalMethod, Proposed
 from saywhere.papers.table1.plan import Comparison
 from saywhere.papers.table1.region_rnn import (
     Crop,
@@ -42,6 +47,13 @@ from saywhere.papers.table1.region_rnn import (
 from saywhere.regions import Regions
 from saywhere.text import Vocabulary, tokenize
 from saywhere.training.progress import track
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from saywhere.images import LoadedImage
+    from saywhere.models.encoding import Encoding
 
 PROTOCOL = "clean"
 SCORES = ("map", "detection_map", "language_meteor")
@@ -304,3 +316,133 @@ class Baselines:
 def _tuple(box: Sequence[float]) -> tuple[float, float, float, float]:
     x1, y1, x2, y2 = (float(value) for value in box)
     return x1, y1, x2, y2
+
+
+STAGES = ("proposals", "network", "language")
+
+
+@dataclass
+class Watch:
+    """Milliseconds of one system's stages on one image: wall clock, and processor time of the process."""
+
+    wall: dict[str, float] = field(default_factory=dict)
+    processor: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Add the time of the block to a stage."""
+        wall, processor = time.perf_counter(), time.process_time()
+        yield
+        self.wall[name] = self.wall.get(name, 0.0) + 1000 * (time.perf_counter() - wall)
+        self.processor[name] = self.processor.get(name, 0.0) + 1000 * (time.process_time() - processor)
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Systems to time: FCLN and the Region RNN, with external proposals and the RPN's; ``limit`` boxes for each.
+
+    The Full Image RNN is the same network.
+    """
+
+    fcln: Model
+    region: RegionRnn
+    proposer: ProposalMethod
+    nms: float
+    limit: int
+
+    def systems(self) -> dict[str, Callable[[Path, Watch], None]]:
+        """Return by row and column what describes an image file; opening the file is no stage of any."""
+        return {
+            "fcln/rpn": self._fcln,
+            "fcln/external": self._fcln_external,
+            "region-rnn/rpn": self._crops,
+            "region-rnn/external": self._crops_external,
+        }
+
+    @property
+    def _detector(self) -> DenseCap:
+        return self.fcln.require("densecap", "be FCLN")
+
+    def _encode(self, image: LoadedImage) -> Encoding:
+        """The backbone and the pyramid, which otherwise waits until it is needed."""
+        encoding = self.fcln.encode(image)
+        ImageMaps.pyramids([encoding.maps])
+        return encoding
+
+    def _fcln(self, path: Path, watch: Watch) -> None:
+        image = open_image(path)
+        with watch.stage("network"):
+            encoding = self._encode(image)
+        with watch.stage("proposals"):
+            detector = self._detector
+            boxes, _ = propose_boxes(encoding, detector.config.proposals, detector.box_coder, self.limit)
+        self._second_stage(encoding, boxes, watch)
+
+    def _fcln_external(self, path: Path, watch: Watch) -> None:
+        image = open_image(path)
+        with watch.stage("proposals"):
+            boxes = self.proposer(image).suppressed(self.nms, self.limit).boxes
+        with watch.stage("network"):
+            encoding = self._encode(image)
+        self._second_stage(encoding, encoding.to_input(boxes), watch)
+
+    def _second_stage(self, encoding: Encoding, boxes: np.ndarray, watch: Watch) -> None:
+        detector = self._detector
+        with watch.stage("network"):
+            (found,) = detector.region_head([encoding.maps], [boxes])
+            _, rows = select(detector.box_coder, encoding, boxes, found, detector.config.final_nms)
+        with watch.stage("language"):
+            decoded = decode(detector.decoder, found.embeddings[rows], detector.config.decoding)
+            for token_ids in decoded.token_ids.tolist():
+                detector.vocabulary.decode(token_ids, detector.decoder.unknown)
+
+    def _crops(self, path: Path, watch: Watch) -> None:
+        image = open_image(path)
+        with watch.stage("proposals"):
+            boxes = rpn_proposals(self._detector, self.fcln.encode(image), self.nms, self.limit).boxes
+        self._describe(image, boxes, watch)
+
+    def _crops_external(self, path: Path, watch: Watch) -> None:
+        image = open_image(path)
+        with watch.stage("proposals"):
+            boxes = self.proposer(image).suppressed(self.nms, self.limit).boxes
+        self._describe(image, boxes, watch)
+
+    def _describe(self, image: LoadedImage, boxes: np.ndarray, watch: Watch) -> None:
+        with watch.stage("network"):
+            features = self.region.features(image, torch.from_numpy(boxes))
+        with watch.stage("language"):
+            self.region.caption(features)
+
+
+@torch.no_grad()
+def take_times(
+    timed: Timed, images: Sequence[Path], rounds: int, done: Callable[[], object] = lambda: None
+) -> dict[str, dict[str, dict[str, float]]]:
+    """Return milliseconds an image: by system ``wall`` and ``processor``, of each stage and their ``total``.
+
+    Every system describes every image in every round, one after the other, after one image to warm up; the median
+    over the rounds is taken for each image, then the mean over the images.
+    """
+    systems = timed.systems()
+    for describe in systems.values():
+        describe(images[0], Watch())
+    watches: dict[str, list[list[Watch]]] = {name: [] for name in systems}
+    for path in images:
+        for name in systems:
+            watches[name].append([])
+        for _ in range(rounds):
+            for name, describe in systems.items():
+                watch = Watch()
+                describe(path, watch)
+                watches[name][-1].append(watch)
+                done()
+    return {name: {"wall": _means(of, "wall"), "processor": _means(of, "processor")} for name, of in watches.items()}
+
+
+def _means(images: Sequence[Sequence[Watch]], clock: str) -> dict[str, float]:
+    stages = {
+        stage: sum(median(getattr(watch, clock).get(stage, 0.0) for watch in rounds) for rounds in images) / len(images)
+        for stage in STAGES
+    }
+    return {**stages, "total": sum(stages.values())}

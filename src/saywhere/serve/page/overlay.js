@@ -17,15 +17,28 @@ export function frameOf([x1, y1, x2, y2], width, height, line) {
   return frame;
 }
 
+// The labels of items: the first of those with one box has all of theirs, and the others have none.
+function labelsOf(items) {
+  const words = new Map();
+  for (const {box, label} of items) words.set(`${box}`, (words.get(`${box}`) ?? new Set()).add(label));
+  return items.map(({box}) => {
+    const all = words.get(`${box}`);
+    words.delete(`${box}`);
+    return all && [...all].join("; ");
+  });
+}
+
 // Show boxes; items are {number, box, label, colour}, in pixels of a width x height image.
 // onEnter(number or null) is called when the pointer comes and goes, onPick(number) at a click.
 export function showBoxes(items, width, height, {onEnter, onPick}) {
   const area = ({box: [x1, y1, x2, y2]}) => (x2 - x1) * (y2 - y1);
   const host = element("boxes");
-  const shown = items.map((item) => {
+  const labels = labelsOf(items);
+  const shown = items.map((item, i) => {
     const frame = frameOf(item.box, width, height, item.colour);
     const label = document.createElement("span");
-    label.textContent = item.label;
+    label.textContent = labels[i] ?? item.label;
+    label.classList.toggle("unsure", item.sure < 0.5);
     frame.append(label);
     // Not "pointerenter": a box that comes up under a pointer at rest was not pointed at.
     frame.addEventListener("pointermove", () => onEnter(item.number));
@@ -206,7 +219,10 @@ export function drawFile(source, items, width, height, heat, text) {
       pen.strokeRect(x1, y1, x2 - x1, y2 - y1);
     }
   }
-  for (const item of items) label(item.label, item.box[0] * scale, item.box[1] * scale, item.colour);
+  labelsOf(items).forEach((words, i) => {
+    const {box: [x1, y1], colour: back} = items[i];
+    if (words) label(words, x1 * scale, y1 * scale, back);
+  });
   if (text) label(text, 0, canvas.height - size * 1.35, "#fff");
   return new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
 }

@@ -5,6 +5,7 @@ import {Server} from "./server.js";
 
 const $ = (id) => document.getElementById(id);
 $("unstarted").remove(); // what is said where no script runs
+const UNSURE = 0.5; // phrases that are less probably right are pale
 const MOST = 100; // regions that are asked for
 const TABS = ["regions", "find", "sentence", "search"];
 
@@ -84,7 +85,7 @@ function showPhotos() {
 function open(photo) {
   current = photo;
   pinned = null;
-  document.querySelector("main").classList.add("asked");
+  document.body.classList.add("asked");
   $("answers").hidden = $("stage").hidden = false;
   $("stage").classList.remove("ready");
   if (tab === "search") selectTab("regions");
@@ -135,8 +136,10 @@ async function ask(photo) {
 
 function regionItems() {
   const least = Number($("score").value);
-  const {boxes = [], scores = [], captions = []} = current.regions ?? {};
-  const found = boxes.map((box, i) => ({number: i, box, label: captions[i] ?? "", score: scores[i], colour: colour(i)}));
+  const {boxes = [], scores = [], captions = [], caption_scores: sure = []} = current.regions ?? {};
+  const found = boxes.map((box, i) => (
+    {number: i, box, label: captions[i] ?? "", score: scores[i], sure: sure[i], colour: colour(i)}
+  ));
   const drawn = current.drawn.map((item, i) => ({...item, number: -1 - i, own: true, colour: "#ffffff"}));
   return [...drawn.reverse(), ...found.filter((item) => item.score === undefined || item.score >= least)];
 }
@@ -149,7 +152,7 @@ async function describeBox(fractions) {
   const box = fractions.map((value, i) => Math.round(100 * value * (i % 2 ? height : width)) / 100);
   const answer = await trying(() => server.ask("describe", photo, {box: box.join(",")}));
   if (!answer || current !== photo) return;
-  photo.drawn.push({box: answer.boxes[0], label: answer.captions[0], score: answer.scores?.[0]});
+  photo.drawn.push({box: answer.boxes[0], label: answer.captions[0], score: answer.scores?.[0], sure: answer.caption_scores?.[0]});
   selectTab("regions");
   pick(-photo.drawn.length, true);
   say(`Your box: ${answer.captions[0]}`);
@@ -334,6 +337,11 @@ function list(id, rows) {
     score.textContent = item.score?.toFixed(2) ?? "";
     if (item.score !== undefined) score.setAttribute("aria-label", `score ${score.textContent}`);
     button.append(words, score);
+    if (item.sure !== undefined) {
+      words.classList.toggle("unsure", item.sure < UNSURE);
+      score.textContent = `box ${score.textContent}, words ${item.sure.toFixed(2)}`;
+      score.setAttribute("aria-label", `scores: ${score.textContent}`);
+    }
     button.addEventListener("pointerenter", () => hover(item.number));
     button.addEventListener("pointerleave", () => hover(null));
     button.addEventListener("focus", () => hover(item.number));
@@ -450,6 +458,7 @@ function saveJson() {
   const answer = {...answers[tab], image: current.name};
   if (tab === "regions") {
     Object.assign(answer, {boxes: items.map((i) => i.box), scores: items.map((i) => i.score), captions: items.map((i) => i.label)});
+    if (answer.caption_scores) answer.caption_scores = items.map((i) => i.sure);
   }
   save(new Blob([JSON.stringify(answer, null, 1)], {type: "application/json"}), `${stem()}-${tab}.json`);
 }
@@ -469,6 +478,12 @@ $("files").addEventListener("change", (event) => {
   addFiles([...event.target.files]);
   event.target.value = "";
 });
+for (const button of document.querySelectorAll("#examples button")) {
+  button.addEventListener("click", () => trying(async () => {
+    const {src, alt} = button.firstElementChild;
+    addFiles([new File([await (await fetch(src)).blob()], `${alt}.jpg`, {type: "image/jpeg"})]);
+  }));
+}
 document.addEventListener("dragover", (event) => {
   event.preventDefault();
   document.body.classList.add("over");
@@ -535,7 +550,7 @@ if (model) {
   $("tab-search").hidden = !indexed;
   selectTab(indexed ? "search" : TABS.find((name) => !$(`tab-${name}`).hidden));
   if (indexed) {
-    document.querySelector("main").classList.add("indexed");
+    document.body.classList.add("indexed");
     $("answers").hidden = false;
     $("model").textContent += ` Its index has ${plural(indexed, "image")}.`;
   }

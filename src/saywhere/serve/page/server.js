@@ -13,8 +13,16 @@ export class Refusal extends Error {
   }
 }
 
-// Fetch a path; onToken() gets the token of a server that asks for one.
-async function request(path, options, onToken) {
+// Wait so many seconds, or until the request is given up.
+function pause(seconds, signal) {
+  return new Promise((done, fail) => {
+    setTimeout(done, seconds * 1000);
+    signal?.addEventListener("abort", () => fail(signal.reason), {once: true});
+  });
+}
+
+// Fetch a path; onToken() gets the token of a server that asks for one. A busy server is asked again when it says so.
+async function request(path, options, onToken, tries = 3) {
   const headers = new Headers(options.headers);
   const known = sessionStorage.getItem("token");
   if (known) headers.set("Authorization", `Bearer ${known}`);
@@ -27,7 +35,12 @@ async function request(path, options, onToken) {
   }
   if (response.status === 401 && onToken) {
     sessionStorage.setItem("token", await onToken());
-    return request(path, options, onToken);
+    return request(path, options, onToken, tries);
+  }
+  const later = Number(response.headers.get("Retry-After"));
+  if (later > 0 && tries > 1) {
+    await pause(later, options.signal);
+    return request(path, options, onToken, tries - 1);
   }
   if (!response.ok) {
     const body = await response.json().catch(() => ({}));

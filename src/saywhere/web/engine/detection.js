@@ -4,6 +4,9 @@ import {anchorsOf, best, clip, decodeBox, iou, scale, suppress} from "./boxes.js
 import {LstmDecoder, confidence, decode} from "./decoding.js";
 import {contextFeatures, pool} from "./maps.js";
 import {layer, linear, relu, sigmoid} from "./matrix.js";
+import {tokenize} from "./text.js";
+
+const UNTAUGHT = 0.1, LEAST_NOUN = 0.01; // probability of a noun that the classes were not taught, and the least of any
 
 export class Detector {
   constructor(weights, config, vocabulary, calibration) {
@@ -90,6 +93,15 @@ export class Detector {
       return x2 > x1 && y2 > y1;
     });
     return {boxes: rows.map((row) => boxes[row]), rows};
+  }
+
+  // The probability that a phrase names what is in its box.
+  sureOf(caption, sure, posterior, classes) {
+    const {confidence: ofSure, noun: ofNoun, known: ofKnown, constant} = this.calibration.caption;
+    if (!posterior) return sigmoid(ofSure * sure + constant);
+    const {noun} = classes.tree.head(tokenize(caption)), known = Boolean(noun) && classes.knows(noun);
+    const likely = Math.log(Math.max(known ? classes.probability(posterior, noun) : UNTAUGHT, LEAST_NOUN));
+    return sigmoid(ofSure * sure + ofNoun * likely + (known ? ofKnown : 0) + constant);
   }
 
   // The numbers of the regions to keep, best first; of those that overlap and are called alike the best.

@@ -117,10 +117,10 @@ export class Model {
   async describe(image, {box, top = Infinity} = {}) {
     const [detector, classes] = await Promise.all([this.detector(), this.classes()]);
     const {regions, embeddings} = box ? detector.detect(image, [inside(box, image)]) : (image.found ??= detector.detect(image));
-    let captions = regions.map(({caption}) => caption);
+    let captions = regions.map(({caption}) => caption), posteriors = null;
     if (classes && detector.config.nouns && regions.length) {
       const {calibration: {noun}, config: {noun_threshold: least}} = detector;
-      const posteriors = classes.posteriors(image, regions.map((region) => toInput(region.box, image)), embeddings);
+      posteriors = classes.posteriors(image, regions.map((region) => toInput(region.box, image)), embeddings);
       captions = regions.map(({caption, sure}, i) => classes.rename(posteriors[i], caption, sure, noun, least));
     }
     const kept = box ? [0] : detector.rank(regions, captions).slice(0, top);
@@ -129,6 +129,10 @@ export class Model {
       boxes: rounded(kept.map((row) => regions[row].box)),
       scores: kept.map((row) => round(regions[row].score, 5)),
       captions: kept.map((row) => captions[row]),
+      ...(detector.calibration.caption ? {caption_scores: kept.map((row) => {
+        const sure = detector.sureOf(captions[row], regions[row].sure, posteriors?.[row], classes);
+        return round(sure, 5);
+      })} : {}),
     };
   }
 

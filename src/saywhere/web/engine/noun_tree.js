@@ -1,4 +1,4 @@
-// Names of things and what they are kinds of: models/noun_tree.py and models/nouns.py in the browser.
+// Names of things and what they are kinds of: models/nouns.py and models/nouns.py in the browser.
 
 import {tokenize} from "./text.js";
 

@@ -57,6 +57,12 @@ export class NounEvidence {
     });
   }
 
+  // Whether the classes were taught what a noun names, or something that this is a kind of.
+  knows(noun) {
+    this.taughtRows ??= new Set(this.kinds.map((kind) => kind.row));
+    return [...noun.ancestors].some(([row]) => this.taughtRows.has(row));
+  }
+
   probability(posterior, noun) {
     return noun.leaves.reduce((sum, leaf) => sum + posterior[leaf], 0);
   }

@@ -70,7 +70,7 @@ export class Chunker {
       else if (BEFORE[tag] && found.length) found.at(-1).stop = i + 1;
     });
     const isPlace = (some) => places.includes(some.at(-1)) && some.every((word) => starts.includes(word) || places.includes(word));
-    return this.complete(found, words, gaps).filter(({start, stop, visible}) => visible && !isPlace(words.slice(start, stop)));
+    return joined(this.complete(found, words, gaps), gaps).filter(({start, stop, visible}) => visible && !isPlace(words.slice(start, stop)));
   }
 
   // Phrases with the nouns of the tree that they were cut off from: of "a" and "sheep" the phrase "a sheep".
@@ -108,6 +108,23 @@ export class Chunker {
     });
     return tags.slice(2);
   }
+}
+
+// Phrases of which none ends within words that hyphens join: of "a jack-o-lantern" one, not two.
+function joined(found, gaps) {
+  const whole = [];
+  for (const phrase of found) {
+    let {start, stop, visible} = phrase;
+    while (start && gaps[start] === "-") start--;
+    while (stop < gaps.length - 1 && gaps[stop] === "-") stop++;
+    if (whole.length && start < whole.at(-1).stop) {
+      const before = whole.pop();
+      start = Math.min(before.start, start);
+      visible ||= before.visible;
+    }
+    whole.push({start, stop, visible});
+  }
+  return whole;
 }
 
 const mark = (gap) => (/[,;:.!?()]/.test(gap) ? "," : gap.includes("-") ? "-" : "");

@@ -6,8 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from saywhere.evaluation.dense import IOUS, METEORS, DenseCaptioning
-from saywhere.evaluation.dense_protocols import first_claims
+from saywhere.evaluation.dense import IOUS, METEORS, DenseCaptioning, first_claims
 from saywhere.papers.densecap2016 import evaluator
 from saywhere.papers.densecap2016.evaluator import ORIGINAL
 

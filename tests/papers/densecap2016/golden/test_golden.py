@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional
 
 from saywhere.boxes import from_center
-from saywhere.ops.bilinear import bilinear, sample_points
+from saywhere.networks.vision.spatial_transformer import bilinear, sample_points
 from saywhere.papers.densecap2016 import conventions as original
 
 GOLDEN = {

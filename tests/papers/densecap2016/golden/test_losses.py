@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from saywhere.configs.densecap import DenseCapConfig
-from saywhere.networks.densecap.loss import DenseCapCriterion
+from saywhere.networks.densecap.loss import DenseCapCriterion, offset_decay
 from saywhere.networks.densecap.network import DenseCapOutput
-from saywhere.ops.losses import offset_decay
 from saywhere.papers.densecap2016 import conventions as original
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from saywhere.ops.box_sampling import RegionSampler
+from saywhere.networks.densecap.build import RegionSampler
 
 IOUS = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.5, 0.3], [0.1, 0.35], [0.2, 0.0], [0.0, 0.0], [0.05, 0.29]])
 

@@ -1,0 +1,369 @@
+"""``saywhere finetune``: teach a model one's own images; from a data set to one model with all parts."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from saywhere import DEFAULT_MODEL
+from saywhere import data as datasets
+from saywhere.data import Sample
+from saywhere.errors import UserError
+from saywhere.files import put_in_place, write_text
+from saywhere.images import ImageError
+from saywhere.loading import load
+from saywhere.models.bundle import CARD, CONFIG, Bundle
+from saywhere.stages.calibration import UNSEEN
+from saywhere.stages.kinds import copy_model, digest_of
+from saywhere.stages.run import locked, model_digest
+from saywhere.text import tokenize
+from saywhere.training import require_training
+from saywhere.training.densecap import usable
+from saywhere.training.progress import track
+
+if TYPE_CHECKING:
+    from saywhere.training import heads
+
+RECORD, RUN = "finetune.json", "run"
+"""In the folder of the model: what it was made of, and the folder of what a run that is stopped goes on from,"""
+STATE = "state.pt"
+"""with the state of training in it."""
+HELD_OUT = 5
+"""One image of so many is held out where the data has no validation split."""
+STEPS = 40
+"""Steps that few images are learnt in, however many epochs that takes."""
+SHARES = (0.25, 0.5, 0.75)
+"""Shares of the trained weights, the others being those of the start, that are tried (Wortsman et al., 2022)."""
+KEPT = 0.8
+"""A share is taken if the phrases of what nobody annotated have at least so much of their words in common with those of
+the start. On everyday photographs, .81 was a loss of .009 in METEOR, and .88 of .006 (docs/training.md)."""
+
+
+@dataclass(frozen=True)
+class Finetuned:
+    """Outcome of a run.
+
+    Attributes:
+        model: the folder.
+        start, end: what the phrases of the held-out boxes have in common with the true ones, before and after: the mean
+            F1 of their words.
+        learnt, held_out: how many images it has learnt from, and on how many it was measured.
+        words: that are new.
+        share: of the trained weights in those of the model; 0 if nothing was better that keeps the start's answers.
+        kept: what the phrases of regions that nobody annotated have in common with those of the start, from 0 to 1.
+        problems: what of the data is missing or broken, a line each.
+    """
+
+    model: Path
+    start: float
+    end: float
+    learnt: int
+    held_out: int
+    words: tuple[str, ...]
+    share: float
+    kept: float
+    problems: tuple[str, ...] = ()
+
+    def lines(self) -> list[str]:
+        """Return what people want to know of it, as lines of text."""
+        rows = [
+            (f"{self.held_out} held-out image{'' if self.held_out == 1 else 's'}", "before", "after"),
+            ("words of phrases (F1)", f"{self.start:.3f}", f"{self.end:.3f}"),
+            ("other phrases kept", "1.000", f"{self.kept:.3f}"),
+        ]
+        return [f"{title:26}{before:>8}{after:>8}" for title, before, after in rows]
+
+
+@dataclass(frozen=True)
+class _Own:
+    """One's own images: those to learn from, and those held out."""
+
+    learnt: list[Sample]
+    held_out: list[Sample]
+    name: str
+    problems: tuple[str, ...]
+
+
+def finetune(
+    data: str | Path,
+    out: str | Path | None = None,
+    *,
+    model: str | Path = DEFAULT_MODEL,
+    format: str | None = None,
+    split: str = "train",
+    validation: str | None = None,
+    epochs: int | None = None,
+    seed: int = 0,
+    restart: bool = False,
+    tell: Callable[[str], object] = lambda line: None,
+) -> Finetuned:
+    """Teach a model one's own images: ``saywhere finetune`` in Python; a stopped run goes on when it is called again.
+
+    The layers that say the phrases of regions learn from the images; boxes, their scores and all other parts stay as
+    they are. What nobody annotated is learnt from the model's own answers.
+
+    Args:
+        data: a data set with boxes and phrases, or names of classes.
+        out: folder of the new model, with all parts; ``runs/NAME`` if None, NAME as of the data.
+        model: to start from.
+        format: of the data; guessed from the files if None.
+        split: to learn from.
+        validation: split to measure on; if None, one that begins with dev or val, or else a fifth of the images.
+        epochs: passes over the images, at most; as many as suit their number if None.
+        seed: of all random choices.
+        restart: start over instead of going on with the run in ``out``.
+        tell: called with lines about what is being done.
+
+    Returns:
+        the folder, and how good the model is before and after. If it is not better, the folder has the model before.
+
+    Raises:
+        UserError: training is not installed, the data has too few images with boxes and words, or ``out`` has another
+            model or run.
+        KeyboardInterrupt: after Ctrl-C; the same call goes on.
+
+    Example:
+        >>> done = saywhere.finetune("my-images", out="mine")  # doctest: +SKIP
+        >>> done.end > done.start  # doctest: +SKIP
+        True
+    """
+    require_training()
+    root = Path(data)
+    folder = Path(out) if out is not None else Path("runs", root.resolve().stem)
+    bundle = Bundle.read(model)
+    if "densecap" not in bundle.configs:
+        raise UserError(f"{model} has no part densecap, which is what is fine-tuned; name another with --model")
+    own = _read(root, format, split, validation, bundle, seed)
+    settings = {
+        "model": model_digest(str(model)), "split": [split, validation], "epochs": epochs, "seed": seed,
+        "data": digest_of(sorted([*own.learnt, *own.held_out], key=lambda sample: sample.image)),
+    }  # fmt: skip
+    (folder / RUN).mkdir(parents=True, exist_ok=True)
+    with locked(folder / RUN):
+        if (done := _begin(folder, settings, restart)) is not None:
+            tell(f"{folder}: done before")
+            return replace(done, problems=own.problems)
+        try:
+            result = _Run(folder, bundle, own, epochs, seed, tell)()
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(f"{folder}: stopped; the same command goes on from here") from None
+        write_text(folder / RECORD, json.dumps({"settings": settings, "result": _stored(result)}, indent=1) + "\n")
+        shutil.rmtree(folder / RUN, ignore_errors=True)
+        return result
+
+
+def _stored(result: Finetuned) -> dict[str, Any]:
+    return {name: value for name, value in asdict(result).items() if name not in ("model", "problems")}
+
+
+def _begin(folder: Path, settings: Mapping[str, Any], restart: bool) -> Finetuned | None:
+    """Prepare the folder of a run; return what came of it if it is done."""
+    try:
+        record = json.loads((folder / RECORD).read_bytes())
+    except (OSError, ValueError):
+        record = {}
+    if restart:
+        for path in (folder / RUN).iterdir():
+            shutil.rmtree(path) if path.is_dir() else None
+        (folder / RUN / STATE).unlink(missing_ok=True)
+    elif not record and (folder / CONFIG).exists():
+        raise UserError(f"{folder} has another model: name another folder with --out")
+    elif changed := [name for name, value in settings.items() if record and record["settings"].get(name) != value]:
+        what = " and ".join(changed)
+        raise UserError(f"{folder} has a run with another {what}: name another folder with --out, or add --restart")
+    elif result := record.get("result"):
+        return Finetuned(folder, **{**result, "words": tuple(result["words"])})
+    write_text(folder / RECORD, json.dumps({"settings": dict(settings)}, indent=1) + "\n")
+    return None
+
+
+def _read(root: Path, format: str | None, split: str, validation: str | None, bundle: Bundle, seed: int) -> _Own:
+    """Return the images of a data set that can be learnt from; ``UserError`` if they are too few."""
+    there = datasets.splits(root, format)
+    named = validation or next((name for other in UNSEEN for name in there if name.startswith(other)), None)
+    longest = bundle.configs["densecap"].decoding.max_words
+    read = [datasets.read(root, format, name) for name in (split, named) if name is not None]
+    problems = [f"{samples.split}: {line}" for samples in read for line in samples.report.lines()]
+    sets = [usable(samples, longest) for samples in read]
+    for samples, good in zip(read, sets, strict=True):
+        if lost := sum(len(sample.boxes) for sample in samples) - sum(len(sample.boxes) for sample in good):
+            problems.append(f"{samples.split}: {lost} boxes whose phrases have more than {longest} words")
+    if len(sets) == 1:
+        order = np.random.default_rng(seed).permutation(len(sets[0])).tolist()
+        count = max(1, round(len(order) / HELD_OUT))
+        parts = [[sets[0][row] for row in sorted(rows)] for rows in (order[count:], order[:count])]
+    else:
+        parts = sets
+    learnt, held_out = parts
+    if not learnt or not held_out:
+        counts = (
+            f"{named} has {len(held_out)} and {split} has {len(learnt)}" if named else f"{split} has {len(sets[0])}"
+        )
+        raise UserError(
+            f"{root}: fine-tuning needs images with boxes and words to learn from, and another to measure on; {counts}"
+        )
+    return _Own(learnt, held_out, read[0].name, tuple(problems))
+
+
+class _Run:
+    """One run: its steps in order, each of which goes on where it was stopped."""
+
+    def __init__(
+        self, folder: Path, bundle: Bundle, own: _Own, epochs: int | None, seed: int, tell: Callable[[str], object]
+    ):
+        from saywhere.networks import checkpoint
+        from saywhere.training import heads
+
+        self.folder, self.bundle, self.own, self.seed, self.tell = folder, bundle, own, seed, tell
+        self.networks: dict[str, Any] = dict(checkpoint.load_networks(bundle.folder))
+        texts = [phrase for sample in own.learnt for references in sample.phrases for phrase in references]
+        self.network, self.words = heads.with_words(self.networks["densecap"], texts)
+        self.networks["densecap"] = self.network
+        self.skipped: list[str] = []
+        usual = heads.HeadOptions(seed=seed)
+        steps = -(-len(own.learnt) // usual.batch)
+        self.options = replace(usual, epochs=epochs or max(usual.epochs, -(-STEPS // steps)))
+
+    def __call__(self) -> Finetuned:
+        """Learn, choose, calibrate, and write the model."""
+        from saywhere.training import heads
+
+        learnt, held_out = self.own.learnt, self.own.held_out
+        new = f"; new words: {', '.join(self.words)}" if self.words else ""
+        self.tell(f"{self.own.name}: {len(learnt)} images to learn from, {len(held_out)} held out{new}")
+        layers = heads.Heads(self.network).eval()
+        before = copy.deepcopy(layers)
+        lessons = self._lessons(before, learnt, "learnt"), self._lessons(before, held_out, "held-out")
+        epoch = heads.train(layers, *lessons, self.options, self.folder / RUN / STATE)
+        trained = copy.deepcopy(layers.state_dict())
+        start, end, share, kept = self._choose(layers, before, trained if epoch else {}, *lessons)
+        result = Finetuned(
+            self.folder, start, end, len(learnt), len(held_out), self.words, share, kept,
+            (*self.own.problems, *self.skipped),
+        )  # fmt: skip
+        self._write(epoch, result)
+        return result
+
+    def _choose(
+        self,
+        layers: heads.Heads,
+        before: heads.Heads,
+        trained: Mapping[str, Any],
+        learnt: Sequence[heads.Lesson],
+        held_out: Sequence[heads.Lesson],
+    ) -> tuple[float, float, float, float]:
+        """Try shares of the trained weights, and leave the best of those that keep :data:`KEPT` in the layers.
+
+        Returns:
+            what phrases have in common with the true ones before and after, the share, and what is kept of others.
+        """
+        from saywhere.training import heads
+
+        vocabulary = self.network.vocabulary
+        true = [phrases for sample in self.own.held_out for phrases in sample.phrases]
+        others = heads.others(held_out)
+        others = others if len(others) else heads.others(learnt)
+
+        def say(some: heads.Heads) -> list[str]:
+            return [vocabulary.decode(token_ids) for token_ids in some.say(others).tolist()] if len(others) else []
+
+        def score(some: heads.Heads) -> float:
+            said = heads.phrases(some.eval(), vocabulary, held_out)
+            return round(float(np.mean(same_words(list(zip(said, true, strict=True))))), 6)
+
+        start, then = score(before), say(before)
+        end, best, kept = start, 0.0, 1.0
+        for share in SHARES if trained else ():
+            self._mix(layers, before, trained, share)
+            pairs = [(now, [old]) for now, old in zip(say(layers), then, strict=True)]
+            same = round(float(np.mean(same_words(pairs))), 6) if pairs else 1.0
+            found = score(layers)
+            if same >= KEPT and found > end:
+                end, best, kept = found, share, same
+        self._mix(layers, before, trained, best)
+        return start, end, best, kept
+
+    def _mix(self, layers: heads.Heads, before: heads.Heads, trained: Mapping[str, Any], share: float) -> None:
+        """Give the layers a mean of the weights of the start and of the trained ones."""
+        import torch
+
+        start = before.state_dict()
+        mixed = {
+            name: torch.lerp(value, trained[name], share) if trained and value.is_floating_point() else value
+            for name, value in start.items()
+        }
+        layers.load_state_dict(mixed)
+
+    def _lessons(self, before: heads.Heads, samples: list[Sample], kind: str) -> list[heads.Lesson]:
+        """Find the regions of images, or read those that were found; images that cannot be read leave the list."""
+        from saywhere.training import heads
+
+        found: list[heads.Regions] = []
+        with track(f"looking at the {kind} images", len(samples)) as progress:
+            for number, sample in enumerate(list(samples)):
+                path = self.folder / RUN / kind / f"{number:06}.npz"
+                try:
+                    if path.exists():
+                        found.append(heads.Regions.load(path))
+                    else:
+                        found.append(heads.find_regions(self.network, sample, self.seed))
+                        found[-1].save(path)
+                except ImageError as error:
+                    samples.remove(sample)
+                    self.skipped.append(str(error))
+                progress.advance(1)
+        if not samples:
+            raise UserError(f"none of the {kind} images can be read; the first: {self.skipped[0]}")
+        return heads.lessons(before, self.network.vocabulary, samples, found)
+
+    def _write(self, epoch: int, result: Finetuned) -> None:
+        """Write the model's folder: the parts of the start, but for what was trained; the configuration comes last."""
+        from saywhere.networks import checkpoint
+        from saywhere.training.card import replace_section
+
+        made = self.folder / RUN / "model"
+        copy_model(self.bundle.folder, made)
+        (made / RECORD).unlink(missing_ok=True)  # of a start that was fine-tuned itself
+        if result.share:
+            weights = {k: v for k, v in self.network.state_dict().items() if not k.startswith("trunk.")}
+            checkpoint.change_weights(made, "densecap", weights, {}, self.network.vocabulary)
+        replace_section(made / CARD, "## Fine-tuning", self._card(epoch, result))
+        load(made)  # refuses a folder whose files do not belong together
+        for path in sorted(made.iterdir(), key=lambda path: path.name == CONFIG):
+            put_in_place(path, self.folder / path.name)
+
+    def _card(self, epoch: int, result: Finetuned) -> str:
+        if not result.share:
+            what = (
+                "No weights were better on the held-out images that also keep the rest, so they are those of the start."
+            )
+        else:
+            what = f"Of the weights {result.share:g} are those after epoch {epoch}, and the rest those of the start. "
+            what += "Only the layers that say phrases were trained; boxes and calibrations are those of the start."
+        about = f"{result.learnt:,} images of {self.own.name}, seed {self.seed}"
+        words = f"\n\nNew words: {', '.join(result.words)}." if result.words and result.share else ""
+        figures = "\n".join(result.lines())
+        return f"From {self.bundle.folder.name}, on {about}. {what}{words}\n\n```\n{figures}\n```\n"
+
+
+def same_words(pairs: Sequence[tuple[str, Sequence[str]]]) -> list[float]:
+    """Return the F1 of the words of phrases and of the references that are most like them.
+
+    Example:
+        >>> same_words([("a red car", ["car", "a bus"]), ("a dog", ["the sky"])])
+        [0.5, 0.0]
+    """
+    scores: list[float] = []
+    for phrase, references in pairs:
+        said = Counter(tokenize(phrase))
+        true = [Counter(tokenize(reference)) for reference in references]
+        scores.append(max(2 * (said & each).total() / max((said.total() + each.total()), 1) for each in true))
+    return scores

@@ -1,0 +1,415 @@
+"""How the trunk's second branch is trained: by the image tower of CLIP (Radford et al., 2021), the teacher.
+
+Of a view, which is a photograph or a part of one, the branch's maps learn to tell the teacher's embedding, and at each
+place its value path: the last block without its attention (Zhou et al., Extract Free Dense Labels from CLIP, 2022).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from safetensors.torch import save as to_bytes
+from torch import Tensor, nn
+from torch.nn import functional
+
+from saywhere.configs.parts import BRANCH_CHANNELS, BRANCH_STRIDES, Config, TrunkConfig
+from saywhere.data.sample import Sample
+from saywhere.errors import UserError
+from saywhere.files import write_atomically, write_text
+from saywhere.images import LoadedImage, Preprocess
+from saywhere.models.bundle import CARD
+from saywhere.networks.vision.backbones import Backbone, by_shape
+from saywhere.networks.vision.trunk import Trunk, build_trunk
+from saywhere.text import Vocabulary
+
+FILE = "branch.safetensors"
+"""In the folder of a trained branch: its weights."""
+GRAPHS = "clip_encoder*.onnx"
+"""The teacher's file in a folder or an installed package."""
+MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
+"""Of the pixels that the teacher takes."""
+HEAD_SIZE, AT_ONCE = 64, 16
+"""Size of the teacher's attention heads, and how many views it looks at in one pass."""
+BLOCK = {
+    "attn.qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), "attn.proj": ("self_attn.out_proj",),
+    "mlp.fc1": ("mlp.fc1",), "mlp.fc2": ("mlp.fc2",), "norm1": ("layer_norm1",), "norm2": ("layer_norm2",),
+}  # fmt: skip
+"""Layers of a block of the teacher, as timm calls them, and their names in the file."""
+SMALLEST, STRETCH, OWN = 0.25, 0.15, 0.65
+"""A part has at least this share of an image's area; the logarithm of its ratio of sides differs by at most this from
+that of the image, with this probability, or else from that of 13:9, 9:13 or 1."""
+EMBEDDING_WEIGHT, CONTRAST_WEIGHT, CONTRAST_TEMPERATURE = 0.5, 0.1, 0.1
+TRUNK = TrunkConfig()
+
+
+@dataclass(frozen=True)
+class BranchConfig(Config):
+    """Options of the training of a branch.
+
+    Attributes:
+        trunk: of which it is a branch.
+        teacher: an ONNX file of CLIP's image tower, a folder that has one, or the name of an installed package.
+        views: of each photograph: the whole, and random parts of it.
+    """
+
+    trunk: TrunkConfig = TRUNK
+    teacher: str = ""
+    views: int = 3
+
+    def __post_init__(self) -> None:
+        self.require_between(1, 1000, "views")
+
+
+def find_teacher(name: str) -> Path:
+    """Return the teacher's file; nothing is downloaded.
+
+    Args:
+        name: as :attr:`BranchConfig.teacher`.
+
+    Raises:
+        UserError: there is none.
+    """
+    if name.isidentifier() and not Path(name).exists() and (spec := importlib.util.find_spec(name)) is not None:
+        folders = [Path(place) for place in spec.submodule_search_locations or ()]
+    else:
+        folders = [Path(name)] if name else []
+    found = folders if folders and folders[0].is_file() else [p for f in folders for p in sorted(f.rglob(GRAPHS))]
+    if not found:
+        raise UserError(
+            f"model.teacher: {name or 'nothing'} is neither an ONNX file of CLIP's image tower, nor a folder or an "
+            f"installed package with {GRAPHS}; docs/training.md says where to get one"
+        )
+    return found[0]
+
+
+def teacher_weights(path: Path) -> dict[str, Tensor]:
+    """Return the weights of CLIP's image tower, by timm's names, from an ONNX file in int8.
+
+    Raises:
+        UserError: it is something else.
+    """
+    import onnx
+    from onnx import numpy_helper
+
+    try:
+        graph = onnx.load(str(path)).graph
+        stored = {tensor.name: np.array(numpy_helper.to_array(tensor)) for tensor in graph.initializer}
+        found = {name: torch.from_numpy(value) for name, value in stored.items() if name.startswith("vision_model.")}
+        for node in graph.node:
+            if node.op_type == "MatMulInteger":
+                name, base = node.input[1], node.input[1].removesuffix("_quantized")
+                values = stored[name].astype(np.float32) - stored[f"{base}_zero_point"].astype(np.float32)
+                layer = node.name.strip("/").replace("/", ".").removesuffix(".MatMul_quant")
+                found[f"{layer}.weight"] = torch.from_numpy((values * stored[f"{base}_scale"]).T.copy())
+        return _renamed({name.removeprefix("vision_model."): value for name, value in found.items()})
+    except Exception as error:  # whatever protobuf raises for a file of another kind
+        reason = f"it lacks {error}" if isinstance(error, KeyError) else " ".join(str(error).split())[:200]
+        raise UserError(f"model.teacher: {path} is no image tower of CLIP in int8: {reason}") from error
+
+
+def _renamed(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    found = {
+        "patch_embed.proj.weight": weights["embeddings.patch_embedding.weight"],
+        "cls_token": weights["embeddings.class_embedding"].reshape(1, 1, -1),
+        "pos_embed": weights["embeddings.position_embedding.weight"][None],
+        "head.weight": weights["visual_projection.weight"],
+    }
+    for ours, theirs in (("norm_pre", "pre_layrnorm"), ("norm", "post_layernorm")):
+        found |= {f"{ours}.{kind}": weights[f"{theirs}.{kind}"] for kind in ("weight", "bias")}
+    for number in range(max(1, sum(name.endswith("layer_norm1.weight") for name in weights))):
+        for ours, theirs in BLOCK.items():
+            for kind in ("weight", "bias"):
+                parts = [weights[f"encoder.layers.{number}.{name}.{kind}"] for name in theirs]
+                found[f"blocks.{number}.{ours}.{kind}"] = torch.cat(parts)
+    return found
+
+
+class Teacher(nn.Module):
+    """CLIP's image tower, in bfloat16.
+
+    Args:
+        weights: see :func:`teacher_weights`.
+
+    Attributes:
+        size: sides of the images that it takes, in pixels.
+        side: rows and columns of its patches.
+        dim: numbers of an embedding.
+    """
+
+    def __init__(self, weights: Mapping[str, Tensor]) -> None:
+        import timm
+
+        super().__init__()
+        (self.dim, width), patch = weights["head.weight"].shape, weights["patch_embed.proj.weight"].shape[-1]
+        self.side = round((weights["pos_embed"].shape[1] - 1) ** 0.5)
+        self.size = self.side * patch
+        with torch.device("meta"):
+            tower: Any = timm.create_model(
+                "vit_base_patch16_clip_quickgelu_224", pretrained=False, img_size=self.size, patch_size=patch,
+                embed_dim=width, depth=1 + max(int(key.split(".")[1]) for key in weights if key.startswith("blocks.")),
+                num_heads=max(1, width // HEAD_SIZE), mlp_ratio=len(weights["blocks.0.mlp.fc1.bias"]) / width,
+                num_classes=self.dim,
+            )  # fmt: skip
+            tower.head = nn.Linear(width, self.dim, bias=False)
+        tower.load_state_dict(weights, assign=True)
+        self.tower = tower.bfloat16().eval()
+        self.requires_grad_(False)
+
+    @torch.no_grad()
+    def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return maps ``(N, dim, side, side)`` and embeddings ``(N, dim)`` of pixels ``(N, 3, size, size)`` up to 1."""
+        tower, (mean, std) = self.tower, (pixels.new_tensor(each)[:, None, None] for each in (MEAN, STD))
+        x = tower.norm_pre(tower._pos_embed(tower.patch_embed(((pixels - mean) / std).bfloat16())))
+        for block in tower.blocks[:-1]:
+            x = block(x)
+        last, width = tower.blocks[-1], x.shape[-1]
+        own = functional.linear(last.norm1(x), last.attn.qkv.weight[2 * width :], last.attn.qkv.bias[2 * width :])
+        values = tower.head(tower.norm(last.attn.proj(own)))[:, 1:].float()
+        embeddings = tower.head(tower.norm(last(x)[:, 0])).float()
+        return values.transpose(1, 2).unflatten(2, (self.side, self.side)), embeddings
+
+
+class Lessons(nn.Module):
+    """Pixels to what the branch reads of a view, and what the teacher says of it.
+
+    Args:
+        backbone: gives what the branch reads.
+        teacher: sees the same pixels, squeezed to its size.
+        preprocess: of the pixels.
+
+    Attributes:
+        settings: name of the features in a cache.
+    """
+
+    settings = "lessons of a branch"
+
+    def __init__(self, backbone: Backbone, teacher: Teacher, preprocess: Preprocess) -> None:
+        super().__init__()
+        self.backbone, self.teacher, self.preprocess = backbone, teacher, preprocess
+
+    def forward(self, pixels: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
+        """Return of each view the map ``(C, H, W)``, values ``(dim, side, side)``, the embedding ``(dim, 1, 1)``."""
+        self.teacher.to(pixels[0].device)
+        level = self.backbone.strides.index(BRANCH_STRIDES[0])
+        seen = [maps[level] for maps in self.backbone(pixels)]
+        size, (mean, std) = (self.teacher.size,) * 2, (self.preprocess.mean, self.preprocess.std)
+        squeeze = partial(functional.interpolate, size=size, mode="bicubic", antialias=True)
+        images = [x * x.new_tensor(std)[:, None, None] + x.new_tensor(mean)[:, None, None] for x in pixels]
+        small = torch.cat([squeeze(image[None]) for image in images]).clamp(0, 1)
+        values, embeddings = zip(*(self.teacher(part) for part in small.split(AT_ONCE)), strict=True)
+        return list(zip(seen, torch.cat(values), torch.cat(embeddings)[..., None, None], strict=True))
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """What the branch tells of N views, and what the teacher says: all of length 1.
+
+    Attributes:
+        values, true_values: ``(N, places, dim)``.
+        embeddings, true_embeddings: ``(N, dim)``.
+    """
+
+    values: Tensor
+    true_values: Tensor
+    embeddings: Tensor
+    true_embeddings: Tensor
+
+
+class Student(nn.Module):
+    """A trunk whose branch learns, and the layers that tell from its maps what the teacher says.
+
+    Only the branch is kept. What the teacher says is standardised, by its mean and deviation so far in the training.
+
+    Args:
+        config: see :class:`BranchConfig`.
+        trunk: with a branch, whose weights are trained.
+        teacher: the teacher.
+    """
+
+    def __init__(self, config: BranchConfig, trunk: Trunk, teacher: Teacher) -> None:
+        super().__init__()
+        assert trunk.branch is not None
+        self.config, self.vocabulary, self.trunk, self.side = config, Vocabulary({}), trunk, teacher.side
+        self.branch = trunk.branch.requires_grad_(True)
+        self._lessons = (Lessons(trunk.backbone, teacher, trunk.preprocess),)  # its weights are not the network's
+        fine, coarse = BRANCH_CHANNELS
+        self.fine, self.coarse = nn.Conv2d(fine, teacher.dim, 1), nn.Conv2d(coarse, teacher.dim, 1)
+        self.whole = nn.Linear(coarse + fine, teacher.dim)
+        self.value_norm, self.embedding_norm = (
+            nn.BatchNorm1d(teacher.dim, affine=False, momentum=None) for _ in range(2)
+        )
+        self.to(memory_format=torch.channels_last)  # by far the fastest on a CPU
+
+    @property
+    def extractor(self) -> Lessons:
+        """Pixels to what training may cache."""
+        return self._lessons[0]
+
+    @property
+    def copied(self) -> nn.Module:
+        """The layers that begin as copies of the backbone's: the parameter group ``backbone``."""
+        return nn.ModuleList([self.branch.stages, self.branch.head])
+
+    def forward(
+        self, features: Sequence[tuple[Tensor, ...]], targets: Sequence[Any], generator: torch.Generator | None = None
+    ) -> Answers:
+        """Return what the branch tells of views, and what the teacher says of them.
+
+        Args:
+            features: of each view what :class:`Lessons` gives.
+            targets, generator: without meaning here.
+        """
+        told = by_shape(self.tell, [(row[0],) for row in features])
+        values, embeddings = (torch.stack(rows).float() for rows in zip(*told, strict=True))
+        true_values = torch.stack([row[1] for row in features]).flatten(2).transpose(1, 2)
+        true_embeddings = torch.stack([row[2].flatten() for row in features])
+        return Answers(
+            functional.normalize(values.flatten(2).transpose(1, 2), dim=-1),
+            self._standardised(self.value_norm, true_values.flatten(0, 1)).view_as(true_values),
+            functional.normalize(embeddings, dim=-1),
+            self._standardised(self.embedding_norm, true_embeddings),
+        )
+
+    def tell(self, maps: Tensor) -> tuple[Tensor, Tensor]:
+        """Return values ``(B, dim, side, side)`` and embeddings ``(B, dim)`` of maps ``(B, C, H, W)`` of one size."""
+        branch, maps = self.branch, maps.contiguous(memory_format=torch.channels_last)
+        near = branch.narrow(maps).relu()
+        near, far = branch.around(near).relu() + near, branch.head.conv(branch.stages(maps)).clamp(0, 6)
+        values = functional.interpolate(self.coarse(far), (self.side, self.side), mode="bilinear")
+        values = values + self.fine(functional.adaptive_avg_pool2d(near, self.side))
+        return values, self.whole(torch.cat((far.mean((2, 3)), near.mean((2, 3))), dim=1))
+
+    def _standardised(self, norm: nn.BatchNorm1d, rows: Tensor) -> Tensor:
+        rows = rows.float()
+        if self.training:
+            norm(rows)  # for its running mean and variance
+        mean, variance = norm.get_buffer("running_mean"), norm.get_buffer("running_var")
+        return functional.normalize((rows - mean) * (variance + norm.eps).rsqrt(), dim=-1)
+
+
+class BranchCriterion(nn.Module):
+    """One minus the cosine for values and embeddings; and which view of the batch an embedding is of."""
+
+    def forward(self, answers: Answers) -> dict[str, Tensor]:
+        """Return the losses ``values``, ``embedding`` and ``contrast``, weighted."""
+        products = answers.embeddings @ answers.true_embeddings.T
+        own = torch.arange(len(products), device=products.device)
+        return {
+            "values": 1 - (answers.values * answers.true_values).sum(dim=-1).mean(),
+            "embedding": EMBEDDING_WEIGHT * (1 - products.diagonal().mean()),
+            "contrast": CONTRAST_WEIGHT * functional.cross_entropy(products / CONTRAST_TEMPERATURE, own),
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class View(Sample):
+    """A part of a photograph, whose size it has, without annotations.
+
+    Attributes:
+        crop: left, top, right, bottom in the photograph.
+    """
+
+    crop: tuple[int, int, int, int] = (0, 0, 0, 0)
+
+
+def make_views(sample: Sample, views: int) -> Iterator[View]:
+    """Yield the whole of a photograph, and parts of it that its name decides."""
+    random = np.random.default_rng(zlib.crc32(sample.image.name.encode()))
+    for number in range(views):
+        width, height = sample.width, sample.height
+        if number:
+            ratio = width / height if random.random() < OWN else float(random.choice((13 / 9, 9 / 13, 1.0)))
+            ratio *= np.exp(random.uniform(-STRETCH, STRETCH))
+            area = random.uniform(SMALLEST, 1) * width * height
+            wide, high = (area * ratio) ** 0.5, (area / ratio) ** 0.5
+            fits = min(1, width / wide, height / high)
+            width, height = max(1, round(wide * fits)), max(1, round(high * fits))
+        left, top = (round(random.random() * room) for room in (sample.width - width, sample.height - height))
+        yield View(sample.image, width, height, np.zeros((0, 4)), (), crop=(left, top, left + width, top + height))
+
+
+@dataclass(frozen=True)
+class NoTarget:
+    """The target of a view, which its features have already."""
+
+    def to(self, device: torch.device) -> NoTarget:
+        """Return it."""
+        return self
+
+
+class BranchSystem:
+    """See :class:`saywhere.training.run.System`; limits of a recipe's data count views."""
+
+    about = "is a second branch of a trunk, which has learnt from the image tower of CLIP"
+    unit = "views"
+    presets: Mapping[str, Callable[[], BranchConfig]] = MappingProxyType({"default": BranchConfig})
+
+    def usable(self, samples: Sequence[Sample], config: BranchConfig) -> list[Sample]:
+        """Return the views of all photographs, annotated or not."""
+        return [view for sample in samples for view in make_views(sample, config.views)]
+
+    def texts(self, sample: Sample) -> Iterator[str]:
+        """Yield nothing."""
+        yield from ()
+
+    def count(self, sample: Sample) -> int:
+        """Return 1."""
+        return 1
+
+    def build(self, config: BranchConfig, vocabulary: Vocabulary, pretrained: bool) -> Student:
+        """Return a branch that is a copy of the backbone's last layers."""
+        trunk = build_trunk(replace(config.trunk, branch=True), head=True, pretrained=pretrained)
+        assert trunk.branch is not None and trunk.head is not None
+        trunk.branch.head.load_state_dict(trunk.head.state_dict())
+        return Student(config, trunk, Teacher(teacher_weights(find_teacher(config.teacher))))
+
+    def extractor(self, network: Student) -> nn.Module:
+        """Return what turns pixels into what is learnt from."""
+        return network.extractor
+
+    def criterion(self, network: Student, samples: Sequence[Sample]) -> BranchCriterion:
+        """Return the three losses."""
+        return BranchCriterion()
+
+    def targets(self, network: Student) -> Callable[..., NoTarget]:
+        """Return what makes nothing."""
+        return lambda sample, size, flipped, random: NoTarget()
+
+    def draw(self, network: Student, image: LoadedImage) -> None:
+        """Return None."""
+        return None
+
+    def save(self, network: Student, folder: Path, card: str, description: str, dtype: torch.dtype) -> None:
+        """Write the weights of the branch, and the card."""
+        weights = {
+            name: value.detach().cpu().to(dtype if value.is_floating_point() else value.dtype).contiguous()
+            for name, value in network.branch.state_dict().items()
+        }
+        write_atomically(folder / FILE, lambda stream: stream.write(to_bytes(weights)))
+        write_text(folder / CARD, card)
+
+
+def load_branch(trunk: Trunk, path: str | Path) -> None:
+    """Give the branch of a trunk the weights that a run has written.
+
+    Raises:
+        UserError: the trunk has no branch, or the file does not fit.
+    """
+    if trunk.branch is None:
+        raise UserError("training.branch needs model.trunk.branch=true")
+    try:
+        weights = load_file(path)
+        trunk.branch.load_state_dict({k: v.float() if v.is_floating_point() else v for k, v in weights.items()})
+    except (SafetensorError, RuntimeError, OSError) as error:
+        raise UserError(f"training.branch: {path} cannot be loaded: {' '.join(str(error).split())[:200]}") from error

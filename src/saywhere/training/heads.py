@@ -1,0 +1,384 @@
+"""Fine-tuning of the layers that say the phrases of a dense captioner's regions.
+
+All below them stays as it is, and so do the boxes and their scores: what the layers read is computed once, and all
+other parts of the model still fit. What nobody annotated in the images is learnt from the model's own answers before
+training, so that it forgets little else (Li and Hoiem, Learning without Forgetting, 2016).
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from saywhere import boxes as geometry
+from saywhere.boxes import propose
+from saywhere.data.sample import Sample
+from saywhere.errors import UserError
+from saywhere.files import write_atomically
+from saywhere.images import open_image
+from saywhere.models.nouns import noun_tree
+from saywhere.networks.densecap.network import DenseCap, move
+from saywhere.networks.vision.region_features import ImageMaps, context_features
+from saywhere.text import END, PAD, RESERVED, START, Vocabulary, pad
+from saywhere.training.finetuning import common_rows, take_over
+from saywhere.training.loop import save_state, seed_step
+from saywhere.training.progress import track
+
+COPIES = 3
+"""Copies of each true box, moved a little, whose phrase is learnt beside that of the box itself."""
+OTHERS = 16
+"""Regions of an image, at most, whose phrases by the model are kept: the best that nobody annotated."""
+NEAR = 0.2
+"""IoU with a true box from which a region that the model finds is annotated."""
+CLIP = 10.0
+"""Largest norm of a gradient."""
+SAVE_EVERY = 20.0
+"""Seconds after which the state of a run is saved again."""
+UNCOMMON = 2.0
+"""How much less likely a new word begins than the words that it resembles, in natural log-probability."""
+
+
+@dataclass(frozen=True, eq=False)
+class Regions:
+    """The regions of one image, as arrays.
+
+    Attributes:
+        contexts: ``(R, D)`` what phrases are decoded from, of the true boxes and of their copies.
+        phrase: ``(R,)`` number of the true box of each; those of the boxes themselves come first.
+        others: ``(K, D)`` the same of regions that nobody annotated.
+    """
+
+    contexts: np.ndarray
+    phrase: np.ndarray
+    others: np.ndarray
+
+    def save(self, path: Path) -> None:
+        """Write them; the file is whole or not there."""
+        write_atomically(path, lambda stream: np.savez(stream, **vars(self)))
+
+    @classmethod
+    def load(cls, path: Path) -> Regions:
+        """Read what :meth:`save` wrote."""
+        with np.load(path) as stored:
+            return cls(**{f.name: stored[f.name] for f in fields(cls)})
+
+
+@torch.inference_mode()
+def find_regions(network: DenseCap, sample: Sample, seed: int) -> Regions:
+    """Return the regions of an annotated image; ``ImageError`` if it cannot be read.
+
+    Args:
+        network: before it is trained, in eval mode.
+        sample: the image.
+        seed: of the copies.
+    """
+    trunk, coder, settings = network.trunk, network.box_coder, network.config.proposals
+    pixels = torch.from_numpy(trunk.preprocess(open_image(sample.image, trunk.preprocess.long_side)))
+    size = pixels.shape[2], pixels.shape[1]
+    maps = trunk.backbone([pixels.to(network.device)])
+    image, neck = ImageMaps(trunk, maps[0], *size), network.neck(maps)
+    limits = settings.nms_iou, settings.pre_nms_top_n, settings.post_nms_top_n
+    boxes, _ = propose(coder, network.rpn(neck)[0], size, *limits)
+    true = geometry.scale(sample.boxes, size[0] / sample.width, size[1] / sample.height)
+    truths = torch.from_numpy(true).to(boxes)
+    generator = torch.Generator().manual_seed(seed)
+    copies = torch.cat((truths, *(move(truths, size, generator) for _ in range(COPIES))))
+    found = network.region_head(network.pool(neck, [boxes], [size]))
+    decoded = coder.decode(found.offsets, boxes)
+    final, _ = coder.clip(decoded, *size)
+    kept = coder.suppress_final(decoded, coder.to_xyxy(final), found.logits, network.config.final_nms)
+    rows = [
+        row for row in kept.tolist() if float(geometry.iou(coder.to_xyxy(final[row : row + 1]), truths).max()) < NEAR
+    ][:OTHERS]
+
+    def contexts(of: Tensor, embeddings: Tensor) -> np.ndarray:
+        levels = network.config.phrase_levels
+        if network.phrase_head is not None:
+            embeddings = context_features(image, of, levels, embeddings)
+        return embeddings.clamp(-6e4, 6e4).half().cpu().numpy()
+
+    own = network.region_head(network.pool(neck, [coder.from_xyxy(copies)], [size])).embeddings
+    numbers = np.tile(np.arange(len(truths)), 1 + COPIES)
+    return Regions(contexts(copies, own), numbers, contexts(coder.to_xyxy(final[rows]), found.embeddings[rows]))
+
+
+def with_words(network: DenseCap, texts: Sequence[str]) -> tuple[DenseCap, tuple[str, ...]]:
+    """Return a dense captioner with the words of texts beside its own, and the words that are new.
+
+    A new word begins as the mean of the known words that are nearest in the tree of nouns, or else of all words, and is
+    less likely than they are, so that the answers are nearly those of the network as it was.
+
+    Args:
+        network: is not changed; the new one has its trunk.
+        texts: phrases.
+    """
+    vocabulary = network.vocabulary
+    counts = Vocabulary.build(texts).counts
+    new = tuple(word for word in counts if word not in vocabulary)
+    words = Vocabulary({**vocabulary.counts, **{word: counts[word] for word in new}})
+    wider = DenseCap(network.config, words, network.trunk, pretrained_backbone=False)
+    tensors = wider.state_dict()
+    take_over(tensors, network.state_dict(), common_rows(vocabulary, words), (len(vocabulary), len(words)))
+    number = {token: row for row, token in enumerate(words.tokens)}
+    known = [word for word in vocabulary.counts if word not in RESERVED]
+    with torch.no_grad():
+        for word in new:
+            rows = [number[other] for other in _relatives(word, known)]
+            for name in ("words.weight", "output.weight", "output.bias"):
+                if (tensor := tensors.get(f"decoder.{name}")) is not None:
+                    tensor[number[word]] = tensor[rows].mean(dim=0) - (UNCOMMON if name == "output.bias" else 0)
+    wider.load_state_dict(tensors)
+    return wider.eval(), new
+
+
+def _relatives(word: str, known: Sequence[str]) -> list[str]:
+    """The known words that are nearest to a word in the tree of nouns; all if it is not in the tree."""
+    tree = noun_tree()
+    if (noun := tree.named(word)) is None:
+        return list(known)
+    nouns = {other: found.ancestors for other in known if (found := tree.named(other)) is not None}
+    for row in sorted(noun.ancestors, key=lambda row: noun.ancestors[row]):
+        if near := [other for other, ancestors in nouns.items() if row in ancestors]:
+            return near
+    return list(known)
+
+
+@dataclass(frozen=True)
+class HeadOptions:
+    """Options of :func:`train`.
+
+    Attributes:
+        epochs: passes over the images.
+        patience: stop after so many epochs without a smaller loss of the images that are held out.
+        batch: images a step.
+        lr, weight_decay: of AdamW; the rate grows from 0 in the first steps, and falls to 0 at the last.
+        warmup: share of the steps in which it grows.
+        keep: weight of the model's own answers where nobody annotated.
+        seed: of the random choices.
+    """
+
+    epochs: int = 14
+    patience: int = 4
+    batch: int = 8
+    lr: float = 1e-3
+    weight_decay: float = 0.01
+    warmup: float = 0.1
+    keep: float = 1.0
+    seed: int = 0
+
+
+class Heads(nn.Module):
+    """The last layers of a dense captioner: those that say phrases.
+
+    The statistics of normalisation stay as they are also in training: one's own images are few and alike.
+    """
+
+    def __init__(self, network: DenseCap):
+        super().__init__()
+        self.phrase_head, self.decoder = network.phrase_head, network.decoder
+        self.longest = network.config.decoding.max_words
+
+    def train(self, mode: bool = True) -> Heads:
+        """Set dropout on or off."""
+        super().train(mode)
+        for layer in self.modules():
+            if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+                layer.eval()
+        return self
+
+    def words(self, contexts: Tensor, token_ids: Tensor) -> Tensor:
+        """Return the log-probabilities ``(W, V)`` of all W words and ENDs of phrases ``(N, T)``, padded, with END."""
+        codes = contexts if self.phrase_head is None else self.phrase_head(contexts)
+        previous = token_ids[:, :-1]
+        logits = self.decoder(codes, previous.masked_fill(previous == END, PAD), token_ids != PAD)
+        return logits.log_softmax(dim=1)
+
+    @torch.no_grad()
+    def say(self, contexts: Tensor) -> Tensor:
+        """Return the likeliest phrases, word by word, as ``(N, T)`` token ids, padded, with END."""
+        state = self.decoder.start(contexts if self.phrase_head is None else self.phrase_head(contexts))
+        last, ended = torch.full((len(contexts),), START), torch.zeros(len(contexts), dtype=torch.bool)
+        rows = list[Tensor]()
+        for _ in range(self.longest):
+            scores, state = self.decoder.step(last.to(contexts.device), state)
+            scores[:, list(self.decoder.never)] = -math.inf
+            last = scores.argmax(dim=1).cpu()
+            rows.append(torch.where(ended, PAD, last))
+            ended = ended | (last == END)
+        rows.append(torch.where(ended, PAD, END))
+        return torch.stack(rows, dim=1)
+
+
+@dataclass(frozen=True, eq=False)
+class Lesson:
+    """What is learnt of an image: its regions, the token ids of each true box's phrases, and of the model's own."""
+
+    regions: Regions
+    phrases: Sequence[Sequence[Sequence[int]]]
+    others: Tensor
+
+
+def lessons(before: Heads, vocabulary: Vocabulary, samples: Sequence[Sample], found: Sequence[Regions]) -> list[Lesson]:
+    """Return what is learnt of images whose regions were found."""
+    made: list[Lesson] = []
+    for sample, regions in zip(samples, found, strict=True):
+        phrases = [[vocabulary.encode(phrase) for phrase in references] for references in sample.phrases]
+        made.append(Lesson(regions, phrases, before.say(torch.from_numpy(regions.others).float())))
+    return made
+
+
+def others(lessons: Sequence[Lesson]) -> Tensor:
+    """Return what phrases of regions that nobody annotated are decoded from, of all images: ``(N, D)``."""
+    return torch.from_numpy(np.concatenate([lesson.regions.others for lesson in lessons])).float()
+
+
+def phrases(heads: Heads, vocabulary: Vocabulary, batch: Sequence[Lesson]) -> list[str]:
+    """Return what is said of the true boxes of images, one after the other."""
+    rows = [lesson.regions.contexts[: len(lesson.phrases)] for lesson in batch]
+    said = heads.say(torch.from_numpy(np.concatenate(rows)).float())
+    return [vocabulary.decode(token_ids) for token_ids in said.tolist()]
+
+
+def losses(
+    heads: Heads, before: Heads, batch: Sequence[Lesson], keep: float, random: np.random.Generator
+) -> dict[str, Tensor]:
+    """Return the losses of some images, scalars: ``words`` of annotated regions, and ``kept`` of the others."""
+    chosen = [
+        lesson.phrases[box][int(random.integers(len(lesson.phrases[box])))]
+        for lesson in batch
+        for box in lesson.regions.phrase.tolist()
+    ]
+    token_ids = torch.from_numpy(pad([[*phrase, END] for phrase in chosen]))
+    contexts = torch.from_numpy(np.concatenate([lesson.regions.contexts for lesson in batch])).float()
+    said = heads.words(contexts, token_ids).gather(1, token_ids[token_ids != PAD][:, None])
+    found = {"words": -said.sum() / len(chosen)}
+    contexts = others(batch)
+    if keep and len(contexts):
+        token_ids = torch.cat([lesson.others for lesson in batch])
+        now = heads.words(contexts, token_ids)
+        with torch.no_grad():
+            then = before.words(contexts, token_ids)
+        found["kept"] = keep * functional.kl_div(now, then, reduction="sum", log_target=True) / len(contexts)
+    return found
+
+
+def rate(step: int, steps: int, warmup: float) -> float:
+    """Return the share of the learning rate in a step (counted from 0): it grows for a share of all, then falls."""
+    grown = max(1.0, warmup * steps)
+    if step < grown:
+        return (step + 1) / grown
+    return (1 + math.cos(math.pi * (step - grown) / max(1.0, steps - grown))) / 2
+
+
+def train(
+    heads: Heads, learnt: Sequence[Lesson], held_out: Sequence[Lesson], options: HeadOptions, state: Path | None = None
+) -> int:
+    """Train the last layers of a dense captioner; at the end they have the weights with the smallest held-out loss.
+
+    Args:
+        heads: are changed.
+        learnt, held_out: the images.
+        options: of training.
+        state: file in which the run is saved now and then, and from which one that was killed goes on.
+
+    Returns:
+        the epoch, from 1, after which they were the weights; 0 if none was better than those before.
+
+    Raises:
+        UserError: the loss is not finite, or the file of the state cannot be read.
+    """
+    before = copy.deepcopy(heads).eval().requires_grad_(False)
+    heads.requires_grad_(True)
+    optimizer = torch.optim.AdamW(heads.parameters(), lr=options.lr, weight_decay=options.weight_decay)
+    run = _Run(heads, optimizer, measure(heads, before, held_out, options))
+    run.resume(state)
+    saved = time.monotonic()
+    with track("learning", options.epochs) as progress:
+        progress.advance(run.epoch)
+        while run.epoch < options.epochs and run.epoch - run.best_epoch < options.patience:
+            _train_epoch(heads, before, optimizer, learnt, run.epoch, options)
+            run.add(measure(heads, before, held_out, options))
+            progress.advance(1, f"held-out loss {run.loss:.4f}")
+            if state is not None and time.monotonic() - saved > SAVE_EVERY:
+                saved = time.monotonic()
+                run.save(state)
+    if state is not None:
+        run.save(state)
+    heads.load_state_dict(run.best)
+    return run.best_epoch
+
+
+class _Run:
+    """How far training has come, and the best weights so far."""
+
+    def __init__(self, heads: Heads, optimizer: torch.optim.Optimizer, loss: float):
+        self.heads, self.optimizer = heads, optimizer
+        self.epoch, self.best_epoch, self.loss, self.best_loss = 0, 0, loss, loss
+        self.best = copy.deepcopy(heads.state_dict())
+
+    def add(self, loss: float) -> None:
+        """Count an epoch."""
+        self.epoch, self.loss = self.epoch + 1, loss
+        if loss < self.best_loss:
+            self.best, self.best_loss, self.best_epoch = copy.deepcopy(self.heads.state_dict()), loss, self.epoch
+
+    def save(self, path: Path) -> None:
+        """Write all that a killed run needs."""
+        numbers = {name: getattr(self, name) for name in ("epoch", "best_epoch", "loss", "best_loss")}
+        weights = {"heads": self.heads.state_dict(), "optimizer": self.optimizer.state_dict(), "best": self.best}
+        save_state({**numbers, **weights}, path)
+
+    def resume(self, path: Path | None) -> None:
+        """Go on from what :meth:`save` wrote, if there is a file."""
+        if path is None or not path.exists():
+            return
+        try:
+            stored = torch.load(path, map_location="cpu", weights_only=True)
+            self.heads.load_state_dict(stored.pop("heads"))
+            self.optimizer.load_state_dict(stored.pop("optimizer"))
+            vars(self).update(stored)
+        except Exception as error:
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            raise UserError(f"{path} cannot be read ({reason}); start over with --restart") from error
+
+
+def measure(heads: Heads, before: Heads, held_out: Sequence[Lesson], options: HeadOptions) -> float:
+    """Return the mean loss of images, with the same choice among their phrases each time."""
+    heads.eval()
+    with torch.no_grad():
+        each = [losses(heads, before, [one], options.keep, np.random.default_rng(0)) for one in held_out]
+    return sum(float(sum(terms.values())) for terms in each) / len(each)
+
+
+def _train_epoch(
+    heads: Heads, before: Heads, optimizer: torch.optim.Optimizer, learnt: Sequence[Lesson], epoch: int,
+    options: HeadOptions,
+) -> None:  # fmt: skip
+    """Take the steps of an epoch (counted from 0), whose random choices depend on the seed and its number alone."""
+    order = np.random.default_rng((options.seed, epoch)).permutation(len(learnt))
+    batches = np.array_split(order, math.ceil(len(order) / options.batch))
+    heads.train()
+    for number, rows in enumerate(batches):
+        seed_step(options.seed, epoch, number, 0)
+        random = np.random.default_rng((options.seed, epoch, number))
+        for group in optimizer.param_groups:
+            steps = options.epochs * len(batches)
+            group["lr"] = options.lr * rate(epoch * len(batches) + number, steps, options.warmup)
+        loss = torch.stack([*losses(heads, before, [learnt[i] for i in rows], options.keep, random).values()]).sum()
+        if not math.isfinite(float(loss.detach())):
+            raise UserError(
+                f"the loss is not finite in epoch {epoch + 1}; start over with --restart and fewer --epochs"
+            )
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(heads.parameters(), CLIP)
+        optimizer.step()

@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_bundle import exported_bundle
+from tiny_stages import write_data
+from typer.testing import CliRunner
+
+import saywhere
+from saywhere import UserError
+from saywhere.cli import app
+from saywhere.models.bundle import CARD, GRAPH, VOCABULARY, Bundle
+from saywhere.networks import checkpoint
+from saywhere.stages.finetune import Finetuned, same_words
+from saywhere.training import heads
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_data(tmp_path_factory.mktemp("own"), train=8, validation=0)[0]
+
+
+@pytest.fixture(scope="module")
+def done(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Finetuned:
+    return saywhere.finetune(images, tmp_path_factory.mktemp("made") / "mine", model=exported_bundle(), epochs=6)
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return checkpoint.read_weights(folder)
+
+
+def test_the_new_model_has_all_parts_and_only_the_last_layers_differ(done: Finetuned) -> None:
+    before, after = weights(Bundle.read(exported_bundle()).folder), weights(done.model)
+    assert (done.learnt, done.held_out) == (6, 2) and before.keys() == after.keys()
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert all(name.startswith(("densecap.phrase_head", "densecap.decoder")) for name in changed)
+    assert bool(changed) == bool(done.share)
+    assert not [path for path in done.model.iterdir() if path.is_dir()]
+    model = saywhere.load(done.model)
+    image = next(done.model.parent.parent.glob("own*/000.png"))
+    assert model.parts == ("densecap", "aligner", "captioner") and (done.model / GRAPH).is_file()
+    assert len(model.describe(image, top=2)) == 2 and model.caption(image) and model.embed(image)
+    card = (done.model / CARD).read_text()
+    assert "## Fine-tuning" in card and "6 images of jsonl images.jsonl, seed 0" in card
+
+
+def test_new_words_are_in_the_vocabulary_behind_the_old_ones(images: Path) -> None:
+    network = checkpoint.load_network(exported_bundle(), "densecap")
+    wider, new = heads.with_words(network, ["a zeppelin", "a dog", "a zeppelin"])
+    assert "zeppelin" in new and wider.vocabulary.tokens[: len(network.vocabulary)] == network.vocabulary.tokens
+    row = wider.vocabulary.tokens.index("zeppelin")
+    known = slice(4, len(network.vocabulary))
+    torch.testing.assert_close(wider.decoder.words.weight[row], network.decoder.words.weight[known].mean(dim=0))
+    assert wider.decoder.output.bias[row] < network.decoder.output.bias[known].mean()
+    torch.testing.assert_close(wider.decoder.output.weight[: len(network.vocabulary)], network.decoder.output.weight)
+
+
+def test_a_run_that_is_stopped_goes_on_and_makes_the_same(
+    done: Finetuned, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = heads._train_epoch
+
+    def stop(*arguments: object) -> None:
+        if arguments[4] == 3:
+            raise KeyboardInterrupt
+        whole(*arguments)  # pyright: ignore[reportArgumentType]
+
+    monkeypatch.setattr(heads, "SAVE_EVERY", -1.0)
+    monkeypatch.setattr(heads, "_train_epoch", stop)
+    with pytest.raises(KeyboardInterrupt, match="the same command goes on from here"):
+        saywhere.finetune(images, tmp_path / "mine", model=exported_bundle(), epochs=6)
+    monkeypatch.setattr(heads, "_train_epoch", whole)
+    again = saywhere.finetune(images, tmp_path / "mine", model=exported_bundle(), epochs=6)
+    assert (again.start, again.end, again.share) == (done.start, done.end, done.share)
+    assert all(torch.equal(value, weights(done.model)[name]) for name, value in weights(again.model).items())
+
+
+def test_what_is_done_is_not_done_again_and_another_run_is_refused(done: Finetuned, images: Path) -> None:
+    again = saywhere.finetune(images, done.model, model=exported_bundle(), epochs=6)
+    assert again == done
+    with pytest.raises(UserError, match="has a run with another seed: name another folder with --out, or add"):
+        saywhere.finetune(images, done.model, model=exported_bundle(), epochs=6, seed=1)
+
+
+def test_a_folder_with_another_model_is_refused(images: Path, tmp_path: Path) -> None:
+    shutil.copytree(Bundle.read(exported_bundle()).folder, tmp_path / "other")
+    with pytest.raises(UserError, match="other has another model: name another folder with --out"):
+        saywhere.finetune(images, tmp_path / "other", model=exported_bundle())
+
+
+def lines(images: Path, folder: Path, count: int, phrase: str | None = None) -> Path:
+    rows = [json.loads(line) for line in images.read_text().splitlines()[:count]]
+    for row in rows:
+        row["image"] = str(images.parent / row["image"])
+        for region in row["regions"]:
+            region["phrase"] = region["phrase"] if phrase is None else phrase
+    (folder / "few.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder / "few.jsonl"
+
+
+@pytest.mark.parametrize(("count", "phrase", "message"), [(1, None, "train has 1"), (4, "!", "train has 0")])
+def test_too_little_is_refused_in_one_line(
+    count: int, phrase: str | None, message: str, images: Path, tmp_path: Path
+) -> None:
+    few = lines(images, tmp_path, count, phrase)
+    result = CliRunner().invoke(
+        app, ["finetune", str(few), "--out", str(tmp_path / "x"), "--model", str(exported_bundle())]
+    )
+    assert result.exit_code == 2 and result.stderr.count("\n") == 1
+    assert "needs images with boxes and words to learn from, and another to measure on" in result.stderr
+    assert message in result.stderr
+
+
+def test_two_images_with_one_class_and_a_broken_third(images: Path, tmp_path: Path) -> None:
+    few = lines(images, tmp_path, 2, "gizmo")
+    few.write_text(few.read_text() + json.dumps({"image": "gone.png", "regions": []}) + "\n")
+    result = CliRunner().invoke(
+        app, ["finetune", str(few), "--out", str(tmp_path / "x"), "--model", str(exported_bundle()), "--epochs", "1"]
+    )
+    assert result.exit_code == 1, result.output
+    assert "missing image: 1 (gone.png)" in result.stderr and "new words: gizmo" in result.stdout
+    assert "1 held-out image" in result.stdout and "x: the model; next: saywhere describe IMAGE" in result.stdout
+    assert "gizmo" in json.loads((tmp_path / "x" / VOCABULARY).read_text())["densecap"]["counts"] or (
+        "has those that it started from" in result.stderr
+    )
+
+
+def test_words_of_two_phrases() -> None:
+    assert same_words([("a red car", ["car", "a bus"]), ("a dog", ["the sky"]), ("a dog", ["a dog"])]) == [
+        0.5,
+        0.0,
+        1.0,
+    ]

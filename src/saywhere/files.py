@@ -15,6 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, ParamSpec
 
+from saywhere.errors import UserError
+
 P = ParamSpec("P")
 
 LONGEST_NAME = 255
@@ -86,6 +88,16 @@ def sync(file: Path | int) -> None:
     except OSError as error:
         if error.errno not in NOT_SYNCED:
             raise
+
+
+def require_there(file: int, path: Path) -> None:
+    """Refuse an open file that was removed meanwhile, for what is written to it is lost when it is closed.
+
+    Raises:
+        UserError: it was.
+    """
+    if os.fstat(file).st_nlink == 0:
+        raise UserError(f"{path}: was removed while this run wrote to it; give the same command again")
 
 
 def put_in_place(part: Path, path: Path) -> None:

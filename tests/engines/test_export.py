@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from safetensors.numpy import load_file
@@ -85,6 +86,8 @@ def test_the_graph_holds_no_weights_of_the_trunk():
     taken = {(w.layer, w.kind) for w in info.weights.values()}
     assert {"pyramid.network.layer_blocks.0.0", "localization.head.score"} <= {layer for layer, _ in taken}
     assert all(name.startswith("trunk.") for name in info.weights)
+    notes = onnx.load_model_from_string(graph).graph.metadata_props
+    assert not notes  # torch writes them in an order of its own each time, and one model is to be one file
 
 
 def test_parts_of_several_checkpoints_become_one_model(

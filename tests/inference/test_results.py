@@ -13,6 +13,7 @@ from saywhere.errors import UserError
 from saywhere.images import LoadedImage, open_image, resized
 from saywhere.inference import ImageResult, Outputs, ResultsFile, Source, ensure_same_settings, find_images
 from saywhere.regions import Regions
+from saywhere.video.results import Places, TracksFile
 from tests import photographs
 
 
@@ -116,6 +117,21 @@ def test_a_full_disk_leaves_whole_lines(tmp_path, monkeypatch):
         room[0] = 10_000
         lines.append(made(kept).to_dict(), f"{kept}")
     assert [json.loads(line)["image"] for line in file.read_text().splitlines()] == [str(i) for i in range(kept + 1)]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there, open files cannot be removed")
+def test_a_file_that_is_removed_meanwhile_is_an_error(tmp_path):
+    """What is written to it is lost, and a run must not end as if it were not."""
+    with ResultsFile(tmp_path / "r.jsonl") as lines:
+        lines.append(made(0).to_dict(), "a")
+        (tmp_path / "r.jsonl").unlink()
+        with pytest.raises(UserError, match="r.jsonl: was removed while this run wrote to it"):
+            lines.append(made(1).to_dict(), "b")
+    with TracksFile(Places(tmp_path / "t.jsonl"), "a.mp4", {}) as tracks:
+        tracks.append([{"track": 1}])
+        (tmp_path / "t.jsonl").unlink()
+        with pytest.raises(UserError, match="t.jsonl: was removed"):
+            tracks.finish()
 
 
 def test_names_that_are_not_utf8(tmp_path):

@@ -181,6 +181,7 @@ def write_graph(trunk: nn.Module, folder: Path) -> None:
         node.doc_string = ""
         del node.metadata_props[:]
     del model.graph.value_info[:]
+    del model.graph.metadata_props[:]  # what torch tells of itself, in an order that changes from run to run
     data = model.SerializeToString()
     (folder / GRAPH).write_bytes(data)
     digest = weights_digest(Weights.open(folder / WEIGHTS).below("trunk"))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from saywhere.errors import UserError
-from saywhere.files import beside, sync, write_text
+from saywhere.files import beside, require_there, sync, write_text
 from saywhere.images import DRAWN_SIDES, ImageError, LoadedImage, open_image, resized, save_image
 from saywhere.inference.sources import Source, out_path
 from saywhere.regions import Regions
@@ -156,6 +156,7 @@ class ResultsFile:
             raise ValueError(f"the row of {name} has no {self.key}")
         line, start = json_line(row, name), self._end
         self._write(line)
+        require_there(self._file, self.path)
         self._starts[name] = start
 
     def close(self) -> None:

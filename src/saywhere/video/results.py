@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from saywhere.errors import UserError
-from saywhere.files import beside, sync, write_atomically, write_text
+from saywhere.files import beside, require_there, sync, write_atomically, write_text
 from saywhere.inference.claims import Claim, claim_file
 from saywhere.inference.results import forget_settings, note_settings, read_settings
 from saywhere.video import clock
@@ -167,7 +167,11 @@ class TracksFile:
 
     def finish(self) -> None:
         """Mark the video as done: remove the state for resuming."""
+        require_there(self._file, self.places.tracks)
         sync(self._file)
+        self._forget_state()
+
+    def _forget_state(self) -> None:
         (self.places.unfinished / "state.json").unlink(missing_ok=True)
         shutil.rmtree(self.places.unfinished, ignore_errors=True)
 
@@ -175,7 +179,7 @@ class TracksFile:
         """Remove the file, and what was kept to go on."""
         self.places.tracks.unlink(missing_ok=True)
         forget_settings(self.places.tracks)
-        self.finish()
+        self._forget_state()
 
     def close(self) -> None:
         """Close the file; nothing is lost if it is not called."""

@@ -36,7 +36,7 @@ _reading = threading.Lock()
 
 BUNDLED = Path(__file__).parents[1] / "pretrained"
 """Folder of the models that ship with the package."""
-SHIPPED = "e825823388c0cea08d2812078d2f07fadc6b05edcde6ebc6b7d92912bd2b2ea9"
+SHIPPED = "f38b42d7cb48eef3182735c30ea6974a2aef24928bf30c1945a9bf94dae6524d"
 """SHA-256 of the bundled model's ``config.json``, which is not checked again at each start."""
 WEIGHTS, CONFIG, VOCABULARY, CARD = "model.safetensors", "config.json", "vocabulary.json", "README.md"
 GRAPH, GRAPH_WEIGHTS, GRAPH_INT8 = "trunk.onnx", "trunk.json", "trunk-int8.onnx"

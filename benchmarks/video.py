@@ -40,8 +40,7 @@ from saywhere.search.indexing import likeness as index_likeness
 from saywhere.video import parse_duration, to_ticks
 from saywhere.video.reading import VideoReader
 from saywhere.video.results import Places, TracksFile
-from saywhere.video.run import Recording
-from saywhere.video.tracking import Watcher
+from saywhere.video.tracking import Recording, Watcher
 
 PHOTOGRAPHS = ("motorcycle_left.png", "astronaut.png", "chelsea.png", "coffee.png", "rocket.jpg", "camera.png")
 SCENES = (*PHOTOGRAPHS, "hubble_deep_field.jpg", "page.png", "coins.png", "brick.png")

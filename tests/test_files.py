@@ -46,6 +46,18 @@ def test_the_old_file_stays_until_the_new_one_is_whole(tmp_path):
     assert [file.read_text() for file in tmp_path.iterdir()] == ["new"]
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no terminals in its file system")
+def test_a_device_is_written_to_and_stays() -> None:
+    reads, writes = os.openpty()
+    try:
+        device = Path(os.ttyname(writes))
+        write_text(device, "told")
+        assert device.is_char_device() and os.read(reads, 10) == b"told"
+    finally:
+        os.close(reads)
+        os.close(writes)
+
+
 def test_a_link_stays_and_the_file_that_it_leads_to_keeps_its_mode(tmp_path):
     (tmp_path / "real").mkdir()
     (tmp_path / "real" / "a.txt").write_text("old")

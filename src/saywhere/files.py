@@ -123,7 +123,8 @@ def atomic_path(path: Path, folder: bool = False) -> Iterator[Path]:
     """Yield the path of a file to fill, which takes the place of ``path`` at the end, or vanishes after an error.
 
     Folders are made. After a power cut, too, ``path`` is the old file or the new one. If it is a link, the file that it
-    leads to is replaced; the mode of an old file stays. Another process that writes the same file is waited for.
+    leads to is replaced; the mode of an old file stays. Another process that writes the same file is waited for. A device
+    or a pipe, such as /dev/null, is written to as it is.
 
     Args:
         path: of the file.
@@ -133,6 +134,9 @@ def atomic_path(path: Path, folder: bool = False) -> Iterator[Path]:
         OSError: naming ``path``, such as a full disk.
     """
     place = Path(os.path.realpath(path)) if path.is_symlink() else path
+    if place.exists() and not place.is_file() and not place.is_dir():
+        yield place
+        return
     part, held = part_of(place), None
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -172,7 +176,7 @@ def _hold(part: Path, folder: bool) -> int:
                 if os.path.samestat(os.fstat(held), os.stat(part)):  # and it has not been put in place meanwhile
                     for left_over in part.iterdir() if folder else ():  # by a run that was killed
                         _remove(left_over)
-                    if not folder:
+                    if not folder and os.fstat(held).st_size:
                         os.ftruncate(held, 0)
                     return held
         except BaseException:

@@ -217,7 +217,7 @@ def test_what_was_fitted_to_a_model_of_the_hub_is_kept_in_the_cache(
     assert "phrases calibrated" in repr(saywhere.load("hub:some/owl--v2", "cpu"))
     assert repr(saywhere.load(detecting, "cpu")) == "Model('owlv2': OWLv2)"
     (line,) = [line for line in CliRunner().invoke(cli.app, ["models"]).stdout.splitlines() if "hub:" in line]
-    assert line.startswith("hub:some/owl--v2  scores of phrases calibrated: 12 phrases, 6 of them true, of 3 images of")
+    assert line.startswith("hub:some/owl--v2\tscores of phrases calibrated: 12 phrases, 6 of them true, of 3 images of")
     (cache / "saywhere" / "calibrations" / "other--one.json").write_text("{}")
     listed = CliRunner().invoke(cli.app, ["models"])
     assert listed.exit_code == 0 and "other" not in listed.stdout

@@ -137,7 +137,8 @@ def load() -> Any:
 
 
 def test_every_command_that_takes_a_model_is_in_the_table() -> None:
-    assert {name.strip() for name in COMMANDS} == set(with_model())
+    apart = {"finetune"}  # trains: tests/stages/test_finetune.py
+    assert {name.strip() for name in COMMANDS} | apart == set(with_model())
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from typer.testing import CliRunner, Result
 
 from saywhere import cli
 from saywhere.boxes import iou
+from saywhere.configs.captioner import TERMS
 from saywhere.data.flickr import MarkedImage, read_marked
 from saywhere.evaluation import attention as attention_run
 from saywhere.evaluation.attention import (
@@ -36,6 +38,9 @@ LINES = (
     "[/EN#1/people A child] and [/EN#3/other the wind]",
     "[/EN#2/other A red ball] near [/EN#1/people a boy]",
 )
+
+TALKS: dict[str, Any] = {"terms": TERMS, "feedback": "marginal"}
+"""Options with which the random weights make sentences."""
 
 
 def image() -> MarkedImage:
@@ -158,7 +163,7 @@ SHARES = (1.0, 0.5, 0.0, 0.0)
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(checkpoint.save(tiny_captioner(), tmp_path_factory.mktemp("captioner")))
+    return str(checkpoint.save(tiny_captioner(**TALKS), tmp_path_factory.mktemp("captioner")))
 
 
 @pytest.fixture
@@ -188,7 +193,7 @@ def test_the_figures_are_those_of_the_model_beside_uniform_attention(model, flic
     monkeypatch.setattr(attention_run, "names", lambda image: {word: ["1"] for word in ("people", "dog", "a", "two")})
     done = attention(model, flickr, tmp_path / "out", "--beam-size", 2)
     assert (done.exit_code, done.stderr) == (0, "")
-    row, loaded = report(tmp_path / "out"), captioner_model(tiny_captioner())
+    row, loaded = report(tmp_path / "out"), captioner_model(tiny_captioner(**TALKS))
     given, generated = [], []
     for number in range(3):
         path = flickr / "Images" / f"{number}_x.jpg"

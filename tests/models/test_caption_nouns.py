@@ -11,6 +11,7 @@ from photographs import noise
 from tiny_captioner import VOCABULARY, tiny_config
 from tiny_classes import TRUNK, tiny_networks
 
+from saywhere.configs.captioner import TERMS
 from saywhere.configs.nouns import NounsConfig
 from saywhere.engines.torch import TorchEngine
 from saywhere.models import captioner
@@ -88,7 +89,8 @@ def test_a_sentence_is_supported_by_what_regions_show(sentence: str, shown: list
 def model(**options: object) -> Model:
     networks = tiny_networks()
     torch.manual_seed(0)
-    config = tiny_config(**{"trunk": TRUNK, **options})  # pyright: ignore[reportArgumentType]
+    before = {"terms": TERMS, "feedback": "marginal"}  # with which these random weights make sentences
+    config = tiny_config(**{"trunk": TRUNK, **before, **options})  # pyright: ignore[reportArgumentType]
     captioner = Captioner(config, VOCABULARY, networks["densecap"].trunk).eval()
     for parameter in captioner.decoder.parameters():
         torch.nn.init.normal_(parameter, std=0.5)

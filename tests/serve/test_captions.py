@@ -304,7 +304,7 @@ def test_a_server_without_protocols_has_none_of_their_paths_or_modules() -> None
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     found = {name.rpartition(".")[2] for name in done.stdout.split()}
-    assert found == {"serve", "app", "gallery", "gate", "limits", "questions", "server"}
+    assert found == {"serve", "app", "gate", "limits", "questions", "server"}
 
 
 def test_an_unknown_protocol_is_named() -> None:

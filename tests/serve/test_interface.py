@@ -643,7 +643,8 @@ def test_all_kinds_of_images_are_read(client: TestClient) -> None:
         noise(40, 30).save(stream, kind)
         response = client.post("/v1/describe?top=0", content=stream.getvalue())
         assert response.json() == {
-            "image": "image", "width": 40, "height": 30, "boxes": [], "scores": [], "captions": []
+            "image": "image", "width": 40, "height": 30, "boxes": [], "scores": [],
+            "caption_scores": [], "captions": [],
         }  # fmt: skip
 
 

@@ -123,8 +123,8 @@ def atomic_path(path: Path, folder: bool = False) -> Iterator[Path]:
     """Yield the path of a file to fill, which takes the place of ``path`` at the end, or vanishes after an error.
 
     Folders are made. After a power cut, too, ``path`` is the old file or the new one. If it is a link, the file that it
-    leads to is replaced; the mode of an old file stays. Another process that writes the same file is waited for. A device
-    or a pipe, such as /dev/null, is written to as it is.
+    leads to is replaced; the mode of an old file stays. Another process that writes the same file is waited for. A
+    device or a pipe, such as /dev/null, is written to as it is.
 
     Args:
         path: of the file.

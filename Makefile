@@ -8,7 +8,7 @@ BIN := .venv/bin
 CORE := .venv-core/bin
 WHEEL := .venv-wheel/bin
 READY := .venv/ready
-PHOTOGRAPHS := astronaut.png camera.png motorcycle_left.png
+PHOTOGRAPHS := astronaut.png chelsea.png camera.png
 
 # One thread a process: the tests run in two processes, and more threads than cores make torch slower, not faster. Each gets
 # a contiguous half, so that what the tests of a file share is made once, and takes over from the other in the end.

@@ -92,6 +92,10 @@ def test_words_for_a_sex_that_is_not_sure_become_person_or_child(phrase: str, pl
         ("a man in red", {3}, "a man in red"),
         ("a shirt that is white with blue dots", {4}, "a shirt that is white with blue dots"),
         ("an umbrella and a red hat", {4}, "an umbrella and a hat"),
+        ("a man in a white helmet and blue helmet", {4, 7}, "a man in a helmet"),
+        ("a red cup and a blue cup", {1, 5}, "a cup"),
+        ("a red cup and", {1}, "a cup and"),
+        ("a cup and a cup", set(), "a cup and a cup"),
     ],
 )
 def test_a_colour_that_is_not_sure_is_left_out_where_it_is_an_adjective(phrase: str, places: set[int], wanted: str):

@@ -61,7 +61,7 @@ def colour_of(words: Sequence[str], place: int) -> str | None:
 
 @dataclass(frozen=True, eq=False)
 class Doubtful:
-    """A word of a phrase that may be wrong, and what speaks for it.
+    """A word of a phrase that may be wrong, and the evidence for it.
 
     Attributes:
         question: ``person`` or ``colour`` (:data:`saywhere.calibration.QUESTIONS`).
@@ -133,7 +133,7 @@ class PhraseWriter:
             ranks: of each image ``(N,)``: only the ``beam_regions`` with the highest get several hypotheses; all do if
                 None.
             calibration: how probably words are right; those of questions that it does not answer all stay.
-            doubts: return what speaks for words that may be wrong.
+            doubts: return the evidence for words that may be wrong.
             posteriors: of each image ``(N, K)`` by the part nouns, if there is one.
         """
         calibration = calibration or Calibration()
@@ -316,7 +316,8 @@ def without_new_sex(phrase: str, old: str) -> str:
 def without_colours(words: Sequence[str], places: set[int]) -> list[str]:
     """Return the words of a phrase without the colours at ``places`` that are adjectives of the word behind them.
 
-    Of colours that are joined by "and" all are left out, or none. The article fits what follows.
+    Of colours that are joined by "and" all are left out, or none. The article fits what follows. What is alike without
+    its colours is said once: a red cup and a blue cup are a cup.
 
     Example:
         >>> without_colours("a black and white dog on a red apple".split(), {3, 7})
@@ -335,6 +336,10 @@ def without_colours(words: Sequence[str], places: set[int]) -> list[str]:
     for number, place in enumerate(kept):
         if place + 1 in gone and said[number] in ("a", "an"):
             said[number] = "an" if said[number + 1][0] in "aeiou" else "a"
+    for place in [number for number, word in enumerate(said) if word == "and"][::-1]:
+        article = said[place + 1 : place + 2] in (["a"], ["an"])
+        if gone and place and said[place + 1 + article : place + 2 + article] == [said[place - 1]]:
+            del said[place : place + 2 + article]
     return said
 
 

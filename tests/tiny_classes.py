@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import numpy as np
 import torch
 from stubs import calibrated
 from tiny_densecap import VOCABULARY, tiny_config
 
 from saywhere.configs.nouns import NounsConfig
+from saywhere.configs.parts import SUMMARY, TOWER
 from saywhere.engines.torch import TorchEngine
 from saywhere.models.model import Model
 from saywhere.networks.densecap.network import DenseCap
@@ -21,20 +23,40 @@ KINDS = Vocabulary({"person": 20, "dog": 30, "grass": 12, "airplane": 9})
 TRUNK = {"backbone": "efficientnet_lite0", "long_side": 96}
 
 
-def tiny_networks(embed_dim: int = 0, branch: bool = False) -> dict[str, Any]:
+def tiny_networks(embed_dim: int = 0, branch: str = "") -> dict[str, Any]:
     """Untrained, in eval mode; the classifier takes this many numbers of the dense captioner's embeddings."""
     return _networks(embed_dim, branch)
 
 
 @functools.cache
-def _networks(embed_dim: int, branch: bool) -> dict[str, Any]:
+def _networks(embed_dim: int, branch: str) -> dict[str, Any]:
     torch.manual_seed(0)
-    config = tiny_config(trunk={**TRUNK, "branch": branch}, noun_threshold=0.3)
+    config = tiny_config(trunk={**TRUNK, branch: True} if branch else TRUNK, noun_threshold=0.3)
     trunk = build_trunk(config.trunk, config.proposals, head=True, pretrained=False)
-    classes = Nouns(NounsConfig(branch=branch, embed_dim=embed_dim, trunk=config.trunk), KINDS, trunk)
+    classes = Nouns(NounsConfig(branch=bool(branch), embed_dim=embed_dim, trunk=config.trunk), KINDS, trunk)
     return {"densecap": DenseCap(config, VOCABULARY, trunk).eval(), "nouns": classes.eval()}
 
 
-def tiny_model(embed_dim: int = 0, branch: bool = False) -> Model:
-    """The model on the torch engine."""
-    return Model(TorchEngine(tiny_networks(embed_dim, branch), calibrated(noun=(0.0, 0.0, 0.0, 0.0))), "tiny")
+def tiny_model(embed_dim: int = 0, branch: str = "") -> Model:
+    """The model on the torch engine; ``branch`` is the trunk's option, ``branch`` or ``tower``."""
+    calibration, tower = calibrated(noun=(0.0, 0.0, 0.0, 0.0)), MadeUpTower() if branch == "tower" else None
+    return Model(TorchEngine(tiny_networks(embed_dim, branch), calibration, tower), "tiny")
+
+
+class MadeUpTower:
+    """An image tower's session: what it gives depends on the pixels' mean."""
+
+    def run(self, names: list[str], pixels: dict[str, np.ndarray]) -> list[np.ndarray]:
+        assert names == [TOWER, SUMMARY]
+        generator = np.random.default_rng(int(abs(pixels["pixels"].mean()) * 1e6))
+        return [generator.normal(size=size).astype(np.float32) for size in ((1, 1280, 14, 14), (1, 512))]
+
+
+def graph_outputs(maps: Any) -> dict[str, np.ndarray]:
+    """What the graphs would give of an image, of the maps of the torch engine; with the last layer and the branch."""
+    found = dict(zip(("map8", "map16", "map32"), maps.maps, strict=True)) | {"head": maps.head}
+    if len(maps.summary):
+        found |= {TOWER: maps.branch[0][0], SUMMARY: maps.summary}
+    else:
+        found |= {f"branch{stride}": own for own, stride in maps.branch}
+    return {name: value.detach().numpy()[None] for name, value in found.items()}

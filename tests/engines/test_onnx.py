@@ -22,7 +22,7 @@ from tiny_captioner import tiny_config as tiny_captioner_config
 
 import saywhere
 from saywhere import Model, UserError
-from saywhere.configs.parts import TrunkConfig
+from saywhere.configs.parts import SUMMARY, TOWER, TrunkConfig
 from saywhere.engines import onnx
 from saywhere.engines.arrays import pooling
 from saywhere.engines.arrays.aligner import Aligner as ArrayAligner
@@ -155,26 +155,30 @@ def test_other_options_of_use_change_both_engines_alike():
     assert plain.describe(IMAGES[0]).to_dict() != other.describe(IMAGES[0]).to_dict()
 
 
-@pytest.mark.parametrize(("head", "branch"), [(True, False), (True, True), (False, True)])
+@pytest.mark.parametrize(
+    ("head", "branch", "tower"), [(True, False, False), (True, True, False), (False, True, False), (True, False, True)]
+)
 @torch.no_grad()
-def test_the_last_layer_and_a_second_branch_are_averaged_too(head: bool, branch: bool):
+def test_the_last_layer_and_a_second_branch_or_a_tower_are_averaged_too(head: bool, branch: bool, tower: bool):
     """Their backbones are too large to be exported in a test: maps are drawn instead."""
     torch.manual_seed(0)
-    settings = TrunkConfig(backbone="efficientnet_lite0", strides=(16, 32), branch=branch)
+    settings = TrunkConfig(backbone="efficientnet_lite0", strides=(16, 32), branch=branch, tower=tower)
     trunk = build_trunk(settings, None, head=head, pretrained=False).eval()
-    options = {"trunk": settings.to_dict(), "levels": [32], "head": head, "branch": branch}
+    options = {"trunk": settings.to_dict(), "levels": [32], "head": head, "branch": branch or tower}
     network = Aligner(tiny_aligner_config(regions="whole", **options), VOCABULARY, trunk).eval()
-    size = trunk.backbone.channels[1] + 1280 * head + (128 + 1280) * branch + 5
+    size = trunk.backbone.channels[1] + 1280 * head + (128 + 1280) * branch + (1280 + 512) * tower + 5
     network.standardise.running_mean.normal_(generator=torch.Generator().manual_seed(1))
     assert network.standardise.num_features == size
     maps = [torch.randn(c, 10 // s, 12 // s) for c, s in zip(trunk.backbone.channels, (1, 2), strict=True)]
-    image = ImageMaps(trunk, maps, 192, 160)
+    seen = (torch.randn(1280, 14, 14), torch.randn(512)) if tower else None
+    image = ImageMaps(trunk, maps, 192, 160, seen)
     outputs = {"map16": maps[0], "map32": maps[1], **({"head": image.head} if head else {})}
-    outputs |= {f"branch{stride}": each for each, stride in image.branch}
+    outputs |= {TOWER: seen[0], SUMMARY: seen[1]} if seen else {f"branch{stride}": m for m, stride in image.branch}
     arrays = pooling.ImageMaps({k: v[None].numpy() for k, v in outputs.items()}, (16, 32), (192, 160))
     weights = Weights.of({name: value.numpy() for name, value in network.state_dict().items()})
     aligner = ArrayAligner(network.config, VOCABULARY, weights)
-    boxes = random_boxes(np.random.default_rng(0), 20, 192, 160)
+    boxes = np.concatenate(([[0, 0, 192, 160]], random_boxes(np.random.default_rng(0), 20, 192, 160)))
+    boxes = boxes.astype(np.float32)  # the whole image has the tower's embedding of it
     engine = TorchEngine({"aligner": network})
     assert engine.aligner is not None
     (expected,) = engine.aligner.region_vectors([image], [boxes])

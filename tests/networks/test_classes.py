@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from photographs import noise
-from tiny_classes import KINDS, tiny_model, tiny_networks
+from tiny_classes import KINDS, graph_outputs, tiny_model, tiny_networks
 
 from saywhere.configs.nouns import NounsConfig
 from saywhere.engines.arrays.layers import Weights, require_shapes
@@ -20,14 +20,16 @@ EMBED_DIM = 32
 """Of the tiny dense captioner."""
 
 
-def weights(embed_dim: int = 0, branch: bool = False) -> dict[str, np.ndarray]:
+def weights(embed_dim: int = 0, branch: str = "") -> dict[str, np.ndarray]:
     state = tiny_networks(embed_dim, branch)["nouns"].state_dict()
     return {name: value.numpy() for name, value in state.items() if not name.startswith("trunk.")}
 
 
-@pytest.mark.parametrize(("embed_dim", "branch"), [(0, False), (EMBED_DIM, False), (EMBED_DIM, True)])
+@pytest.mark.parametrize(
+    ("embed_dim", "branch"), [(0, ""), (EMBED_DIM, ""), (EMBED_DIM, "branch"), (EMBED_DIM, "tower")]
+)
 @pytest.mark.parametrize("count", [0, 1, 50])
-def test_both_engines_have_the_same_logits(count: int, embed_dim: int, branch: bool) -> None:
+def test_both_engines_have_the_same_logits(count: int, embed_dim: int, branch: str) -> None:
     model = tiny_model(embed_dim, branch)
     encoding = model.encode(noise(96, 64))
     boxes = random_boxes(np.random.default_rng(count), count, *encoding.input_size)
@@ -36,9 +38,7 @@ def test_both_engines_have_the_same_logits(count: int, embed_dim: int, branch: b
     embeddings = [np.random.default_rng(1).normal(size=(count, embed_dim)).astype(np.float32)]
     (ours,) = classifier.classify([encoding.maps], [boxes], embeddings)
     maps = encoding.maps
-    outputs = {f"map{s}": m.numpy()[None] for s, m in zip((8, 16, 32), maps.maps, strict=True)}
-    outputs |= {f"branch{stride}": each.detach().numpy()[None] for each, stride in maps.branch}
-    arrays = ImageMaps({**outputs, "head": maps.head.detach().numpy()[None]}, (8, 16, 32), encoding.input_size)
+    arrays = ImageMaps(graph_outputs(maps), (8, 16, 32), encoding.input_size)
     without = ArrayNouns(classifier.config, classifier.vocabulary, Weights.of(weights(embed_dim, branch)))
     for one, other in zip(ours, without.classify([arrays], [boxes], embeddings)[0], strict=True):
         assert one.shape == other.shape == (count, one.shape[1])
@@ -66,7 +66,8 @@ def test_engines_are_compared_in_it(embed_dim: int) -> None:
 
 def test_context_levels_and_branch_change_the_features() -> None:
     assert tiny_networks()["nouns"].kinds.in_features == 112 + 1280 + 5 + 1280
-    assert tiny_networks(0, True)["nouns"].kinds.in_features == 112 + 2 * (1280 + 128 + 1280) + 5
+    assert tiny_networks(0, "branch")["nouns"].kinds.in_features == 112 + 2 * (1280 + 128 + 1280) + 5
+    assert tiny_networks(0, "tower")["nouns"].kinds.in_features == 112 + 2 * (1280 + 1280) + 512 + 5
     with pytest.raises(UserError, match="branch is True, but must be false without trunk.branch"):
         NounsConfig(branch=True)
     with pytest.raises(UserError, match="levels is"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from saywhere.configs.parts import BRANCH_CHANNELS, LAST_CHANNELS, MOST_FEATURES, PLACE, SystemConfig
+from saywhere.configs.parts import LAST_CHANNELS, MOST_FEATURES, PLACE, SystemConfig
 
 
 @dataclass(frozen=True)
@@ -47,13 +47,14 @@ class NounsConfig(SystemConfig):
 
     @property
     def branch_size(self) -> int:
-        """Features of a region that the second branch gives."""
-        return sum(BRANCH_CHANNELS) if self.branch else 0
+        """Features of a region that the second branch or the tower gives."""
+        return sum(self.trunk.branch_channels) if self.branch else 0
 
     @property
     def context_size(self) -> int:
         """Features of the whole image."""
-        return LAST_CHANNELS + self.branch_size if self.context else 0
+        more = self.branch_size + self.trunk.summary_channels if self.branch else 0
+        return LAST_CHANNELS + more if self.context else 0
 
     @property
     def uses_proposals(self) -> bool:

@@ -185,6 +185,10 @@ VGG16_CHANNELS = (64, 128, 256, 512, 512)
 """Widths of the five stages of VGG-16."""
 BRANCH_CHANNELS, BRANCH_STRIDES = (128, 1280), (16, 32)
 """Of the maps of a second branch: it reads the backbone's map of the first of these strides."""
+TOWER_CHANNELS, SUMMARY_CHANNELS = 1280, 512
+"""Of the map of CLIP's image tower (its value path and its tokens), and of its embedding of the image."""
+TOWER, SUMMARY = "tower", "summary"
+"""The outputs of its graph: the map ``(1, C, H, W)``, and the embedding ``(1, C)``."""
 LAST_CHANNELS = 1280
 """Channels of EfficientNet-Lite's last layer before the classifier."""
 PLACE = 5
@@ -227,6 +231,7 @@ class TrunkConfig(Config):
         multiple: both sides of the input are rounded to multiples of this.
         branch: a second branch beside the backbone's last stages, with maps of its own; see
             :class:`saywhere.networks.vision.backbones.Branch`.
+        tower: CLIP's image tower beside the backbone instead; its map takes the place of the branch's maps.
     """
 
     backbone: str = "efficientnet_lite2"
@@ -235,8 +240,10 @@ class TrunkConfig(Config):
     long_side: int = 384
     multiple: int = 32
     branch: bool = False
+    tower: bool = False
 
     def __post_init__(self) -> None:
+        self.require(not (self.branch and self.tower), "tower", "false beside a branch")
         known = not self.branch or (self.backbone in LITE_PACKAGES and BRANCH_STRIDES[0] in self.strides)
         self.require(known, "branch", f"false for {self.backbone} with the strides {self.strides}")
         ascending = all(a < b for a, b in pairwise(self.strides))
@@ -245,6 +252,16 @@ class TrunkConfig(Config):
         self.require(max(self.vgg_channels) <= MOST_FEATURES, "vgg_channels", f"widths of at most {MOST_FEATURES}")
         self.require_between(1, LONGEST_SIDE, "long_side")
         self.require(1 <= self.multiple <= self.long_side, "multiple", f"between 1 and long_side, {self.long_side}")
+
+    @property
+    def branch_channels(self) -> tuple[int, ...]:
+        """Channels of the maps of the branch or the tower."""
+        return BRANCH_CHANNELS if self.branch else (TOWER_CHANNELS,) if self.tower else ()
+
+    @property
+    def summary_channels(self) -> int:
+        """Numbers of the tower's embedding of the whole image."""
+        return SUMMARY_CHANNELS if self.tower else 0
 
 
 @dataclass(frozen=True)
@@ -315,6 +332,11 @@ class SystemConfig(Config):
         """Whether the network needs the backbone's last layer before the classifier."""
         return False
 
+    @property
+    def summary_size(self) -> int:
+        """Numbers of the tower's embedding of the image behind a region's features, zeros but for the whole image."""
+        return self.trunk.summary_channels if getattr(self, "branch", False) else 0
+
     def require_proposals(self) -> None:
         """Refuse anchors or a pyramid that do not fit the trunk's strides, and a limit of no proposals."""
         strides, anchors = self.trunk.strides, self.proposals.anchors
@@ -329,5 +351,5 @@ class SystemConfig(Config):
         strides = self.trunk.strides
         self.require(set(levels) <= set(strides), "levels", f"some of the strides {strides}")
         self.require(not head or self.trunk.backbone in LITE_PACKAGES, "head", f"false for {self.trunk.backbone}")
-        self.require(not branch or self.trunk.branch, "branch", "false without trunk.branch")
+        self.require(not branch or len(self.trunk.branch_channels) > 0, "branch", "false without trunk.branch")
         self.require(head or branch or len(levels) > 0, "levels", "one or more, or head or branch true")

@@ -21,7 +21,7 @@ from saywhere.boxes import anchor_grid
 from saywhere.configs.aligner import AlignerConfig
 from saywhere.configs.captioner import CaptionerConfig
 from saywhere.configs.densecap import DenseCapConfig
-from saywhere.configs.parts import TrunkConfig
+from saywhere.configs.parts import SUMMARY, TOWER, TrunkConfig
 from saywhere.engines.arrays.layers import Weights, in_single, require_shapes
 from saywhere.engines.arrays.pooling import ImageMaps
 from saywhere.engines.engine import Aligner, Captioner, DenseCap, Nouns, RpnOutput
@@ -30,6 +30,7 @@ from saywhere.images import Preprocess
 from saywhere.models.bundle import (
     GRAPH,
     GRAPH_INT8,
+    GRAPH_TOWER,
     GRAPH_WEIGHTS,
     WEIGHTS,
     Bundle,
@@ -95,7 +96,7 @@ def load(
         raise UserError(f"the engine onnx runs on the CPU, not on {device}: choose the engine torch")
     stored = Bundle.read(name_or_folder)
     bundle = stored.with_options(options) if options else stored
-    for option in ("backbone", "strides", "vgg_channels", "branch"):
+    for option in ("backbone", "strides", "vgg_channels", "branch", "tower"):
         if getattr(bundle.trunk, option) != getattr(stored.trunk, option):
             raise UserError(f"{stored.folder / GRAPH} is the graph of another trunk.{option}, which cannot be changed")
     return OnnxEngine(bundle, threads, precision)
@@ -123,6 +124,8 @@ class OnnxEngine:
             raise UserError(f"no precision {precision!r}; there are {' and '.join(PRECISIONS)}")
         if precision == "int8" and not (bundle.folder / GRAPH_INT8).is_file():
             raise UserError(f"{bundle.folder} has no {GRAPH_INT8}: make it with saywhere export --int8")
+        if bundle.trunk.tower and not (bundle.folder / GRAPH_TOWER).is_file():
+            raise UserError(f"{bundle.folder} has no {GRAPH_TOWER}, the image tower that it looks with: docs/models.md")
         self._bundle, self._precision, self.calibration = bundle, precision, bundle.calibration
         self._weights = Weights.open(bundle.folder / WEIGHTS)
         self.trunk = OnnxTrunk(bundle, self._weights.below("trunk"), threads, precision)
@@ -219,6 +222,8 @@ class OnnxEngine:
         digest = hashlib.blake2b(b"onnx", digest_size=16)
         if self._precision == "int8":
             digest.update((self._bundle.folder / GRAPH_INT8).read_bytes())
+        if self._bundle.trunk.tower:
+            digest.update((self._bundle.folder / GRAPH_TOWER).read_bytes())
         pixels = [self._bundle.mean, self._bundle.std]
         digest.update(json.dumps([*facts, pixels], sort_keys=True).encode())
         return digest
@@ -239,29 +244,30 @@ class OnnxTrunk:
         self._opening = threading.Lock()
 
     @property
-    def _session(self) -> Any:
+    def _sessions(self) -> list[Any]:
         with self._opening:  # from Python 3.12 on several threads may compute a cached property
             return self._opened
 
     def prepare(self) -> None:
         """Open the session, which is otherwise opened for the first image."""
-        _ = self._session
+        _ = self._sessions
 
     @cached_property
-    def _opened(self) -> Any:
-        return open_session(self._bundle, self._weights, self._threads, self._precision)
+    def _opened(self) -> list[Any]:
+        sessions = [open_session(self._bundle, self._weights, self._threads, self._precision)]
+        return [*sessions, open_tower(self._bundle, self._threads)] if self._bundle.trunk.tower else sessions
 
     def encode(self, pixels: Sequence[np.ndarray]) -> list[ImageMaps]:
         """Return the maps of images ``(3, h, w)``, one at a time: the maps of several leave a CPU's caches."""
-        names = [output.name for output in self._session.get_outputs()]
-        return [
-            ImageMaps(
-                dict(zip(names, self._session.run(names, {"pixels": image[None]}), strict=True)),
-                self._bundle.trunk.strides,
-                (image.shape[2], image.shape[1]),
-            )
-            for image in pixels
-        ]
+        strides = self._bundle.trunk.strides
+        return [ImageMaps(self._run(image), strides, (image.shape[2], image.shape[1])) for image in pixels]
+
+    def _run(self, image: np.ndarray) -> dict[str, np.ndarray]:
+        outputs: dict[str, np.ndarray] = {}
+        for session in self._sessions:
+            names = [output.name for output in session.get_outputs()]
+            outputs |= zip(names, session.run(names, {"pixels": image[None]}), strict=True)
+        return outputs
 
     def propose(self, maps: ImageMaps) -> RpnOutput:
         """Return what the localization layer says of an image's anchors."""
@@ -296,10 +302,7 @@ def open_session(bundle: Bundle, weights: Weights, threads: int | None = None, p
     path = bundle.folder / (GRAPH_INT8 if precision == "int8" else GRAPH)
     graph, digest = path.read_bytes(), None if bundle.shipped else weights_digest(weights)
     runtime = import_runtime()
-    options = runtime.SessionOptions()
-    options.intra_op_num_threads = threads or available_threads()
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # its threads are not the only ones
-    options.log_severity_level = 3  # warnings of containers without a GPU say nothing to a user
+    options = _session_options(runtime, threads)
     sources: dict[str, GraphWeight] = {}
     if precision == "float32":
         info = GraphInfo.read(bundle.folder, bundle.shipped)
@@ -316,6 +319,34 @@ def open_session(bundle: Bundle, weights: Weights, threads: int | None = None, p
     if precision == "int8" and digest not in (None, made_from):
         raise UserError(f"{path} does not belong to {WEIGHTS} beside it: export the model again")
     return session
+
+
+def open_tower(bundle: Bundle, threads: int | None = None) -> Any:
+    """Return ONNX Runtime's session of the image tower beside a bundle's trunk.
+
+    Args:
+        bundle: with the tower's graph.
+        threads: of a computation; as many as the process may use if None.
+
+    Raises:
+        UserError: the graph is damaged or another one, or no usable ONNX Runtime is installed.
+    """
+    path, runtime = bundle.folder / GRAPH_TOWER, import_runtime()
+    try:
+        session = runtime.InferenceSession(path, _session_options(runtime, threads), providers=["CPUExecutionProvider"])
+    except Exception as error:  # as above
+        raise UserError(f"{path} cannot be loaded: {' '.join(str(error).split())[:200]}") from error
+    if missing := {TOWER, SUMMARY} - {output.name for output in session.get_outputs()}:
+        raise UserError(f"{path} is another graph: it does not give {min(missing)}")
+    return session
+
+
+def _session_options(runtime: Any, threads: int | None) -> Any:
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = threads or available_threads()
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # its threads are not the only ones
+    options.log_severity_level = 3  # warnings of containers without a GPU say nothing to a user
+    return options
 
 
 def weights_digest(weights: Weights) -> str:

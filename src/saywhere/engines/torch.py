@@ -19,9 +19,11 @@ from saywhere.configs.aligner import AlignerConfig
 from saywhere.configs.captioner import CaptionerConfig
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.configs.nouns import NounsConfig
+from saywhere.configs.parts import SUMMARY, TOWER
 from saywhere.engines.arrays import ngrams
 from saywhere.engines.arrays.ngrams import Ngrams
 from saywhere.engines.engine import BoundImages, EncodedText, Hubness, RegionHeadOutput, RpnOutput, Typical
+from saywhere.engines.onnx import open_tower
 from saywhere.errors import UserError
 from saywhere.images import Preprocess
 from saywhere.models.bundle import Bundle
@@ -45,6 +47,7 @@ class TorchEngine:
     Args:
         networks: by part, any of ``densecap``, ``aligner``, ``captioner`` and ``nouns``; they are put into eval mode.
         calibration: what was fitted to them after training; the defaults if None.
+        tower: ONNX Runtime's session of the trunk's image tower, if it has one.
 
     Attributes:
         networks: as they were given.
@@ -55,8 +58,10 @@ class TorchEngine:
         ValueError: no network, an unknown part, or networks on different trunks.
     """
 
-    def __init__(self, networks: Mapping[str, nn.Module], calibration: Calibration | None = None) -> None:
-        self.networks, self.calibration = dict(networks), calibration or Calibration()
+    def __init__(
+        self, networks: Mapping[str, nn.Module], calibration: Calibration | None = None, tower: Any = None
+    ) -> None:
+        self.networks, self.calibration, self._tower = dict(networks), calibration or Calibration(), tower
         for part, network in self.networks.items():
             if part not in PARTS or not isinstance(network, PARTS[part]):
                 raise ValueError(f"a {type(network).__name__} is no part {part!r}; parts are {', '.join(PARTS)}")
@@ -69,7 +74,7 @@ class TorchEngine:
         densecap, aligner, captioner, nouns = (self.networks.get(part) for part in PARTS)
         self._trunk = next(network.get_submodule("trunk") for network in self.networks.values())
         assert isinstance(self._trunk, Trunk)
-        self.trunk = TorchTrunk(self._trunk)
+        self.trunk = TorchTrunk(self._trunk, self._tower)
         self.densecap = TorchDenseCap(densecap) if isinstance(densecap, DenseCap) else None
         self.aligner = TorchAligner(aligner) if isinstance(aligner, Aligner) else None
         self.captioner = TorchCaptioner(captioner) if isinstance(captioner, Captioner) else None
@@ -148,7 +153,8 @@ def load(
     networks = checkpoint.load_networks(name_or_folder, find_device(device), options)
     if unknown := [part for part in networks if part not in PARTS]:
         raise UserError(f"{name_or_folder} is a {unknown[0]}, which only saywhere papers runs")
-    return TorchEngine(networks, Bundle.read(name_or_folder).calibration)
+    bundle = Bundle.read(name_or_folder)
+    return TorchEngine(networks, bundle.calibration, open_tower(bundle, threads) if bundle.trunk.tower else None)
 
 
 def find_device(name: str | torch.device | None = None) -> torch.device:
@@ -166,8 +172,8 @@ def find_device(name: str | torch.device | None = None) -> torch.device:
 class TorchTrunk:
     """The trunk; see :class:`saywhere.engines.engine.Trunk`. Its maps are :class:`ImageMaps`, on the trunk's device."""
 
-    def __init__(self, trunk: Trunk) -> None:
-        self._trunk = trunk
+    def __init__(self, trunk: Trunk, tower: Any = None) -> None:
+        self._trunk, self._tower = trunk, tower
 
     @property
     def preprocess(self) -> Preprocess:
@@ -180,7 +186,16 @@ class TorchTrunk:
         like = _weight(self._trunk)
         batch = [torch.tensor(image).to(like) for image in pixels]
         maps = self._trunk.backbone(batch)
-        return [ImageMaps(self._trunk, m, x.shape[2], x.shape[1]) for m, x in zip(maps, batch, strict=True)]
+        towers = [self._look(image, like) for image in pixels]
+        rows = zip(maps, batch, towers, strict=True)
+        return [ImageMaps(self._trunk, m, x.shape[2], x.shape[1], tower) for m, x, tower in rows]
+
+    def _look(self, image: np.ndarray, like: Tensor) -> tuple[Tensor, Tensor] | None:
+        """What the tower gives of an image ``(3, h, w)``."""
+        if self._tower is None:
+            return None
+        seen, summary = self._tower.run([TOWER, SUMMARY], {"pixels": image[None]})
+        return torch.from_numpy(seen[0]).to(like), torch.from_numpy(summary[0]).to(like)
 
     @torch.inference_mode()
     def propose(self, maps: ImageMaps) -> RpnOutput:

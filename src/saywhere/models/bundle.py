@@ -5,12 +5,13 @@ A folder holds ``config.json`` (description, trunk, parts), ``model.safetensors`
 fitted after training, see :mod:`saywhere.calibration`; perhaps) and ``README.md`` (the card). A training run writes one
 part; a bundle has several on one trunk. What ``saywhere export`` writes has also ``trunk.onnx``, the trunk as a graph
 without weights, and ``trunk.json``, which says where its weights are in the weight file; and perhaps
-``trunk-int8.onnx``, the graph in int8 with its weights.
+``trunk-int8.onnx``, the graph in int8 with its weights, and ``tower.onnx``, CLIP's image tower with its weights.
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -39,11 +40,13 @@ BUNDLED = Path(__file__).parents[1] / "pretrained"
 SHIPPED = "f38b42d7cb48eef3182735c30ea6974a2aef24928bf30c1945a9bf94dae6524d"
 """SHA-256 of the bundled model's ``config.json``, which is not checked again at each start."""
 WEIGHTS, CONFIG, VOCABULARY, CARD = "model.safetensors", "config.json", "vocabulary.json", "README.md"
-GRAPH, GRAPH_WEIGHTS, GRAPH_INT8 = "trunk.onnx", "trunk.json", "trunk-int8.onnx"
+GRAPH, GRAPH_WEIGHTS, GRAPH_INT8, GRAPH_TOWER = "trunk.onnx", "trunk.json", "trunk-int8.onnx", "tower.onnx"
+PACKAGES = {"large": "saywhere_large"}
+"""Models that are packages of their own, by name."""
 MAX_MESSAGE = 400
 """Letters of a message about a file."""
 FILES = (WEIGHTS, CONFIG, VOCABULARY)
-OPTIONAL = (CARD, GRAPH, GRAPH_WEIGHTS, GRAPH_INT8, calibration.FILE)
+OPTIONAL = (CARD, GRAPH, GRAPH_WEIGHTS, GRAPH_INT8, GRAPH_TOWER, calibration.FILE)
 CONFIGS: dict[str, type[Config]] = {
     "densecap": DenseCapConfig,
     "aligner": AlignerConfig,
@@ -241,6 +244,14 @@ def _find(name_or_folder: str | Path, hub: Mapping[str, Any]) -> Path:
         return Path(name)
     if name.count("/") == 1 and not name.startswith((".", "/", "~")):
         return _download(name, hub)
+    if name in PACKAGES:
+        refuse_hub(name, hub)
+        if (spec := importlib.util.find_spec(PACKAGES[name])) is not None and spec.origin is not None:
+            return Path(spec.origin).parent
+        package = PACKAGES[name].replace("_", "-")
+        raise UserError(
+            f"the model {name!r} is a package of its own, {package}, which is not installed: docs/models.md"
+        )
     names = ", ".join(path.name for path in sorted(BUNDLED.glob("*/"))) or "none"
     raise UserError(f"no model {name!r}: not a folder, and the bundled models are {names}")
 

@@ -70,6 +70,6 @@ class Nouns(nn.Module):
         parts = [mean_features(sources, boxes, *image.size)]
         if config.context:
             whole = [features.mean(dim=(1, 2)) for features, _ in image.sources((), True, config.branch)]
-            parts.append(torch.cat(whole).expand(len(boxes), -1))
+            parts.append(torch.cat((*whole, image.summary)).expand(len(boxes), -1))
         features = torch.cat((*parts, embeddings), dim=1)
         return self.imagenet(features[:, config.last_layer(features.shape[1])]), self.kinds(features)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from photographs import noise
-from tiny_classes import KINDS, TRUNK
+from tiny_classes import KINDS, TRUNK, MadeUpTower, graph_outputs
 from tiny_densecap import VOCABULARY, tiny_config, tiny_target
 
 from saywhere import boxes as geometry
@@ -39,9 +39,9 @@ WITH_BRANCH = 112 + 5 + 2 * (128 + 1280) + 32
 
 
 @functools.cache
-def networks(branch: bool = False) -> dict[str, Any]:
+def networks(branch: str = "") -> dict[str, Any]:
     torch.manual_seed(0)
-    config = tiny_config(trunk={**TRUNK, "branch": branch}, phrase_levels=[16])
+    config = tiny_config(trunk={**TRUNK, branch: True} if branch else TRUNK, phrase_levels=[16])
     trunk = build_trunk(config.trunk, config.proposals, head=True, pretrained=False)
     densecap = DenseCap(config, VOCABULARY, trunk)
     assert densecap.phrase_head is not None
@@ -56,14 +56,16 @@ def model() -> Model:
     return Model(TorchEngine(networks()), "tiny")
 
 
-def arrays(branch: bool = False) -> Weights:
+def arrays(branch: str = "") -> Weights:
     state = networks(branch)["densecap"].state_dict()
     return Weights.of({name: value.numpy() for name, value in state.items() if not name.startswith("trunk.")})
 
 
-@pytest.mark.parametrize(("count", "branch"), [(0, False), (1, False), (50, False), (0, True), (50, True)])
-def test_both_engines_decode_from_the_same_codes(count: int, branch: bool) -> None:
-    model = Model(TorchEngine(networks(branch)), "tiny")
+@pytest.mark.parametrize(
+    ("count", "branch"), [(0, ""), (1, ""), (50, ""), (0, "branch"), (50, "branch"), (0, "tower"), (50, "tower")]
+)
+def test_both_engines_decode_from_the_same_codes(count: int, branch: str) -> None:
+    model = Model(TorchEngine(networks(branch), tower=MadeUpTower() if branch == "tower" else None), "tiny")
     encoding, other = model.encode(noise(96, 64)), model.encode(noise(64, 96, 1))
     random = np.random.default_rng(count)
     seen = [encoding, other]
@@ -72,12 +74,7 @@ def test_both_engines_decode_from_the_same_codes(count: int, branch: bool) -> No
     detector = model.engine.densecap
     assert detector is not None
     ours = detector.phrase_embeddings([each.maps for each in seen], boxes, embeddings)
-    maps = []
-    for each in seen:
-        outputs = {f"map{s}": m.numpy()[None] for s, m in zip((8, 16, 32), each.maps.maps, strict=True)}
-        outputs["head"] = each.maps.head.detach().numpy()[None]
-        outputs |= {f"branch{stride}": own.detach().numpy()[None] for own, stride in each.maps.branch}
-        maps.append(ImageMaps(outputs, (8, 16, 32), each.input_size))
+    maps = [ImageMaps(graph_outputs(each.maps), (8, 16, 32), each.input_size) for each in seen]
     without = ArrayDenseCap(detector.config, VOCABULARY, arrays(branch))
     for one, two in zip(ours, without.phrase_embeddings(maps, boxes, embeddings), strict=True):
         assert one.shape == two.shape == (count, 32)
@@ -145,14 +142,15 @@ def test_options_weights_and_backbone_must_fit() -> None:
     with pytest.raises(UserError, match="phrase_levels is .*, but must be empty for test_efficientnet"):
         tiny_config(phrase_levels=[16])
     assert networks()["densecap"].phrase_head[2].in_features == SIZE
-    assert networks(True)["densecap"].phrase_head[2].in_features == WITH_BRANCH
+    assert networks("branch")["densecap"].phrase_head[2].in_features == WITH_BRANCH
+    assert networks("tower")["densecap"].phrase_head[2].in_features == 112 + 5 + 2 * 1280 + 512 + 32
     with pytest.raises(UserError, match="branch is True, but must be false for test_efficientnet"):
         tiny_config(trunk={"branch": True})
 
 
 @torch.no_grad()
 def test_a_branch_begins_as_a_copy_of_the_last_stages_and_leaves_the_trunk_alone() -> None:
-    trunk = networks(True)["densecap"].trunk
+    trunk = networks("branch")["densecap"].trunk
     pixels = [torch.randn(3, 64, 96, generator=torch.Generator().manual_seed(0))]
     maps = trunk.backbone(pixels)[0]
     near, far = trunk.branch(maps[1])

@@ -17,7 +17,14 @@ from saywhere.engines.arrays.layers import (
     relu,
 )
 from saywhere.engines.arrays.ngrams import Ngrams
-from saywhere.engines.arrays.pooling import ImageMaps, box_features, grid_features, require_size
+from saywhere.engines.arrays.pooling import (
+    ImageMaps,
+    box_features,
+    grid_features,
+    require_size,
+    whole_boxes,
+    with_summary,
+)
 from saywhere.engines.engine import BoundImages, Decoder
 from saywhere.text import Vocabulary
 
@@ -69,6 +76,7 @@ class Captioner:
 
     def _grid(self, image: ImageMaps, cells: int) -> tuple[np.ndarray, np.ndarray]:
         features, boxes = grid_features(image, cells, *self._levels)
+        features = with_summary(image, features, whole_boxes(image, boxes))
         require_size(features, self._feature_size)
         return layer_norm(features), boxes
 
@@ -78,7 +86,8 @@ class Captioner:
             return self._grid(image, self.config.grid)
         if given is None:
             raise ValueError("the regions of a captioner that attends to proposals are given")
-        return layer_norm(box_features(image, given, *self._levels)), given
+        features = box_features(image, given, *self._levels)
+        return layer_norm(with_summary(image, features, whole_boxes(image, given))), given
 
     def box_embeddings(self, maps: Sequence[ImageMaps], boxes: Sequence[np.ndarray]) -> tuple[Decoder, np.ndarray]:
         """Raise: the decoder attention captions whole images."""

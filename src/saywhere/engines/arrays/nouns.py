@@ -63,6 +63,7 @@ def class_features(
     for number, (image, own) in enumerate(zip(maps, boxes, strict=True)):
         parts = [box_features(image, own, config.levels, True, config.branch)]
         if config.context:
-            parts.append(image_means([source for source, _ in image.sources((), True, config.branch)], len(own)))
+            sources = [source for source, _ in image.sources((), True, config.branch)]
+            parts.append(image_means(image, sources, len(own)))
         rows.append(np.concatenate([*parts, *([] if embeddings is None else [embeddings[number]])], axis=1))
     return np.concatenate(rows)

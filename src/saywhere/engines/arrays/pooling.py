@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
+from typing import Any
 
 import numpy as np
 
-from saywhere.configs.parts import BRANCH_STRIDES
+from saywhere.configs.parts import BRANCH_STRIDES, SUMMARY, TOWER
 from saywhere.errors import UserError
 
 
@@ -80,15 +81,15 @@ def _neighbours(place: np.ndarray, length: np.ndarray) -> tuple[list[np.ndarray]
     return cells, weights
 
 
-def box_means(features: np.ndarray, boxes: np.ndarray, stride: float) -> np.ndarray:
+def box_means(features: np.ndarray, boxes: np.ndarray, stride: float | np.ndarray) -> np.ndarray:
     """Return the mean of a map over each box: ``(R, C)``; a cell counts by the share of it that is inside.
 
     Args:
         features: ``(C, H, W)``.
         boxes: ``(R, 4)`` in pixels of the network's input. A box outside the map, or without area, has mean 0.
-        stride: input pixels per cell.
+        stride: input pixels per cell; of x and y, twice, if cells are no squares.
     """
-    places = boxes / np.float32(stride)
+    places = boxes / np.asarray(stride, np.float32)
     across = _shares(places[:, 0], places[:, 2], features.shape[2])
     down = _shares(places[:, 1], places[:, 3], features.shape[1])
     shares = (down[:, :, None] * across[:, None, :]).reshape(len(boxes), down.shape[1] * across.shape[1])
@@ -135,6 +136,10 @@ def place(boxes: np.ndarray, width: float, height: float) -> np.ndarray:
     return np.concatenate((shares, area), axis=1)
 
 
+Source = tuple[np.ndarray, Any]
+"""A map that features of regions are averaged from, and its stride; see :func:`box_means`."""
+
+
 @dataclass(frozen=True, eq=False)
 class ImageMaps:
     """The graph's outputs for one image, and what is computed of them once.
@@ -160,17 +165,25 @@ class ImageMaps:
         """The maps that regions are pooled from."""
         return Pyramid([self.output(f"region{stride}") for stride in self.strides], self.strides)
 
-    def sources(self, levels: Sequence[int], head: bool, branch: bool = False) -> list[tuple[np.ndarray, int]]:
+    def sources(self, levels: Sequence[int], head: bool, branch: bool = False) -> list[Source]:
         """Return the maps ``(C, H, W)`` that region features are averaged from, with their strides."""
         found = [(self.output(f"map{stride}"), stride) for stride in levels]
         found += [(self.output("head"), self.strides[-1])] if head else []
-        return [*found, *((self.output(f"branch{stride}"), stride) for stride in BRANCH_STRIDES)] if branch else found
+        return [*found, *self.branch] if branch else found
 
     @property
-    def branch(self) -> list[tuple[np.ndarray, int]]:
-        """The maps of the second branch, with their strides; none if the trunk has no such branch."""
+    def branch(self) -> list[Source]:
+        """The maps of the second branch or of the tower, with their strides; none if the trunk has neither."""
+        if TOWER in self.outputs:
+            found = self.output(TOWER)
+            return [(found, np.array(self.input_size * 2, np.float32) / (found.shape[:0:-1] * 2))]
         there = f"branch{BRANCH_STRIDES[0]}" in self.outputs
         return [(self.output(f"branch{stride}"), stride) for stride in BRANCH_STRIDES] if there else []
+
+    @cached_property
+    def summary(self) -> np.ndarray:
+        """The tower's embedding of the image; of no numbers if there is no tower."""
+        return self.output(SUMMARY) if SUMMARY in self.outputs else np.zeros(0, np.float32)
 
 
 def box_features(
@@ -181,6 +194,22 @@ def box_features(
     return np.concatenate((*means, place(boxes, *maps.input_size)), axis=1)
 
 
+def with_summary(maps: ImageMaps, features: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    """Return features ``(R, D)`` with the tower's embedding of the image behind those of the whole image.
+
+    Args:
+        maps: of the image.
+        features: of regions.
+        whole: which of them are the whole image, ``(R,)``; the others get zeros.
+    """
+    return np.concatenate((features, whole[:, None] * maps.summary), axis=1) if maps.summary.size else features
+
+
+def whole_boxes(maps: ImageMaps, boxes: np.ndarray) -> np.ndarray:
+    """Return which of boxes ``(R, 4)`` are the whole image, ``(R,)``."""
+    return (boxes == np.array([0, 0, *maps.input_size], np.float32)).all(axis=1)
+
+
 def context_features(
     maps: Sequence[ImageMaps],
     boxes: Sequence[np.ndarray],
@@ -189,8 +218,8 @@ def context_features(
 ) -> np.ndarray:
     """Return features of all images' boxes in their images, one after the other: ``(N, D)``.
 
-    The maps of a second branch, if the trunk has one, take the place of the last layer, behind the place of a box; then
-    come the means of the same maps over the image.
+    The maps of a second branch or of the tower, if there is one, take the place of the last layer, behind the place of a
+    box; then come the means of the same maps over the image, and the tower's embedding of it.
 
     Args:
         maps: of each image.
@@ -202,14 +231,14 @@ def context_features(
     for image, own, embedded in zip(maps, boxes, embeddings, strict=True):
         more = image.branch
         around = [box_means(source, own, stride) for source, stride in more]
-        whole = image_means([source for source, _ in more] or [image.output("head")], len(own))
+        whole = image_means(image, [source for source, _ in more] or [image.output("head")], len(own))
         rows.append(np.concatenate((box_features(image, own, levels, not more), *around, whole, embedded), axis=1))
     return np.concatenate(rows)
 
 
-def image_means(sources: Sequence[np.ndarray], count: int) -> np.ndarray:
-    """Return the means of maps ``(C, H, W)`` over the image, side by side, for each of ``count`` boxes."""
-    means = np.concatenate([source.mean(axis=(1, 2)) for source in sources])
+def image_means(maps: ImageMaps, sources: Sequence[np.ndarray], count: int) -> np.ndarray:
+    """Return the means of maps ``(C, H, W)`` over the image, and its summary, for each of ``count`` boxes."""
+    means = np.concatenate([*(source.mean(axis=(1, 2)) for source in sources), maps.summary])
     return np.broadcast_to(means, (count, len(means)))
 
 

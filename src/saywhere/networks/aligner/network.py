@@ -18,7 +18,13 @@ from saywhere import reproductions
 from saywhere.configs.aligner import AlignerConfig, Cell, Score
 from saywhere.images import Preprocess
 from saywhere.networks.aligner.loss import AlignmentOutput, SentenceTarget, phrase_products
-from saywhere.networks.vision.region_features import ImageMaps, RegionExtractor, feature_size, mean_features
+from saywhere.networks.vision.region_features import (
+    ImageMaps,
+    RegionExtractor,
+    feature_size,
+    mean_features,
+    with_summary,
+)
 from saywhere.networks.vision.trunk import Trunk, build_trunk
 from saywhere.text import END, PAD, UNKNOWN, Vocabulary
 
@@ -167,7 +173,7 @@ class Aligner(nn.Module):
         settings = repr((config.trunk, *levels, config.regions, config.proposals))
         # In a tuple, so that the trunk's weights are not listed a second time under the extractor's name.
         self._extractor = (RegionExtractor(trunk, *levels, proposals, settings),)
-        features, dim = feature_size(trunk, *levels), config.embed_dim // config.encoders
+        features, dim = feature_size(trunk, *levels) + config.summary_size, config.embed_dim // config.encoders
         self.standardise = nn.BatchNorm1d(features, affine=False)
         self.feature_dropout = nn.Dropout(config.feature_dropout)
         self.projects = nn.ModuleList(nn.Linear(features, dim) for _ in range(config.encoders))
@@ -247,7 +253,8 @@ class Aligner(nn.Module):
     def region_features(self, image: ImageMaps, boxes: Tensor) -> Tensor:
         """Return features ``(R, F)`` of boxes ``(R, 4)`` in pixels of an image's input."""
         config = self.config
-        return mean_features(image.sources(config.levels, config.head, config.branch), boxes, *image.size)
+        features = mean_features(image.sources(config.levels, config.head, config.branch), boxes, *image.size)
+        return with_summary(image, features, boxes)
 
     def embed_regions(self, features: Sequence[Tensor], last: bool = False) -> tuple[Tensor, Tensor]:
         """Return vectors ``(K, R, D)`` of K images' features ``(R_k, F)`` (Eq. 1), and which are real ``(K, R)``.

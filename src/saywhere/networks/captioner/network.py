@@ -27,12 +27,14 @@ from saywhere.networks.vision.backbones import by_shape
 from saywhere.networks.vision.grid import cell_boxes, cell_features
 from saywhere.networks.vision.region_features import (
     ImageMaps,
+    Source,
     feature_size,
     max_features,
     mean_features,
     position_features,
     propose_regions,
     whole_image,
+    with_summary,
 )
 from saywhere.networks.vision.spatial_transformer import SpatialTransformer
 from saywhere.networks.vision.trunk import Trunk, build_trunk
@@ -76,10 +78,10 @@ def extract_regions(
     """
     sources = [image.sources(config.levels, config.head, config.branch) for image in images]
     if config.attend_to == "grid" and config.pooling == "mean":
-        cells = [cell_features(s, config.grid, *image.size) for s, image in zip(sources, images, strict=True)]
+        cells = [_cells(image, s, config.grid) for s, image in zip(sources, images, strict=True)]
         rows = [(normalised(features), places) for features, places in cells]
         return [ImageRegions(features[:1], features[1:], places[1:]) for features, places in rows]
-    wholes = [normalised(cell_features(s, 0, *image.size)[0]) for s, image in zip(sources, images, strict=True)]
+    wholes = [normalised(_cells(image, s, 0)[0]) for s, image in zip(sources, images, strict=True)]
     if transformer is not None:
         rows = [position_features(s, config.grid, *image.size)[0] for s, image in zip(sources, images, strict=True)]
         return _warped(transformer, narrow, rows, wholes)
@@ -92,6 +94,12 @@ def extract_regions(
         ImageRegions(whole, normalised(pool(s, rows, *image.size)), rows)
         for whole, s, rows, image in zip(wholes, sources, places, images, strict=True)
     ]
+
+
+def _cells(image: ImageMaps, sources: Sequence[Source], cells: int) -> tuple[Tensor, Tensor]:
+    """Features of the whole image and of a grid's cells, and their boxes; see :func:`cell_features`."""
+    features, boxes = cell_features(sources, cells, *image.size)
+    return with_summary(image, features, boxes), boxes
 
 
 def _proposed(config: CaptionerConfig, images: Sequence[ImageMaps], boxes: Sequence[Tensor | None]) -> list[Tensor]:
@@ -206,7 +214,7 @@ class Captioner(nn.Module):
                     part.requires_grad_(False)
         trunk.require_parts(proposals is not None, config.head)
         self.trunk = trunk
-        self.feature_size = feature_size(trunk, config.levels, config.head, config.branch)
+        self.feature_size = feature_size(trunk, config.levels, config.head, config.branch) + config.summary_size
         self.dropout = nn.Dropout(config.region_dropout)
         self.narrow = nn.Linear(self.feature_size, config.region_size) if config.decoder == "attention" else None
         self.transformer: SpatialTransformer | None = None
@@ -300,7 +308,7 @@ class Captioner(nn.Module):
         """
         sources = image.sources(self.config.levels, self.config.head, self.config.branch)
         if boxes is None and not self.config.describe_boxes:
-            return normalised(cell_features(sources, 0, *image.size)[0])
+            return normalised(_cells(image, sources, 0)[0])
         whole = whole_image(image).to(image.maps[0])
         boxes = whole if boxes is None else boxes
         if not self.config.context:

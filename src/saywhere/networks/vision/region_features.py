@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,13 +12,14 @@ from torch.nn import functional
 
 from saywhere import boxes as geometry
 from saywhere.boxes import propose
-from saywhere.configs.parts import BRANCH_CHANNELS, BRANCH_STRIDES, LAST_CHANNELS, PLACE, ProposalConfig
+from saywhere.configs.parts import BRANCH_STRIDES, LAST_CHANNELS, PLACE, ProposalConfig
 from saywhere.engines.engine import RpnOutput
+from saywhere.errors import UserError
 from saywhere.networks.vision.backbones import by_shape
 from saywhere.networks.vision.trunk import Trunk
 
-Source = tuple[Tensor, int]
-"""A map ``(C, H, W)`` that features of regions are pooled from, and its stride."""
+Source = tuple[Tensor, Any]
+"""A map ``(C, H, W)`` that features of regions are pooled from, and its stride; see :func:`box_means`."""
 
 
 class ImageMaps:
@@ -27,10 +29,19 @@ class ImageMaps:
         trunk: that made the maps.
         maps: of the backbone, ``(C_l, H_l, W_l)``, finest first.
         width, height: of the network's input, in pixels.
+        tower: the image tower's map ``(C, H, W)`` and its embedding of the image ``(E,)``, if the trunk has a tower.
     """
 
-    def __init__(self, trunk: Trunk, maps: Sequence[Tensor], width: int, height: int):
+    def __init__(
+        self,
+        trunk: Trunk,
+        maps: Sequence[Tensor],
+        width: int,
+        height: int,
+        tower: tuple[Tensor, Tensor] | None = None,
+    ):
         self.trunk, self.maps, self.width, self.height = trunk, tuple(maps), width, height
+        self._tower = tower
         self._head: Tensor | None = None
         self._branch: tuple[Tensor, Tensor] | None = None
         self._pyramid: tuple[Tensor, ...] | None = None
@@ -52,13 +63,23 @@ class ImageMaps:
 
     @property
     def branch(self) -> list[Source]:
-        """The maps of the second branch, finest first; none if the trunk has no such branch."""
+        """The maps of the second branch, finest first, or the tower's; none if the trunk has neither."""
+        if self.trunk.config.tower:
+            if self._tower is None:
+                raise UserError("the trunk's image tower cannot be trained, and neither can what stands on it")
+            rows, columns = self._tower[0].shape[1:]
+            return [(self._tower[0], torch.tensor([self.width / columns, self.height / rows] * 2))]
         if self.trunk.branch is None:
             return []
         found = self._branch
         if found is None:
             found = self._branch = self.trunk.branch(self.maps[self.trunk.backbone.strides.index(BRANCH_STRIDES[0])])
         return list(zip(found, BRANCH_STRIDES, strict=True))
+
+    @property
+    def summary(self) -> Tensor:
+        """The tower's embedding of the image ``(E,)``; of no numbers if there is no tower."""
+        return self.maps[0].new_zeros(0) if self._tower is None else self._tower[1]
 
     def sources(self, levels: Sequence[int], head: bool, branch: bool = False) -> list[Source]:
         """Return the maps that features of regions are pooled from.
@@ -106,7 +127,7 @@ def _at_once(images: Sequence[ImageMaps]) -> int | None:
 def feature_size(trunk: Trunk, levels: Sequence[int], head: bool, branch: bool = False) -> int:
     """Return the dimensions D of features pooled from the maps of :meth:`ImageMaps.sources`."""
     channels = dict(zip(trunk.backbone.strides, trunk.backbone.channels, strict=True))
-    more = (LAST_CHANNELS if head else 0) + (sum(BRANCH_CHANNELS) if branch else 0)
+    more = (LAST_CHANNELS if head else 0) + (sum(trunk.config.branch_channels) if branch else 0)
     return sum(channels[stride] for stride in levels) + more + PLACE
 
 
@@ -117,13 +138,13 @@ def place(boxes: Tensor, width: float, height: float) -> Tensor:
     return torch.cat((shares, area), dim=1)
 
 
-def box_means(features: Tensor, boxes: Tensor, stride: float) -> Tensor:
+def box_means(features: Tensor, boxes: Tensor, stride: float | Tensor) -> Tensor:
     """Return the mean of a map over each box: ``(R, C)``; a cell counts by the share of it that is inside.
 
     Args:
         features: ``(C, H, W)``.
         boxes: ``(R, 4)`` in pixels of the network's input. A box outside the map, or without area, has mean 0.
-        stride: input pixels per cell.
+        stride: input pixels per cell; of x and y, twice, if cells are no squares.
     """
     x1, y1, x2, y2 = (boxes / stride).unbind(1)
     across, down = _inside(x1, x2, features.shape[2]), _inside(y1, y2, features.shape[1])
@@ -174,11 +195,23 @@ def mean_features(sources: Sequence[Source], boxes: Tensor, width: float, height
     return torch.cat((*means, place(boxes, width, height)), dim=1)
 
 
+def with_summary(image: ImageMaps, features: Tensor, boxes: Tensor) -> Tensor:
+    """Return features ``(R, D)`` of boxes with the tower's embedding of the image behind those of the whole image.
+
+    The others get zeros. Without a tower they are as they were.
+    """
+    if not len(image.summary):
+        return features
+    whole = (boxes == whole_image(image).to(boxes)).all(dim=1, keepdim=True)
+    return torch.cat((features, whole * image.summary), dim=1)
+
+
 def context_features(image: ImageMaps, boxes: Tensor, levels: Sequence[int], embeddings: Tensor) -> Tensor:
     """Return features of regions in their image, see :func:`context_size`.
 
     They are those of :func:`mean_features`, the last layer among them; its means over the whole image; the embeddings.
-    If the trunk has a second branch, its maps take the place of the last layer, behind the place of the region.
+    If the trunk has a second branch or a tower, its maps take the place of the last layer, behind the place of the
+    region; the tower's embedding of the image comes behind the means.
 
     Args:
         image: maps of the image.
@@ -191,13 +224,15 @@ def context_features(image: ImageMaps, boxes: Tensor, levels: Sequence[int], emb
     parts += [box_means(features, boxes, stride) for features, stride in branch]
     whole = [features for features, _ in branch] or [image.head]
     parts += [features.mean(dim=(1, 2)).expand(len(boxes), -1) for features in whole]
+    parts.append(image.summary.expand(len(boxes), -1))
     return torch.cat((*parts, embeddings), dim=1)
 
 
 def context_size(trunk: Trunk, levels: Sequence[int], embed_dim: int) -> int:
     """Return the dimensions of :func:`context_features` with embeddings of ``embed_dim``."""
-    channels = LAST_CHANNELS if trunk.branch is None else sum(BRANCH_CHANNELS)
-    return feature_size(trunk, levels, False) + 2 * channels + embed_dim
+    config = trunk.config
+    channels = sum(config.branch_channels) or LAST_CHANNELS
+    return feature_size(trunk, levels, False) + 2 * channels + config.summary_channels + embed_dim
 
 
 def max_features(sources: Sequence[Source], boxes: Tensor, width: float, height: float) -> Tensor:
@@ -283,6 +318,7 @@ class RegionExtractor(nn.Module):
         for image, more in zip(images, found, strict=True):
             boxes = torch.cat((whole_image(image), more.to(image.maps[0])))
             features = mean_features(image.sources(self.levels, self.head, self.branch), boxes, *image.size)
+            features = with_summary(image, features, boxes)
             regions.append((features[None], boxes[None]))
         return regions
 

@@ -130,6 +130,7 @@ class Trunk(nn.Module):
         pyramid: of the maps that regions are found on; None where that is the backbone's one map.
         localization: scores of anchors on those maps; None where no regions are proposed.
         branch: a second branch beside the backbone's last stages, frozen; or None.
+        config: options; those of the default if None.
     """
 
     def __init__(
@@ -140,9 +141,10 @@ class Trunk(nn.Module):
         pyramid: Pyramid | None = None,
         localization: LocalizationLayer | None = None,
         branch: Branch | None = None,
+        config: TrunkConfig | None = None,
     ):
         super().__init__()
-        self.backbone, self.preprocess = backbone, preprocess
+        self.backbone, self.preprocess, self.config = backbone, preprocess, config or TrunkConfig()
         self.head = None if head is None else head.requires_grad_(False)
         self.branch, self.pyramid, self.localization = branch, pyramid, localization
 
@@ -255,10 +257,10 @@ def build_trunk(
         last.load_published(trunk.backbone)
     branch = Branch(backbone) if trunk.branch else None
     if proposals is None:
-        return Trunk(backbone, preprocess, last, branch=branch)
+        return Trunk(backbone, preprocess, last, branch=branch, config=trunk)
     channels, coder = proposals.pyramid_channels, box_coder or BoxCoder()
     pyramid = Pyramid(backbone.channels, channels) if channels else None
     anchors = AnchorGenerator(proposals.anchors, trunk.strides, coder)
     region_channels = channels or backbone.channels[0]
     rpn = RpnHead(region_channels, proposals.hidden_size, anchors.per_cell, proposals.two_way, coder)
-    return Trunk(backbone, preprocess, last, pyramid, LocalizationLayer(rpn, anchors, coder), branch)
+    return Trunk(backbone, preprocess, last, pyramid, LocalizationLayer(rpn, anchors, coder), branch, trunk)

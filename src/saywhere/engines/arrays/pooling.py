@@ -218,8 +218,8 @@ def context_features(
 ) -> np.ndarray:
     """Return features of all images' boxes in their images, one after the other: ``(N, D)``.
 
-    The maps of a second branch or of the tower, if there is one, take the place of the last layer, behind the place of a
-    box; then come the means of the same maps over the image, and the tower's embedding of it.
+    The maps of a second branch or of the tower, if there is one, take the place of the last layer, behind the place
+    of a box; then come the means of the same maps over the image, and the tower's embedding of it.
 
     Args:
         maps: of each image.

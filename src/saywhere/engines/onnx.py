@@ -190,6 +190,7 @@ class OnnxEngine:
             part, _, last = name.partition(".")
             if (reader := getattr(self, part)) is not None:
                 (reader.last if last else reader).prepare()
+        self._weights.release()
 
     device = "cpu"
 
@@ -334,6 +335,7 @@ def read_graph(
         sources = info.weights
     with _user_errors(path):
         values = [runtime.OrtValue.ortvalue_from_numpy(folded(weights, weight)) for weight in sources.values()]
+    weights.release()
 
     def make() -> Any:
         with _user_errors(path):

@@ -185,14 +185,11 @@ class DeferredModel:
         return self._model
 
     def begin(self) -> None:
-        """Open the network that all parts share in a thread, if it is to be read ahead; the call raises the errors."""
-        if self._loaded is None and self._ahead and self._engine == "onnx":
+        """Begin to open the network that all parts share, if it is to be read ahead; the call raises the errors."""
+        if self._loaded is None and self._ahead and not self._begun and self._engine == "onnx":
             self._begun = True
-            threading.Thread(target=self._open_ahead, name="saywhere-trunk").start()
-
-    def _open_ahead(self) -> None:
-        with contextlib.suppress(Exception):
-            self._network()[1].trunk.prepare()
+            with contextlib.suppress(Exception):
+                self._network()[1].trunk.begin()
 
     def _network(self) -> tuple[Any, Any]:
         with self._making:

@@ -273,6 +273,11 @@ def test_the_command(tmp_path: Path) -> None:
         ((tmp_path / "none", "--out", tmp_path / "x"), "no such file"),
         ((tmp_path / "r.csv", "--from", "yolo", "--out", tmp_path / "x"), "is a folder"),
         ((tmp_path / "r.csv", "--from", "coco-results", "--out", tmp_path / "x"), "cannot be read"),
+        (
+            (tmp_path / "r.csv", "--from", "csv", "--images", tmp_path, "--out", tmp_path / "x"),
+            "--images is for --from yolo and fiftyone; csv says the sizes",
+        ),
+        ((tmp_path, "--from", "yolo", "--images", "none", "--out", tmp_path / "x"), "--images none: no such folder"),
     ):
         code, said = run(*words)
         assert (code, wrong in " ".join(said.split())) == (2, True), said

@@ -6,15 +6,16 @@ the trunk has them, into ``head``, the maps of the pyramid (``region8`` ...), an
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import sys
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -27,7 +28,6 @@ from saywhere.engines.arrays.layers import Weights, in_single, require_shapes
 from saywhere.engines.arrays.pooling import ImageMaps
 from saywhere.engines.engine import Aligner, Captioner, DenseCap, Nouns, RpnOutput
 from saywhere.errors import UserError
-from saywhere.images import Preprocess
 from saywhere.models.bundle import (
     GRAPH,
     GRAPH_INT8,
@@ -37,6 +37,9 @@ from saywhere.models.bundle import (
     GraphInfo,
     GraphWeight,
 )
+
+if TYPE_CHECKING:
+    from saywhere.images import Preprocess
 
 PRECISIONS = ("float32", "int8")
 NEEDS_TORCH = "needs the engine torch (pip install 'saywhere[torch]')"
@@ -207,6 +210,7 @@ class OnnxEngine:
             part, _, last = name.partition(".")
             if (reader := getattr(self, part)) is not None:
                 (reader.last if last else reader).prepare()
+        self._weights.release()
 
     @property
     def device(self) -> str:
@@ -252,33 +256,52 @@ class OnnxTrunk:
     def __init__(self, bundle: Bundle, weights: Weights, threads: int | None, precision: str, device: str) -> None:
         self.device = device
         self._bundle, self._weights, self._threads, self._precision = bundle, weights, threads, precision
-        config = bundle.trunk
-        self.preprocess = Preprocess(config.long_side, config.multiple, bundle.mean, bundle.std)
         shapes = {part: c.proposals.anchors for part, c in bundle.configs.items() if c.uses_proposals}
         if len(set(shapes.values())) > 1:
             raise UserError(f"{bundle.folder}: {' and '.join(shapes)} share a trunk but differ in proposals.anchors")
         self._shapes = next(iter(shapes.values()), ())
         self._anchors: dict[tuple[int, int], np.ndarray] = {}
         self._opening = threading.Lock()
+        self._read: Callable[[], Any] | None = None
+
+    @cached_property
+    def preprocess(self) -> Preprocess:
+        """How images become pixels."""
+        from saywhere.images import Preprocess  # the session needs no Pillow
+
+        config = self._bundle.trunk
+        return Preprocess(config.long_side, config.multiple, self._bundle.mean, self._bundle.std)
 
     @property
     def _session(self) -> Session:
         with self._opening:  # from Python 3.12 on several threads may compute a cached property
             return self._opened
 
-    def prepare(self) -> None:
-        """Open the session, which is otherwise opened for the first image."""
-        _ = self._session
+    def begin(self) -> None:
+        """Read the graph, and open the session in a thread; it is otherwise opened for the first image.
+
+        Only ONNX Runtime works in the thread, which lets others run: what is done in Python would wait for them.
+        """
+        self._read = self._read_graph()
+        threading.Thread(target=self._open_ahead, name="saywhere-trunk").start()
+
+    def _open_ahead(self) -> None:
+        with contextlib.suppress(UserError):  # which the first image raises
+            _ = self._session
 
     @cached_property
     def _opened(self) -> Session:
-        return open_session(self._bundle, self._weights, self._threads, self._precision, self.device)
+        make, self._read = self._read or self._read_graph(), None
+        return make()
+
+    def _read_graph(self) -> Callable[[], Session]:
+        return read_graph(self._bundle, self._weights, self._threads, self._precision, self.device)
 
     def to(self, device: str) -> None:
         """Run on another device from the next image on."""
         with self._opening:
             if device != self.device:
-                self.device = device
+                self.device, self._read = device, None
                 self.__dict__.pop("_opened", None)
 
     def encode(self, pixels: Sequence[np.ndarray]) -> list[ImageMaps]:
@@ -321,36 +344,31 @@ class Session:
     """
 
     def __init__(self, path: Path, open: Callable[[str], Any], device: str = "cpu") -> None:
-        self._path, self._open, self._device = path, open, device
+        self._path, self._device = path, device
         provider = find_provider(device)
-        self._session = self._load(provider)
+        self._session = self._load(open, provider)
         if self._session.get_providers()[0] != provider:  # it goes on with the CPU then
             raise UserError(
                 f"device {device}: {provider} of ONNX Runtime cannot be loaded, such as for want of a driver"
             )
         self._session.disable_fallback()
-        self._compared = device == "cpu"
+        self._open = None if device == "cpu" else open  # it holds the weights, until the first answer is compared
         self.inputs = {each.name: each for each in self._session.get_inputs()}
         self.outputs = [each.name for each in self._session.get_outputs()]
         self.metadata: dict[str, str] = self._session.get_modelmeta().custom_metadata_map
 
-    def _load(self, provider: str) -> Any:
-        try:
-            return self._open(provider)
-        except UserError:
-            raise
-        except Exception as error:  # ONNX Runtime raises classes of its own, which are only RuntimeErrors in part
-            where = "" if provider == DEVICES["cpu"].name else f" by {provider}"
-            raise UserError(f"{self._path} cannot be loaded{where}: {' '.join(str(error).split())[:200]}") from error
+    def _load(self, open: Callable[[str], Any], provider: str) -> Any:
+        with _user_errors(self._path, "" if provider == DEVICES["cpu"].name else f" by {provider}"):
+            return open(provider)
 
     def run(self, values: Mapping[str, np.ndarray], names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
         """Return outputs by name, all if none are named; ``UserError`` if the graph cannot take the values."""
         names = list(names or self.outputs)
         try:
             found = self._session.run(names, dict(values))
-            if not self._compared:
-                self._compared = True
-                self._compare(found, self._load(DEVICES["cpu"].name).run(names, dict(values)))
+            if (open := self._open) is not None:
+                self._open = None
+                self._compare(found, self._load(open, DEVICES["cpu"].name).run(names, dict(values)))
         except UserError:
             raise
         except Exception as error:
@@ -398,10 +416,10 @@ def session_options(threads: int | None) -> Any:
     return options
 
 
-def open_session(
+def read_graph(
     bundle: Bundle, weights: Weights, threads: int | None = None, precision: str = "float32", device: str = "cpu"
-) -> Session:
-    """Return a session of a bundle's graph.
+) -> Callable[[], Session]:
+    """Read a bundle's graph and its weights, and return what makes a session of them.
 
     The graph in single precision has convolutions into which batch normalisation is folded; the folder has the weights
     once, as training reads them, so they are folded here. The graph in int8 holds its weights itself.
@@ -414,27 +432,44 @@ def open_session(
         device: one of :data:`DEVICES`.
 
     Raises:
-        UserError: the graph is damaged or another model's, or no usable ONNX Runtime is installed, or no such device.
+        UserError: the graph is damaged or another model's, or no usable ONNX Runtime is installed.
     """
     path = bundle.folder / (GRAPH_INT8 if precision == "int8" else GRAPH)
     graph, digest = path.read_bytes(), None if bundle.shipped else weights_digest(weights)
+    runtime = import_runtime()
     sources: dict[str, GraphWeight] = {}
     if precision == "float32":
         info = GraphInfo.read(bundle.folder, bundle.shipped)
         if digest is not None and (hashlib.sha256(graph).hexdigest() != info.graph or digest != info.trunk):
             raise UserError(f"{path} does not belong to {WEIGHTS} or {GRAPH_WEIGHTS} beside it: export the model again")
         sources = info.weights
-
-    def load(provider: str) -> Any:
-        runtime, options = import_runtime(), session_options(threads)
+    with _user_errors(path):
         values = [runtime.OrtValue.ortvalue_from_numpy(folded(weights, weight)) for weight in sources.values()]
+    weights.release()
+
+    def open(provider: str) -> Any:
+        options = session_options(threads)
+        options.enable_mem_pattern = False  # it keeps the activations a second time, and is no faster
         options.add_external_initializers(list(sources), values)
         return runtime.InferenceSession(graph, options, providers=[provider])
 
-    session = Session(path, load, device)
-    if precision == "int8" and digest not in (None, session.metadata.get(TRUNK_DIGEST)):
-        raise UserError(f"{path} does not belong to {WEIGHTS} beside it: export the model again")
-    return session
+    def make() -> Session:
+        session = Session(path, open, device)
+        if precision == "int8" and digest not in (None, session.metadata.get(TRUNK_DIGEST)):
+            raise UserError(f"{path} does not belong to {WEIGHTS} beside it: export the model again")
+        return session
+
+    return make
+
+
+@contextlib.contextmanager
+def _user_errors(path: Path, by: str = "") -> Iterator[None]:
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:  # ONNX Runtime raises classes of its own, which are only RuntimeErrors in part
+        raise UserError(f"{path} cannot be loaded{by}: {' '.join(str(error).split())[:200]}") from error
 
 
 def weights_digest(weights: Weights) -> str:

@@ -194,7 +194,7 @@ class TorchTrunk:
         """What the tower gives of an image ``(3, h, w)``."""
         if self._tower is None:
             return None
-        seen, summary = self._tower.run([TOWER, SUMMARY], {"pixels": image[None]})
+        seen, summary = self._tower.run({"pixels": image[None]}, [TOWER, SUMMARY]).values()
         return torch.from_numpy(seen[0]).to(like), torch.from_numpy(summary[0]).to(like)
 
     @torch.inference_mode()

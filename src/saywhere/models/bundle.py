@@ -43,6 +43,8 @@ WEIGHTS, CONFIG, VOCABULARY, CARD = "model.safetensors", "config.json", "vocabul
 GRAPH, GRAPH_WEIGHTS, GRAPH_INT8, GRAPH_TOWER = "trunk.onnx", "trunk.json", "trunk-int8.onnx", "tower.onnx"
 PACKAGES = {"large": "saywhere_large"}
 """Models that are packages of their own, by name."""
+GRAPH_DEVICES = (None, "cpu", "coreml", "directml", "openvino")
+"""Devices on which a model with a graph runs by the engine onnx, if no engine is named; None is the CPU."""
 MAX_MESSAGE = 400
 """Letters of a message about a file."""
 FILES = (WEIGHTS, CONFIG, VOCABULARY)

@@ -34,6 +34,7 @@ from saywhere.networks.aligner.network import Aligner
 from saywhere.networks.captioner.network import Captioner
 from saywhere.networks.densecap.network import DenseCap
 from saywhere.networks.vision.trunk import build_trunk
+from saywhere.web.site import write_site
 
 HALF = np.full(3, 0.5, np.float32)
 SIDE, WIDTH, SIZE = 4, 64, 24
@@ -214,6 +215,11 @@ def test_the_large_model_is_a_package(folder: Path, tmp_path: Path, monkeypatch:
     (package / "__init__.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
     assert load("large").encode(noise(96, 64)).maps.summary.shape == (512,)
+
+
+def test_it_is_no_model_for_a_browser(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="a model with an image tower does not run in a browser"):
+        write_site(folder, tmp_path / "site")
 
 
 def test_a_packed_model_is_built_again(folder: Path, tmp_path: Path) -> None:

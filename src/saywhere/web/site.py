@@ -75,6 +75,8 @@ def require_browser(bundle: Bundle) -> None:
         raise UserError(f"{bundle.folder} has no part densecap, which finds the regions of the page")
     if refused := refused_options(bundle.trunk, bundle.configs):
         raise UserError(f"{bundle.folder}: {refused[0]} {NEEDS_TORCH}")
+    if bundle.trunk.tower:
+        raise UserError(f"{bundle.folder}: a model with an image tower does not run in a browser: use saywhere serve")
     OnnxEngine(bundle)  # checks the graph and all shapes
 
 

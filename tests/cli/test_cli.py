@@ -193,6 +193,17 @@ def test_models(monkeypatch, tmp_path):
     assert "no model comes with" in RUNNER.invoke(cli.app, ["models"]).stdout
 
 
+def test_devices_are_listed(monkeypatch):
+    found = ["CPUExecutionProvider", "OpenVINOExecutionProvider"]
+    monkeypatch.setattr("onnxruntime.get_available_providers", lambda: found)
+    lines = RUNNER.invoke(cli.app, ["models", "--devices"]).stdout.splitlines()
+    assert [line.partition("\t")[0] for line in lines] == ["cpu", "cuda", "coreml", "directml", "openvino"]
+    assert lines[4] == "openvino\tOpenVINOExecutionProvider, installed"
+    assert lines[1].endswith(
+        "has no CUDAExecutionProvider: pip uninstall onnxruntime, then pip install onnxruntime-gpu"
+    )
+
+
 def test_the_bundled_models_are_listed(monkeypatch, tmp_path):
     """Each name can be given to ``--model``."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

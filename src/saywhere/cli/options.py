@@ -41,15 +41,19 @@ ComparedModels = Annotated[
 ]
 Device = Annotated[
     str | None,
-    typer.Option("--device", metavar="D", help="cpu, cuda, mps, ...; all but the CPU take the engine torch."),
+    typer.Option(
+        "--device",
+        metavar="D",
+        help="cpu, cuda, mps, ... of the engine torch; cpu, cuda, coreml, directml or openvino of the engine onnx.",
+    ),
 ]
 Engine = Annotated[
     str | None,
     typer.Option(
         "--engine",
         metavar="E",
-        help="onnx (CPU, without PyTorch) or torch.",
-        show_default="onnx if the model has it and no GPU is asked for",
+        help="onnx (without PyTorch) or torch.",
+        show_default="onnx if the model has it and no device of torch is asked for",
     ),
 ]
 Threads = Annotated[
@@ -69,7 +73,7 @@ Precision = Annotated[
         "--precision",
         metavar="P",
         help="float32, or int8: faster, answers differ a little; for the bundled model and those exported with --int8, "
-        "on the engine onnx.",
+        "on the engine onnx. Of graphs of the hub also fp16, q4 and others.",
         show_default="float32",
     ),
 ]

@@ -191,7 +191,7 @@ def _beam(decoder: Decoder, n: int, max_words: int, beam_size: int, length_penal
         log_probs = log_probs.reshape(n, -1, vocabulary_size)
         lengths = (token_ids != PAD).sum(axis=2, keepdims=True) + ~ended[..., None]
         ranking = (total[..., None] + log_probs) / _penalty(lengths, length_penalty)
-        best = _largest(ranking.reshape(n, -1), beam_size)
+        best = largest(ranking.reshape(n, -1), beam_size)
         parent, word = best // vocabulary_size, best % vocabulary_size
         picked = np.take_along_axis(log_probs.reshape(n, -1), best, axis=1)
         parents = (items * ended.shape[1] + parent).reshape(-1)
@@ -217,7 +217,7 @@ def _penalty(lengths: np.ndarray, length_penalty: float) -> np.ndarray:
     return lengths.astype(np.float32) ** np.float32(length_penalty)
 
 
-def _largest(values: np.ndarray, count: int) -> np.ndarray:
+def largest(values: np.ndarray, count: int) -> np.ndarray:
     """Return the places ``(N, count)`` of the largest of each row, best first; of equal ones the first.
 
     Each row is cut into parts: all that it has of the largest are at least as large as the ``count``-th largest of the

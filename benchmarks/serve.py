@@ -86,7 +86,7 @@ class Server:
     def stop(self) -> int:
         """The exit code after SIGTERM."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(120)
+        return self.process.wait(600)
 
 
 @contextmanager

@@ -7,10 +7,27 @@ import signal
 import socket
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 from urllib.parse import urlsplit
 
-START = "import sys; sys.modules['torch'] = None; from saywhere.cli import main; main()"
+from saywhere.serve.limits import Limits
+
+START = f"""
+import sys
+sys.modules["torch"] = None
+sys.path.append({str(Path(__file__).parent)!r})
+from server_process import be_patient
+be_patient()
+from saywhere.cli import main
+main()
+"""
+
+
+def be_patient() -> None:
+    """Give servers of this process ten minutes for what they have one for, so that no answer depends on the load."""
+    patient = ("upload_seconds", "answer_seconds", "reading_seconds", "stop_seconds")
+    Limits.__init__.__defaults__ = tuple(600.0 if f.name in patient else f.default for f in fields(Limits))
 
 
 class Process:
@@ -30,7 +47,7 @@ class Process:
     def stop(self) -> tuple[int, str]:
         """Send SIGTERM; the exit code and what stands on stderr."""
         self.process.send_signal(signal.SIGTERM)
-        _, errors = self.process.communicate(timeout=120)
+        _, errors = self.process.communicate(timeout=600)
         return self.process.returncode, errors
 
     @property
@@ -42,7 +59,7 @@ class Process:
 
 def send_raw(port: int, data: bytes) -> bytes:
     """Return all that a server answers to bytes, until it closes the connection."""
-    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=600) as connection:
         connection.sendall(data)
         received = b""
         while chunk := connection.recv(65536):

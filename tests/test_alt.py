@@ -189,3 +189,7 @@ def test_missing_images_are_named_and_counted(model: Captions) -> None:
     assert "line 4: note.md: not an image in a known format" in done.stderr
     assert Path("site/note.md").read_text().startswith("\n![](none.png)\n![](/a.png)\n![](note.md)\n![a picture")
     assert run("none.html").exit_code == 2
+    image = run("site/a b.png")
+    assert (image.exit_code, image.stderr) == (
+        2, "error: site/a b.png: is no text; give HTML and Markdown files, or folders of them\n"
+    )  # fmt: skip

@@ -47,18 +47,20 @@ def test_a_model_without_a_graph_runs_on_torch(trained: Path):
         saywhere.load(trained, engine="onnx")
 
 
-def test_another_device_than_the_cpu_is_for_torch():
+def test_devices_that_onnx_has_not_are_for_torch():
     with pytest.raises(UserError, match="device abacus cannot be used"):
         saywhere.load(exported_bundle(), "abacus")
-    with pytest.raises(UserError, match="the engine onnx runs on the CPU, not on cuda: choose the engine torch"):
-        saywhere.load(exported_bundle(), "cuda", engine="onnx")
+    with pytest.raises(
+        UserError, match="^the engine onnx has no device 'mps'; there are cpu, cuda, coreml, directml, "
+    ):
+        saywhere.load(exported_bundle(), "mps", engine="onnx")
 
 
 def test_a_model_moves_where_its_engine_runs():
     model = saywhere.load(exported_bundle())
     assert model.device == "cpu" and model.to("cpu") is model
-    with pytest.raises(UserError, match=r"^the engine onnx runs on the CPU, not on cuda; load the model with engine="):
-        model.to("cuda")
+    with pytest.raises(UserError, match="^the engine onnx has no device 'mps'; there are cpu, cuda, "):
+        model.to("mps")
     model = saywhere.load(exported_bundle(), engine="torch", device="cpu")
     seen = model.encode(np.zeros((64, 64, 3), np.uint8))
     assert model.device == "cpu" and model.to("cpu") is model and len(model.describe(seen, top=1)) <= 1

@@ -87,12 +87,14 @@ class Document:
 
     @classmethod
     def read(cls, path: Path) -> Document:
-        """Read a file; ``UserError`` if it cannot be."""
+        """Read a file; ``UserError`` if it cannot be, or is no text."""
         try:
             data = path.read_bytes()
         except OSError as error:
             raise UserError(f"{path}: cannot be read ({error.strerror})") from error
         text, encoding = _decode(data)
+        if "\0" in text:
+            raise UserError(f"{path}: is no text; give HTML and Markdown files, or folders of them")
         found = find_in_markdown(text) if path.suffix.lower() in MARKDOWN else find_in_html(text)
         return cls(path, text, encoding, tuple(found))
 

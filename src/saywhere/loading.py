@@ -20,14 +20,15 @@ if TYPE_CHECKING:
 
 ENGINES = {"onnx": "saywhere.engines.onnx", "torch": "saywhere.engines.torch"}
 """The module of each engine; it has ``load(name_or_folder, device, options, threads, precision)``."""
-TRANSFORMERS = "transformers"
-"""What runs the models of other people; it is not chosen."""
+ADAPTED = "adapted"
+"""What runs models of other people; it is not chosen."""
 EXTRAS = {
     "onnxruntime": "",
     "torch": "torch",
     "torchvision": "torch",
     "timm": "torch",
     "transformers": "transformers",
+    "tokenizers": "hub",
 }
 """The extra that installs what an engine needs; the core has what is marked by an empty text."""
 
@@ -47,14 +48,14 @@ def load(
 
     Args:
         name_or_folder: name of a bundled model (:func:`list_models`), a model folder, or a hub id ``owner/name``; a
-            model of transformers by its folder or by ``hub:owner/name`` (see docs/models.md).
+            model of other people by its folder or by ``hub:owner/name`` (see docs/models.md).
         device: where it runs, such as ``cpu`` or ``cuda``. If None, the CPU with the engine ``onnx``, and the first GPU
-            there is with the engine ``torch``.
-        engine: ``onnx`` (CPU, no PyTorch) or ``torch``. If None, ``onnx`` for a model that has a graph, as the bundled
-            one and those that ``saywhere export`` writes, unless ``device`` is another than the CPU.
+            there is with the engine ``torch``. The engine ``onnx`` also has ``coreml``, ``directml`` and ``openvino``.
+        engine: ``onnx`` (no PyTorch) or ``torch``. If None, ``onnx`` for a model that has a graph, as the bundled one
+            and those that ``saywhere export`` writes, unless ``device`` is one of torch, such as ``cuda``.
         threads: of a computation on the CPU; as many as the process may use if None.
         precision: ``float32`` (so if None), or ``int8`` with the engine ``onnx`` and a model that ``saywhere export
-            --int8`` wrote: the trunk is faster, and answers differ a little.
+            --int8`` wrote: the trunk is faster, and answers differ a little. Of graphs of the hub also others.
         options: of its configuration, to be others than the stored ones, by name with dots, such as
             ``{"densecap.final_nms": 0.7}``; the part may be left out where only one has the option. Those that the
             weights depend on cannot be changed.
@@ -95,47 +96,43 @@ def _make(
 
     require_ints(1, threads=threads)
     hub = {name: str(value) for name, value in (("revision", revision), ("cache_dir", cache_dir)) if value is not None}
-    folder, engine = choose_engine(name_or_folder, device, engine, **hub)
-    runtime = _import_engine(engine, folder)
-    place = runtime.find_adapted(name_or_folder, **hub) if engine == TRANSFORMERS else folder
-    return runtime, runtime.load(place, device, dict(options or {}), threads, precision or "float32")
-
-
-def choose_engine(name_or_folder: str | Path, device: str | None, engine: str | None, **hub: Any) -> tuple[Path, str]:
-    """Return the folder of a model and the name of the engine that runs it; arguments and errors as :func:`load`."""
-    from saywhere.models.bundle import GRAPH, find_folder, refuse_hub
-
-    if engine is not None and engine not in ENGINES:
-        raise UserError(f"no engine {engine!r}; there are {', '.join(ENGINES)}")
-    if (adapted := _find_adapted(name_or_folder, **hub)) is not None:
-        if engine is not None:
-            raise UserError(f"{name_or_folder}: transformers runs it, not the engine {engine}: name no engine")
-        if adapted.repository is None:
-            refuse_hub(str(name_or_folder), hub)
-        return adapted.folder, TRANSFORMERS
-    folder = find_folder(name_or_folder, **hub)
-    runs_anywhere = (folder / GRAPH).is_file() and device in (None, "cpu")
-    return folder, engine or ("onnx" if runs_anywhere else "torch")
-
-
-def _find_adapted(name_or_folder: str | Path, **hub: Any) -> Adapted | None:
-    """Return where a model of transformers is; None if the name is of something else, such as a bundled model."""
-    if ":" not in str(name_or_folder) and not Path(name_or_folder).is_dir():  # "hub:OWNER/NAME", or a folder
-        return None
-    from saywhere.adapters.sources import find_adapted
-
-    return find_adapted(name_or_folder, **hub)
-
-
-def _import_engine(engine: str, folder: Path) -> Any:
+    place, engine = choose_engine(name_or_folder, device, engine, precision, **hub)
     try:
-        return importlib.import_module({**ENGINES, TRANSFORMERS: "saywhere.adapters.model"}[engine])
+        runtime = importlib.import_module({**ENGINES, ADAPTED: "saywhere.adapters.model"}[engine])
+        return runtime, runtime.load(place, device, dict(options or {}), threads, precision or "float32")
     except ImportError as error:
         package = (error.name or "").partition(".")[0]
         if package not in EXTRAS:
             raise
         extra = f"'saywhere[{EXTRAS[package]}]'" if EXTRAS[package] else package
-        raise UserError(f"{folder} needs the engine {engine}, which needs {package}: pip install {extra}") from error
+        folder, needed = (place.folder, place.engine) if engine == ADAPTED else (place, engine)
+        raise UserError(f"{folder} needs the engine {needed}, which needs {package}: pip install {extra}") from error
+
+
+def choose_engine(
+    name_or_folder: str | Path, device: str | None, engine: str | None, precision: str | None = None, **hub: Any
+) -> tuple[Any, str]:
+    """Return where a model is, and the name of what runs it; arguments and errors as :func:`load`."""
+    from saywhere.models.bundle import GRAPH, GRAPH_DEVICES, find_folder, refuse_hub
+
+    if engine is not None and engine not in ENGINES:
+        raise UserError(f"no engine {engine!r}; there are {', '.join(ENGINES)}")
+    if (adapted := _find_adapted(name_or_folder, engine, device, precision, **hub)) is not None:
+        if adapted.repository is None:
+            refuse_hub(str(name_or_folder), hub)
+        return adapted, ADAPTED
+    folder = find_folder(name_or_folder, **hub)
+    runs_anywhere = (folder / GRAPH).is_file() and device in GRAPH_DEVICES
+    return folder, engine or ("onnx" if runs_anywhere else "torch")
+
+
+def _find_adapted(name_or_folder: str | Path, *choice: str | None, **hub: Any) -> Adapted | None:
+    """Return where a model of other people is; None if the name is of something else, such as a bundled model."""
+    if ":" not in str(name_or_folder) and not Path(name_or_folder).is_dir():  # "hub:OWNER/NAME", or a folder
+        return None
+    from saywhere.adapters.sources import find_adapted
+
+    return find_adapted(name_or_folder, *choice, **hub)
 
 
 class Runtime(NamedTuple):
@@ -188,14 +185,11 @@ class DeferredModel:
         return self._model
 
     def begin(self) -> None:
-        """Open the network that all parts share in a thread, if it is to be read ahead; the call raises the errors."""
-        if self._loaded is None and self._ahead and self._engine == "onnx":
+        """Begin to open the network that all parts share, if it is to be read ahead; the call raises the errors."""
+        if self._loaded is None and self._ahead and not self._begun and self._engine == "onnx":
             self._begun = True
-            threading.Thread(target=self._open_ahead, name="saywhere-trunk").start()
-
-    def _open_ahead(self) -> None:
-        with contextlib.suppress(Exception):
-            self._network()[1].trunk.prepare()
+            with contextlib.suppress(Exception):
+                self._network()[1].trunk.begin()
 
     def _network(self) -> tuple[Any, Any]:
         with self._making:
@@ -239,14 +233,16 @@ class DeferredModel:
 
     @cached_property
     def _adapted(self) -> Adapted | None:
-        """A model of transformers, which has no parts and no options."""
-        return _find_adapted(self._name)
+        """A model of other people, which has no parts and no options."""
+        device, engine, _, precision = self._runtime
+        return _find_adapted(self._name, engine, device, precision)
 
     @cached_property
     def _engine(self) -> str:
         if self._loaded is not None:
             return type(self._loaded.engine).__module__.rpartition(".")[2]
-        return choose_engine(self._name, self._runtime.device, self._runtime.engine)[1]
+        device, engine, _, precision = self._runtime
+        return choose_engine(self._name, device, engine, precision)[1]
 
     @cached_property
     def _options(self) -> dict[str, Any]:

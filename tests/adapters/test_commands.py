@@ -117,9 +117,10 @@ def test_a_server_answers_by_it(places: dict[str, str]):
     from starlette.testclient import TestClient
 
     from saywhere.serve.app import create_app
+    from saywhere.serve.limits import Limits
 
     body = Path(places["IMAGE"]).read_bytes()
-    with TestClient(create_app(tiny_adapted("owlv2"))) as client:
+    with TestClient(create_app(tiny_adapted("owlv2"), Limits(answer_seconds=600))) as client:
         assert client.get("/v1/models").json()["models"][0]["parts"] == ["aligner"]
         found = client.post("/v1/ground", params={"text": "a dog", "threshold": 0}, content=body)
         wanted = tiny_adapted("owlv2").ground(places["IMAGE"], ["a dog"], threshold=0)

@@ -27,13 +27,15 @@ def model(request: pytest.FixtureRequest) -> Any:
 def test_grounding_dino_scores_the_tokens_of_each_phrase():
     model = tiny_adapted("grounding-dino")
     adapter = model.adapter
-    inputs = adapter.processor(images=IMAGES[0], text="a cat. the red sky.", return_tensors="pt")
+    inputs = adapter.runner.processor(images=IMAGES[0], text="a cat. the red sky.", return_tensors="pt")
     with torch.inference_mode():
-        out = adapter.network(**inputs)
+        out = adapter.runner.network(**inputs)
     # [CLS] a cat . the red sky . [SEP]
     scores = out.logits.sigmoid()[0].numpy()
     wanted = np.stack([scores[:, 1:3].mean(axis=1), scores[:, 4:7].mean(axis=1)], axis=1)
-    theirs = adapter.processor.post_process_grounded_object_detection(out, threshold=0.0, target_sizes=[(64, 96)])[0]
+    theirs = adapter.runner.processor.post_process_grounded_object_detection(
+        out, threshold=0.0, target_sizes=[(64, 96)]
+    )[0]
     boxes = np.clip(theirs["boxes"].numpy()[wanted.argmax(axis=0)], 0, [96, 64, 96, 64])
     found = model.ground(IMAGES[0], ["A cat?", "the red. sky"], threshold=0)
     np.testing.assert_allclose(found.scores, wanted.max(axis=0), atol=1e-5)
@@ -45,10 +47,12 @@ def test_owlv2_scores_each_phrase():
     adapter = model.adapter
     found = model.ground(IMAGES[1], PHRASES[0], threshold=0)
     for number, phrase in enumerate(PHRASES[0]):
-        inputs = adapter.processor(images=IMAGES[1], text=[[phrase]], return_tensors="pt", max_length=16)
+        inputs = adapter.runner.processor(images=IMAGES[1], text=[[phrase]], return_tensors="pt", max_length=16)
         with torch.inference_mode():
-            out = adapter.network(**inputs)
-        theirs = adapter.processor.post_process_grounded_object_detection(out, threshold=0.0, target_sizes=[(70, 50)])
+            out = adapter.runner.network(**inputs)
+        theirs = adapter.runner.processor.post_process_grounded_object_detection(
+            out, threshold=0.0, target_sizes=[(70, 50)]
+        )
         best = int(theirs[0]["scores"].argmax())
         np.testing.assert_allclose(found.scores[number], theirs[0]["scores"][best], atol=1e-5)
         box = np.clip(theirs[0]["boxes"][best].numpy(), 0, [50, 70, 50, 70])
@@ -80,7 +84,7 @@ def test_many_phrases_are_read_in_groups_that_fit(monkeypatch: pytest.MonkeyPatc
     adapter = tiny_adapted("grounding-dino").adapter
     groups = adapter.groups(phrases)
     assert [phrase for group in groups for phrase in group] == phrases and len(groups) > 1
-    limit = adapter.network.config.max_text_len
+    limit = adapter.runner.network.config.max_text_len
     assert all(2 + sum(len(phrase.split()) + 1 for phrase in group) <= limit for group in groups)
     monkeypatch.setattr(owlv2, "PHRASES", 3)
     for kind in DETECTORS:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import types
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ def put(folder: Path, stored: object) -> Path:
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_a_folder_is_known_by_its_type_of_model(kind: str, tmp_path: Path):
     found = find_adapted(put(tmp_path, {"model_type": kind}))
-    assert found is not None and found == (tmp_path, FAMILIES[kind], None)
+    assert found is not None and found == (tmp_path, FAMILIES[kind], None, "torch")
     assert find_adapted(str(tmp_path)) == found
 
 
@@ -54,7 +55,9 @@ class Hub:
         self.asked.append((name, file, *hub.values()))
         return str(self.folder / file)
 
-    def snapshot_download(self, name: str, allow_patterns: list[str], ignore_patterns: list[str], **hub: str) -> str:
+    def snapshot_download(
+        self, name: str, allow_patterns: list[str], ignore_patterns: Sequence[str] = (), **hub: str
+    ) -> str:
         self.asked.append((name, *allow_patterns, *ignore_patterns, *hub.values()))
         return str(self.folder)
 
@@ -67,7 +70,8 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
 
 
 def test_a_name_of_the_hub_is_fetched_once_without_code_and_pickles(hub: Hub):
-    assert find_adapted("hub:a/b.c-1") == find_adapted("hub:a/b.c-1") == (hub.folder, FAMILIES["owlv2"], "a/b.c-1")
+    found = (hub.folder, FAMILIES["owlv2"], "a/b.c-1", "torch")
+    assert find_adapted("hub:a/b.c-1") == find_adapted("hub:a/b.c-1") == found
     assert hub.asked == [
         ("a/b.c-1", "config.json"),
         ("a/b.c-1", "*.json", "*.txt", "*.model", "*.safetensors", "*/*"),
@@ -77,6 +81,24 @@ def test_a_name_of_the_hub_is_fetched_once_without_code_and_pickles(hub: Hub):
 def test_a_revision_is_fetched_to_the_folder_that_is_named(hub: Hub):
     assert find_adapted("hub:a/rev", revision="v2", cache_dir="kept") is not None
     assert [row[-2:] for row in hub.asked] == [("v2", "kept")] * 2
+
+
+def test_graphs_are_fetched_in_one_precision_and_weights_where_there_are_none(hub: Hub):
+    put(hub.folder, {"model_type": "grounding-dino"})
+    words = ("*.json", "*.txt", "*.model")
+    graphs = [("a/x", "onnx/model_q4.onnx*", "v2"), ("a/x", *words, "*/*", "v2")]
+    weights = ("a/x", *words, "*.safetensors", "*/*", "v2")
+    find_adapted("hub:a/x", None, None, "q4", revision="v2")
+    assert hub.asked[1:] == [*graphs, weights]
+    (hub.folder / "onnx").mkdir()
+    (hub.folder / "onnx" / "model_q4.onnx").touch()
+    for device, fetched in (("cpu", graphs), ("cuda", [weights, *graphs])):
+        hub.asked.clear()
+        found = find_adapted(f"hub:a/{device}", None, device, "q4", revision="v2")
+        assert found == (hub.folder, FAMILIES["grounding-dino"], f"a/{device}", "onnx")
+        assert [row[1:] for row in hub.asked[1:]] == [row[1:] for row in fetched]
+    with pytest.raises(UserError, match="^no precision 'int3'; graphs of the hub have float32, "):
+        find_adapted("hub:a/x", precision="int3")
 
 
 def test_nothing_is_fetched_of_another_family_or_of_our_own(hub: Hub):
@@ -110,16 +132,13 @@ def test_without_the_hub_there_is_one_line(monkeypatch: pytest.MonkeyPatch):
         saywhere.load("hub:a/gone")
 
 
-def test_no_engine_is_named_for_them(tmp_path: Path):
-    folder = put(tmp_path, {"model_type": "owlv2"})
-    with pytest.raises(UserError, match=f"^{folder}: transformers runs it, not the engine onnx: name no engine$"):
-        saywhere.load(folder, engine="onnx")
-
-
-def test_what_is_not_installed_is_named_with_the_way_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(("package", "extra"), [("transformers", "transformers"), ("tokenizers", "hub")])
+def test_what_is_not_installed_is_named_with_the_way_to_it(
+    package: str, extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     def import_module(_: str) -> Any:
-        raise ModuleNotFoundError(name="transformers")
+        raise ModuleNotFoundError(name=package)
 
     monkeypatch.setattr("saywhere.loading.importlib", types.SimpleNamespace(import_module=import_module))
-    with pytest.raises(UserError, match=r"which needs transformers: pip install 'saywhere\[transformers\]'$"):
+    with pytest.raises(UserError, match=rf"which needs {package}: pip install 'saywhere\[{extra}\]'$"):
         saywhere.load(put(tmp_path, {"model_type": "owlv2"}))

@@ -32,8 +32,8 @@ def spoken(adapter: Any, text: str) -> Text:
     """A recorded answer; the tokens' log-probabilities are -0.01, -0.02 and so on."""
     space = "Ġ" if adapter.family.name == "Florence-2" else "▁"  # each letter is a token of the tiny tokenizers
     tokens = [space if token == " " else token for token in re.findall(r"<[^>]+>|.", text)]
-    token_ids = adapter.processor.tokenizer.convert_tokens_to_ids(tokens)
-    assert adapter.processor.tokenizer.unk_token_id not in token_ids
+    token_ids = adapter.runner.processor.tokenizer.convert_tokens_to_ids(tokens)
+    assert adapter.runner.processor.tokenizer.unk_token_id not in token_ids
     return Text(token_ids, tokens, -0.01 * np.arange(1, len(tokens) + 1, dtype=np.float32))
 
 
@@ -67,7 +67,7 @@ FLORENCE = (
 def test_florence_regions(monkeypatch: pytest.MonkeyPatch):
     model, answers = answering(monkeypatch, "florence2", FLORENCE)
     found = model.describe(WIDE)
-    assert answers.asked == ["<DENSE_REGION_CAPTION>"]
+    assert answers.asked == ["Locate the objects in the image, with their descriptions."]
     assert found.captions == ("a black cat", "a wheel", "a wheel")
     wanted = [[20.1, 20.05, 99.9, 89.95], [0.1, 0.05, 1.9, 1.95], [180.1, 0.05, 199.9, 9.95]]
     np.testing.assert_allclose(found.boxes, wanted, atol=1e-4)
@@ -76,10 +76,21 @@ def test_florence_regions(monkeypatch: pytest.MonkeyPatch):
     np.testing.assert_allclose(found.scores, [np.exp(-0.01 * each.mean()) for each in sums], atol=1e-5)
 
 
+def test_florence_is_asked_as_transformers_asks():
+    adapter = tiny_adapted("florence2").adapter
+    ours = [adapter.describe_prompt, adapter.caption_prompt, adapter.phrase_prompt("a red cat"),
+            adapter.box_prompt((0, 0.5, 0.25, 1))]  # fmt: skip
+    theirs = ["<DENSE_REGION_CAPTION>", "<CAPTION>", "<CAPTION_TO_PHRASE_GROUNDING>a red cat",
+              "<REGION_TO_DESCRIPTION><loc_0><loc_500><loc_250><loc_999>"]  # fmt: skip
+    for own, task in zip(ours, theirs, strict=True):
+        rows = [adapter.runner.prepare([WIDE], [text])["input_ids"].tolist() for text in (own, task)]
+        assert rows[0] == rows[1]
+
+
 def test_florence_regions_are_those_that_transformers_reads():
     adapter = tiny_adapted("florence2").adapter
     task = "<DENSE_REGION_CAPTION>"
-    theirs = adapter.processor.post_process_generation(FLORENCE, task=task, image_size=(200, 100))[task]
+    theirs = adapter.runner.processor.post_process_generation(FLORENCE, task=task, image_size=(200, 100))[task]
     text = spoken(adapter, FLORENCE)
     ours = [(adapter.words(text, *place.words), place.box) for place in adapter.read_places(text.tokens)]
     assert theirs["labels"] == [words for words, _ in ours] and len(ours) == 4
@@ -106,7 +117,7 @@ def test_kosmos_regions(monkeypatch: pytest.MonkeyPatch):
 
 def test_kosmos_regions_are_those_that_transformers_reads():
     adapter = tiny_adapted("kosmos-2").adapter
-    sentence, theirs = adapter.processor.post_process_generation(KOSMOS)
+    sentence, theirs = adapter.runner.processor.post_process_generation(KOSMOS)
     text = spoken(adapter, KOSMOS)
     ours = [(adapter.words(text, *place.words), place.box) for place in adapter.read_places(text.tokens)]
     boxes = [(words, box) for words, _, own in theirs for box in own]
@@ -133,7 +144,7 @@ def test_cells_of_a_grid():
 
 PHRASES = {
     "florence2": (
-        "<CAPTION_TO_PHRASE_GROUNDING>",
+        "Locate the phrases in the caption: ",
         "dog<loc_0><loc_500><loc_499><loc_999>sky<loc_1><loc_1><loc_2><loc_2>",
     ),
     "kosmos-2": (
@@ -164,9 +175,8 @@ def test_given_boxes_are_described_in_their_order(monkeypatch: pytest.MonkeyPatc
     boxes = [[20, 25, 100, 100], [0, 0, 200, 50]]
     model, answers = answering(monkeypatch, "florence2", "a cat<loc_1><loc_2><loc_3><loc_4>", "<loc_5>")
     found = model.describe(WIDE, boxes)
-    task = "<REGION_TO_DESCRIPTION>"
-    assert answers.asked[0] == task + "<loc_100><loc_250><loc_500><loc_999>"
-    assert answers.asked[1] == task + "<loc_0><loc_0><loc_999><loc_500>"
+    assert answers.asked[0] == "What does the region <loc_100><loc_250><loc_500><loc_999> describe?"
+    assert answers.asked[1] == "What does the region <loc_0><loc_0><loc_999><loc_500> describe?"
     assert found.captions == ("a cat", "") and found.boxes.tolist() == boxes
     np.testing.assert_allclose(found.scores, [np.exp(-0.03), 0], atol=1e-6)
     model, answers = answering(monkeypatch, "kosmos-2", " a cat<phrase> x</phrase>", "")
@@ -182,7 +192,11 @@ def test_captions_are_plain_sentences(monkeypatch: pytest.MonkeyPatch):
     model, answers = answering(monkeypatch, "florence2", " a  dog on the grass. ")
     caption = model.caption(WIDE)
     assert (caption.sentence, caption.words) == ("a dog on the grass.", ("a", "dog", "on", "the", "grass."))
-    assert answers.asked == ["<CAPTION>"] and (caption.width, caption.height, caption.attention) == (200, 100, None)
+    assert answers.asked == ["What does the image describe?"] and (
+        caption.width,
+        caption.height,
+        caption.attention,
+    ) == (200, 100, None)
     model, answers = answering(monkeypatch, "kosmos-2", KOSMOS)
     assert model.caption([WIDE])[0].sentence == "In the image two dogs play on the grass near a fire."
     assert answers.asked == ["<grounding>An image of"]
@@ -229,14 +243,14 @@ def test_a_phrase_of_another_length_beside_it_changes_nothing(model: Any):
 def test_log_probabilities_are_those_of_the_tokens(model: Any):
     adapter, encodings = model.adapter, model.encode([noise(96, 64, 0)])
     text = adapter.write(encodings, [adapter.caption_prompt], 5)[0]
-    inputs = adapter.prepare([noise(96, 64, 0)], [adapter.caption_prompt])
+    inputs = adapter.runner.prepare([noise(96, 64, 0)], [adapter.caption_prompt])
     with torch.inference_mode():
-        out = adapter.network.generate(
+        out = adapter.runner.network.generate(
             **inputs, max_new_tokens=5, do_sample=False, output_scores=True, return_dict_in_generate=True
         )
     chosen = out.sequences[0, -len(out.scores) :].tolist()
     wanted = [s[0].log_softmax(-1)[t].item() for s, t in zip(out.scores, chosen, strict=True)]
-    silent = {adapter.processor.tokenizer.eos_token_id, adapter.processor.tokenizer.bos_token_id}
+    silent = {adapter.runner.processor.tokenizer.eos_token_id, adapter.runner.processor.tokenizer.bos_token_id}
     kept = [(t, w) for t, w in zip(chosen, wanted, strict=True) if t not in silent]
     assert text.token_ids == [t for t, _ in kept] and kept
     np.testing.assert_allclose(text.log_probs, [w for _, w in kept], atol=1e-5)

@@ -68,9 +68,11 @@ def test_a_model_without_the_part_and_a_folder_without_a_model_are_one_line(tmp_
         (folder, "noun", "densecap has no part nouns"),
         (folder, "similarity", "densecap has no aligner"),
         (tmp_path, "box", "is not a saywhere model"),
+        (folder, None, f"{tmp_path / 'nothing'}: no such folder"),
         ("flickr-coco", "box", "flickr-coco comes with saywhere; copy"),
     ):
-        result = calibrate(Path(model), root, "--what", what)
+        data = root if what else tmp_path / "nothing"  # of which each kind says the same
+        result = calibrate(Path(model), data, *(("--what", what) if what else ()))
         assert result.exit_code == 2 and result.stderr.startswith("error: ") and message in result.stderr
         assert result.stderr.count("\n") == 1
 

@@ -169,7 +169,7 @@ def test_a_second_ctrl_c_ends_the_program_at_once():
         assert process.stdin and process.stderr and process.stderr.readline() == "error: interrupted\n"
         process.stdin.write("x")
         process.stdin.flush()
-        assert (process.wait(timeout=300), process.stderr.read()) == (130, "")
+        assert (process.wait(timeout=600), process.stderr.read()) == (130, "")
 
 
 def test_a_closed_pipe_is_no_error(tmp_path):
@@ -191,6 +191,17 @@ def test_models(monkeypatch, tmp_path):
     assert RUNNER.invoke(cli.app, ["models"]).stdout == "a\tthe first\nlonger\tthe second\n"
     monkeypatch.setattr(saywhere, "list_models", dict, raising=False)
     assert "no model comes with" in RUNNER.invoke(cli.app, ["models"]).stdout
+
+
+def test_devices_are_listed(monkeypatch):
+    found = ["CPUExecutionProvider", "OpenVINOExecutionProvider"]
+    monkeypatch.setattr("onnxruntime.get_available_providers", lambda: found)
+    lines = RUNNER.invoke(cli.app, ["models", "--devices"]).stdout.splitlines()
+    assert [line.partition("\t")[0] for line in lines] == ["cpu", "cuda", "coreml", "directml", "openvino"]
+    assert lines[4] == "openvino\tOpenVINOExecutionProvider, installed"
+    assert lines[1].endswith(
+        "has no CUDAExecutionProvider: pip uninstall onnxruntime, then pip install onnxruntime-gpu"
+    )
 
 
 def test_the_bundled_models_are_listed(monkeypatch, tmp_path):
@@ -263,6 +274,25 @@ def test_an_option_with_one_value_is_given_once(line: str) -> None:
     assert result.exit_code == 2
     assert result.stderr.startswith(f"error: {option} is given twice and has one value; see ")
     assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["mcp", ""], "the argument FOLDER... is empty: give a value, or leave it out"),
+        (["describe", "a.jpg", ""], "the argument PATH... is empty: give a value, or leave it out"),
+        (["serve", "--model", ""], "--model is empty: give a value, or leave it out"),
+        (["serve", "--label-studio-files="], "--label-studio-files is empty: give a value, or leave it out"),
+        (["data", "check", "a", "--out", ""], "--out is empty: give a value, or leave it out"),
+        (["describe", "a.jpg", "--threshold", "nan"], "--threshold must be a finite number, not nan"),
+        (["index", "a", "--index", "i", "--watch", "--poll", "1e999"], "--poll must be a finite number, not 1e999"),
+        (["alt", "a.html", "--root", "nothing"], "--root nothing: no such folder"),
+    ],
+)
+def test_nothing_is_no_value_and_numbers_are_finite(words: list[str], message: str) -> None:
+    """The value of a variable of the shell that is not set would be the default, or the folder that the user is in."""
+    result = RUNNER.invoke(cli.app, words)
+    assert result.exit_code == 2 and result.stderr.partition("; see ")[0].rstrip() == f"error: {message}"
 
 
 def test_too_little_memory_is_one_line_for_every_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

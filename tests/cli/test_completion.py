@@ -24,6 +24,6 @@ def test_commands_options_and_values_are_completed(words: list[str], offered: li
     settings = {"_SAYWHERE_COMPLETE": "complete_bash", "COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
     code = f"import sys; sys.argv[0] = 'saywhere'; {PROGRAM}"
     done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, **settings}, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", code], env={**os.environ, **settings}, capture_output=True, text=True, timeout=600
     )
     assert sorted(done.stdout.split()) == offered, done.stderr

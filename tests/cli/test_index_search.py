@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -121,6 +122,55 @@ def test_a_watched_index_equals_a_fresh_one(options, aligner, tmp_path) -> None:
             np.testing.assert_array_equal(one.vectors, other.vectors)
     for wrong in (("--poll", 1), ("--watch", "--shards", 2)):
         assert run("index", album, "--index", place, *wrong).exit_code == 2
+
+
+def test_a_watch_sees_folders_that_are_made_again(aligner, tmp_path) -> None:
+    """Also one that took the place of a folder that was moved away, and folders in it."""
+    pytest.importorskip("watchfiles")
+    album = tmp_path / "album"
+    album.mkdir()
+    noise(48, 32, 0).save(album / "0.png")
+    command = ["index", album, "--index", tmp_path / "i", "--model", aligner, "--device", "cpu", "--watch"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "saywhere", *map(str, command)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout and process.stderr
+    lines = [process.stdout.readline(), process.stderr.readline()]
+    shutil.rmtree(album)
+    lines.append(process.stderr.readline())
+    assert lines[-1] == f"skipped: {tmp_path / 'i'}: {album}: no such file or folder\n", lines
+    for number, folder in enumerate((album, album / "sub", album), 1):
+        if number == 3:
+            album.rename(tmp_path / "old")
+        folder.mkdir()
+        noise(48, 32, number).save(folder / f"{number}.png")
+        while not lines[-1].startswith("added") or f"{number}.png" not in lines[-1]:
+            lines.append(process.stdout.readline())
+            assert lines[-1], process.stderr.read()
+    process.send_signal(signal.SIGINT)
+    assert process.communicate()[0] == f"1 in {tmp_path / 'i'}\n" and process.returncode == 0
+
+
+def test_a_watch_goes_on_where_there_are_more_folders_than_the_system_watches(aligner, tmp_path, monkeypatch) -> None:
+    watchfiles = pytest.importorskip("watchfiles")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError("OS file watch limit reached.")
+
+    def sleep(seconds: float) -> None:
+        if (tmp_path / "1.png").exists():
+            raise KeyboardInterrupt
+        noise(48, 32, 1).save(tmp_path / "1.png")
+
+    noise(48, 32, 0).save(tmp_path / "0.png")
+    monkeypatch.setattr(watchfiles, "watch", refuse)
+    monkeypatch.setattr("saywhere.cli.index.time.sleep", sleep)
+    result = run("index", tmp_path, "--index", tmp_path / "i", "--model", aligner, "--watch")
+    assert (result.exit_code, result.stdout.splitlines()[1:]) == (0, [f"added: {tmp_path}/1.png", f"2 in {tmp_path}/i"])
+    assert "note: there are more folders than the system watches; looking every 2 s" in result.stderr
 
 
 def test_codes_are_proposed_for_a_large_index(aligner, album, tmp_path, monkeypatch) -> None:

@@ -12,6 +12,7 @@ from tiny_captioner import tiny_captioner
 from tiny_densecap import tiny_model
 
 from saywhere.cli.caption import AHEAD
+from saywhere.cli.options import Chosen
 from saywhere.engines import torch as torch_engine
 from saywhere.engines.onnx import OnnxEngine
 from saywhere.errors import UserError, explain_oom
@@ -128,3 +129,13 @@ def test_the_trunk_is_opened_ahead_of_the_first_image_once_however_many_ask():
     wrong = DeferredModel("no-such-model", ahead=("nouns",))
     with pytest.raises(UserError, match="no-such-model"):
         wrong.begin()
+
+
+def test_a_command_about_files_begins_before_it_imports_the_rest(tmp_path):
+    noise(32, 32).save(photo := tmp_path / "a.png")
+    for paths, begun in (([str(photo)], True), ([str(tmp_path)], False), ([str(photo), "b.png"], False), ([], False)):
+        model = Chosen().deferred("densecap", ("densecap",), paths)
+        assert ("_engine" in vars(model)) == begun
+    late = Chosen(model="no-such-model").deferred("densecap", ("densecap",), [str(photo)])
+    with pytest.raises(UserError, match="no-such-model"):
+        late()

@@ -384,3 +384,64 @@ def test_it_uses_the_processors_of_this_process(monkeypatch: pytest.MonkeyPatch)
     assert onnx.available_threads() == 7
     engine = onnx.OnnxEngine(Bundle.read(exported_bundle()), threads=1)
     assert Model(engine).describe(IMAGES[0]).captions == saywhere.load(exported_bundle()).describe(IMAGES[0]).captions
+
+
+def register(monkeypatch: pytest.MonkeyPatch, device: str, loads: bool = True, error: float = 0.0) -> None:
+    """Let ONNX Runtime have the provider of one more device, which computes on the CPU, with an error if it is given.
+
+    If it does not load, ONNX Runtime goes on with the CPU.
+    """
+    import onnxruntime
+
+    cpu, name = "CPUExecutionProvider", onnx.DEVICES[device].name
+
+    class Session(onnxruntime.InferenceSession):
+        def __init__(self, graph: Any, options: Any, providers: list[str]) -> None:
+            super().__init__(graph, options, providers=[cpu])
+            self.provider = providers[0] if loads else cpu
+
+        def get_providers(self) -> list[str]:
+            return [self.provider, cpu]
+
+        def run(self, *arguments: Any) -> Any:
+            factor = 1 if self.provider == cpu else 1 + error
+            return [np.asarray(each * factor, each.dtype) for each in super().run(*arguments)]
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", Session)
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [name, cpu])
+
+
+@pytest.mark.parametrize("device", [device for device in onnx.DEVICES if device != "cpu"])
+def test_a_device_is_compared_with_the_cpu_once(device: str, monkeypatch: pytest.MonkeyPatch, capsys: Any):
+    wanted = saywhere.load(exported_bundle()).describe(IMAGES[0])
+    register(monkeypatch, device)
+    model = saywhere.load(exported_bundle(), device, engine="onnx")
+    assert model.device == device and model.describe(IMAGES[0]).to_dict() == wanted.to_dict()
+    assert capsys.readouterr().err == ""
+    register(monkeypatch, device, error=0.25)
+    model = saywhere.load(exported_bundle()).to(device)
+    model.describe(IMAGES[:2])
+    path = exported_bundle() / "trunk.onnx"
+    assert capsys.readouterr().err == (
+        f"{path}: on the device {device} answers differ from the CPU's by 0.25 of their largest value\n"
+    )
+    if device != "cuda":  # no engine need be named
+        assert saywhere.load(exported_bundle(), device).device == device
+
+
+@pytest.mark.parametrize("device", [device for device in onnx.DEVICES if device != "cpu"])
+def test_a_device_that_cannot_be_used_is_one_line_and_never_the_cpu(device: str, monkeypatch: pytest.MonkeyPatch):
+    name, package = onnx.DEVICES[device]
+    message = f"this ONNX Runtime has no {name}: pip uninstall onnxruntime, then pip install {package}"
+    monkeypatch.setattr("onnxruntime.get_available_providers", lambda: ["CPUExecutionProvider"])
+    assert onnx.missing(device) == message and onnx.missing("cpu") == ""
+    for load in (
+        lambda: saywhere.load(exported_bundle(), device, engine="onnx"),
+        lambda: saywhere.load(exported_bundle()).to(device),
+    ):
+        with pytest.raises(UserError, match=f"^device {device}: {message}; or choose the engine torch$"):
+            load()
+    register(monkeypatch, device, loads=False)
+    model = saywhere.load(exported_bundle(), device, engine="onnx")
+    with pytest.raises(UserError, match=f"^device {device}: {name} of ONNX Runtime cannot be loaded, such as for want"):
+        model.encode(IMAGES[0])

@@ -63,7 +63,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", BLOCKED + script, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, timeout=600)
 
 
 def test_the_verbs(image: Path):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,21 @@ def test_what_is_not_there(album, path, reason):
     with pytest.raises(UserError, match=reason) as caught:
         find_images(["p", path])
     assert str(caught.value).startswith(path)
+
+
+def test_a_folder_that_is_removed_while_it_is_searched_is_passed_over(tmp_path, monkeypatch):
+    for name in ("a/1.png", "b/2.png"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).touch()
+    scan = os.scandir
+
+    def remove_first(folder):
+        if str(folder).endswith("a"):
+            shutil.rmtree(folder)
+        return scan(folder)
+
+    monkeypatch.setattr(os, "scandir", remove_first)
+    assert [source.path.name for source in find_images([tmp_path])] == ["2.png"]
 
 
 def test_drawn_images_keep_their_folders(album):

@@ -24,13 +24,14 @@ class Chain:
     def __init__(self, table):
         with np.errstate(divide="ignore"):
             self.table = np.log(np.array(table, np.float32))
-        self.steps = 0
+        self.steps, self.rows = 0, list[int]()
 
     def start(self, embeddings):
         return (embeddings,)
 
     def step(self, token_ids, state):
         self.steps += 1
+        self.rows.append(len(token_ids))
         return self.table[token_ids], state
 
     def select(self, state, rows):
@@ -256,3 +257,15 @@ def test_a_beam_wider_than_there_are_sentences_has_each_once():
     there = np.isfinite(found.ranks)
     assert there.sum(axis=1).tolist() == [2, 2] and found.ranks[0, there[0]] == pytest.approx(np.log([0.7, 0.3]))
     assert [row[:2].tolist() for row in found.token_ids[0, there[0]]] == [[4, END], [5, END]]
+
+
+@pytest.mark.parametrize("independent", [True, False])
+def test_hypotheses_that_have_ended_are_asked_for_no_more_words_where_rows_may_be_dropped(independent: bool):
+    # "4" ends at once, "5 5 5 ..." goes on
+    table = [[1.0] * 6, [0, 0, 0, 0, 0.6, 0.4], [1.0] * 6, [1.0] * 6, [0, 0, 1, 0, 0, 0], [0, 0, 0.1, 0, 0, 0.9]]
+    chain = Chain(table)
+    chain.independent = independent
+    found = search(chain, np.zeros((2, 1), np.float32), DecodingConfig(4, 2, 0.0))
+    assert chain.rows == ([2, 4, 2, 2] if independent else [2, 4, 4, 4])
+    assert found.token_ids[0].tolist() == found.token_ids[1].tolist() == [[4, END, PAD, PAD], [5, 5, 5, 5]]
+    np.testing.assert_allclose(np.exp(found.ranks), [[0.6, 0.4 * 0.9**3]] * 2, rtol=1e-6)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import shutil
 import sqlite3
@@ -10,6 +11,7 @@ from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -67,6 +69,23 @@ def test_an_index_follows_its_folder(model, album, tmp_path) -> None:
         np.testing.assert_allclose(stored.vectors, expected.vectors, rtol=1e-3, atol=1e-3)
         np.testing.assert_array_equal(stored.boxes, expected.boxes)
         assert index.remove(album / "new.png") == 1 and len(index) == 5
+
+
+def test_a_file_that_vanishes_while_it_is_compared_costs_no_other(model, album, tmp_path, monkeypatch) -> None:
+    with saywhere.Index(tmp_path / "i", model) as index:
+        index.add(album)
+        os.utime(album / "0/0.png")  # so its content is compared
+        noise(96, 64, 77).save(album / "1/1.png")
+        digest = hashlib.file_digest
+
+        def remove_first(file: Any, method: Any) -> Any:
+            if str(file.name).endswith("0.png"):
+                os.unlink(file.name)
+                raise FileNotFoundError(file.name)
+            return digest(file, method)
+
+        monkeypatch.setattr(hashlib, "file_digest", remove_first)
+        assert counts(index.add(album)) == (0, 1, 4, 0, 1) and len(index) == 5
 
 
 def test_a_model_in_a_folder_that_is_not_utf_8_is_named_and_found_again(model, album, tmp_path) -> None:
@@ -252,6 +271,8 @@ def test_a_search_is_narrowed_by_dates_and_folders(model, tmp_path) -> None:
         assert found(under=["holidays", "work"], after="2024-05-10") == ["b.jpg", "c.jpg"]
         assert found(under="holiday") == found(under="old.png") == []
         assert index.search("two dogs", under="work")[0].regions.width == 96
+        os.utime(album / "old.png", (0, 15_000_000_000))  # of a wrong clock: later than nanoseconds of 64 bits reach
+        assert counts(index.add(album)) == (0, 0, 4, 0, 0) and found(after="2400-01-01") == ["old.png"]
         with pytest.raises(UserError, match="after must be a date such as 2024-05-01, not 'May'"):
             found(after="May")
 

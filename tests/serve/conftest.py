@@ -9,10 +9,12 @@ import pytest
 import skimage
 from photographs import jpeg
 from PIL import Image
-from server_process import Process
+from server_process import Process, be_patient
 from video_clips import Timed, write_clip
 
 import saywhere
+
+be_patient()
 
 
 @pytest.fixture(scope="session")

@@ -58,12 +58,12 @@ def speaking() -> Iterator[Process]:
 
 @pytest.fixture(scope="module")
 def ollama_client(speaking: Process) -> ollama.Client:
-    return ollama.Client(host=speaking.url, headers={"Authorization": "Bearer s3cret"}, timeout=120)
+    return ollama.Client(host=speaking.url, headers={"Authorization": "Bearer s3cret"}, timeout=600)
 
 
 @pytest.fixture(scope="module")
 def openai_client(speaking: Process) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{speaking.url}/v1", api_key="s3cret", timeout=120, max_retries=0)
+    return openai.OpenAI(base_url=f"{speaking.url}/v1", api_key="s3cret", timeout=600, max_retries=0)
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +160,7 @@ def test_openais_client(
 
 def post(server: Process, path: str, body: Any, token: str = "s3cret") -> Any:
     headers = {"Authorization": f"Bearer {token}"}
-    return httpx2.post(f"{server.url}{path}", json=body, headers=headers, timeout=120)
+    return httpx2.post(f"{server.url}{path}", json=body, headers=headers, timeout=600)
 
 
 def test_requests_of_photoprism(speaking: Process, photo: bytes, data_url: str, sentence: str) -> None:
@@ -301,7 +301,7 @@ def test_a_server_without_protocols_has_none_of_their_paths_or_modules() -> None
         "try:\n    app()\nexcept SystemExit as end:\n    assert not end.code\n"
         "print(*sorted(name for name in sys.modules if name.startswith('saywhere.serve')))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     found = {name.rpartition(".")[2] for name in done.stdout.split()}
     assert found == {"serve", "app", "gate", "limits", "questions", "server"}
@@ -309,6 +309,6 @@ def test_a_server_without_protocols_has_none_of_their_paths_or_modules() -> None
 
 def test_an_unknown_protocol_is_named() -> None:
     command = [sys.executable, "-c", START, "serve", "--port", "0", "--protocols", "ollama,grpc"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 2
     assert done.stderr == "error: --protocols 'grpc': there are ollama, openai, photoprism\n"

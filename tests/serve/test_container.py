@@ -51,7 +51,7 @@ def test_everything_is_installed_by_the_hashes_of_the_lock(lines: list[tuple[str
     build = next(rest for name, rest in lines if name == "RUN")
     commands = [command.strip() for command in build.split("&&")]
     script = commands[0].replace("requirements.txt", shlex.quote(str(ROOT / "requirements.txt")))
-    subprocess.run(["bash", "-euc", script.replace(" /uv.txt", " uv.txt")], cwd=tmp_path, check=True, timeout=60)
+    subprocess.run(["bash", "-euc", script.replace(" /uv.txt", " uv.txt")], cwd=tmp_path, check=True, timeout=600)
     installer = (tmp_path / "uv.txt").read_text()
     assert re.fullmatch(r"uv==[\d.]+ \\\n(    --hash=sha256:[0-9a-f]{64}( \\)?\n)+", installer)
     assert "--require-hashes" in commands[2] and "--requirement /uv.txt" in commands[2]
@@ -89,7 +89,7 @@ def test_the_documented_command_leads_to_a_server_that_answers(lines: list[tuple
     server = Process(*options)
     try:
         for host in ("".join(places), "localhost:8077", "rebound.example:8077"):
-            connection = HTTPConnection("127.0.0.1", server.port, timeout=120)
+            connection = HTTPConnection("127.0.0.1", server.port, timeout=600)
             connection.request("GET", "/v1/models", headers={"Host": host})
             assert connection.getresponse().status == (421 if "rebound" in host else 200)
             connection.close()

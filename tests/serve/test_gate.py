@@ -32,7 +32,7 @@ class Answer(NamedTuple):
 
 def ask(server: Process, target: str, body: bytes | None = None, at: str = "127.0.0.1", **headers: str) -> Answer:
     """Send a request with just these headers (``_`` for ``-``); ``Host`` is that of the connection if none is given."""
-    connection = HTTPConnection(at, server.port, timeout=120)
+    connection = HTTPConnection(at, server.port, timeout=600)
     try:
         connection.putrequest("GET" if body is None else "POST", target, skip_host="Host" in headers)
         for name, value in headers.items():
@@ -199,7 +199,7 @@ def test_each_of_several_headers_counts(server: Process) -> None:
     own = f"http://127.0.0.1:{server.port}"
     for name, good, bad in (("Origin", own, "https://evil.example"), ("Sec-Fetch-Site", "same-origin", "cross-site")):
         for values, status in (((good, bad), 403), ((bad, good), 403), ((good, good), 200)):
-            connection = HTTPConnection("127.0.0.1", server.port, timeout=60)
+            connection = HTTPConnection("127.0.0.1", server.port, timeout=600)
             connection.putrequest("GET", "/v1/models")
             for value in values:
                 connection.putheader(name, value)

@@ -203,16 +203,16 @@ def test_nobody_waits_for_an_image_that_is_being_encoded(
 
     def wait(pixels: Any) -> Any:
         under_way.set()
-        assert go.wait(60)
+        assert go.wait(600)
         return encode(pixels)
 
     monkeypatch.setattr(model.engine.trunk, "encode", wait)
     monkeypatch.setattr(Encodings, "find", lambda *arguments: (asked.set(), find(*arguments))[1])
     with TestClient(create_app(model, Limits(threads=2))) as client, ThreadPoolExecutor(2) as pool:
         first = pool.submit(client.post, "/v1/embed?regions=1", content=photo)
-        assert under_way.wait(60)
+        assert under_way.wait(600)
         again = pool.submit(client.post, "/v1/embed?regions=1", headers={"If-Match": f'"{tag_of(photo)}"'})
-        assert asked.wait(60)
+        assert asked.wait(600)
         assert client.get("/healthz").status_code == 200
         assert not first.done() and not again.done()
         go.set()
@@ -228,9 +228,9 @@ def test_nobody_waits_for_the_database_of_an_index(
         TestClient(create_app(model, index=index)) as client,
         ThreadPoolExecutor(1) as pool,
     ):
-        monkeypatch.setattr(saywhere.Index, "__len__", lambda _: (asked.set(), go.wait(60), 7)[2])
+        monkeypatch.setattr(saywhere.Index, "__len__", lambda _: (asked.set(), go.wait(600), 7)[2])
         models = pool.submit(client.get, "/v1/models")
-        assert asked.wait(60)
+        assert asked.wait(600)
         assert client.get("/healthz").status_code == 200 and not models.done()
         go.set()
         assert models.result().json()["indexed"] == 7
@@ -308,7 +308,7 @@ def test_a_full_queue_refuses_and_recovers(
     go, encode = threading.Event(), model.engine.trunk.encode
 
     def wait(pixels: Any) -> Any:
-        assert go.wait(60)
+        assert go.wait(600)
         return encode(pixels)
 
     monkeypatch.setattr(model.engine.trunk, "encode", wait)
@@ -328,7 +328,7 @@ def test_an_answer_that_takes_too_long_is_given_up(
     model: saywhere.Model, photo: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go, encode = threading.Event(), model.engine.trunk.encode
-    monkeypatch.setattr(model.engine.trunk, "encode", lambda pixels: (go.wait(60), encode(pixels))[1])
+    monkeypatch.setattr(model.engine.trunk, "encode", lambda pixels: (go.wait(600), encode(pixels))[1])
     with TestClient(create_app(model, Limits(threads=1, answer_seconds=0.2))) as client:
         response = client.post("/v1/embed", content=photo)
         go.set()

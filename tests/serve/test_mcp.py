@@ -122,7 +122,7 @@ def over_http(photographs: Path, indexed: Path) -> Iterator[Process]:
 def test_the_sdks_client_asks_over_http_with_the_token(over_http: Process, photographs: Path) -> None:
     async def run() -> None:
         headers = {"Authorization": "Bearer s3cret"}
-        async with httpx2.AsyncClient(headers=headers, timeout=120) as http:
+        async with httpx2.AsyncClient(headers=headers, timeout=600) as http:
             async with Client(streamable_http_client(f"{over_http.url}", http_client=http)) as client:
                 assert {tool.name for tool in (await client.list_tools()).tools} == TOOLS
                 found = said(await client.call_tool("describe", {"image": "astronaut.png", "top": 2}))
@@ -236,7 +236,7 @@ def test_a_search_of_the_folders_sees_new_images_and_forgets_others(
 def pipe(folder: Path, *lines: bytes) -> list[dict[str, Any]]:
     """What a server of its own process answers to lines, in order."""
     done = subprocess.run(
-        [sys.executable, "-c", START, "mcp", str(folder)], input=b"".join(lines), capture_output=True, timeout=120
+        [sys.executable, "-c", START, "mcp", str(folder)], input=b"".join(lines), capture_output=True, timeout=600
     )
     assert (done.returncode, done.stderr) == (0, b"")
     return [json.loads(line) for line in done.stdout.splitlines()]
@@ -272,7 +272,7 @@ def test_nothing_heavy_is_imported_before_the_first_call(photographs: Path) -> N
         "print(*sorted(heavy & sys.modules.keys()), file=sys.stderr)"
     )
     message = b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-03-26"}}\n'
-    done = subprocess.run([sys.executable, "-c", code], input=message, capture_output=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], input=message, capture_output=True, timeout=600)
     assert done.stderr.strip() == b""
     assert json.loads(done.stdout)["result"]["protocolVersion"] == "2025-03-26"
 

@@ -29,7 +29,7 @@ from saywhere.serve.server import bind, run
 
 
 def ask(port: int, path: str, body: bytes | None = None, **headers: str) -> tuple[int, dict[str, Any]]:
-    connection = HTTPConnection("127.0.0.1", port, timeout=120)
+    connection = HTTPConnection("127.0.0.1", port, timeout=600)
     try:
         connection.request("GET" if body is None else "POST", path, body, headers)
         response = connection.getresponse()
@@ -70,7 +70,7 @@ def test_sigterm_loses_no_request_that_has_begun(photo: bytes) -> None:
 
     def client(number: int) -> None:
         """Ask again and again on one connection, as long as the server takes requests."""
-        connection = HTTPConnection("127.0.0.1", server.port, timeout=120)
+        connection = HTTPConnection("127.0.0.1", server.port, timeout=600)
         while True:
             try:
                 connection.request("POST", f"/v1/embed?regions={number}", photo, {"Cache-Control": "no-store"})
@@ -91,7 +91,7 @@ def test_sigterm_loses_no_request_that_has_begun(photo: bytes) -> None:
 
     with ThreadPoolExecutor(8) as pool:
         running = [pool.submit(client, number) for number in range(8)]
-        busy.wait(120)  # all are connected, and most wait for their next answer
+        busy.wait(600)  # all are connected, and most wait for their next answer
         stopped.set()
         code, errors = server.stop()
         for future in running:
@@ -141,10 +141,10 @@ def quick() -> Iterator[Quick]:
             target=run, args=(app, listening, Limits(idle_seconds=1, reading_seconds=1), started.set)
         )
         thread.start()
-        assert started.wait(60)
+        assert started.wait(600)
         yield Quick(listening.getsockname()[1], servers[0].server_state.connections)
         servers[0].should_exit = True
-        thread.join(60)
+        thread.join(600)
         assert not thread.is_alive()
 
 
@@ -159,7 +159,7 @@ def test_idle_connections_are_closed(quick: Quick, sent: bytes) -> None:
 @pytest.mark.parametrize("path", [b"/much", b"/pieces"])
 def test_who_does_not_read_is_dropped(quick: Quick, path: bytes) -> None:
     request = REQUEST.replace(b"/ ", path + b" ", 1)
-    with socket.create_connection(("127.0.0.1", quick.port), timeout=60) as silent:
+    with socket.create_connection(("127.0.0.1", quick.port), timeout=600) as silent:
         silent.sendall(2 * request)
         assert len(silent.recv(1)) == 1
         while quick.connections:
@@ -217,7 +217,7 @@ def test_speed(tmp_path: Path) -> None:
 
 def test_a_second_ctrl_c_ends_at_once_and_quietly() -> None:
     server = Process()
-    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=600) as connection:
         connection.sendall(b"POST /v1/describe HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n\r\n")  # and no more
         for _ in range(100):
             if server.process.poll() is not None:
@@ -225,5 +225,5 @@ def test_a_second_ctrl_c_ends_at_once_and_quietly() -> None:
             server.process.send_signal(signal.SIGINT)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 server.process.wait(0.05)
-        assert server.process.wait(60) in (0, 130)
+        assert server.process.wait(600) in (0, 130)
     assert "Traceback" not in server.process.communicate()[1]

@@ -27,12 +27,14 @@ from tiny_training import write_data as write_boxes
 from typer.testing import CliRunner
 
 import saywhere
-from saywhere import cli
+from saywhere import cli, options
+from saywhere.inference.claims import locked
 from saywhere.models.bundle import Bundle
 from saywhere.stages import run as stages
 from saywhere.stages.kinds import Card, Reader
 from saywhere.training import recipe as recipes
 from saywhere.training.callbacks import RunState
+from saywhere.training.run import train
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 SMOKE, TEACHER = RECIPES / "saywhere-smoke.yaml", "data/clip_encoder.onnx"
@@ -219,12 +221,31 @@ def test_a_disk_that_fills_up_stops_a_stage_with_one_line_and_what_is_done_stays
     assert tiny() == [line.replace("/2", "/3") for line in BEFORE] + ["[3/3] card"]
 
 
-def test_two_runs_do_not_work_in_one_folder(tiny: Run) -> None:
+def test_two_runs_do_not_work_in_one_folder(tiny: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither in that of stages nor in that of one of them, also where a file system has no locks."""
     fcntl = pytest.importorskip("fcntl")
+    monkeypatch.setattr("saywhere.inference.claims.LOCK_WAIT", 0.0)
+    config = {**tiny.recipe["stages"]["densecap"], "name": "one", "data": {"root": str(tiny.data)}}
+    one = options.from_dict(recipes.Recipe, config)
+    busy = "another run is writing to it; wait for it, or name another folder with --out"
+
+    def refused() -> None:
+        with pytest.raises(saywhere.UserError, match=busy):
+            tiny()
+        with pytest.raises(saywhere.UserError, match=busy):
+            train(one, tiny.out)
+
     with (tiny.out / "lock").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(saywhere.UserError, match="another run works in this folder"):
-            tiny()
+        refused()
+
+    def none(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", none)
+    with locked(tiny.out):
+        refused()
+    assert tiny() == BEFORE
 
 
 def test_a_recipe_without_stages_leaves_none_out(tmp_path: Path) -> None:

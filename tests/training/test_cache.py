@@ -218,7 +218,7 @@ class Slow(Backbone):
     def forward(self, pixels: list[Tensor]) -> list[tuple[Tensor, ...]]:
         if self.seen:
             self.begun.set()
-            assert self.resume.wait(60)
+            assert self.resume.wait(600)
         return super().forward(pixels)
 
 
@@ -232,15 +232,15 @@ def test_of_two_runs_at_once_one_fills_the_cache_and_the_other_waits(
 
     threads = [threading.Thread(target=fill, args=pair) for pair in (("first", slow), ("second", second))]
     threads[0].start()
-    assert slow.begun.wait(60)
+    assert slow.begun.wait(600)
     threads[1].start()
-    output, end = "", time.monotonic() + 60
+    output, end = "", time.monotonic() + 600
     while "waiting" not in output and threads[1].is_alive() and time.monotonic() < end:
         output += capsys.readouterr().err
         time.sleep(0.01)
     slow.resume.set()
     for thread in threads:
-        thread.join(60)
+        thread.join(600)
     assert "another run is filling this cache; waiting for it" in output
     assert (slow.seen, second.seen) == (10, 0)
     for cached in (built["first"], built["second"]):

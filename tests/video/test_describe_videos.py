@@ -241,7 +241,7 @@ def test_a_killed_run_is_resumed_and_ends_as_an_undisturbed_one(model, stops):
     write_clip(Path("clip.mp4"), moving(SECONDS), every_key=25)
     expected = whole_run()
     for stop in stops:
-        done = subprocess.run(disturbed(stop), capture_output=True, text=True, timeout=300)
+        done = subprocess.run(disturbed(stop), capture_output=True, text=True, timeout=600)
         assert done.returncode == -signal.SIGKILL, done.stderr
         assert not Path("drawn/clip.mp4").exists() and not Path("drawn/clip.vtt").exists()
     before = model.looks

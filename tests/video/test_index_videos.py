@@ -137,7 +137,7 @@ SCRIPT = "\n".join((
 
 def killed(look: int, *arguments: str) -> None:
     command = [sys.executable, "-c", SCRIPT, str(look), "index", *arguments, "--index", "i"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == -signal.SIGKILL, done.stderr
 
 

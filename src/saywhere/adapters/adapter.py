@@ -1,19 +1,22 @@
-"""A model of transformers as an engine: no parts of saywhere's, but answers to whole questions."""
+"""A model of other people as an engine: no parts of saywhere's, but answers to whole questions.
+
+A family knows prompts and how answers are read; a runner computes: transformers with torch, or graphs in ONNX Runtime.
+"""
 
 from __future__ import annotations
 
 import functools
 import hashlib
-import importlib
 import json
 import re
 import sys
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -148,8 +151,8 @@ def _read(path: Path) -> tuple[str, ScoreCalibration] | None:
 
 Located = tuple[np.ndarray, np.ndarray]
 """Boxes ``(P, 4)`` of an image's P phrases in its pixels, and scores ``(P,)``."""
-READ = (".json", ".txt", ".model", ".safetensors")
-"""Files on which answers depend."""
+READ = (".json", ".txt", ".model")
+"""Files on which answers depend beside the weights."""
 
 
 class Pixels:
@@ -178,44 +181,97 @@ class Images:
         raise UserError("a model of transformers has no localization layer")
 
 
+class Detected(NamedTuple):
+    """What a detector says: logits ``(N, Q, T)`` and boxes ``(N, Q, 4)`` as shares, and the texts' ids ``(N, T)``."""
+
+    logits: np.ndarray
+    boxes: np.ndarray
+    token_ids: np.ndarray
+
+
+class Runner(Protocol):
+    """Computes a network's answers, with its tokenizer and its preparation of images.
+
+    Attributes:
+        config: of the network.
+        device: where it runs.
+        files: in which its weights are.
+        silent: ids of tokens that stand for nothing in a text.
+    """
+
+    config: Mapping[str, Any]
+    device: Any
+    files: Sequence[Path]
+    silent: Collection[int]
+
+    def to(self, device: str) -> None:
+        """Move the network to a device; ``UserError`` if that cannot be."""
+        ...
+
+    def token_ids(self, text: str) -> list[int]:
+        """Return the ids of a text's tokens, without those that it begins and ends with."""
+        ...
+
+    def tokens(self, token_ids: Sequence[int]) -> list[str]:
+        """Return the names of tokens."""
+        ...
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Return the text of tokens, without those that are special."""
+        ...
+
+    def write(
+        self, images: Sequence[Image.Image], prompts: Sequence[str], most_tokens: int, beam_size: int, **options: Any
+    ) -> list[tuple[list[int], np.ndarray]]:
+        """Return what the network writes of images: ids, with special ones, and natural log-probabilities ``(T,)``.
+
+        Greedy with a ``beam_size`` of 1, else by beam search, for which log-probabilities may be 0.
+        """
+        ...
+
+    def detect(self, images: Sequence[Image.Image], texts: Sequence[Any], length: int, **options: Any) -> Detected:
+        """Return what the network detects by texts, of which at most ``length`` tokens count."""
+        ...
+
+
 class Adapter(ABC):
-    """A network of transformers and its processor; each subclass is a family.
+    """A network of other people and its runner; each subclass is a family.
 
     Args:
         folder: of the model.
         family: that it is of.
-        device: of torch.
+        runner: computes its answers.
 
     Attributes:
+        network_class, processor_class: in transformers.
         threshold: a phrase is found from this score on, unless the user says otherwise or scores are calibrated.
+        marks: tokens without which a tokenizer is another model's.
         scores: the calibration of its scores; nothing is calibrated unless it is set.
-        lock: held while the network or the processor works: neither is made for several threads.
-
-    Raises:
-        UserError: a file is missing or damaged, or the weights are not those of the family's native class.
+        lock: held while the network works: it is not made for several threads.
     """
 
     network_class: ClassVar[str]
     processor_class: ClassVar[str]
     threshold: ClassVar[float]
+    marks: ClassVar[tuple[str, ...]] = ()
     densecap: DenseCap | None = None
     aligner: Aligner | None = None
     captioner: Captioner | None = None
     nouns: Nouns | None = None
 
-    def __init__(self, folder: Path, family: Family, device: Any) -> None:
-        self.folder, self.family, self.device = folder, family, device
+    def __init__(self, folder: Path, family: Family, runner: Runner) -> None:
+        self.folder, self.family, self.runner = folder, family, runner
         self.trunk, self.scores, self.calibration = Images(family.long_side), ScoreCalibration(), Calibration()
         self.lock = threading.Lock()
-        self.processor, network = load_pretrained(folder, family.name, self.processor_class, self.network_class)
-        self.network = network.to(device).eval()
+
+    @property
+    def device(self) -> Any:
+        """Where the network runs."""
+        return self.runner.device
 
     def to(self, device: str) -> None:
-        """Move the network to a device; ``UserError`` if there is no such device."""
-        from saywhere.engines.torch import find_device
-
-        self.device = find_device(device)
-        self.network.to(self.device)
+        """Move the network to a device; ``UserError`` if that cannot be."""
+        self.runner.to(device)
 
     @abstractmethod
     def locate(self, encodings: Sequence[Encoding], phrases: Sequence[Sequence[str]]) -> list[Located]:
@@ -227,7 +283,8 @@ class Adapter(ABC):
     @functools.cached_property
     def _weights_digest(self) -> str:
         digest = hashlib.blake2b(digest_size=16)
-        for path in sorted(p for p in self.folder.iterdir() if p.suffix in READ and p.name != NAME):
+        own = (p for p in self.folder.iterdir() if p.suffix in READ and p.name != NAME)
+        for path in sorted({*own, *self.runner.files}):
             with path.open("rb") as file:
                 digest.update(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
         return digest.hexdigest()
@@ -245,37 +302,6 @@ class Adapter(ABC):
     def vectors_digest(self) -> str:
         """Refuse: there are no vectors of regions; ``UserError``."""
         raise UserError(f"{self.folder}: {self.family.name} has no vectors for search")
-
-
-def load_pretrained(folder: Path, family: str, processor: str, network: str) -> tuple[Any, Any]:
-    """Return a processor and a network of these classes, from files of the folder alone.
-
-    Weights are read from safetensors only, and no code of the model's is run.
-
-    Raises:
-        UserError: a file is missing or damaged, or weights are missing.
-        ImportError: transformers is not installed.
-    """
-    transformers: Any = importlib.import_module("transformers")
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    if not any(folder.glob("*.safetensors")):
-        raise UserError(f"{folder}: there are no weights in safetensors, and others are not read")
-    local = {"local_files_only": True, "trust_remote_code": False}
-    try:
-        prepare = getattr(transformers, processor).from_pretrained(folder, **local)
-        made, found = getattr(transformers, network).from_pretrained(
-            folder, dtype="float32", use_safetensors=True, output_loading_info=True, **local
-        )
-    except Exception as error:  # whatever a damaged file leads to in there
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise UserError(f"{folder}: cannot be read as a model of {family}: {reason}") from error
-    if missing := sorted(found["missing_keys"]):
-        raise UserError(
-            f"{folder}: {len(missing)} weights are missing, such as {missing[0]}: these are not weights of the class "
-            f"{network} of transformers"
-        )
-    return prepare, made
 
 
 def image_of(encoding: Encoding) -> Image.Image:
@@ -322,17 +348,6 @@ class Text:
         return float(np.exp(self.log_probs[start:stop].mean())) if stop > start else 0.0
 
 
-class _Recorder:
-    """Note the log-probability of the likeliest token of each row at each step, which greedy decoding takes."""
-
-    def __init__(self) -> None:
-        self.steps: list[Any] = []
-
-    def __call__(self, input_ids: Any, scores: Any) -> Any:
-        self.steps.append(scores.float().log_softmax(dim=-1).amax(dim=-1))
-        return scores
-
-
 class Writer(Adapter):
     """A family that describes, captions and locates by writing.
 
@@ -340,6 +355,7 @@ class Writer(Adapter):
         describe_prompt, caption_prompt: what is asked of an image.
         most_tokens, caption_tokens: of an answer.
         pads: whether prompts of several lengths may be answered together.
+        options: of what the network takes beside images and prompts.
     """
 
     describe_prompt: ClassVar[str]
@@ -348,11 +364,7 @@ class Writer(Adapter):
     caption_tokens: ClassVar[int] = 64
     pads: ClassVar[bool] = True
     threshold: ClassVar[float] = 1e-6  # whatever it writes a box for
-
-    def __init__(self, folder: Path, family: Family, device: Any) -> None:
-        super().__init__(folder, family, device)
-        tokenizer = self.processor.tokenizer
-        self._silent = {tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id}
+    options: Mapping[str, Any] = MappingProxyType({})
 
     @abstractmethod
     def phrase_prompt(self, phrase: str) -> str:
@@ -369,10 +381,6 @@ class Writer(Adapter):
     @abstractmethod
     def is_mark(self, token: str) -> bool:
         """Return whether a token is part of a place, and no word."""
-
-    def prepare(self, images: list[Any], prompts: list[str]) -> Any:
-        """Return the network's inputs for images and what is asked of each."""
-        return self.processor(images=images, text=prompts, padding=True, return_tensors="pt")
 
     def describe(self, encodings: Sequence[Encoding], boxes: Sequence[ArrayLike] | None = None) -> list[Regions]:
         """Return the regions that the model writes of each image, or a phrase for each of given boxes ``(N, 4)``.
@@ -438,7 +446,7 @@ class Writer(Adapter):
         """Return some of the tokens as plain text, without marks."""
         rows = zip(text.token_ids[start:stop], text.tokens[start:stop], strict=True)
         kept = [token_id for token_id, token in rows if not self.is_mark(token)]
-        return " ".join(self.processor.tokenizer.decode(kept, skip_special_tokens=True).split())
+        return " ".join(self.runner.decode(kept).split())
 
     def write(
         self, encodings: Sequence[Encoding], prompts: Sequence[str], most_tokens: int, beam_size: int = 1
@@ -447,49 +455,27 @@ class Writer(Adapter):
 
         With beam search the log-probabilities are 0.
         """
-        import torch
-
         found: dict[int, Text] = {}
         for some in self._batches(prompts):
-            with self.lock, torch.inference_mode():
-                texts = self._write([encodings[i] for i in some], [prompts[i] for i in some], most_tokens, beam_size)
-            found |= zip(some, texts, strict=True)
+            images, asked = [image_of(encodings[i]) for i in some], [prompts[i] for i in some]
+            with self.lock:
+                rows = self.runner.write(images, asked, most_tokens, beam_size, **self.options)
+            found |= zip(some, [self._text(*row) for row in rows], strict=True)
         return [found[i] for i in range(len(prompts))]
 
     def _batches(self, prompts: Sequence[str]) -> Iterator[list[int]]:
         """The numbers of the prompts that are answered together."""
         groups: dict[int, list[int]] = {}
         for number, prompt in enumerate(prompts):
-            length = 0 if self.pads else len(self.processor.tokenizer(prompt)["input_ids"])
+            length = 0 if self.pads else len(self.runner.token_ids(prompt))
             groups.setdefault(length, []).append(number)
         for group in groups.values():
             yield from (group[start : start + AT_ONCE] for start in range(0, len(group), AT_ONCE))
 
-    def _write(self, encodings: Sequence[Encoding], prompts: list[str], most_tokens: int, beam_size: int) -> list[Text]:
-        inputs = self.prepare([image_of(encoding) for encoding in encodings], prompts).to(self.device)
-        recorder = _Recorder()
-        sequences = self.network.generate(
-            **inputs,
-            max_new_tokens=most_tokens,
-            num_beams=beam_size,
-            do_sample=False,
-            early_stopping=beam_size > 1,
-            logits_processor=[recorder] if beam_size == 1 else [],
-        )
-        if beam_size > 1:
-            start = 1 if self.network.config.is_encoder_decoder else inputs["input_ids"].shape[1]
-            rows = sequences[:, start:].tolist()
-            return [self._text(row, np.zeros(len(row), np.float32)) for row in rows]
-        import torch
-
-        log_probs = torch.stack(recorder.steps, dim=1).cpu().numpy()
-        rows = sequences[:, -log_probs.shape[1] :].tolist()
-        return [self._text(row, own) for row, own in zip(rows, log_probs, strict=True)]
-
     def _text(self, token_ids: list[int], log_probs: np.ndarray) -> Text:
-        kept = [i for i, token_id in enumerate(token_ids) if token_id not in self._silent]
+        kept = [i for i, token_id in enumerate(token_ids) if token_id not in self.runner.silent]
         own = [token_ids[i] for i in kept]
-        return Text(own, self.processor.tokenizer.convert_ids_to_tokens(own), log_probs[kept])
+        return Text(own, self.runner.tokens(own), log_probs[kept])
 
 
 def without_marks(text: str) -> str:
@@ -523,12 +509,10 @@ class PhraseDetector(Adapter):
 
     def locate(self, encodings: Sequence[Encoding], phrases: Sequence[Sequence[str]]) -> list[Located]:
         """Return for each image the best box of each phrase and its score."""
-        import torch
-
         jobs = [Job(i, group) for i, own in enumerate(phrases) for group in self.groups(own)]
         parts: list[list[Located]] = [[] for _ in encodings]
         for some in self._batches(encodings, jobs):
-            with self.lock, torch.inference_mode():
+            with self.lock:
                 detected = self.detect([encodings[job.image] for job in some], [job.phrases for job in some])
             for job, (boxes, scores) in zip(some, detected, strict=True):
                 best = scores.argmax(axis=0)

@@ -18,18 +18,19 @@ class Florence2(Writer):
 
     network_class: ClassVar[str] = "Florence2ForConditionalGeneration"
     processor_class: ClassVar[str] = "Florence2Processor"
-    describe_prompt: ClassVar[str] = "<DENSE_REGION_CAPTION>"
-    caption_prompt: ClassVar[str] = "<CAPTION>"
+    describe_prompt: ClassVar[str] = "Locate the objects in the image, with their descriptions."
+    caption_prompt: ClassVar[str] = "What does the image describe?"
     most_tokens: ClassVar[int] = 1024
+    marks: ClassVar[tuple[str, ...]] = ("<s>", "</s>", "<loc_0>", f"<loc_{BINS - 1}>")
 
     def phrase_prompt(self, phrase: str) -> str:
-        """Return the task of grounding, with the phrase as its caption."""
-        return f"<CAPTION_TO_PHRASE_GROUNDING>{phrase}"
+        """Return what asks for the boxes of a caption's phrases, with the phrase as the caption."""
+        return f"Locate the phrases in the caption: {phrase}"
 
     def box_prompt(self, box: Sequence[float]) -> str:
-        """Return the task of describing a region, given by location tokens."""
+        """Return what asks for the description of a region, which is given by location tokens."""
         places = (min(BINS - 1, max(0, int(share * BINS))) for share in box)
-        return "<REGION_TO_DESCRIPTION>" + "".join(f"<loc_{place}>" for place in places)
+        return f"What does the region {''.join(f'<loc_{place}>' for place in places)} describe?"
 
     def read_places(self, tokens: Sequence[str]) -> list[Place]:
         """Return the boxes: every four location tokens after a phrase; a coordinate is the middle of its bin."""

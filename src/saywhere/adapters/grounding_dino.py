@@ -10,6 +10,7 @@ import numpy as np
 
 from saywhere import boxes as geometry
 from saywhere.adapters.adapter import Located, PhraseDetector, image_of
+from saywhere.engines.arrays.layers import sigmoid
 from saywhere.models.encoding import Encoding
 
 
@@ -19,17 +20,23 @@ class GroundingDino(PhraseDetector):
     network_class: ClassVar[str] = "GroundingDinoForObjectDetection"
     processor_class: ClassVar[str] = "GroundingDinoProcessor"
     threshold: ClassVar[float] = 0.25
+    marks: ClassVar[tuple[str, ...]] = ("[CLS]", "[SEP]", ".")
     pads: ClassVar[bool] = False  # its backbone sees the padding, and answers differ by it
+
+    @property
+    def length(self) -> int:
+        """Tokens of a text that the network can read."""
+        return self.runner.config.get("max_text_len", 256)
 
     def groups(self, phrases: Sequence[str]) -> list[list[str]]:
         """Return the phrases in groups whose tokens the network can read together."""
         found: list[list[str]] = []
         left = 0
         for phrase in phrases:
-            need = len(self.processor.tokenizer(_plain(phrase), add_special_tokens=False)["input_ids"]) + 1
+            need = len(self.runner.token_ids(_plain(phrase))) + 1
             if need > left:
                 found.append([])
-                left = self.network.config.max_text_len - 2  # for what the text begins and ends with
+                left = self.length - 2  # for what the text begins and ends with
             found[-1].append(phrase)
             left -= need
         return found
@@ -38,15 +45,10 @@ class GroundingDino(PhraseDetector):
         """Return the boxes of each image as shares of it, and the mean scores of each phrase's tokens."""
         texts = [" ".join(f"{_plain(phrase)}." for phrase in own) for own in phrases]
         images = [image_of(encoding) for encoding in encodings]
-        inputs = self.processor(
-            images=images, text=texts, padding=True, truncation=True, max_length=self.network.config.max_text_len,
-            return_tensors="pt",
-        )  # fmt: skip
-        out = self.network(**inputs.to(self.device))
-        scores, boxes = out.logits.sigmoid().cpu().numpy(), out.pred_boxes.cpu().numpy()
-        tokens = [self.processor.tokenizer.convert_ids_to_tokens(row) for row in inputs["input_ids"].tolist()]
+        out = self.runner.detect(images, texts, self.length, padding=True)
+        tokens = [self.runner.tokens(row) for row in out.token_ids.tolist()]
         found: list[Located] = []
-        for own, names, of_tokens, where in zip(phrases, tokens, scores, boxes, strict=True):
+        for own, names, of_tokens, where in zip(phrases, tokens, sigmoid(out.logits), out.boxes, strict=True):
             spans = token_spans(names[: of_tokens.shape[1]], len(own))
             columns = [of_tokens[:, start:stop].mean(axis=1) for start, stop in spans]
             found.append((geometry.from_center(where), np.stack(columns, axis=1)))

@@ -29,14 +29,10 @@ class Kosmos2(Writer):
     most_tokens: ClassVar[int] = 256
     pads: ClassVar[bool] = False  # after padding transformers would count the positions of what is written wrongly
 
-    def __init__(self, folder: Path, family: Family, device: Any) -> None:
-        super().__init__(folder, family, device)
-        self.side = math.isqrt(self.processor.num_patch_index_tokens)
-
-    def prepare(self, images: list[Any], prompts: list[str]) -> Any:
-        """Return the network's inputs for images and what is asked of each."""
-        count = self.network.config.latent_query_num
-        return self.processor(images=images, text=prompts, padding=True, return_tensors="pt", num_image_tokens=count)
+    def __init__(self, folder: Path, family: Family, runner: Any) -> None:
+        super().__init__(folder, family, runner)
+        self.side = math.isqrt(runner.processor.num_patch_index_tokens)
+        self.options = {"num_image_tokens": runner.config["latent_query_num"]}
 
     def phrase_prompt(self, phrase: str) -> str:
         """Return the phrase in its tags, after which the boxes come."""

@@ -1,4 +1,4 @@
-"""saywhere's questions answered by a model of transformers."""
+"""saywhere's questions answered by a model of other people."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike
 
 from saywhere.adapters.adapter import Adapter, Writer, calibration_path, read_calibration
 from saywhere.adapters.sources import Adapted, find_adapted
 from saywhere.calibration import Calibration
-from saywhere.engines.torch import find_device
 from saywhere.errors import UserError
 from saywhere.models.captioner import Caption
 from saywhere.models.densecap import rank
@@ -28,6 +26,9 @@ from saywhere.options import require_ints, require_numbers
 from saywhere.regions import Regions
 from saywhere.text import tokenize
 
+RUNNERS = {"torch": "saywhere.adapters.pretrained", "onnx": "saywhere.adapters.graphs"}
+"""The module of each runner, by the engine that it needs."""
+
 
 def load(
     name_or_folder: str | Path | Adapted,
@@ -36,29 +37,26 @@ def load(
     threads: int | None = None,
     precision: str = "float32",
 ) -> Adapter:
-    """Return the engine of a model of transformers, calibrated if it was; arguments as :func:`saywhere.loading.load`.
+    """Return the engine of a model of other people, calibrated if it was; arguments as :func:`saywhere.loading.load`.
 
     A model that was found already may be given in place of its name.
 
     Raises:
-        UserError: a file is missing or damaged, there is no such device, or an option or another precision is wanted.
+        UserError: a file is missing or damaged, there is no such device or precision, or an option is wanted.
     """
     found = name_or_folder if isinstance(name_or_folder, Adapted) else find_adapted(name_or_folder)
-    assert found is not None, "not a model of transformers"
+    assert found is not None, "not a model of other people"
     if options:
         raise UserError(f"{found.folder}: {found.family.name} has no option {next(iter(options))!r}, nor others to set")
-    if precision != "float32":
-        raise UserError(f"{found.folder}: {found.family.name} computes in float32, not in {precision}")
-    if threads is not None:
-        torch.set_num_threads(threads)
-    where = find_device(device)
-    adapter: Adapter = importlib.import_module(found.family.module).ADAPTER(found.folder, found.family, where)
+    kind: type[Adapter] = importlib.import_module(found.family.module).ADAPTER
+    runner = importlib.import_module(RUNNERS[found.engine]).RUNNER(found, kind, device, threads, precision)
+    adapter = kind(found.folder, found.family, runner)
     adapter.scores = read_calibration(calibration_path(found), adapter.weights_digest)
     return adapter
 
 
 class AdaptedModel(Model):
-    """Answer what the family of a model of transformers can answer; the other questions raise a ``UserError``.
+    """Answer what the family of a model of other people can answer; the other questions raise a ``UserError``.
 
     Scores are the model's own until ``saywhere calibrate`` has made them probabilities.
 
@@ -175,7 +173,7 @@ class Placed(Evidence):
 
 @dataclass(frozen=True, eq=False)
 class AdaptedPlacer(Placer):
-    """Place phrases in images by a model of transformers.
+    """Place phrases in images by a model of other people.
 
     Attributes:
         adapter: the model.
@@ -245,7 +243,7 @@ class AdaptedPlacer(Placer):
 
 @contextlib.contextmanager
 def answering(name: str) -> Iterator[None]:
-    """Turn what a processor or a network of transformers cannot take into a ``UserError``."""
+    """Turn what a network cannot take into a ``UserError``."""
     try:
         yield
     except UserError:

@@ -9,6 +9,7 @@ import numpy as np
 
 from saywhere import boxes as geometry
 from saywhere.adapters.adapter import Located, PhraseDetector, image_of
+from saywhere.engines.arrays.layers import sigmoid
 from saywhere.models.encoding import Encoding
 
 PHRASES = 100
@@ -31,13 +32,10 @@ class Owlv2(PhraseDetector):
 
         The network sees a square with the image in its upper left corner, and its boxes are shares of that.
         """
-        images = [image_of(encoding) for encoding in encodings]
-        length = self.network.config.text_config.max_position_embeddings
-        inputs = self.processor(images=images, text=phrases, truncation=True, max_length=length, return_tensors="pt")
-        out = self.network(**inputs.to(self.device))
-        scores, boxes = out.logits.sigmoid().cpu().numpy(), out.pred_boxes.cpu().numpy()
+        length = self.runner.config["text_config"]["max_position_embeddings"]
+        out = self.runner.detect([image_of(encoding) for encoding in encodings], phrases, length)
         found: list[Located] = []
-        for encoding, own, of_phrases, where in zip(encodings, phrases, scores, boxes, strict=True):
+        for encoding, own, of_phrases, where in zip(encodings, phrases, sigmoid(out.logits), out.boxes, strict=True):
             side = max(encoding.width, encoding.height)
             shares = np.array([side / encoding.width, side / encoding.height] * 2, np.float32)
             found.append((geometry.from_center(where) * shares, of_phrases[:, : len(own)]))

@@ -1,4 +1,7 @@
-"""Which models of other people there are, and where one lies: a folder that transformers wrote, or one of the hub's."""
+"""Which models of other people there are, and where one lies: a folder, or a repository of the hub.
+
+A folder has weights as transformers writes them, or graphs for ONNX Runtime in a folder of their own, or both.
+"""
 
 from __future__ import annotations
 
@@ -6,34 +9,47 @@ import functools
 import json
 import logging
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from saywhere.errors import UserError
+from saywhere.models.bundle import GRAPH_DEVICES
 
 HUB = "hub:"
 """What the name of a model of the hub begins with; nothing is downloaded without it."""
 CONFIG = "config.json"
-FILES = ("*.json", "*.txt", "*.model", "*.safetensors")
-"""What is fetched: configurations, words and weights; no code, and no pickled weights."""
+FILES = ("*.json", "*.txt", "*.model")
+"""What is fetched beside weights or graphs: configurations and words; no code, and no pickled weights."""
+WEIGHTS = "*.safetensors"
+GRAPHS = "onnx"
+"""The folder of the graphs."""
+PRECISIONS = {"float32": "", "fp32": "", "int8": "_quantized"} | {
+    name: f"_{name}" for name in ("fp16", "q4", "q4f16", "bnb4", "uint8")
+}
+"""What the names of the graphs of each precision end with."""
 
 
 class Family(NamedTuple):
     """What a family of models is called, which module answers for it, and how large images should be decoded.
 
     ``long_side`` are pixels of the long side: as many as the network sees of the short side of a wide image. A family
-    that ``describes`` finds regions by itself; the others place phrases.
+    that ``describes`` finds regions by itself; the others place phrases. ``graphs`` are the names of those that are
+    published of it.
     """
 
     name: str
     module: str
     long_side: int
     describes: bool = False
+    graphs: tuple[str, ...] = ()
 
+
+SEQ2SEQ = ("vision_encoder", "embed_tokens", "encoder_model", "decoder_model_merged")
 
 FAMILIES = {
-    "florence2": Family("Florence-2", "saywhere.adapters.florence2", 1536, True),
-    "grounding-dino": Family("Grounding DINO", "saywhere.adapters.grounding_dino", 1333),
+    "florence2": Family("Florence-2", "saywhere.adapters.florence2", 1536, True, SEQ2SEQ),
+    "grounding-dino": Family("Grounding DINO", "saywhere.adapters.grounding_dino", 1333, False, ("model",)),
     "kosmos-2": Family("Kosmos-2", "saywhere.adapters.kosmos2", 448, True),
     "owlv2": Family("OWLv2", "saywhere.adapters.owlv2", 1008),
 }
@@ -41,29 +57,70 @@ FAMILIES = {
 
 
 class Adapted(NamedTuple):
-    """A model of a known family: its folder, and its name ``OWNER/NAME`` on the hub if it is from there."""
+    """A model of a known family: its folder, its name ``OWNER/NAME`` if it is from the hub, and the engine for it."""
 
     folder: Path
     family: Family
     repository: str | None = None
+    engine: str = "torch"
 
 
-def find_adapted(name_or_folder: str | Path, **hub: Any) -> Adapted | None:
-    """Return where a model of transformers is; None if the name is of something else.
+def find_adapted(
+    name_or_folder: str | Path,
+    engine: str | None = None,
+    device: str | None = None,
+    precision: str | None = None,
+    **hub: Any,
+) -> Adapted | None:
+    """Return where a model of other people is; None if the name is of something else.
 
     Args:
         name_or_folder: ``hub:OWNER/NAME``, which is fetched unless it is in the hub's cache, or a folder.
+        engine: ``onnx`` for its graphs, ``torch`` for its weights. If None, what there is; of both the graphs, unless
+            ``device`` is none of :data:`saywhere.models.bundle.GRAPH_DEVICES`.
+        device: where it is to run.
+        precision: of the graphs that are fetched, one of :data:`PRECISIONS`; ``float32`` if None.
         hub: ``revision`` and ``cache_dir`` of what is fetched.
 
     Raises:
-        UserError: the hub does not give it, or there is no adapter for its family.
+        UserError: the hub does not give it, there is no adapter for its family, or no graph for the engine ``onnx``.
     """
     name = str(name_or_folder)
+    engines = (engine,) if engine else ("onnx", "torch") if device in GRAPH_DEVICES else ("torch", "onnx")
     if name.startswith(HUB):
-        return _fetch(name, **hub)
+        return _fetch(name, engines, precision or "float32", **hub)
     path = Path(name) / CONFIG
     stored = _read(path) if path.is_file() else {}
-    return Adapted(path.parent, _family(stored, name)) if "model_type" in stored and "parts" not in stored else None
+    if "model_type" not in stored or "parts" in stored:
+        return None
+    return _choose(path.parent, _family(stored, name), None, engines)
+
+
+def suffix(precision: str) -> str:
+    """Return what the names of the graphs of a precision end with; ``UserError`` if there is no such precision."""
+    if precision not in PRECISIONS:
+        raise UserError(f"no precision {precision!r}; graphs of the hub have {', '.join(PRECISIONS)}")
+    return PRECISIONS[precision]
+
+
+def _choose(folder: Path, family: Family, repository: str | None, engines: tuple[str, ...]) -> Adapted:
+    """The first of some engines that there are files for; torch, which says what it lacks, if there are none."""
+    name = folder if repository is None else f"{HUB}{repository}"
+    for engine in engines:
+        if any(_files(folder, family, engine)):
+            return Adapted(folder, family, repository, engine)
+    if engines == ("onnx",):
+        lacks = "has no graph in its folder onnx" if family.graphs else f"is of {family.name}, which has no graphs"
+        raise UserError(f"{name} {lacks}: run it with the engine torch")
+    return Adapted(folder, family, repository)
+
+
+def _files(folder: Path, family: Family, engine: str) -> Iterator[Path]:
+    """The files that an engine runs."""
+    if engine == "torch":
+        yield from folder.glob(WEIGHTS)
+    for graph in family.graphs if engine == "onnx" else ():
+        yield from (folder / GRAPHS).glob(f"{graph}*.onnx")
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -84,25 +141,37 @@ def _family(stored: dict[str, Any], name: str) -> Family:
 
 
 @functools.cache
-def _fetch(name: str, **hub: Any) -> Adapted:
-    """Fetch a model, its configuration first: another family's weights would be fetched in vain."""
+def _fetch(name: str, engines: tuple[str, ...], precision: str, **hub: Any) -> Adapted:
+    """Fetch a model, its configuration first: another family's weights would be fetched in vain.
+
+    Of the engines the first for which the repository has files counts: no others are fetched.
+    """
     repository = name.removeprefix(HUB)
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", repository):
         raise UserError(f"{name}: a model of the hub is named {HUB}OWNER/NAME")
     try:
         from huggingface_hub import hf_hub_download, snapshot_download
     except ImportError:
-        raise UserError(f"{name}: fetching it needs huggingface_hub: pip install 'saywhere[transformers]'") from None
+        raise UserError(f"{name}: fetching it needs huggingface_hub: pip install 'saywhere[hub]'") from None
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # not a line for each time that it tries again
     try:
-        stored = _read(Path(hf_hub_download(repository, CONFIG, **hub)))
+        path = Path(hf_hub_download(repository, CONFIG, **hub))
+        stored, folder = _read(path), path.parent
         if "parts" in stored:
             raise UserError(f"{name} is a model of saywhere's own: name it {repository}")
         family = _family(stored, name)
-        folder = Path(snapshot_download(repository, allow_patterns=[*FILES], ignore_patterns=["*/*"], **hub))
+        for engine in engines:
+            graphs = [f"{GRAPHS}/{graph}{suffix(precision)}.onnx*" for graph in family.graphs if engine == "onnx"]
+            if graphs:
+                snapshot_download(repository, allow_patterns=graphs, **hub)
+            own = [*FILES, WEIGHTS] if engine == "torch" else [*FILES]
+            if graphs or engine == "torch":
+                folder = Path(snapshot_download(repository, allow_patterns=own, ignore_patterns=["*/*"], **hub))
+            if any(_files(folder, family, engine)):
+                break
     except UserError:
         raise
     except (OSError, ValueError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(f"{name}: the hub does not give it, and its cache does not have it: {reason}") from error
-    return Adapted(folder, family, repository)
+    return _choose(folder, family, repository, engines)

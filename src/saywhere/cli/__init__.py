@@ -10,6 +10,7 @@ import errno
 import gc
 import importlib
 import io
+import math
 import os
 import signal
 import sys
@@ -111,15 +112,19 @@ class Commands(UserDict[str, Any]):
                 command = typer.main.get_group(found.app)
             shown: Any = command
             shown.name, shown.rich_help_panel, shown.short_help = name, COMMANDS[name], PANELS[COMMANDS[name]][name]
-            _refuse_repeats(command)
+            _refuse_odd_values(command)
             self.data[name] = command
         return command
 
 
-def _refuse_repeats(command: Any) -> None:
-    """Make it an error that an option with one value is given twice, for a command and all below it."""
+def _refuse_odd_values(command: Any) -> None:
+    """Make it an error, for a command and all below it, what the parser takes for a value.
+
+    An option with one value that is given twice; nothing, as of a variable of the shell that is not set, which would be
+    the default or the folder that the user is in; a number that is none or has no end, which no limit refuses.
+    """
     for one in getattr(command, "commands", {}).values():
-        _refuse_repeats(one)
+        _refuse_odd_values(one)
     make_parser = command.make_parser
 
     def make_strict(ctx: Any) -> Any:
@@ -128,16 +133,30 @@ def _refuse_repeats(command: Any) -> None:
 
         def parse(args: list[str]) -> Any:
             values, rest, order = parse_args(args=args)
-            for option in order:
-                single = option.param_type_name == "option" and not (option.multiple or option.is_flag or option.count)
-                if single and order.count(option) > 1 and not ctx.resilient_parsing:
-                    raise UsageError(f"{option.opts[0]} is given twice and has one value", ctx)
+            if not ctx.resilient_parsing:
+                for option in order:
+                    _check_values(option, values.get(option.name), order.count(option), ctx)
             return values, rest, order
 
         parser.parse_args = parse
         return parser
 
     command.make_parser = make_strict
+
+
+def _check_values(option: Any, value: Any, count: int, ctx: Any) -> None:
+    """Check what an option or argument is given, as it is typed."""
+    is_option = option.param_type_name == "option"
+    name = option.opts[0] if is_option else f"the argument {option.make_metavar(ctx)}"
+    if is_option and count > 1 and not (option.multiple or option.is_flag or option.count):
+        raise UsageError(f"{name} is given twice and has one value", ctx)
+    for text in value if isinstance(value, list | tuple) else [value]:
+        if text == "":
+            raise UsageError(f"{name} is empty: give a value, or leave it out", ctx)
+        if "float" in option.type.name and isinstance(text, str):
+            with contextlib.suppress(ValueError):  # which the parser explains
+                if not math.isfinite(float(text)):
+                    raise UsageError(f"{name} must be a finite number, not {text}", ctx)
 
 
 class OneLineErrors(TyperGroup):

@@ -33,7 +33,7 @@ def alt(
     write: bool = typer.Option(False, "--write", help="Write the texts into the files, instead of showing a diff."),
     every: bool = typer.Option(False, "--all", help="Also for images that have a text; an empty one is left alone."),
     root: Path | None = typer.Option(
-        None, metavar="DIR", help="Folder of the site, for images whose URL begins with /.", file_okay=False
+        None, metavar="DIR", help="Folder of the site, for images whose URL begins with /."
     ),
     length: int = typer.Option(125, min=20, metavar="N", help="Characters of a text, at most."),
     cache: Path | None = typer.Option(
@@ -53,6 +53,8 @@ def alt(
     from saywhere.alt import Document
     from saywhere.inference import ResultsFile, ensure_same_settings
 
+    if root is not None and not root.is_dir():
+        raise UserError(f"--root {root}: no such folder")
     documents = [Document.read(path) for path in _files(paths)]
     deferred = chosen.deferred("captioner")
     skipped: dict[str, str] = {}

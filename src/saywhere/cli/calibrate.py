@@ -77,18 +77,23 @@ def calibrate(
         possible, fit = _fitter_of_adapted(adapted, model.as_posix(), device)
     else:
         possible, fit = _fitter(model, device)
-    reasons: list[UserError] = []
+    left_out: dict[What, UserError] = {}
     chosen = [each for each in What if each in what] if what else possible
     for each in chosen:
         try:
             sets, source = _read(data, format, split, each)
             typer.echo(f"{model}: {fit(each, sets, source, limit)}")
         except UserError as error:
-            if what or len(reasons) + 1 == len(chosen):
+            if what:
                 raise
-            reasons.append(error)
+            left_out[each] = error
+    wrong = left_out.popitem()[1] if left_out and len(left_out) == len(chosen) else None
+    for each, error in left_out.items():
+        if str(error) != str(wrong):
             typer.echo(f"left out: {each}: {error}", err=True)
-    if reasons:
+    if wrong is not None:
+        raise wrong
+    if left_out:
         raise typer.Exit(1)
 
 

@@ -58,6 +58,7 @@ def caption(
 
     Exit code 0 if all went well, 1 if images were skipped because they cannot be read, 2 if the command is wrong.
     """
+    deferred = chosen.deferred("captioner", AHEAD, paths)
     from saywhere.errors import UserError
     from saywhere.inference import Outputs, ResultsFile, ensure_same_settings, find_images
     from saywhere.inference.results import json_line
@@ -67,7 +68,6 @@ def caption(
     found = find_images(paths)[:limit]
     videos = [source for source in found if source.is_video]
     sources = [source for source in found if not source.is_video]
-    deferred = chosen.deferred("captioner", AHEAD)
     printed, file = json == STDOUT, None if json == STDOUT else json
     if videos and (option := f"--json {file}" if file else "--output-format" if write else None):
         raise UserError(f"{option}: is for images, and {videos[0].name} is a video, whose sentences are printed")

@@ -63,6 +63,10 @@ def convert_results(
         new.require_new(out)
     elif new.beside is None:
         raise UserError(f"--to {to.value} needs --out PATH, the new {'folder' if new.folder else 'file'}")
+    if images is not None and source not in (ResultFormat.yolo, ResultFormat.fiftyone):
+        raise UserError(f"--images is for --from yolo and fiftyone; {source.value} says the sizes of images itself")
+    if images is not None and not images.is_dir():
+        raise UserError(f"--images {images}: no such folder")
     if copy_images and new.with_images is None:
         raise UserError(f"--copy-images is for --to yolo, not for {to.value}")
     count, report = 0, Report()

@@ -75,13 +75,14 @@ def describe(
     Exit code 0 if all went well, 1 if images were skipped because they cannot be read, 2 if the command is wrong.
     """
     from saywhere.errors import UserError
-    from saywhere.inference import find_media
-    from saywhere.inference.run import TOP
 
     if boxes is not None and (top is not None or threshold is not None):
         raise UserError("--boxes describes every box in the file: --top and --threshold cannot choose among them")
+    deferred = chosen.deferred("densecap", ("densecap", "nouns", "aligner.last"), paths)
+    from saywhere.inference import find_media
+    from saywhere.inference.run import TOP
+
     most = None if boxes is not None else (TOP if top is None else top) or None
-    deferred = chosen.deferred("densecap", ("densecap", "nouns"))
     sharding, classes = None, None
     if shards is not None or shard is not None or retry_failed:
         from saywhere.inference.shards import Sharding

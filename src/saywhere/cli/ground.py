@@ -137,20 +137,21 @@ def ground(
     Exit code 0 if all went well, 1 if images were skipped because they cannot be read, 2 if the command is wrong.
     """
     from saywhere.errors import UserError
+
+    sentence = len(texts) == 1 and part is not Part.densecap
+    if not sentence and (save_steps is not None or beta is not None):
+        raise UserError("--save-steps and --beta are for one sentence and the part aligner")
+    ahead = ("densecap",) if part is Part.densecap else ("aligner", "densecap", "nouns")
+    deferred = chosen.deferred(Part.aligner if sentence else part, ahead, [path])
     from saywhere.images import DRAWN_SIDES
     from saywhere.inference import Outputs, ResultsFile, ensure_same_settings, find_images
     from saywhere.inference.results import json_line
     from saywhere.inference.run import Run
 
-    sentence = len(texts) == 1 and part is not Part.densecap
-    if not sentence and (save_steps is not None or beta is not None):
-        raise UserError("--save-steps and --beta are for one sentence and the part aligner")
     sources = find_images([path], [out] if out else [])
     if save_steps is not None and len(sources) > 1:
         raise UserError(f"--save-steps {save_steps}: shows one image, not {len(sources)}")
     printed, file = json == STDOUT, None if json == STDOUT else json
-    ahead = ("densecap",) if part is Part.densecap else ("aligner", "densecap", "nouns")
-    deferred = chosen.deferred(Part.aligner if sentence else part, ahead)
     question = _Question(deferred, texts, part, threshold, beta, regions, save_steps)
 
     def show(one: ImageResult[Grounded], so_far: Summary) -> None:

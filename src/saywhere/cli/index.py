@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 POLL = 2.0
 """Seconds from one look at the folders to the next, where nobody tells of changes."""
+TRUSTED = 600.0
+"""Seconds after which all is looked at anyway: a busy system drops what it should tell of."""
 LARGE = 20_000
 """Images from which on codes are proposed."""
 
@@ -167,26 +169,59 @@ def _new_notes(skipped: dict[str, str], told: dict[str, str]) -> list[str]:
 def _ticks(made: saywhere.Index, paths: list[str], poll: float | None) -> Iterator[object]:
     """Yield when it is time to look: at once, then after changes have settled or, without watchfiles, every ``poll``.
 
-    Lists and patterns are polled, for they may mean files anywhere.
+    Lists and patterns are polled, for they may mean files anywhere; so are folders while one of them is away, and all
+    if there are more folders than the system watches.
     """
-    own = "" if made.folder is None else os.path.join(os.path.abspath(made.folder), "")
-    found = importlib.util.find_spec("watchfiles") if poll is None and all(map(os.path.isdir, paths)) else None
-    how = "told of changes" if found else f"looking every {poll or POLL:g} s"
+    told = poll is None and importlib.util.find_spec("watchfiles") is not None and all(map(os.path.isdir, paths))
+    how = "told of changes" if told else f"looking every {poll or POLL:g} s"
     typer.echo(f"watching, {how}; Ctrl-C ends", err=True)
-    if found:
-        watchfiles: Any = importlib.import_module("watchfiles")
-
-        def counts(_: object, path: str) -> bool:
-            return not os.path.basename(path).startswith(".") and not path.startswith(own or "\0")
-
-        told = watchfiles.watch(*paths, watch_filter=counts, debounce=1000, step=100, rust_timeout=500,
-                                yield_on_timeout=True)  # fmt: skip
-        for number, changes in enumerate(told):
-            if changes or number == 0:  # what has changed since the first run, before anybody watched
-                yield changes
     while True:
+        if told and None not in _folders(paths):
+            try:
+                yield from _changes(made, paths)
+            except OSError as error:  # watchfiles has no numbers of errors
+                if "limit" in str(error):
+                    told = False
+                    note = f"note: there are more folders than the system watches; looking every {POLL:g} s from now on"
+                    typer.echo(note, err=True)
         yield None
         time.sleep(poll or POLL)
+
+
+def _changes(made: saywhere.Index, paths: list[str]) -> Iterator[object]:
+    """Yield at once, then after each change that the system tells of.
+
+    It ends when a folder is new, also in place of one of ``paths``, for what is in it may not be watched, and after
+    ``TRUSTED`` seconds.
+    """
+    watchfiles: Any = importlib.import_module("watchfiles")
+    own = "" if made.folder is None else os.path.join(os.path.abspath(made.folder), "")
+
+    def counts(_: object, path: str) -> bool:
+        return not os.path.basename(path).startswith(".") and not path.startswith(own or "\0")
+
+    before, end = _folders(paths), time.monotonic() + TRUSTED
+    told = watchfiles.watch(*paths, watch_filter=counts, debounce=1000, step=100, rust_timeout=500,
+                            yield_on_timeout=True)  # fmt: skip
+    for number, changes in enumerate(told):
+        if changes or number == 0:  # what has changed before anybody watched
+            yield changes
+        new = any(os.path.isdir(path) for _, path in changes)
+        if new or time.monotonic() > end or _folders(paths) != before:
+            return
+
+
+def _folders(paths: list[str]) -> list[tuple[int, int] | None]:
+    """Which folders are at these paths now; None for one that is away."""
+    found: list[tuple[int, int] | None] = []
+    for path in paths:
+        try:
+            status = os.stat(path)
+        except OSError:
+            found.append(None)
+        else:
+            found.append((status.st_dev, status.st_ino))
+    return found
 
 
 def _check_watch(watch: bool, poll: float | None, sharding: Sharding | None) -> None:

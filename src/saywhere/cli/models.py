@@ -1,4 +1,4 @@
-"""``saywhere models``: the models that come with the package, and those of other people that were calibrated."""
+"""``saywhere models``: the models that come with the package, those of other people that were calibrated, devices."""
 
 from __future__ import annotations
 
@@ -7,8 +7,16 @@ import typer
 from saywhere.cli.printing import print_row
 
 
-def models() -> None:
+def models(
+    devices: bool = typer.Option(False, "--devices", help="List the devices of the engine onnx instead."),
+) -> None:
     """List the models that come with the package, by name and description, and those of the hub that you calibrated."""
+    if devices:
+        from saywhere.engines.onnx import DEVICES, missing
+
+        for device, provider in DEVICES.items():
+            print_row(device, missing(device) or f"{provider.name}, installed", widths=(max(map(len, DEVICES)), 0))
+        return
     import saywhere
     from saywhere.adapters.adapter import calibrated_models
 

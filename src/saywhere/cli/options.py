@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
+import os
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -39,15 +41,19 @@ ComparedModels = Annotated[
 ]
 Device = Annotated[
     str | None,
-    typer.Option("--device", metavar="D", help="cpu, cuda, mps, ...; all but the CPU take the engine torch."),
+    typer.Option(
+        "--device",
+        metavar="D",
+        help="cpu, cuda, mps, ... of the engine torch; cpu, cuda, coreml, directml or openvino of the engine onnx.",
+    ),
 ]
 Engine = Annotated[
     str | None,
     typer.Option(
         "--engine",
         metavar="E",
-        help="onnx (CPU, without PyTorch) or torch.",
-        show_default="onnx if the model has it and no GPU is asked for",
+        help="onnx (without PyTorch) or torch.",
+        show_default="onnx if the model has it and no device of torch is asked for",
     ),
 ]
 Threads = Annotated[
@@ -67,7 +73,7 @@ Precision = Annotated[
         "--precision",
         metavar="P",
         help="float32, or int8: faster, answers differ a little; for the bundled model and those exported with --int8, "
-        "on the engine onnx.",
+        "on the engine onnx. Of graphs of the hub also fp16, q4 and others.",
         show_default="float32",
     ),
 ]
@@ -91,9 +97,19 @@ class Chosen(NamedTuple):
     precision: Precision = None
     change: Set = None
 
-    def deferred(self, part: str | None = None, ahead: Sequence[str] = ()) -> DeferredModel:
-        """Return the model for later; arguments as of :class:`saywhere.loading.DeferredModel`."""
-        return DeferredModel(self.model, Runtime(*self[1:5]), self.change, part, ahead)
+    def deferred(
+        self, part: str | None = None, ahead: Sequence[str] = (), paths: Sequence[str] | None = None
+    ) -> DeferredModel:
+        """Return the model for later; arguments as of :class:`saywhere.loading.DeferredModel`.
+
+        If the ``paths`` that it is to be asked about are files, it begins at once: its network is opened in a thread,
+        while the rest of the program is imported.
+        """
+        model = DeferredModel(self.model, Runtime(*self[1:5]), self.change, part, ahead)
+        if paths and all(map(os.path.isfile, paths)):
+            with contextlib.suppress(UserError):  # raised again if there is something to ask
+                model.begin()
+        return model
 
     def load(self, name: str) -> saywhere.Model:
         """Load a model with an aligner, for :class:`saywhere.Index`."""

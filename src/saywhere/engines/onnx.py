@@ -6,14 +6,16 @@ the trunk has them, into ``head``, the maps of the pyramid (``region8`` ...), an
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
+import sys
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -26,7 +28,6 @@ from saywhere.engines.arrays.layers import Weights, in_single, require_shapes
 from saywhere.engines.arrays.pooling import ImageMaps
 from saywhere.engines.engine import Aligner, Captioner, DenseCap, Nouns, RpnOutput
 from saywhere.errors import UserError
-from saywhere.images import Preprocess
 from saywhere.models.bundle import (
     GRAPH,
     GRAPH_INT8,
@@ -37,12 +38,35 @@ from saywhere.models.bundle import (
     GraphWeight,
 )
 
+if TYPE_CHECKING:
+    from saywhere.images import Preprocess
+
 PRECISIONS = ("float32", "int8")
 NEEDS_TORCH = "needs the engine torch (pip install 'saywhere[torch]')"
 MULTIPLE = 32
 """Both sides of the graph's input are multiples of this: paddings are then the same for all sizes."""
 TRUNK_DIGEST = "trunk"
 """The entry of the int8 graph's metadata that says which trunk it was made from."""
+
+
+ALLOWED = 1e-3
+"""Difference from the CPU's answer, as a share of its largest value, that is not reported."""
+
+
+class Provider(NamedTuple):
+    """What runs graphs on a device: its name in ONNX Runtime, and the package that has it."""
+
+    name: str
+    package: str
+
+
+DEVICES = {
+    "cpu": Provider("CPUExecutionProvider", "onnxruntime"),
+    "cuda": Provider("CUDAExecutionProvider", "onnxruntime-gpu"),
+    "coreml": Provider("CoreMLExecutionProvider", "onnxruntime, on macOS"),
+    "directml": Provider("DmlExecutionProvider", "onnxruntime-directml, on Windows"),
+    "openvino": Provider("OpenVINOExecutionProvider", "onnxruntime-openvino"),
+}
 
 
 def refused_options(trunk: TrunkConfig, configs: Mapping[str, Any]) -> list[str]:
@@ -82,39 +106,41 @@ def load(
 
     Args:
         name_or_folder: name of a bundled model, a model folder, or a hub id ``owner/name``.
-        device: None or ``cpu``.
+        device: one of :data:`DEVICES`; ``cpu`` if None.
         options: of its configuration, to be others than the stored ones, by name with dots.
         threads: of a computation; as many as the process may use if None.
         precision: of the trunk: ``float32``, or ``int8`` if the folder has that graph.
 
     Raises:
-        UserError: the folder has no such graph, its files do not belong together, the device is not a CPU, or an option
+        UserError: the folder has no such graph, its files do not belong together, there is no such device, or an option
             does not fit.
     """
-    if device not in (None, "cpu"):
-        raise UserError(f"the engine onnx runs on the CPU, not on {device}: choose the engine torch")
+    find_provider(device or "cpu")
     stored = Bundle.read(name_or_folder)
     bundle = stored.with_options(options) if options else stored
     for option in ("backbone", "strides", "vgg_channels", "branch"):
         if getattr(bundle.trunk, option) != getattr(stored.trunk, option):
             raise UserError(f"{stored.folder / GRAPH} is the graph of another trunk.{option}, which cannot be changed")
-    return OnnxEngine(bundle, threads, precision)
+    return OnnxEngine(bundle, threads, precision, device or "cpu")
 
 
 class OnnxEngine:
-    """Run a bundle on a CPU; see :class:`saywhere.engines.engine.Engine`. Parts are read when they are first used.
+    """Run a bundle in ONNX Runtime; see :class:`saywhere.engines.engine.Engine`. Parts are read at their first use.
 
     Args:
         bundle: with a graph.
         threads: of a computation; as many as the process may use if None.
         precision: of the trunk: ``float32``, or ``int8`` if the bundle has that graph.
+        device: of the trunk, one of :data:`DEVICES`; the rest is computed on the CPU.
 
     Raises:
         UserError: there is no such graph, the weights do not fit the options, or an option needs the engine torch.
             (That the graph belongs to the weights is checked before the first image.)
     """
 
-    def __init__(self, bundle: Bundle, threads: int | None = None, precision: str = "float32") -> None:
+    def __init__(
+        self, bundle: Bundle, threads: int | None = None, precision: str = "float32", device: str = "cpu"
+    ) -> None:
         if refused := refused_options(bundle.trunk, bundle.configs):
             raise UserError(f"{bundle.folder}: {refused[0]} {NEEDS_TORCH}")
         if not (bundle.folder / GRAPH).is_file():
@@ -125,7 +151,7 @@ class OnnxEngine:
             raise UserError(f"{bundle.folder} has no {GRAPH_INT8}: make it with saywhere export --int8")
         self._bundle, self._precision, self.calibration = bundle, precision, bundle.calibration
         self._weights = Weights.open(bundle.folder / WEIGHTS)
-        self.trunk = OnnxTrunk(bundle, self._weights.below("trunk"), threads, precision)
+        self.trunk = OnnxTrunk(bundle, self._weights.below("trunk"), threads, precision, device)
         self._parts: dict[str, Any] = {}
         self._building = threading.Lock()
         if not bundle.shipped:
@@ -184,17 +210,17 @@ class OnnxEngine:
             part, _, last = name.partition(".")
             if (reader := getattr(self, part)) is not None:
                 (reader.last if last else reader).prepare()
+        self._weights.release()
 
-    device = "cpu"
+    @property
+    def device(self) -> str:
+        """Where the trunk runs."""
+        return self.trunk.device
 
     def to(self, device: str) -> None:
-        """Do nothing for ``cpu``.
-
-        Raises:
-            UserError: another device, where this engine does not run.
-        """
-        if device != "cpu":
-            raise UserError(f"the engine onnx runs on the CPU, not on {device}; load the model with engine='torch'")
+        """Move the trunk to a device; ``UserError`` if there is none of that name."""
+        find_provider(device)
+        self.trunk.to(device)
 
     def digest(self) -> str:
         """Return a hash of the weights, the configurations, the calibration and the precision."""
@@ -227,36 +253,63 @@ class OnnxEngine:
 class OnnxTrunk:
     """The graph in ONNX Runtime; the session is made for the first image."""
 
-    def __init__(self, bundle: Bundle, weights: Weights, threads: int | None, precision: str) -> None:
+    def __init__(self, bundle: Bundle, weights: Weights, threads: int | None, precision: str, device: str) -> None:
+        self.device = device
         self._bundle, self._weights, self._threads, self._precision = bundle, weights, threads, precision
-        config = bundle.trunk
-        self.preprocess = Preprocess(config.long_side, config.multiple, bundle.mean, bundle.std)
         shapes = {part: c.proposals.anchors for part, c in bundle.configs.items() if c.uses_proposals}
         if len(set(shapes.values())) > 1:
             raise UserError(f"{bundle.folder}: {' and '.join(shapes)} share a trunk but differ in proposals.anchors")
         self._shapes = next(iter(shapes.values()), ())
         self._anchors: dict[tuple[int, int], np.ndarray] = {}
         self._opening = threading.Lock()
+        self._read: Callable[[], Any] | None = None
+
+    @cached_property
+    def preprocess(self) -> Preprocess:
+        """How images become pixels."""
+        from saywhere.images import Preprocess  # the session needs no Pillow
+
+        config = self._bundle.trunk
+        return Preprocess(config.long_side, config.multiple, self._bundle.mean, self._bundle.std)
 
     @property
-    def _session(self) -> Any:
+    def _session(self) -> Session:
         with self._opening:  # from Python 3.12 on several threads may compute a cached property
             return self._opened
 
-    def prepare(self) -> None:
-        """Open the session, which is otherwise opened for the first image."""
-        _ = self._session
+    def begin(self) -> None:
+        """Read the graph, and open the session in a thread; it is otherwise opened for the first image.
+
+        Only ONNX Runtime works in the thread, which lets others run: what is done in Python would wait for them.
+        """
+        self._read = self._read_graph()
+        threading.Thread(target=self._open_ahead, name="saywhere-trunk").start()
+
+    def _open_ahead(self) -> None:
+        with contextlib.suppress(UserError):  # which the first image raises
+            _ = self._session
 
     @cached_property
-    def _opened(self) -> Any:
-        return open_session(self._bundle, self._weights, self._threads, self._precision)
+    def _opened(self) -> Session:
+        make, self._read = self._read or self._read_graph(), None
+        return make()
+
+    def _read_graph(self) -> Callable[[], Session]:
+        return read_graph(self._bundle, self._weights, self._threads, self._precision, self.device)
+
+    def to(self, device: str) -> None:
+        """Run on another device from the next image on."""
+        with self._opening:
+            if device != self.device:
+                self.device, self._read = device, None
+                self.__dict__.pop("_opened", None)
 
     def encode(self, pixels: Sequence[np.ndarray]) -> list[ImageMaps]:
         """Return the maps of images ``(3, h, w)``, one at a time: the maps of several leave a CPU's caches."""
-        names = [output.name for output in self._session.get_outputs()]
+        session = self._session
         return [
             ImageMaps(
-                dict(zip(names, self._session.run(names, {"pixels": image[None]}), strict=True)),
+                session.run({"pixels": image[None]}),
                 self._bundle.trunk.strides,
                 (image.shape[2], image.shape[1]),
             )
@@ -278,8 +331,95 @@ class OnnxTrunk:
         return anchors
 
 
-def open_session(bundle: Bundle, weights: Weights, threads: int | None = None, precision: str = "float32") -> Any:
-    """Return ONNX Runtime's session of a bundle's graph.
+class Session:
+    """A graph in ONNX Runtime on a device; a line on stderr says if its first answer there is not the CPU's.
+
+    Args:
+        path: of the graph, for messages.
+        open: returns ONNX Runtime's session with a provider of it; a folder's files are read again for the comparison.
+        device: one of :data:`DEVICES`.
+
+    Raises:
+        UserError: the graph is damaged or another model's, or there is no such device, or it cannot be used.
+    """
+
+    def __init__(self, path: Path, open: Callable[[str], Any], device: str = "cpu") -> None:
+        self._path, self._device = path, device
+        provider = find_provider(device)
+        self._session = self._load(open, provider)
+        if self._session.get_providers()[0] != provider:  # it goes on with the CPU then
+            raise UserError(
+                f"device {device}: {provider} of ONNX Runtime cannot be loaded, such as for want of a driver"
+            )
+        self._session.disable_fallback()
+        self._open = None if device == "cpu" else open  # it holds the weights, until the first answer is compared
+        self.inputs = {each.name: each for each in self._session.get_inputs()}
+        self.outputs = [each.name for each in self._session.get_outputs()]
+        self.metadata: dict[str, str] = self._session.get_modelmeta().custom_metadata_map
+
+    def _load(self, open: Callable[[str], Any], provider: str) -> Any:
+        with _user_errors(self._path, "" if provider == DEVICES["cpu"].name else f" by {provider}"):
+            return open(provider)
+
+    def run(self, values: Mapping[str, np.ndarray], names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+        """Return outputs by name, all if none are named; ``UserError`` if the graph cannot take the values."""
+        names = list(names or self.outputs)
+        try:
+            found = self._session.run(names, dict(values))
+            if (open := self._open) is not None:
+                self._open = None
+                self._compare(found, self._load(open, DEVICES["cpu"].name).run(names, dict(values)))
+        except UserError:
+            raise
+        except Exception as error:
+            raise UserError(f"{self._path} cannot take this: {' '.join(str(error).split())[:200]}") from error
+        return dict(zip(names, found, strict=True))
+
+    def _compare(self, found: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> None:
+        shares = [
+            float(np.abs(one.astype(np.float64) - other).max() / max(float(np.abs(other).max()), 1e-9))
+            for one, other in zip(found, wanted, strict=True)
+            if other.size
+        ]
+        if not (worst := max(shares, default=0.0)) <= ALLOWED:
+            text = f"answers differ from the CPU's by {worst:.2g} of their largest value"
+            print(f"{self._path}: on the device {self._device} {text}", file=sys.stderr)
+
+
+def find_provider(device: str) -> str:
+    """Return the name of ONNX Runtime's provider of a device.
+
+    Raises:
+        UserError: there is no such device, or the ONNX Runtime that is installed has no provider of it.
+    """
+    if device not in DEVICES:
+        raise UserError(f"the engine onnx has no device {device!r}; there are {', '.join(DEVICES)}")
+    if device != "cpu" and (lacks := missing(device)):
+        raise UserError(f"device {device}: {lacks}; or choose the engine torch")
+    return DEVICES[device].name
+
+
+def missing(device: str) -> str:
+    """Return what the ONNX Runtime that is installed lacks for a device; nothing if it has its provider."""
+    name, package = DEVICES[device]
+    if name in import_runtime().get_available_providers():
+        return ""
+    return f"this ONNX Runtime has no {name}: pip uninstall onnxruntime, then pip install {package}"
+
+
+def session_options(threads: int | None) -> Any:
+    """Return options of a session; as many threads as the process may use if None."""
+    options = import_runtime().SessionOptions()
+    options.intra_op_num_threads = threads or available_threads()
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # its threads are not the only ones
+    options.log_severity_level = 3  # warnings of containers without a GPU say nothing to a user
+    return options
+
+
+def read_graph(
+    bundle: Bundle, weights: Weights, threads: int | None = None, precision: str = "float32", device: str = "cpu"
+) -> Callable[[], Session]:
+    """Read a bundle's graph and its weights, and return what makes a session of them.
 
     The graph in single precision has convolutions into which batch normalisation is folded; the folder has the weights
     once, as training reads them, so they are folded here. The graph in int8 holds its weights itself.
@@ -289,6 +429,7 @@ def open_session(bundle: Bundle, weights: Weights, threads: int | None = None, p
         weights: of its trunk.
         threads: of a computation; as many as the process may use if None.
         precision: one of ``PRECISIONS``.
+        device: one of :data:`DEVICES`.
 
     Raises:
         UserError: the graph is damaged or another model's, or no usable ONNX Runtime is installed.
@@ -296,26 +437,39 @@ def open_session(bundle: Bundle, weights: Weights, threads: int | None = None, p
     path = bundle.folder / (GRAPH_INT8 if precision == "int8" else GRAPH)
     graph, digest = path.read_bytes(), None if bundle.shipped else weights_digest(weights)
     runtime = import_runtime()
-    options = runtime.SessionOptions()
-    options.intra_op_num_threads = threads or available_threads()
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # its threads are not the only ones
-    options.log_severity_level = 3  # warnings of containers without a GPU say nothing to a user
     sources: dict[str, GraphWeight] = {}
     if precision == "float32":
         info = GraphInfo.read(bundle.folder, bundle.shipped)
         if digest is not None and (hashlib.sha256(graph).hexdigest() != info.graph or digest != info.trunk):
             raise UserError(f"{path} does not belong to {WEIGHTS} or {GRAPH_WEIGHTS} beside it: export the model again")
         sources = info.weights
-    try:
+    with _user_errors(path):
         values = [runtime.OrtValue.ortvalue_from_numpy(folded(weights, weight)) for weight in sources.values()]
+    weights.release()
+
+    def open(provider: str) -> Any:
+        options = session_options(threads)
+        options.enable_mem_pattern = False  # it keeps the activations a second time, and is no faster
         options.add_external_initializers(list(sources), values)
-        session = runtime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+        return runtime.InferenceSession(graph, options, providers=[provider])
+
+    def make() -> Session:
+        session = Session(path, open, device)
+        if precision == "int8" and digest not in (None, session.metadata.get(TRUNK_DIGEST)):
+            raise UserError(f"{path} does not belong to {WEIGHTS} beside it: export the model again")
+        return session
+
+    return make
+
+
+@contextlib.contextmanager
+def _user_errors(path: Path, by: str = "") -> Iterator[None]:
+    try:
+        yield
+    except UserError:
+        raise
     except Exception as error:  # ONNX Runtime raises classes of its own, which are only RuntimeErrors in part
-        raise UserError(f"{path} cannot be loaded: {' '.join(str(error).split())[:200]}") from error
-    made_from = session.get_modelmeta().custom_metadata_map.get(TRUNK_DIGEST)
-    if precision == "int8" and digest not in (None, made_from):
-        raise UserError(f"{path} does not belong to {WEIGHTS} beside it: export the model again")
-    return session
+        raise UserError(f"{path} cannot be loaded{by}: {' '.join(str(error).split())[:200]}") from error
 
 
 def weights_digest(weights: Weights) -> str:

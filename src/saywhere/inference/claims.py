@@ -16,6 +16,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -264,7 +265,7 @@ def claim_file(file: int, path: Path, way_out: str) -> Claim | None:
 
     Args:
         file: open for writing; its lock is given up when it is closed.
-        path: of it.
+        path: of it, or of the folder that it stands for.
         way_out: what to do if another process writes to it.
 
     Returns:
@@ -284,3 +285,23 @@ def claim_file(file: int, path: Path, way_out: str) -> Claim | None:
     if not locked:
         raise UserError(f"{path}: another run is writing to it; {way_out}")
     return None
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Make a folder if there is none, and keep other runs out of it; a killed run releases it.
+
+    Raises:
+        UserError: another run is writing to it.
+    """
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / "lock").open("a") as file:
+            claim = claim_file(file.fileno(), folder, "wait for it, or name another folder with --out")
+            try:
+                if os.fstat(file.fileno()).st_nlink:  # and the folder was not removed by who had the lock
+                    yield
+                    return
+            finally:
+                if claim is not None:
+                    claim.release()

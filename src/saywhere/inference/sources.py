@@ -230,6 +230,8 @@ def _lines(file: str) -> list[str]:
 
 def _walk(folder: str, hidden: set[str], suffixes: frozenset[str]) -> list[str]:
     def stop(error: OSError) -> None:
+        if isinstance(error, FileNotFoundError | NotADirectoryError) and error.filename != folder:
+            return  # it was removed since it was listed
         raise UserError(f"{error.filename}: this folder cannot be read ({error.strerror})")
 
     names = []

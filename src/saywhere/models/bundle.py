@@ -40,6 +40,8 @@ SHIPPED = "f38b42d7cb48eef3182735c30ea6974a2aef24928bf30c1945a9bf94dae6524d"
 """SHA-256 of the bundled model's ``config.json``, which is not checked again at each start."""
 WEIGHTS, CONFIG, VOCABULARY, CARD = "model.safetensors", "config.json", "vocabulary.json", "README.md"
 GRAPH, GRAPH_WEIGHTS, GRAPH_INT8 = "trunk.onnx", "trunk.json", "trunk-int8.onnx"
+GRAPH_DEVICES = (None, "cpu", "coreml", "directml", "openvino")
+"""Devices on which a model with a graph runs by the engine onnx, if no engine is named; None is the CPU."""
 MAX_MESSAGE = 400
 """Letters of a message about a file."""
 FILES = (WEIGHTS, CONFIG, VOCABULARY)

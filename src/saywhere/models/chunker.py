@@ -128,8 +128,10 @@ def _load(path: Path) -> Chunker:
     try:
         with np.load(path) as stored:
             weights = stored["weights"]
-    except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"{path} is not a chunker: {error}") from error
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from error
+    except Exception as error:  # of other files numpy and zipfile raise anything, such as EOFError
+        raise UserError(f"{path} is not a chunker") from error
     if weights.ndim != 2 or weights.shape[1] != TAGS or len(weights).bit_count() != 1 or weights.dtype != np.float16:
         raise UserError(f"{path} is not a chunker: its weights are {weights.shape} of {weights.dtype}")
     return Chunker(weights)

@@ -109,7 +109,7 @@ def search_each(
         elif size == 1:
             searches[number] = _greedy(decoder, len(rows), settings.max_words, settings.length_penalty)
         else:
-            searches[number] = _beam(len(rows), settings.max_words, size, settings.length_penalty)
+            searches[number] = _beam(decoder, len(rows), settings.max_words, size, settings.length_penalty)
     if searches:
         parts = [embeddings[number] for number in searches]
         state = decoder.start(parts[0] if len(parts) == 1 else np.concatenate(parts))
@@ -171,33 +171,40 @@ def _greedy(decoder: Decoder, count: int, max_words: int, length_penalty: float)
     return _hypotheses(token_ids[:, None], chosen[:, None], length_penalty)
 
 
-def _beam(n: int, max_words: int, beam_size: int, length_penalty: float) -> _Search:
+def _beam(decoder: Decoder, n: int, max_words: int, beam_size: int, length_penalty: float) -> _Search:
     """Keep hypotheses of an item in neighbouring rows: one at first, then ``beam_size``.
 
-    One that has ended goes on with PAD at no cost.
+    One that has ended goes on with PAD at no cost, and leaves the batch if it may.
     """
     items = np.arange(n)[:, None]
-    last, rows = np.full(n, START, np.int64), None
+    last, rows, going = np.full(n, START, np.int64), None, np.arange(n)
     total, ended = np.zeros((n, 1), np.float32), np.zeros((n, 1), bool)
     token_ids, chosen = np.zeros((n, 1, 0), np.int64), np.zeros((n, 1, 0), np.float32)
     for _ in range(max_words):
-        log_probs = (yield last, rows).reshape(n, ended.shape[1], -1)
-        vocabulary_size = log_probs.shape[2]
-        log_probs[ended] = -np.inf
-        log_probs[ended, PAD] = 0
+        log_probs = yield last, rows
+        vocabulary_size, count = log_probs.shape[1], ended.size
+        if ended.any():
+            of_going, log_probs = log_probs, np.full((count, vocabulary_size), -np.inf, np.float32)
+            log_probs[going] = of_going
+            log_probs[ended.reshape(-1)] = -np.inf
+            log_probs[ended.reshape(-1), PAD] = 0
+        log_probs = log_probs.reshape(n, -1, vocabulary_size)
         lengths = (token_ids != PAD).sum(axis=2, keepdims=True) + ~ended[..., None]
         ranking = (total[..., None] + log_probs) / _penalty(lengths, length_penalty)
-        best = _largest(ranking.reshape(n, -1), beam_size)
+        best = largest(ranking.reshape(n, -1), beam_size)
         parent, word = best // vocabulary_size, best % vocabulary_size
         picked = np.take_along_axis(log_probs.reshape(n, -1), best, axis=1)
-        rows = (items * ended.shape[1] + parent).reshape(-1)
+        parents = (items * ended.shape[1] + parent).reshape(-1)
         total = total[items, parent] + picked
         token_ids = np.concatenate((token_ids[items, parent], word[..., None]), axis=2)
         chosen = np.concatenate((chosen[items, parent], picked[..., None]), axis=2)
         ended = ended[items, parent] | (word == END)
-        last = word.reshape(-1)
         if ended.all():
             break
+        asked = np.empty(count, np.int64)  # the row of each hypothesis before in what the decoder was asked
+        asked[going] = np.arange(len(going))
+        going = np.flatnonzero(~ended) if decoder.independent else np.arange(ended.size)
+        last, rows = word.reshape(-1)[going], asked[parents[going]]
     return _hypotheses(token_ids, chosen, length_penalty)
 
 
@@ -210,7 +217,7 @@ def _penalty(lengths: np.ndarray, length_penalty: float) -> np.ndarray:
     return lengths.astype(np.float32) ** np.float32(length_penalty)
 
 
-def _largest(values: np.ndarray, count: int) -> np.ndarray:
+def largest(values: np.ndarray, count: int) -> np.ndarray:
     """Return the places ``(N, count)`` of the largest of each row, best first; of equal ones the first.
 
     Each row is cut into parts: all that it has of the largest are at least as large as the ``count``-th largest of the

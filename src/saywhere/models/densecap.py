@@ -183,7 +183,8 @@ def describe(
     config, calibration = detector.config, calibration or Calibration()
     found = detect(detector, encodings, boxes, None, nms_iou, writer, calibration)
     nouns, least = writer and writer.nouns, config.noun_threshold
-    found = [each if nouns is None else each.renamed(nouns, calibration, least) for each in found]
+    if nouns is not None and least < 1:
+        found = [each.renamed(nouns, calibration, least) for each in found]
     regions = [each.regions(calibration.box) for each in found]
     if boxes is None:
         repeat_nms = config.repeat_nms if nms_iou is None else None

@@ -268,9 +268,12 @@ class Indexing:
 
     def _is_unchanged(self, path: str) -> bool:
         try:
-            now = self._stamps[path] = _stamp(path)
+            return self._is_as_before(path)
         except OSError:
             return False  # whoever opens it says what is wrong
+
+    def _is_as_before(self, path: str) -> bool:
+        now = self._stamps[path] = _stamp(path)
         before = self._known.get(path)
         if before is None or not before.hash:
             return False
@@ -364,10 +367,10 @@ class Indexing:
         """What the file was before it was read; with the hash of its content if it is so still."""
         before = self._stamps.get(path, Stamp(0, 0))
         try:
-            digest, now = _hash(path), _stamp(path)
+            digest, when, now = _hash(path), taken(path), _stamp(path)
         except OSError:
             return before
-        return replace(before, hash=digest, taken=taken(path)) if before == now else before
+        return replace(before, hash=digest, taken=when) if before == now else before
 
     def _keep(self, waiting: Sequence[tuple[Source, Stamp, ImageVectors]]) -> Iterator[ImageResult[bool]]:
         self._store.put([(absolute(source.path), stamp, vectors) for source, stamp, vectors in waiting])
@@ -410,14 +413,17 @@ def _stamp(path: str) -> Stamp:
     """What a file, or an image in an archive, is now, without the hash of its content."""
     try:
         status = os.stat(path)
-        return Stamp(status.st_size, status.st_mtime_ns)
+        size = status.st_size
     except NotADirectoryError:
         parts = archives.split(path)
         if parts is None or parts[1] not in (members := archives.list_archive(parts[0]).members):
             raise
-        return Stamp(members[parts[1]][1], os.stat(parts[0]).st_mtime_ns)
+        size, status = members[parts[1]][1], os.stat(parts[0])
+    return Stamp(size, min(max(status.st_mtime_ns, -LATEST - 1), LATEST))
 
 
+LATEST = (1 << 63) - 1
+"""Nanoseconds up to which an index can note a time: until 2262; a wrong clock can set a file's time to later."""
 EXIF, TAKEN = 0x8769, 36867
 """EXIF tags: the part with the settings of the camera, and in it the time when the photograph was taken."""
 
@@ -432,7 +438,10 @@ def taken(path: str) -> str:
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
         parts = archives.split(path)
         when = os.stat(path if parts is None else parts[0]).st_mtime
-        return datetime.fromtimestamp(when).isoformat(timespec="seconds")
+        try:
+            return datetime.fromtimestamp(when).isoformat(timespec="seconds")
+        except (ValueError, OverflowError, OSError):  # a year before 1 or after 9999
+            return (datetime.max if when > 0 else datetime.min).isoformat(timespec="seconds")
 
 
 def _hash(path: str) -> bytes:

@@ -19,11 +19,12 @@ from saywhere.data import Sample
 from saywhere.errors import UserError
 from saywhere.files import put_in_place, write_text
 from saywhere.images import ImageError
+from saywhere.inference.claims import locked
 from saywhere.loading import load
 from saywhere.models.bundle import CARD, CONFIG, Bundle
 from saywhere.stages.calibration import UNSEEN
 from saywhere.stages.kinds import copy_model, digest_of
-from saywhere.stages.run import locked, model_digest
+from saywhere.stages.run import model_digest
 from saywhere.text import tokenize
 from saywhere.training import require_training
 from saywhere.training.densecap import usable
@@ -146,17 +147,22 @@ def finetune(
         "model": model_digest(str(model)), "split": [split, validation], "epochs": epochs, "seed": seed,
         "data": digest_of(sorted([*own.learnt, *own.held_out], key=lambda sample: sample.image)),
     }  # fmt: skip
-    (folder / RUN).mkdir(parents=True, exist_ok=True)
-    with locked(folder / RUN):
-        if (done := _begin(folder, settings, restart)) is not None:
-            tell(f"{folder}: done before")
-            return replace(done, problems=own.problems)
+    with locked(run := folder / RUN):
         try:
-            result = _Run(folder, bundle, own, epochs, seed, tell)()
+            if (result := _begin(folder, settings, restart)) is not None:
+                tell(f"{folder}: done before")
+                result = replace(result, problems=own.problems)
+            else:
+                result = _Run(folder, bundle, own, epochs, seed, tell)()
+                record = {"settings": settings, "result": _stored(result)}
+                write_text(folder / RECORD, json.dumps(record, indent=1) + "\n")
         except KeyboardInterrupt:
             raise KeyboardInterrupt(f"{folder}: stopped; the same command goes on from here") from None
-        write_text(folder / RECORD, json.dumps({"settings": settings, "result": _stored(result)}, indent=1) + "\n")
-        shutil.rmtree(folder / RUN, ignore_errors=True)
+        except UserError:
+            if [path.name for path in run.iterdir()] == ["lock"]:  # nothing was begun
+                shutil.rmtree(run, ignore_errors=True)
+            raise
+        shutil.rmtree(run, ignore_errors=True)
         return result
 
 

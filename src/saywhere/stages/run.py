@@ -11,7 +11,6 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 from saywhere import options
 from saywhere.errors import UserError
 from saywhere.files import write_text
+from saywhere.inference.claims import locked
 from saywhere.models.bundle import BUNDLED, CONFIG, VOCABULARY, WEIGHTS, Bundle
 from saywhere.stages.kinds import (
     KINDS,
@@ -139,7 +139,6 @@ def train(
     plans = plan(recipe, out, without, reader, source)
     _check_space(plans, out, reader)
     reader.read.clear()
-    out.mkdir(parents=True, exist_ok=True)
     with locked(out):
         if restart:
             shutil.rmtree(out / STAGES, ignore_errors=True)
@@ -425,27 +424,6 @@ def _check_space(plans: Sequence[Planned], out: Path, read: Reader) -> None:
                 f"{disk}: about {size / 1e9:.1f} GB are needed, and {free / 1e9:.1f} GB are free; name other folders "
                 "with --out and training.cache"
             )
-
-
-@contextmanager
-def locked(out: Path) -> Iterator[None]:
-    """Keep other runs out of a folder; a killed run releases it. Windows has no such locks."""
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
-    with (out / "lock").open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(
-                f"{out}: another run works in this folder; wait for it, or name another with --out"
-            ) from None
-        except OSError as error:
-            if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP):
-                raise
-        yield
 
 
 def load(path: str | Path, tree: Mapping[str, Any]) -> StagedRecipe:

@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -21,6 +22,7 @@ from saywhere.data import PhraseOptions, Sample, Samples
 from saywhere.errors import UserError
 from saywhere.files import write_text
 from saywhere.images import LoadedImage
+from saywhere.inference.claims import locked
 from saywhere.models.bundle import Bundle
 from saywhere.text import Vocabulary
 from saywhere.training import cache
@@ -187,22 +189,24 @@ def train(recipe: Recipe, out: str | Path, restart: bool = False) -> Result:
         restart: remove a run that is there, and start over.
 
     Raises:
-        UserError: wrong data, a recipe other than that of the run in ``out``, a loss that explodes, a full disk.
+        UserError: wrong data, a recipe other than that of the run in ``out``, another process that works there, a loss
+            that explodes, a full disk.
         KeyboardInterrupt: at the second Ctrl-C, at which the state is not saved.
     """
     out = Path(out)
     system, config = find_system(recipe.system), model_config(recipe)
     for part in (recipe.data, *recipe.data.also.values()):
         PhraseOptions.from_dict(part.phrases)
-    _prepare(recipe, out, restart)
-    train_samples, name = read_training(recipe.data, system, config)
-    validation_samples: list[Sample] = []
-    if split := recipe.data.validation:
-        validation_samples, _ = read_split(recipe.data, system, config, split, recipe.data.validation_limit)
-    network = build_network(recipe, train_samples)
-    train_data = _dataset(recipe, network, train_samples, validation=False)
-    validation_data = _dataset(recipe, network, validation_samples, validation=True) if validation_samples else None
-    return fit(recipe, out, network, system.criterion(network, train_samples), train_data, validation_data, name)
+    with locked(out) if first_process() else nullcontext():
+        _prepare(recipe, out, restart)
+        train_samples, name = read_training(recipe.data, system, config)
+        validation_samples: list[Sample] = []
+        if split := recipe.data.validation:
+            validation_samples, _ = read_split(recipe.data, system, config, split, recipe.data.validation_limit)
+        network = build_network(recipe, train_samples)
+        train_data = _dataset(recipe, network, train_samples, validation=False)
+        validation_data = _dataset(recipe, network, validation_samples, validation=True) if validation_samples else None
+        return fit(recipe, out, network, system.criterion(network, train_samples), train_data, validation_data, name)
 
 
 def model_config(recipe: Recipe) -> Any:
@@ -313,10 +317,9 @@ def first_process() -> bool:
 
 
 def _prepare(recipe: Recipe, out: Path, restart: bool) -> None:
-    """Make the folder of the run, or check that the run in it is this one."""
+    """Begin the run in its folder, or check that the run in it is this one."""
     if not first_process():
         return
-    out.mkdir(parents=True, exist_ok=True)
     if restart:
         for name in RUN_FILES:
             path = out / name

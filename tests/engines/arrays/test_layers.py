@@ -198,6 +198,14 @@ def test_arrays_of_half_precision_are_seen_where_they_lie(file: Path):
     assert not found.flags.owndata and not found.flags.writeable and found.tolist() == [[0.5, 1.5]]
 
 
+def test_arrays_can_be_read_again_after_the_memory_of_the_file_was_given_back(file: Path):
+    weights = Weights.open(file)
+    before = weights.stored("a.half")
+    weights.below("a").release()
+    assert before.tolist() == weights["a.half"].tolist() == [[0.5, 1.5]]
+    Weights.of({"a": before}).release()  # which has no file
+
+
 EVERY = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
 
 

@@ -38,6 +38,7 @@ class Weights:
         shapes: gives the shape of an array by its name, without reading it.
         names: of all arrays there are.
         prefix: stands before all names that are asked for.
+        content: the file, if arrays are seen where they lie.
     """
 
     def __init__(
@@ -46,8 +47,9 @@ class Weights:
         shapes: Callable[[str], Sequence[int]],
         names: frozenset[str],
         prefix: str = "",
+        content: mmap.mmap | None = None,
     ) -> None:
-        self._read, self._shapes, self._names, self._prefix = read, shapes, names, prefix
+        self._read, self._shapes, self._names, self._prefix, self._content = read, shapes, names, prefix, content
 
     @classmethod
     def open(cls, path: Path) -> Weights:
@@ -71,12 +73,17 @@ class Weights:
             start, stop = header[name]["data_offsets"]
             return np.frombuffer(content, "<f2", (stop - start) // 2, first + start).reshape(header[name]["shape"])
 
-        return cls(read, lambda name: header[name]["shape"], frozenset(file.keys()))
+        return cls(read, lambda name: header[name]["shape"], frozenset(file.keys()), content=content)
 
     @classmethod
     def of(cls, arrays: Mapping[str, np.ndarray]) -> Weights:
         """Return arrays in memory as weights."""
         return cls(arrays.__getitem__, lambda name: arrays[name].shape, frozenset(arrays))
+
+    def release(self) -> None:
+        """Give back the memory of what was read of the file; what is asked for again is read again."""
+        if self._content is not None and hasattr(mmap, "MADV_DONTNEED"):
+            self._content.madvise(mmap.MADV_DONTNEED)
 
     def has(self, name: str) -> bool:
         """Return whether there is an array of this name."""
@@ -117,7 +124,7 @@ class Weights:
 
     def below(self, prefix: str) -> Weights:
         """Return the weights whose names begin with ``prefix`` and a dot."""
-        return Weights(self._read, self._shapes, self._names, f"{self._prefix}{prefix}.")
+        return Weights(self._read, self._shapes, self._names, f"{self._prefix}{prefix}.", self._content)
 
 
 def require_shapes(part: str, wanted: Shapes, vocabulary_size: int, weights: Weights) -> None:

@@ -12,6 +12,9 @@ import numpy as np
 from saywhere.configs.parts import BRANCH_STRIDES
 from saywhere.errors import UserError
 
+BOXES = 16
+"""Boxes that are pooled together: what is sampled in them stays in a processor's cache."""
+
 
 class Pyramid:
     """Maps of one image as one table of cells, all levels one after the other.
@@ -56,15 +59,18 @@ class Pyramid:
         shape = (len(boxes), size * size, self.cells.shape[1])
         pooled = np.empty(shape, np.float32) if out is None else out
         around = pooled.reshape(len(boxes), size, size, self.cells.shape[1])
-        values = np.empty_like(around)
-        corners = product(zip(rows, down, strict=True), zip(columns, across, strict=True))
-        for number, ((row, high), (column, wide)) in enumerate(corners):
-            cells = starts + row[:, :, None] * widths + column[:, None]
-            taken = values if number else around
-            np.take(self.cells, cells, axis=0, out=taken, mode="clip")  # another mode would copy values
-            taken *= (high[:, :, None] * wide[:, None])[..., None]
-            if number:
-                around += values
+        shares = [(high[:, :, None] * wide[:, None])[..., None] for high, wide in product(down, across)]
+        cells = [starts + row[:, :, None] * widths + column[:, None] for row, column in product(rows, columns)]
+        values = np.empty((BOXES, *around.shape[1:]), np.float32)
+        for start in range(0, len(boxes), BOXES):
+            part = slice(start, start + BOXES)
+            sampled = around[part]
+            for number, (places, share) in enumerate(zip(cells, shares, strict=True)):
+                taken = values[: len(sampled)] if number else sampled
+                np.take(self.cells, places[part], axis=0, out=taken, mode="clip")  # another mode would copy values
+                taken *= share[part]
+                if number:
+                    sampled += taken
         return pooled
 
 

@@ -1,0 +1,375 @@
+"""Models of other people as graphs in ONNX Runtime, without torch and transformers.
+
+The graphs, and the names of what goes into them and comes out, are those of the exports that transformers.js runs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from saywhere.adapters.adapter import Detected
+from saywhere.adapters.sources import CONFIG, GRAPHS, Adapted, suffix
+from saywhere.engines.arrays.layers import log_softmax
+from saywhere.engines.onnx import Session, find_provider, import_runtime, session_options
+from saywhere.errors import UserError
+from saywhere.models.decoding import largest
+
+TYPES = {
+    "tensor(float)": np.float32,
+    "tensor(float16)": np.float16,
+    "tensor(int64)": np.int64,
+    "tensor(bool)": np.bool_,
+}
+"""What graphs take, by ONNX Runtime's names."""
+
+
+class GraphRunner:
+    """Graphs and a tokenizer; see :class:`saywhere.adapters.adapter.Runner`.
+
+    Args:
+        found: the model.
+        kind: the family's class, which names tokens that its tokenizer must have.
+        device: one of :data:`saywhere.engines.onnx.DEVICES`; ``cpu`` if None.
+        threads: of a computation; as many as the process may use if None.
+        precision: of the graphs, one of :data:`saywhere.adapters.sources.PRECISIONS`.
+
+    Raises:
+        UserError: a file is missing, damaged or another model's, or there is no such device or precision.
+        ImportError: tokenizers is not installed.
+    """
+
+    def __init__(self, found: Adapted, kind: Any, device: str | None, threads: int | None, precision: str) -> None:
+        self._folder = found.folder
+        self.device = device or "cpu"
+        find_provider(self.device)
+        paths = {name: self._folder / GRAPHS / f"{name}{suffix(precision)}.onnx" for name in found.family.graphs}
+        for path in paths.values():
+            if not path.is_file():
+                there = sorted(path.name for path in path.parent.glob("*.onnx"))
+                raise UserError(f"{path} is missing; there are {', '.join(there)}")
+        self.config, self.pixels = self._json(CONFIG), Pixels(self._json("preprocessor_config.json"), self._folder)
+        self._tokenizer = self._open_tokenizer(kind.marks)
+        self._settings = Generation.read(self._json("generation_config.json"), self._folder) if len(paths) > 1 else None
+        self.silent = self._settings.silent if self._settings else ()
+        self.files = sorted(path for own in paths.values() for path in own.parent.glob(f"{own.name}*"))
+        self._graphs = {name: Graph(path, threads, self.device) for name, path in paths.items()}
+
+    def _json(self, name: str) -> dict[str, Any]:
+        try:
+            stored: Any = json.loads((self._folder / name).read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise UserError(f"{self._folder / name} cannot be read: {' '.join(str(error).split())[:200]}") from error
+        if not isinstance(stored, dict):
+            raise UserError(f"{self._folder / name} must be a JSON object, not {type(stored).__name__}")
+        return stored
+
+    def _open_tokenizer(self, marks: Sequence[str]) -> Any:
+        from tokenizers import Tokenizer
+
+        path = self._folder / "tokenizer.json"
+        try:
+            tokenizer: Any = Tokenizer.from_file(str(path))
+        except Exception as error:  # it raises nothing narrower
+            raise UserError(f"{path} cannot be read: {' '.join(str(error).split())[:200]}") from error
+        size = self.config.get("text_config", {}).get("vocab_size", tokenizer.get_vocab_size())
+        lacking = [mark for mark in marks if tokenizer.token_to_id(mark) is None]
+        if lacking or tokenizer.get_vocab_size() > size:
+            reason = f"no token {lacking[0]}" if lacking else f"{tokenizer.get_vocab_size()} tokens instead of {size}"
+            raise UserError(f"{path} is another model's: it has {reason}")
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        return tokenizer
+
+    def to(self, device: str) -> None:
+        """Do nothing for the device that it is on; ``UserError`` for another one."""
+        if device != self.device:
+            raise UserError(f"{self._folder}: graphs stay on {self.device}; load the model with device={device!r}")
+
+    def token_ids(self, text: str) -> list[int]:
+        """Return the ids of a text's tokens, without those that it begins and ends with."""
+        return self._tokenizer.encode(text, add_special_tokens=False).ids
+
+    def tokens(self, token_ids: Sequence[int]) -> list[str]:
+        """Return the names of tokens."""
+        return [self._tokenizer.id_to_token(token_id) for token_id in token_ids]
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Return the text of tokens, without those that are special."""
+        return self._tokenizer.decode(token_ids, skip_special_tokens=True)
+
+    def _encode(self, texts: Sequence[str], length: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """The ids of texts and what they begin and end with, padded on the right, and the mask of real ones."""
+        rows = [self._tokenizer.encode(text).ids for text in texts]
+        if length is not None:  # the last token is that which a text ends with
+            rows = [[*row[: length - 1], row[-1]] if len(row) > length else row for row in rows]
+        mask = np.arange(max(map(len, rows))) < np.array([[len(row)] for row in rows])
+        token_ids = np.full(mask.shape, self.config.get("pad_token_id") or 0, np.int64)
+        token_ids[mask] = np.concatenate(rows)
+        return token_ids, mask.astype(np.int64)
+
+    def write(
+        self, images: Sequence[Image.Image], prompts: Sequence[str], most_tokens: int, beam_size: int, **options: Any
+    ) -> list[tuple[list[int], np.ndarray]]:
+        """Return what the network writes of images: ids and log-probabilities."""
+        assert self._settings is not None, "a model that writes has several graphs"
+        token_ids, mask = self._encode(prompts)
+        seen = self._graphs["vision_encoder"](pixel_values=self.pixels(images))["image_features"]
+        read = self._graphs["embed_tokens"](input_ids=token_ids)["inputs_embeds"]
+        mask = np.concatenate((np.ones(seen.shape[:2], np.int64), mask), axis=1)
+        embeddings = np.concatenate((seen, read), axis=1)
+        states = self._graphs["encoder_model"](inputs_embeds=embeddings, attention_mask=mask)["last_hidden_state"]
+        decoder = CachedDecoder(self._graphs["embed_tokens"], self._graphs["decoder_model_merged"], states, mask)
+        return search(decoder, len(images), self._settings, most_tokens, beam_size)
+
+    def detect(self, images: Sequence[Image.Image], texts: Sequence[Any], length: int, **options: Any) -> Detected:
+        """Return what the network detects by texts, of which at most ``length`` tokens count."""
+        token_ids, mask = self._encode(texts, length)
+        pixels = self.pixels(images)
+        out = self._graphs["model"](
+            pixel_values=pixels, pixel_mask=np.ones((len(pixels), *pixels.shape[2:]), np.int64), input_ids=token_ids,
+            token_type_ids=np.zeros_like(token_ids), attention_mask=mask,
+        )  # fmt: skip
+        return Detected(out["logits"].astype(np.float32), out["pred_boxes"].astype(np.float32), token_ids)
+
+
+class Graph:
+    """A graph as a function of arrays by name."""
+
+    def __init__(self, path: Path, threads: int | None, device: str) -> None:
+        def load(provider: str) -> Any:
+            return import_runtime().InferenceSession(str(path), session_options(threads), providers=[provider])
+
+        self._session = Session(path, load, device)
+        self.inputs, self.outputs = self._session.inputs, self._session.outputs
+
+    def __call__(self, names: Sequence[str] | None = None, /, **values: np.ndarray) -> dict[str, np.ndarray]:
+        """Return outputs by name, all if none are named, for arrays, of which those that the graph takes are given.
+
+        Raises:
+            UserError: the graph cannot take them.
+        """
+        fed = {name: np.asarray(values[name], TYPES.get(each.type)) for name, each in self.inputs.items()}
+        return self._session.run(fed, names)
+
+
+class Pixels:
+    """Resizes and normalises images as ``preprocessor_config.json`` says; those of a batch get the same size."""
+
+    def __init__(self, stored: Mapping[str, Any], folder: Path) -> None:
+        try:
+            self.size: dict[str, int] = {name: int(value) for name, value in stored["size"].items()}
+            self.resample = Image.Resampling(stored.get("resample", Image.Resampling.BILINEAR))
+            self.factor = np.float32(stored.get("rescale_factor", 1 / 255))
+            self.mean, self.std = (
+                np.array(stored[name], np.float32).reshape(3) for name in ("image_mean", "image_std")
+            )
+            cropped = stored.get("do_center_crop", False)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise UserError(f"{folder / 'preprocessor_config.json'} cannot be understood: {error!r}") from error
+        if cropped or not (self.size.keys() >= {"height", "width"} or self.size.keys() >= {"shortest_edge"}):
+            raise UserError(f"{folder / 'preprocessor_config.json'}: images that are cropped are not prepared here")
+
+    def __call__(self, images: Sequence[Image.Image]) -> np.ndarray:
+        """Return pixels ``(N, 3, h, w)`` float32."""
+        resized = [np.asarray(each.resize(self.input_size(*each.size), self.resample), np.float32) for each in images]
+        return ((np.stack(resized) * self.factor - self.mean) / self.std).transpose(0, 3, 1, 2)
+
+    def input_size(self, width: int, height: int) -> tuple[int, int]:
+        """Return width and height of what the network sees of an image."""
+        if "height" in self.size:
+            return self.size["width"], self.size["height"]
+        short, most = float(self.size["shortest_edge"]), self.size.get("longest_edge")
+        side = short
+        if most is not None and max(width, height) / min(width, height) * short > most:
+            short = most * min(width, height) / max(width, height)
+            side = round(short)
+        if min(width, height) == side:
+            return width, height
+        long = int(short * max(width, height) / min(width, height))
+        return (int(side), long) if width < height else (long, int(side))
+
+
+RULES: dict[str, float] = {
+    "repetition_penalty": 1, "min_length": 0, "min_new_tokens": 0, "bad_words_ids": 0, "suppress_tokens": 0,
+    "begin_suppress_tokens": 0, "encoder_no_repeat_ngram_size": 0, "num_beam_groups": 1, "diversity_penalty": 0,
+    "do_sample": False,
+}  # fmt: skip
+"""Rules of generation that are not followed here, and the values that switch them off beside None."""
+
+
+@dataclass(frozen=True)
+class Generation:
+    """How a network's answers are decoded, as ``generation_config.json`` says.
+
+    Attributes:
+        start: the token that an answer follows.
+        first, last: tokens that are forced as the first one, and as the last if an answer is as long as it may be.
+        ends: tokens that end an answer.
+        silent: ids of tokens that stand for nothing in a text.
+        ngram: so many tokens in a row are never written twice; 0 for no such rule.
+        length_penalty: the exponent of an answer's length, by which its log-probability is divided.
+    """
+
+    start: int
+    first: int | None
+    last: int | None
+    ends: tuple[int, ...]
+    silent: frozenset[int]
+    ngram: int
+    length_penalty: float
+
+    @classmethod
+    def read(cls, stored: Mapping[str, Any], folder: Path) -> Generation:
+        """Return what a file says; ``UserError`` if it lacks something or has a rule that is not followed here."""
+        path = folder / "generation_config.json"
+        for name, off in RULES.items():
+            if (stored.get(name) or off) != off:
+                raise UserError(f"{path}: {name}={stored[name]!r} is not followed here; use the engine torch")
+        try:
+            ends = stored["eos_token_id"]
+            ends = tuple(ends) if isinstance(ends, list) else (int(ends),)
+            start = stored.get("decoder_start_token_id", stored.get("bos_token_id"))
+            silent = frozenset({*ends, *(stored[name] for name in ("bos_token_id", "pad_token_id"))})
+            first, last = (stored.get(f"forced_{name}_token_id") for name in ("bos", "eos"))
+            ngram, penalty = stored.get("no_repeat_ngram_size") or 0, float(stored.get("length_penalty") or 1)
+            if not all(isinstance(each, int) for each in (start, ngram, *silent, first or 0, last or 0)):
+                raise TypeError("token ids must be whole numbers")
+            return cls(int(start), first, last, ends, silent, ngram, penalty)
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(f"{path} cannot be understood: {error!r}") from error
+
+    def allow(self, scores: np.ndarray, written: np.ndarray, ending: bool) -> np.ndarray:
+        """Return scores ``(R, V)`` with -inf for tokens that may not follow those written ``(R, T)``.
+
+        Args:
+            scores: log-probabilities, or logits.
+            written: the tokens, ``start`` included.
+            ending: whether there is no room for another token after this one.
+        """
+        forced = self.first if written.shape[1] == 1 else None
+        forced = self.last if ending and self.last is not None else forced
+        if forced is not None:
+            scores = np.full_like(scores, -np.inf)
+            scores[:, forced] = 0
+        elif 0 < self.ngram <= written.shape[1]:
+            windows = np.lib.stride_tricks.sliding_window_view(written, self.ngram, axis=1)
+            alike = (windows[..., :-1] == written[:, None, written.shape[1] - self.ngram + 1 :]).all(axis=2)
+            rows, places = np.nonzero(alike)
+            scores[rows, windows[rows, places, -1]] = -np.inf
+        return scores
+
+
+class CachedDecoder:
+    """A decoder that keeps the keys and values of what it has read.
+
+    Args:
+        embed, decode: the graphs of tokens' embeddings and of the decoder.
+        states: of the encoder ``(N, S, D)``.
+        mask: of real ones ``(N, S)``.
+    """
+
+    def __init__(self, embed: Graph, decode: Graph, states: np.ndarray, mask: np.ndarray) -> None:
+        self._embed, self._decode = embed, decode
+        self._read = {"encoder_hidden_states": states, "encoder_attention_mask": mask}
+        self._items = np.arange(len(states))
+        self._past: dict[str, np.ndarray] = {}
+        self._own = [name for name in decode.outputs if name.startswith("present.") and ".decoder." in name]
+
+    def __call__(self, token_ids: np.ndarray, rows: np.ndarray | None) -> np.ndarray:
+        """Return logits ``(R, V)`` after one more token in each row.
+
+        Args:
+            token_ids: ``(R,)``.
+            rows: ``(R,)`` which of the rows before they go on with; None for the same.
+        """
+        if rows is not None:
+            self._select(rows)
+        first = not self._past
+        embeddings = self._embed(input_ids=token_ids[:, None])["inputs_embeds"]
+        past = self._past or {
+            name: np.zeros((len(token_ids), each.shape[1], 0, each.shape[3]), TYPES[each.type])
+            for name, each in self._decode.inputs.items()
+            if name.startswith("past_key_values.")
+        }
+        names = None if first else ["logits", *self._own]  # later the keys of the encoder are not computed
+        out = self._decode(
+            names, inputs_embeds=embeddings, use_cache_branch=np.array([not first]), **self._read, **past
+        )
+        logits = out.pop("logits")[:, -1].astype(np.float32)
+        self._past |= {name.replace("present.", "past_key_values."): value for name, value in out.items()}
+        return logits
+
+    def _select(self, rows: np.ndarray) -> None:
+        """Keep some rows; what the encoder said is only moved where rows are of other items than before."""
+        items = self._items[rows]
+        moved = not np.array_equal(items, self._items)
+        self._items = items
+        self._past = {name: v[rows] if moved or ".decoder." in name else v for name, v in self._past.items()}
+        if moved:
+            self._read = {name: value[rows] for name, value in self._read.items()}
+
+
+def search(
+    decoder: Callable[[np.ndarray, np.ndarray | None], np.ndarray],
+    count: int,
+    settings: Generation,
+    most_tokens: int,
+    beam_size: int = 1,
+) -> list[tuple[list[int], np.ndarray]]:
+    """Return the best answer for each of ``count`` items, with the log-probability of each token.
+
+    Decode greedily, or by beam search as transformers does with ``early_stopping``: hypotheses that have ended leave
+    the beam, and the best of the first ``beam_size`` that end counts. (In :func:`saywhere.models.decoding.search` they
+    stay in it.)
+
+    Args:
+        decoder: returns logits after the last tokens, for the rows before that are named.
+        count: of the items.
+        settings: of the decoding.
+        most_tokens: of an answer.
+        beam_size: hypotheses that are kept; 1 is greedy.
+    """
+    ended: list[list[tuple[float, list[int], np.ndarray]]] = [[] for _ in range(count)]
+    items, rows = np.arange(count), None
+    written = np.full((count, 1, 1), settings.start, np.int64)
+    log_probs, total = np.zeros((count, 1, 0), np.float32), np.zeros((count, 1), np.float32)
+    for length in range(1, most_tokens + 1):
+        flat = written.reshape(-1, length)
+        scores = decoder(flat[:, -1], rows)
+        if beam_size > 1:
+            scores = settings.allow(log_softmax(scores), flat, length == most_tokens)
+        else:
+            scores = log_softmax(settings.allow(scores, flat, length == most_tokens))
+        scores = scores.reshape(len(items), -1)
+        size = scores.shape[1] // written.shape[1]
+        sums = (scores.reshape(*total.shape, size) + total[..., None]).reshape(len(items), -1)
+        best = largest(sums, (1 + max(1, len(settings.ends))) * beam_size)
+        parents, words, own = best // size, best % size, np.arange(len(items))[:, None]
+        ends = np.isin(words, settings.ends) | (length == most_tokens)
+        grown = np.concatenate((written[own, parents], words[..., None]), axis=2)
+        said = np.concatenate((log_probs[own, parents], scores[own, best][..., None]), axis=2)
+        sums = sums[own, best]
+        for row, item in enumerate(items):
+            for column in np.flatnonzero(ends[row, :beam_size] & np.isfinite(sums[row, :beam_size])):
+                rank = float(sums[row, column]) / length**settings.length_penalty
+                ended[item].append((rank, grown[row, column, 1:].tolist(), said[row, column]))
+            ended[item] = sorted(ended[item], key=lambda one: -one[0])[:beam_size]
+        left = np.array([len(ended[item]) < beam_size for item in items])
+        if length == most_tokens or not left.any():
+            break
+        kept = np.argsort(ends, axis=1, kind="stable")[left, :beam_size]
+        chosen = np.flatnonzero(left)[:, None]
+        rows = (chosen * written.shape[1] + parents[chosen, kept]).reshape(-1)
+        rows = None if np.array_equal(rows, np.arange(flat.shape[0])) else rows
+        items, written, log_probs, total = items[left], grown[chosen, kept], said[chosen, kept], sums[chosen, kept]
+    return [(answers[0][1], answers[0][2]) for answers in ended]
+
+
+RUNNER = GraphRunner

@@ -1,0 +1,141 @@
+"""Models of other people by the classes of transformers, with torch."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from saywhere.adapters.adapter import Detected
+from saywhere.adapters.sources import Adapted
+from saywhere.engines.torch import find_device
+from saywhere.errors import UserError
+
+
+class Pretrained:
+    """A network of transformers and its processor; see :class:`saywhere.adapters.adapter.Runner`.
+
+    Args:
+        found: the model.
+        kind: the family's class, which names the classes of transformers.
+        device: of torch; the best there is if None.
+        threads: of a computation on the CPU; as torch has them if None.
+        precision: ``float32``.
+
+    Raises:
+        UserError: a file is missing or damaged, the weights are not those of the family's native class, or there is no
+            such device or precision.
+    """
+
+    def __init__(self, found: Adapted, kind: Any, device: str | None, threads: int | None, precision: str) -> None:
+        folder, name = found.folder, found.family.name
+        if precision != "float32":
+            raise UserError(f"{folder}: {name} computes in float32, not in {precision}")
+        if threads is not None:
+            torch.set_num_threads(threads)
+        self.device = find_device(device)
+        self.processor, network = load_pretrained(folder, name, kind.processor_class, kind.network_class)
+        self.network = network.to(self.device).eval()
+        self.config, self.files = network.config.to_dict(), sorted(folder.glob("*.safetensors"))
+        tokenizer = self.processor.tokenizer
+        self.silent = {tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id}
+
+    def to(self, device: str) -> None:
+        """Move the network to a device; ``UserError`` if there is no such device."""
+        self.device = find_device(device)
+        self.network.to(self.device)
+
+    def token_ids(self, text: str) -> list[int]:
+        """Return the ids of a text's tokens, without those that it begins and ends with."""
+        return self.processor.tokenizer(text, add_special_tokens=False)["input_ids"]
+
+    def tokens(self, token_ids: Sequence[int]) -> list[str]:
+        """Return the names of tokens."""
+        return self.processor.tokenizer.convert_ids_to_tokens(token_ids)
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Return the text of tokens, without those that are special."""
+        return self.processor.tokenizer.decode(token_ids, skip_special_tokens=True)
+
+    def prepare(self, images: Sequence[Image.Image], texts: Sequence[Any], **options: Any) -> Any:
+        """Return the network's inputs for images and what is asked of each."""
+        inputs = self.processor(images=list(images), text=list(texts), return_tensors="pt", **options)
+        return inputs.to(self.device)
+
+    @torch.inference_mode()
+    def write(
+        self, images: Sequence[Image.Image], prompts: Sequence[str], most_tokens: int, beam_size: int, **options: Any
+    ) -> list[tuple[list[int], np.ndarray]]:
+        """Return what the network writes of images: ids and log-probabilities, which are 0 with beam search."""
+        inputs = self.prepare(images, prompts, padding=True, **options)
+        recorder = _Recorder()
+        sequences = self.network.generate(
+            **inputs,
+            max_new_tokens=most_tokens,
+            num_beams=beam_size,
+            do_sample=False,
+            early_stopping=beam_size > 1,
+            logits_processor=[recorder] if beam_size == 1 else [],
+        )
+        if beam_size > 1:
+            start = 1 if self.network.config.is_encoder_decoder else inputs["input_ids"].shape[1]
+            return [(row, np.zeros(len(row), np.float32)) for row in sequences[:, start:].tolist()]
+        log_probs = torch.stack(recorder.steps, dim=1).cpu().numpy()
+        return list(zip(sequences[:, -log_probs.shape[1] :].tolist(), log_probs, strict=True))
+
+    @torch.inference_mode()
+    def detect(self, images: Sequence[Image.Image], texts: Sequence[Any], length: int, **options: Any) -> Detected:
+        """Return what the network detects by texts, of which at most ``length`` tokens count."""
+        inputs = self.prepare(images, texts, truncation=True, max_length=length, **options)
+        out = self.network(**inputs)
+        return Detected(out.logits.cpu().numpy(), out.pred_boxes.cpu().numpy(), inputs["input_ids"].cpu().numpy())
+
+
+class _Recorder:
+    """Note the log-probability of the likeliest token of each row at each step, which greedy decoding takes."""
+
+    def __init__(self) -> None:
+        self.steps: list[Any] = []
+
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
+        self.steps.append(scores.float().log_softmax(dim=-1).amax(dim=-1))
+        return scores
+
+
+def load_pretrained(folder: Path, family: str, processor: str, network: str) -> tuple[Any, Any]:
+    """Return a processor and a network of these classes, from files of the folder alone.
+
+    Weights are read from safetensors only, and no code of the model's is run.
+
+    Raises:
+        UserError: a file is missing or damaged, or weights are missing.
+        ImportError: transformers is not installed.
+    """
+    transformers: Any = importlib.import_module("transformers")
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    if not any(folder.glob("*.safetensors")):
+        raise UserError(f"{folder}: there are no weights in safetensors, and others are not read")
+    local = {"local_files_only": True, "trust_remote_code": False}
+    try:
+        prepare = getattr(transformers, processor).from_pretrained(folder, **local)
+        made, found = getattr(transformers, network).from_pretrained(
+            folder, dtype="float32", use_safetensors=True, output_loading_info=True, **local
+        )
+    except Exception as error:  # whatever a damaged file leads to in there
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise UserError(f"{folder}: cannot be read as a model of {family}: {reason}") from error
+    if missing := sorted(found["missing_keys"]):
+        raise UserError(
+            f"{folder}: {len(missing)} weights are missing, such as {missing[0]}: these are not weights of the class "
+            f"{network} of transformers"
+        )
+    return prepare, made
+
+
+RUNNER = Pretrained

@@ -1,0 +1,198 @@
+"""Tiny models of transformers as graphs, in folders laid out as the hub has them: the published names and shapes."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import json
+import shutil
+import tempfile
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx
+import torch
+from tiny_adapters import SIDE, tiny_adapted, tiny_folder, transformers
+
+GENERATION = {
+    "_from_model_config": True, "bos_token_id": 0, "decoder_start_token_id": 2, "early_stopping": True,
+    "eos_token_id": 2, "forced_bos_token_id": 0, "forced_eos_token_id": 2, "no_repeat_ngram_size": 3, "num_beams": 3,
+    "pad_token_id": 1,
+}  # fmt: skip
+"""As it is published with Florence-2."""
+Free = dict[str, Sequence[int]]
+
+
+class _Function(torch.nn.Module):
+    def __init__(self, function: Callable[..., Any], network: Any) -> None:
+        super().__init__()
+        self.function, self.network = function, network
+
+    def forward(self, *tensors: Any) -> Any:
+        return self.function(*tensors)
+
+
+def write_graph(path: Path, network: Any, function: Callable[..., Any], inputs: dict[str, Any], free: Free) -> None:
+    """Write a function of tensors as a graph; ``free`` are the dimensions, beside the first, that vary, of its outputs
+    and of its inputs."""
+    axes = {name: {0: "batch", **{i: f"{name}.{i}" for i in dimensions}} for name, dimensions in free.items()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            _Function(function, network).eval(), tuple(inputs.values()), path, dynamo=False, input_names=list(inputs),
+            output_names=[name for name in free if name not in inputs], dynamic_axes=axes, opset_version=17,
+        )  # fmt: skip
+
+
+def merge(first: Path, later: Path, path: Path) -> None:
+    """Write the decoders without and with a past as one, of which ``use_cache_branch`` chooses."""
+    plain, cached = onnx.load(first), onnx.load(later)
+    outputs, inputs = list(plain.graph.output), list(cached.graph.input)
+    branches: list[Any] = []
+    for model in (cached, plain):
+        model = onnx.compose.add_prefix(model, "branch_", rename_inputs=False)
+        own = {output.name: output for output in model.graph.output}
+        found: list[Any] = []
+        for output in outputs:
+            if (name := f"branch_{output.name}") not in own:  # with a past, keys of the encoder are dummies
+                zeros = onnx.helper.make_tensor(name, onnx.TensorProto.FLOAT, [0, 2, 1, 8], [])
+                model.graph.node.append(onnx.helper.make_node("Constant", [], [name], value=zeros))
+            found.append(
+                own.get(name) or onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [0, 2, 1, 8])
+            )
+        branches.append(onnx.helper.make_graph(model.graph.node, "branch", [], found, model.graph.initializer))
+    chosen = onnx.helper.make_tensor_value_info("use_cache_branch", onnx.TensorProto.BOOL, [1])
+    names = [output.name for output in outputs]
+    node = onnx.helper.make_node("If", ["use_cache_branch"], names, then_branch=branches[0], else_branch=branches[1])
+    graph = onnx.helper.make_graph([node], "merged", [*inputs, chosen], outputs)
+    onnx.save(onnx.helper.make_model(graph, opset_imports=plain.opset_import, ir_version=plain.ir_version), path)
+    first.unlink()
+    later.unlink()
+
+
+def copy_words(source: Path, folder: Path, processor: dict[str, Any]) -> None:
+    """Copy configuration and tokenizer of a model, and write how its images are prepared."""
+    (folder / "onnx").mkdir(parents=True)
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(source / name, folder / name)
+    (folder / "preprocessor_config.json").write_text(json.dumps(processor))
+
+
+def stored_processor(source: Path) -> dict[str, Any]:
+    """How a model's images are prepared."""
+    return json.loads((source / "processor_config.json").read_text())["image_processor"]
+
+
+def export_florence2(folder: Path) -> Path:
+    source = tiny_folder("florence2")
+    copy_words(source, folder, stored_processor(source))
+    (folder / "generation_config.json").write_text(json.dumps(GENERATION))
+    kind = transformers.Florence2ForConditionalGeneration
+    network = kind.from_pretrained(source, attn_implementation="eager").eval()
+    language = network.model.language_model
+    layers = range(len(language.decoder.layers))
+    past = [f"{i}.{side}.{kind}" for i in layers for side in ("decoder", "encoder") for kind in ("key", "value")]
+
+    def decode(mask: Any, states: Any, embeddings: Any, *past: Any) -> Any:
+        own, cross = transformers.DynamicCache(), transformers.DynamicCache()
+        cache = transformers.EncoderDecoderCache(own, cross)
+        for i in layers if past else ():
+            own.update(*past[4 * i : 4 * i + 2], i)
+            cross.update(*past[4 * i + 2 : 4 * i + 4], i)
+            cache.is_updated[i] = True
+        out = language.decoder(
+            inputs_embeds=embeddings, encoder_hidden_states=states, encoder_attention_mask=mask, past_key_values=cache,
+            use_cache=True,
+        )  # fmt: skip
+        pairs = [
+            (side.layers[i].keys, side.layers[i].values) for i in layers for side in ([own] if past else [own, cross])
+        ]
+        return network.lm_head(out.last_hidden_state), *[each for pair in pairs for each in pair]
+
+    def write(name: str, function: Callable[..., Any], inputs: dict[str, Any], free: Free) -> Path:
+        path = folder / "onnx" / f"{name}.onnx"
+        write_graph(path, network, function, inputs, free)
+        return path
+
+    ids, states, one = torch.ones(2, 9, dtype=torch.int64), torch.randn(2, 9, 16), torch.randn(2, 1, 16)
+    write(
+        "vision_encoder", lambda x: network.get_image_features(x).pooler_output,
+        {"pixel_values": torch.zeros(2, 3, SIDE, SIDE)}, {"pixel_values": (), "image_features": ()},
+    )  # fmt: skip
+    write("embed_tokens", network.get_input_embeddings(), {"input_ids": ids}, {"input_ids": [1], "inputs_embeds": [1]})
+    write(
+        "encoder_model", lambda m, x: language.encoder(attention_mask=m, inputs_embeds=x).last_hidden_state,
+        {"attention_mask": ids, "inputs_embeds": states},
+        {"attention_mask": [1], "inputs_embeds": [1], "last_hidden_state": [1]},
+    )  # fmt: skip
+    given = {"encoder_attention_mask": ids, "encoder_hidden_states": states, "inputs_embeds": one}
+    free = {**dict.fromkeys(given, (1,)), "logits": [1]}
+    first = write("first", decode, given, free | {f"present.{name}": [2] for name in past})
+    kept = {f"past_key_values.{name}": torch.randn(2, 2, 3 if ".decoder." in name else 9, 8) for name in past}
+    own = {f"present.{name}": [2] for name in past if ".decoder." in name}
+    later = write("later", decode, {**given, **kept}, free | dict.fromkeys(kept, (2,)) | own)
+    merge(first, later, folder / "onnx" / "decoder_model_merged.onnx")
+    return folder
+
+
+class Detector(torch.nn.Module):
+    """Stands in for Grounding DINO, whose export takes minutes: answers that depend on all that it is given."""
+
+    def __init__(self, words: int, most: int) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.words = torch.nn.Parameter(torch.randn(words, 4, generator=generator))
+        self.queries = torch.nn.Parameter(torch.randn(20, 4, generator=generator))
+        self.boxes = torch.nn.Parameter(torch.randn(20, 4, generator=generator))
+        self.most = most
+
+    def forward(
+        self, pixel_values: Any, pixel_mask: Any, input_ids: Any, token_type_ids: Any, attention_mask: Any
+    ) -> Any:  # fmt: skip
+        shown = pixel_mask[:, None].float()
+        seen = torch.cat([(pixel_values * shown).mean((2, 3)), pixel_values[..., -1, -1:].mean(1)], dim=1)
+        words = self.words[input_ids] + token_type_ids[..., None]
+        logits = (self.queries[None] * (1 + seen[:, None])) @ words.transpose(1, 2)
+        logits = logits.masked_fill(attention_mask[:, None] == 0, float("-inf"))
+        rest = torch.full((*logits.shape[:2], self.most), float("-inf"))
+        logits = torch.cat([logits, rest], dim=2)[..., : self.most]
+        return transformers.utils.ModelOutput(
+            logits=logits, pred_boxes=(self.boxes + seen[:, None]).sigmoid() / 2 + 0.2
+        )
+
+
+def detector() -> Detector:
+    """What stands in for the tiny Grounding DINO."""
+    config = tiny_adapted("grounding-dino").adapter.runner.config
+    return Detector(config["text_config"]["vocab_size"], config["max_text_len"])
+
+
+def export_grounding_dino(folder: Path) -> Path:
+    source = tiny_folder("grounding-dino")
+    copy_words(source, folder, stored_processor(source))
+    network, ids = detector(), torch.tensor([[2, 7, 8, 5, 3]] * 2)
+    given = {
+        "pixel_values": torch.randn(2, 3, 64, 96), "pixel_mask": torch.ones(2, 64, 96, dtype=torch.int64),
+        "input_ids": ids, "token_type_ids": torch.zeros_like(ids), "attention_mask": torch.ones_like(ids),
+    }  # fmt: skip
+    free = {"pixel_values": [2, 3], "pixel_mask": [1, 2], "logits": [1, 2], "pred_boxes": [1]}
+    free |= dict.fromkeys(("input_ids", "token_type_ids", "attention_mask"), (1,))
+    write_graph(folder / "onnx" / "model.onnx", network, lambda *given: network(*given).to_tuple(), given, free)
+    return folder
+
+
+EXPORTS: dict[str, Callable[[Path], Path]] = {
+    "florence2": export_florence2,
+    "grounding-dino": export_grounding_dino,
+}
+"""By the type of model."""
+
+
+@functools.cache
+def tiny_graphs(kind: str) -> Path:
+    """The folder of a tiny model's graphs, made once."""
+    root = Path(tempfile.mkdtemp(prefix="saywhere-graphs-"))
+    atexit.register(shutil.rmtree, root, ignore_errors=True)
+    return EXPORTS[kind](root / kind)

@@ -120,9 +120,11 @@ def test_what_was_fitted_is_read_as_it_was_written(tmp_path: Path):
     assert stored["box"] == {"logit": 0.5, "confidence": 2.0, "constant": -1.0} and "phrase" not in stored
     (tmp_path / "calibration.json").write_text('{"meant": {"similarity": 1, "constant": 2}}')
     assert Calibration.read(tmp_path) == calibrated(meant=(1, 2))
-    old = {"similarity": 1, "phrases": 2, "rarest": 3, "constant": 4}  # of an earlier version: the rest counts nothing
-    (tmp_path / "calibration.json").write_text(json.dumps({"hit": old}))
-    assert Calibration.read(tmp_path) == calibrated(hit=(1, 2, 3, 0, 0, 4))
+    old = {"similarity": 1, "phrases": 2, "rarest": 3, "constant": 4}  # of earlier versions, which asked otherwise
+    more, count = {**old, "lead": 5, "few": 6}, {"gap": 1, "words": 2, "constant": 3}
+    for hit in (old, more):
+        (tmp_path / "calibration.json").write_text(json.dumps({"box": stored["box"], "hit": hit, "count": count}))
+        assert Calibration.read(tmp_path) == calibrated(box=(0.5, 2.0, -1.0))
 
 
 @pytest.mark.parametrize(

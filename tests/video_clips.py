@@ -175,7 +175,7 @@ class SquareModel:
 class SquareEmbedder:
     """Embeds the squares of :func:`plate`, each colour with a direction of its own, and the brightness as the whole."""
 
-    name, long_side = "squares", 96
+    name, long_side, nouns = "squares", 96, None
 
     def __init__(self) -> None:
         self.config = SimpleNamespace(embed_dim=5, score="max")

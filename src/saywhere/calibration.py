@@ -33,14 +33,18 @@ QUESTIONS: dict[str, tuple[str, ...]] = {
     "caption": ("confidence", "noun", "known"),
     "phrase": ("similarity", "kind", "named"),
     "rare_phrase": ("similarity", "kind", "named"),
-    "count": ("gap", "words"),
-    "hit": ("similarity", "phrases", "rarest", "lead", "few"),
+    "indexed_phrase": ("similarity", "kind", "named"),
+    "count": ("words",),
+    "hit": ("odds", "whole", "several", "prior", "lead"),
     "chance": ("expected",),
     "meant": ("similarity",),
 }
 """For each question the names of its evidence."""
-SINCE = {"hit": ("lead", "few")}
-"""Evidence that the files of earlier versions lack: it counts for nothing there."""
+EARLIER = {
+    "hit": ({"similarity", "phrases", "rarest"}, {"similarity", "phrases", "rarest", "lead", "few"}),
+    "count": ({"gap", "words"},),
+}
+"""Evidence that earlier versions asked for: their answers are passed over, and the model is to be calibrated anew."""
 PARTS = {
     question: "densecap" if question in ("box", "noun", "person", "colour", "caption") else "aligner"
     for question in QUESTIONS
@@ -128,21 +132,18 @@ class Logistic:
         return {**self.weights, "constant": self.constant}
 
     @classmethod
-    def from_dict(cls, stored: Any, names: Sequence[str], source: str, optional: Sequence[str] = ()) -> Logistic:
+    def from_dict(cls, stored: Any, names: Sequence[str], source: str) -> Logistic:
         """Read what :meth:`to_dict` returned.
 
         Args:
             stored: a mapping of numbers.
             names: of the evidence.
             source: where it stands, for messages.
-            optional: names that may be missing: their weights are 0.
 
         Raises:
             UserError: it has other names, or values that are no numbers.
         """
         wanted = (*names, "constant")
-        if isinstance(stored, Mapping) and (missing := {*names} - {*stored}) and missing <= {*optional}:
-            stored = {**dict.fromkeys(missing, 0.0), **stored}
         if not isinstance(stored, Mapping) or set(stored) != set(wanted):
             raise UserError(f"{source} must be a mapping of {', '.join(wanted)}, not {stored!r}")
         for name in wanted:
@@ -281,11 +282,11 @@ class Calibration:
         phrase: an image shows what a phrase names, by the similarity of both, by the log-probability of the kind that
             the phrase names, and by whether it names one.
         rare_phrase: takes the place of ``phrase`` for phrases with a rare noun.
-        count: an image shows as many things as a phrase says, by how much less the worst of as many regions fits one of
-            them than the best region, and by how much more the phrase fits the image than that for one thing.
-        hit: an image that a search found shows all of the query, by their similarity, by the log-probability that all
-            phrases are there, by how often the rarest noun of the query is said, by how many standard deviations the
-            similarity is above the mean of all images, and by how few these are.
+        indexed_phrase: takes the place of both for an image of an index, of which less is known.
+        count: an image shows as many things as a phrase says, by how much more the phrase fits the image than that for
+            one thing.
+        hit: an image that a search found shows all of the query, by the evidence of
+            :func:`saywhere.search.phrases.hit_evidence`.
         chance: its odds are the rate of images that show a query by chance, by the log of how many one expects.
         meant: one image was meant by a query, by the similarity of the best hit.
     """
@@ -297,6 +298,7 @@ class Calibration:
     caption: Logistic | None = None
     phrase: Logistic | None = None
     rare_phrase: Logistic | None = None
+    indexed_phrase: Logistic | None = None
     count: Logistic | None = None
     hit: Logistic | None = None
     chance: Logistic | None = None
@@ -318,9 +320,11 @@ class Calibration:
             raise UserError(f"{source} must be a mapping of questions, not {stored!r}")
         if unknown := [question for question in stored if question not in questions]:
             raise UserError(f"{source}: unknown question {unknown[0]!r}; known are {', '.join(questions)}")
-        return cls(
-            **{q: Logistic.from_dict(v, questions[q], f"{source}: {q}", SINCE.get(q, ())) for q, v in stored.items()}
-        )
+        known = {
+            question: answer for question, answer in stored.items()
+            if not isinstance(answer, Mapping) or set(answer) - {"constant"} not in EARLIER.get(question, ())
+        }  # fmt: skip
+        return cls(**{q: Logistic.from_dict(answer, questions[q], f"{source}: {q}") for q, answer in known.items()})
 
     @classmethod
     def read(cls, folder: Path) -> Calibration:

@@ -25,6 +25,7 @@ from saywhere.evaluation.search import (
     Sought,
     answer,
     ask,
+    compare,
     is_right,
     measure,
     nouns,
@@ -144,7 +145,7 @@ def test_each_half_is_judged_by_the_weights_of_the_other() -> None:
     own = swapped[1].fits["hit"].apply(one.evidence), swapped[0].fits["hit"].apply(other.evidence)
     scores, shown = np.concatenate(own), np.concatenate((one.shown, other.shown))
     assert found.auc == pytest.approx(area(scores[shown].tolist(), scores[~shown].tolist()))
-    assert found.auc > 0.6 and found.fits["hit"].weights["similarity"] > 0.3
+    assert found.auc > 0.6 and found.fits["hit"].weights["odds"] > 0.3
     inside, in_index = np.concatenate((one.inside, other.inside)), np.concatenate((one.in_index, other.in_index))
     pairs = zip((one, other), (swapped[1].fits, swapped[0].fits), strict=True)
     best = np.concatenate([in_index_probability(half.chances, fits["chance"], fits["meant"]) for half, fits in pairs])
@@ -172,22 +173,27 @@ def test_the_answers_of_two_uneven_halves_are_joined(tmp_path) -> None:
     first = np.array([True, False, False, True, False])
     with Store(tmp_path, {"size": "17"}) as store:
         store.put([(str(number), Stamp(0, 0), image) for number, image in enumerate(images)])
-        one, other = (answer(model, store.snapshot(), queries, words, inside) for inside in (first, ~first))
+        snapshot, sought = store.snapshot(), list(queries.values())
+        compared = list(compare(model, snapshot, list(queries), words))
+        one, other = (answer(snapshot, sought, compared, inside) for inside in (first, ~first))
     both = Answers.join([one, other])
-    assert one.evidence.shape == (2, 2, 5) and other.evidence.shape == (2, 3, 5) and both.evidence.shape == (4, 2, 5)
+    assert one.evidence.shape == (2, 2, 5) and other.evidence.shape == (2, 3, 5) and both.evidence.shape == (4, 3, 5)
+    assert both.hits.sum(axis=1).tolist() == [2, 2, 3, 3] and not both.shown[~both.hits].any()
+    assert both.shares.sum(axis=1).tolist() == [0.5, 0.5, 0.5, 0.5]  # the albums count alike
     assert one.albums.tolist() == [2, 2] and both.kinds.tolist() == ["phrase"] * 4
     assert one.inside.tolist() == [True, False] and other.inside.tolist() == [True, True]
     assert one.in_index.tolist() == [True, True] and other.in_index.tolist() == [True, False]
     assert one.shown.sum(axis=1).tolist() == [1, 1] and other.shown[1].tolist() == [False] * 3
-    dogs = [PhrasesInImages(model, Query(("two dogs",))).find(images[entry], 0.0, 2).evidence for entry in (0, 3)]
-    best_first = sorted(np.array(dogs).tolist(), reverse=True)  # by similarity, which they are searched by
-    np.testing.assert_allclose(np.delete(one.evidence[0], 3, axis=1), np.delete(best_first, 3, axis=1), rtol=2e-2)
-    assert one.evidence[0, :, 3].tolist() == pytest.approx([1.0, -1.0])  # of two values, in standard deviations
+    dogs = [PhrasesInImages(model, Query(("two dogs",))).find(images[entry], 0.0, 2) for entry in (0, 3)]
+    best_first = [dog.evidence for dog in sorted(dogs, key=lambda dog: -dog.similarity)]
+    np.testing.assert_allclose(one.evidence[0, :, :4], np.array(best_first)[:, :4], rtol=2e-2, atol=2e-2)
+    lead = one.evidence[0, :, 4] * 102 / 2
+    assert lead.tolist() == pytest.approx([1.0, -1.0])  # of two values, in standard deviations
     common = Commonness(model.require("aligner", "search").vocabulary)
-    expected = [
-        [common.together([text]) + np.log(3), own[0, 0]] for text, own in zip(queries, other.evidence, strict=True)
-    ]
-    np.testing.assert_allclose(other.chances, expected, rtol=1e-6)
+    expected = [common.together([text]) + np.log(3) for text in queries]
+    np.testing.assert_allclose(other.chances[:, 0], expected, rtol=1e-6)
+    best = model.similarity([images[e] for e in (1, 2, 4)], model.embed_text(list(queries))).max(axis=0)
+    np.testing.assert_allclose(other.chances[:, 1], best, rtol=2e-2, atol=2e-2)
 
 
 def test_queries_are_what_people_type() -> None:
@@ -203,13 +209,19 @@ def test_an_album_is_drawn_with_or_without_what_is_looked_for(tmp_path) -> None:
     model = aligner_model(tiny_aligner())
     model.calibration = calibrated(phrase=(0.02, 0.0, 0.0, 0.0))
     images = model.embed([noise(96, 64, number) for number in range(8)])
-    queries = {f"a dog {number}": Sought("noun", frozenset((number,))) for number in range(8)}
-    words = [said(["A dog."])] * 8
+    queries = [f"{word} dog" for word in ("a", "the", "one", "some", "each", "no", "any", "that")]
+    sought = [Sought("noun", frozenset((number,))) for number in range(8)]
     with Store(tmp_path, {"size": "17"}) as store:
         store.put([(str(number), Stamp(0, 0), image) for number, image in enumerate(images)])
-        found = answer(model, store.snapshot(), queries, words, np.ones(8, bool), album=3)
-    assert found.inside.tolist() == [True, False] * 4 and found.albums.tolist() == [3] * 8
-    assert found.evidence.shape == (8, 3, 5) and (found.evidence[:, :, 4] == 100 / 103).all()
+        snapshot = store.snapshot()
+        for several in (8, 5):  # so many images show dogs
+            words = [said(["A dog."])] * several + [said(["A cat."])] * (8 - several)
+            compared = list(compare(model, snapshot, queries, words))
+            found = answer(snapshot, sought[:several], compared[:several], np.ones(8, bool), album=3)
+            assert found.inside.tolist() == ([True, False] * 4)[:several]
+            assert found.albums.tolist() == [3] * several and found.evidence.shape == (several, 3, 5)
+            assert found.in_index[::2].all() and found.in_index[1::2].all() == (several == 8)
+    assert not found.in_index[1::2].any()  # there are enough without a dog
 
 
 def test_figures_are_those_of_each_kind_and_size() -> None:
@@ -256,12 +268,13 @@ def test_what_is_there_is_measured(tmp_path) -> None:
     done = CliRunner().invoke(cli.app, what, catch_exceptions=False)
     assert done.exit_code == 0 and "split dev" in done.stdout, done.output
     stored = json.loads((model / "calibration.json").read_text())
-    for question in ("hit", "chance", "meant"):
-        fit = there["fits"][question]
-        assert stored[question] == {**fit["weights"], "constant": fit["constant"]}
     CliRunner().invoke(cli.app, command, catch_exceptions=False)  # the vectors are taken over: they are the same
     again = report(tmp_path / "out")["presence"]
-    assert again["own_error"] is not None and {**again, "own_error": None} == there
+    assert again["own_error"] is not None and again["queries"] == there["queries"]
+    for question in ("hit", "chance", "meant"):
+        fit = again["fits"][question]
+        assert stored[question] == {**fit["weights"], "constant": fit["constant"]}
+    assert set(stored["indexed_phrase"]) == {"similarity", "kind", "named", "constant"}
 
 
 def test_a_collection_in_qdrant_is_compared(tmp_path) -> None:

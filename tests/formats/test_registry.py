@@ -487,3 +487,24 @@ def test_parquet_is_written_in_groups_and_whole(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "r.jsonl").write_text(json.dumps(photos()[0].to_dict()) + "\n")
     code, said = run(tmp_path / "r.jsonl", "--to", "parquet", "--out", tmp_path / "x")
     assert code == 2 and "pip install 'saywhere[parquet]'" in said
+
+
+def test_tables_and_label_studio_have_the_probability_of_the_words(tmp_path: Path) -> None:
+    box = np.array([[10, 20, 60, 80], [30, 10, 90, 70]], np.float32)
+    sure, scores = np.array([0.25, 0.75], np.float32), np.array([0.5, 0.875], np.float32)
+    regions = Regions(160, 120, box, scores, ("a dog", "a cat"), image="a.jpg", caption_scores=sure)
+    for name in ("csv", "label-studio", "parquet"):
+        if FORMATS[name].needs is not None:
+            pytest.importorskip(str(FORMATS[name].needs).partition(".")[0])
+        FORMATS[name].write(tmp_path / name, [regions])
+        (found,) = FORMATS[name].read(tmp_path / name, None, Report())
+        assert found.captions == ("a dog", "a cat") and found.scores.tolist() == [0.5, 0.875]
+    with (tmp_path / "csv").open(newline="", encoding="utf-8") as file:
+        assert [row["words"] for row in csv.DictReader(file)] == ["0.25", "0.75"]
+    (task,) = json.loads((tmp_path / "label-studio").read_text())
+    assert [(e["type"], e["score"]) for e in task["predictions"][0]["result"]] == [
+        ("rectanglelabels", 0.5), ("textarea", 0.25), ("rectanglelabels", 0.875), ("textarea", 0.75)
+    ]  # fmt: skip
+    if (tmp_path / "parquet").exists():
+        table = pytest.importorskip("pyarrow.parquet").read_table(tmp_path / "parquet")
+        assert table.column("words").to_pylist() == [0.25, 0.75]

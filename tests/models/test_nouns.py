@@ -4,9 +4,22 @@ import functools
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 
-from saywhere.models.nouns import NounTree, is_right, kind_of, noun_tree, plural
+from saywhere.models.nouns import (
+    KEPT,
+    LEAF_BITS,
+    NO_LEAF,
+    NounTree,
+    is_right,
+    kind_of,
+    leaf_columns,
+    noun_tree,
+    pack_leaves,
+    packed_log_kinds,
+    plural,
+)
 from saywhere.text import tokenize
 
 TREE = noun_tree()
@@ -130,3 +143,19 @@ def test_all_threads_have_the_same_tree(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("saywhere.models.nouns._noun_tree", read)
     with ThreadPoolExecutor(4) as pool:
         assert len({id(tree) for tree in pool.map(ask, range(4))}) == len(made) == 1
+
+
+def test_what_is_kept_of_the_classes_says_nearly_the_same() -> None:
+    tree = noun_tree()
+    posterior = np.random.default_rng(0).dirichlet(np.full(tree.leaves, 0.001), 40).astype(np.float32)
+    nouns = [tree.find("a dog"), None, tree.find("an animal"), tree.find("a pizza")]
+    found = packed_log_kinds(pack_leaves(posterior), leaf_columns(nouns))
+    for column, noun in enumerate(nouns):
+        whole = np.zeros(40) if noun is None else posterior[:, noun.leaves].sum(axis=1)
+        sure = whole > 0.3
+        np.testing.assert_allclose(found[sure, column], np.log(whole[sure]), atol=0.3)
+        np.testing.assert_allclose(found[whole < 1e-5, column], np.log(1e-4), atol=0.1)
+    assert (found[:, 0] > -1.5).sum() >= 4
+    nothing = np.full((2, KEPT), NO_LEAF, np.uint16)
+    assert packed_log_kinds(nothing, leaf_columns(nouns)) == pytest.approx(np.log(1e-4))
+    assert tree.leaves <= 1 << LEAF_BITS

@@ -7,21 +7,26 @@ import hashlib
 import os
 import shutil
 import sqlite3
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from photographs import noise
 from PIL import Image
+from stubs import calibrated
 from tiny_aligner import SENTENCES, aligner_model, tiny_aligner
 
 import saywhere
 from saywhere import UserError
 from saywhere.images import open_image
 from saywhere.models.model import Model
-from saywhere.search import Query
+from saywhere.models.nouns import noun_tree, pack_leaves
+from saywhere.search import Qdrant, Query
+from saywhere.search.stores import Stamp
 
 
 @pytest.fixture(scope="module")
@@ -283,3 +288,25 @@ def test_an_index_without_dates_says_so_and_is_brought_up_to_date(model, album, 
             index.search("a dog", after="2000-01-01")
         assert counts(index.add(album)) == (0, 0, 6, 0, 0)
         assert len(index.search("a dog", after="2000-01-01")) == 6
+
+
+def test_an_index_keeps_what_the_classes_say_and_asks_them(album, tmp_path) -> None:
+    made, tree, path = aligner_model(tiny_aligner()), noun_tree(), str(album / "0/2.png")
+    posterior = np.zeros((1, tree.leaves), np.float32)
+    posterior[0, tree.find("a dog").leaves] = 0.9 / len(tree.find("a dog").leaves)
+
+    def posteriors(encodings, boxes):
+        pairs = zip(encodings, boxes, strict=True)
+        return [posterior.repeat(len(rows), axis=0) * (seen.image == path) for seen, rows in pairs]
+
+    made.nouns = SimpleNamespace(posteriors=posteriors, lookup=tree.find)
+    made.calibration = calibrated(phrase=(0, 0, 0, -9), indexed_phrase=(0, 1, 9, 0), hit=(1, 0, 0, 0, 0, 0))
+    with saywhere.Index(tmp_path / "i", made) as index:
+        index.add(album)
+        probable = {hit.image: hit.probability for hit in index.search("a dog", top=6)}
+    assert probable.pop(path) > 0.99 and max(probable.values()) < 0.5
+    pytest.importorskip("qdrant_client")
+    with Qdrant(":memory:").open({"size": "17", "digest": "", "model": ""}) as store:
+        image = replace(made.embed(path), nouns=pack_leaves(posterior.repeat(len(made.embed(path)), 0)))
+        store.put([(path, Stamp(0, 0), image)])
+        assert (store.load(path).nouns == image.nouns).all()

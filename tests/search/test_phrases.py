@@ -76,10 +76,12 @@ def expected(
     made: Model, path: str, wanted: list[str], text: str | list[str], phrases: list[str], lead: float
 ) -> float:
     """The probability by the model's own answers."""
-    chances = np.log(made.ground(path, text, part="aligner", threshold=0).scores)
+    scores = made.ground(path, text, part="aligner", threshold=0).scores
     similarity = made.similarity([made.embed(path)], made.embed_text(wanted)).mean()
     rarest = Commonness(made.require("aligner", "search").vocabulary).rarest(phrases)
-    evidence = similarity, chances.sum(), rarest, lead, 100 / 103
+    beyond = 1 - 1 / len(phrases)
+    prior = np.log(np.exp(rarest) + 1 / 3)
+    evidence = np.log(scores / (1 - scores)).mean(), similarity * beyond, beyond, prior, lead * 3 / 103
     return float(1 / (1 + np.exp(-(np.dot(HIT[:5], evidence) + HIT[5]))))
 
 

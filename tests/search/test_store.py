@@ -296,8 +296,8 @@ def test_an_index_from_before_there_were_checksums_is_read_and_gets_some(tmp_pat
 def test_a_damaged_database_and_another_version_are_named(tmp_path, random_images, monkeypatch) -> None:
     with Store(tmp_path, FACTS) as store:
         store.put(rows(random_images(3)))
-    monkeypatch.setattr(stores, "VERSION", "3")
-    with pytest.raises(UserError, match="has format 2, and this program reads 3"):
+    monkeypatch.setattr(stores, "VERSION", "4")
+    with pytest.raises(UserError, match="has format 3, and this program reads 4"):
         Store(tmp_path)
     (tmp_path / stores.DATABASE).write_bytes(b"no database" * 1000)
     with pytest.raises(UserError, match="is damaged .*index the images again"):

@@ -264,7 +264,7 @@ class OnnxTrunk:
         self._opening = threading.Lock()
         self._read: Callable[[], Any] | None = None
 
-    @cached_property
+    @property
     def preprocess(self) -> Preprocess:
         """How images become pixels."""
         from saywhere.images import Preprocess  # the session needs no Pillow

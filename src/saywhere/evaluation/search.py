@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import combinations, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,12 +26,13 @@ from saywhere.evaluation.ranking import Recall, rank_matrix
 from saywhere.evaluation.report import facts, save_figure, table, write_report
 from saywhere.evaluation.session import Session, embed_images, image_name
 from saywhere.images import ImageError
-from saywhere.models.aligner import ImageVectors, TextVectors
+from saywhere.models.aligner import ImageVectors, TextVectors, plain_similarities
 from saywhere.models.chunker import Chunker
 from saywhere.models.layout import count_of, one_of
 from saywhere.models.model import Model
 from saywhere.models.nouns import noun_tree
-from saywhere.models.placing import count_evidence, cut_phrases, familiar, noun_words, word_fits
+from saywhere.models.placing import cut_phrases, familiar, noun_words, word_fits
+from saywhere.search.indexing import embed_for_index, index_digest
 from saywhere.search.phrases import (
     LIKELY,
     PhrasesInImages,
@@ -110,7 +112,8 @@ class Answers:
     """Answers of an index of some of the images to Q queries, K hits each.
 
     Attributes:
-        evidence: ``(Q, K, 5)`` of each hit, see :class:`saywhere.search.phrases.Placed`.
+        evidence: ``(Q, K, 5)`` of each hit, see :func:`saywhere.search.phrases.hit_evidence`; NaN where a small album
+            has no more images.
         chances: ``(Q, 2)`` the evidence that any image of the index shows the query, see
             :func:`saywhere.search.phrases.in_index_probability`.
         shown: ``(Q, K)`` whether captions of the image have each noun of the query.
@@ -130,10 +133,26 @@ class Answers:
 
     @classmethod
     def join(cls, several: Sequence[Answers]) -> Answers:
-        """Return the answers of several albums as one; of each query as many hits as that with the fewest has."""
-        depth = min(each.evidence.shape[1] for each in several)
-        cut = [replace(each, evidence=each.evidence[:, :depth], shown=each.shown[:, :depth]) for each in several]
-        return cls(*(np.concatenate([getattr(each, f.name) for each in cut]) for f in fields(cls)))
+        """Return the answers of several albums as one."""
+        wide, depth = list[Answers](), max(each.shown.shape[1] for each in several)
+        for each in several:
+            more = ((0, 0), (0, depth - each.shown.shape[1]))
+            evidence = np.pad(each.evidence, (*more, (0, 0)), constant_values=np.nan)
+            wide.append(replace(each, evidence=evidence, shown=np.pad(each.shown, more)))
+        return cls(*(np.concatenate([getattr(each, f.name) for each in wide]) for f in fields(cls)))
+
+    @property
+    def hits(self) -> np.ndarray:
+        """``(Q, K)`` where there is a hit."""
+        return ~np.isnan(self.evidence[:, :, 0])
+
+    @property
+    def shares(self) -> np.ndarray:
+        """``(Q, K)`` how much each hit counts, so that kinds of queries and sizes of albums count alike."""
+        _, group = np.unique(np.stack((self.albums, np.unique(self.kinds, return_inverse=True)[1])), axis=1,
+                             return_inverse=True)  # fmt: skip
+        counts = np.bincount(group.ravel(), self.hits.sum(axis=1))
+        return self.hits / counts[group.ravel()][:, None]
 
 
 @dataclass(frozen=True)
@@ -214,7 +233,7 @@ def nouns(query: str) -> frozenset[str]:
     return frozenset(base_words(word for phrase in cut_phrases(query) for word in noun_words(phrase)))
 
 
-ALBUMS = (60, 250)
+ALBUMS = (3, 10, 60)
 """Images of the albums, drawn anew for each query, that are searched beside all."""
 KINDS = ("noun", "phrase", "pair", "sentence")
 WORDS = 8
@@ -250,53 +269,73 @@ def short_queries(sentence: str) -> list[tuple[str, str]]:
     return found
 
 
+class Compared(NamedTuple):
+    """What finds the phrases of a query, its similarities ``(E,)`` with the images of an index, and which show it."""
+
+    phrases: PhrasesInImages
+    similarities: np.ndarray
+    shown: np.ndarray
+
+
+def compare(
+    model: Model, snapshot: Snapshot, queries: Sequence[str], words: Sequence[frozenset[str]]
+) -> Iterator[Compared]:
+    """Yield each query beside all images; arguments are those of :func:`answer`."""
+    score = model.require("aligner", "search").config.score
+    columns = score_texts(snapshot, model.embed_text(list(queries)), score)
+    for query, column in zip(queries, columns, strict=True):
+        wanted = nouns(query)
+        yield Compared(PhrasesInImages(model, Query((query,))), column, np.array([wanted <= each for each in words]))
+
+
 def answer(
-    model: Model, snapshot: Snapshot, queries: Mapping[str, Sought], words: Sequence[frozenset[str]],
-    inside: np.ndarray, album: int | None = None, seed: int = 0,
+    snapshot: Snapshot, queries: Sequence[Sought], compared: Sequence[Compared], inside: np.ndarray,
+    album: int | None = None, seed: int = 0,
 ) -> Answers:  # fmt: skip
     """Search among some of the images.
 
     Args:
-        model: that embedded the images, calibrated for phrases.
         snapshot: of an index of E images.
-        queries: by their texts.
-        words: that are said of each image.
+        queries: Q of them.
+        compared: from :func:`compare`.
         inside: ``(E,)`` which of the images are searched.
-        album: search among so many of these, drawn anew for each query; of every other query with an image that it is
-            about, if there is one. All of them if None.
+        album: search among so many of these, drawn anew for each query; for every other query with an image that it is
+            about, for the others with none that shows it, as far as there are enough. All of them if None.
         seed: of the draws.
     """
-    score, texts = model.require("aligner", "search").config.score, list(queries)
     places, draws = np.flatnonzero(inside), np.random.default_rng(seed)
     size = len(places) if album is None else min(album, len(places))
     evidence, chances, shown, about, in_index = [], [], [], [], []
-    for start in range(0, len(texts), TOGETHER):
-        part = texts[start : start + TOGETHER]
-        scores = similarities(snapshot, ask(model.embed_text(part), score))
-        for number, (query, column) in enumerate(zip(part, scores.T, strict=True)):
-            own = np.array([entry for entry in queries[query].about if inside[entry]], np.int64)
-            among = places if size == len(places) else _draw(places, own, size, number % 2 == 0, draws)
-            chosen, wanted = among[best(column[among], min(DEPTH, size))].tolist(), nouns(query)
-            phrases, everyday = PhrasesInImages(model, Query((query,))), spread(column[among])
-            found = [
-                phrases.find(snapshot.load(entry, ""), lead(float(column[entry]), *everyday), size) for entry in chosen
-            ]
-            evidence.append([each.evidence for each in found])
-            chances.append(in_index_evidence(phrases.together, size, evidence[-1][0][0]))
-            shown.append([wanted <= words[entry] for entry in chosen])
-            in_index.append(any(wanted <= words[entry] for entry in among.tolist()))
-            about.append(bool(np.isin(own, among).any()))
+    for number, (query, (phrases, column, there)) in enumerate(zip(queries, compared, strict=True)):
+        own, among = np.array([entry for entry in query.about if inside[entry]], np.int64), places
+        if size < len(places):
+            among = _draw(places, own, places[~there[places]], size, number % 2 == 0, draws)
+        chosen, everyday = among[best(column[among], min(DEPTH, size))], spread(column[among])
+        found = [
+            phrases.find(snapshot.load(entry, ""), lead(float(column[entry]), *everyday), size)
+            for entry in chosen.tolist()
+        ]
+        evidence.append([each.evidence for each in found])
+        chances.append(in_index_evidence(phrases.together, size, found[0].similarity))
+        shown.append(there[chosen])
+        in_index.append(bool(there[among].any()))
+        about.append(bool(np.isin(own, among).any()))
     return Answers(
         np.array(evidence), np.array(chances), np.array(shown), np.array(about), np.array(in_index),
-        np.array([sought.kind for sought in queries.values()]), np.full(len(texts), album or size),
+        np.array([sought.kind for sought in queries]), np.full(len(queries), album or size),
     )  # fmt: skip
 
 
-def _draw(places: np.ndarray, own: np.ndarray, size: int, with_own: bool, draws: np.random.Generator) -> np.ndarray:
-    """Draw ``size`` of the images, in order: with one that a query is about, or with none of these."""
-    kept = own[:1] if with_own else own[:0]
-    others = draws.choice(np.setdiff1d(places, own), min(size - len(kept), len(places) - len(own)), replace=False)
-    return np.sort(np.concatenate((kept, others)))
+def _draw(
+    places: np.ndarray, own: np.ndarray, none: np.ndarray, size: int, with_own: bool, draws: np.random.Generator
+) -> np.ndarray:
+    """Draw ``size`` of the images, in order: with one that a query is about, or of those that do not show it."""
+    if with_own and len(own):
+        kept = draws.choice(own, 1)
+        return np.sort(np.append(kept, draws.choice(np.setdiff1d(places, kept), size - 1, replace=False)))
+    clear = np.setdiff1d(none, own)
+    others = clear if len(clear) >= size else np.setdiff1d(places, own)
+    return np.sort(draws.choice(others, min(size, len(others)), replace=False))
 
 
 def measure(halves: tuple[Answers, Answers], own: Logistic | None) -> PresenceInIndex | None:
@@ -309,43 +348,45 @@ def measure(halves: tuple[Answers, Answers], own: Logistic | None) -> PresenceIn
         halves: the answers of two indexes, each of the images that are not in the other.
         own: the probability of a hit that the model has.
     """
-    truths = [truth for half in halves for truth in (half.shown, half.in_index)]
+    truths = [truth for half in halves for truth in (half.shown[half.hits], half.in_index)]
     if any(truth.all() or not truth.any() for truth in truths):
         return None
     fitted = [_fit([half]) for half in halves]
-    found = np.concatenate([fitted[1 - i].apply(halves[i].evidence) for i in range(2)])
-    evidence, shown = (np.concatenate([getattr(half, name) for half in halves]) for name in ("evidence", "shown"))
-    inside, in_index = (np.concatenate([getattr(half, name) for half in halves]) for name in ("inside", "in_index"))
+    both = Answers.join(halves)
+    given, evidence, shown = both.hits, both.evidence, both.shown
+    swapped = zip(np.split(evidence, [len(halves[0].kinds)]), fitted[::-1], strict=True)
+    found = np.concatenate([fit.apply(rows) for rows, fit in swapped])
+    inside, in_index = both.inside, both.in_index
     fits = [fit_in_index(half.chances, half.in_index) for half in halves]
     there = np.concatenate([in_index_probability(halves[i].chances, *fits[1 - i]) for i in range(2)])
     of_all = fit_in_index(np.concatenate([half.chances for half in halves]), in_index)
-    doubted, none, outside = found.max(axis=1) < LIKELY, ~inside & ~in_index, ~inside
-    hits, queries = reliability(found.ravel(), shown.ravel(), BINS), reliability(there, in_index, BINS)
+    doubted, none, outside = np.nanmax(found, axis=1) < LIKELY, ~inside & ~in_index, ~inside
+    hits, queries = reliability(found[given], shown[given], BINS), reliability(there, in_index, BINS)
     return PresenceInIndex(
-        area_under_curve(found[shown], found[~shown]), hits.ece, area_under_curve(there[in_index], there[~in_index]),
-        queries.ece, area_under_curve(there[inside], there[none]), share_of(doubted[inside]), share_of(doubted[none]),
+        area_under_curve(found[given & shown], found[given & ~shown]), hits.ece,
+        area_under_curve(there[in_index], there[~in_index]), queries.ece,
+        area_under_curve(there[inside], there[none]), share_of(doubted[inside]), share_of(doubted[none]),
         area_under_curve(there[inside], there[outside]),
         1 - float(in_index[outside].mean()) / 2 if outside.any() else 0.0, _bins(hits), _bins(queries),
-        None if own is None else own.reliability(evidence, shown, BINS).ece,
-        {"hit": _fit(halves), "chance": of_all[0], "meant": of_all[1]}, len(inside), _groups(halves, found, shown),
+        None if own is None else own.reliability(evidence[given], shown[given], BINS).ece,
+        {"hit": _fit(halves), "chance": of_all[0], "meant": of_all[1]}, len(inside), _groups(both, found),
     )  # fmt: skip
 
 
-def _groups(halves: tuple[Answers, Answers], found: np.ndarray, shown: np.ndarray) -> tuple[Group, ...]:
+def _groups(both: Answers, found: np.ndarray) -> tuple[Group, ...]:
     """The figures by kind of query and size of album, of probabilities ``(Q, K)``."""
-    kinds, albums, in_index = (
-        np.concatenate([getattr(half, name) for half in halves]) for name in ("kinds", "albums", "in_index")
-    )
+    kinds, albums, in_index = both.kinds, both.albums, both.in_index
     groups: list[Group] = []
     for images in np.unique(albums).tolist():
         for kind in (*KINDS, "all"):
             chosen = (albums == images) & ((kinds == kind) | (kind == "all"))
             if not chosen.any():
                 continue
-            p, right = found[chosen], shown[chosen]
+            p, right, given = found[chosen], both.shown[chosen], both.hits[chosen]
             first, absent = p[:, 0][right[:, 0]], p[:, 0][~in_index[chosen]]
+            p, right = p[given], right[given]
             groups.append(Group(
-                kind, images, int(chosen.sum()), reliability(p.ravel(), right.ravel(), BINS).ece,
+                kind, images, int(chosen.sum()), reliability(p, right, BINS).ece,
                 None if right.all() or not right.any() else area_under_curve(p[right], p[~right]),
                 float(np.median(first)) if len(first) else None, float(np.median(absent)) if len(absent) else None,
                 float((first >= LIKELY).mean()) if len(first) else None,
@@ -354,11 +395,11 @@ def _groups(halves: tuple[Answers, Answers], found: np.ndarray, shown: np.ndarra
     return tuple(groups)
 
 
-def _fit(halves: Sequence[Answers]) -> Logistic:
-    rows = np.concatenate([half.evidence.reshape(-1, half.evidence.shape[-1]) for half in halves])
-    return Logistic.fit(
-        dict(zip(QUESTIONS["hit"], rows.T, strict=True)), np.concatenate([half.shown.ravel() for half in halves])
-    )
+def _fit(several: Sequence[Answers]) -> Logistic:
+    both = Answers.join(several)
+    columns = dict(zip(QUESTIONS["hit"], both.evidence[both.hits].T, strict=True))
+    shares = both.shares[both.hits]
+    return Logistic.fit(columns, both.shown[both.hits], shares / shares.mean(), "hits")
 
 
 def _bins(found: Reliability) -> Bins:
@@ -578,7 +619,8 @@ def run(
     samples = session.read()
     sources = session.sources(samples)
     sentences = _sentences(session, samples)
-    images = embed_images(model, session, sources, {"data": samples.name, "split": samples.split}, regions)
+    about = {"data": samples.name, "split": samples.split}
+    images = embed_images(model, session, sources, about, regions, nouns=True)
     with _index(session.out / INDEX, model, images) as store:
         store.encode(components)
         snapshot = store.snapshot()
@@ -683,8 +725,9 @@ LEAST_COUNTED = 40
 
 def _count(model: Model, image: ImageVectors, phrase: str) -> dict[str, float]:
     aligner = model.require("aligner", "search")
-    text, one = model.embed_text([familiar(each, aligner.vocabulary) for each in (phrase, one_of(phrase))])
-    return count_evidence(aligner, image, phrase, text, one)
+    texts = model.embed_text([familiar(each, aligner.vocabulary) for each in (phrase, one_of(phrase))])
+    several, one = plain_similarities(image, texts, aligner.config.score).tolist()
+    return {"words": several - one}
 
 
 def measure_layout(model: Model, images: Sequence[ImageVectors], marked: Sequence[MarkedImage]) -> LayoutResult | None:
@@ -750,19 +793,24 @@ def _layout_cases(image: MarkedImage, boxes: Mapping[str, int]) -> Iterator[tupl
                 yield 1, f"{text} {there} {second}", f"{text} {opposite} {second}"
 
 
-def fit_hits(model: Model, samples: Sequence[Sample], queries: int = 1000) -> dict[str, Logistic]:
-    """Return how probable hits of a search are, fitted to sentences and phrases looked for in an index of images.
+SHOWN = 25
+"""Images that show a phrase, at most, and as many others, on which probabilities of phrases are fitted."""
+
+
+def fit_hits(model: Model, sets: Sequence[Sequence[Sample]], queries: int = 1000) -> dict[str, Logistic]:
+    """Return how probable hits of a search are, fitted to sentences and phrases looked for in indexes of images.
 
     Images that cannot be read are passed over. A progress bar is shown.
 
     Args:
         model: with an aligner, calibrated for phrases; it should not have learnt from these images.
-        samples: images with sentences.
-        queries: at most so many.
+        sets: images of data sets; each set is searched by itself. Of an image with boxes and without sentences, what is
+            in the boxes is asked for.
+        queries: at most so many of each set.
 
     Returns:
-        the answers to the questions ``hit``, ``chance`` and ``meant`` of a :class:`saywhere.calibration.Calibration`,
-        and to ``count`` where the sentences tell.
+        the answers to the questions ``indexed_phrase``, ``hit``, ``chance`` and ``meant`` of a
+        :class:`saywhere.calibration.Calibration`, and to ``count`` where the sentences tell.
 
     Raises:
         UserError: the model has no aligner or is not calibrated for phrases, or these images tell nothing.
@@ -770,26 +818,82 @@ def fit_hits(model: Model, samples: Sequence[Sample], queries: int = 1000) -> di
     model.check("aligner", "search")
     if model.calibration.phrase is None:
         raise UserError(f"{model.name} must be calibrated for phrases before it is for hits: calibrate --what phrase")
-    images, sentences = list[ImageVectors](), list[tuple[str, ...]]()
+    seen = [_read_set(model, samples) for samples in sets]
+    seen = [each for each in seen if len(each.images) > 1]
+    images, said_of = [image for each in seen for image in each.images], [t for each in seen for t in each.sentences]
+    counted = pair_counts([[(phrase, 0) for text in texts for phrase in cut_phrases(text)] for texts in said_of])
+    fits = {"count": fit_counts(model, images, counted), "indexed_phrase": fit_phrases(model, seen, queries)}
+    known = {question: fit for question, fit in fits.items() if fit is not None}
+    model.calibration = replace(model.calibration, **fits)
+    halves: list[tuple[Answers, Answers]] = []
+    for each in seen:
+        with tempfile.TemporaryDirectory() as folder, _index(Path(folder) / INDEX, model, each.images) as store:
+            halves.append(_answers(model, store.snapshot(), each.sentences, each.words, queries))
+    joined = [Answers.join(part) for part in zip(*halves, strict=True)]
+    found = measure((joined[0], joined[1]), None) if joined else None
+    if found is None:
+        raise UserError(
+            f"{len(images)} images with sentences or boxes do not tell when a hit shows what was looked for: more are "
+            "needed"
+        )
+    return {**known, **found.fits}
+
+
+@dataclass(frozen=True, eq=False)
+class SeenSet:
+    """Images of a data set.
+
+    Attributes:
+        images: embedded as for an index.
+        sentences: of each; what is in its boxes if it has none.
+        words: all that is said of each, see :func:`said`.
+    """
+
+    images: list[ImageVectors]
+    sentences: list[Sequence[str]]
+    words: list[frozenset[str]]
+
+
+def _read_set(model: Model, samples: Sequence[Sample]) -> SeenSet:
+    """Embed the images of a data set of which something is said."""
+    seen = SeenSet([], [], [])
     with track("images", len(samples)) as progress:
         for sample in samples:
             progress.advance(1)
-            try:
-                if sample.sentences:
-                    images.append(model.embed(sample.image))
-                    sentences.append(sample.sentences)
-            except ImageError:
+            boxed = sorted({phrase for phrases in sample.phrases for phrase in phrases})
+            if not (texts := sample.sentences or boxed):
                 continue
-    said_of = [[(phrase, 0) for text in texts for phrase in cut_phrases(text)] for texts in sentences]
-    count = fit_counts(model, images, pair_counts(said_of))
-    model.calibration = replace(model.calibration, count=count)
-    with tempfile.TemporaryDirectory() as folder, _index(Path(folder) / INDEX, model, images) as store:
-        found = _presence(model, store.snapshot(), sentences, queries)
-    if found is None:
-        raise UserError(
-            f"{len(images)} images with sentences do not tell when a hit shows what was looked for: more are needed"
-        )
-    return dict(found.fits) | ({} if count is None else {"count": count})
+            with contextlib.suppress(ImageError):
+                seen.images.extend(embed_for_index(model, [sample.image]))
+                seen.sentences.append(texts)
+                seen.words.append(said([*texts, *boxed]))
+    return seen
+
+
+def fit_phrases(model: Model, sets: Sequence[SeenSet], queries: int) -> Logistic | None:
+    """Return how probably an image of an index shows what a phrase names; None if these images do not tell.
+
+    Of each phrase the images that show it count as much as some that do not, and every phrase counts alike.
+    """
+    evidence, shown, counted = list[np.ndarray](), list[bool](), list[float]()
+    draws = np.random.default_rng(0)
+    for each in sets:
+        pairs = (pair for texts in each.sentences for text in texts for pair in short_queries(text))
+        short = sorted({query for kind, query in pairs if kind in ("noun", "phrase")})
+        for query in _spread(short, queries // len(KINDS)):
+            wanted, phrases = nouns(query), PhrasesInImages(model, Query((query,)))
+            there = np.array([wanted <= words for words in each.words])
+            if len(phrases.layout.phrases) > 1 or there.all() or not there.any():
+                continue
+            for value in (True, False):
+                rows = draws.permutation(np.flatnonzero(there == value))[:SHOWN].tolist()
+                evidence += [phrases.find(each.images[row]).phrases[:, 0] for row in rows]
+                shown += [value] * len(rows)
+                counted += [1 / len(rows)] * len(rows)
+    if not shown:
+        return None
+    columns = dict(zip(QUESTIONS["indexed_phrase"], np.array(evidence).T, strict=True))
+    return Logistic.fit(columns, np.array(shown), np.array(counted) / np.mean(counted), "phrases")
 
 
 def _beside(
@@ -807,7 +911,8 @@ def _beside(
             samples = part.read()
             said_of = _sentences(part, samples)
             sources = [source for source in part.sources(samples) if said_of[source.name]]
-            found = embed_images(model, part, sources, {"data": samples.name, "split": samples.split}, regions)
+            about = {"data": samples.name, "split": samples.split}
+            found = embed_images(model, part, sources, about, regions, nouns=True)
             session.skipped.update(part.skipped)
             for image in found:
                 name = str(part.folder / image.image)
@@ -828,18 +933,31 @@ def _sentences(session: Session, samples: Samples) -> dict[str, list[str]]:
 def _presence(
     model: Model, snapshot: Snapshot, sentences: Sequence[Sequence[str]], queries: int, beside: int = 0
 ) -> PresenceInIndex | None:
-    """Measure whether an index knows what it has: half of the images are searched, then the others.
+    """Measure whether an index knows what it has; None if the model is not calibrated for phrases, or nothing tells.
+
+    Arguments are those of :func:`_answers`.
+    """
+    if model.calibration.phrase is None or len(sentences) - beside < 2:
+        return None
+    words = [said(each) for each in sentences]
+    return measure(_answers(model, snapshot, sentences, words, queries, beside), model.calibration.hit)
+
+
+def _answers(
+    model: Model, snapshot: Snapshot, sentences: Sequence[Sequence[str]], words: Sequence[frozenset[str]], queries: int,
+    beside: int = 0,
+) -> tuple[Answers, Answers]:  # fmt: skip
+    """Search half of the images, then the others.
 
     Args:
-        model: that embedded the images.
+        model: that embedded the images, calibrated for phrases.
         snapshot: of their index.
         sentences: of each image.
+        words: that are said of each image.
         queries: at most so many, of all kinds together.
         beside: so many images, the last ones, are searched with both halves, and nothing is asked about them.
     """
     own = len(sentences) - beside
-    if model.calibration.phrase is None or own < 2:
-        return None
     owners: dict[str, dict[str, set[int]]] = {kind: {} for kind in KINDS}
     for entry, texts in enumerate(sentences[:own]):
         for text in texts:
@@ -849,26 +967,23 @@ def _presence(
     for kind, found in owners.items():
         for query in _spread(sorted(query for query in found if query not in asked), queries // len(KINDS)):
             asked[query] = Sought(kind, frozenset(found[query]))
-    words = [said(each) for each in sentences]
+    compared, sought = list(compare(model, snapshot, list(asked), words)), list(asked.values())
     first = np.random.default_rng(0).permutation(own) < own // 2
     halves: list[Answers] = []
     for half in (first, ~first):
         alone, all_of_them = np.append(half, np.zeros(beside, bool)), np.append(half, np.ones(beside, bool))
         albums = [album for album in ALBUMS if album < half.sum()]
-        several = [answer(model, snapshot, asked, words, alone, album) for album in albums]
-        several += [answer(model, snapshot, asked, words, alone)]
-        several += [answer(model, snapshot, asked, words, all_of_them)] if beside else []
+        several = [answer(snapshot, sought, compared, alone, album) for album in [*albums, None]]
+        several += [answer(snapshot, sought, compared, all_of_them)] if beside else []
         halves.append(Answers.join(several))
-    depth = min(half.evidence.shape[1] for half in halves)
-    one, other = (replace(half, evidence=half.evidence[:, :depth], shown=half.shown[:, :depth]) for half in halves)
-    return measure((one, other), model.calibration.hit)
+    return halves[0], halves[1]
 
 
 def _index(folder: Path, model: Model, images: Sequence[ImageVectors]) -> Store:
     """An index of these images, whose entries are their places; an earlier one is removed."""
     shutil.rmtree(folder, ignore_errors=True)
     size = model.require("aligner", "search").config.embed_dim + 1
-    store = Store(folder, {"digest": model.engine.vectors_digest(), "model": model.name, "size": str(size)})
+    store = Store(folder, {"digest": index_digest(model), "model": model.name, "size": str(size)})
     for start in range(0, len(images), 100):
         store.put([(image.image, Stamp(0, 0), image) for image in images[start : start + 100]])
     return store

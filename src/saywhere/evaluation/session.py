@@ -27,9 +27,9 @@ from saywhere.files import write_atomically, write_text
 from saywhere.images import LoadedImage
 from saywhere.inference import Source, run_images
 from saywhere.models.aligner import ImageVectors
-from saywhere.models.aligner import embed_images as embed_regions
 from saywhere.models.model import Model
 from saywhere.regions import Regions
+from saywhere.search.indexing import embed_for_index, index_digest
 
 
 def peak_memory() -> dict[str, int]:
@@ -426,13 +426,19 @@ def to_arrays(vectors: ImageVectors) -> dict[str, np.ndarray]:
     """Return the vectors of an image as named arrays."""
     parts = {"boxes": vectors.boxes, "vectors": vectors.vectors, "logits": vectors.logits, "hubness": vectors.hubness}
     arrays = {key: np.asarray(value, np.float32) for key, value in parts.items()}
-    return {"size": np.array([vectors.width, vectors.height]), **arrays}
+    size = np.array([vectors.width, vectors.height])
+    if vectors.nouns is not None:
+        return {"size": size, **arrays, "nouns": vectors.nouns.astype(np.int32)}
+    return {"size": size, **arrays}
 
 
 def of_arrays(name: str, parts: Mapping[str, np.ndarray]) -> ImageVectors:
     """Return the vectors of an image of its named arrays."""
     width, height = parts["size"].tolist()
-    return ImageVectors(width, height, parts["boxes"], parts["vectors"], name, parts["logits"], parts["hubness"].item())
+    nouns = parts["nouns"].astype(np.uint16) if "nouns" in parts else None
+    return ImageVectors(
+        width, height, parts["boxes"], parts["vectors"], name, parts["logits"], parts["hubness"].item(), nouns
+    )
 
 
 def embed_images(
@@ -441,6 +447,7 @@ def embed_images(
     sources: Sequence[Source],
     facts: Mapping[str, object],
     regions: int | None,
+    nouns: bool = False,
 ) -> list[ImageVectors]:
     """Return the vectors of all images that can be read; those of an earlier run are taken over.
 
@@ -450,16 +457,17 @@ def embed_images(
         sources: the images.
         facts: what the images depend on, such as the data set.
         regions: at most so many beside the whole image, instead of the model's own number.
+        nouns: ask the classes, too, as an index does.
 
     Raises:
         UserError: no image can be read, or ``out`` has the vectors of another run.
     """
-    aligner = model.require("aligner", "embed images")
-    session.resume({"model": model.engine.vectors_digest(), **facts, "regions": regions}, REGIONS)
+    digest = index_digest(model) if nouns else model.engine.vectors_digest()
+    session.resume({"model": digest, **facts, "regions": regions}, REGIONS)
     store = VectorStore(session.out / REGIONS)
 
     def ask(images: list[LoadedImage], _: list[np.ndarray] | None) -> list[ImageVectors]:
-        return embed_regions(aligner, model.encode(images), None, regions)
+        return embed_for_index(model, images, regions) if nouns else model.embed(images, regions=regions)
 
     seen = session.each(ask, sources, store, store.save, long_side=model.long_side)
     return [store.load(source.name) for source in seen]

@@ -80,7 +80,8 @@ def _task(regions: Regions, classes: Classes) -> dict[str, Any]:
         result.append({**both, **kind, **score})
         if region.caption is not None:
             said = {"type": "textarea", "from_name": "phrase", "value": {**place, "text": [region.caption]}}
-            result.append({**both, **said})
+            sure = {} if region.caption_score is None else {"score": round(region.caption_score, 5)}
+            result.append({**both, **said, **sure})
     size = {"width": regions.width, "height": regions.height}
     return {
         "data": {"image": f"{LOCAL}{quote(regions.image or '', errors='surrogateescape')}", **size},
@@ -158,7 +159,8 @@ def _rows(width: int, height: int, group: list[dict[str, Any]]) -> Iterator[Row]
     named = [text for entry in group for kind in LABELS for text in _texts(entry.get("value", {}).get(kind))]
     if not said and not named:
         raise ValueError("a region has neither a label nor a text")
-    score = next((entry["score"] for entry in group if entry.get("score") is not None), None)
+    boxes = (entry for entry in group if entry["type"] != "textarea")  # a text has the probability of its words
+    score = next((entry["score"] for entry in boxes if entry.get("score") is not None), None)
     for text in dict.fromkeys(said or named):
         yield Row(box, text, score)
 

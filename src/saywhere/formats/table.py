@@ -16,8 +16,9 @@ from saywhere.formats.reading import Row, leave_out, reader, to_regions
 from saywhere.regions import Regions
 from saywhere.report import Report
 
-COLUMNS = ("image", "width", "height", "x1", "y1", "x2", "y2", "score", "phrase")
-TYPES = ("string", "int32", "int32", "float32", "float32", "float32", "float32", "float32", "string")
+COLUMNS = ("image", "width", "height", "x1", "y1", "x2", "y2", "score", "phrase", "words")
+"""The last is the probability of the phrase, which results of models have and annotations have not: it is not read."""
+TYPES = ("string", "int32", "int32", "float32", "float32", "float32", "float32", "float32", "string", "float32")
 """Types of the columns in Parquet, by their names in pyarrow."""
 GROUP = 50_000
 """Lines of a row group of Parquet, which is what is held in memory."""
@@ -32,10 +33,10 @@ def _lines(images: Iterable[Regions]) -> Iterator[tuple[Any, ...]]:
             raise UserError(f"{regions.image}: two images have this name, and a table knows them by it")
         written.add(image)
         for region in regions:
-            score = None if region.score is None else round(region.score, 5)
-            yield (*image, *(round(value, 2) for value in region.box), score, region.caption or "")
+            score, words = (None if v is None else round(v, 5) for v in (region.score, region.caption_score))
+            yield (*image, *(round(value, 2) for value in region.box), score, region.caption or "", words)
         if not len(regions):
-            yield (*image, *[None] * 6)
+            yield (*image, *[None] * 7)
 
 
 def write(path: Path, images: Iterable[Regions]) -> None:
@@ -76,7 +77,7 @@ def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
 def read_parquet(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
     """Yield the regions of each image of a Parquet file, in the order of their first lines."""
     parquet: Any = importlib.import_module("pyarrow.parquet")
-    batches = parquet.ParquetFile(path).iter_batches(columns=list(COLUMNS))
+    batches = parquet.ParquetFile(path).iter_batches(columns=list(COLUMNS[:-1]))
     rows = (row for batch in batches for row in batch.to_pylist())
     texts = ({name: "" if value is None else str(value) for name, value in row.items()} for row in rows)
     yield from _grouped(enumerate(texts, 1), report)
@@ -88,7 +89,7 @@ def _grouped(lines: Iterable[tuple[int, Mapping[str, str]]], report: Report) -> 
     for number, row in lines:
         with leave_out(report, "broken line", f"line {number}"):
             if None in row.values() or None in row:
-                raise ValueError(f"its columns are not {', '.join(COLUMNS)}")
+                raise ValueError(f"its columns are not {', '.join(COLUMNS[:-1])}")
             image, boxes = (row["image"], int(row["width"]), int(row["height"])), [row] if row["x1"] else []
             found.setdefault(image, []).extend(boxes)
     for (name, width, height), rows in found.items():

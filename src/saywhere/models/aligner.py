@@ -38,6 +38,8 @@ class ImageVectors:
         image: its name.
         logits: ``(R,)`` that there is something in the region; 0 where nothing is known, as of the whole image.
         hubness: similarity of the image to texts at large; 0 if the aligner does not know it.
+        nouns: ``(R, KEPT)`` what the classes say of the regions, see :func:`saywhere.models.nouns.pack_leaves`; None if
+            they were not asked.
 
     Example:
         >>> saywhere.load().embed("photo.jpg", regions=5).vectors.shape[0]
@@ -51,6 +53,7 @@ class ImageVectors:
     image: str
     logits: np.ndarray
     hubness: float = 0.0
+    nouns: np.ndarray | None = None
 
     def __repr__(self) -> str:
         return f"ImageVectors({self.image!r}, {len(self)} regions)"

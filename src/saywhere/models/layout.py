@@ -38,10 +38,6 @@ LEAST = 0.02
 """No box agrees with a place or a relation with a lower probability than this: boxes are not exact."""
 SWEEPS = 2
 """How often the relations are gone through when regions are chosen together."""
-APART = 0.3
-"""Things that are counted overlap by at most this IoU."""
-INSIDE = 0.7
-"""A box of which this share is inside another one is a part of that thing, or that thing again."""
 
 Place = Callable[[np.ndarray], np.ndarray]
 """Gives the probabilities ``(R,)`` of boxes ``(R, 4)`` in shares of the image."""
@@ -310,26 +306,3 @@ def one_of(phrase: str) -> str:
     if head.noun is not None and head.plural:
         words = [*words[: head.start], head.noun.name, *words[head.stop :]]
     return " ".join(["an" if words[0][0] in "aeiou" else "a", *words])
-
-
-def apart(fits: np.ndarray, boxes: np.ndarray, count: int) -> np.ndarray:
-    """Return the regions ``(N,)`` of different things of which the worst fits best; fewer than ``count`` if need be.
-
-    Args:
-        fits: ``(R,)`` how well each region fits one thing.
-        boxes: ``(R, 4)`` of the regions.
-        count: of things.
-    """
-    overlaps, sizes = geometry.iou(boxes, boxes), geometry.area(boxes)
-    common = overlaps / (1 + overlaps) * (sizes[:, None] + sizes)
-    inside = common / np.maximum(np.minimum(sizes[:, None], sizes), 1e-9)
-    clear, order = (overlaps <= APART) & (inside <= INSIDE), np.argsort(-fits, kind="stable")
-    best: list[int] = []
-    for first in order.tolist():  # a region of all the things together may fit best: begin with each
-        chosen = [first]
-        for row in order.tolist():
-            if len(chosen) < count and clear[row, chosen].all():
-                chosen.append(row)
-        if (len(chosen), fits[chosen].min()) > (len(best), fits[best].min() if best else 0):
-            best = chosen
-    return np.array(best, np.int64)

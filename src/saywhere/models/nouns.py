@@ -528,6 +528,44 @@ def _count_leaves(noun: Noun) -> int:
     return len(noun.leaves)
 
 
+KEPT = 12
+"""Leaves of the tree that are kept of a region when all its probabilities would be too many: the most probable ones."""
+LEAF_BITS, STEPS = 11, 31
+"""A kept leaf is a number of 16 bits: the leaf, and above it how improbable it is, in steps towards :data:`LEAST`."""
+NO_LEAF = STEPS << LEAF_BITS
+"""In place of a leaf that is as improbable as that, or where nothing is known."""
+
+
+def pack_leaves(posterior: np.ndarray) -> np.ndarray:
+    """Return the most probable leaves ``(N, KEPT)`` of posteriors ``(N, K)``, with rough probabilities, in 16 bits."""
+    leaves = np.argpartition(-posterior, KEPT, axis=1)[:, :KEPT]
+    chosen = np.maximum(np.take_along_axis(posterior, leaves, axis=1), LEAST)
+    steps = np.round(np.log(chosen) * (STEPS / np.log(LEAST))).astype(np.int64)
+    return (leaves | steps << LEAF_BITS).astype(np.uint16)
+
+
+def leaf_columns(nouns: Sequence[Noun | None]) -> np.ndarray:
+    """Return for each possible leaf 1 where it is of the kind of thing that a noun names: ``(leaves, P)``."""
+    columns = np.zeros((1 << LEAF_BITS, len(nouns)), np.float32)
+    for column, noun in enumerate(nouns):
+        if noun is not None:
+            columns[noun.leaves, column] = 1
+    return columns
+
+
+def packed_log_kinds(packed: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """Return log-probabilities ``(N, P)`` that regions show what nouns name.
+
+    Args:
+        packed: of N regions, see :func:`pack_leaves`.
+        columns: of P nouns, see :func:`leaf_columns`.
+    """
+    steps = (packed >> LEAF_BITS).astype(np.float32)
+    chances = np.where(steps < STEPS, np.exp(steps * np.float32(np.log(LEAST) / STEPS)), np.float32(0))
+    found = np.einsum("nk,nkp->np", chances, columns[packed & ((1 << LEAF_BITS) - 1)])
+    return np.log(np.clip(found, np.float32(LEAST), 1))
+
+
 def softmax(logits: np.ndarray) -> np.ndarray:
     """Return the softmax over the last axis."""
     shares = np.exp(logits - logits.max(axis=-1, keepdims=True))

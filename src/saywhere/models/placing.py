@@ -9,7 +9,7 @@ fits it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -31,7 +31,7 @@ from saywhere.models.aligner import (
 from saywhere.models.chunker import Chunker
 from saywhere.models.densecap import describe
 from saywhere.models.encoding import Encoding
-from saywhere.models.layout import Layout, apart, count_of, one_of, unused_runs
+from saywhere.models.layout import Layout, count_of, one_of, unused_runs
 from saywhere.models.nouns import DETERMINERS, LEAST, NounEvidence, known_form, noun_tree
 from saywhere.models.phrase_scores import score_regions, unknown_words
 from saywhere.options import require_numbers
@@ -218,8 +218,7 @@ class Placer:
         rare = np.array([self.is_rare(phrase) for phrase in phrases], bool)
         counted = None
         if self.aligner is not None and image is not None:
-            single = embed_single(self.aligner, phrases) if self.calibration.count is not None else {}
-            counted = log_counted(self.aligner, self.calibration, image, phrases, texts, single)
+            counted = log_counted(self.aligner, self.calibration, phrases, image, texts)
         return Evidence(regions, fits, kinds, named, rare, similarity, self.by, counted)
 
     def log_kinds(self, encoding: Encoding, regions: Regions, phrases: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -298,51 +297,25 @@ def unused_words(text: str) -> tuple[str, ...]:
     return unused_runs(tokenize(text), inside) if inside else ()
 
 
-def count_evidence(
-    aligner: Aligner, image: ImageVectors, phrase: str, text: TextVectors, one: TextVectors
-) -> dict[str, float]:
-    """Return what says whether an image shows as many things as a phrase says, by its names in a calibration.
-
-    Args:
-        aligner: that embedded the image and the texts.
-        image: its regions.
-        phrase: with a number.
-        text: of the phrase.
-        one: of the phrase for one of the things, see :func:`saywhere.models.layout.one_of`.
-
-    Returns:
-        ``gap``, by how much the worst of as many regions of different things fits one of them less than the best region
-        does; and ``words``, by how much the image is more similar to the phrase than to that for one thing.
-    """
-    fits = image.vectors @ one.vectors[: len(one.words)].sum(axis=0)
-    count = count_of(phrase)
-    chosen = apart(fits, image.boxes, count)
-    gap = fits.max() - (fits[chosen].min() if len(chosen) == count else fits.min())
-    several, single = plain_similarities(image, [text, one], aligner.config.score).tolist()
-    return {"gap": float(gap), "words": several - single}
-
-
-def embed_single(aligner: Aligner, phrases: Sequence[str]) -> dict[int, TextVectors]:
-    """Return the vectors of phrases with a number as if it were one thing, by their places among the phrases."""
-    numbered = [column for column, phrase in enumerate(phrases) if count_of(phrase) > 1]
-    asked = [familiar(one_of(phrases[column]), aligner.vocabulary) for column in numbered]
-    return dict(zip(numbered, embed_texts(aligner, asked, plain=True), strict=True))
-
-
 def log_counted(
-    aligner: Aligner, calibration: Calibration, image: ImageVectors, phrases: Sequence[str],
-    texts: Sequence[TextVectors], single: Mapping[int, TextVectors],
-) -> np.ndarray | None:  # fmt: skip
+    aligner: Aligner,
+    calibration: Calibration,
+    phrases: Sequence[str],
+    image: ImageVectors,
+    texts: Sequence[TextVectors],
+) -> np.ndarray | None:
     """Return the log-probability ``(P,)`` that an image shows as many things as each phrase says; None for all 0.
 
-    ``single`` is of :func:`embed_single`.
+    It rests on how much better the image fits the phrase than the phrase for one of the things.
     """
-    if calibration.count is None or not single:
+    numbered = [column for column, phrase in enumerate(phrases) if count_of(phrase) > 1]
+    if calibration.count is None or not numbered:
         return None
+    single = [familiar(one_of(phrases[column]), aligner.vocabulary) for column in numbered]
+    both = [*(texts[column] for column in numbered), *embed_texts(aligner, single, plain=True)]
+    several, one = plain_similarities(image, both, aligner.config.score).reshape(2, -1)
     found = np.zeros(len(phrases))
-    for column, one in single.items():
-        evidence = count_evidence(aligner, image, phrases[column], texts[column], one)
-        found[column] = np.log(np.maximum(calibration.count.apply(evidence), LEAST))
+    found[numbered] = np.log(np.maximum(calibration.count.apply({"words": several - one}), LEAST))
     return found
 
 

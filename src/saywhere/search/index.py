@@ -20,7 +20,7 @@ from saywhere.inference.shards import Shard, Shards
 from saywhere.models.model import Model
 from saywhere.models.placing import word_fits
 from saywhere.regions import TEXTS, Regions
-from saywhere.search.indexing import Changes, Indexing, absolute, is_video
+from saywhere.search.indexing import Changes, Indexing, absolute, index_digest, is_video
 from saywhere.search.phrases import FEWEST, LIKELY, RERANKED, PhrasesInImages, Query
 from saywhere.search.qdrant import path_to_text, text_to_path
 from saywhere.search.scan import Question
@@ -151,7 +151,7 @@ class Index:
             self._model = self._load(self._name)
         if not self._checked:
             self._model.require("aligner", "search")
-            if self._store is not None and self._model.engine.vectors_digest() != self._store.facts["digest"]:
+            if self._store is not None and index_digest(self._model) != self._store.facts["digest"]:
                 made = text_to_path(self._store.facts["model"])
                 raise UserError(f"{self.place}: {self._difference(made)}, or make another index")
             self._checked = self._store is not None
@@ -199,7 +199,7 @@ class Index:
         model = self.model
         if self._store is None:
             facts = {
-                "digest": model.engine.vectors_digest(),
+                "digest": index_digest(model),
                 "model": path_to_text(self._full_name),
                 "size": str(model.require("aligner", "search").config.embed_dim + 1),  # with the hubness
             }
@@ -369,7 +369,7 @@ def begin_shards(index: Index, paths: Sequence[str | Path], count: int, regions:
         raise UserError(
             f"--shards is for an index in a folder; into {index.place} index parts of the images side by side"
         )
-    options = {"model": index.model.engine.vectors_digest(), "regions": regions}
+    options = {"model": index_digest(index.model), "regions": regions}
     found = find_images(paths, [index.folder])
     if videos := [source.name for source in found if is_video(source.path)]:
         raise UserError(f"--shards is for images, and {videos[0]} is a video: index it without --shards")

@@ -23,7 +23,8 @@ from saywhere.inference import ImageResult, Source, run_images
 from saywhere.inference.sources import VIDEO_SUFFIXES as VIDEOS
 from saywhere.inference.sources import name_images, named_source
 from saywhere.models.aligner import ImageVectors
-from saywhere.models.model import Model
+from saywhere.models.model import Model, One
+from saywhere.models.nouns import TABLE, pack_leaves
 from saywhere.search.scan import VECTOR
 from saywhere.search.store import Store
 from saywhere.search.stores import ImageStore, Stamp, Video, moment_name
@@ -31,6 +32,30 @@ from saywhere.video import EVERY, check_duration, to_ticks
 
 if TYPE_CHECKING:
     from saywhere.video.reading import VideoReader
+
+
+def embed_for_index(model: Model, images: Sequence[One], regions: int | None = None) -> list[ImageVectors]:
+    """Return what an index keeps of images: their vectors, and what the model's classes say of the regions.
+
+    Args:
+        model: with an aligner, and perhaps classes.
+        images, regions: see :meth:`saywhere.Model.embed`.
+    """
+    if model.nouns is None:
+        return model.embed(images, regions=regions)
+    encodings = model.encode(list(images))
+    found = model.embed(encodings, regions=regions)
+    posteriors = model.nouns.posteriors(encodings, [image.boxes for image in found])
+    return [replace(image, nouns=pack_leaves(each)) for image, each in zip(found, posteriors, strict=True)]
+
+
+def index_digest(model: Model) -> str:
+    """Return a hash of what an index depends on: the aligner's vectors, and the table of nouns if there are classes."""
+    digest = model.engine.vectors_digest()
+    return (
+        digest if model.nouns is None else f"{digest}-{hashlib.blake2b(TABLE.read_bytes(), digest_size=4).hexdigest()}"
+    )
+
 
 SAME = 0.93
 """A look is kept if its :func:`likeness` with the last one that was kept is less (docs/search.md)."""
@@ -336,7 +361,7 @@ class Indexing:
         self.changes.removed = self._store.remove(self.gone) if self.gone else 0
 
     def _embed(self, images: list[LoadedImage], _: list[np.ndarray] | None) -> list[ImageVectors]:
-        return self._model.embed(images, regions=self._regions)
+        return embed_for_index(self._model, images, self._regions)
 
     def _stamp(self, path: str) -> Stamp:
         """What the file was before it was read; with the hash of its content if it is so still."""

@@ -1,11 +1,10 @@
 """Queries: phrases that are wanted and not, placed in images by the vectors of an index, and how probable hits are.
 
-An index has no pixels, so that the aligner alone says where a phrase is and how probable it is. That a found image
-shows all of a query is a logistic regression of its own: what a search finds was chosen by the very similarity that the
-phrases are judged by, so that the product of their probabilities promises too much. It also knows how often people say
-what is looked for, for a search for something rare finds what is most like it, by how much the image stands out among
-all, and how few these are. That any image of the index shows a query is
-by chance, for it is common and the images are many; or it is in one image, which then fits well.
+An index has no pixels: the aligner's vectors and what the classes said of the regions tell where a phrase is and how
+probable it is. That a found image shows all of a query is a logistic regression of its own: what a search finds was
+chosen by the very similarity that the phrases are judged by, so that they promise too much. It also knows how many of
+the images may show what is looked for, and by how much the image stands out among all. That any image of the index
+shows a query is by chance, for it is common and the images are many; or it is in one image, which then fits well.
 """
 
 from __future__ import annotations
@@ -13,20 +12,22 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import log
 
 import numpy as np
 
-from saywhere.calibration import DIGITS, RIDGE, Logistic, climb, standardised
+from saywhere.calibration import DIGITS, RIDGE, Logistic, climb, logistic, standardised
+from saywhere.engines.engine import Aligner
 from saywhere.errors import UserError
-from saywhere.models.aligner import ImageVectors, TextVectors, hubness_of, plain_similarities
-from saywhere.models.layout import CHOOSES, Layout
+from saywhere.models.aligner import ImageVectors, TextVectors, hubness_of, over_regions, region_bonus
+from saywhere.models.layout import CHOOSES, Layout, count_of, one_of
 from saywhere.models.model import Model
-from saywhere.models.nouns import noun_tree
-from saywhere.models.placing import Evidence, embed_single, familiar, log_counted, noun_words, word_fits
+from saywhere.models.nouns import LEAST as NONE
+from saywhere.models.nouns import Noun, leaf_columns, noun_tree, packed_log_kinds
+from saywhere.models.placing import Evidence, familiar, noun_words
 from saywhere.regions import Regions
 from saywhere.search.scan import Question
 from saywhere.text import Vocabulary, tokenize
@@ -134,7 +135,7 @@ RERANKED = 3
 says where things are or how many there are: the similarity knows little of that."""
 FEWEST = 30
 FEW = 100
-"""How few the images are is the share that so many have beside them: of a lead it needs less in a small album."""
+"""A lead counts by the share of the images among themselves and so many more: among three one always leads."""
 START = np.array([1.0, -5.0, 1.0, 0.0])
 """Weights of scaled evidence from which the likelihood is climbed: few images by chance, half of the queries meant."""
 
@@ -199,6 +200,25 @@ def _parts(weights: np.ndarray) -> tuple[Logistic, Logistic]:
 
 LEAST = 1e-6
 """No phrase is taken to be less probable than this, nor more probable than the rest of 1."""
+MOST_ODDS = log(1 / LEAST - 1)
+
+
+def hit_evidence(
+    odds: np.ndarray, similarity: float, rarest: float, lead: float, among: int
+) -> tuple[float, float, float, float, float]:
+    """Return the evidence of the question ``hit`` of a :class:`saywhere.calibration.Calibration`, in its order.
+
+    Args:
+        odds: ``(P,)`` log-odds that an image shows each phrase of a query.
+        similarity: of the image with the query. It counts as far as the query says more than its phrases do.
+        rarest: how often the rarest noun is said, see :meth:`Commonness.rarest`: as many images, by chance, show it.
+            But a query is asked because one of the images is thought to.
+        lead: by how many standard deviations the similarity is above the mean of all images that were searched.
+        among: number of these.
+    """
+    beyond = 1 - 1 / len(odds)
+    prior = log(math.exp(rarest) + 1 / max(among, 1))
+    return float(odds.mean()), similarity * beyond, beyond, prior, lead * among / (among + FEW)
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,18 +228,62 @@ class Placed:
     Attributes:
         regions: of the wanted phrases that are probably there, with similarities, and with probabilities unless all of
             the query is one phrase; the others as ``not_found``.
-        evidence: ``(5,)`` of the question ``hit``: the mean similarity of the wanted phrases with the image; the
-            log-probability that they are all there; how often their rarest
-            noun is said (:class:`saywhere.search.phrases.Commonness`); and what :meth:`PhrasesInImages.find` was told
-            of the other images. None if the model is not calibrated for phrases.
+        similarity: the mean similarity of what is wanted with the image.
+        phrases: ``(3, P)`` what the probability of each phrase rests on: the similarity with the image, the
+            log-probability of the kind of thing that it names, and whether it names one.
+        evidence: ``(5,)`` of :func:`hit_evidence`. None if the model is not calibrated for phrases.
         probability: that the image shows all of the query; None if the model is not calibrated for that.
         agree: log-probability that things are where, and as many as, the query says; a part of the probability.
     """
 
     regions: Regions
+    similarity: float
+    phrases: np.ndarray
     evidence: np.ndarray | None
     probability: float | None
     agree: float = 0.0
+
+
+class _Columns:
+    """Texts as the columns of one matrix, which the vectors of an image's regions are multiplied by.
+
+    Args:
+        aligner: that embedded them.
+        texts: P of them.
+        nouns: of each the noun that the classes are asked for; None without one.
+    """
+
+    def __init__(self, aligner: Aligner, texts: Sequence[TextVectors], nouns: Sequence[Noun | None]) -> None:
+        self._aligner, self._count = aligner, len(texts)
+        words = [text.vectors for text in texts]
+        shares = [1 if aligner.config.mean_over_words else 1 / len(text.words) for text in texts]
+        sums = [t.vectors[: len(t.words)].sum(axis=0) * share for t, share in zip(texts, shares, strict=True)]
+        self._matrix = np.concatenate([*words, sums]).T if texts else np.zeros((0, 0), np.float32)
+        self._starts = np.cumsum([0, *map(len, words)])[:-1]
+        self.named = np.array([noun is not None for noun in nouns], bool)
+        self._leaves = leaf_columns(nouns) if self.named.any() else None
+
+    def similarities(self, image: ImageVectors) -> np.ndarray:
+        """Return the similarities ``(P,)`` of the texts with an image; no hubness is taken off."""
+        return self._sums(image.vectors @ self._matrix)
+
+    def _sums(self, products: np.ndarray) -> np.ndarray:
+        words = products[:, : products.shape[1] - self._count]
+        return np.add.reduceat(over_regions(words, [len(words)], self._aligner.config.score)[0], self._starts)
+
+    def evidence(self, image: ImageVectors, rare: np.ndarray) -> Evidence:
+        """Return what the vectors, and what is kept of the classes, say of the texts in an image."""
+        products = image.vectors @ self._matrix
+        fits = products[:, products.shape[1] - self._count :]
+        fits = fits + region_bonus(self._aligner.config, image)[:, None].astype(np.float32)
+        kinds, asked = np.zeros_like(fits), self._leaves is not None and image.nouns is not None
+        if self._leaves is not None and image.nouns is not None:
+            kinds = packed_log_kinds(image.nouns, self._leaves) * self.named
+        regions = Regions(image.width, image.height, image.boxes, image=image.image)
+        return Evidence(
+            regions=regions, fits=fits, kinds=kinds, named=self.named & asked, rare=rare,
+            similarity=self._sums(products), by="aligner",
+        )  # fmt: skip
 
 
 class PhrasesInImages:
@@ -246,19 +310,26 @@ class PhrasesInImages:
             )
         alone = len(query.wanted) == 1
         self.layout = Layout.parse(query.wanted[0]) if alone else Layout(query.wanted)
-        texts = list(dict.fromkeys((*self.layout.phrases, *query.phrases)))
+        self._unwanted, own = query.unwanted, self.layout.phrases
+        singles = {column: one_of(phrase) for column, phrase in enumerate(own) if count_of(phrase) > 1}
+        if model.calibration.count is None:
+            singles = {}
+        texts = list(dict.fromkeys((*own, *query.phrases, *singles.values())))
         asked = [familiar(text, self._aligner.vocabulary) for text in texts]
         known = dict(zip(texts, model.embed_text(asked), strict=True))
-        self._texts, self._wanted, self._unwanted = (
-            [known[text] for text in some] for some in (self.layout.phrases, query.wanted, query.unwanted)
-        )
-        self._single = embed_single(self._aligner, self.layout.phrases) if model.calibration.count is not None else {}
+        self._wanted = [known[text] for text in query.wanted]
+        classes = [None if model.nouns is None else noun_tree().find(phrase) for phrase in (*own, *query.unwanted)]
+        self._seen = _Columns(self._aligner, [known[text] for text in own], classes[: len(own)])
+        self._shunned = _Columns(self._aligner, [known[text] for text in query.unwanted], classes[len(own) :])
+        self._counted = [*singles]
+        said = (*(own[column] for column in singles), *singles.values(), *query.wanted)
+        self._whole = _Columns(self._aligner, [known[text] for text in said], [None] * len(said))
         placer = model.placer("aligner")
         self._least = placer.least()
-        self._unknown = np.array([placer.is_unknown(phrase) for phrase in self.layout.phrases], bool)
+        self._unknown = np.array([placer.is_unknown(phrase) for phrase in own], bool)
         common = commonness_of(self._aligner.vocabulary)
-        self._rarest, self.together = common.rarest(self.layout.phrases), common.together(self.layout.phrases)
-        self._rare = np.array([placer.is_rare(phrase) for phrase in (*self.layout.phrases, *query.unwanted)], bool)
+        self._rarest, self.together = common.rarest(own), common.together(own)
+        self._rare = np.array([placer.is_rare(phrase) for phrase in (*own, *query.unwanted)], bool)
 
     def question(self) -> Question:
         """Return the query as images are compared with it; its :attr:`hubness` is left out."""
@@ -281,9 +352,9 @@ class PhrasesInImages:
         """Return whether an image probably shows something that is not wanted."""
         if not self._unwanted:
             return False
-        found = self._evidence(image, self._unwanted, self._rare[len(self._texts) :]).presence(self._model.calibration)
-        assert found is not None
-        return bool((found >= self._least).any())
+        odds = self._log_odds(self._shunned.evidence(image, self._rare[len(self.layout.phrases) :]))
+        assert odds is not None
+        return bool((logistic(odds) >= self._least).any())
 
     def find(self, image: ImageVectors, lead: float = 0.0, among: int = 1) -> Placed:
         """Return where the query is in an image.
@@ -293,32 +364,46 @@ class PhrasesInImages:
             lead: by how many standard deviations its similarity is above the mean of all images that were searched.
             among: number of these.
         """
-        calibration, several, phrases = self._model.calibration, len(self._texts), self.layout.phrases
-        evidence = self._evidence(image, self._texts, self._rare[:several])
-        counted = log_counted(self._aligner, calibration, image, phrases, self._texts, self._single)
+        calibration, phrases = self._model.calibration, self.layout.phrases
+        several = len(phrases)
+        evidence, whole = self._seen.evidence(image, self._rare[:several]), self._whole.similarities(image)
+        counted = np.zeros(several)
+        if calibration.count is not None and self._counted:
+            many, one = whole[: 2 * len(self._counted)].reshape(2, -1)
+            counted[self._counted] = np.log(np.maximum(calibration.count.apply({"words": many - one}), NONE))
         (rows, agree), columns = (
             replace(evidence, counted=counted).place(self._aligner.config.grounding, self.layout), np.arange(several)
         )  # fmt: skip
-        scores, found = evidence.presence(calibration), 0.0
-        if scores is not None:
-            scores = np.where(self._unknown, np.float32(0), scores)
-            found = np.log(np.clip(scores, LEAST, 1 - LEAST)).sum()
-            scores = scores * np.exp(agree).astype(np.float32)
+        odds, scores = self._log_odds(evidence), None
+        if odds is not None:
+            odds = np.where(self._unknown, -MOST_ODDS, np.clip(odds, -MOST_ODDS, MOST_ODDS))
+            scores = np.where(self._unknown, 0, logistic(odds) * np.exp(agree)).astype(np.float32)
         there = np.ones(several, bool) if scores is None else scores >= self._least
-        whole = several == 1 and calibration.hit is not None  # the hit's probability says it
+        alone = several == 1 and calibration.hit is not None  # the hit's probability says it
         regions = Regions(
-            image.width, image.height, image.boxes[rows[there]], None if scores is None or whole else scores[there],
+            image.width, image.height, image.boxes[rows[there]], None if scores is None or alone else scores[there],
             tuple(phrase for phrase, seen in zip(phrases, there, strict=True) if seen), image=image.image,
             similarities=evidence.fits[rows, columns][there],
             not_found=tuple(phrase for phrase, seen in zip(phrases, there, strict=True) if not seen),
             unused=self.layout.unused,
         )  # fmt: skip
-        if scores is None:
-            return Placed(regions, None, None)
-        similarity = self._model.similarity([image], self._wanted).mean()
-        joint = np.array([similarity, found, self._rarest, lead, FEW / (FEW + among)], np.float64)
+        wanted = whole[2 * len(self._counted) :] - image.hubness - hubness_of(self._wanted)
+        similarity, inputs = float(wanted.mean()), np.stack([*evidence.inputs.values()])
+        if odds is None:
+            return Placed(regions, similarity, inputs, None, None)
+        joint = np.array(hit_evidence(odds, similarity, self._rarest, lead, among))
         shown = None if calibration.hit is None else float(calibration.hit.apply(joint) * np.exp(agree.sum()))
-        return Placed(regions, joint, shown, float(agree.sum()))
+        return Placed(regions, similarity, inputs, joint, shown, float(agree.sum()))
+
+    def _log_odds(self, evidence: Evidence) -> np.ndarray | None:
+        """The log-odds ``(P,)`` that an image shows each phrase; None if the model is not calibrated for that."""
+        calibration, inputs = self._model.calibration, evidence.inputs
+        if calibration.phrase is None:
+            return None
+        if calibration.indexed_phrase is not None:
+            return calibration.indexed_phrase.log_odds(inputs)
+        of_rare = calibration.rare_phrase or calibration.phrase
+        return np.where(evidence.rare, of_rare.log_odds(inputs), calibration.phrase.log_odds(inputs))
 
     def in_index_probability(self, best: Placed, images: int) -> float | None:
         """Return the probability that any image of an index shows what is wanted; None if the model cannot tell.
@@ -330,13 +415,4 @@ class PhrasesInImages:
         chance, meant = self._model.calibration.chance, self._model.calibration.meant
         if chance is None or meant is None or best.evidence is None:
             return None
-        return float(in_index_probability(in_index_evidence(self.together, images, best.evidence[0]), chance, meant))
-
-    def _evidence(self, image: ImageVectors, texts: list[TextVectors], rare: np.ndarray) -> Evidence:
-        """What the vectors say of phrases in an image."""
-        fits = word_fits(self._aligner, image, texts)
-        regions = Regions(image.width, image.height, image.boxes, image=image.image)
-        return Evidence(
-            regions=regions, fits=fits, kinds=np.zeros_like(fits), named=np.zeros(len(texts), bool),
-            rare=rare, similarity=plain_similarities(image, texts, self._aligner.config.score), by="aligner",
-        )  # fmt: skip
+        return float(in_index_probability(in_index_evidence(self.together, images, best.similarity), chance, meant))

@@ -89,7 +89,7 @@ def image_point(name: str, stamp: Stamp, image: ImageVectors) -> models.PointStr
     payload = {
         "kind": IMAGE if time is None else MOMENT, "path": path_to_text(path), "time": time,
         "width": image.width, "height": image.height, "boxes": regions["box"].tolist(),
-        "logits": regions["logit"].tolist(), **stamp_fields(stamp),
+        "logits": regions["logit"].tolist(), "nouns": regions["nouns"].tolist(), **stamp_fields(stamp),
     }  # fmt: skip
     return models.PointStruct(id=point_id(name), vector={REGIONS: vectors.astype(np.float32).tolist()}, payload=payload)
 
@@ -100,7 +100,8 @@ def image_of(point: models.Record | models.ScoredPoint) -> tuple[ImageVectors, f
     assert isinstance(vectors, dict)
     boxes, logits = (np.array(payload[key], np.float32) for key in ("boxes", "logits"))
     rows, hubness = without_hubness(np.array(vectors[REGIONS], VECTOR).astype(np.float32))
-    image = ImageVectors(payload["width"], payload["height"], boxes, rows, path_of(payload), logits, hubness)
+    nouns = np.array(payload["nouns"], np.uint16) if "nouns" in payload else None
+    image = ImageVectors(payload["width"], payload["height"], boxes, rows, path_of(payload), logits, hubness, nouns)
     return image, payload["time"]
 
 

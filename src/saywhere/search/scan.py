@@ -21,10 +21,11 @@ from saywhere.engines.onnx import import_runtime
 from saywhere.errors import UserError
 from saywhere.files import sync
 from saywhere.models.aligner import ImageVectors, TextVectors, over_regions
+from saywhere.models.nouns import KEPT, NO_LEAF
 
 ENTRY = np.dtype([("count", "<i4"), ("width", "<i4"), ("height", "<i4")])
 """An image: how many regions it has, which lie behind those of the image before it, and its size in pixels."""
-REGION = np.dtype([("box", "<f4", (4,)), ("logit", "<f4")])
+REGION = np.dtype([("box", "<f4", (4,)), ("logit", "<f4"), ("nouns", "<u2", (KEPT,))])
 VECTOR = np.dtype("<f2")
 KINDS = (ENTRY, REGION, VECTOR)
 LARGEST = float(np.finfo(VECTOR).max)
@@ -132,8 +133,8 @@ class Snapshot:
         """Return an image as :meth:`saywhere.Model.embed` returned it, in half precision."""
         row, rows = self.entries[entry], self.rows(entry)
         regions, (vectors, hubness) = self.regions[rows], without_hubness(self.vectors[rows].astype(np.float32))
-        boxes, logits = np.array(regions["box"]), np.array(regions["logit"])
-        return ImageVectors(int(row["width"]), int(row["height"]), boxes, vectors, name, logits, hubness)
+        boxes, logits, nouns = (np.array(regions[part]) for part in ("box", "logit", "nouns"))
+        return ImageVectors(int(row["width"]), int(row["height"]), boxes, vectors, name, logits, hubness, nouns)
 
     @cached_property
     def decoder(self) -> np.ndarray:
@@ -199,6 +200,7 @@ def to_arrays(image: ImageVectors) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         raise UserError(f"{image.image}: the model gives vectors with numbers beyond {LARGEST:g}: it cannot be indexed")
     regions = np.zeros(len(image), REGION)
     regions["box"], regions["logit"] = image.boxes, image.logits
+    regions["nouns"] = NO_LEAF if image.nouns is None else image.nouns
     entry = np.array((len(image), image.width, image.height), ENTRY)
     return entry, regions, vectors.astype(VECTOR)
 

@@ -151,7 +151,7 @@ def write_codes(folder: Path, snapshot: Snapshot, extent: Extent) -> Extent:
     return replace(extent, coded=extent.entries, basis_sum=basis_sum, codes_sum=codes_sum)
 
 
-VERSION = "2"
+VERSION = "3"
 """Version of the format; others are refused."""
 DATABASE, LOCK = "index.sqlite", "lock"
 STALE = 0.25

@@ -99,7 +99,7 @@ def _fit_hits(model: Path, sets: Sequence[Sequence[Sample]], source: str, device
     from saywhere.training.calibration import Fitted, read_own
 
     bundle = read_own(model, "aligner")
-    fits = fit_hits(load(bundle.folder, device), [sample for samples in sets for sample in samples])
+    fits = fit_hits(load(bundle.folder, device), sets)
     made = Fitted(fits, {}, f"searches among {sum(map(len, sets)):,} images of {source}")
     made.store(
         bundle.folder, "## Hits of a search", f"How probable hits are was fitted by `saywhere calibrate`: {made}.\n"

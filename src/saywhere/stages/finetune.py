@@ -147,16 +147,22 @@ def finetune(
         "model": model_digest(str(model)), "split": [split, validation], "epochs": epochs, "seed": seed,
         "data": digest_of(sorted([*own.learnt, *own.held_out], key=lambda sample: sample.image)),
     }  # fmt: skip
-    with locked(folder / RUN):
-        if (done := _begin(folder, settings, restart)) is not None:
-            tell(f"{folder}: done before")
-            return replace(done, problems=own.problems)
+    with locked(run := folder / RUN):
         try:
-            result = _Run(folder, bundle, own, epochs, seed, tell)()
+            if (result := _begin(folder, settings, restart)) is not None:
+                tell(f"{folder}: done before")
+                result = replace(result, problems=own.problems)
+            else:
+                result = _Run(folder, bundle, own, epochs, seed, tell)()
+                record = {"settings": settings, "result": _stored(result)}
+                write_text(folder / RECORD, json.dumps(record, indent=1) + "\n")
         except KeyboardInterrupt:
             raise KeyboardInterrupt(f"{folder}: stopped; the same command goes on from here") from None
-        write_text(folder / RECORD, json.dumps({"settings": settings, "result": _stored(result)}, indent=1) + "\n")
-        shutil.rmtree(folder / RUN, ignore_errors=True)
+        except UserError:
+            if [path.name for path in run.iterdir()] == ["lock"]:  # nothing was begun
+                shutil.rmtree(run, ignore_errors=True)
+            raise
+        shutil.rmtree(run, ignore_errors=True)
         return result
 
 

@@ -213,6 +213,10 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "a graph is cut off": (
         lambda folder: cut(folder / "onnx" / "vision_encoder.onnx"), r"/onnx/vision_encoder\.onnx cannot be loaded: ",
     ),
+    "a graph is another": (
+        lambda folder: shutil.copy(folder / "onnx" / "embed_tokens.onnx", folder / "onnx" / "encoder_model.onnx"),
+        r"/onnx/encoder_model\.onnx is another graph: it has no last_hidden_state$",
+    ),
     "a tokenizer is cut off": (lambda folder: cut(folder / "tokenizer.json"), r"/tokenizer\.json cannot be read: "),
     "the tokenizer of BERT": (
         lambda folder: shutil.copy(tiny_folder("grounding-dino") / "tokenizer.json", folder),

@@ -474,10 +474,11 @@ def test_parquet_is_written_in_groups_and_whole(tmp_path: Path, monkeypatch: pyt
     FORMATS["parquet"].write_whole(tmp_path / "r.parquet", [*photos(), make([], [], (), "\udcff.jpg")], report)
     found = parquet.ParquetFile(tmp_path / "r.parquet")
     assert found.num_row_groups == 3 and found.metadata.num_rows == 6
-    names = ["image", "width", "height", "x1", "y1", "x2", "y2", "score", "phrase"]
+    names = ["image", "width", "height", "x1", "y1", "x2", "y2", "score", "phrase", "words"]
     assert found.schema_arrow.names == names and str(found.schema_arrow.field("x1").type) == "float"
     rows = found.read().to_pylist()
-    assert rows[0] == dict(zip(names, ("one/a.jpg", 160, 120, 0.0, 0.0, 40.0, 30.0, 0.25, "a brown dog"), strict=True))
+    first = ("one/a.jpg", 160, 120, 0.0, 0.0, 40.0, 30.0, 0.25, "a brown dog", None)
+    assert rows[0] == dict(zip(names, first, strict=True))
     assert (rows[2]["image"], rows[2]["x1"], rows[2]["phrase"]) == ("b.png", None, None)
     assert rows[5]["image"] == "\N{REPLACEMENT CHARACTER}.jpg"
     with pytest.raises(UserError, match="two images have this name"):

@@ -28,6 +28,14 @@ TYPES = {
     "tensor(bool)": np.bool_,
 }
 """What graphs take, by ONNX Runtime's names."""
+NAMES = {
+    "vision_encoder": ("pixel_values", "image_features"),
+    "embed_tokens": ("input_ids", "inputs_embeds"),
+    "encoder_model": ("inputs_embeds", "last_hidden_state"),
+    "decoder_model_merged": ("use_cache_branch", "logits"),
+    "model": ("pixel_values", "logits"),
+}
+"""An input and an output by which each graph is known."""
 
 
 class GraphRunner:
@@ -60,6 +68,9 @@ class GraphRunner:
         self.silent = self._settings.silent if self._settings else ()
         self.files = sorted(path for own in paths.values() for path in own.parent.glob(f"{own.name}*"))
         self._graphs = {name: Graph(path, threads, self.device) for name, path in paths.items()}
+        for name, graph in self._graphs.items():
+            if lacking := [each for each in NAMES[name] if each not in (*graph.inputs, *graph.outputs)]:
+                raise UserError(f"{paths[name]} is another graph: it has no {lacking[0]}")
 
     def _json(self, name: str) -> dict[str, Any]:
         try:
@@ -78,7 +89,7 @@ class GraphRunner:
             tokenizer: Any = Tokenizer.from_file(str(path))
         except Exception as error:  # it raises nothing narrower
             raise UserError(f"{path} cannot be read: {' '.join(str(error).split())[:200]}") from error
-        size = self.config.get("text_config", {}).get("vocab_size", tokenizer.get_vocab_size())
+        size = (self.config.get("text_config") or {}).get("vocab_size", tokenizer.get_vocab_size())
         lacking = [mark for mark in marks if tokenizer.token_to_id(mark) is None]
         if lacking or tokenizer.get_vocab_size() > size:
             reason = f"no token {lacking[0]}" if lacking else f"{tokenizer.get_vocab_size()} tokens instead of {size}"

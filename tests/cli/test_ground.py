@@ -119,8 +119,9 @@ def test_several_texts_are_phrases_for_a_dense_captioner(models, densecap, image
     assert (out / "a.png").is_file()
     table = ground(image, "a dog", "the zebra", "--model", densecap)
     assert "the zebra" in table.stdout and "score" in table.stdout and "does not know: zebra" in table.stderr
-    empty = ground(image, "a dog", "", "a cat", "--model", densecap)
-    assert empty.exit_code == 2 and "the phrase '' has no word" in empty.output
+    for text, message in (("", "the argument TEXT... is empty"), ("...", "the phrase '...' has no word")):
+        empty = ground(image, "a dog", text, "a cat", "--model", densecap)
+        assert empty.exit_code == 2 and message in empty.output
     fewer = ground(image, "a dog", "the sky", "--model", densecap, "--json", "-", "--regions", 1)
     only = model.describe(image, top=1).boxes[0].tolist()
     assert [phrase["box"] for phrase in json.loads(fewer.stdout)["phrases"]] == [pytest.approx(only, abs=0.01)] * 2

@@ -215,6 +215,7 @@ def test_the_large_model_is_a_package(folder: Path, tmp_path: Path, monkeypatch:
     (package / "__init__.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
     assert load("large").encode(noise(96, 64)).maps.summary.shape == (512,)
+    assert bundle.list_models()["large"] == "a model with a tower"
 
 
 def test_it_is_no_model_for_a_browser(folder: Path, tmp_path: Path) -> None:

@@ -210,14 +210,15 @@ class GraphInfo:
 
 
 def list_models() -> dict[str, str]:
-    """Return the models that ship with the package: name and one line of description.
+    """Return the models that ship with the package or are installed beside it: name and one line of description.
 
     Example:
         >>> list(saywhere.list_models())
         ['flickr-coco']
     """
-    folders = sorted(BUNDLED.iterdir()) if BUNDLED.is_dir() else []
-    return {folder.name: Bundle.read(folder).description for folder in folders if (folder / CONFIG).is_file()}
+    folders = {folder.name: folder for folder in sorted(BUNDLED.iterdir())} if BUNDLED.is_dir() else {}
+    folders |= {name: folder for name in PACKAGES if (folder := _packaged(name)) is not None}
+    return {name: Bundle.read(folder).description for name, folder in folders.items() if (folder / CONFIG).is_file()}
 
 
 def find_folder(name_or_folder: str | Path, **hub: Any) -> Path:
@@ -236,6 +237,12 @@ def find_folder(name_or_folder: str | Path, **hub: Any) -> Path:
     return folder
 
 
+def _packaged(name: str) -> Path | None:
+    """Return the folder of a model that is a package of its own; None if it is not installed."""
+    spec = importlib.util.find_spec(PACKAGES[name])
+    return None if spec is None or spec.origin is None else Path(spec.origin).parent
+
+
 def _find(name_or_folder: str | Path, hub: Mapping[str, Any]) -> Path:
     name = str(name_or_folder)
     if (BUNDLED / name / CONFIG).is_file() and not (Path(name) / CONFIG).is_file():
@@ -243,8 +250,8 @@ def _find(name_or_folder: str | Path, hub: Mapping[str, Any]) -> Path:
         return BUNDLED / name
     if name in PACKAGES and not (Path(name) / CONFIG).is_file():
         refuse_hub(name, hub)
-        if (spec := importlib.util.find_spec(PACKAGES[name])) is not None and spec.origin is not None:
-            return Path(spec.origin).parent
+        if (folder := _packaged(name)) is not None:
+            return folder
         package = PACKAGES[name].replace("_", "-")
         raise UserError(
             f"the model {name!r} is a package of its own, {package}, not installed here: see docs/models.md"

@@ -243,7 +243,7 @@ def test_a_phrase_of_another_length_beside_it_changes_nothing(model: Any):
 def test_log_probabilities_are_those_of_the_tokens(model: Any):
     adapter, encodings = model.adapter, model.encode([noise(96, 64, 0)])
     text = adapter.write(encodings, [adapter.caption_prompt], 5)[0]
-    inputs = adapter.runner.prepare([noise(96, 64, 0)], [adapter.caption_prompt])
+    inputs = adapter.runner.prepare([noise(96, 64, 0)], [adapter.caption_prompt], **adapter.options)
     with torch.inference_mode():
         out = adapter.runner.network.generate(
             **inputs, max_new_tokens=5, do_sample=False, output_scores=True, return_dict_in_generate=True

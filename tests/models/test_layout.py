@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from saywhere.models.layout import RELATIONS, Layout, apart, count_of, one_of
+from saywhere.models.layout import RELATIONS, Layout, count_of, one_of
 
 SIZE = (100, 100)
 
@@ -82,10 +82,3 @@ def test_what_is_beside_a_table_is_not_on_it() -> None:
 def test_a_number_is_read(phrase, count, one) -> None:
     assert count_of(phrase) == count and one_of(phrase) == one
     assert count_of(one) == 1
-
-
-def test_what_is_counted_are_different_things() -> None:
-    boxes = np.array([[0, 0, 100, 50], [0, 0, 45, 50], [55, 0, 100, 50], [2, 0, 47, 50]], np.float32)
-    fits = np.array([9.0, 5.0, 4.0, 4.5])  # both together, each of the two, and the first again
-    assert apart(fits, boxes, 2).tolist() == [1, 2] and len(apart(fits, boxes, 3)) == 2
-    assert apart(fits, boxes, 1).tolist() == [0]

@@ -423,11 +423,11 @@ def test_the_description_has_every_route_and_parameter(client: TestClient) -> No
 
 def test_a_search_answers_as_the_index_does(model: saywhere.Model, indexed: Path) -> None:
     with saywhere.Index(indexed, model) as index, TestClient(create_app(model, index=index)) as client:
-        found = index.search("a dog - snow", top=2)
+        found = index.search("a cat - snow", top=2)
         wanted = [{"entry": hit.entry, **as_json(hit.to_dict())} for hit in found]
-        response = client.get("/v1/search", params={"q": "a dog - snow", "top": 2})
+        response = client.get("/v1/search", params={"q": "a cat - snow", "top": 2})
         sure = {"probably_not_there": None, "unlikely": LIKELY}
-        assert response.json() == {"query": "a dog - snow", "hits": wanted, **sure}
+        assert response.json() == {"query": "a cat - snow", "hits": wanted, **sure}
         doubt = client.get("/v1/search", params={"q": "a submarine"}).json()["probably_not_there"]
         assert doubt.startswith("no image shows all of this with a probability of more than 0.0")
         assert client.get("/v1/models").json()["indexed"] == 5

@@ -219,12 +219,13 @@ def disturbed(stop: int, clip: str = "clip.mp4") -> list[str]:
     script = "\n".join((
         "import os, signal, sys",
         f"sys.path.insert(0, {str(Path(__file__).parents[1])!r})",
-        "import saywhere",
+        "import pytest",
         "from saywhere import cli",
+        "from stubs import load_by",
         "from video_clips import SquareModel",
         "model = SquareModel()",
         f"model.before = lambda look: look == {stop} and os.kill(os.getpid(), signal.SIGKILL)",
-        "saywhere.load = lambda *_, **__: model",
+        "load_by(pytest.MonkeyPatch(), lambda *_, **__: model)",
         "cli.main()",
     ))  # fmt: skip
     return [sys.executable, "-c", script, "describe", clip, "--every", "100ms", "--out", "drawn"]

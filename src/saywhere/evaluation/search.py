@@ -329,13 +329,13 @@ def answer(
 def _draw(
     places: np.ndarray, own: np.ndarray, none: np.ndarray, size: int, with_own: bool, draws: np.random.Generator
 ) -> np.ndarray:
-    """Draw ``size`` of the images, in order: with one that a query is about, or of those that do not show it."""
+    """Draw ``size`` of the images, in order: with one that a query is about, or if possible of those without it."""
     if with_own and len(own):
         kept = draws.choice(own, 1)
         return np.sort(np.append(kept, draws.choice(np.setdiff1d(places, kept), size - 1, replace=False)))
     clear = np.setdiff1d(none, own)
-    others = clear if len(clear) >= size else np.setdiff1d(places, own)
-    return np.sort(draws.choice(others, min(size, len(others)), replace=False))
+    others = next(each for each in (clear, np.setdiff1d(places, own), places) if len(each) >= size)
+    return np.sort(draws.choice(others, size, replace=False))
 
 
 def measure(halves: tuple[Answers, Answers], own: Logistic | None) -> PresenceInIndex | None:

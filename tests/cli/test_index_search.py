@@ -49,6 +49,12 @@ def run(*arguments: object) -> Result:
     return CliRunner().invoke(cli.app, [*map(str, arguments), "--device", "cpu"], catch_exceptions=False)
 
 
+def started(command: list[object]) -> subprocess.Popen[str]:
+    """A command in a process of its own, whose output is read line by line."""
+    words = [sys.executable, "-m", "saywhere", *map(str, command)]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
 def test_index_counts_what_it_did_and_names_what_it_skipped(aligner, tmp_path) -> None:
     for number in range(3):
         noise(96, 64, number).save(tmp_path / f"{number}.png")
@@ -81,12 +87,7 @@ def test_a_watched_index_equals_a_fresh_one(options, aligner, tmp_path) -> None:
         noise(96, 64, number).save(album / f"first-{number}.png")
     (album / "bad.png").write_bytes(b"no image")
     command = ["index", album, "--index", place, "--model", aligner, "--device", "cpu", "--watch", *options]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "saywhere", *map(str, command)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = started(command)
     assert process.stdout and process.stderr
     lines = [process.stdout.readline()]
     assert lines == ["3 added, 0 updated, 0 unchanged, 0 removed, 1 skipped\n"]
@@ -131,12 +132,7 @@ def test_a_watch_sees_folders_that_are_made_again(aligner, tmp_path) -> None:
     album.mkdir()
     noise(48, 32, 0).save(album / "0.png")
     command = ["index", album, "--index", tmp_path / "i", "--model", aligner, "--device", "cpu", "--watch"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "saywhere", *map(str, command)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = started(command)
     assert process.stdout and process.stderr
     lines = [process.stdout.readline(), process.stderr.readline()]
     shutil.rmtree(album)

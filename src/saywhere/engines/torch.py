@@ -318,7 +318,7 @@ class TorchCaptioner:
 
     @property
     def ngrams(self) -> Ngrams | None:
-        """Probabilities of n-grams in captions of an image; None if there are none or their weight is 0."""
+        """Probabilities of n-grams in captions of an image; None if there are none."""
         return self._ngrams
 
     @torch.inference_mode()
@@ -336,7 +336,7 @@ class TorchCaptioner:
         @torch.inference_mode()
         def attention(token_ids: np.ndarray) -> np.ndarray:
             rows = torch.tensor(token_ids, device=like.device)
-            return _array(decoder.attention(seen.embeddings, seen.features, rows, seen.mask))
+            return _array(decoder.attention(seen.embeddings, seen.features, rows, seen.mask, conditional=True))
 
         return BoundImages(
             TorchDecoder(decoder.bind(seen.features, seen.mask), like),
@@ -357,7 +357,7 @@ class TorchCaptioner:
 
 def _ngrams(network: Captioner) -> Ngrams | None:
     stored = network.ngrams
-    if stored is None or not network.config.ngrams.enabled:
+    if stored is None:
         return None
     return Ngrams.unpack(*_stored(stored, ngrams.STORED), len(network.vocabulary))
 

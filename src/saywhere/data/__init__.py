@@ -39,11 +39,7 @@ FORMATS = tuple(_READERS)
 
 
 def guess_format(root: str | Path) -> str:
-    """Return the format of a data set, judged by its files.
-
-    Raises:
-        UserError: there is no such folder, or its files fit no format.
-    """
+    """Return the format of a data set, judged by its files."""
     if not Path(root).exists():
         raise UserError(f"{root}: no such folder")
     for name, reader in _READERS.items():
@@ -53,11 +49,7 @@ def guess_format(root: str | Path) -> str:
 
 
 def splits(root: str | Path, format: str | None = None) -> list[str]:
-    """Return the names of the splits of a data set; there may be none.
-
-    Raises:
-        UserError: as :func:`read`.
-    """
+    """Return the names of the splits of a data set; there may be none."""
     root, format = _check(root, format)
     return list(_READERS[format].splits(root))
 

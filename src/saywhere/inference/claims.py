@@ -66,11 +66,7 @@ class Claim:
         return self._lock.exists() and not _lock(self.folder, self.name, self.generation + 1).exists()
 
     def check(self, items: Iterable[T]) -> Iterator[T]:
-        """Yield the items as long as the claim is held.
-
-        Raises:
-            LostClaimError: it is not any more.
-        """
+        """Yield the items as long as the claim is held; ``LostClaimError`` if it is not any more."""
         for item in items:
             if not self.held():
                 raise LostClaimError(self.name)
@@ -265,14 +261,10 @@ def claim_file(file: int, path: Path, way_out: str) -> Claim | None:
 
     Args:
         file: open for writing; its lock is given up when it is closed.
-        path: of it, or of the folder that it stands for.
         way_out: what to do if another process writes to it.
 
     Returns:
         a claim beside the file, to be released when it is closed, where the file system has no locks.
-
-    Raises:
-        UserError: another process writes to it.
     """
     locked = lock(file)
     if locked is None:
@@ -289,11 +281,7 @@ def claim_file(file: int, path: Path, way_out: str) -> Claim | None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Make a folder if there is none, and keep other runs out of it; a killed run releases it.
-
-    Raises:
-        UserError: another run is writing to it.
-    """
+    """Make a folder if there is none, and keep other runs out of it; a killed run releases it."""
     while True:
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / "lock").open("a") as file:

@@ -77,11 +77,7 @@ def stamp_of(payload: Mapping[str, Any]) -> Stamp:
 
 
 def image_point(name: str, stamp: Stamp, image: ImageVectors) -> models.PointStruct:
-    """Return the point of an image, or of a moment of a video.
-
-    Raises:
-        UserError: a vector has numbers that half precision cannot hold.
-    """
+    """Return the point of an image, or of a moment of a video."""
     from qdrant_client import models
 
     path, time = split_moment(name)
@@ -258,11 +254,7 @@ class Qdrant:
 
 
 def _require_vectors(folder: Path, collection: str) -> None:
-    """Refuse a folder of the client's own engine that has lost a collection, which the client would show as empty.
-
-    Raises:
-        UserError: it has.
-    """
+    """Refuse a folder of the client's own engine that has lost a collection, which the client would show as empty."""
     known = folder / "meta.json"
     points = folder / "collection" / collection / "storage.sqlite"
     if known.is_file() and collection in json.loads(known.read_text())["collections"] and not points.is_file():
@@ -283,11 +275,7 @@ class QdrantStore:
     The points of the same images are the same whoever writes them, so that several processes may write at a time.
 
     Args:
-        place: of the collection.
         facts: what a new one is made for. If None, it must exist.
-
-    Raises:
-        UserError: there is none, it is not an index of this version, or no server answers.
     """
 
     folder = None
@@ -401,11 +389,7 @@ class QdrantStore:
         return [image_of(point)[0] for point in points]
 
     def _taken(self) -> dict[str, str]:
-        """When each file was taken.
-
-        Raises:
-            UserError: that is not known of all.
-        """
+        """When each file was taken."""
         files = self.stamps() | {path: video.stamp for path, video in self.videos().items()}
         if count := sum(not stamp.taken for stamp in files.values()):
             raise undated(self._place, count)

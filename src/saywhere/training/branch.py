@@ -76,9 +76,6 @@ def find_teacher(name: str) -> Path:
 
     Args:
         name: as :attr:`BranchConfig.teacher`.
-
-    Raises:
-        UserError: there is none.
     """
     if name.isidentifier() and not Path(name).exists() and (spec := importlib.util.find_spec(name)) is not None:
         folders = [Path(place) for place in spec.submodule_search_locations or ()]
@@ -94,11 +91,7 @@ def find_teacher(name: str) -> Path:
 
 
 def teacher_weights(path: Path) -> dict[str, Tensor]:
-    """Return the weights of CLIP's image tower, by timm's names, from an ONNX file in int8.
-
-    Raises:
-        UserError: it is something else.
-    """
+    """Return the weights of CLIP's image tower, by timm's names, from an ONNX file in int8."""
     import onnx
     from onnx import numpy_helper
 
@@ -184,7 +177,6 @@ class Lessons(nn.Module):
     """Pixels to what the branch reads of a view, and what the teacher says of it.
 
     Args:
-        backbone: gives what the branch reads.
         teacher: sees the same pixels, squeezed to its size.
         preprocess: of the pixels.
 
@@ -233,8 +225,6 @@ class Student(nn.Module):
 
     Args:
         config: see :class:`BranchConfig`.
-        trunk: with a branch, whose weights are trained.
-        teacher: the teacher.
     """
 
     def __init__(self, config: BranchConfig, trunk: Trunk, teacher: Teacher) -> None:
@@ -401,11 +391,7 @@ class BranchSystem:
 
 
 def load_branch(trunk: Trunk, path: str | Path) -> None:
-    """Give the branch of a trunk the weights that a run has written.
-
-    Raises:
-        UserError: the trunk has no branch, or the file does not fit.
-    """
+    """Give the branch of a trunk the weights that a run has written."""
     if trunk.branch is None:
         raise UserError("training.branch needs model.trunk.branch=true")
     try:

@@ -21,10 +21,7 @@ MAX_LOG_SCALE = 4.135
 
 
 def array_namespace(*arrays: Array) -> Any:
-    """Return the functions of the array API standard for arrays of one library.
-
-    Of numpy it is numpy itself, whose import costs nothing more.
-    """
+    """Return the functions of the array API standard for arrays of one library; numpy itself for numpy's."""
     if all(isinstance(array, np.ndarray) for array in arrays):
         return np
     from array_api_compat import array_namespace as namespace_of
@@ -95,10 +92,7 @@ def flip(boxes: Array, width: float) -> Array:
 
 
 def encode(boxes: Array, anchors: Array) -> Array:
-    """Return offsets ``(..., 4)`` (tx, ty, tw, th) that turn ``anchors`` into ``boxes``: the inverse of :func:`decode`.
-
-    Both are ``x1 y1 x2 y2`` with positive width and height.
-    """
+    """Return offsets ``(..., 4)`` (tx, ty, tw, th) that turn ``anchors`` into ``boxes``, both ``x1 y1 x2 y2``."""
     xp = array_namespace(boxes, anchors)
     xa, ya, wa, ha = _columns(to_center(anchors))
     x, y, w, h = _columns(to_center(boxes))
@@ -282,9 +276,7 @@ class BoxCoder:
     def suppress_final(self, boxes: Array, clipped: Array, logits: Array, overlap: float) -> Array:
         """Return the indices of the final boxes that survive suppression, best first.
 
-        Args:
-            boxes: in pixels of the network's input, not clipped.
-            clipped: the same as ``x1 y1 x2 y2``, in pixels of the image and clipped to it.
+        ``clipped`` are ``boxes`` in pixels of the image and clipped to it, ``logits`` the second scores.
         """
         return nms(clipped, logits, overlap)
 
@@ -300,7 +292,6 @@ def propose(
     """Return the best proposals of one image after clipping and suppression (DenseCap, section 3.1.2).
 
     Args:
-        rpn: ``anchors (A, 4)``, ``logits (A,)``, ``offsets (A, 4)``, see :class:`saywhere.engines.engine.RpnOutput`.
         pre_nms_top_n: only so many of the best enter the suppression; all if None.
         post_nms_top_n: at most so many are returned.
 

@@ -96,11 +96,7 @@ class Claim:
 
 
 class Claims:
-    """Make claims in a folder.
-
-    Args:
-        folder: that all processes see.
-    """
+    """Make claims in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -293,6 +293,7 @@ def propose(
 
     Args:
         pre_nms_top_n: only so many of the best enter the suppression; all if None.
+        post_nms_top_n: at most so many are returned.
 
     Returns:
         boxes ``(B, 4)`` in the network's format and pixels of its input, and logits ``(B,)``, best first.

@@ -146,6 +146,7 @@ def read_image(
     """Open an image file that is in memory, as :func:`open_image` opens one on the disk.
 
     Args:
+        long_side: see :func:`open_image`.
         max_pixels: larger images are refused before they are decoded; ``MAX_PIXELS`` if None.
         refuse_slow: refuse a large JPEG 2000 that does not store itself in about ``long_side``, too, as most do: its
             decoder stops all threads of the process, for a second a megapixel or so.

@@ -78,7 +78,9 @@ def find_adapted(
         name_or_folder: ``hub:OWNER/NAME``, which is fetched unless it is in the hub's cache, or a folder.
         engine: ``onnx`` for its graphs, ``torch`` for its weights. If None, what there is; of both the graphs, unless
             ``device`` is none of :data:`saywhere.models.bundle.GRAPH_DEVICES`.
+        device: where it is to run.
         precision: of the graphs that are fetched, one of :data:`PRECISIONS`; ``float32`` if None.
+        hub: ``revision`` and ``cache_dir`` of what is fetched.
     """
     name = str(name_or_folder)
     engines = (engine,) if engine else ("onnx", "torch") if device in GRAPH_DEVICES else ("torch", "onnx")

@@ -64,9 +64,11 @@ def export(
     The two engines answer for several images before anything is written to ``out``, whose files are replaced.
 
     Args:
+        folders: of models with different parts on the same trunk.
         description: one line; those of the parts one after the other if it is empty.
         card: Markdown text of the model card; that of the checkpoint if there is one only.
         int8: training images for :func:`saywhere.engines.quantize.quantize`; without them there is no graph in int8.
+        replace: see :func:`saywhere.networks.checkpoint.merge`.
         options: of the new model, to be others than those of its parts, by name with dots.
     """
     out = Path(out)

@@ -91,6 +91,7 @@ def correctness(weights: np.ndarray, shares: np.ndarray, areas: np.ndarray, spre
     Args:
         weights: ``(..., R)`` of the regions, for each word.
         shares, areas: ``(R,)`` of :func:`shares_inside`. Regions without area are left out.
+        spread: see :data:`Spread`.
 
     Returns:
         0 where all weight is on regions without area.
@@ -204,7 +205,12 @@ PAPER = ("paper: Areas of Attention, Flickr30k test", "40.2", "61.1", "", "")
 
 
 def write_attention_report(folder: Path, figures: Mapping[str, Any], known: Mapping[str, Any]) -> None:
-    """Write ``report.json`` and ``report.md``."""
+    """Write ``report.json`` and ``report.md``.
+
+    Args:
+        folder: where to.
+        figures: of :func:`saywhere.evaluation.attention.total`.
+    """
     counts = [figures[f"{kind}_mentions"] for kind in SENTENCES]
     rows = [
         (title, *(percent(figures[f"{prefix}{kind}"]) for kind in SENTENCES), *counts)
@@ -235,6 +241,7 @@ def run(
     Args:
         session: the data (Flickr30k Entities) and the results.
         beam_size: hypotheses in decoding; the model's own number if None.
+        spread: how a region's weight lies on the image, see :class:`AttentionCorrectness`.
 
     Returns:
         the figures of :func:`total`.

@@ -68,6 +68,7 @@ def score_captions(
     The scores equal those of pycocoevalcap's ``COCOEvalCap`` for the same texts in the same order.
 
     Args:
+        references: at least one sentence for each of the same images.
         meteor: the scorer to use; without it one is started and closed.
     """
     _check(candidates, references)
@@ -162,6 +163,7 @@ def write_caption_report(folder: Path, scores: CaptionScores, known: Mapping[str
     """Write ``report.json`` and ``report.md``.
 
     Args:
+        folder: where to.
         known: how they came about: ``data``, ``split``, ``skipped``, ``command`` and whatever else is known.
     """
     row = {"task": "caption", "protocol": PROTOCOL, "data": known["data"], "split": known["split"]}
@@ -192,7 +194,11 @@ def write_caption_examples(
     references: Mapping[str, Sequence[str]],
     images: Sequence[Path],
 ) -> Path:
-    """Write ``examples.html``: the images whose captions have the best, median and worst CIDEr-D, with the truth."""
+    """Write ``examples.html``: the images whose captions have the best, median and worst CIDEr-D, with the truth.
+
+    Args:
+        folder: where to.
+    """
     about = "Images by the CIDEr-D of their caption: below each the caption, then what people wrote."
     page = Page(folder, "Best, median and worst captions", about, images, across=3)
     order = sorted(scores.cider, key=lambda name: -scores.cider[name])

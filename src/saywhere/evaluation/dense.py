@@ -112,7 +112,12 @@ class Rules:
         return claim >= 0
 
     def hits(self, qualifies: Array, overlap: Array, claim: Array, claimants: Array) -> Array:
-        """Return the mask ``(N,)`` of the true detections: of each true box the first that reaches the thresholds."""
+        """Return the mask ``(N,)`` of the true detections: of each true box the first that reaches the thresholds.
+
+        Args:
+            overlap, claim: of all detections, see :class:`Matches`.
+            claimants: from :meth:`claimants`.
+        """
         return first_claims(claim, qualifies)
 
     def recall_starts(self, hits: Array, positives: int) -> Array:
@@ -253,6 +258,7 @@ class DenseCaptioning:
             boxes: ``(N, 4)`` predicted ``x1 y1 x2 y2``; with the original protocol corners of the first and last pixel.
             scores: ``(N,)`` of any range; only their order counts.
             captions: N texts.
+            truth_boxes, references: as for :meth:`add`.
 
         Raises:
             ValueError: lengths differ, a number is not finite, or a true box has no phrase.
@@ -286,6 +292,7 @@ class DenseCaptioning:
             scorer: is called with many pairs at once, with each pair once, and only with pairs that the result depends
                 on: captions whose box overlaps a true box by 0.3 or more and, for ``language``, every caption with all
                 phrases of its image.
+            language: also compute ``language_meteor``.
 
         Raises:
             ValueError: the scorer returned too few scores, too many, or one that is not a finite number.
@@ -375,6 +382,7 @@ def write_dense_report(
     Each file is written atomically.
 
     Args:
+        folder: where to.
         result: the figures; scores are fractions.
         known: how they came about, by name; has ``data``, ``split`` and ``command``.
         calibration: of the scores, None if they are no probabilities.
@@ -508,8 +516,10 @@ def write_examples(
     """Write ``examples.html`` and its drawings in ``examples/``; return the path of the page.
 
     Args:
+        folder: where to.
         images: folders that the names of images are relative to. An image that is in none of them is drawn as a grey
             area.
+        protocol: the name of the protocol, by which true boxes are merged.
     """
     about = (
         f"Images by their own mean average precision (protocol {protocol}), of at most {RANKED:,} evenly "
@@ -694,7 +704,12 @@ PREDICTIONS, TRUTH = "predictions.jsonl", "truth.jsonl"
 
 
 def run(model: Model, session: Session, proposals: str = "rpn", protocol: str = "clean") -> DenseCaptioningResult:
-    """Describe a data set and score the regions: mean average precision of boxes with captions (section 4.1)."""
+    """Describe a data set and score the regions: mean average precision of boxes with captions (section 4.1).
+
+    Args:
+        proposals: the boxes to describe, see :func:`find_proposals`.
+        protocol: ``clean``, or ``original``: as the published program counts.
+    """
     model.check("densecap", "find regions")
     check_plots()
     with meteor.Meteor() as scorer:  # before the work: it reports at once if pycocoevalcap is missing

@@ -314,7 +314,12 @@ def write_grounding_report(
     known: Mapping[str, Any],
     presence: PresenceResult | None = None,
 ) -> list[Path]:
-    """Write both files into ``folder``, and return their paths."""
+    """Write both files into ``folder``, and return their paths.
+
+    Args:
+        folder: where to.
+        controls: those of answers that do not read the phrase, by name.
+    """
     rows = [
         (name, f"{each.accuracy:.3f}", f"{each.pointing:.3f}", each.phrases)
         for name, each in {"model": result, **controls}.items()

@@ -35,7 +35,11 @@ class NounResult:
 
 
 def measure(kinds: Sequence[str], right: Mapping[str, Sequence[bool]]) -> NounResult:
-    """Return the shares over objects and over kinds."""
+    """Return the shares over objects and over kinds.
+
+    Args:
+        right: for each way whether the noun of each box is right.
+    """
     names = np.array(kinds)
     columns = {way: np.array(values, np.float64) for way, values in right.items()}
     rows = {name: names == name for name in sorted(set(kinds))}
@@ -48,7 +52,11 @@ def measure(kinds: Sequence[str], right: Mapping[str, Sequence[bool]]) -> NounRe
 
 
 def write_noun_report(folder: Path, result: NounResult, known: Mapping[str, Any]) -> list[Path]:
-    """Write both files into ``folder``, and return their paths."""
+    """Write both files into ``folder``, and return their paths.
+
+    Args:
+        folder: where to.
+    """
     ways = list(result.objects)
     means = [(way, f"{result.kinds[way]:.3f}", f"{result.objects[way]:.3f}") for way in ways]
     kinds = [(name, count, *(f"{shares[way]:.2f}" for way in ways)) for name, (count, shares) in result.by_kind.items()]

@@ -109,6 +109,7 @@ def write_ranking_report(folder: Path, result: RankingResult, known: Mapping[str
     """Write both files into ``folder``, and return their paths.
 
     Args:
+        folder: where to.
         result: the figures; recalls are fractions.
     """
     head = ("", "R@1", "R@5", "R@10", "median rank", "queries")
@@ -155,7 +156,14 @@ def rank_embedded(
     score: Score = "max",
     block: int = BLOCK,
 ) -> RankingResult:
-    """Rank all sentences for each image and all images for each sentence."""
+    """Rank all sentences for each image and all images for each sentence.
+
+    Args:
+        images, texts: as :meth:`saywhere.Model.embed` and :meth:`saywhere.Model.embed_text` return them.
+        owner: of each sentence the index of its image.
+        score: see :func:`saywhere.models.aligner.similarity_blocks`.
+        block: bound on the products in memory, see there.
+    """
     regions, words = [image.vectors for image in images], [text.vectors for text in texts]
     of_images, of_texts = hubness_of(images), hubness_of(texts)
     rows = np.array(owner, np.int64)

@@ -106,6 +106,7 @@ def run(model: Model, session: Session, merge: float = 0.7) -> RegionCaptionScor
 
     Args:
         model: with a dense captioner, or a captioner without attention.
+        merge: boxes with at least this IoU are one.
     """
     if model.captioner is None or model.captioner.config.decoder == "attention":
         model.require("densecap", "describe given boxes")

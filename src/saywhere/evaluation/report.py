@@ -109,7 +109,11 @@ def choose(ranking: Sequence[T], each: int = 3) -> list[tuple[str, T]]:
 
 
 class Page:
-    """Build a page ``examples.html`` in ``folder``, with its images in ``examples/``."""
+    """Build a page ``examples.html`` in ``folder``, with its images in ``examples/``.
+
+    Args:
+        folder: where to.
+    """
 
     def __init__(self, folder: Path, title: str, about: str, images: Sequence[Path], across: int = 2) -> None:
         self.folder, self.title, self.about = folder, title, about

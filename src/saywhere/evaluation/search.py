@@ -295,6 +295,7 @@ def answer(
     Args:
         snapshot: of an index of E images.
         queries: Q of them.
+        compared: from :func:`compare`.
         inside: ``(E,)`` which of the images are searched.
         album: search among so many of these, drawn anew for each query; for every other query with an image that it is
             about, for the others with none that shows it, as far as there are enough. All of them if None.
@@ -427,7 +428,9 @@ def compare_served(url: str, snapshot: Snapshot, texts: Sequence[TextVectors], s
     """Put the images of an index into a collection, look for texts in both, and remove the collection.
 
     Args:
+        url: of a server, see :class:`saywhere.search.Qdrant`.
         snapshot: of the index, whose images all count; it is searched by whole vectors.
+        texts: to be looked for, at least one.
     """
     place, count = Qdrant(url, COLLECTION), snapshot.extent.entries
     if place.exists():
@@ -784,6 +787,7 @@ def fit_hits(model: Model, sets: Sequence[Sequence[Sample]], queries: int = 1000
         model: with an aligner, calibrated for phrases; it should not have learnt from these images.
         sets: images of data sets; each set is searched by itself. Of an image with boxes and without sentences, what is
             in the boxes is asked for.
+        queries: at most so many of each set.
 
     Returns:
         the answers to the questions ``indexed_phrase``, ``hit``, ``chance`` and ``meant`` of a
@@ -924,6 +928,7 @@ def _answers(
     """Search half of the images, then the others.
 
     Args:
+        queries: at most so many, of all kinds together.
         beside: so many images, the last ones, are searched with both halves, and nothing is asked about them.
     """
     own = len(sentences) - beside

@@ -69,6 +69,7 @@ def ensure_same_run(folder: Path, wanted: Mapping[str, object], made: str, task:
 
     Args:
         made: the file or folder in it that holds the results; if it is missing or empty, the run is new.
+        task: of the evaluation, which is noted for :func:`ensure_same_task`.
     """
     results, path = folder / made, folder / SETTINGS
     if any(results.iterdir()) if results.is_dir() else results.exists() and results.stat().st_size:
@@ -208,6 +209,7 @@ class Session:
         Args:
             ask: takes opened images, and the boxes of each if there are any.
             long_side: pixels that the images are decoded to at least.
+            what: is being done, for :attr:`progress`.
 
         Returns:
             the images that have an answer; the others are in :attr:`skipped`.

@@ -96,7 +96,11 @@ class Claim:
 
 
 class Claims:
-    """Make claims in a folder."""
+    """Make claims in a folder.
+
+    Args:
+        folder: that all processes see.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

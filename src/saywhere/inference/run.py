@@ -76,8 +76,10 @@ def run_images(
 
     Args:
         ask: called with ``batch`` images at a time, for the first time when one could be read.
+        sources: images from :func:`find_images`.
         boxes: by name of the image, passed to ``ask``; each source has an entry. A bad box is an error of its image.
         long_side: pixels that are needed; larger images are decoded to about this size.
+        workers: calls of ``ask`` at the same time, from as many threads.
     """
     line: queue.Queue[_Read | BaseException | Literal["full"] | None] = queue.Queue()
     room = _Room((1 + workers) * batch, lambda: line.put("full"))
@@ -583,7 +585,9 @@ def keep_each(
     """Pass each result to ``keep`` beside a progress bar.
 
     Args:
+        results: from :func:`saywhere.inference.run_images`.
         keep: called with those that have a result.
+        total, completed: images in all, and those that an earlier run has done.
         resumes: the same command, given again, goes on where this one was stopped; told after Ctrl-C.
 
     Returns:

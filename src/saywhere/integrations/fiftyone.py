@@ -26,6 +26,8 @@ class Describer(FiftyOneModel):
     Args:
         model: that answers, or its name or folder; the bundled one if None.
         phrases: are looked for, instead of describing regions.
+        top: at most this many regions of an image.
+        threshold: least score.
     """
 
     def __init__(

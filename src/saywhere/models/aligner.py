@@ -369,6 +369,7 @@ def similarity_blocks(
     Args:
         regions: of each image the vectors ``(R, D)`` of its regions.
         words: of each sentence the vectors ``(T, D)`` of its words, weighted.
+        score: see above.
     """
     columns = _parts([len(vectors) for vectors in words], round(block**0.5) * 2)
     for row in _parts([len(vectors) for vectors in regions], max(1, block // (round(block**0.5) * 2))):

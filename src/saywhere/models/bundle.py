@@ -217,7 +217,11 @@ def list_models() -> dict[str, str]:
 
 
 def find_folder(name_or_folder: str | Path, **hub: Any) -> Path:
-    """Return the folder of a model: a folder, a bundled model's name, or a hub id ``owner/name``, which is fetched."""
+    """Return the folder of a model: a folder, a bundled model's name, or a hub id ``owner/name``, which is fetched.
+
+    Args:
+        hub: ``revision`` and ``cache_dir`` of a model of the hub.
+    """
     folder = _find(name_or_folder, hub)
     if missing := [name for name in FILES if not (folder / name).is_file()]:
         raise UserError(f"{folder} is not a saywhere model: {missing[0]} is missing")

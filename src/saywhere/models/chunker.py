@@ -134,7 +134,11 @@ def _load(path: Path) -> Chunker:
 
 
 def hash_words(words: Sequence[str], gaps: Sequence[str], buckets: int) -> np.ndarray:
-    """Return the hashes ``(T, F)`` of the features of T words that do not depend on tags."""
+    """Return the hashes ``(T, F)`` of the features of T words that do not depend on tags.
+
+    Args:
+        gaps: what stands before each word and after the last, see :func:`saywhere.text.split_words`.
+    """
     padded = ["<", "<", *words, ">", ">"]
     marks = [_mark(gap) for gap in gaps]
     rows = [_hash(_features(*padded[i : i + 5], *marks[i : i + 2]), buckets) for i in range(len(words))]
@@ -174,7 +178,12 @@ def spans(tags: Sequence[int]) -> list[tuple[int, int, bool]]:
 
 
 def joined(found: Sequence[tuple[int, int, bool]], gaps: Sequence[str]) -> list[tuple[int, int, bool]]:
-    """Return phrases of which none ends within words that hyphens join: of "a jack-o-lantern" one, not two."""
+    """Return phrases of which none ends within words that hyphens join: of "a jack-o-lantern" one, not two.
+
+    Args:
+        found: of :func:`complete`.
+        gaps: what stands before each word, see :func:`saywhere.text.split_words`.
+    """
     whole: list[tuple[int, int, bool]] = []
     for start, stop, visible in found:
         while start and gaps[start] == "-":
@@ -201,6 +210,10 @@ def complete(
     A name of several words is in one phrase. A phrase that ends with a word such as "a", or has only such words and
     adjectives, takes in the name right behind it. A name in no phrase is one with the words such as "a" before it; and
     by itself where a text begins with it.
+
+    Args:
+        found: of :func:`spans`.
+        words, gaps: of the sentence, see :func:`saywhere.text.split_words`.
     """
     spanned = list(found)
     for name in find_heads(words, noun_tree()):

@@ -100,6 +100,7 @@ def detect(
         proposals: of each image boxes in pixels of the network's input, in place of the localization layer's.
         nms_iou: of the final suppression, in place of ``final_nms``.
         writer: of the phrases, with the other parts of the model; by the dense captioner alone if None.
+        calibration, doubts: see :meth:`saywhere.models.phrases.PhraseWriter.write`.
     """
     if boxes is None:
         if proposals is None:
@@ -155,6 +156,9 @@ def describe(
     """Return the regions of images: found and ranked, or those in ``boxes`` in their order.
 
     Args:
+        detector, encodings, boxes: see :func:`detect`.
+        top: at most this many regions, best first.
+        threshold: only regions with at least this score.
         writer: see :func:`detect`; its part nouns competes with the decoder's, if the configuration says so.
         nms_iou: regions that overlap a better one by more than this are left out, and no others, in place of the
             configuration's ``final_nms`` and ``repeat_nms``.
@@ -189,6 +193,7 @@ def rank(
 
     Args:
         repeat_nms: leave out those with the caption of a better one that they overlap by an IoU above this.
+        top: at most so many.
     """
     assert regions.scores is not None and regions.captions is not None
     close = geometry.iou(regions.boxes, regions.boxes) > (1.0 if repeat_nms is None else repeat_nms)

@@ -333,6 +333,9 @@ class NounEvidence:
 
     A region is of one of the kinds that the classifier was taught, of another class of ImageNet, or of none. ImageNet's
     probabilities divide a kind among the classes below it.
+
+    Args:
+        detector: the dense captioner, whose embeddings of regions the classifier may need.
     """
 
     def __init__(self, classifier: Nouns, detector: DenseCap | None = None) -> None:

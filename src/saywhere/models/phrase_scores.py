@@ -173,6 +173,7 @@ def phrase_log_probs(
     Args:
         embeddings: ``(R, D)``; R may be 0.
         phrases: P lists of token ids, without START and END; P may be 0, and a phrase may be empty.
+        rows: steps that are taken together at most.
     """
     if not len(embeddings) or not phrases:
         return np.zeros((len(embeddings), len(phrases)), np.float32)

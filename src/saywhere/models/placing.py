@@ -136,6 +136,7 @@ class Placer:
         Args:
             asked: P texts, or phrases with their places and relations, see :meth:`read`.
             boxes: ``(N, 4)`` in pixels of the image: choose among these.
+            limit: choose among at most this many regions.
             threshold: least probability of a phrase that is found, instead of the configuration's.
 
         Returns:

@@ -64,6 +64,7 @@ def save(
 
     Args:
         folder: made if it is not there; its files are replaced.
+        description: one line for ``saywhere models``.
         dtype: of the stored floating-point weights; float16 halves the file.
         calibration: what was fitted to the networks after training; None for nothing.
 
@@ -109,6 +110,7 @@ def load_networks(
 
     Args:
         name_or_folder: name of a bundled model, a model folder, or a hub id ``owner/name``.
+        device: where they are to run.
         options: of the configuration, to be others than the stored ones, by name as in
             :func:`saywhere.configs.parts.override`; those that the weights depend on cannot be changed.
         parts: only these; all if None.
@@ -152,6 +154,7 @@ def load_network(
     """Return one network of a model, on a trunk with no more than it needs, in eval mode.
 
     Args:
+        name_or_folder, device, options: see :func:`load_networks`.
         part: which; may be None if the model has only one.
     """
     if part is None:
@@ -200,6 +203,7 @@ def change_weights(
 
     Args:
         prefix: such as ``aligner.hubs``.
+        options: that belong to them, as in :func:`change_options`.
         vocabulary: that belongs to them, where the prefix is a part; its own stays if None.
     """
     bundle = Bundle.read(folder).with_options(options)

@@ -23,6 +23,7 @@ class Nouns(nn.Module):
     """Classify regions by the means of a trunk's maps over them.
 
     Args:
+        config: see :class:`NounsConfig`.
         trunk: the network below, with its last layer before the classifier; a new one is built if None.
 
     Attributes:

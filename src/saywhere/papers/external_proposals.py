@@ -78,6 +78,10 @@ class SelectiveSearch:
     own order cannot be repeated, as its random numbers have no seed, and begins with the smallest segments; so the
     place in the order of areas stands for that in the hierarchy, and the numbers follow from ``seed``. The score of
     the n-th of N boxes is ``1 - n / N``, n counted from 0.
+
+    Args:
+        mode: ``fast`` searches with fewer colour spaces and similarities than ``quality``.
+        long_side: an image with a longer side is searched at this size.
     """
 
     def __init__(self, mode: Mode = "fast", long_side: int = LONG_SIDE, seed: int = 0) -> None:
@@ -105,6 +109,8 @@ class EdgeBoxes:
 
     Args:
         model: file of the structured forest that finds the edges, ``model.yml.gz``; no package carries one.
+        limit: at most so many boxes.
+        long_side: an image with a longer side is searched at this size.
     """
 
     def __init__(self, model: str | Path, limit: int = 1000, long_side: int = LONG_SIDE) -> None:

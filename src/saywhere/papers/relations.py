@@ -73,6 +73,7 @@ class Parses:
         """Return the relations of sentences as one array ``(S, T, 3)``, see :func:`pad_relations`.
 
         Args:
+            kinds, vocabulary: see :func:`encode_relations`.
             change: what becomes of each word, such as left of right.
         """
         found = [self.find(text) for text in texts]

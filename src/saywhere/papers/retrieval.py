@@ -120,7 +120,9 @@ def evaluate_retrieval(
     Args:
         log_probs: ``(Q, K, N)`` natural ``log P(phrase | region)`` of each image's best region; -inf if it has none.
         found: ``(Q, K, 4)`` the box of that region in the query's own image; a box without area if it has none.
+        sources: for each query the index of its own image.
         truths: ``(Q, K, 4)`` the true boxes of the phrases.
+        protocol: see :func:`image_scores`.
     """
     scores = image_scores(log_probs, protocol)
     recall = Recall.of(source_ranks(scores, sources))
@@ -300,6 +302,7 @@ def write_retrieval_report(folder: Path, result: RetrievalResult, known: Mapping
     """Write ``report.json`` and ``report.md``, and return their paths.
 
     Args:
+        folder: where to.
         known: how they came about, by name; has ``data``, ``split``, ``model``, ``seed``, ``skipped`` and ``command``.
     """
     scores = result.to_dict()
@@ -413,6 +416,7 @@ def run(
     """Find images by four phrases of their regions, and the regions in them (DenseCap, section 4.2).
 
     Args:
+        regions: at most so many regions of an image, the best.
         protocol: the mean over phrases is of ``log P`` (``clean``) or of ``P`` (``original``).
     """
     detector = model.require("densecap", "score phrases of regions")

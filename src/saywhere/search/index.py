@@ -354,7 +354,11 @@ SHARDS = "shards"
 
 
 def begin_shards(index: Index, paths: Sequence[str | Path], count: int, regions: int | None = None) -> Shards:
-    """Return the shards of the images that ``paths`` mean, in the folder of the index."""
+    """Return the shards of the images that ``paths`` mean, in the folder of the index.
+
+    Args:
+        paths, regions: see :meth:`saywhere.Index.add`.
+    """
     if index.folder is None:
         raise UserError(
             f"--shards is for an index in a folder; into {index.place} index parts of the images side by side"
@@ -371,6 +375,8 @@ def embed_shard(index: Index, shard: Shard, batch: int = 8, regions: int | None 
 
     Args:
         index: as it was before; it is only read.
+        shard: from :meth:`saywhere.inference.shards.Shards.work`.
+        batch, regions: see :meth:`saywhere.Index.add`.
 
     Yields:
         what :meth:`saywhere.search.indexing.Indexing.results` does.
@@ -386,7 +392,12 @@ def embed_shard(index: Index, shard: Shard, batch: int = 8, regions: int | None 
 def merge_shards(
     index: Index, paths: Sequence[str | Path], shards: Shards, results: Sequence[Path], components: int | None = None
 ) -> Changes:
-    """Bring the index up to date with finished shards."""
+    """Bring the index up to date with finished shards.
+
+    Args:
+        index, paths, components: see :meth:`saywhere.Index.add`.
+        results: from :meth:`saywhere.inference.shards.Shards.merging`.
+    """
     skipped = {name: reason for number in range(shards.count) for name, reason in shards.skipped(number).items()}
     run = index.begin(paths, components=components)
     with ExitStack() as stack:

@@ -35,7 +35,11 @@ if TYPE_CHECKING:
 
 
 def embed_for_index(model: Model, images: Sequence[One], regions: int | None = None) -> list[ImageVectors]:
-    """Return what an index keeps of images: their vectors, and what the model's classes say of the regions."""
+    """Return what an index keeps of images: their vectors, and what the model's classes say of the regions.
+
+    Args:
+        images, regions: see :meth:`saywhere.Model.embed`.
+    """
     if model.nouns is None:
         return model.embed(images, regions=regions)
     encodings = model.encode(list(images))
@@ -206,9 +210,11 @@ class Indexing:
     """Bring an index up to date with what is below some paths.
 
     Args:
+        store: of the index.
         paths: images, videos, folders, patterns, archives or lists, see :func:`saywhere.inference.find_images`. If
             they are sources, which that function has found, no image is forgotten.
         regions: of an image beside the whole of it, instead of the model's own number.
+        components: of the vectors' codes, see :meth:`saywhere.search.stores.ImageStore.settle`.
         every: seconds from one look at a video to the next, see :meth:`saywhere.Index.add`.
 
     Attributes:

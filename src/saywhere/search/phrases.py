@@ -134,7 +134,12 @@ START = np.array([1.0, -5.0, 1.0, 0.0])
 
 
 def in_index_evidence(together: float, images: int, similarity: float) -> np.ndarray:
-    """Return what :func:`in_index_probability` judges by."""
+    """Return what :func:`in_index_probability` judges by.
+
+    Args:
+        together: how often the nouns of the query are said, see :meth:`saywhere.search.phrases.Commonness.together`.
+        images: of the index.
+    """
     return np.array([together + math.log(max(images, 1)), similarity], np.float64)
 
 
@@ -147,6 +152,7 @@ def in_index_probability(evidence: np.ndarray, chance: Logistic, meant: Logistic
     Args:
         evidence: ``(..., 2)`` the log of how many images would show all nouns of the query if these fell on images
             independently; and the similarity of the best hit.
+        chance, meant: of a :class:`saywhere.calibration.Calibration`.
     """
     rate = _rate(chance.log_odds({"expected": evidence[..., 0]}))
     return 1 - np.exp(-rate) * (1 - meant.apply({"similarity": evidence[..., 1]}))
@@ -381,7 +387,11 @@ class PhrasesInImages:
         return np.where(evidence.rare, of_rare.log_odds(inputs), calibration.phrase.log_odds(inputs))
 
     def in_index_probability(self, best: Placed, images: int) -> float | None:
-        """Return the probability that any image of an index shows what is wanted; None if the model cannot tell."""
+        """Return the probability that any image of an index shows what is wanted; None if the model cannot tell.
+
+        Args:
+            images: of the index.
+        """
         chance, meant = self._model.calibration.chance, self._model.calibration.meant
         if chance is None or meant is None or best.evidence is None:
             return None

@@ -197,6 +197,7 @@ class Store:
     has written since its last commit does not count.
 
     Args:
+        folder: of the index.
         facts: what a new index is made for, such as the model and ``size`` of its vectors. If None, the index must
             exist.
     """
@@ -389,6 +390,7 @@ class Store:
         """Add images, in place of those of the same path; all or, after an error, none of them.
 
         Args:
+            images: with their paths, or :func:`saywhere.search.stores.moment_name`.
             video: that the images are of, as far as it was looked through.
 
         Raises:

@@ -229,7 +229,9 @@ class ImageStore(Protocol):
         """Return the images that fit one query best, best first.
 
         Args:
+            top: at most so many.
             exact: take no shortcuts, if the store has any.
+            threads: that share the work, where it is done here.
             only: which images are searched; all if None.
         """
         ...

@@ -87,6 +87,7 @@ class Gate:
 
     Args:
         token: that requests must bring; none is needed if None.
+        hosts: see :func:`saywhere.serve.app.create_app`. Both were checked by :func:`check_access`.
         public: paths that need no token, and may be asked for by the pages of other sites.
     """
 

@@ -40,6 +40,8 @@ class Images:
 
     Args:
         url: of Label Studio; None if images come from the folder only.
+        token: of its interface, a legacy one or a personal access token.
+        folder: where Label Studio's own files are mounted.
     """
 
     def __init__(self, url: str | None, token: str | None, folder: Folders | None, most: int) -> None:
@@ -156,7 +158,11 @@ class Controls:
 
 
 class LabelStudio:
-    """The routes of the backend."""
+    """The routes of the backend.
+
+    Args:
+        images: where those of tasks come from.
+    """
 
     def __init__(self, service: Service, images: Images) -> None:
         self.service, self._images = service, images

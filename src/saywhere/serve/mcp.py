@@ -234,7 +234,11 @@ def parse(text: bytes) -> Any:
 
 
 class Pipe:
-    """Answer the messages that come in line by line, until there are no more; calls of tools on a few threads."""
+    """Answer the messages that come in line by line, until there are no more; calls of tools on a few threads.
+
+    Args:
+        source, sink: where messages come from and go to, a line each.
+    """
 
     def __init__(self, protocol: Protocol, source: BinaryIO, sink: BinaryIO, threads: int = 2) -> None:
         self._protocol, self._source, self._sink, self._threads = protocol, source, sink, threads

@@ -93,6 +93,7 @@ def run(app: Starlette, listening: socket.socket, limits: Limits, started: Calla
     """Serve until SIGTERM or Ctrl-C; then answer the requests that have begun, and return.
 
     Args:
+        listening: from :func:`bind`.
         started: called when requests are answered.
     """
 

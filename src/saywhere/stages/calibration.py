@@ -54,7 +54,9 @@ def fit(
     """Fit the answer to one question, and store it in a model folder.
 
     Args:
+        what: one of :data:`NEEDS`.
         limits: of each data set at most so many images; None for the usual number.
+        device: where the model runs.
 
     Returns:
         what was fitted, for people, and why images were left out.

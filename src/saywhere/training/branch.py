@@ -72,7 +72,11 @@ class BranchConfig(Config):
 
 
 def find_teacher(name: str) -> Path:
-    """Return the teacher's file; nothing is downloaded."""
+    """Return the teacher's file; nothing is downloaded.
+
+    Args:
+        name: as :attr:`BranchConfig.teacher`.
+    """
     if name.isidentifier() and not Path(name).exists() and (spec := importlib.util.find_spec(name)) is not None:
         folders = [Path(place) for place in spec.submodule_search_locations or ()]
     else:
@@ -126,6 +130,9 @@ def _renamed(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 class Teacher(nn.Module):
     """CLIP's image tower, in bfloat16.
+
+    Args:
+        weights: see :func:`teacher_weights`.
 
     Attributes:
         size: sides of the images that it takes, in pixels.
@@ -215,6 +222,9 @@ class Student(nn.Module):
     """A trunk whose branch learns, and the layers that tell from its maps what the teacher says.
 
     Only the branch is kept. What the teacher says is standardised, by its mean and deviation so far in the training.
+
+    Args:
+        config: see :class:`BranchConfig`.
     """
 
     def __init__(self, config: BranchConfig, trunk: Trunk, teacher: Teacher) -> None:
@@ -247,6 +257,7 @@ class Student(nn.Module):
         """Return what the branch tells of views, and what the teacher says of them.
 
         Args:
+            features: of each view what :class:`Lessons` gives.
             targets, generator: without meaning here.
         """
         told = by_shape(self.tell, [(row[0],) for row in features])

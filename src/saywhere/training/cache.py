@@ -126,6 +126,7 @@ def cache_key(name: str, network: nn.Module, preprocess: Preprocess, images: Seq
 
     Args:
         name: the network's name, or its settings; its ``strides`` and weights count too.
+        network, preprocess, images: see :func:`build`.
     """
     strides = getattr(network, "strides", None)
     digest = hashlib.sha256(f"2 {name} {strides} {dataclasses.astuple(preprocess)}".encode())
@@ -168,6 +169,8 @@ def build(
     Args:
         network: turns a list of pixels ``(3, h, w)`` into a tuple of maps each; runs in eval mode.
         preprocess: turns images into pixels.
+        images: samples with ``image``, ``width``, ``height``.
+        device: where the network runs meanwhile.
     """
     folder = Path(root) / cache_key(name, network, preprocess, images)
     folder.mkdir(parents=True, exist_ok=True)

@@ -318,6 +318,7 @@ def calibrate_words(
     """Fit how probably words for somebody's sex, and colours, of a model's phrases are right.
 
     Args:
+        sets: images with boxes and phrases that did not teach its decoder.
         device: where the model runs; the best there is if None.
     """
     bundle = read_own(folder, "densecap", "aligner")
@@ -352,6 +353,7 @@ def calibrate_captions(
     """Fit how probably the phrase of a region names what is in its box: its noun is right, given the box.
 
     Args:
+        sets: images with boxes and phrases that did not teach its decoder.
         device: where the model runs; the best there is if None.
     """
     bundle = read_own(folder, "densecap")
@@ -440,6 +442,9 @@ def collect_phrases(
     """Return the evidence of phrases of images, and of phrases of other images that they do not show.
 
     Images that cannot be read are passed over. A progress bar is shown.
+
+    Args:
+        part: that places phrases, see :meth:`saywhere.Model.placer`.
     """
     placer, generator = model.placer(part), np.random.default_rng(seed)
     phrases = [[p for references in sample.phrases for p in references] for sample in samples]
@@ -565,6 +570,7 @@ def calibrate_adapted(
     """Fit the scores of a model of transformers, and write the fit to its file of calibrations.
 
     Args:
+        name: of it, as :func:`saywhere.load` takes it.
         question: ``box``: a region's score becomes the probability that its box has an IoU of 0.5 with a true one;
             ``phrase``: a phrase's that the image shows it.
         sets: images with phrases and boxes, of one data set or several; phrases that an image does not show are drawn

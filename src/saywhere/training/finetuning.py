@@ -117,7 +117,11 @@ def common_rows(old: Vocabulary, new: Vocabulary) -> Tensor:
 
 @torch.no_grad()
 def take_over(new: Mapping[str, Tensor], old: Mapping[str, Tensor], rows: Tensor, words: tuple[int, int]) -> Start:
-    """Copy what fits from the tensors ``old`` into the tensors ``new``."""
+    """Copy what fits from the tensors ``old`` into the tensors ``new``.
+
+    Args:
+        rows: see :func:`common_rows`.
+    """
     left, wider = list[str](), list[str]()
     for name, target in new.items():
         said = ".ngrams." in f".{name}"  # in another vocabulary
@@ -187,6 +191,9 @@ def average_models(
     Rows of words are averaged where both vocabularies have the word, other tensors where both have one of the same
     shape; what is the same in both stays bit for bit. Where the second branch's features are new to the trained one,
     they have no weight in the other, see :func:`keep_scale`.
+
+    Args:
+        share: of the weights of ``start`` in the mean.
     """
     bundle = Bundle.read(trained)
     (part,) = bundle.configs

@@ -77,6 +77,7 @@ def embed(bundle: Bundle, sets: Sequence[Sequence[Sample]], device: str | None) 
     A progress bar is shown.
 
     Args:
+        bundle: see :func:`own_captioner`.
         device: where the model runs; the best there is if None.
     """
     model = load(bundle.folder, device, options={"captioner.ngrams.weight": 0.0})

@@ -185,6 +185,10 @@ def fit(boxes: NamedBoxes, trunk_of: str | Path, config: NounsConfig, epochs: in
     of the kinds. A box whose name several kinds share teaches their sum. Frequent kinds count for less than they are
     frequent, in what teaches and in the probabilities (:data:`POWER`, :data:`MOST`, :data:`PRIOR`). Temperature and
     sharpness are those of the largest likelihood of the images held out.
+
+    Args:
+        boxes: see :func:`collect`.
+        trunk_of: folder or name of the model whose trunk made the features.
     """
     tree = noun_tree()
     vocabulary = Vocabulary(choose_kinds(tree, boxes.nouns))

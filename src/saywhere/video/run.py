@@ -114,6 +114,7 @@ class Videos:
         """Follow these as well.
 
         Args:
+            videos: from :func:`saywhere.inference.find_images`.
             beside: whether there are images as well, whose results take the file of lines.
         """
         if videos and self.of_images:

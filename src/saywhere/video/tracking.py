@@ -44,6 +44,7 @@ class Watcher:
     Args:
         model: with the part ``densecap``. If it has an aligner, scenes are compared by its region vectors, which tell
             a cut from a moving camera better than the dense captioner's embeddings do.
+        top, threshold: of the regions, as :meth:`saywhere.Model.describe` takes them.
     """
 
     def __init__(self, model: Model, top: int | None = None, threshold: float | None = None) -> None:
@@ -387,7 +388,10 @@ class Recording:
     """One video followed from where an earlier run was stopped, and finished, with its files if it has some.
 
     Args:
+        watch: see :class:`Follower`.
+        every: see :class:`Follower`.
         file: of the tracks, with the state of an earlier run; or what is called with their rows, as of a follower.
+        stop: see :class:`Follower`.
     """
 
     def __init__(

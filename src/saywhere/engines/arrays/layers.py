@@ -177,6 +177,7 @@ class Linear:
     """Compute ``x W' + b``; ``b`` may be missing.
 
     Args:
+        weights: ``weight`` and ``bias``.
         many_rows: x always has so many rows that the order of W in memory makes no difference.
     """
 

@@ -82,7 +82,11 @@ class AlignmentOutput(NamedTuple):
 
 
 class AlignmentCriterion(nn.Module):
-    """Compute the losses ``images`` and ``sentences`` of a batch's scores, and ``phrases`` if their boxes are known."""
+    """Compute the losses ``images`` and ``sentences`` of a batch's scores, and ``phrases`` if their boxes are known.
+
+    Args:
+        config: its ``loss``, ``margin``, ``hard_negatives``, ``smoothing`` and ``phrase_weight`` count.
+    """
 
     def __init__(self, config: AlignerConfig):
         super().__init__()
@@ -121,6 +125,7 @@ def max_margin(output: AlignmentOutput, margin: float = 1.0, hard_negatives: boo
     several sentences an image, another sentence of the same image is no negative.
 
     Args:
+        output: see :class:`AlignmentOutput`.
         margin: Eq. 9 has 1.
         hard_negatives: only the negative that comes closest counts, instead of the sum over all.
 

@@ -37,7 +37,11 @@ class EncodedText(NamedTuple):
 
 
 class ReluContext(nn.Module):
-    """One direction of Eqs. 4 and 5: ``h_t = f(e_t + W h_(t-1) + b)`` with f the rectifier, h before the start 0."""
+    """One direction of Eqs. 4 and 5: ``h_t = f(e_t + W h_(t-1) + b)`` with f the rectifier, h before the start 0.
+
+    Args:
+        size: of ``e`` and ``h``.
+    """
 
     def __init__(self, size: int):
         super().__init__()
@@ -71,6 +75,7 @@ class TextEncoder(nn.Module):
         word_size: of the word vectors x (Eq. 2).
         hidden_size: of e and h (Eqs. 3 to 5).
         out_size: D of the vectors s.
+        cell: see above.
         rectified: f in Eq. 6 is the rectifier; without it s may have any sign.
         residual: with a GRU or LSTM the e of a word is added to its states, as it is in Eqs. 4 and 5.
     """
@@ -136,6 +141,7 @@ class Aligner(nn.Module):
     """Put regions and words into one space.
 
     Args:
+        config: see :class:`AlignerConfig`.
         trunk: the network below, shared with other systems; a new one is built if None.
         pretrained_backbone: a new trunk starts from ImageNet weights. (Its localization layer is taken over from a
             trained DenseCap, see :meth:`saywhere.networks.vision.trunk.Trunk.take_from`.)
@@ -333,6 +339,7 @@ def pair_scores(
     Args:
         regions: ``(K, R, D)``. region_mask: ``(K, R)``, which are real.
         words: ``(L, T, D)``. word_mask: ``(L, T)``, which are real.
+        score: see above.
 
     Returns:
         ``(K, L)``, differentiable in regions and words.

@@ -41,7 +41,11 @@ class _Weighted:
 
 
 class Cider:
-    """CIDEr-D with the document frequencies of a corpus."""
+    """CIDEr-D with the document frequencies of a corpus.
+
+    Args:
+        corpus: of each image its references, each a sequence of token ids.
+    """
 
     def __init__(self, corpus: Iterable[Sequence[Sequence[int]]]):
         self._images: Counter[Tokens] = Counter()  # whose references contain an n-gram
@@ -200,6 +204,7 @@ class RewardCriterion(nn.Module):
     vocabulary does not have are all one, and long references may have been left out.
 
     Args:
+        smoothing: see :class:`saywhere.networks.captioner.loss.CaptionCriterion`.
         invented, invented_weight: what counts a sentence's invented nouns, each of which takes the weight off its
             reward. An ending that no sentence of the corpus has counts as one, or it would pay to leave the last noun
             out: "a man in front of a".

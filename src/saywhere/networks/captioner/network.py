@@ -70,6 +70,7 @@ def extract_regions(
     """Return the features of images and of their regions, which are of the kind ``config.attend_to``.
 
     Args:
+        transformer: that of ``attend_to: transformer``.
         narrow: makes features ``(..., D)`` as small as the decoder takes them; a transformer moves on maps of these.
         images: N of them.
         boxes: of each image ``(R, 4)`` in pixels of the network's input, instead of its proposals.
@@ -181,6 +182,7 @@ class Captioner(nn.Module):
     """Caption images with sentences or, with ``config.describe_boxes``, boxes with phrases.
 
     Args:
+        config: see :class:`CaptionerConfig`.
         trunk: the network below, shared with other systems; a new one is built if None. Nothing of it but its backbone
             is trained.
     """

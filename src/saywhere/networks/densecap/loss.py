@@ -28,6 +28,7 @@ def box_loss(offsets: Tensor, targets: Tensor, beta: float, limit: float | None)
     """Return smooth L1 between offsets ``(..., 4)``, the mean over all elements; 0 if there are none.
 
     Args:
+        beta: where the square turns into the straight line.
         limit: rows with a target beyond this in magnitude count as 0 in the mean; None for no such rows.
     """
     loss = functional.smooth_l1_loss(offsets, targets, reduction="none", beta=beta)
@@ -47,7 +48,11 @@ def _mean(values: Tensor) -> Tensor:
 
 
 class DenseCapCriterion(nn.Module):
-    """The weighted losses of an output; they add up to what is minimised."""
+    """The weighted losses of an output; they add up to what is minimised.
+
+    Args:
+        config: its weights, ``balanced``, ``box_beta``, ``box_limit`` and ``box_decay``.
+    """
 
     def __init__(self, config: DenseCapConfig):
         super().__init__()

@@ -131,6 +131,7 @@ class DenseCap(nn.Module):
     ``decoder``, by way of :mod:`saywhere.engines.torch` and :mod:`saywhere.models.densecap`.
 
     Args:
+        config: see :class:`DenseCapConfig`.
         trunk: with a localization layer, shared with other networks; built from ``config`` if not given.
         pretrained_backbone: start from ImageNet weights, if the trunk is built here.
         conventions: what makes box coder, pooling, sampler and decoder; those that ``config`` names if not given.
@@ -316,6 +317,7 @@ class DenseCap(nn.Module):
         """Return embeddings, second scores and second offsets of each image's boxes (section 3.1.3).
 
         Args:
+            maps: of each image, from :meth:`neck`.
             boxes: of each image ``(N, 4)`` ``x1 y1 x2 y2`` in pixels of the network's input.
         """
         out = self.region_head(self.pool(maps, [self.box_coder.from_xyxy(b) for b in boxes], sizes))

@@ -37,6 +37,7 @@ def by_shape(
     Args:
         module: takes the tensors of ``inputs[0]`` with a batch dimension in front, returns such tensors.
         inputs: for each image its tensors, without batch dimension.
+        at_once: at most this many images in a batch.
 
     Returns:
         for each image the module's outputs, without batch dimension; the same numbers as one image at a time.

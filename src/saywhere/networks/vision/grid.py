@@ -19,6 +19,7 @@ def cell_features(sources: Sequence[Source], cells: int, width: float, height: f
     """Return means of an image's maps over the whole of it and over the cells of a grid.
 
     Args:
+        sources: the maps, see :meth:`saywhere.networks.vision.region_features.ImageMaps.sources`.
         cells: rows and columns of the grid; 0 for none.
 
     Returns:

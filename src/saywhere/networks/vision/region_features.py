@@ -84,6 +84,7 @@ class ImageMaps:
         """Return the maps that features of regions are pooled from.
 
         Args:
+            head: whether to take that of :attr:`head` too, behind them.
             branch: whether to take those of :attr:`branch` too; they come last.
         """
         strides = self.trunk.backbone.strides
@@ -181,6 +182,7 @@ def mean_features(sources: Sequence[Source], boxes: Tensor, width: float, height
     """Return the means of an image's maps over boxes and where these are.
 
     Args:
+        sources: the maps, see :meth:`ImageMaps.sources`.
         boxes: ``(R, 4)`` in pixels of the network's input.
 
     Returns:
@@ -239,6 +241,7 @@ def position_features(sources: Sequence[Source], cells: int, width: float, heigh
     """Return features of every position of the coarsest map; finer maps are averaged there.
 
     Args:
+        sources: the maps, see :meth:`ImageMaps.sources`.
         cells: rows and columns of a grid over the image; a position's place is that of a box of its cells' size.
 
     Returns:
@@ -275,6 +278,7 @@ class RegionExtractor(nn.Module):
     """Turn pixels into the regions of each image, the whole image first: what training may cache.
 
     Args:
+        levels, head, branch: of :meth:`ImageMaps.sources`.
         proposals: of the trunk's localization layer; None for the whole image alone.
         settings: what the regions depend on beside the weights and the pixels; a cache of others is another cache.
     """

@@ -90,7 +90,11 @@ class RpnHead(nn.Module):
 
 
 class LocalizationLayer(nn.Module):
-    """Scores the anchors of feature maps; :func:`saywhere.boxes.propose` makes proposals of that."""
+    """Scores the anchors of feature maps; :func:`saywhere.boxes.propose` makes proposals of that.
+
+    Args:
+        anchors: see :class:`AnchorGenerator`.
+    """
 
     def __init__(self, head: RpnHead, anchors: AnchorGenerator, box_coder: BoxCoder):
         super().__init__()
@@ -156,6 +160,9 @@ class Trunk(nn.Module):
         self, maps: Sequence[tuple[Tensor, ...]], sizes: Sequence[tuple[float, float]], settings: ProposalConfig
     ) -> list[tuple[Tensor, Tensor]]:
         """Return the best proposals of images, best first; nothing is differentiated.
+
+        Args:
+            maps: of each image, from :meth:`neck`.
 
         Returns:
             of each image boxes ``(B, 4)`` ``x1 y1 x2 y2`` in pixels of the network's input, and logits ``(B,)``.

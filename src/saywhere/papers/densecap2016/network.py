@@ -160,6 +160,7 @@ class OriginalDecoder(nn.Module):
     Args:
         embed_dim: D of the embeddings.
         vocabulary_size: V of this package, with the four reserved tokens: three more than the program's.
+        word_size, hidden_size, dropout: see :class:`LanguageModel`.
 
     Attributes:
         never, unknown: token ids that decoding never chooses, and how the unknown word is written.

@@ -72,6 +72,7 @@ def trace_inference(
     """Run the program's forward pass at test time.
 
     Args:
+        model: with ``conventions: original``, in eval mode.
         pixels: ``(3, h, w)`` as ``model.trunk.preprocess`` gives them, in the model's precision.
         proposals, rpn_nms, final_nms: instead of the configuration's.
     """
@@ -145,6 +146,7 @@ def trace_training(
     the model's mode.
 
     Args:
+        model: with ``conventions: original``.
         pixels: ``(3, h, w)`` as ``model.trunk.preprocess`` gives them.
         boxes: the truths ``(M, 4)``, ``xcycwh`` from 1.
         tokens: their captions ``(M, T)``, 1 to V, 0 where there is no word.

@@ -50,6 +50,7 @@ class RegionRnn(nn.Module):
     """A decoder of single crops.
 
     Args:
+        config: see :class:`RegionRnnConfig`.
         trunk: backbone; built from ``config`` if not given.
         pretrained_backbone: start from ImageNet weights, if the trunk is built here.
     """

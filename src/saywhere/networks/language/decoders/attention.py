@@ -203,6 +203,7 @@ class AttentionDecoder(nn.Module):
     Args:
         region_size: D of the regions' features.
         vocabulary_size: V, reserved tokens included.
+        word_size: of the word vectors, which serve as inputs and as outputs.
         terms: of Eq. 5, any of :data:`saywhere.configs.captioner.TERMS`.
 
     Attributes:

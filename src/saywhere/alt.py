@@ -305,7 +305,11 @@ def line_of(text: str, at: int) -> int:
 
 
 def compose(sentence: str, regions: Regions, length: int = LENGTH) -> str:
-    """Return the sentence, and sure regions that it does not name, as many as fit; a longer sentence is cut."""
+    """Return an alternative text: the sentence, then sure regions that it does not name, as many as fit.
+
+    Args:
+        length: characters, at most; a longer sentence is cut between words.
+    """
     sentence = " ".join(sentence.split())
     if len(sentence) > length:
         return sentence[:length].rsplit(" ", 1)[0][: length - 1].rstrip(" ,;") + "…"

@@ -53,7 +53,11 @@ class Listing:
 
 
 def list_archive(path: str | Path) -> Listing:
-    """Return what an archive holds; reading it again is saved as long as the file does not change."""
+    """Return what an archive holds; reading it again is saved as long as the file does not change.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
     status = os.stat(path)
     return _listing(os.path.abspath(path), status.st_size, status.st_mtime_ns)
 
@@ -245,7 +249,11 @@ def split(path: str | Path) -> tuple[str, str] | None:
 
 
 def read_member(path: str | Path) -> bytes | None:
-    """Return the bytes of ``shard.tar/a.jpg``; None if there is no such archive or member."""
+    """Return the bytes of ``shard.tar/a.jpg``; None if there is no such archive or member.
+
+    Raises:
+        OSError: the archive cannot be read.
+    """
     parts = split(path)
     place = parts and list_archive(parts[0]).members.get(parts[1])
     if not parts or not place:
@@ -256,7 +264,11 @@ def read_member(path: str | Path) -> bytes | None:
 
 
 def broken_link(path: str | Path) -> str | None:
-    """Return where ``shard.tar/a.jpg`` leads if it is a link to what is not in the archive."""
+    """Return where ``shard.tar/a.jpg`` leads if it is a link to what is not in the archive.
+
+    Raises:
+        OSError: the archive cannot be read.
+    """
     parts = split(path)
     return list_archive(parts[0]).broken.get(parts[1]) if parts else None
 

@@ -21,7 +21,10 @@ MAX_LOG_SCALE = 4.135
 
 
 def array_namespace(*arrays: Array) -> Any:
-    """Return the functions of the array API standard for arrays of one library; numpy itself for numpy's."""
+    """Return the functions of the array API standard for arrays of one library.
+
+    Of numpy it is numpy itself, whose import costs nothing more.
+    """
     if all(isinstance(array, np.ndarray) for array in arrays):
         return np
     from array_api_compat import array_namespace as namespace_of
@@ -92,7 +95,10 @@ def flip(boxes: Array, width: float) -> Array:
 
 
 def encode(boxes: Array, anchors: Array) -> Array:
-    """Return offsets ``(..., 4)`` (tx, ty, tw, th) that turn ``anchors`` into ``boxes``, both ``x1 y1 x2 y2``."""
+    """Return offsets ``(..., 4)`` (tx, ty, tw, th) that turn ``anchors`` into ``boxes``: the inverse of :func:`decode`.
+
+    Both are ``x1 y1 x2 y2`` with positive width and height.
+    """
     xp = array_namespace(boxes, anchors)
     xa, ya, wa, ha = _columns(to_center(anchors))
     x, y, w, h = _columns(to_center(boxes))
@@ -276,7 +282,9 @@ class BoxCoder:
     def suppress_final(self, boxes: Array, clipped: Array, logits: Array, overlap: float) -> Array:
         """Return the indices of the final boxes that survive suppression, best first.
 
-        ``clipped`` are ``boxes`` in pixels of the image and clipped to it, ``logits`` the second scores.
+        Args:
+            boxes: in pixels of the network's input, not clipped.
+            clipped: the same as ``x1 y1 x2 y2``, in pixels of the image and clipped to it.
         """
         return nms(clipped, logits, overlap)
 
@@ -292,6 +300,7 @@ def propose(
     """Return the best proposals of one image after clipping and suppression (DenseCap, section 3.1.2).
 
     Args:
+        rpn: ``anchors (A, 4)``, ``logits (A,)``, ``offsets (A, 4)``, see :class:`saywhere.engines.engine.RpnOutput`.
         pre_nms_top_n: only so many of the best enter the suppression; all if None.
         post_nms_top_n: at most so many are returned.
 

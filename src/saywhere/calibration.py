@@ -129,7 +129,11 @@ class Logistic:
 
     @classmethod
     def from_dict(cls, stored: Any, names: Sequence[str], source: str) -> Logistic:
-        """Read what :meth:`to_dict` returned; ``source`` is where it stands, for messages."""
+        """Read what :meth:`to_dict` returned.
+
+        Args:
+            source: where it stands, for messages.
+        """
         wanted = (*names, "constant")
         if not isinstance(stored, Mapping) or set(stored) != set(wanted):
             raise UserError(f"{source} must be a mapping of {', '.join(wanted)}, not {stored!r}")
@@ -163,8 +167,12 @@ def climb(
 ) -> np.ndarray:
     """Return the weights ``(W,)`` of the largest likelihood, by Fisher's scoring; steps that go too far are halved.
 
-    ``probability`` returns for weights the probabilities ``(N,)`` and their slopes ``(N, W)``; ``ridge (W,)`` is a
-    penalty on half the square of each weight, and ``counted (N,)`` how much each case counts.
+    Args:
+        probability: returns for weights the probabilities ``(N,)``, and their slopes ``(N, W)``.
+        true: ``(N,)`` what is to be predicted.
+        ridge: ``(W,)`` penalty on half the square of each weight.
+        counted: ``(N,)`` how much each counts; all alike if None.
+        steps: at most.
     """
     share = np.full(len(true), 1 / len(true)) if counted is None else counted / len(true)
 

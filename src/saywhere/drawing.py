@@ -116,8 +116,13 @@ def place_labels(
     """Return a place inside the image for each label, greedily: of the candidates the one that hides the least.
 
     Hiding a label counts by the part of this one that lies on it, hiding a box by the part of the box that is hidden:
-    small boxes are kept free, in large ones a caption does no harm. A label stays at its candidate of the frame
-    ``before`` unless another hides far less.
+    small boxes are kept free, in large ones a caption does no harm.
+
+    Args:
+        labels: of the boxes, the most important first; None for a box without one.
+        boxes: ``(N, 4)`` float64 ``x1 y1 x2 y2`` in pixels of the image that is drawn on.
+        before: of each label the number of its candidate in the frame before, which it keeps unless another hides far
+            less.
     """
     places: list[Place | None] = []
     taken = np.zeros((0, 4))
@@ -191,7 +196,7 @@ def draw_boxes(
     scores: ArrayLike | None = None,
     caption_scores: ArrayLike | None = None,
 ) -> Image:
-    """Draw boxes ``(N, 4)`` and their captions (or else their scores) on a copy of an image, in RGB.
+    """Draw boxes and their captions (or else their scores) on a copy of an image.
 
     Lines and letters grow with the image. The best box is drawn last, on top; its caption takes the best place, and
     each further one goes where it covers the least of the captions before it and of the boxes. Captions of one and the
@@ -199,9 +204,15 @@ def draw_boxes(
     for a single letter only boxes are drawn.
 
     Args:
+        image: in any mode and size; it is not changed.
+        boxes: ``(N, 4)`` ``x1 y1 x2 y2``; N may be 0.
         size: width and height of the image in the pixels that ``boxes`` are in.
+        captions: N texts.
         scores: ``(N,)``, larger is better; if not given, the first box is the best.
         caption_scores: ``(N,)`` probabilities of the captions; those below :data:`UNSURE` are pale.
+
+    Returns:
+        an RGB image of the size of ``image``.
     """
     canvas = image.copy() if image.mode == "RGB" else image.convert("RGB")
     corners = np.asarray(boxes, np.float32).reshape(-1, 4)
@@ -269,13 +280,18 @@ def draw_attention(
 ) -> Image:
     """Draw a sheet with the image once for each word, and on it the regions in lines as wide as their weights.
 
-    The largest weight has the widest line, and regions whose line would be less than half a pixel wide are not drawn.
-    Heavier regions are drawn over lighter ones.
+    Line widths are proportional to the weights on all of the sheet: the largest has the widest line, and regions whose
+    line would be less than half a pixel wide are not drawn. Heavier regions are drawn over lighter ones.
 
     Args:
+        words: of the caption; without any the sheet is the bare image.
         weights: ``(T, R)`` of the regions for each word, or for more steps than words (the END).
         regions: boxes ``(R, 4)`` or corners of warped regions ``(R, 4, 2)``; parts outside the image are not seen.
+        size: width and height of the image in the pixels that ``regions`` are in.
         columns: of the sheet; None for as many as make it about twice as wide as high.
+
+    Returns:
+        an RGB image.
     """
     panel = image.convert("RGB")
     panel.thumbnail((PANEL, PANEL))

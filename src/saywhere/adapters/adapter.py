@@ -91,7 +91,12 @@ def calibration_path(model: Adapted) -> Path:
 
 
 def read_calibration(path: Path, weights: Callable[[], str]) -> ScoreCalibration:
-    """Return what a file holds; nothing, and a line on stderr says so, if it is damaged or of other weights."""
+    """Return what a file holds; nothing, and a line on stderr says so, if it is damaged or of other weights.
+
+    Args:
+        path: of the file; if there is none, nothing is calibrated.
+        weights: returns the digest of the model's weights, which is asked for only if there is a file.
+    """
     if not path.is_file():
         return ScoreCalibration()
     stored = _read(path)
@@ -103,7 +108,11 @@ def read_calibration(path: Path, weights: Callable[[], str]) -> ScoreCalibration
 
 
 def change_calibration(path: Path, weights: str, question: Question, fit: Logistic, source: str) -> None:
-    """Put a fit into a file, whole or as it was; if it is damaged or of other weights, nothing else stays in it."""
+    """Put a fit into a file, which is whole or as it was.
+
+    Args:
+        path: of the file; if it is damaged or of other weights, nothing else stays in it.
+    """
     stored = _read(path)
     before = stored[1] if stored is not None and stored[0] == weights else ScoreCalibration()
     after = replace(before, **{question: fit}, sources={**before.sources, question: source})
@@ -367,7 +376,8 @@ class Writer(Adapter):
     def describe(self, encodings: Sequence[Encoding], boxes: Sequence[ArrayLike] | None = None) -> list[Regions]:
         """Return the regions that the model writes of each image, or a phrase for each of given boxes ``(N, 4)``.
 
-        A score is the geometric mean of the probabilities of the tokens, for a given box of its words alone.
+        A score is the geometric mean of the probabilities of the tokens, of words and box, or of the words alone of a
+        given box.
         """
         if boxes is not None:
             return self._describe_boxes(encodings, [e.check(b) for e, b in zip(encodings, boxes, strict=True)])

@@ -39,7 +39,14 @@ NAMES = {
 
 
 class GraphRunner:
-    """Graphs and a tokenizer on a device of ONNX Runtime; see :class:`saywhere.adapters.adapter.Runner`."""
+    """Graphs and a tokenizer; see :class:`saywhere.adapters.adapter.Runner`.
+
+    Args:
+        kind: the family's class, which names tokens that its tokenizer must have.
+        device: one of :data:`saywhere.engines.onnx.DEVICES`; ``cpu`` if None.
+        threads: of a computation; as many as the process may use if None.
+        precision: of the graphs, one of :data:`saywhere.adapters.sources.PRECISIONS`.
+    """
 
     def __init__(self, found: Adapted, kind: Any, device: str | None, threads: int | None, precision: str) -> None:
         self._folder = found.folder
@@ -241,9 +248,11 @@ class Generation:
             raise UserError(f"{path} cannot be understood: {error!r}") from error
 
     def allow(self, scores: np.ndarray, written: np.ndarray, ending: bool) -> np.ndarray:
-        """Return scores ``(R, V)``, -inf for tokens that may not follow ``written (R, T)``, which has ``start``.
+        """Return scores ``(R, V)`` with -inf for tokens that may not follow those written ``(R, T)``.
 
-        ``ending`` is whether there is no room for another token after this one.
+        Args:
+            written: the tokens, ``start`` included.
+            ending: whether there is no room for another token after this one.
         """
         forced = self.first if written.shape[1] == 1 else None
         forced = self.last if ending and self.last is not None else forced
@@ -259,7 +268,12 @@ class Generation:
 
 
 class CachedDecoder:
-    """A decoder that keeps keys and values; ``states (N, S, D)`` of the encoder have the ``mask`` of real ones."""
+    """A decoder that keeps the keys and values of what it has read.
+
+    Args:
+        states: of the encoder ``(N, S, D)``.
+        mask: of real ones ``(N, S)``.
+    """
 
     def __init__(self, embed: Graph, decode: Graph, states: np.ndarray, mask: np.ndarray) -> None:
         self._embed, self._decode = embed, decode
@@ -269,7 +283,12 @@ class CachedDecoder:
         self._own = [name for name in decode.outputs if name.startswith("present.") and ".decoder." in name]
 
     def __call__(self, token_ids: np.ndarray, rows: np.ndarray | None) -> np.ndarray:
-        """Return logits ``(R, V)`` after one more token a row; ``rows`` are those before that they go on with."""
+        """Return logits ``(R, V)`` after one more token in each row.
+
+        Args:
+            token_ids: ``(R,)``.
+            rows: ``(R,)`` which of the rows before they go on with; None for the same.
+        """
         if rows is not None:
             self._select(rows)
         first = not self._past
@@ -306,9 +325,13 @@ def search(
 ) -> list[tuple[list[int], np.ndarray]]:
     """Return the best answer for each of ``count`` items, with the log-probability of each token.
 
-    Greedy, or by beam search as transformers does with ``early_stopping``: hypotheses that have ended leave the beam,
-    and the best of the first ``beam_size`` that end counts. (In :func:`saywhere.models.decoding.search` they stay in
-    it.)
+    Decode greedily, or by beam search as transformers does with ``early_stopping``: hypotheses that have ended leave
+    the beam, and the best of the first ``beam_size`` that end counts. (In :func:`saywhere.models.decoding.search` they
+    stay in it.)
+
+    Args:
+        decoder: returns logits after the last tokens, for the rows before that are named.
+        beam_size: hypotheses that are kept; 1 is greedy.
     """
     ended: list[list[tuple[float, list[int], np.ndarray]]] = [[] for _ in range(count)]
     items, rows = np.arange(count), None

@@ -18,7 +18,13 @@ from saywhere.errors import UserError
 
 
 class Pretrained:
-    """A network of transformers and its processor; see :class:`saywhere.adapters.adapter.Runner`."""
+    """A network of transformers and its processor; see :class:`saywhere.adapters.adapter.Runner`.
+
+    Args:
+        device: of torch; the best there is if None.
+        threads: of a computation on the CPU; as torch has them if None.
+        precision: ``float32``.
+    """
 
     def __init__(self, found: Adapted, kind: Any, device: str | None, threads: int | None, precision: str) -> None:
         folder, name = found.folder, found.family.name

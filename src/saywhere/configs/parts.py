@@ -102,10 +102,12 @@ TRUNK = "trunk"
 
 
 def override(configs: Mapping[str, Config], options: Mapping[str, Any]) -> dict[str, Config]:
-    """Return the configurations of a model's parts with other options, by name with dots or nested.
+    """Return the configurations of a model's parts with other options.
 
-    A name may begin with the part (``captioner.decoding.beam_size``); without it the option is that of the one part
-    that has it. ``trunk`` is changed for all parts alike.
+    Args:
+        configs: by part, such as ``densecap``, ``aligner``, ``captioner``.
+        options: values by name, with dots or nested. A name may begin with the part (``captioner.decoding.beam_size``);
+            without it the option is that of the one part that has it. ``trunk`` is changed for all parts alike.
     """
     wanted: dict[str, dict[str, Any]] = {part: {} for part in configs}
     given: set[tuple[str, str]] = set()

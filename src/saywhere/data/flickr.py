@@ -101,6 +101,10 @@ def read_boxes(path: Path) -> tuple[tuple[float, float], dict[str, Box]]:
     """Read the size ``(width, height)`` and the box of each entity (the union of its boxes) from an Entities XML file.
 
     The file counts pixels from 1 and includes both ends: ``xmin..xmax`` becomes ``xmin - 1 .. xmax``.
+
+    Raises:
+        OSError: there is no such file.
+        ValueError: it is not XML, or a part is missing or is not a number.
     """
     tree = read_xml(path)
     width, height = (_number(tree, f"size/{side}") for side in ("width", "height"))
@@ -243,7 +247,11 @@ def find_marks(image: Path) -> tuple[Path, Path]:
 
 
 def read_marks(image: Path, size: DiskSize) -> tuple[MarkedSentence, ...]:
-    """Return the marked sentences of one image of ``size`` on disk, with boxes in its pixels."""
+    """Return the marked sentences of one image of ``size`` on disk, with boxes in its pixels.
+
+    Raises:
+        OSError, ValueError: a file is missing or broken.
+    """
     sentences, annotation = find_marks(image)
     annotated, boxes = read_boxes(annotation)
     rows = np.array(list(boxes.values()), np.float32).reshape(-1, 4)
@@ -253,7 +261,11 @@ def read_marks(image: Path, size: DiskSize) -> tuple[MarkedSentence, ...]:
 
 
 def read_marked(line: str, boxes: Mapping[str, np.ndarray]) -> MarkedSentence:
-    """Parse a line such as ``[/EN#1/people A man] in [/EN#2/clothing a red shirt]``, given the box of each entity."""
+    """Parse a line of ``Sentences/*.txt``, such as ``[/EN#1/people A man] in [/EN#2/clothing a red shirt]``.
+
+    Args:
+        boxes: the box ``(4,)`` of each entity that has one.
+    """
     words: list[str] = []
     phrases: list[MarkedPhrase] = []
     for piece in _PIECE.finditer(line):

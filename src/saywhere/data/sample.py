@@ -85,7 +85,8 @@ def join(
 ) -> tuple[np.ndarray, list[tuple[str, ...]]]:
     """Join boxes ``(N, 4)`` with one phrase each into fewer boxes ``(M, 4)`` with the distinct phrases of each.
 
-    Those of at least ``threshold`` IoU become their mean; with None equal ones do, in the order of first mention.
+    Boxes of at least ``threshold`` IoU become one, their mean; with None only equal boxes do, in the order of their
+    first mention.
     """
     if threshold is None:
         groups: dict[Box, list[int]] = {}
@@ -300,6 +301,9 @@ def to_disk(boxes: np.ndarray, annotated: tuple[float, float], size: DiskSize) -
 
     Width and height are each scaled by their own factor, so copies with another aspect ratio are right too. If EXIF
     turns the image on its side and the annotated size is the one before the turn, the boxes are turned as well.
+
+    Args:
+        boxes: ``x1 y1 x2 y2`` in pixels of the annotated image.
     """
     width, height = annotated
     if size.orientation in LYING and (width - height) * (size.width - size.height) < 0:

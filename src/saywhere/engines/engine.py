@@ -99,7 +99,10 @@ class Hubness:
     images: Typical
 
     def of_image(self, vectors: np.ndarray) -> float:
-        """Return how similar an image, by its regions ``(R, D)``, is to texts at large: 0 without regions."""
+        """Return how similar an image, by the vectors ``(R, D)`` of its regions, is to texts at large.
+
+        As in Eq. 8 the best region counts for each text. An image without regions is similar to none: 0.
+        """
         return self.texts.hubness((vectors @ self.texts.vectors.T).max(axis=0)) if len(vectors) else 0.0
 
     def of_text(self, vectors: np.ndarray) -> float:
@@ -206,7 +209,11 @@ class DenseCap(Protocol):
     def phrase_embeddings(
         self, maps: Sequence[Maps], boxes: Sequence[np.ndarray], embeddings: Sequence[np.ndarray]
     ) -> list[np.ndarray]:
-        """Return what the decoder takes for each image's boxes ``(N, 4)``, in pixels of the input: ``(N, D)``."""
+        """Return what the decoder takes for each image's boxes: ``(N, D)`` each.
+
+        Args:
+            boxes: of each image ``(N, 4)`` in pixels of the network's input.
+        """
         ...
 
 
@@ -284,7 +291,11 @@ class Captioner(Protocol):
         ...
 
     def bind_images(self, maps: Sequence[Maps], boxes: Sequence[np.ndarray | None]) -> BoundImages:
-        """Return the decoder of images; ``boxes (R, 4)`` to attend to, or None for regions of the network's own."""
+        """Return the decoder of images.
+
+        Args:
+            boxes: of each image ``(R, 4)`` the regions to attend to; None if the network has regions of its own.
+        """
         ...
 
     def box_embeddings(self, maps: Sequence[Maps], boxes: Sequence[np.ndarray]) -> tuple[Decoder, Any]:
@@ -310,8 +321,11 @@ class Nouns(Protocol):
     ) -> list[tuple[np.ndarray, np.ndarray]]:
         """Return logits ``(N, 1000)`` of ImageNet's classes, and ``(N, G + 2)`` of kinds, of each image's boxes.
 
-        Beside the kinds a region may be of another of ImageNet's classes, or of none that has a name. ``embeddings``
-        are those of the dense captioner's region head.
+        Beside the kinds a region may be of another of ImageNet's classes, or of none that has a name.
+
+        Args:
+            boxes: of each image ``(N, 4)`` in pixels of the network's input.
+            embeddings: of each image's boxes ``(N, config.embed_dim)``, by the dense captioner's region head.
         """
         ...
 

@@ -61,13 +61,14 @@ def export(
 ) -> Path:
     """Write one model of training checkpoints, with weights in half precision and a graph for the engine onnx.
 
-    The two engines answer for several images before anything is written to ``out``, whose files are replaced.
+    The two engines answer for several images before anything is written to ``out``.
 
     Args:
-        folders: of models with different parts on the same trunk.
+        out: folder of the new model; its files are replaced.
         description: one line; those of the parts one after the other if it is empty.
         card: Markdown text of the model card; that of the checkpoint if there is one only.
-        int8: training images for :func:`saywhere.engines.quantize.quantize`; without them there is no graph in int8.
+        int8: training images from which the graph in int8 is calibrated; without them there is none. See
+            :func:`saywhere.engines.quantize.quantize`.
         replace: see :func:`saywhere.networks.checkpoint.merge`.
         options: of the new model, to be others than those of its parts, by name with dots.
     """
@@ -305,7 +306,10 @@ def compare_engines(one: Engine, other: Engine, tolerance: float = TOLERANCE) ->
 
 
 def stages(engine: Engine, seed: int = 0) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield what an engine computes for a few smooth random images and random boxes, none and 1,000 too, by stage."""
+    """Yield what an engine computes for a few smooth random images, by stage.
+
+    The images are photograph-like in that neighbouring pixels are alike; boxes are random, also none and 1,000.
+    """
     random = np.random.default_rng(seed)
     for height, width in SHAPES:
         noise = random.integers(0, 255, (height // 20 + 2, width // 20 + 2, 3), dtype=np.uint8)

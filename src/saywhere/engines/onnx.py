@@ -103,10 +103,12 @@ def load(
     threads: int | None = None,
     precision: str = "float32",
 ) -> OnnxEngine:
-    """Return the engine of a model folder, or of a bundled or hub model, that has a graph.
+    """Return the engine of a model folder that has a graph, as ``saywhere export`` writes it.
 
     Args:
+        name_or_folder: name of a bundled model, a model folder, or a hub id ``owner/name``.
         device: one of :data:`DEVICES`; ``cpu`` if None.
+        options: of its configuration, to be others than the stored ones, by name with dots.
         threads: of a computation; as many as the process may use if None.
         precision: of the trunk: ``float32``, or ``int8`` if the folder has that graph.
     """
@@ -120,10 +122,12 @@ def load(
 
 
 class OnnxEngine:
-    """Run a bundle with a graph in ONNX Runtime; see :class:`saywhere.engines.engine.Engine`.
+    """Run a bundle in ONNX Runtime; see :class:`saywhere.engines.engine.Engine`. Parts are read at their first use.
 
-    Parts are read, and that the graph belongs to the weights is checked, when they are first used. The trunk runs on
-    ``device``, the rest on the CPU.
+    Args:
+        threads: of a computation; as many as the process may use if None.
+        precision: of the trunk: ``float32``, or ``int8`` if the bundle has that graph.
+        device: of the trunk, one of :data:`DEVICES`; the rest is computed on the CPU.
     """
 
     def __init__(
@@ -325,7 +329,9 @@ class OnnxTrunk:
 class Session:
     """A graph in ONNX Runtime on a device; a line on stderr says if its first answer there is not the CPU's.
 
-    ``open`` returns ONNX Runtime's session with a provider of it; a folder's files are read again for the comparison.
+    Args:
+        open: returns ONNX Runtime's session with a provider of it; a folder's files are read again for the comparison.
+        device: one of :data:`DEVICES`.
     """
 
     def __init__(self, path: Path, open: Callable[[str], Any], device: str = "cpu") -> None:
@@ -404,6 +410,11 @@ def read_graph(
 
     The graph in single precision has convolutions into which batch normalisation is folded; the folder has the weights
     once, as training reads them, so they are folded here. The graph in int8 holds its weights itself.
+
+    Args:
+        threads: of a computation; as many as the process may use if None.
+        precision: one of ``PRECISIONS``.
+        device: one of :data:`DEVICES`.
     """
     path = bundle.folder / (GRAPH_INT8 if precision == "int8" else GRAPH)
     graph, digest = path.read_bytes(), None if bundle.shipped else weights_digest(weights)
@@ -444,7 +455,12 @@ def _user_errors(path: Path, by: str = "") -> Iterator[None]:
 
 
 def open_tower(bundle: Bundle, threads: int | None = None, device: str = "cpu") -> Session:
-    """Return the session of the image tower beside a bundle's trunk."""
+    """Return the session of the image tower beside a bundle's trunk.
+
+    Args:
+        threads: of a computation; as many as the process may use if None.
+        device: one of :data:`DEVICES`.
+    """
     path, runtime = bundle.folder / GRAPH_TOWER, import_runtime()
 
     def open(provider: str) -> Any:

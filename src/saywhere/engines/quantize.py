@@ -33,14 +33,17 @@ LEAST_KEPT = 0.7
 def quantize(folder: str | Path, images: Sequence[Path]) -> float:
     """Write ``trunk-int8.onnx`` into a model folder that has a graph, and compare it with single precision.
 
-    The range of an activation is that on the calibration images; weights have seven bits, a scale for each channel, for
-    processors without VNNI add pairs of products in 16 bits; those of depthwise convolutions, which add in 32, have
-    eight. What costs accuracy stays in single precision: the first convolution and the first block, the backbone's last
-    convolutions and its last layer, those that lead into the pyramid, the last ones of the localization layer, and
+    The range of an activation is that on the calibration images; weights have seven bits, a scale for each channel,
+    for processors without VNNI add pairs of products in 16 bits; those of depthwise convolutions, which add in 32, have
+    eight. What costs accuracy stays in single precision: the first convolution and the first block, the backbone's
+    last convolutions and its last layer, those that lead into the pyramid, the last ones of the localization layer, and
     arithmetic behind the backbone.
 
-    Of the training images ``IMAGES`` calibrate and a few more compare: returned is the share of the best anchors in
-    single precision that are among the best in int8, on images of their own.
+    Args:
+        images: training images, ``IMAGES`` to calibrate and a few more to compare; fewer will do, but not none.
+
+    Returns:
+        the share of the best anchors in single precision that are among the best in int8, on images of their own.
     """
     folder = Path(folder)
     if not images:

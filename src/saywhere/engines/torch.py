@@ -129,9 +129,14 @@ def load(
     threads: int | None = None,
     precision: str = "float32",
 ) -> TorchEngine:
-    """Return the engine of a model folder, or of a bundled or hub model.
+    """Return the engine of a model.
 
-    ``threads`` are for all of this process, torch's own number if None; ``precision`` can only be ``float32``.
+    Args:
+        name_or_folder: name of a bundled model, a model folder, or a hub id ``owner/name``.
+        device: where it runs; see :func:`find_device`.
+        options: of its configuration, to be others than the stored ones, by name with dots.
+        threads: of a computation on the CPU, for all of this process; torch's own number if None.
+        precision: ``float32``.
     """
     if precision != "float32":
         raise UserError(f"the engine torch computes in float32, not in {precision}: choose the engine onnx")

@@ -31,7 +31,12 @@ Shapes = dict[str, tuple[int | str, ...]]
 
 
 class Weights:
-    """Read arrays of a model file when they are asked for, in single precision; names are below ``prefix``."""
+    """Read arrays of a model file when they are asked for, in single precision.
+
+    Args:
+        shapes: gives the shape of an array by its name, without reading it.
+        content: the file, if arrays are seen where they lie.
+    """
 
     def __init__(
         self,
@@ -116,7 +121,11 @@ class Weights:
 
 
 def require_shapes(part: str, wanted: Shapes, vocabulary_size: int, weights: Weights) -> None:
-    """Refuse weights that do not fit a part's options, by the shapes that its layers read, and its vocabulary."""
+    """Refuse weights that do not fit a part's options and vocabulary.
+
+    Args:
+        vocabulary_size: V, reserved tokens included.
+    """
     stored = {name for name in weights.names() if name.rpartition(".")[2] not in UNUSED}
     if other := sorted(wanted.keys() ^ stored):
         here = "lack" if other[0] in wanted else "have, against its options,"
@@ -274,7 +283,12 @@ class Gru:
 
 
 class WordGates:
-    """What words add to the gates of a GRU, ``(D, 3 H)`` and ``(3 H,)``; computed when a word is first asked for."""
+    """What words add to the gates of a GRU; computed for each word when it is first asked for.
+
+    Args:
+        words: V word vectors.
+        weight, bias: ``(D, 3 H)`` and ``(3 H,)`` of the gates.
+    """
 
     def __init__(self, words: WordVectors, weight: np.ndarray, bias: np.ndarray) -> None:
         self._words, self._weight, self._bias = words, weight, bias

@@ -72,7 +72,13 @@ class Ngrams:
     def unpack(
         cls, projection: np.ndarray, bias: np.ndarray, arrays: Mapping[str, np.ndarray], vocabulary_size: int
     ) -> Ngrams:
-        """Make them of arrays as they are stored, by the names of :data:`STORED`."""
+        """Make them of arrays as they are stored.
+
+        Args:
+            projection, bias: see the attributes.
+            arrays: those of :data:`STORED`.
+            vocabulary_size: V.
+        """
         lengths, token_ids = arrays["lengths"].astype(np.int64), arrays["token_ids"]
         fit = lengths.sum() == len(token_ids) and ((lengths > 0) & (lengths <= ORDER)).all()
         if not fit or not ((token_ids >= 0) & (token_ids < vocabulary_size)).all():
@@ -95,10 +101,13 @@ class Ngrams:
         return 1 / (1 + np.exp(-log_odds))
 
     def agreement(self, embeddings: np.ndarray, sentences: Sequence[WeighedNgrams]) -> list[np.ndarray]:
-        """Return how well sentences agree with the probable n-grams of their images ``(N, F)``, between 0 and 1.
+        """Return how well sentences agree with the probable n-grams of their images, between 0 and 1.
 
         The mean over n of the cosine between a sentence and the probabilities of its image, each by its rarity; longer
         n-grams count for more, as n says.
+
+        Args:
+            embeddings: ``(N, F)`` of the images.
         """
         expected = self.probabilities(embeddings) * self.rarity
         for row in expected:

@@ -18,7 +18,12 @@ BOXES = 16
 
 
 class Pyramid:
-    """Maps ``(C, H_l, W_l)`` of one image, finest first, as one table of cells, all levels one after the other."""
+    """Maps of one image as one table of cells, all levels one after the other.
+
+    Args:
+        maps: ``(C, H_l, W_l)`` a level, finest first.
+        strides: input pixels per cell of each level, ascending.
+    """
 
     def __init__(self, maps: Sequence[np.ndarray], strides: Sequence[int]) -> None:
         self.strides = np.array(strides, np.float32)
@@ -33,10 +38,14 @@ class Pyramid:
     def pool(self, boxes: np.ndarray, size: int, out: np.ndarray | None = None) -> np.ndarray:
         """Sample a grid in each box, at the level that suits its size: ``(N, size * size, C)``, row by row.
 
-        DenseCap's Eq. 3, as :func:`saywhere.networks.densecap.build.pool_pyramid` computes it: the outer grid points
-        lie on the edges of the box, features outside the image count as zero, and a box goes to the coarsest level
-        whose stride is at most an eighth of the square root of its area. All levels are sampled together: a level
-        without boxes needs no case of its own.
+        DenseCap's Eq. 3, as :func:`saywhere.networks.densecap.build.pool_pyramid` computes it: the outer grid
+        points lie on the edges of the box, features outside the image count as zero, and a box goes to the coarsest
+        level whose stride is at most an eighth of the square root of its area. All levels are sampled together: a
+        level without boxes needs no case of its own.
+
+        Args:
+            boxes: ``(N, 4)`` ``x1 y1 x2 y2`` in input pixels; N may be 0.
+            out: array of the result, if there is one already.
         """
         sides = np.sqrt(np.maximum(boxes[:, 2:] - boxes[:, :2], 0).prod(axis=1))
         level = (sides[:, None] >= 8 * self.strides[None, 1:]).sum(axis=1)
@@ -101,7 +110,10 @@ def _shares(low: np.ndarray, high: np.ndarray, cells: int) -> np.ndarray:
 
 
 def grid_means(features: np.ndarray, cells: int) -> np.ndarray:
-    """Return the means of a map ``(C, H, W)`` over each cell of a grid: ``(cells * cells, C)``; cells may overlap."""
+    """Return the means of a map ``(C, H, W)`` over each cell of a grid, row by row: ``(cells * cells, C)``.
+
+    A cell of the grid takes all cells of the map that it touches, as adaptive average pooling does.
+    """
     down, across = (_windows(length, cells) for length in features.shape[1:])
     shares = (down[:, None, :, None] * across[None, :, None, :]).reshape(cells * cells, -1)
     return shares @ features.reshape(len(features), -1).T
@@ -188,7 +200,11 @@ def box_features(
 
 
 def with_summary(maps: ImageMaps, features: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    """Return features ``(R, D)``, behind those of the whole image the tower's embedding of it, zeros elsewhere."""
+    """Return features ``(R, D)`` with the tower's embedding of the image behind those of the whole image.
+
+    Args:
+        whole: which of them are the whole image, ``(R,)``; the others get zeros.
+    """
     return np.concatenate((features, whole[:, None] * maps.summary), axis=1) if maps.summary.size else features
 
 
@@ -205,9 +221,13 @@ def context_features(
 ) -> np.ndarray:
     """Return features of all images' boxes in their images, one after the other: ``(N, D)``.
 
-    The maps of a second branch or of the tower, if there is one, take the place of the last layer, behind the place of
-    a box; then come the means of the same maps over the image, and the tower's embedding of it. Means over a box are of
-    ``levels`` and the last layer, or the branch's; ``embeddings`` come last.
+    The maps of a second branch or of the tower, if there is one, take the place of the last layer, behind the place
+    of a box; then come the means of the same maps over the image, and the tower's embedding of it.
+
+    Args:
+        boxes: of each image, in pixels of the network's input.
+        levels: strides of the maps that are averaged over a box, beside the last layer or the branch's.
+        embeddings: of each image's boxes, by the dense captioner; they come last.
     """
     rows: list[np.ndarray] = []
     for image, own, embedded in zip(maps, boxes, embeddings, strict=True):

@@ -115,7 +115,15 @@ class Document:
         return "".join([*pieces, self.text[at:]])
 
     def locate(self, url: str, root: Path | None) -> bytes | Path | None:
-        """Return the file of an image, or the bytes of a ``data:`` URL; None if it is elsewhere on the network."""
+        """Return the file of an image, or the bytes of a ``data:`` URL; None if it is elsewhere on the network.
+
+        Args:
+            url: as it stands in the document.
+            root: what URLs that begin with ``/`` are below.
+
+        Raises:
+            ImageError: the URL cannot be followed.
+        """
         if url.lower().startswith("data:"):
             head, comma, data = url[5:].partition(",")
             try:
@@ -308,6 +316,8 @@ def compose(sentence: str, regions: Regions, length: int = LENGTH) -> str:
     """Return an alternative text: the sentence, then sure regions that it does not name, as many as fit.
 
     Args:
+        sentence: about the image.
+        regions: best first.
         length: characters, at most; a longer sentence is cut between words.
     """
     sentence = " ".join(sentence.split())

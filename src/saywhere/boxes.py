@@ -285,6 +285,8 @@ class BoxCoder:
         Args:
             boxes: in pixels of the network's input, not clipped.
             clipped: the same as ``x1 y1 x2 y2``, in pixels of the image and clipped to it.
+            logits: second scores.
+            overlap: largest IoU with a better box.
         """
         return nms(clipped, logits, overlap)
 
@@ -300,7 +302,10 @@ def propose(
     """Return the best proposals of one image after clipping and suppression (DenseCap, section 3.1.2).
 
     Args:
+        coder: format of the boxes.
         rpn: ``anchors (A, 4)``, ``logits (A,)``, ``offsets (A, 4)``, see :class:`saywhere.engines.engine.RpnOutput`.
+        size: width and height of the network's input.
+        nms_iou: proposals that overlap a better one by more are dropped.
         pre_nms_top_n: only so many of the best enter the suppression; all if None.
         post_nms_top_n: at most so many are returned.
 

@@ -102,6 +102,10 @@ class Logistic:
             evidence: by name, ``(N,)`` each.
             true: ``(N,)`` what is to be predicted.
             counted: ``(N,)`` how much each counts; all alike if None.
+            what: they are, for messages.
+
+        Raises:
+            UserError: all are true, or none.
         """
         if true.all() or not true.any():
             raise UserError(f"calibration needs right and wrong {what}, and all {len(true)} are of one kind")
@@ -132,7 +136,12 @@ class Logistic:
         """Read what :meth:`to_dict` returned.
 
         Args:
+            stored: a mapping of numbers.
+            names: of the evidence.
             source: where it stands, for messages.
+
+        Raises:
+            UserError: it has other names, or values that are no numbers.
         """
         wanted = (*names, "constant")
         if not isinstance(stored, Mapping) or set(stored) != set(wanted):
@@ -170,6 +179,7 @@ def climb(
     Args:
         probability: returns for weights the probabilities ``(N,)``, and their slopes ``(N, W)``.
         true: ``(N,)`` what is to be predicted.
+        start: the weights to begin with.
         ridge: ``(W,)`` penalty on half the square of each weight.
         counted: ``(N,)`` how much each counts; all alike if None.
         steps: at most.
@@ -301,7 +311,11 @@ class Calibration:
 
     @classmethod
     def from_dict(cls, stored: Any, source: str, questions: Mapping[str, Sequence[str]] = QUESTIONS) -> Calibration:
-        """Read what :meth:`to_dict` returned; questions that are not in it have their defaults."""
+        """Read what :meth:`to_dict` returned; questions that are not in it have their defaults.
+
+        Raises:
+            UserError: it is no mapping, has an unknown question, or a question has other evidence than ``questions``.
+        """
         if not isinstance(stored, Mapping):
             raise UserError(f"{source} must be a mapping of questions, not {stored!r}")
         if unknown := [question for question in stored if question not in questions]:

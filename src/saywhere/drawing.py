@@ -121,6 +121,8 @@ def place_labels(
     Args:
         labels: of the boxes, the most important first; None for a box without one.
         boxes: ``(N, 4)`` float64 ``x1 y1 x2 y2`` in pixels of the image that is drawn on.
+        size: of that image.
+        style: of the labels.
         before: of each label the number of its candidate in the frame before, which it keeps unless another hides far
             less.
     """
@@ -284,6 +286,7 @@ def draw_attention(
     line would be less than half a pixel wide are not drawn. Heavier regions are drawn over lighter ones.
 
     Args:
+        image: the image, in any mode and size.
         words: of the caption; without any the sheet is the bare image.
         weights: ``(T, R)`` of the regions for each word, or for more steps than words (the END).
         regions: boxes ``(R, 4)`` or corners of warped regions ``(R, 4, 2)``; parts outside the image are not seen.

@@ -91,7 +91,11 @@ def sync(file: Path | int) -> None:
 
 
 def require_there(file: int, path: Path) -> None:
-    """Refuse an open file that was removed meanwhile, for what is written to it is lost when it is closed."""
+    """Refuse an open file that was removed meanwhile, for what is written to it is lost when it is closed.
+
+    Raises:
+        UserError: it was.
+    """
     if os.fstat(file).st_nlink == 0:
         raise UserError(f"{path}: was removed while this run wrote to it; give the same command again")
 
@@ -123,6 +127,7 @@ def atomic_path(path: Path, folder: bool = False) -> Iterator[Path]:
     device or a pipe, such as /dev/null, is written to as it is.
 
     Args:
+        path: of the file.
         folder: fill a new folder instead; there must be none at ``path`` at the end, or an empty one.
 
     Raises:

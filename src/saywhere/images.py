@@ -120,6 +120,9 @@ def open_image(source: ImageLike | LoadedImage, long_side: int | None = None) ->
     of an animation the first frame counts. With ``long_side``, a large image from a file is made smaller by a whole
     number that leaves at least that many pixels on its long side (a JPEG is decoded at that fraction, which is much
     faster); boxes are in ``width x height`` all the same.
+
+    Raises:
+        ImageError: not an image, damaged, empty, or more than ``MAX_PIXELS`` pixels.
     """
     if isinstance(source, LoadedImage):
         return source
@@ -146,10 +149,15 @@ def read_image(
     """Open an image file that is in memory, as :func:`open_image` opens one on the disk.
 
     Args:
+        data: the file's bytes.
+        name: what messages call it.
         long_side: see :func:`open_image`.
         max_pixels: larger images are refused before they are decoded; ``MAX_PIXELS`` if None.
         refuse_slow: refuse a large JPEG 2000 that does not store itself in about ``long_side``, too, as most do: its
             decoder stops all threads of the process, for a second a megapixel or so.
+
+    Raises:
+        ImageError: not an image, damaged, empty, or more than ``max_pixels`` pixels.
     """
     if not data:
         raise ImageError(f"{name}: empty file")
@@ -159,7 +167,12 @@ def read_image(
 
 
 def measure(path: str | Path) -> DiskSize:
-    """Width and height of an image file as :func:`open_image` gives them, mostly from its header alone."""
+    """Width and height of an image file as :func:`open_image` gives them, mostly from its header alone.
+
+    Raises:
+        MissingImageError: there is no such file.
+        ImageError: not an image, a damaged header, empty, or more than ``MAX_PIXELS`` pixels.
+    """
     with opened(Path(path), str(path)) as image, DECODING.take(decoding_bytes(image, image.size)):
         return _upright(*stored_size(image), orientation(image))
 

@@ -177,7 +177,11 @@ class DeferredModel:
         self._begun = False
 
     def __call__(self) -> Model:
-        """Return the model, which is loaded at the first call."""
+        """Return the model, which is loaded at the first call.
+
+        Raises:
+            UserError: there is no such model, it is damaged, or an option does not fit.
+        """
         return self._model
 
     def begin(self) -> None:

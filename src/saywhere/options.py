@@ -21,7 +21,11 @@ _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: 
 
 
 def assignments(pairs: Sequence[str]) -> dict[str, Any]:
-    """Return options of texts such as ``decoding.beam_size=3``: values are JSON or else plain text; names keep dots."""
+    """Return options of texts such as ``decoding.beam_size=3``: values are JSON, or else plain text; names keep dots.
+
+    Raises:
+        UserError: no ``=``, or no name before it.
+    """
     values: dict[str, Any] = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
@@ -41,8 +45,12 @@ def from_dict(cls: type[T], values: Mapping[str, Any], source: str = "", prefix:
 
     Args:
         cls: a dataclass whose fields are of int, float, bool, str, Literal, None, tuples, dictionaries, dataclasses.
+        values: by name of the field.
         source: the file, or whatever the user should look at; stands before each message if it is given.
         prefix: of the keys in messages, such as ``training.``.
+
+    Raises:
+        UserError: an unknown key (the nearest known one is named), a missing one, or a value of the wrong type.
     """
     return _made(cls, None, values, f"{source}: " if source else "", prefix)
 
@@ -70,7 +78,11 @@ def require_numbers(**values: object) -> None:
 
 
 def nest(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options with dotted names, such as ``decoding.beam_size``, as nested mappings."""
+    """Return the options with dotted names, such as ``decoding.beam_size``, as nested mappings.
+
+    Raises:
+        UserError: a name is both an option and the start of others, or has an empty part.
+    """
     nested: dict[str, Any] = {}
     for name, value in values.items():
         *parts, last = name.split(".")

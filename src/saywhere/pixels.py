@@ -95,7 +95,12 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 
 
 def decoding_bytes(image: Image.Image, full: tuple[int, int]) -> int:
-    """Estimate the bytes that it takes to decode an opened image."""
+    """Estimate the bytes that it takes to decode an opened image.
+
+    Args:
+        image: not yet decoded, but told how small it may be.
+        full: the width and height that it is stored at.
+    """
     pixels, each = math.prod(image.size), _PIXEL_BYTES.get(image.mode, 4)
     if "progressive" in image.info:
         return pixels * each + math.prod(full) * _COEFFICIENTS
@@ -111,6 +116,7 @@ def upright_rgb(
     without the notes of the image: its orientation would turn them once more.
 
     Args:
+        image: opened, and decoded or not.
         long_side: pixels that are needed on the long side: the image is made smaller by a whole number.
         again: opens the file of the image once more; some 16-bit files need to be read twice.
     """
@@ -305,6 +311,7 @@ def reduce_jpeg2000(image: Any, start: bytes, long_side: int) -> None:
 
     Args:
         image: not yet decoded; has the smaller size after that.
+        start: of its file, with the main header.
         long_side: pixels that are needed.
     """
     wanted = int(math.log2(max(1.0, max(image.size) / long_side)))

@@ -112,6 +112,10 @@ def change_calibration(path: Path, weights: str, question: Question, fit: Logist
 
     Args:
         path: of the file; if it is damaged or of other weights, nothing else stays in it.
+        weights: digest of the model's weights.
+        question: that it answers.
+        fit: of scores.
+        source: what it was fitted to.
     """
     stored = _read(path)
     before = stored[1] if stored is not None and stored[0] == weights else ScoreCalibration()
@@ -232,6 +236,11 @@ class Runner(Protocol):
 
 class Adapter(ABC):
     """A network of other people and its runner; each subclass is a family.
+
+    Args:
+        folder: of the model.
+        family: that it is of.
+        runner: computes its answers.
 
     Attributes:
         network_class, processor_class: in transformers.
@@ -378,6 +387,9 @@ class Writer(Adapter):
 
         A score is the geometric mean of the probabilities of the tokens, of words and box, or of the words alone of a
         given box.
+
+        Raises:
+            UserError: boxes of another shape, or outside their image.
         """
         if boxes is not None:
             return self._describe_boxes(encodings, [e.check(b) for e, b in zip(encodings, boxes, strict=True)])

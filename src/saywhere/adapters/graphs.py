@@ -42,10 +42,15 @@ class GraphRunner:
     """Graphs and a tokenizer; see :class:`saywhere.adapters.adapter.Runner`.
 
     Args:
+        found: the model.
         kind: the family's class, which names tokens that its tokenizer must have.
         device: one of :data:`saywhere.engines.onnx.DEVICES`; ``cpu`` if None.
         threads: of a computation; as many as the process may use if None.
         precision: of the graphs, one of :data:`saywhere.adapters.sources.PRECISIONS`.
+
+    Raises:
+        UserError: a file is missing, damaged or another model's, or there is no such device or precision.
+        ImportError: tokenizers is not installed.
     """
 
     def __init__(self, found: Adapted, kind: Any, device: str | None, threads: int | None, precision: str) -> None:
@@ -156,7 +161,11 @@ class Graph:
         self.inputs, self.outputs = self._session.inputs, self._session.outputs
 
     def __call__(self, names: Sequence[str] | None = None, /, **values: np.ndarray) -> dict[str, np.ndarray]:
-        """Return outputs by name, all if none are named, for arrays, of which those that the graph takes are given."""
+        """Return outputs by name, all if none are named, for arrays, of which those that the graph takes are given.
+
+        Raises:
+            UserError: the graph cannot take them.
+        """
         fed = {name: np.asarray(values[name], TYPES.get(each.type)) for name, each in self.inputs.items()}
         return self._session.run(fed, names)
 
@@ -251,6 +260,7 @@ class Generation:
         """Return scores ``(R, V)`` with -inf for tokens that may not follow those written ``(R, T)``.
 
         Args:
+            scores: log-probabilities, or logits.
             written: the tokens, ``start`` included.
             ending: whether there is no room for another token after this one.
         """
@@ -271,6 +281,7 @@ class CachedDecoder:
     """A decoder that keeps the keys and values of what it has read.
 
     Args:
+        embed, decode: the graphs of tokens' embeddings and of the decoder.
         states: of the encoder ``(N, S, D)``.
         mask: of real ones ``(N, S)``.
     """
@@ -331,6 +342,9 @@ def search(
 
     Args:
         decoder: returns logits after the last tokens, for the rows before that are named.
+        count: of the items.
+        settings: of the decoding.
+        most_tokens: of an answer.
         beam_size: hypotheses that are kept; 1 is greedy.
     """
     ended: list[list[tuple[float, list[int], np.ndarray]]] = [[] for _ in range(count)]

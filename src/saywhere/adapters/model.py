@@ -40,6 +40,9 @@ def load(
     """Return the engine of a model of other people, calibrated if it was; arguments as :func:`saywhere.loading.load`.
 
     A model that was found already may be given in place of its name.
+
+    Raises:
+        UserError: a file is missing or damaged, there is no such device or precision, or an option is wanted.
     """
     found = name_or_folder if isinstance(name_or_folder, Adapted) else find_adapted(name_or_folder)
     assert found is not None, "not a model of other people"
@@ -56,6 +59,10 @@ class AdaptedModel(Model):
     """Answer what the family of a model of other people can answer; the other questions raise a ``UserError``.
 
     Scores are the model's own until ``saywhere calibrate`` has made them probabilities.
+
+    Args:
+        engine: the model.
+        name: of the model, for messages.
     """
 
     def __init__(self, engine: Adapter, name: str = "model") -> None:
@@ -208,7 +215,11 @@ class AdaptedPlacer(Placer):
         return self.place([encoding], [phrases], boxes is not None or limit is not None)[0]
 
     def place(self, encodings: Sequence[Encoding], phrases: Sequence[Sequence[str]], chosen: bool) -> list[Placed]:
-        """Return where the phrases of images are."""
+        """Return where the phrases of images are.
+
+        Raises:
+            UserError: a phrase without a word, or the regions to choose among are ``chosen``.
+        """
         if chosen:
             raise UserError(f"{self.name} looks everywhere in an image: it cannot choose among given boxes or regions")
         if wordless := [phrase for own in phrases for phrase in own if not tokenize(phrase)]:

@@ -21,9 +21,15 @@ class Pretrained:
     """A network of transformers and its processor; see :class:`saywhere.adapters.adapter.Runner`.
 
     Args:
+        found: the model.
+        kind: the family's class, which names the classes of transformers.
         device: of torch; the best there is if None.
         threads: of a computation on the CPU; as torch has them if None.
         precision: ``float32``.
+
+    Raises:
+        UserError: a file is missing or damaged, the weights are not those of the family's native class, or there is no
+            such device or precision.
     """
 
     def __init__(self, found: Adapted, kind: Any, device: str | None, threads: int | None, precision: str) -> None:
@@ -105,6 +111,10 @@ def load_pretrained(folder: Path, family: str, processor: str, network: str) -> 
     """Return a processor and a network of these classes, from files of the folder alone.
 
     Weights are read from safetensors only, and no code of the model's is run.
+
+    Raises:
+        UserError: a file is missing or damaged, or weights are missing.
+        ImportError: transformers is not installed.
     """
     transformers: Any = importlib.import_module("transformers")
     transformers.utils.logging.set_verbosity_error()

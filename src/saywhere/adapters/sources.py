@@ -81,6 +81,9 @@ def find_adapted(
         device: where it is to run.
         precision: of the graphs that are fetched, one of :data:`PRECISIONS`; ``float32`` if None.
         hub: ``revision`` and ``cache_dir`` of what is fetched.
+
+    Raises:
+        UserError: the hub does not give it, there is no adapter for its family, or no graph for the engine ``onnx``.
     """
     name = str(name_or_folder)
     engines = (engine,) if engine else ("onnx", "torch") if device in GRAPH_DEVICES else ("torch", "onnx")

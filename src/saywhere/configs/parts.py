@@ -34,12 +34,20 @@ class Config:
 
         A nested mapping, such as ``{"decoding": {"beam_size": 3}}``, changes the options that it names and leaves the
         others at the defaults of this configuration. ``prefix`` stands before the options in messages.
+
+        Raises:
+            UserError: an unknown key (with the nearest known one), or a value that does not fit.
         """
         return user_options.from_dict(cls, options, source="" if prefix else cls.__name__, prefix=prefix)
 
     @classmethod
     def restore(cls, stored: Mapping[str, Any], **made: Config) -> Self:
-        """Make a configuration of what :meth:`to_dict` gave, as :meth:`from_dict`, but without its checks."""
+        """Make a configuration of what :meth:`to_dict` gave, as :meth:`from_dict`, but without its checks.
+
+        Args:
+            stored: values as JSON holds them.
+            made: parts that are configurations already.
+        """
         config = object.__new__(cls)
         for field in dataclasses.fields(cls):
             value, default = stored.get(field.name, field.default), field.default
@@ -51,7 +59,11 @@ class Config:
         return config
 
     def merge(self, options: Mapping[str, Any], prefix: str = "") -> Self:
-        """Return this configuration with other values for ``options``, a nested mapping as in :meth:`from_dict`."""
+        """Return this configuration with other values for ``options``, a nested mapping as in :meth:`from_dict`.
+
+        Raises:
+            UserError: an unknown key (with the nearest known one), or a value that does not fit.
+        """
         return user_options.merge(self, options, prefix=prefix)
 
     def to_dict(self) -> dict[str, Any]:
@@ -108,6 +120,9 @@ def override(configs: Mapping[str, Config], options: Mapping[str, Any]) -> dict[
         configs: by part, such as ``densecap``, ``aligner``, ``captioner``.
         options: values by name, with dots or nested. A name may begin with the part (``captioner.decoding.beam_size``);
             without it the option is that of the one part that has it. ``trunk`` is changed for all parts alike.
+
+    Raises:
+        UserError: no part has an option, several have it, or a value does not fit; one line.
     """
     wanted: dict[str, dict[str, Any]] = {part: {} for part in configs}
     given: set[tuple[str, str]] = set()

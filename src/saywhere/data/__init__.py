@@ -39,7 +39,11 @@ FORMATS = tuple(_READERS)
 
 
 def guess_format(root: str | Path) -> str:
-    """Return the format of a data set, judged by its files."""
+    """Return the format of a data set, judged by its files.
+
+    Raises:
+        UserError: there is no such folder, or its files fit no format.
+    """
     if not Path(root).exists():
         raise UserError(f"{root}: no such folder")
     for name, reader in _READERS.items():
@@ -49,7 +53,11 @@ def guess_format(root: str | Path) -> str:
 
 
 def splits(root: str | Path, format: str | None = None) -> list[str]:
-    """Return the names of the splits of a data set; there may be none."""
+    """Return the names of the splits of a data set; there may be none.
+
+    Raises:
+        UserError: as :func:`read`.
+    """
     root, format = _check(root, format)
     return list(_READERS[format].splits(root))
 

@@ -78,6 +78,9 @@ def draw(samples: Samples, folder: Path, count: int) -> list[Path]:
     """Write ``count`` samples with regions, spread evenly over the split, as PNGs with boxes and first phrases.
 
     Damaged images among them are added to the report. Returns the paths of the files.
+
+    Raises:
+        UserError: the folder cannot be made.
     """
     labelled = [sample for sample in samples if len(sample.boxes)]
     chosen = [labelled[i] for i in _spread(len(labelled), count)]

@@ -51,7 +51,11 @@ _MEANS = {"instances": "regions", "captions": "sentences"}
 
 
 def _add_images(found: dict[Any, Annotation], images: list[Any], split: Path, file: Path, report: Report) -> None:
-    """Add the images of a file to those of the other one, which have the same ids if they are the same images."""
+    """Add the images of a file to those of the other one, which have the same ids if they are the same images.
+
+    Raises:
+        UserError: two images have one id.
+    """
     root = split.parent
     places = (split, root / "images" / split.name, root / "images", root)
     folder = next((place for place in places if place.is_dir()), root)

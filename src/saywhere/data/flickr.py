@@ -210,6 +210,9 @@ def read_entities(root: str | Path, split: str, report: Report | None = None) ->
     """Return the images of one split of Flickr8k or Flickr30k with the marked sentences of Flickr30k Entities.
 
     An image whose file or annotation is missing or broken is left out and named in ``report``.
+
+    Raises:
+        UserError: no such data set or split, or one without Entities.
     """
     root, report = Path(root), Report() if report is None else report
     if not recognises(root):
@@ -237,7 +240,11 @@ def read_entities(root: str | Path, split: str, report: Report | None = None) ->
 
 
 def find_marks(image: Path) -> tuple[Path, Path]:
-    """Return the paths of the Entities files of an image: the marked sentences, and the boxes."""
+    """Return the paths of the Entities files of an image: the marked sentences, and the boxes.
+
+    Raises:
+        UserError: there is no Entities folder beside the folder of the image.
+    """
     root = image.parent.parent
     folder = next((root / f for f in ENTITIES_FOLDERS if (root / f / "Annotations").is_dir()), None)
     if folder is None:
@@ -264,6 +271,7 @@ def read_marked(line: str, boxes: Mapping[str, np.ndarray]) -> MarkedSentence:
     """Parse a line of ``Sentences/*.txt``, such as ``[/EN#1/people A man] in [/EN#2/clothing a red shirt]``.
 
     Args:
+        line: the text.
         boxes: the box ``(4,)`` of each entity that has one.
     """
     words: list[str] = []

@@ -39,6 +39,9 @@ class PhraseOptions:
             annotation: a box and a phrase, counted after the options above and before any boxes are merged.
         merge: boxes of at least this IoU become one, their mean, with all their references
             (:func:`saywhere.boxes.merge`). None: only identical boxes are joined.
+
+    Raises:
+        UserError: a value out of range.
     """
 
     max_words: int | None = None
@@ -59,12 +62,23 @@ class PhraseOptions:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], prefix: str = "data.phrases.") -> PhraseOptions:
-        """Read the options of a recipe, which messages name with ``prefix``."""
+        """Read the options of a recipe, which messages name with ``prefix``.
+
+        Raises:
+            UserError: an unknown key or a wrong value.
+        """
         return user_options.from_dict(cls, values, prefix=prefix)
 
 
 def clean(labelled: Sequence[Labelled], options: PhraseOptions, report: Report, name: str) -> list[Labelled]:
-    """Preprocess the phrases of pairs; those without a word or with too many are left out and counted in ``report``."""
+    """Preprocess the phrases of pairs; phrases without a word or with too many are left out, and counted in ``report``.
+
+    Args:
+        labelled: boxes and phrases of one image.
+        options: the preprocessing.
+        report: takes what is left out.
+        name: of the image, for the report.
+    """
     kept = []
     for box, phrase in labelled:
         text = " ".join(phrase.split())
@@ -304,6 +318,8 @@ def to_disk(boxes: np.ndarray, annotated: tuple[float, float], size: DiskSize) -
 
     Args:
         boxes: ``x1 y1 x2 y2`` in pixels of the annotated image.
+        annotated: width and height of that image.
+        size: of the file on disk.
     """
     width, height = annotated
     if size.orientation in LYING and (width - height) * (size.width - size.height) < 0:
@@ -332,7 +348,11 @@ def index_images(folders: Sequence[Path]) -> dict[str, Path]:
 
 
 def read_lines(path: Path) -> list[str]:
-    """Return the lines of a UTF-8 text file."""
+    """Return the lines of a UTF-8 text file.
+
+    Raises:
+        UserError: it is not UTF-8.
+    """
     try:
         return split_lines(decode(path.read_bytes()))
     except ValueError as error:
@@ -340,7 +360,15 @@ def read_lines(path: Path) -> list[str]:
 
 
 def read_json(path: Path, kind: type) -> Any:
-    """Return the content of a JSON file."""
+    """Return the content of a JSON file.
+
+    Args:
+        path: the file.
+        kind: of its outermost value, list or dict.
+
+    Raises:
+        UserError: it is not JSON, or of another kind.
+    """
     try:
         content = parse_json(path.read_bytes())
     except ValueError as error:

@@ -212,7 +212,9 @@ class DenseCap(Protocol):
         """Return what the decoder takes for each image's boxes: ``(N, D)`` each.
 
         Args:
+            maps: of each image.
             boxes: of each image ``(N, 4)`` in pixels of the network's input.
+            embeddings: of each image's boxes, by the region head.
         """
         ...
 
@@ -294,6 +296,7 @@ class Captioner(Protocol):
         """Return the decoder of images.
 
         Args:
+            maps: of the images.
             boxes: of each image ``(R, 4)`` the regions to attend to; None if the network has regions of its own.
         """
         ...
@@ -324,6 +327,7 @@ class Nouns(Protocol):
         Beside the kinds a region may be of another of ImageNet's classes, or of none that has a name.
 
         Args:
+            maps: of each image.
             boxes: of each image ``(N, 4)`` in pixels of the network's input.
             embeddings: of each image's boxes ``(N, config.embed_dim)``, by the dense captioner's region head.
         """
@@ -369,7 +373,11 @@ class Engine(Protocol):
         ...
 
     def to(self, device: str) -> None:
-        """Move the networks to another device; maps that were made before belong to another trunk then."""
+        """Move the networks to another device; maps that were made before belong to another trunk then.
+
+        Raises:
+            UserError: there is no such device, or this engine does not run there.
+        """
         ...
 
     def digest(self) -> str:

@@ -64,6 +64,7 @@ def export(
     The two engines answer for several images before anything is written to ``out``.
 
     Args:
+        folders: of models with different parts on the same trunk.
         out: folder of the new model; its files are replaced.
         description: one line; those of the parts one after the other if it is empty.
         card: Markdown text of the model card; that of the checkpoint if there is one only.
@@ -71,6 +72,10 @@ def export(
             :func:`saywhere.engines.quantize.quantize`.
         replace: see :func:`saywhere.networks.checkpoint.merge`.
         options: of the new model, to be others than those of its parts, by name with dots.
+
+    Raises:
+        UserError: a folder is no model, two have the same part, their trunks differ, a part needs the engine torch, the
+            two engines differ, or a package is missing.
     """
     out = Path(out)
     require_exportable(folders)
@@ -115,7 +120,11 @@ def _card(folders: Sequence[str | Path]) -> str:
 
 
 def require_exportable(folders: Sequence[str | Path]) -> None:
-    """Refuse models that need the engine torch."""
+    """Refuse models that need the engine torch.
+
+    Raises:
+        UserError: one of them is; the message names the option.
+    """
     bundles = [Bundle.read(folder) for folder in folders]
     for folder, bundle in zip(folders, bundles, strict=True):
         refused = refused_options(bundle.trunk, bundle.configs)
@@ -159,7 +168,11 @@ class _Graph(nn.Module):
 
 
 def write_graph(trunk: nn.Module, folder: Path) -> None:
-    """Write ``trunk.onnx`` and ``trunk.json`` beside a model's weights, which the graph takes from there."""
+    """Write ``trunk.onnx`` and ``trunk.json`` beside a model's weights, which the graph takes from there.
+
+    Raises:
+        UserError: the packages that write graphs are not installed, or the backbone cannot be written as a graph.
+    """
     assert isinstance(trunk, Trunk)
     graph = _Graph(copy.deepcopy(trunk)).eval()
     sources = _fold(graph)
@@ -294,7 +307,15 @@ TOLERANCE = 1e-3
 
 
 def compare_engines(one: Engine, other: Engine, tolerance: float = TOLERANCE) -> float:
-    """Return the largest difference between two engines over all stages, as a share of a stage's largest value."""
+    """Return the largest difference between two engines over all stages, as a share of a stage's largest value.
+
+    Args:
+        one, other: engines of one model.
+        tolerance: largest difference that is allowed.
+
+    Raises:
+        UserError: a stage differs by more; the message names it.
+    """
     worst = 0.0
     for (stage, ours), (_, theirs) in zip(stages(one), stages(other), strict=True):
         largest = max(float(np.abs(ours).max(initial=0)), 1e-6)

@@ -111,6 +111,10 @@ def load(
         options: of its configuration, to be others than the stored ones, by name with dots.
         threads: of a computation; as many as the process may use if None.
         precision: of the trunk: ``float32``, or ``int8`` if the folder has that graph.
+
+    Raises:
+        UserError: the folder has no such graph, its files do not belong together, there is no such device, or an option
+            does not fit.
     """
     find_provider(device or "cpu")
     stored = Bundle.read(name_or_folder)
@@ -125,9 +129,14 @@ class OnnxEngine:
     """Run a bundle in ONNX Runtime; see :class:`saywhere.engines.engine.Engine`. Parts are read at their first use.
 
     Args:
+        bundle: with a graph.
         threads: of a computation; as many as the process may use if None.
         precision: of the trunk: ``float32``, or ``int8`` if the bundle has that graph.
         device: of the trunk, one of :data:`DEVICES`; the rest is computed on the CPU.
+
+    Raises:
+        UserError: there is no such graph, the weights do not fit the options, or an option needs the engine torch.
+            (That the graph belongs to the weights is checked before the first image.)
     """
 
     def __init__(
@@ -330,8 +339,12 @@ class Session:
     """A graph in ONNX Runtime on a device; a line on stderr says if its first answer there is not the CPU's.
 
     Args:
+        path: of the graph, for messages.
         open: returns ONNX Runtime's session with a provider of it; a folder's files are read again for the comparison.
         device: one of :data:`DEVICES`.
+
+    Raises:
+        UserError: the graph is damaged or another model's, or there is no such device, or it cannot be used.
     """
 
     def __init__(self, path: Path, open: Callable[[str], Any], device: str = "cpu") -> None:
@@ -378,7 +391,11 @@ class Session:
 
 
 def find_provider(device: str) -> str:
-    """Return the name of ONNX Runtime's provider of a device."""
+    """Return the name of ONNX Runtime's provider of a device.
+
+    Raises:
+        UserError: there is no such device, or the ONNX Runtime that is installed has no provider of it.
+    """
     if device not in DEVICES:
         raise UserError(f"the engine onnx has no device {device!r}; there are {', '.join(DEVICES)}")
     if device != "cpu" and (lacks := missing(device)):
@@ -412,9 +429,14 @@ def read_graph(
     once, as training reads them, so they are folded here. The graph in int8 holds its weights itself.
 
     Args:
+        bundle: with the graph.
+        weights: of its trunk.
         threads: of a computation; as many as the process may use if None.
         precision: one of ``PRECISIONS``.
         device: one of :data:`DEVICES`.
+
+    Raises:
+        UserError: the graph is damaged or another model's, or no usable ONNX Runtime is installed.
     """
     path = bundle.folder / (GRAPH_INT8 if precision == "int8" else GRAPH)
     graph, digest = path.read_bytes(), None if bundle.shipped else weights_digest(weights)
@@ -458,8 +480,12 @@ def open_tower(bundle: Bundle, threads: int | None = None, device: str = "cpu") 
     """Return the session of the image tower beside a bundle's trunk.
 
     Args:
+        bundle: with the tower's graph.
         threads: of a computation; as many as the process may use if None.
         device: one of :data:`DEVICES`.
+
+    Raises:
+        UserError: the graph is damaged or another one, or no usable ONNX Runtime is installed.
     """
     path, runtime = bundle.folder / GRAPH_TOWER, import_runtime()
 
@@ -498,7 +524,12 @@ def folded(weights: Weights, weight: GraphWeight) -> np.ndarray:
 
 
 def import_runtime() -> Any:
-    """Return the module of ONNX Runtime, which is not to report home."""
+    """Return the module of ONNX Runtime, which is not to report home.
+
+    Raises:
+        UserError: it is not installed or does not work, for example because its CPU and GPU packages overwrote each
+            other.
+    """
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read once, when it is imported
     try:
         import onnxruntime

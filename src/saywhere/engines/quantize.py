@@ -40,10 +40,14 @@ def quantize(folder: str | Path, images: Sequence[Path]) -> float:
     arithmetic behind the backbone.
 
     Args:
+        folder: of the model.
         images: training images, ``IMAGES`` to calibrate and a few more to compare; fewer will do, but not none.
 
     Returns:
         the share of the best anchors in single precision that are among the best in int8, on images of their own.
+
+    Raises:
+        UserError: no images, a package is missing, or int8 does not do for this trunk.
     """
     folder = Path(folder)
     if not images:

@@ -86,7 +86,11 @@ class TorchEngine:
         return str(_weight(self._trunk).device)
 
     def to(self, device: str) -> None:
-        """Move the networks to a device; what was encoded elsewhere is then another model's."""
+        """Move the networks to a device; what was encoded elsewhere is then another model's.
+
+        Raises:
+            UserError: there is no such device.
+        """
         found = find_device(device)
         if found == _weight(self._trunk).device:
             return
@@ -137,6 +141,10 @@ def load(
         options: of its configuration, to be others than the stored ones, by name with dots.
         threads: of a computation on the CPU, for all of this process; torch's own number if None.
         precision: ``float32``.
+
+    Raises:
+        UserError: there is no such model or device, a file is missing or damaged, an option does not fit, the model
+            has no part that this engine runs, or another precision is asked for.
     """
     if precision != "float32":
         raise UserError(f"the engine torch computes in float32, not in {precision}: choose the engine onnx")
@@ -150,7 +158,11 @@ def load(
 
 
 def find_device(name: str | torch.device | None = None) -> torch.device:
-    """Return a device that can be used; if None, a GPU if there is one, else the CPU."""
+    """Return a device that can be used; if None, a GPU if there is one, else the CPU.
+
+    Raises:
+        UserError: there is no such device; one line.
+    """
     if name is None:
         mps = "mps" if torch.backends.mps.is_available() else "cpu"
         return torch.device("cuda" if torch.cuda.is_available() else mps)

@@ -210,6 +210,7 @@ def write_attention_report(folder: Path, figures: Mapping[str, Any], known: Mapp
     Args:
         folder: where to.
         figures: of :func:`saywhere.evaluation.attention.total`.
+        known: how they came about.
     """
     counts = [figures[f"{kind}_mentions"] for kind in SENTENCES]
     rows = [
@@ -239,12 +240,17 @@ def run(
     """Measure the share of the attention at a word that is inside the boxes of what the word names.
 
     Args:
+        model: with a captioner that attends to regions.
         session: the data (Flickr30k Entities) and the results.
+        generated: also measure sentences that the model generates.
         beam_size: hypotheses in decoding; the model's own number if None.
         spread: how a region's weight lies on the image, see :class:`AttentionCorrectness`.
 
     Returns:
         the figures of :func:`total`.
+
+    Raises:
+        UserError: the model does not attend to regions, no image can be read, or no phrase has a box.
     """
     captioner = model.require("captioner", "attend to regions")
     if captioner.config.decoder != "attention":

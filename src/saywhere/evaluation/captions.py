@@ -68,8 +68,12 @@ def score_captions(
     The scores equal those of pycocoevalcap's ``COCOEvalCap`` for the same texts in the same order.
 
     Args:
+        candidates: the caption of each image.
         references: at least one sentence for each of the same images.
         meteor: the scorer to use; without it one is started and closed.
+
+    Raises:
+        UserError: the images differ, an image has no reference, no reference has a word, or pycocoevalcap is missing.
     """
     _check(candidates, references)
     # The classes of pycocoevalcap take lists, with one candidate.
@@ -94,6 +98,9 @@ def tokenize_captions(texts: Mapping[str, Sequence[str]]) -> dict[str, list[str]
 
     The tokens are those of pycocoevalcap's ``PTBTokenizer``, found without its Java program but for texts with odd
     forms, which :func:`saywhere.evaluation.ptb.unlearnt` tells. Line ends become spaces.
+
+    Raises:
+        UserError: pycocoevalcap is missing; or there is an odd text, and Java is missing or fails.
     """
     drop = set(pycocoevalcap_module("tokenizer.ptbtokenizer").PUNCTUATIONS)
     lines = [
@@ -146,6 +153,7 @@ def count_invented(captions: Mapping[str, str], mentions: Mapping[str, Iterable[
     Args:
         captions: of each image; at least one.
         mentions: of each image the true sentences, and the phrases or names of its boxes.
+        tree: of nouns.
     """
     nouns, invented, sentences = 0, 0, 0
     for name, caption in captions.items():
@@ -164,6 +172,7 @@ def write_caption_report(folder: Path, scores: CaptionScores, known: Mapping[str
 
     Args:
         folder: where to.
+        scores: the figures.
         known: how they came about: ``data``, ``split``, ``skipped``, ``command`` and whatever else is known.
     """
     row = {"task": "caption", "protocol": PROTOCOL, "data": known["data"], "split": known["split"]}
@@ -198,6 +207,9 @@ def write_caption_examples(
 
     Args:
         folder: where to.
+        scores: of each image.
+        captions, references: of each image.
+        images: folders that the names of the images may start from.
     """
     about = "Images by the CIDEr-D of their caption: below each the caption, then what people wrote."
     page = Page(folder, "Best, median and worst captions", about, images, across=3)
@@ -214,8 +226,12 @@ def score_files(predictions: Path, session: Session) -> CaptionScores:
     """Score the captions that any program has written, and write the report; needs no network.
 
     Args:
+        predictions: lines with a caption of each image.
         session: its ``data`` is the file of the truth, whose first ``limit`` images count; ``split`` is a name for the
             report. Images that only one of the files has are named in ``notes``.
+
+    Raises:
+        UserError: a file cannot be read, they have no image in common, or what measures is not installed.
     """
     with meteor.Meteor() as scorer:
         found, true = read_captions(predictions), read_references(session.data, session.split)
@@ -278,7 +294,12 @@ def run(model: Model, session: Session, beam_size: int | None = None) -> Caption
     """Caption the images of a data set and score the sentences: BLEU, METEOR, ROUGE-L and CIDEr-D.
 
     Args:
+        model: with a captioner.
+        session: the data and the results.
         beam_size: hypotheses in decoding; the model's own number if None.
+
+    Raises:
+        UserError: the model has no captioner, no image can be read, or what measures is not installed.
     """
     model.check("captioner", "caption images")
     return score_captioner(lambda: model, model.long_side, session, {"model": model.digest(), "beam_size": beam_size})
@@ -292,7 +313,11 @@ def score_captioner(
     Args:
         start: returns what captions, when the data has been read and the run prepared.
         long_side: pixels on the long side that images should have at least.
+        session: the data and the results.
         settings: what the captions depend on, beside the data; has ``beam_size``.
+
+    Raises:
+        UserError: no image can be read, or what measures is not installed.
     """
     with meteor.Meteor() as scorer:
         samples = session.read()

@@ -93,6 +93,7 @@ class Rules:
         Args:
             boxes: ``(N, 4)`` of the detections.
             scores: ``(N,)`` of the detections.
+            truths: true boxes after merging.
         """
         order = self.order(scores)
         if not len(truths):
@@ -115,6 +116,7 @@ class Rules:
         """Return the mask ``(N,)`` of the true detections: of each true box the first that reaches the thresholds.
 
         Args:
+            qualifies: mask of the detections that reach the thresholds.
             overlap, claim: of all detections, see :class:`Matches`.
             claimants: from :meth:`claimants`.
         """
@@ -134,6 +136,7 @@ class Rules:
 
         Args:
             hits: ``(N,)`` mask of the detections, best first, that are true.
+            positives: number of true boxes.
         """
         if not positives or not len(hits):
             return 0.0
@@ -213,6 +216,12 @@ class DenseCaptioning:
     """Collect the predictions of one image at a time, then score all of them.
 
     Memory: of a detection its score, its overlap and two indices; of captions each distinct one.
+
+    Args:
+        protocol: ``"clean"``, ``"original"``, or other rules.
+
+    Raises:
+        UserError: no protocol has this name.
     """
 
     def __init__(self, protocol: str | Rules = "clean") -> None:
@@ -229,11 +238,13 @@ class DenseCaptioning:
         """Add one image.
 
         Args:
+            predicted: its regions, with scores and captions, in any order.
             truth_boxes: ``(M, 4)`` true boxes ``x1 y1 x2 y2`` in the same pixels; M may be 0.
             references: the phrases of each true box, one or more. In merging, a box with several phrases counts as
                 several boxes, as if the data set listed it once for each phrase.
 
         Raises:
+            UserError: scores or captions are missing.
             ValueError: as :meth:`add_arrays`.
         """
         if predicted.scores is None or predicted.captions is None:
@@ -259,6 +270,7 @@ class DenseCaptioning:
             scores: ``(N,)`` of any range; only their order counts.
             captions: N texts.
             truth_boxes, references: as for :meth:`add`.
+            name: of the image, for messages.
 
         Raises:
             ValueError: lengths differ, a number is not finite, or a true box has no phrase.
@@ -517,6 +529,8 @@ def write_examples(
 
     Args:
         folder: where to.
+        ranking: images, best first.
+        predictions, truth: the files that were scored.
         images: folders that the names of images are relative to. An image that is in none of them is drawn as a grey
             area.
         protocol: the name of the protocol, by which true boxes are merged.
@@ -574,9 +588,13 @@ def score_files(predictions: Path, session: Session, protocol: str = "clean") ->
     """Score the regions that any program has written, and write the report; needs no network.
 
     Args:
+        predictions: lines with boxes, scores and captions of each image.
         session: its ``data`` is the file of the truth, whose first ``limit`` images count; ``split`` is a name for the
             report. Images that only one of the files has are named in ``notes``.
         protocol: ``clean`` or ``original``; with ``original`` boxes are taken as they stand, also inside out.
+
+    Raises:
+        UserError: a file cannot be read, they have no image in common, or what measures is not installed.
     """
     check_plots()
     with meteor.Meteor() as scorer:  # before the work: it reports at once if pycocoevalcap is missing
@@ -638,10 +656,19 @@ def score(
     """Score the predictions for some images; an image without predictions counts as one without regions.
 
     Args:
+        predictions: lines with scores and captions.
+        truth: lines with captions.
+        names: the images.
+        protocol: ``"clean"`` or ``"original"``.
+        scorer: METEOR.
         done: called after each image.
+        calibration: takes the boxes of each image.
 
     Returns:
         The scores, and up to ``RANKED`` of the images that have a true region, best first.
+
+    Raises:
+        UserError: the two files have different sizes for an image.
     """
     names = list(names)
     step = -(-len(names) // RANKED)
@@ -707,8 +734,13 @@ def run(model: Model, session: Session, proposals: str = "rpn", protocol: str = 
     """Describe a data set and score the regions: mean average precision of boxes with captions (section 4.1).
 
     Args:
+        model: with a dense captioner.
+        session: the data and the results.
         proposals: the boxes to describe, see :func:`find_proposals`.
         protocol: ``clean``, or ``original``: as the published program counts.
+
+    Raises:
+        UserError: the model has no dense captioner, no image can be read, or what measures is not installed.
     """
     model.check("densecap", "find regions")
     check_plots()
@@ -760,6 +792,11 @@ def find_proposals(kind: str, truth: RegionLines, sources: Sequence[Source]) -> 
     Args:
         kind: ``rpn`` (the model's own: None is returned), ``gt`` (the true ones), a file of lines with boxes, or a
             method of external proposals, such as ``selective-search``.
+        truth: the true boxes.
+        sources: the images.
+
+    Raises:
+        UserError: the method is not installed, or the file cannot be read or has none of the images.
     """
     if kind == "rpn":
         return None

@@ -101,6 +101,7 @@ def measure(found: ArrayLike, truth: ArrayLike, types: Sequence[Sequence[str]]) 
     Args:
         found: ``(N, 4)`` ``x1 y1 x2 y2``.
         truth: ``(N, 4)`` in the same pixels.
+        types: the types of entity of each phrase.
     """
     boxes, truths = (np.asarray(rows, np.float32).reshape(-1, 4) for rows in (found, truth))
     if len(boxes) == 0:
@@ -154,6 +155,7 @@ def measure_presence(own: np.ndarray, others: np.ndarray, right: np.ndarray, thr
         own: ``(N,)`` probabilities.
         others: ``(M,)`` probabilities.
         right: ``(N,)`` whether the phrase's box is right.
+        threshold: phrases are found from this probability on.
     """
     scores = np.concatenate((own, others))
     there = np.arange(len(scores)) < len(own)
@@ -206,6 +208,9 @@ def read_asked(session: Session, placer: Placer) -> list[Asked]:
 
     Of Flickr30k Entities every phrase with a box, by the type of entity; of another data set every phrase of an image
     once, with all its boxes. Types tell too whether the text encoder hardly saw the noun of the phrase.
+
+    Raises:
+        UserError: no phrase has a box; and what reading raises.
     """
     if flickr.recognises(session.data):
         return [_of_marks(image, placer) for image in session.read_entities()]
@@ -247,7 +252,11 @@ class GroundingScores:
 
 
 def place_phrases(model: Model, session: Session, regions: int | None = None) -> tuple[GroundingScores, int]:
-    """Place the phrases of images, and as many of others; return the figures, and the number of images."""
+    """Place the phrases of images, and as many of others; return the figures, and the number of images.
+
+    Raises:
+        UserError: the model cannot place phrases, no image can be read, or no phrase has a box.
+    """
     placer = model.placer()
     by_name = {image_name(each.image, session.folder): each for each in read_asked(session, placer)}
     others = absent([each.phrases for each in by_name.values()], [each.words for each in by_name.values()])
@@ -318,7 +327,10 @@ def write_grounding_report(
 
     Args:
         folder: where to.
+        result: the figures of the model.
         controls: those of answers that do not read the phrase, by name.
+        known: how they came about, by name.
+        presence: how well phrases that are there are told from others.
     """
     rows = [
         (name, f"{each.accuracy:.3f}", f"{each.pointing:.3f}", each.phrases)
@@ -366,10 +378,14 @@ def run(
     """Place the phrases of sentences in their images: right where the IoU with the truth is at least 0.5.
 
     Args:
+        model: with the part.
         session: the data (Flickr30k Entities; without ``part`` any with phrases and boxes) and the results.
         part: ``aligner`` reads the whole sentence; ``densecap`` reads each phrase by itself; None answers as
             :meth:`saywhere.Model.ground` does, and is asked for phrases of other images too.
         regions: choose among at most so many of an image, instead of the model's own number.
+
+    Raises:
+        UserError: the model lacks the part, no image can be read, or no phrase has a box.
     """
     if part is None:
         scores, count = place_phrases(model, session, regions)
@@ -604,7 +620,11 @@ class ChunkScores:
 
 
 def measure_chunks(chunker: Chunker, sentences: Sequence[TaggedSentence]) -> ChunkScores:
-    """Cut sentences, and compare the phrases with those that are marked."""
+    """Cut sentences, and compare the phrases with those that are marked.
+
+    Raises:
+        UserError: no phrase is marked.
+    """
     start = time.process_time()
     cut = [chunker.chunk(sentence.text) for sentence in sentences]
     seconds = time.process_time() - start

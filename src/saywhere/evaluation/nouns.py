@@ -38,6 +38,7 @@ def measure(kinds: Sequence[str], right: Mapping[str, Sequence[bool]]) -> NounRe
     """Return the shares over objects and over kinds.
 
     Args:
+        kinds: of each box.
         right: for each way whether the noun of each box is right.
     """
     names = np.array(kinds)
@@ -56,6 +57,8 @@ def write_noun_report(folder: Path, result: NounResult, known: Mapping[str, Any]
 
     Args:
         folder: where to.
+        result: the shares.
+        known: how they came about, by name.
     """
     ways = list(result.objects)
     means = [(way, f"{result.kinds[way]:.3f}", f"{result.objects[way]:.3f}") for way in ways]
@@ -88,6 +91,10 @@ def run(model: Model, session: Session) -> NounResult:
     Args:
         model: with a dense captioner; with the part ``nouns`` their nouns are measured too, with a captioner of
             images those of the sentence of each box's image.
+        session: the data and the results.
+
+    Raises:
+        UserError: the model has no dense captioner, or no image can be read.
     """
     detector = model.require("densecap", "describe boxes")
     samples = session.read()

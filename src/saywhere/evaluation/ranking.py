@@ -111,6 +111,7 @@ def write_ranking_report(folder: Path, result: RankingResult, known: Mapping[str
     Args:
         folder: where to.
         result: the figures; recalls are fractions.
+        known: how they came about, by name.
     """
     head = ("", "R@1", "R@5", "R@10", "median rank", "queries")
     directions = {
@@ -129,7 +130,12 @@ def run(model: Model, session: Session, regions: int | None = None) -> RankingRe
     """Rank the sentences of a data set for each image, and the images for each sentence (Alignments, section 4.1).
 
     Args:
+        model: with an aligner.
+        session: the data and the results.
         regions: of an image at most so many beside the whole of it, instead of the model's own number.
+
+    Raises:
+        UserError: the model has no aligner, no image can be read, or none has a sentence.
     """
     aligner = model.require("aligner", "rank sentences and images")
     samples = session.read()

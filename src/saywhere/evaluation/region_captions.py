@@ -106,7 +106,11 @@ def run(model: Model, session: Session, merge: float = 0.7) -> RegionCaptionScor
 
     Args:
         model: with a dense captioner, or a captioner without attention.
+        session: the data and the results.
         merge: boxes with at least this IoU are one.
+
+    Raises:
+        UserError: the model describes no boxes, no image can be read, or what measures is not installed.
     """
     if model.captioner is None or model.captioner.config.decoder == "attention":
         model.require("densecap", "describe given boxes")

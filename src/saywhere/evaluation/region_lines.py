@@ -163,7 +163,13 @@ def matched(
     """Return how many images only one of two files has, as facts of a report, and lines that name them.
 
     Args:
+        predictions, truth: the files.
+        found, true: names of the images in them.
+        names: of the true images that count.
         empty: what an image without a prediction counts as.
+
+    Raises:
+        UserError: no image is in both.
     """
     missing = [name for name in names if name not in found]
     unknown = [name for name in found if name not in true]
@@ -187,7 +193,11 @@ class Proposals(Mapping[str, Sequence[Box]]):
     """Map the names that a run has for its images to the boxes of a file; an image may have none.
 
     Args:
+        lines: the file.
         images: for each image the names it may have in the file; the first that is there counts.
+
+    Raises:
+        UserError: no image is in the file.
     """
 
     def __init__(self, lines: RegionLines, images: Mapping[str, Sequence[str]]) -> None:
@@ -216,6 +226,9 @@ def read_captions(path: Path) -> dict[str, str]:
     """Read one sentence about each image, by the name of the image.
 
     A line is ``{"image": NAME, "caption": TEXT}``, or one of ``saywhere describe`` with a single region.
+
+    Raises:
+        UserError: the file cannot be read or is empty, a line is neither, or an image has two lines.
     """
     found: dict[str, str] = {}
     for where, name, texts in _sentences(path):
@@ -231,6 +244,9 @@ def read_references(path: Path, split: str | None = None) -> dict[str, list[str]
     """Read the true sentences about each image: ``{"image": NAME, "captions": [TEXT, ...]}``, or a line for each one.
 
     The ``sentences`` of a line of training data are read as well; of lines that name a split, those of ``split`` alone.
+
+    Raises:
+        UserError: the file cannot be read or is empty, its lines are of several splits, or a line is malformed.
     """
     found: dict[str, list[str]] = {}
     for _, name, texts in _sentences(path, split, ("captions", "sentences")):

@@ -113,6 +113,10 @@ class Page:
 
     Args:
         folder: where to.
+        title: of the page.
+        about: a paragraph below the title.
+        images: folders that the names of images are relative to.
+        across: images in a row.
     """
 
     def __init__(self, folder: Path, title: str, about: str, images: Sequence[Path], across: int = 2) -> None:

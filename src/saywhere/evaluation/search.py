@@ -96,7 +96,9 @@ def is_right(entry: int, box: np.ndarray, truth: Mapping[int, Sequence[np.ndarra
     """Return whether a box in an image overlaps with one of the true ones there.
 
     Args:
+        entry: of the image that was found.
         box: ``(4,)`` that was found.
+        truth: boxes by entry.
     """
     boxes = truth.get(entry)
     return boxes is not None and bool(geometry.iou(box[None], np.stack(list(boxes))).max() >= RIGHT)
@@ -299,6 +301,7 @@ def answer(
         inside: ``(E,)`` which of the images are searched.
         album: search among so many of these, drawn anew for each query; for every other query with an image that it is
             about, for the others with none that shows it, as far as there are enough. All of them if None.
+        seed: of the draws.
     """
     places, draws = np.flatnonzero(inside), np.random.default_rng(seed)
     size = len(places) if album is None else min(album, len(places))
@@ -343,6 +346,7 @@ def measure(halves: tuple[Answers, Answers], own: Logistic | None) -> PresenceIn
 
     Args:
         halves: the answers of two indexes, each of the images that are not in the other.
+        own: the probability of a hit that the model has.
     """
     truths = [truth for half in halves for truth in (half.shown[half.hits], half.in_index)]
     if any(truth.all() or not truth.any() for truth in truths):
@@ -431,6 +435,10 @@ def compare_served(url: str, snapshot: Snapshot, texts: Sequence[TextVectors], s
         url: of a server, see :class:`saywhere.search.Qdrant`.
         snapshot: of the index, whose images all count; it is searched by whole vectors.
         texts: to be looked for, at least one.
+        score: of a text and an image.
+
+    Raises:
+        UserError: the server does not answer, or an earlier evaluation has left its collection behind.
     """
     place, count = Qdrant(url, COLLECTION), snapshot.extent.entries
     if place.exists():
@@ -593,6 +601,8 @@ def run(
     """Index the images of a data set, and look for its sentences and, with Flickr30k Entities, for its phrases.
 
     Args:
+        model: with an aligner.
+        session: the data and the results.
         regions: of an image at most so many beside the whole of it, instead of the model's own number.
         components: of the codes, whose answers are compared with those of whole vectors.
         queries: at most so many sentences for that, and at most so many different phrases, spread over all; and as many
@@ -600,6 +610,9 @@ def run(
         url: of a Qdrant server, or ``:memory:``: whether a collection there, which is removed again, finds the same.
         beside: other data sets, whose images with sentences are searched, too, when it is seen what the index knows:
             nothing is asked about them, and all their splits are taken but the one that is measured.
+
+    Raises:
+        UserError: the model has no aligner, no image can be read, or none has a sentence.
     """
     aligner = model.require("aligner", "search")
     check_plots()
@@ -718,7 +731,13 @@ def _count(model: Model, image: ImageVectors, phrase: str) -> dict[str, float]:
 
 
 def measure_layout(model: Model, images: Sequence[ImageVectors], marked: Sequence[MarkedImage]) -> LayoutResult | None:
-    """Return how well images are told by places, relations and numbers; None if no box tells."""
+    """Return how well images are told by places, relations and numbers; None if no box tells.
+
+    Args:
+        model: calibrated for phrases.
+        images: of an index.
+        marked: the same images with the boxes of their phrases.
+    """
     boxed = [count_boxes(find_marks(image.image)[1]) for image in marked]
     said_of = [
         [(s.phrase(p), own.get(p.entity, 0) or NO_BOX) for s in image.sentences for p in s.phrases]
@@ -792,6 +811,9 @@ def fit_hits(model: Model, sets: Sequence[Sequence[Sample]], queries: int = 1000
     Returns:
         the answers to the questions ``indexed_phrase``, ``hit``, ``chance`` and ``meant`` of a
         :class:`saywhere.calibration.Calibration`, and to ``count`` where the sentences tell.
+
+    Raises:
+        UserError: the model has no aligner or is not calibrated for phrases, or these images tell nothing.
     """
     model.check("aligner", "search")
     if model.calibration.phrase is None:
@@ -928,6 +950,10 @@ def _answers(
     """Search half of the images, then the others.
 
     Args:
+        model: that embedded the images, calibrated for phrases.
+        snapshot: of their index.
+        sentences: of each image.
+        words: that are said of each image.
         queries: at most so many, of all kinds together.
         beside: so many images, the last ones, are searched with both halves, and nothing is asked about them.
     """

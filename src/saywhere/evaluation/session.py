@@ -56,7 +56,11 @@ REPORT = "report.json"
 
 
 def ensure_same_task(folder: Path, task: str) -> None:
-    """Refuse a folder whose report, or whose run that was stopped, is of another task: it would be lost."""
+    """Refuse a folder whose report, or whose run that was stopped, is of another task: it would be lost.
+
+    Raises:
+        UserError: it is so, or the folder is a file.
+    """
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder}: is a file, and no folder for results")
     for path in (folder / REPORT, folder / SETTINGS):
@@ -68,8 +72,13 @@ def ensure_same_run(folder: Path, wanted: Mapping[str, object], made: str, task:
     """Prepare ``folder`` for a run with the settings ``wanted``, a new one or one that is resumed.
 
     Args:
+        folder: of the evaluation.
+        wanted: what the results depend on, as JSON can hold it.
         made: the file or folder in it that holds the results; if it is missing or empty, the run is new.
         task: of the evaluation, which is noted for :func:`ensure_same_task`.
+
+    Raises:
+        UserError: there are results that were made with other settings.
     """
     results, path = folder / made, folder / SETTINGS
     if any(results.iterdir()) if results.is_dir() else results.exists() and results.stat().st_size:
@@ -172,7 +181,11 @@ class Session:
         return samples[: self.limit]
 
     def read_entities(self) -> list[MarkedImage]:
-        """Read the split's sentences with marked phrases (Flickr30k Entities), at most ``limit`` images of it."""
+        """Read the split's sentences with marked phrases (Flickr30k Entities), at most ``limit`` images of it.
+
+        Raises:
+            UserError: it is not such a data set, or no phrase has a box.
+        """
         report, split = Report(), self.split or DEV
         images = read_entities(self.data, split, report)[: self.limit]
         self._take(report, split)
@@ -185,7 +198,11 @@ class Session:
         self.notes += [] if report.ok else [f"{self.data}: {line}" for line in report.lines()]
 
     def sources(self, samples: Samples) -> list[Source]:
-        """Return the images of a data set, each once, named by their place below its folder."""
+        """Return the images of a data set, each once, named by their place below its folder.
+
+        Raises:
+            UserError: there are none.
+        """
         if not (sources := image_sources(samples, self.data)):
             raise UserError(f"{self.data}: the split {samples.split} has no image that can be read")
         return sources
@@ -208,11 +225,19 @@ class Session:
 
         Args:
             ask: takes opened images, and the boxes of each if there are any.
+            sources: the images.
+            done: names of those that an earlier run has done.
+            keep: takes the name of an image and its answer.
+            boxes: by name of the image.
             long_side: pixels that the images are decoded to at least.
             what: is being done, for :attr:`progress`.
 
         Returns:
             the images that have an answer; the others are in :attr:`skipped`.
+
+        Raises:
+            UserError: no image could be read.
+            KeyboardInterrupt: with a line that says how far it came.
         """
         todo = [source for source in sources if source.name not in done]
         with self.steps(what, len(sources), len(sources) - len(todo)) as advance:
@@ -230,7 +255,11 @@ class Session:
 
     @contextlib.contextmanager
     def steps(self, what: str, total: int, done: int = 0) -> Iterator[Callable[[], None]]:
-        """Report progress; yields the function to call after each step."""
+        """Report progress; yields the function to call after each step.
+
+        Raises:
+            KeyboardInterrupt: with a line that says how far it came.
+        """
         count = done
         self.progress(what, count, total)
 
@@ -246,7 +275,12 @@ class Session:
             raise KeyboardInterrupt(f"{so_far}; the same command goes on from here") from None
 
     def known(self, data: str, **facts: Any) -> dict[str, Any]:
-        """Return how the figures of a report came about: data, model, ``facts``, what was skipped, time and memory."""
+        """Return how the figures of a report came about: data, model, ``facts``, what was skipped, time and memory.
+
+        Args:
+            data: name of the data set.
+            facts: of the task.
+        """
         known: dict[str, Any] = {"data": data, "split": self.split, "model": self.model, **facts}
         known |= {"skipped": self.skipped} | ({"set": list(self.options)} if self.options else {})
         known |= {"data_problems": {kind: len(found) for kind, found in self.report.problems.items()}}
@@ -344,7 +378,11 @@ class ArrayStore:
         write_atomically(self._path(name), lambda stream: stream.write(save(parts)))
 
     def read(self, name: str) -> dict[str, np.ndarray]:
-        """Return the arrays of an image that is there."""
+        """Return the arrays of an image that is there.
+
+        Raises:
+            UserError: its file is damaged.
+        """
         path = self._path(name)
         try:
             return load_file(path)
@@ -414,9 +452,15 @@ def embed_images(
     """Return the vectors of all images that can be read; those of an earlier run are taken over.
 
     Args:
+        model: with an aligner.
         session: of the evaluation; images that cannot be read are added to ``skipped``.
+        sources: the images.
         facts: what the images depend on, such as the data set.
         regions: at most so many beside the whole image, instead of the model's own number.
+        nouns: ask the classes, too, as an index does.
+
+    Raises:
+        UserError: no image can be read, or ``out`` has the vectors of another run.
     """
     digest = index_digest(model) if nouns else model.engine.vectors_digest()
     session.resume({"model": digest, **facts, "regions": regions}, REGIONS)

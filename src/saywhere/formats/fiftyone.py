@@ -27,7 +27,11 @@ from saywhere.report import Report
 
 
 def write(path: Path, images: Iterable[Regions], classes: Classes = NOUNS) -> None:
-    """Write class, box, score and phrase (an attribute) of each region, by the image's name without its suffix."""
+    """Write class, box, score and phrase (an attribute) of each region, by the image's name without its suffix.
+
+    Raises:
+        UserError: two images have one name in different folders.
+    """
     found = list(images)
     rows: dict[str, list[dict[str, Any]]] = {}
     for regions in found:

@@ -42,7 +42,11 @@ LOCAL = "/data/local-files/?d="
 
 
 def write(path: Path, images: Iterable[Regions], classes: Classes = NOUNS) -> None:
-    """Write a task for each image, and beside them, in ``.xml``, the labeling interface that shows them."""
+    """Write a task for each image, and beside them, in ``.xml``, the labeling interface that shows them.
+
+    Raises:
+        UserError: the file is to end with ``.xml`` itself, or there is one beside it.
+    """
     beside = path.with_suffix(".xml")
     if beside == path or beside.exists():
         raise UserError(f"{beside}: is where the labeling interface is written; name another --out, such as tasks.json")

@@ -133,7 +133,9 @@ def to_regions(
 
     Args:
         name, size: of the image; its size in pixels.
+        entries: its regions as the format has them.
         rows: returns what is in an entry, and raises an error of :data:`WRONG`.
+        report: takes what is left out.
 
     Raises:
         ValueError: as :func:`checked`, or the size is none.
@@ -227,7 +229,15 @@ def in_pixels(values: Iterable[float], width: int, height: int) -> tuple[float, 
 
 
 class ImagesByStem:
-    """Find images by their names without folder and suffix, as some formats know them."""
+    """Find images by their names without folder and suffix, as some formats know them.
+
+    Args:
+        folder: of the images, with the folders in it.
+        format: that does not say the sizes of images.
+
+    Raises:
+        UserError: no folder is given.
+    """
 
     def __init__(self, folder: Path | None, format: str) -> None:
         if folder is None:
@@ -249,7 +259,11 @@ class ImagesByStem:
         """Return the image whose folders and name are those of ``place``, but for folders called ``images``.
 
         Args:
+            place: folders and stem.
             alone: an image of the same stem in other folders will do if there is only one.
+
+        Raises:
+            UserError: there is no such image, or several.
         """
         paths = self._found.get(place.name, [])
         folders = [[part for part in path.relative_to(self.folder).parent.parts if part != "images"] for path in paths]

@@ -70,6 +70,7 @@ class Format:
         """Refuse a path where something is that somebody may have corrected, but for an empty folder.
 
         Raises:
+            UserError: there is something.
             ModuleNotFoundError: what writes the format is not installed.
         """
         if self.needs is not None:
@@ -93,6 +94,7 @@ class Format:
             the images that are left out, with the reasons.
 
         Raises:
+            UserError: the format has no place for the name of an image.
             OSError: naming ``path``, such as a full disk.
         """
         images = (self.encodable(classes.keep(regions), report) for regions in images)

@@ -25,6 +25,9 @@ def write(path: Path, images: Iterable[Regions], classes: Classes = NOUNS) -> di
 
     Returns:
         the images that are left out because their names are too long for such a file, with that reason.
+
+    Raises:
+        UserError: two images would have one file.
     """
     found: dict[Path, Regions] = {}
     for regions in images:

@@ -132,6 +132,7 @@ def write_regions(place: Path, image: Path, regions: Regions, names: bool = Fals
     Args:
         place: of the sidecar, or the image itself, for XMP inside it. If there is no sidecar, what is in one beside
             the image is copied into it.
+        image: the file, which says how EXIF turns it.
         regions: of the upright image; what earlier ones gave is replaced.
         names: phrases of MWG regions are in ``Name``, which programs take for a person's, and not in ``Description``.
 
@@ -180,6 +181,9 @@ def write(path: Path, images: Iterable[Regions], names: bool = False) -> dict[st
 
     Returns:
         the images that are left out, with the reasons.
+
+    Raises:
+        UserError: two images would have one file.
     """
     left_out: dict[str, str] = {}
     found: dict[Path, str] = {}
@@ -217,7 +221,11 @@ def check_embed(format: str | None, out: Path | None = None) -> None:
 
 
 def embedded(image: Path) -> bytes:
-    """Return the XMP inside an image file; empty if it has none."""
+    """Return the XMP inside an image file; empty if it has none.
+
+    Raises:
+        ImageError: it cannot be read.
+    """
     with opened(image) as file:
         if file.format == "PNG":
             file.load()  # it may stand behind the pixels
@@ -353,7 +361,13 @@ class _Sidecar:
         self._put(IPTC, [_iptc(one) for one in places], f"<{IPTC}>{{}}</{IPTC}>")
 
     def _put(self, name: str, items: Sequence[str], around: str) -> None:
-        """Replace what is ours in a list by items; what others have there already is not written again."""
+        """Replace what is ours in a list by items; what others have there already is not written again.
+
+        Args:
+            name: of the property.
+            items: their XML.
+            around: XML of the property, with ``{}`` for the list.
+        """
         theirs: set[str | None] = set()
         home: Any = None
         for holder, value in list(self.properties(name)):

@@ -39,6 +39,9 @@ def write(path: Path, images: Iterable[Regions], copy_images: bool = False, clas
     Returns:
         the images that are left out because their names are too long for such a file, or because they are not to be
         found, with the reasons.
+
+    Raises:
+        UserError: two images have one name in different folders.
     """
     found = list(images)
     names = classes.all(found)
@@ -85,6 +88,9 @@ def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
     Where several have one name, in ``train/`` and ``val/``, each is that of the folder of its text file.
 
     ``labels/classes.txt``, where some programs write the classes, is passed over.
+
+    Raises:
+        UserError: PyYAML is not installed.
     """
     found = ImagesByStem(images, "yolo")
     try:

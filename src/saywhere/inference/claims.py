@@ -66,7 +66,11 @@ class Claim:
         return self._lock.exists() and not _lock(self.folder, self.name, self.generation + 1).exists()
 
     def check(self, items: Iterable[T]) -> Iterator[T]:
-        """Yield the items as long as the claim is held; ``LostClaimError`` if it is not any more."""
+        """Yield the items as long as the claim is held.
+
+        Raises:
+            LostClaimError: it is not any more.
+        """
         for item in items:
             if not self.held():
                 raise LostClaimError(self.name)
@@ -261,10 +265,14 @@ def claim_file(file: int, path: Path, way_out: str) -> Claim | None:
 
     Args:
         file: open for writing; its lock is given up when it is closed.
+        path: of it, or of the folder that it stands for.
         way_out: what to do if another process writes to it.
 
     Returns:
         a claim beside the file, to be released when it is closed, where the file system has no locks.
+
+    Raises:
+        UserError: another process writes to it.
     """
     locked = lock(file)
     if locked is None:
@@ -281,7 +289,11 @@ def claim_file(file: int, path: Path, way_out: str) -> Claim | None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Make a folder if there is none, and keep other runs out of it; a killed run releases it."""
+    """Make a folder if there is none, and keep other runs out of it; a killed run releases it.
+
+    Raises:
+        UserError: another run is writing to it.
+    """
     while True:
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / "lock").open("a") as file:

@@ -54,6 +54,9 @@ class ResultsFile:
     Args:
         path: the file; its folders are made.
         key: what each line has beside ``image``: ``boxes`` as :meth:`Regions.to_dict` has them, or ``caption``.
+
+    Raises:
+        UserError: the file is not one of these, or cannot be written.
     """
 
     def __init__(self, path: Path, key: str = "boxes") -> None:
@@ -225,7 +228,11 @@ class Outputs:
         return DRAWN_SIDES if self.bare is None else (self.bare, self.bare)
 
     def check(self, sources: Sequence[Source]) -> None:
-        """Make the folder, and refuse to write over an image that is to be described."""
+        """Make the folder, and refuse to write over an image that is to be described.
+
+        Raises:
+            UserError: that, or the folder cannot be made.
+        """
         if self.folder is None:
             return
         try:
@@ -311,7 +318,11 @@ def ensure_same_settings(path: Path, settings: Mapping[str, Any]) -> None:
     as a pipe, gets none.
 
     Args:
+        path: of the results.
         settings: what they follow from, such as the model, as JSON can hold it.
+
+    Raises:
+        UserError: as :func:`compare_settings`.
     """
     compare_settings(path, settings)
     if path.is_file() and not path.stat().st_size:
@@ -338,7 +349,11 @@ def forget_settings(path: Path) -> None:
 
 
 def compare_settings(path: Path, settings: Mapping[str, Any]) -> None:
-    """Refuse results that were begun with other settings."""
+    """Refuse results that were begun with other settings.
+
+    Raises:
+        UserError: the settings differ; the message names which, and how to begin anew.
+    """
     try:
         known = read_settings(path) if path.stat().st_size else None
     except OSError:

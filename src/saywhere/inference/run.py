@@ -78,6 +78,7 @@ def run_images(
         ask: called with ``batch`` images at a time, for the first time when one could be read.
         sources: images from :func:`find_images`.
         boxes: by name of the image, passed to ``ask``; each source has an entry. A bad box is an error of its image.
+        batch: images a call.
         long_side: pixels that are needed; larger images are decoded to about this size.
         workers: calls of ``ask`` at the same time, from as many threads.
     """
@@ -121,6 +122,7 @@ class _Room:
     """Room for decoded images: so many of them, and about ``HELD`` bytes.
 
     Args:
+        places: how many.
         press: called if the bytes are too many: what is held must be worked on, or nothing would ever leave.
     """
 
@@ -282,7 +284,12 @@ class Run(Generic[T]):
     long_side: int = 0
 
     def __call__(self, sources: Sequence[Source]) -> Summary:
-        """Go through the images."""
+        """Go through the images.
+
+        Raises:
+            UserError: the model cannot be used, or the device has too little memory.
+            KeyboardInterrupt: with a line that says how far it came.
+        """
         outputs = self.outputs
         todo = [source for source in sources if not outputs.is_described(source)]
         undrawn = [source for source in sources if outputs.lacks_image(source)]
@@ -588,10 +595,15 @@ def keep_each(
         results: from :func:`saywhere.inference.run_images`.
         keep: called with those that have a result.
         total, completed: images in all, and those that an earlier run has done.
+        what: title of the bar.
         resumes: the same command, given again, goes on where this one was stopped; told after Ctrl-C.
+        bar: whether to show the bar on a terminal.
 
     Returns:
         the names of the images that were skipped, with the reasons.
+
+    Raises:
+        KeyboardInterrupt: with the line that says how far it came.
     """
     skipped: dict[str, str] = {}
     count = completed

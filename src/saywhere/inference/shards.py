@@ -34,7 +34,11 @@ class Sharding(NamedTuple):
 
     @classmethod
     def of(cls, count: int | None, only: int | None, retry_failed: bool, paths: Sequence[str]) -> Sharding | None:
-        """Return what the options say of the images of ``paths``; None if there are no shards."""
+        """Return what the options say of the images of ``paths``; None if there are no shards.
+
+        Raises:
+            UserError: the options do not fit each other.
+        """
         if count is None:
             if only is not None or retry_failed:
                 option = "--retry-failed" if only is None else "--shard"
@@ -93,8 +97,13 @@ class Shards:
 
     Args:
         folder: of the shards; it is made.
+        count: of the shards.
         sources: all images; each shard has neighbours of this order.
         options: what else the results follow from, such as the model.
+        suffix: of a finished shard's name.
+
+    Raises:
+        UserError: the folder was begun with other images, options or another count.
     """
 
     def __init__(
@@ -164,6 +173,7 @@ class Shards:
         What others work on is waited for, and taken over if they die.
 
         Args:
+            only: nothing but this shard.
             retry_failed: also finished shards that had images skipped when this process began; once each.
             waiting: called with the number of shards when others are waited for, the first time.
         """
@@ -241,6 +251,8 @@ def work_on(
     """Do shards until all are done by this or other processes, with a line for each.
 
     Args:
+        shards: the work.
+        sharding: which of them.
         do: does one, and returns the images that were skipped, with the reasons.
         done: what is done with an image, such as ``described``.
         tell: called with the lines.

@@ -28,7 +28,13 @@ def find_snippets(
     """Return the pieces of each image's sentences on the regions that they are about, sentence by sentence.
 
     Args:
+        model: one that has an aligner.
+        images: opened.
+        sentences: of each image, by its name.
         beta: affinity of neighbouring words to the same region (Eq. 12); the model's own if None.
+
+    Raises:
+        UserError: the model has no aligner, or a sentence has no word.
     """
     aligner = model.require("aligner", "align words with regions")
     found: list[Regions] = []
@@ -47,7 +53,12 @@ def find_phrases(
     """Return each image's boxes with the dense captioner's phrases, in which the nouns are those of the given labels.
 
     Args:
+        model: one that has a dense captioner.
+        images: opened.
         regions: of each image, by its name: boxes ``(N, 4)`` and N labels, such as "a chair".
+
+    Raises:
+        UserError: the model has no dense captioner.
     """
     detector, tree = model.require("densecap", "describe boxes"), noun_tree()
     found: list[Regions] = []
@@ -64,6 +75,7 @@ def write_snippets(rows: Iterable[tuple[Path, str, Regions]], file: Path) -> int
     """Write a data set in lines of JSON (docs/data.md) that :func:`saywhere.data.read` reads.
 
     Args:
+        rows: of each image its file, its split and its snippets.
         file: ends with ``.jsonl``; images are named by the way to them from its folder.
 
     Returns:

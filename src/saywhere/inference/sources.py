@@ -60,6 +60,9 @@ def find_images(
     are passed over; an image named twice counts once. An archive that is damaged is an image that cannot be read,
     beside those that are found in it; what a list names is not looked for here. Of a folder the files with an ending in
     ``suffixes`` count.
+
+    Raises:
+        UserError: a path is not there, or has no images, or a folder or a list cannot be read.
     """
     found, roots = name_images(paths, leave_out, suffixes)
     roots |= {os.path.dirname(full) for full in found}  # a pattern with .. finds images outside its root
@@ -72,7 +75,15 @@ def find_images(
 def find_media(
     paths: Sequence[str | Path], leave_out: Iterable[Path] = (), in_folders: bool = False
 ) -> tuple[list[Source], list[Source]]:
-    """Return the images and the videos that ``paths`` mean, see :func:`find_images`."""
+    """Return the images and the videos that ``paths`` mean, see :func:`find_images`.
+
+    Args:
+        paths, leave_out: as there.
+        in_folders: also take the videos in folders.
+
+    Raises:
+        UserError: there is nothing, or only videos in a folder that are not asked for.
+    """
     both = SUFFIXES | VIDEO_SUFFIXES
     try:
         found = find_images(paths, leave_out, both if in_folders else SUFFIXES)
@@ -249,6 +260,9 @@ def read_boxes(file: Path, sources: Sequence[Source]) -> dict[str, list[Any]]:
     A line is ``{"image": NAME, "boxes": [[x1, y1, x2, y2], ...]}``; NAME is that of the image as given to the
     command, or its place below the folder. Images that are not in the file are not in the answer. The boxes themselves
     are checked with their image, by :func:`saywhere.regions.check_boxes`.
+
+    Raises:
+        UserError: the file cannot be read, a line is malformed, or no image is in the file.
     """
     try:
         text = decode(file.read_bytes())

@@ -30,6 +30,8 @@ class Annotator:
     """Find the regions of an image that have one of some labels.
 
     Args:
+        model: that answers.
+        labels: names of the task's labels.
         phrases: whether the labels have a text attribute ``phrase``, which is filled in then.
     """
 
@@ -68,7 +70,12 @@ def create(labels: str, model: str = saywhere.DEFAULT_MODEL, phrases: str = "tru
     """Return the function; its parameters are those of ``cvat-cli`` (``-p labels=str:person,dog``).
 
     Args:
+        labels: names of the task's labels, with commas between them.
+        model: name or folder of a model.
         phrases: ``false`` if the labels have no text attribute ``phrase``.
+
+    Raises:
+        UserError: there is no label, or no such model.
     """
     names = [name.strip() for name in labels.split(",") if name.strip()]
     if not names or phrases not in ("true", "false"):

@@ -223,10 +223,15 @@ def embed_images(
     """Return the regions of images and their vectors (Eq. 1).
 
     Args:
+        aligner: puts regions into the space of words.
+        encodings: of the images.
         boxes: of each image ``(N, 4)`` in its pixels: use these regions and the whole image.
         limit: at most this many regions beside the whole image, instead of the configuration's.
         placing: words are to be placed in them; see :class:`saywhere.configs.aligner.GroundingConfig`.
         plain: leave the hubness at 0; :func:`plain_similarities` does not ask for it.
+
+    Raises:
+        UserError: boxes of another shape, or outside their image; or a negative ``limit``.
     """
     if limit is not None and limit < 0:
         raise UserError(f"regions must be at least 0, not {limit}")
@@ -265,7 +270,11 @@ def _regions(
 
 
 def embed_texts(aligner: Aligner, texts: Sequence[str], plain: bool = False) -> list[TextVectors]:
-    """Return the words of each sentence and their weighted vectors; ``plain`` as in :func:`embed_images`."""
+    """Return the words of each sentence and their weighted vectors; ``plain`` as in :func:`embed_images`.
+
+    Raises:
+        UserError: a sentence without a word.
+    """
     found: list[TextVectors] = []
     hubness = None if plain else aligner.hubness
     for start in range(0, len(texts), TEXTS_AT_ONCE):
@@ -296,7 +305,11 @@ def hubness_of(items: Sequence[ImageVectors] | Sequence[TextVectors]) -> np.ndar
 
 
 def token_ids(aligner: Aligner, texts: Sequence[str]) -> np.ndarray:
-    """Return the token ids ``(S, T)`` of sentences as the text encoder takes them; with ``parses`` ``(S, T, 3)``."""
+    """Return the token ids ``(S, T)`` of sentences as the text encoder takes them; with ``parses`` ``(S, T, 3)``.
+
+    Raises:
+        UserError: a sentence without a word, or one that was not parsed.
+    """
     if wordless := [text for text in texts if not tokenize(text)]:
         raise UserError(f"the sentence {wordless[0]!r} has no word")
     config = aligner.config
@@ -341,7 +354,13 @@ def align(aligner: Aligner, image: ImageVectors, sentence: str, beta: float | No
     """Return which words of a sentence belong to which region of an embedded image (Eqs. 10 to 12).
 
     Args:
+        aligner: that embedded the image.
+        image: its regions.
+        sentence: to be aligned.
         beta: affinity of neighbouring words to the same region; 0 is word by word; the configuration's if None.
+
+    Raises:
+        UserError: a sentence without a word, a negative ``beta``, or an aligner of relations.
     """
     require_words(aligner)
     beta = aligner.config.beta if beta is None else beta
@@ -370,6 +389,7 @@ def similarity_blocks(
         regions: of each image the vectors ``(R, D)`` of its regions.
         words: of each sentence the vectors ``(T, D)`` of its words, weighted.
         score: see above.
+        block: bound on the products in memory.
     """
     columns = _parts([len(vectors) for vectors in words], round(block**0.5) * 2)
     for row in _parts([len(vectors) for vectors in regions], max(1, block // (round(block**0.5) * 2))):
@@ -443,6 +463,7 @@ def decode_chain(products: np.ndarray, beta: float = 0.0) -> Chain:
 
     Args:
         products: ``(T, R)`` of the words with the regions; a region that does not count has minus infinity.
+        beta: affinity to longer segments, not negative.
 
     Raises:
         ValueError: ``beta`` is negative.

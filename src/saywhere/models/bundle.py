@@ -96,7 +96,12 @@ class Bundle:
 
     @classmethod
     def read(cls, name_or_folder: str | Path) -> Bundle:
-        """Read a model folder's configuration and vocabularies."""
+        """Read a model folder's configuration and vocabularies.
+
+        Raises:
+            UserError: there is no such model, a file is missing, or one of its values is wrong; the message names the
+                file and the value.
+        """
         try:
             folder = find_folder(name_or_folder)
             files = [path for name in (CONFIG, VOCABULARY, calibration.FILE) if (path := folder / name).is_file()]
@@ -220,7 +225,11 @@ def find_folder(name_or_folder: str | Path, **hub: Any) -> Path:
     """Return the folder of a model: a folder, a bundled model's name, or a hub id ``owner/name``, which is fetched.
 
     Args:
+        name_or_folder: which of these.
         hub: ``revision`` and ``cache_dir`` of a model of the hub.
+
+    Raises:
+        UserError: there is no such model, or one of its files is missing.
     """
     folder = _find(name_or_folder, hub)
     if missing := [name for name in FILES if not (folder / name).is_file()]:

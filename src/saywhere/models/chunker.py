@@ -80,7 +80,11 @@ class Chunker:
 
     @classmethod
     def load(cls, path: Path = TRAINED) -> Chunker:
-        """Read the weights that :meth:`save` wrote."""
+        """Read the weights that :meth:`save` wrote.
+
+        Raises:
+            UserError: the file is missing or something else.
+        """
         return _load(path)
 
     def save(self, path: Path) -> None:
@@ -137,7 +141,9 @@ def hash_words(words: Sequence[str], gaps: Sequence[str], buckets: int) -> np.nd
     """Return the hashes ``(T, F)`` of the features of T words that do not depend on tags.
 
     Args:
+        words: of the sentence.
         gaps: what stands before each word and after the last, see :func:`saywhere.text.split_words`.
+        buckets: a power of two.
     """
     padded = ["<", "<", *words, ">", ">"]
     marks = [_mark(gap) for gap in gaps]

@@ -68,8 +68,13 @@ def search(decoder: Decoder, embeddings: Any, settings: DecodingConfig, beam_siz
     A sentence that reaches ``max_words`` has no END.
 
     Args:
+        decoder: the language model.
         embeddings: ``(N, D)`` that it starts from; N may be 0.
+        settings: of the decoding.
         beam_size: hypotheses kept for each item, instead of those of ``settings``.
+
+    Raises:
+        UserError: ``beam_size`` is below 1 or above :data:`saywhere.configs.parts.MOST_HYPOTHESES`.
     """
     beam_size = settings.beam_size if beam_size is None else beam_size
     return search_each(decoder, [embeddings], settings, [beam_size])[0]
@@ -85,6 +90,11 @@ def search_each(
     Args:
         decoder: the language model; an ``independent`` one, if there are several groups.
         embeddings: of each group ``(N, D)``.
+        settings: of the decoding.
+        beam_sizes: of each group.
+
+    Raises:
+        UserError: as :func:`search`.
     """
     for size in beam_sizes:
         if not 1 <= size <= MOST_HYPOTHESES:
@@ -259,7 +269,12 @@ class Reranker:
         self.reasons = tuple(reasons)
 
     def rank(self, found: Hypotheses, vocabulary: Vocabulary) -> np.ndarray:
-        """Return the sums ``(N, B)``; -inf for hypotheses that are not on a shortlist. A single one needs no reason."""
+        """Return the sums ``(N, B)``; -inf for hypotheses that are not on a shortlist. One hypothesis needs no reason.
+
+        Args:
+            found: the hypotheses.
+            vocabulary: of their words.
+        """
         sums = found.ranks
         if sums.shape[1] == 1 or not self.reasons:
             return sums

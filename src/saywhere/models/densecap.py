@@ -75,7 +75,11 @@ class Detections:
         return caption_evidence(nouns, posterior, [self.captions[row] for row in rows], self.confidence[numbers])
 
     def regions(self, box: Logistic) -> Regions:
-        """Return the regions in order; a score is the probability that the box has an IoU of 0.5 with a true one."""
+        """Return the regions in their order; a score is the probability that the box has an IoU of 0.5 with a true one.
+
+        Args:
+            box: of a model's calibration.
+        """
         scores = box.apply(self.evidence)
         size = (self.encoding.width, self.encoding.height)
         return Regions(*size, self.boxes, scores, self.captions, self.codes, self.encoding.image)
@@ -96,11 +100,16 @@ def detect(
     Captions are decoded only for the boxes that survive the final suppression, from the embedding of their proposal.
 
     Args:
+        detector: DenseCap.
+        encodings: of the images.
         boxes: of each image ``(N, 4)`` in its pixels: describe just these, in this order.
         proposals: of each image boxes in pixels of the network's input, in place of the localization layer's.
         nms_iou: of the final suppression, in place of ``final_nms``.
         writer: of the phrases, with the other parts of the model; by the dense captioner alone if None.
         calibration, doubts: see :meth:`saywhere.models.phrases.PhraseWriter.write`.
+
+    Raises:
+        UserError: boxes of another shape, or outside their image.
     """
     if boxes is None:
         if proposals is None:
@@ -163,6 +172,9 @@ def describe(
         nms_iou: regions that overlap a better one by more than this are left out, and no others, in place of the
             configuration's ``final_nms`` and ``repeat_nms``.
         calibration: of scores, nouns and other words; the defaults if None.
+
+    Raises:
+        UserError: as :func:`detect`, ``boxes`` together with ``top`` or ``threshold``, or a negative ``top``.
     """
     if top is not None and top < 0:
         raise UserError(f"top must be at least 0, not {top}")
@@ -192,7 +204,9 @@ def rank(
     """Return the numbers of the regions to keep, best first.
 
     Args:
+        regions: with scores and captions.
         repeat_nms: leave out those with the caption of a better one that they overlap by an IoU above this.
+        threshold: leave out those with a lower score.
         top: at most so many.
     """
     assert regions.scores is not None and regions.captions is not None

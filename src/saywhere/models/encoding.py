@@ -80,6 +80,9 @@ def propose_boxes(
     """Return the best proposals of an image and their logits ``(B,)``, best first.
 
     Args:
+        encoding: of the image.
+        settings: of the suppression.
+        coder: format of the network's boxes.
         limit: at most so many, instead of ``settings.post_nms_top_n``.
 
     Returns:
@@ -115,6 +118,7 @@ def answer(
 
     Args:
         ask: called with what ``see`` returns of some images, and with their part of each column; gives a result each.
+        see: opens or encodes some images.
         images: one image, a list or tuple of them, or any other iterable, which is read as it is needed.
         columns: what is given for each image (such as boxes or texts): one value for one image, a list (or an array
             with a dimension more) for a list, an iterable for an iterable; or None.
@@ -123,6 +127,9 @@ def answer(
 
     Returns:
         the result; a list of them for a list; a generator for any other iterable.
+
+    Raises:
+        UserError: ``images`` is none of these, a column is one value for several images, or it has another length.
     """
     require_ints(1, batch=batch)
     if is_one(images):

@@ -205,6 +205,7 @@ class Layout:
         Args:
             fits: ``(R, P)`` how well each region fits each phrase, as log-probabilities.
             boxes: ``(R, 4)`` of the regions.
+            size: width and height of the image.
         """
         shares = boxes / np.array([*size, *size], np.float64)
         agree = np.zeros(fits.shape)

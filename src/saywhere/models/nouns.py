@@ -292,7 +292,9 @@ def is_right(tree: NounTree, said: str | Noun | None, truths: Sequence[str]) -> 
     noun that the tree does not have is right if it is the same word.
 
     Args:
+        tree: of nouns.
         said: a phrase, or a node; None is wrong.
+        truths: phrases.
     """
     if said is None:
         return False
@@ -335,7 +337,11 @@ class NounEvidence:
     probabilities divide a kind among the classes below it.
 
     Args:
+        classifier: of the engine.
         detector: the dense captioner, whose embeddings of regions the classifier may need.
+
+    Raises:
+        UserError: it does, and there is none.
     """
 
     def __init__(self, classifier: Nouns, detector: DenseCap | None = None) -> None:
@@ -350,7 +356,11 @@ class NounEvidence:
 
     @cached_property
     def kinds(self) -> tuple[Noun, ...]:
-        """The G kinds that the classifier was taught."""
+        """The G kinds that the classifier was taught.
+
+        Raises:
+            UserError: the tree lacks one of them.
+        """
         names = self._classifier.vocabulary.tokens[len(RESERVED) :]
         nouns = [(name, self.tree.named(name)) for name in names]
         if missing := [name for name, noun in nouns if noun is None]:
@@ -388,8 +398,12 @@ class NounEvidence:
         """Return for each image's boxes the probabilities ``(N, K)`` of the K leaves of the tree, at most 1 together.
 
         Args:
+            encodings: of the images.
             boxes: of each image ``(N, 4)`` in its pixels.
             embeddings: of each image's boxes ``(N, D)`` by the dense captioner, if they are known already.
+
+        Raises:
+            UserError: boxes of another shape, or outside their image.
         """
         rows = [e.to_input(e.check(b)) for e, b in zip(encodings, boxes, strict=True)]
         maps = [e.maps for e in encodings]
@@ -444,6 +458,7 @@ class NounEvidence:
         """Return how probable it is that regions show the kinds of things that phrases name.
 
         Args:
+            encoding: of the image.
             regions: R of it.
             phrases: P texts.
 
@@ -591,9 +606,11 @@ def rename(
     decoder names, such as grass or a wheel: then the decoder's stays.
 
     Args:
+        classes: with the tree of nouns.
         posterior: ``(N, K)`` of the regions.
         phrases, confidence: N of the decoder.
         right: how probable it is that the decoder's noun is right, by :func:`noun_evidence`.
+        threshold: of the probability of a noun.
     """
     heads = [(words := tokenize(phrase), classes.tree.head(words)) for phrase in phrases]
     proposed = classes.name(posterior, threshold)

@@ -92,7 +92,11 @@ class PhraseScores:
 
 
 def score_regions(decoder: Decoder, vocabulary: Vocabulary, regions: Regions, phrases: Sequence[str]) -> PhraseScores:
-    """Return how likely the decoder is to call each region, by its features, each of ``phrases``."""
+    """Return how likely the decoder is to call each region, by its features, each of ``phrases``.
+
+    Raises:
+        UserError: there is one text instead of several, or a text without a word.
+    """
     token_ids = encode_phrases(vocabulary, phrases)
     assert regions.features is not None
     log_probs = phrase_log_probs(decoder, regions.features, token_ids)
@@ -171,6 +175,7 @@ def phrase_log_probs(
     begin with is decoded once.
 
     Args:
+        decoder: the language model.
         embeddings: ``(R, D)``; R may be 0.
         phrases: P lists of token ids, without START and END; P may be 0, and a phrase may be empty.
         rows: steps that are taken together at most.

@@ -127,11 +127,13 @@ class PhraseWriter:
         """Return the phrases of the regions of images.
 
         Args:
+            encodings: of the images.
             boxes: of each image ``(N, 4)`` in its pixels.
             inputs: of each image ``(N, D)``, what the decoder takes.
             ranks: of each image ``(N,)``: only the ``beam_regions`` with the highest get several hypotheses; all do if
                 None.
             calibration: how probably words are right; those of questions that it does not answer all stay.
+            doubts: return the evidence for words that may be wrong.
             posteriors: of each image ``(N, K)`` by the part nouns, if there is one.
         """
         calibration = calibration or Calibration()
@@ -268,6 +270,7 @@ def caption_evidence(
     Args:
         nouns: the part; None in a model without it, where ``confidence`` alone says it.
         posterior: ``(N, K)`` by that part, or None.
+        texts: of the regions.
         confidence: ``(N,)`` mean natural log-probability of the words of each.
     """
     likely, known = np.zeros((2, len(texts)), np.float32)

@@ -134,6 +134,7 @@ class Placer:
         """Return the regions of the phrases that are found, and the others as ``not_found``.
 
         Args:
+            encoding: of the image.
             asked: P texts, or phrases with their places and relations, see :meth:`read`.
             boxes: ``(N, 4)`` in pixels of the image: choose among these.
             limit: choose among at most this many regions.
@@ -144,6 +145,9 @@ class Placer:
             0 for a phrase of none but unknown words;
             if the model is not calibrated for that, all are found, and the dense captioner's score is the joint
             probability, the aligner has none.
+
+        Raises:
+            UserError: a phrase without a word, no region, or a threshold for a model that is not calibrated.
         """
         least = self.least(threshold)
         layout = asked if isinstance(asked, Layout) else Layout(tuple(asked))
@@ -174,6 +178,9 @@ class Placer:
         """Return the least probability of a phrase that is found: the configuration's if no threshold is given.
 
         It is 0 for a model that is not calibrated.
+
+        Raises:
+            UserError: a threshold above 0 for such a model, or one that is no probability.
         """
         if threshold is not None:
             require_numbers(threshold=threshold)

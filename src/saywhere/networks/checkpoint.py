@@ -63,12 +63,15 @@ def save(
     The configuration is replaced last, after the weights that belong to it.
 
     Args:
+        networks: a network, or networks on one trunk by their parts.
         folder: made if it is not there; its files are replaced.
+        card: Markdown text of the model card.
         description: one line for ``saywhere models``.
         dtype: of the stored floating-point weights; float16 halves the file.
         calibration: what was fitted to the networks after training; None for nothing.
 
     Raises:
+        UserError: the folder cannot be written.
         ValueError: the networks do not share one trunk.
     """
     parts: dict[str, Any] = {part_of(networks): networks} if isinstance(networks, nn.Module) else dict(networks)
@@ -114,6 +117,9 @@ def load_networks(
         options: of the configuration, to be others than the stored ones, by name as in
             :func:`saywhere.configs.parts.override`; those that the weights depend on cannot be changed.
         parts: only these; all if None.
+
+    Raises:
+        UserError: there is no such model or part, a file is missing or damaged, or it does not fit the configuration.
     """
     bundle = Bundle.read(name_or_folder)
     bundle = bundle.with_options(options) if options else bundle
@@ -156,6 +162,9 @@ def load_network(
     Args:
         name_or_folder, device, options: see :func:`load_networks`.
         part: which; may be None if the model has only one.
+
+    Raises:
+        UserError: as :func:`load_networks`, or there are several parts and none is named.
     """
     if part is None:
         parts = list(Bundle.read(name_or_folder).configs)
@@ -166,7 +175,11 @@ def load_network(
 
 
 def change_options(folder: Path, options: Mapping[str, Any]) -> None:
-    """Change options of a saved model that its weights do not depend on, by name as in :func:`load_networks`."""
+    """Change options of a saved model that its weights do not depend on, by name as in :func:`load_networks`.
+
+    Raises:
+        UserError: there is no such option, or the value does not fit.
+    """
     bundle = Bundle.read(folder).with_options(options)
     text = _config_text(bundle.description, bundle.trunk, bundle.mean, bundle.std, bundle.configs)
     change_calibration(bundle.folder, {})  # which folders of earlier versions have among the options
@@ -202,7 +215,9 @@ def change_weights(
     They are stored in the precision of the model's others. The card stays.
 
     Args:
+        folder: of the model.
         prefix: such as ``aligner.hubs``.
+        weights: by the names behind it.
         options: that belong to them, as in :func:`change_options`.
         vocabulary: that belongs to them, where the prefix is a part; its own stays if None.
     """
@@ -235,9 +250,15 @@ def merge(
     that another has.
 
     Args:
+        folders: of models with different parts.
         out: folder of the new model; its files are replaced.
         description: one line; those of the parts one after the other if it is empty.
+        card: Markdown text of the model card.
         replace: of a part that several have, take the last one's; the size of images is the first folder's.
+
+    Raises:
+        UserError: a folder is no model, two have the same part, or their trunks differ; the message names the option or
+            the tensor that differs.
     """
     weights: dict[str, Tensor] = {}
     configs: dict[str, Config] = {}
@@ -273,7 +294,11 @@ def merge(
 
 
 def find_device(device: str | torch.device) -> torch.device:
-    """Return a device that can be used."""
+    """Return a device that can be used.
+
+    Raises:
+        UserError: it cannot be used here.
+    """
     try:
         wanted = torch.device(device)
         torch.zeros(0, device=wanted)
@@ -383,6 +408,10 @@ def take_localizer(network: Aligner | Captioner, pretrained: bool) -> None:
     """Give a network the trunk's weights of the DenseCap that its option ``localizer`` names.
 
     A DenseCap has no head, the last layer before the classifier: its published weights are loaded if ``pretrained``.
+
+    Raises:
+        UserError: there is no such model, it has no dense captioner, its trunk does not fit, or there are no published
+            weights.
     """
     config, trunk = network.config, network.trunk
     trunk.take_from(checkpoint.load_network(config.localizer, "densecap").trunk)

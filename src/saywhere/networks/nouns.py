@@ -24,11 +24,16 @@ class Nouns(nn.Module):
 
     Args:
         config: see :class:`NounsConfig`.
+        vocabulary: the everyday kinds.
         trunk: the network below, with its last layer before the classifier; a new one is built if None.
+        pretrained_backbone: a new trunk starts from ImageNet weights.
 
     Attributes:
         imagenet: the last layer's means to the 1,000 classes.
         kinds: all features to the kinds, and what a region may be beside them.
+
+    Raises:
+        UserError: the trunk has no such layer.
     """
 
     def __init__(
@@ -53,6 +58,7 @@ class Nouns(nn.Module):
         """Return logits ``(N, 1000)`` of ImageNet's classes and ``(N, G + 2)`` of kinds for each image's boxes.
 
         Args:
+            images: maps of the trunk.
             boxes: of each image ``(N, 4)`` in pixels of the network's input.
             embeddings: of each image's boxes ``(N, embed_dim)``, if the configuration has them.
         """

@@ -35,6 +35,9 @@ class EnsembleDecoder:
 
     Its embeddings are, for each item, the tuple of the members' embeddings: each member may see the image with its own
     network. All must have one vocabulary.
+
+    Args:
+        decoders: one or more.
     """
 
     def __init__(self, decoders: Sequence[Decoder]) -> None:
@@ -119,7 +122,12 @@ class CaptionEnsemble:
     @overload
     def caption(self, images: Sequence[One], *, beam_size: int | None = None) -> list[Caption]: ...
     def caption(self, images: Any, *, beam_size: int | None = None) -> Any:
-        """Return a sentence for an image, or for each of a list or generator of images, without attention."""
+        """Return a sentence for an image, or for each of a list or generator of images, without attention.
+
+        Raises:
+            ImageError: an image cannot be read.
+            UserError: ``beam_size`` is below 1, or an encoding is given, which is one model's.
+        """
         return answer(lambda some: self._caption(some, beam_size), self._open, images)
 
     def _open(self, images: Sequence[One]) -> list[LoadedImage]:
@@ -145,7 +153,9 @@ class NearestNeighbour:
     """Caption an image with the first sentence of the training image whose vector is nearest.
 
     Args:
+        model: whose captioner's image network sees the images.
         vectors: ``(N, D)`` of the training images, from :func:`image_vectors`.
+        sentences: one of each.
     """
 
     def __init__(self, model: Model, vectors: np.ndarray, sentences: Sequence[str]) -> None:
@@ -180,6 +190,9 @@ def learn_neighbours(model: Model, session: Session) -> NearestNeighbour:
     """Return the neighbours of the training images with sentences; their vectors are kept in ``session.out``.
 
     Training images that cannot be read are left out.
+
+    Raises:
+        UserError: there are no such images, or none can be read.
     """
     samples = datasets.read(session.data, session.format, TRAIN)
     sources = {source.path: source for source in image_sources(samples, session.data)}
@@ -210,8 +223,13 @@ def run(
 
     Args:
         models: with a captioner; they caption together.
+        session: the data and the results.
         beam_size: hypotheses in decoding; that of the first model if None.
         nearest: instead of decoding answer with a sentence of the training image that looks most alike to the model.
+
+    Raises:
+        UserError: a model has no captioner, there is one where several are needed or the other way round, or as
+            :func:`saywhere.evaluation.captions.run`.
     """
     for model in models:
         model.check("captioner", "caption images")

@@ -57,7 +57,11 @@ ProposalMethod = Callable[["ImageLike | LoadedImage"], Proposed]
 
 
 def find_proposal_method(kind: str) -> ProposalMethod:
-    """Return the method that ``kind`` names: ``selective-search[:fast|quality]`` or ``edge-boxes:MODEL``."""
+    """Return the method that ``kind`` names: ``selective-search[:fast|quality]`` or ``edge-boxes:MODEL``.
+
+    Raises:
+        UserError: no such method, no OpenCV with the contributed modules, or no such file MODEL.
+    """
     name, _, detail = kind.partition(":")
     if name == "selective-search" and (not detail or detail in get_args(Mode)):
         return SelectiveSearch("quality" if detail == "quality" else "fast")
@@ -82,6 +86,10 @@ class SelectiveSearch:
     Args:
         mode: ``fast`` searches with fewer colour spaces and similarities than ``quality``.
         long_side: an image with a longer side is searched at this size.
+        seed: of the order.
+
+    Raises:
+        UserError: there is no OpenCV with the contributed modules.
     """
 
     def __init__(self, mode: Mode = "fast", long_side: int = LONG_SIDE, seed: int = 0) -> None:
@@ -111,6 +119,9 @@ class EdgeBoxes:
         model: file of the structured forest that finds the edges, ``model.yml.gz``; no package carries one.
         limit: at most so many boxes.
         long_side: an image with a longer side is searched at this size.
+
+    Raises:
+        UserError: there is no OpenCV with the contributed modules, or the file is missing or something else.
     """
 
     def __init__(self, model: str | Path, limit: int = 1000, long_side: int = LONG_SIDE) -> None:
@@ -215,7 +226,11 @@ class ExternalBoxes(Mapping[str, Sequence[Box]]):
 
 
 def find_boxes(kind: str, sources: Sequence[Source]) -> ExternalBoxes:
-    """Return the boxes of a method for images that are to be described, by name of the image."""
+    """Return the boxes of a method for images that are to be described, by name of the image.
+
+    Raises:
+        UserError: no such method, or it is not installed.
+    """
     if not is_proposer(kind):
         raise UserError(f"--proposals {kind}: neither rpn, gt nor {KINDS}, and no such file")
     return ExternalBoxes(find_proposal_method(kind), sources)

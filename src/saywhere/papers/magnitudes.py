@@ -38,6 +38,9 @@ def word_magnitudes(model: Model, sentences: Sequence[str], min_count: int = 5) 
 
     The vectors are those of Eqs. 2 to 6, before they are weighted for the similarity of a sentence. Words that the
     model does not know are left out: to the model they are all the same.
+
+    Raises:
+        UserError: the model has no aligner of words, or a sentence has no word.
     """
     aligner = model.require("aligner", "embed words")
     require_words(aligner)

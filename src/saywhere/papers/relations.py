@@ -58,7 +58,11 @@ class Parses:
     relations: Mapping[str, tuple[Relation, ...]]
 
     def find(self, text: str) -> tuple[Relation, ...]:
-        """Return the relations of a sentence; case, spaces and punctuation do not count."""
+        """Return the relations of a sentence; case, spaces and punctuation do not count.
+
+        Raises:
+            UserError: it was not parsed.
+        """
         if (found := self.relations.get(_letters(text))) is None:
             raise UserError(f"{self.path} has no parse of {text!r}: parse it too, or name its file with parses=FILE")
         return found
@@ -73,8 +77,12 @@ class Parses:
         """Return the relations of sentences as one array ``(S, T, 3)``, see :func:`pad_relations`.
 
         Args:
+            texts: the sentences.
             kinds, vocabulary: see :func:`encode_relations`.
             change: what becomes of each word, such as left of right.
+
+        Raises:
+            UserError: one was not parsed.
         """
         found = [self.find(text) for text in texts]
         changed = [[Relation(kind, change(head), change(word)) for kind, head, word in row] for row in found]
@@ -94,6 +102,9 @@ def read_parses(path: str | Path) -> Parses:
     several parses of one sentence the first counts. Each word gives one relation, to its head. Punctuation gives none,
     and what depends on it counts as a root. Multiword tokens (``1-2``), whose words follow on lines of their own, and
     empty nodes (``1.1``) are skipped.
+
+    Raises:
+        UserError: there is no such file, or a line is damaged; the message has its number.
     """
     path = Path(path)
     try:
@@ -196,7 +207,10 @@ class RelationEncoder(nn.Module):
 
     Args:
         vocabulary_size: V, reserved tokens included.
+        word_size: of the word vectors x.
         out_size: D of the vectors s.
+        kinds: of relations, with the one that rare kinds share.
+        dropout: on x.
         rectified: f is the rectifier; without it s is linear in x, of any sign.
     """
 

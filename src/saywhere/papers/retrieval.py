@@ -58,6 +58,16 @@ def sample_queries(
     """Sample queries from images with enough phrases, each image once before any is used again.
 
     The phrases of a query differ in their words. Of a phrase with several boxes, one box is sampled.
+
+    Args:
+        samples: the images.
+        names: the name of each image.
+        count: number of queries.
+        seed: the same seed samples the same queries.
+        phrases: number of phrases in a query.
+
+    Raises:
+        UserError: no image has so many phrases.
     """
     by_words = [(name, _by_words(sample)) for name, sample in zip(names, samples, strict=True)]
     rich = [(name, found) for name, found in by_words if len(found) >= phrases]
@@ -303,6 +313,7 @@ def write_retrieval_report(folder: Path, result: RetrievalResult, known: Mapping
 
     Args:
         folder: where to.
+        result: the figures.
         known: how they came about, by name; has ``data``, ``split``, ``model``, ``seed``, ``skipped`` and ``command``.
     """
     scores = result.to_dict()
@@ -345,8 +356,12 @@ def write_retrieval_examples(
     """Write ``examples.html``: the queries with the best, median and worst ranks, and single phrases in all images.
 
     Args:
+        folder: of the evaluation, which has the regions of the images.
+        asked: the queries and images.
         scores: ``(Q, N)`` of images.
         ranks: of the queries' own images, from 1.
+        best: the best region of each phrase in each image.
+        images: folders that the names of images are relative to.
     """
     log_probs, rows = best.tables()
     column = {phrase: number for number, phrase in enumerate(asked.phrases)}
@@ -416,8 +431,15 @@ def run(
     """Find images by four phrases of their regions, and the regions in them (DenseCap, section 4.2).
 
     Args:
+        model: with a dense captioner.
+        session: the data and the results.
         regions: at most so many regions of an image, the best.
+        queries: how many are drawn.
+        seed: of the draw.
         protocol: the mean over phrases is of ``log P`` (``clean``) or of ``P`` (``original``).
+
+    Raises:
+        UserError: the model has no dense captioner, no image can be read, or none has four phrases.
     """
     detector = model.require("densecap", "score phrases of regions")
     samples = session.read()

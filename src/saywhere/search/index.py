@@ -357,7 +357,13 @@ def begin_shards(index: Index, paths: Sequence[str | Path], count: int, regions:
     """Return the shards of the images that ``paths`` mean, in the folder of the index.
 
     Args:
+        index: nothing is written to it before the shards are merged.
         paths, regions: see :meth:`saywhere.Index.add`.
+        count: of the shards.
+
+    Raises:
+        UserError: the shards were begun with other images or another model, a path is that of a video, or the index
+            is not in a folder.
     """
     if index.folder is None:
         raise UserError(
@@ -396,6 +402,7 @@ def merge_shards(
 
     Args:
         index, paths, components: see :meth:`saywhere.Index.add`.
+        shards: all of which are done.
         results: from :meth:`saywhere.inference.shards.Shards.merging`.
     """
     skipped = {name: reason for number in range(shards.count) for name, reason in shards.skipped(number).items()}

@@ -38,6 +38,7 @@ def embed_for_index(model: Model, images: Sequence[One], regions: int | None = N
     """Return what an index keeps of images: their vectors, and what the model's classes say of the regions.
 
     Args:
+        model: with an aligner, and perhaps classes.
         images, regions: see :meth:`saywhere.Model.embed`.
     """
     if model.nouns is None:
@@ -94,6 +95,8 @@ class VideoIndexing:
         """Look through a video from where ``video`` says on; one that is begun anew replaces what is in the index.
 
         Args:
+            video: as far as an earlier run has come.
+            name: for messages.
             stamp: returns what the file is now, with the hash of its content; called at the end.
         """
         try:
@@ -160,10 +163,14 @@ def open_found(path: str, time: float | None, long_side: int, file: BinaryIO | N
     """Open an image, or the frame of a video at a moment.
 
     Args:
+        path: of the file.
         time: seconds, to the millisecond; None for an image.
         long_side: pixels that are needed.
         file: opened, as a server has it: it is read instead of what the path may mean by now, and refused if it is
             a large JPEG 2000, which would hold up everybody else.
+
+    Raises:
+        UserError: it cannot be read, or not any more.
     """
     if time is None:
         return (
@@ -211,6 +218,7 @@ class Indexing:
 
     Args:
         store: of the index.
+        model: that embeds.
         paths: images, videos, folders, patterns, archives or lists, see :func:`saywhere.inference.find_images`. If
             they are sources, which that function has found, no image is forgotten.
         regions: of an image beside the whole of it, instead of the model's own number.
@@ -222,6 +230,9 @@ class Indexing:
         videos: those that have to be looked through, or further.
         gone: paths of images and videos that will be forgotten.
         changes: so far.
+
+    Raises:
+        UserError: see :func:`saywhere.inference.find_images`.
     """
 
     def __init__(

@@ -42,6 +42,9 @@ class Query:
     Attributes:
         wanted: phrases whose similarities with an image are added.
         unwanted: phrases; images that show one of them are left out.
+
+    Raises:
+        UserError: no phrase is wanted, or a phrase has no word.
     """
 
     wanted: tuple[str, ...]
@@ -92,7 +95,11 @@ def kinds(words: Iterable[str]) -> list[str]:
 
 
 class Commonness:
-    """Frequencies of nouns in captions; other words for the same thing, and for kinds of it, are counted together."""
+    """Frequencies of nouns in captions; other words for the same thing, and for kinds of it, are counted together.
+
+    Args:
+        vocabulary: with the counts of words in the sentences of training.
+    """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         tree, self._counts = noun_tree(), Counter[str]()
@@ -139,6 +146,7 @@ def in_index_evidence(together: float, images: int, similarity: float) -> np.nda
     Args:
         together: how often the nouns of the query are said, see :meth:`saywhere.search.phrases.Commonness.together`.
         images: of the index.
+        similarity: of the best hit with the query.
     """
     return np.array([together + math.log(max(images, 1)), similarity], np.float64)
 
@@ -206,6 +214,7 @@ def hit_evidence(
         rarest: how often the rarest noun is said, see :meth:`Commonness.rarest`: as many images, by chance, show it.
             But a query is asked because one of the images is thought to.
         lead: by how many standard deviations the similarity is above the mean of all images that were searched.
+        among: number of these.
     """
     beyond = 1 - 1 / len(odds)
     prior = log(math.exp(rarest) + 1 / max(among, 1))
@@ -239,6 +248,7 @@ class _Columns:
     """Texts as the columns of one matrix, which the vectors of an image's regions are multiplied by.
 
     Args:
+        aligner: that embedded them.
         texts: P of them.
         nouns: of each the noun that the classes are asked for; None without one.
     """
@@ -279,9 +289,16 @@ class _Columns:
 class PhrasesInImages:
     """Find the region of each wanted phrase of a query; a sentence alone is cut into phrases as people cut it.
 
+    Args:
+        model: that embedded the images.
+        query: what is looked for.
+
     Attributes:
         layout: the phrases that are wanted, and what is said of their places, relations and numbers.
         together: how often their nouns are said (:meth:`saywhere.search.phrases.Commonness.together`).
+
+    Raises:
+        UserError: something is not wanted, and the model is not calibrated for phrases.
     """
 
     def __init__(self, model: Model, query: Query) -> None:
@@ -343,7 +360,9 @@ class PhrasesInImages:
         """Return where the query is in an image.
 
         Args:
+            image: that was found.
             lead: by how many standard deviations its similarity is above the mean of all images that were searched.
+            among: number of these.
         """
         calibration, phrases = self._model.calibration, self.layout.phrases
         several = len(phrases)
@@ -390,6 +409,7 @@ class PhrasesInImages:
         """Return the probability that any image of an index shows what is wanted; None if the model cannot tell.
 
         Args:
+            best: the query in the image that fits best.
             images: of the index.
         """
         chance, meant = self._model.calibration.chance, self._model.calibration.meant

@@ -77,7 +77,11 @@ def stamp_of(payload: Mapping[str, Any]) -> Stamp:
 
 
 def image_point(name: str, stamp: Stamp, image: ImageVectors) -> models.PointStruct:
-    """Return the point of an image, or of a moment of a video."""
+    """Return the point of an image, or of a moment of a video.
+
+    Raises:
+        UserError: a vector has numbers that half precision cannot hold.
+    """
     from qdrant_client import models
 
     path, time = split_moment(name)
@@ -254,7 +258,11 @@ class Qdrant:
 
 
 def _require_vectors(folder: Path, collection: str) -> None:
-    """Refuse a folder of the client's own engine that has lost a collection, which the client would show as empty."""
+    """Refuse a folder of the client's own engine that has lost a collection, which the client would show as empty.
+
+    Raises:
+        UserError: it has.
+    """
     known = folder / "meta.json"
     points = folder / "collection" / collection / "storage.sqlite"
     if known.is_file() and collection in json.loads(known.read_text())["collections"] and not points.is_file():
@@ -275,7 +283,11 @@ class QdrantStore:
     The points of the same images are the same whoever writes them, so that several processes may write at a time.
 
     Args:
+        place: of the collection.
         facts: what a new one is made for. If None, it must exist.
+
+    Raises:
+        UserError: there is none, it is not an index of this version, or no server answers.
     """
 
     folder = None
@@ -389,7 +401,11 @@ class QdrantStore:
         return [image_of(point)[0] for point in points]
 
     def _taken(self) -> dict[str, str]:
-        """When each file was taken."""
+        """When each file was taken.
+
+        Raises:
+            UserError: that is not known of all.
+        """
         files = self.stamps() | {path: video.stamp for path, video in self.videos().items()}
         if count := sum(not stamp.taken for stamp in files.values()):
             raise undated(self._place, count)

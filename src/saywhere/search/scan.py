@@ -97,7 +97,12 @@ class Snapshot:
 
     @classmethod
     def open(cls, folder: Path, extent: Extent, dead: Sequence[int]) -> Snapshot:
-        """Map the files of an index; ``FileNotFoundError`` if they are of a generation that is gone."""
+        """Map the files of an index.
+
+        Raises:
+            FileNotFoundError: they are of a generation that is gone.
+            UserError: a file is shorter than it was when it was written, or the files do not fit each other.
+        """
         names = list(extent.files(folder))
         shapes = ((extent.entries,), (extent.regions,), (extent.regions, extent.size))
         maps = [_mapped(*parts) for parts in zip(names, KINDS, shapes, strict=True)]
@@ -143,6 +148,10 @@ class Snapshot:
 
         Args:
             folder: of the index.
+            basis_alone: leave out the codes.
+
+        Raises:
+            UserError: they are not as they were written.
         """
         extent = self.extent
         sums = ((extent.basis_sum, self.basis), (extent.codes_sum, self.codes))
@@ -181,7 +190,11 @@ def checksum(entry: np.ndarray, regions: np.ndarray, vectors: np.ndarray) -> int
 
 
 def to_arrays(image: ImageVectors) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return an image's entry, regions and vectors as they are written."""
+    """Return an image's entry, regions and vectors as they are written.
+
+    Raises:
+        UserError: a vector has numbers that half precision cannot hold.
+    """
     vectors = with_hubness(image)
     if not (np.abs(vectors) <= LARGEST).all():
         raise UserError(f"{image.image}: the model gives vectors with numbers beyond {LARGEST:g}: it cannot be indexed")
@@ -441,8 +454,10 @@ def nearest(snapshot: Snapshot, question: Question, top: int, *, exact: bool = F
 
     Args:
         snapshot: of the index.
+        question: of one query.
         top: at most this many.
         exact: compare all images by their whole vectors; else, if there are codes, only those that they put first.
+        threads: that share the images.
     """
     wanted = max(CANDIDATES, EACH * top)
     if exact or not snapshot.extent.coded or snapshot.extent.entries <= wanted:

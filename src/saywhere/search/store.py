@@ -47,7 +47,14 @@ CREATE TABLE dead (entry INTEGER PRIMARY KEY);
 
 
 class Database:
-    """An open database, for several threads."""
+    """An open database, for several threads.
+
+    Args:
+        path: of its file, which must exist.
+
+    Raises:
+        UserError: it cannot be used.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -200,6 +207,9 @@ class Store:
         folder: of the index.
         facts: what a new index is made for, such as the model and ``size`` of its vectors. If None, the index must
             exist.
+
+    Raises:
+        UserError: there is no index, or it is of another version, or damaged.
     """
 
     def __init__(self, folder: Path, facts: Mapping[str, str] | None = None) -> None:
@@ -237,7 +247,11 @@ class Store:
     # Reading
 
     def snapshot(self) -> Snapshot:
-        """Return what the index holds now; the same object as before if nothing was written."""
+        """Return what the index holds now; the same object as before if nothing was written.
+
+        Raises:
+            UserError: a file is damaged or missing.
+        """
         missing = ""
         with self._open.guard:
             for _ in range(ATTEMPTS):
@@ -259,7 +273,11 @@ class Store:
             return int(db.execute("SELECT COUNT(*) FROM images").fetchone()[0])
 
     def look_up(self, snapshot: Snapshot, entries: Sequence[int]) -> list[str] | None:
-        """Return the paths of entries of a snapshot; None if one of them has been forgotten or moved since."""
+        """Return the paths of entries of a snapshot; None if one of them has been forgotten or moved since.
+
+        Raises:
+            UserError: the vectors of one of them are not those that were written.
+        """
         query = "SELECT path, checksum FROM images WHERE entry = ?"
         with self._open.transaction("DEFERRED") as db:
             rows = [db.execute(query, (entry,)).fetchone() for entry in entries]
@@ -365,7 +383,11 @@ class Store:
     # Writing
 
     def _claim(self) -> None:
-        """Become the one process that writes."""
+        """Become the one process that writes.
+
+        Raises:
+            UserError: there is another.
+        """
         if self._lock is not None:
             return
         lock = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)

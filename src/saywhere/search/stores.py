@@ -72,7 +72,11 @@ class Only:
         before: str | date | None = None,
         under: str | Path | Sequence[str | Path] = (),
     ) -> Only:
-        """Return the filter of dates and folders as a user gives them."""
+        """Return the filter of dates and folders as a user gives them.
+
+        Raises:
+            UserError: something else than a date.
+        """
         folders = [under] if isinstance(under, str | Path) else under
         return cls(_day("after", after), _day("before", before), tuple(_folder(str(folder)) for folder in folders))
 
@@ -229,10 +233,14 @@ class ImageStore(Protocol):
         """Return the images that fit one query best, best first.
 
         Args:
+            question: of one query.
             top: at most so many.
             exact: take no shortcuts, if the store has any.
             threads: that share the work, where it is done here.
             only: which images are searched; all if None.
+
+        Raises:
+            UserError: dates are asked for, and those of some images are not known.
         """
         ...
 
@@ -248,6 +256,7 @@ class ImageStore(Protocol):
         """Add images, in place of those of the same name.
 
         Args:
+            images: with their names.
             video: that the images are moments of, as far as it was looked through.
         """
         ...
@@ -298,5 +307,8 @@ class Place(Protocol):
 
         Args:
             facts: of a new one, see :class:`ImageStore`. If None, it must be there.
+
+        Raises:
+            UserError: there is none, or it cannot be used.
         """
         ...

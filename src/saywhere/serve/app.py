@@ -61,7 +61,11 @@ OPENING = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0
 
 
 class Gallery:
-    """Search an index and show what was found."""
+    """Search an index and show what was found.
+
+    Args:
+        index: that is searched.
+    """
 
     def __init__(self, index: Index) -> None:
         self.index = index
@@ -79,6 +83,7 @@ class Gallery:
 
         Raises:
             Problem: 404 if the index does not have it, or its file is not any more what was indexed.
+            UserError: its file cannot be read.
         """
         found = self.index.store.locate(entry)
         if found is None:
@@ -287,7 +292,11 @@ class Answer(Response):
         self._memory = memory
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it; ``Problem`` 429 if too many answers have not been read yet."""
+        """Send it.
+
+        Raises:
+            Problem: 429 if too many answers have not been read yet.
+        """
         body = bytes(self.body)
         self._memory.take(len(body))
         try:
@@ -319,7 +328,11 @@ class Service:
             return await self._answer(question, values, see)
 
     def see(self, data: bytes) -> Encoding:
-        """Return the encoding of an image, which is kept for further questions; it takes a while: for a worker."""
+        """Return the encoding of an image, which is kept for further questions; it takes a while: for a worker.
+
+        Raises:
+            ImageError: the bytes are not an image, or of one that is too large.
+        """
         return self.encodings.make(tag_of(data), functools.partial(self._encode, data))
 
     def _find(self, tag: str) -> Encoding:
@@ -376,7 +389,11 @@ class Service:
 
     @property
     def gallery(self) -> Gallery:
-        """The index and its images; ``Problem`` 404 if there is none."""
+        """The index and its images.
+
+        Raises:
+            Problem: 404 if there is none.
+        """
         if self._gallery is None:
             raise Problem(404, "this server has no index: start it with --index DIR")
         return self._gallery

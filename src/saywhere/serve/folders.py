@@ -20,6 +20,9 @@ class Folders:
 
     Args:
         folders: as the user gave them; links in their own paths are followed once.
+
+    Raises:
+        UserError: one of them is no folder.
     """
 
     def __init__(self, folders: Sequence[str | Path]) -> None:
@@ -29,7 +32,11 @@ class Folders:
         self.roots = tuple(dict.fromkeys(os.path.realpath(folder) for folder in folders))
 
     def resolve(self, path: str) -> str:
-        """Return where a file is, without links; a relative path is tried below each folder."""
+        """Return where a file is, without links; a relative path is tried below each folder.
+
+        Raises:
+            UserError: it is outside the folders (by ``..`` or a link, too), or not there.
+        """
         shown, inside = path[:200], False
         for root in self.roots:
             try:
@@ -45,7 +52,11 @@ class Folders:
         raise UserError(f"{shown}: no such file in the folders of this server ({', '.join(self.roots)})")
 
     def read(self, path: str) -> bytes:
-        """Return the content of a file."""
+        """Return the content of a file.
+
+        Raises:
+            UserError: it is not in the folders, not a regular file, too large, or cannot be read.
+        """
         real, shown = self.resolve(path), path[:200]
         try:
             number = os.open(real, OPENING)

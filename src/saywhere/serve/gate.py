@@ -40,7 +40,11 @@ class Host(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Host:
-        """Read a name or an address, the port behind it if there is one; ``ValueError`` if it is neither."""
+        """Read a name or an address, the port behind it if there is one.
+
+        Raises:
+            ValueError: it is neither.
+        """
         parts = _AUTHORITY.fullmatch(text)
         if not parts:
             raise ValueError(text)
@@ -68,7 +72,11 @@ class Host(NamedTuple):
 
 
 def check_access(token: str | None, hosts: Collection[str]) -> None:
-    """Check what a :class:`Gate` is given."""
+    """Check what a :class:`Gate` is given.
+
+    Raises:
+        UserError: no header can bring the token, or one of the hosts is none.
+    """
     if token is not None and not re.fullmatch("[!-~]([ -~]*[!-~])?", token):
         raise UserError(
             "--token: headers can bring ASCII letters, digits and signs, and no space at the ends; give those"
@@ -86,6 +94,7 @@ class Gate:
     """Let requests in, or answer what is wrong with them.
 
     Args:
+        app: that answers those that are let in.
         token: that requests must bring; none is needed if None.
         hosts: see :func:`saywhere.serve.app.create_app`. Both were checked by :func:`check_access`.
         public: paths that need no token, and may be asked for by the pages of other sites.

@@ -42,6 +42,10 @@ class Images:
         url: of Label Studio; None if images come from the folder only.
         token: of its interface, a legacy one or a personal access token.
         folder: where Label Studio's own files are mounted.
+        most: bytes of an image.
+
+    Raises:
+        UserError: the URL is none.
     """
 
     def __init__(self, url: str | None, token: str | None, folder: Folders | None, most: int) -> None:
@@ -56,6 +60,7 @@ class Images:
 
         Raises:
             Problem: 400 if it is elsewhere, 422 if Label Studio does not give it.
+            UserError: it is not in the folder.
         """
         text = address if isinstance(address, str) else ""
         try:
@@ -138,7 +143,11 @@ class Controls:
 
     @classmethod
     def read(cls, config: Any) -> Controls:
-        """Read a labeling configuration; ``Problem`` 400 if it has no image with rectangles."""
+        """Read a labeling configuration.
+
+        Raises:
+            Problem: 400 if it has no image with rectangles.
+        """
         if not isinstance(config, str) or len(config) > CONFIG or "<!" in config.replace("<!--", ""):
             raise Problem(400, "label_config must be XML of at most 1 MB, without declarations")
         try:
@@ -161,6 +170,7 @@ class LabelStudio:
     """The routes of the backend.
 
     Args:
+        service: that answers.
         images: where those of tasks come from.
     """
 

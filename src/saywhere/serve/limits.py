@@ -20,7 +20,13 @@ if TYPE_CHECKING:
 
 
 class Problem(Exception):
-    """Refuse a request."""
+    """Refuse a request.
+
+    Args:
+        status: of HTTP.
+        message: one line that names the value and the way out.
+        headers: of the answer.
+    """
 
     def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
@@ -74,14 +80,22 @@ class Limits:
 
 
 class Budget:
-    """Share out bytes of memory, among threads."""
+    """Share out bytes of memory, among threads.
+
+    Args:
+        size: bytes that there are.
+    """
 
     def __init__(self, size: int) -> None:
         self._size, self._taken = size, 0
         self._lock = threading.Lock()
 
     def take(self, count: int) -> None:
-        """Take bytes at once; ``Problem`` 429 if there are not so many left."""
+        """Take bytes at once.
+
+        Raises:
+            Problem: 429 if there are not so many left.
+        """
         with self._lock:
             if self._taken + count > self._size:
                 raise busy()

@@ -142,6 +142,7 @@ class Protocol:
     """Answer the messages of clients.
 
     Args:
+        folders: whose images the tools may read.
         model: returns the model; called when the first tool is.
         index: folder of an index to search; if None, the folders are searched.
         service: of the HTTP server, whose limits and encodings are used; None without one.
@@ -226,7 +227,11 @@ def _error(number: str | int | None, code: int, message: str) -> dict[str, Any]:
 
 
 def parse(text: bytes) -> Any:
-    """Return the message in a text; ``ValueError`` if it is not JSON, or nested too deeply."""
+    """Return the message in a text.
+
+    Raises:
+        ValueError: it is not JSON, or nested too deeply.
+    """
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -237,7 +242,9 @@ class Pipe:
     """Answer the messages that come in line by line, until there are no more; calls of tools on a few threads.
 
     Args:
+        protocol: that answers.
         source, sink: where messages come from and go to, a line each.
+        threads: of calls.
     """
 
     def __init__(self, protocol: Protocol, source: BinaryIO, sink: BinaryIO, threads: int = 2) -> None:

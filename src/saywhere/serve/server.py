@@ -34,7 +34,11 @@ DRAIN_SECONDS = 0.5
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a socket that listens; port 0 takes a free one."""
+    """Return a socket that listens; port 0 takes a free one.
+
+    Raises:
+        UserError: the address is in use or not of this machine.
+    """
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=2048)
@@ -63,8 +67,15 @@ def launch(
     """Load a model and serve it until Ctrl-C; a line says where.
 
     Args:
+        access: is checked before the model is loaded.
+        limits: of the server.
         load: returns the model.
         index: folder of an index to search, which must exist and be made by the model.
+        protocols: of other programs.
+        path: what the line shows behind the address.
+
+    Raises:
+        UserError: the address is in use, or the model or the index cannot be used.
     """
     from PIL import Image
 
@@ -93,7 +104,9 @@ def run(app: Starlette, listening: socket.socket, limits: Limits, started: Calla
     """Serve until SIGTERM or Ctrl-C; then answer the requests that have begun, and return.
 
     Args:
+        app: the application.
         listening: from :func:`bind`.
+        limits: of connections and of the time to finish.
         started: called when requests are answered.
     """
 

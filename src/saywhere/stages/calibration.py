@@ -34,7 +34,11 @@ def possible(parts: Iterable[str]) -> list[str]:
 
 
 def default_split(what: str, root: str | Path, format: str | None = None) -> str:
-    """Return the split that a question is fitted to: ``train``, or of hits one that taught the model nothing."""
+    """Return the split that a question is fitted to: ``train``, or of hits one that taught the model nothing.
+
+    Raises:
+        UserError: the data set has no such split.
+    """
     if what != "hit":
         return "train"
     there = datasets.splits(root, format)
@@ -55,11 +59,17 @@ def fit(
 
     Args:
         what: one of :data:`NEEDS`.
+        model: the folder.
+        sets: images of data sets.
+        source: names of the data sets, for the card.
         limits: of each data set at most so many images; None for the usual number.
         device: where the model runs.
 
     Returns:
         what was fitted, for people, and why images were left out.
+
+    Raises:
+        UserError: the model lacks a part, or the data do not tell.
     """
     from saywhere.training import calibration
 

@@ -728,7 +728,11 @@ def digest_of(samples: Sequence[Sample]) -> str:
 
 
 def copy_model(source: str | Path, out: Path) -> None:
-    """Make a model folder the same as another; files are linked where the disk can: none is ever changed in place."""
+    """Make a model folder the same as another; files are linked where the disk can, for none is ever changed in place.
+
+    Raises:
+        UserError: there is no such model.
+    """
     folder = Bundle.read(source).folder
     out.mkdir(parents=True, exist_ok=True)
     names = [path.name for path in folder.iterdir() if path.is_file()]

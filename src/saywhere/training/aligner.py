@@ -96,6 +96,9 @@ class AlignerSystem:
         """Return the samples with sentences, without those sentences that have no word.
 
         With ``config.phrase_weight`` only images that Flickr30k Entities has marked.
+
+        Raises:
+            UserError: a sentence is not among ``config.parses``.
         """
         kept = [replace(s, sentences=tuple(t for t in s.sentences if tokenize(t))) for s in samples]
         kept = [sample for sample in kept if sample.sentences]
@@ -153,6 +156,9 @@ def read_word_vectors(path: str | Path, vocabulary: Vocabulary) -> dict[int, Ten
     """Return the vectors ``(E,)`` of the words of ``vocabulary`` that the file has, by token id.
 
     Lines of other words are skipped. A first line of two numbers (the header of word2vec's text format) is skipped too.
+
+    Raises:
+        UserError: no such file, a line that is no vector or one of another length, or not one word in common.
     """
     wanted = {word: number for number, word in enumerate(vocabulary.tokens) if word in vocabulary}
     found: dict[int, Tensor] = {}
@@ -186,7 +192,11 @@ def _numbers(text: str, place: str) -> Tensor:
 
 
 def load_word_vectors(weight: Tensor, vectors: dict[int, Tensor]) -> None:
-    """Put ``vectors`` into the rows of ``weight (V, E)``; the other rows get their spread (padding stays as it is)."""
+    """Put ``vectors`` into the rows of ``weight (V, E)``; the other rows get their spread (padding stays as it is).
+
+    Raises:
+        UserError: the vectors have another size than the model's.
+    """
     rows = torch.stack(list(vectors.values()))
     if rows.shape[1] != weight.shape[1]:
         raise UserError(f"the word vectors have {rows.shape[1]} numbers: set model.word_size={rows.shape[1]}")

@@ -76,6 +76,9 @@ def find_teacher(name: str) -> Path:
 
     Args:
         name: as :attr:`BranchConfig.teacher`.
+
+    Raises:
+        UserError: there is none.
     """
     if name.isidentifier() and not Path(name).exists() and (spec := importlib.util.find_spec(name)) is not None:
         folders = [Path(place) for place in spec.submodule_search_locations or ()]
@@ -91,7 +94,11 @@ def find_teacher(name: str) -> Path:
 
 
 def teacher_weights(path: Path) -> dict[str, Tensor]:
-    """Return the weights of CLIP's image tower, by timm's names, from an ONNX file in int8."""
+    """Return the weights of CLIP's image tower, by timm's names, from an ONNX file in int8.
+
+    Raises:
+        UserError: it is something else.
+    """
     import onnx
     from onnx import numpy_helper
 
@@ -177,6 +184,7 @@ class Lessons(nn.Module):
     """Pixels to what the branch reads of a view, and what the teacher says of it.
 
     Args:
+        backbone: gives what the branch reads.
         teacher: sees the same pixels, squeezed to its size.
         preprocess: of the pixels.
 
@@ -225,6 +233,8 @@ class Student(nn.Module):
 
     Args:
         config: see :class:`BranchConfig`.
+        trunk: with a branch, whose weights are trained.
+        teacher: the teacher.
     """
 
     def __init__(self, config: BranchConfig, trunk: Trunk, teacher: Teacher) -> None:
@@ -391,7 +401,11 @@ class BranchSystem:
 
 
 def load_branch(trunk: Trunk, path: str | Path) -> None:
-    """Give the branch of a trunk the weights that a run has written."""
+    """Give the branch of a trunk the weights that a run has written.
+
+    Raises:
+        UserError: the trunk has no branch, or the file does not fit.
+    """
     if trunk.branch is None:
         raise UserError("training.branch needs model.trunk.branch=true")
     try:

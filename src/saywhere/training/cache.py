@@ -84,7 +84,11 @@ class FeatureCache:
         return len(self._blocks)
 
     def read(self, index: int, flipped: bool) -> tuple[Tensor, ...]:
-        """Return the maps ``(C_l, H_l, W_l)`` float16 of image ``index``, finest first; only their bytes are copied."""
+        """Return the maps ``(C_l, H_l, W_l)`` float16 of image ``index``, finest first; only their bytes are copied.
+
+        Raises:
+            UserError: the bytes on disk are not those that were written.
+        """
         block = self._blocks[index, flipped]
         data = np.array(self._bytes[block.offset : block.offset + block.size])
         if (index, flipped) not in self._checked:
@@ -113,7 +117,11 @@ class FeatureView:
 
 
 def read_pixels(image: CachedImage, preprocess: Preprocess) -> Tensor:
-    """Return the pixels ``(3, h, w)`` of an image or, if it has a ``crop``, of that part of it."""
+    """Return the pixels ``(3, h, w)`` of an image or, if it has a ``crop``, of that part of it.
+
+    Raises:
+        ImageError: it cannot be read.
+    """
     crop: tuple[int, int, int, int] | None = getattr(image, "crop", None)
     if crop is None:
         return torch.from_numpy(preprocess(open_image(image.image, preprocess.long_side)))
@@ -167,10 +175,18 @@ def build(
     Damaged images are left out and listed in ``damaged``.
 
     Args:
+        root: folder of all caches.
+        name: of the network, or its settings.
         network: turns a list of pixels ``(3, h, w)`` into a tuple of maps each; runs in eval mode.
         preprocess: turns images into pixels.
         images: samples with ``image``, ``width``, ``height``.
+        flip: also the features of the mirrored images.
         device: where the network runs meanwhile.
+        batch_size: images of equal shape in one pass.
+        title: of the progress bar.
+
+    Raises:
+        UserError: the disk is full, or will be.
     """
     folder = Path(root) / cache_key(name, network, preprocess, images)
     folder.mkdir(parents=True, exist_ok=True)

@@ -80,7 +80,11 @@ class Fitted:
 
 
 def read_own(folder: str | Path, *parts: str) -> Bundle:
-    """Return a user's model that has some parts."""
+    """Return a user's model that has some parts.
+
+    Raises:
+        UserError: there is no such model, it comes with saywhere, or it lacks a part.
+    """
     bundle = Bundle.read_own(folder)
     if missing := [part for part in parts if part not in bundle.configs]:
         raise UserError(
@@ -121,6 +125,9 @@ def collect_boxes(model: Model, samples: Sequence[Sample]) -> Found:
     """Return what a model finds in images, without the repeats that :meth:`Model.describe` leaves out.
 
     Images that cannot be read are passed over. A progress bar is shown.
+
+    Raises:
+        UserError: the model finds no regions, or no image can be read.
     """
     detector = model.require("densecap", "be calibrated")
     rows: list[Found] = []
@@ -141,7 +148,14 @@ def calibrate_boxes(
     """Fit how probably the boxes of a model's dense captioner are right.
 
     Args:
+        folder: of the model.
+        sets: images with boxes, of one data set or several.
+        source: name of the images, for the card.
         device: where the model runs; the best there is if None.
+
+    Raises:
+        UserError: there is no such model, it has no dense captioner, no image can be read, or all boxes are right, or
+            none.
     """
     bundle = read_own(folder, "densecap")
     model = load(bundle.folder, device)
@@ -182,7 +196,11 @@ class Named:
 
 
 def collect_nouns(model: Model, samples: Sequence[Sample]) -> Named:
-    """Return the true boxes of images as a model names them; images that cannot be read are passed over."""
+    """Return the true boxes of images as a model names them; images that cannot be read are passed over.
+
+    Raises:
+        UserError: the model lacks a part, or no image can be read.
+    """
     detector, classes = model.require("densecap", "name regions"), model.require("nouns", "name regions")
     rows: list[Named] = []
     for sample, encoding in encode_each(model, [sample for sample in samples if len(sample.boxes)], "nouns"):
@@ -212,6 +230,9 @@ def fit_nouns(classes: NounEvidence, named: Named) -> tuple[Logistic, float]:
 
     In the likelihood boxes count as :data:`POWER` says. Half of "most" is the share of all boxes, and half the mean
     over their kinds.
+
+    Raises:
+        UserError: all of the decoder's nouns are right, or none.
     """
     kinds = np.array([kind_of(classes.tree, truths[0]) for truths in named.truths])
     _, kind, counts = np.unique(kinds, return_inverse=True, return_counts=True)
@@ -238,8 +259,13 @@ def calibrate_nouns(
     """Fit how probably the noun of a model's decoder is right, beside that of its classes.
 
     Args:
+        folder: of the model.
         sets: the images that taught its classes; those that were held out are used.
+        source: name of the images.
         device: where the model runs; the best there is if None.
+
+    Raises:
+        UserError: there is no such model, it lacks a part, and what :func:`collect_nouns` and :func:`fit_nouns` raise.
     """
     bundle = read_own(folder, "densecap", "nouns")
     model = load(bundle.folder, device)
@@ -277,6 +303,9 @@ def collect_words(model: Model, samples: Sequence[Sample]) -> dict[str, Doubtful
     """Return the evidence for words for people's sex and for colours in phrases of true boxes, by question.
 
     Words of boxes whose true phrases say nothing of the kind are left out. Images that cannot be read are passed over.
+
+    Raises:
+        UserError: the model lacks a part, or no image can be read.
     """
     detector = model.require("densecap", "be calibrated")
     model.require("aligner", "calibrate words")
@@ -318,8 +347,13 @@ def calibrate_words(
     """Fit how probably words for somebody's sex, and colours, of a model's phrases are right.
 
     Args:
+        folder: of the model.
         sets: images with boxes and phrases that did not teach its decoder.
+        source: name of the images, for the card.
         device: where the model runs; the best there is if None.
+
+    Raises:
+        UserError: there is no such model, it lacks a part, and what :func:`collect_words` raises.
     """
     bundle = read_own(folder, "densecap", "aligner")
     model = load(bundle.folder, device)
@@ -353,8 +387,13 @@ def calibrate_captions(
     """Fit how probably the phrase of a region names what is in its box: its noun is right, given the box.
 
     Args:
+        folder: of the model.
         sets: images with boxes and phrases that did not teach its decoder.
+        source: name of the images, for the card.
         device: where the model runs; the best there is if None.
+
+    Raises:
+        UserError: there is no such model, it lacks a part, no image can be read, or all phrases are right, or none.
     """
     bundle = read_own(folder, "densecap")
     model = load(bundle.folder, device)
@@ -375,6 +414,9 @@ def collect_captions(model: Model, samples: Sequence[Sample]) -> tuple[dict[str,
     """Return what says how probably phrases of true boxes are right, and whether their nouns are.
 
     Images that cannot be read are passed over. A progress bar is shown.
+
+    Raises:
+        UserError: the model lacks a part, or no image with boxes can be read.
     """
     detector = model.require("densecap", "be calibrated")
     tree, rows, right = noun_tree(), list[dict[str, np.ndarray]](), list[bool]()
@@ -424,6 +466,11 @@ def absent(own: Sequence[Sequence[str]], words: Sequence[set[str]], seed: int = 
     """Yield for each image phrases of other images that it does not show, as many as it has itself if there are any.
 
     A phrase is not shown if none of the words of its noun is said of the image.
+
+    Args:
+        own: the phrases of each image.
+        words: all words that are said of each image.
+        seed: of the draws.
     """
     generator = np.random.default_rng(seed)
     pool = [phrase for phrases in own for phrase in phrases]
@@ -444,7 +491,13 @@ def collect_phrases(
     Images that cannot be read are passed over. A progress bar is shown.
 
     Args:
+        model: that is asked.
+        samples: the images with their phrases.
         part: that places phrases, see :meth:`saywhere.Model.placer`.
+        seed: of the draws.
+
+    Raises:
+        UserError: no image has a phrase, or none can be read.
     """
     placer, generator = model.placer(part), np.random.default_rng(seed)
     phrases = [[p for references in sample.phrases for p in references] for sample in samples]
@@ -494,6 +547,8 @@ def choose_weights(
     """Return the configuration with the weights of the classes that place most phrases right; the smaller of equals.
 
     Args:
+        rows: the evidence.
+        config: the other options.
         by_aligner: the evidence where the aligner places phrases, if a model has another part for it.
     """
     for option, rare in (("kind_weight", False), ("rare_kind_weight", True)):
@@ -504,7 +559,11 @@ def choose_weights(
 
 
 def fit_phrases(rows: Sequence[Collected]) -> tuple[Logistic, Logistic | None]:
-    """Return how probably images show phrases, and phrases with a rare noun; None if there are few of these."""
+    """Return how probably images show phrases, and phrases with a rare noun; None if there are few of these.
+
+    Raises:
+        UserError: all phrases are in their images, or none.
+    """
     inputs = {name: np.concatenate([row.evidence.inputs[name] for row in rows]) for name in rows[0].evidence.inputs}
     there = np.concatenate([row.there for row in rows])
     rarely = np.concatenate([row.evidence.rare for row in rows])
@@ -522,9 +581,15 @@ def calibrate_phrases(
     """Fit how probably an image shows a phrase, and how much a model's classes say where a phrase is.
 
     Args:
+        folder: of the model.
         sets: images with phrases and boxes, of one data set or several; phrases that an image does not show are drawn
             from the same set.
+        source: name of the images, for the card.
         device: where the model runs; the best there is if None.
+
+    Raises:
+        UserError: there is no such model, it has no aligner, and what :func:`collect_phrases` and :func:`fit_phrases`
+            raise.
     """
     bundle = read_own(folder, "aligner")
     model = load(bundle.folder, device)
@@ -570,14 +635,17 @@ def calibrate_adapted(
     """Fit the scores of a model of transformers, and write the fit to its file of calibrations.
 
     Args:
+        found: the model.
         name: of it, as :func:`saywhere.load` takes it.
         question: ``box``: a region's score becomes the probability that its box has an IoU of 0.5 with a true one;
             ``phrase``: a phrase's that the image shows it.
         sets: images with phrases and boxes, of one data set or several; phrases that an image does not show are drawn
             from the same set.
+        source: name of the images.
         device: where the model runs; the best there is if None.
 
     Raises:
+        UserError: the model cannot be loaded or does not describe, no image can be read, or its scores tell nothing.
         OSError: the calibration cannot be written.
     """
     path = calibration_path(found)
@@ -601,6 +669,9 @@ def score_regions(model: Model, samples: Sequence[Sample]) -> Scored:
     """Return the scores of the regions that a model finds, and whether their boxes match true ones.
 
     Images that cannot be read are passed over. A progress bar is shown.
+
+    Raises:
+        UserError: the model does not describe, or no image can be read.
     """
     model.check("densecap", "find regions")
     rows: list[Scored] = []
@@ -619,7 +690,11 @@ def score_regions(model: Model, samples: Sequence[Sample]) -> Scored:
 
 
 def score_phrases(model: Model, samples: Sequence[Sample]) -> Scored:
-    """Return the scores of phrases of images, and of phrases of others that they do not show."""
+    """Return the scores of phrases of images, and of phrases of others that they do not show.
+
+    Raises:
+        UserError: no image has a phrase, or none can be read.
+    """
     placer, rows = model.placer(), collect_phrases(model, samples)
     scores = [row.evidence.presence(placer.calibration) for row in rows]
     scored = np.concatenate([each for each in scores if each is not None])
@@ -630,6 +705,14 @@ def fit(scored: Scored, name: str, what: str) -> Logistic:
     """Return how probable scores are, by their logit.
 
     What has the score 0, for the model gives no box, is left out: it stays 0.
+
+    Args:
+        scored: what the model says, and what is true.
+        name: of the model, for messages.
+        what: it scores, for messages.
+
+    Raises:
+        UserError: all are true or none, or all have the same score.
     """
     there = scored.scores > 0
     logits, true = logit(scored.scores[there]), scored.true[there]

@@ -104,7 +104,11 @@ class CaptionerSystem:
         return sum(1 for _ in self.texts(sample))
 
     def build(self, config: CaptionerConfig, vocabulary: Vocabulary, pretrained: bool) -> Captioner:
-        """Return the untrained network; proposals are not trained, and their trunk is that of ``config.localizer``."""
+        """Return the untrained network; proposals are not trained, and their trunk is that of ``config.localizer``.
+
+        Raises:
+            UserError: it is to have n-grams, which are stored beside a captioner when it is trained.
+        """
         if config.ngrams.count:
             raise UserError("model.ngrams.count must be 0 in a recipe: a stage of the kind ngrams stores them")
         proposes = config.uses_proposals

@@ -51,7 +51,11 @@ def read_tagged(line: str) -> TaggedSentence:
 
 
 def read_split(root: Path, split: str) -> list[TaggedSentence]:
-    """Return the marked sentences of a split of Flickr8k or Flickr30k with Entities; the images are not needed."""
+    """Return the marked sentences of a split of Flickr8k or Flickr30k with Entities; the images are not needed.
+
+    Raises:
+        UserError: there is no such data set or split, or it has no marked sentence.
+    """
     if split not in (known := flickr.splits(root)):
         raise UserError(f"{root}: no split {split!r}; it has {', '.join(known) or 'none'}")
     keys = [Path(line.strip()).stem.split("_")[0] for line in read_lines(known[split]) if line.strip()]
@@ -64,7 +68,11 @@ def read_split(root: Path, split: str) -> list[TaggedSentence]:
 
 
 def read_text(path: Path) -> list[TaggedSentence]:
-    """Return the sentences of a file with a marked sentence a line, ``id<TAB>sentence``; it may be gzipped."""
+    """Return the sentences of a file with a marked sentence a line, ``id<TAB>sentence``; it may be gzipped.
+
+    Raises:
+        UserError: it cannot be read, or has no marked phrase.
+    """
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
         lines = split_lines(decode(content))
@@ -77,7 +85,14 @@ def read_text(path: Path) -> list[TaggedSentence]:
 
 
 def train(sentences: Sequence[TaggedSentence], epochs: int = 3, seed: int = 0, buckets: int = BUCKETS) -> Chunker:
-    """Return the chunker that an averaged perceptron learns from sentences."""
+    """Return the chunker that an averaged perceptron learns from sentences.
+
+    Args:
+        sentences: with their tags.
+        epochs: passes over them, in an order drawn anew.
+        seed: of the orders.
+        buckets: rows of the weights, a power of two.
+    """
     generator = random.Random(seed)
     learner = Chunker(np.zeros((buckets, TAGS), np.float32))
     late = np.zeros((buckets, TAGS), np.float64)  # the sum of (step x update), which averages when it is taken off

@@ -47,7 +47,14 @@ class TargetMaker(Protocol):
     """A function that makes the target of an image for one epoch."""
 
     def __call__(self, sample: Sample, size: tuple[int, int], flipped: bool, random: np.random.Generator) -> Target:
-        """Return the target of an image."""
+        """Return the target of an image.
+
+        Args:
+            sample: the image with its annotations.
+            size: width and height of the network's input.
+            flipped: the input is mirrored left to right.
+            random: of every random choice.
+        """
         ...
 
 
@@ -108,10 +115,15 @@ class ImageDataset(Dataset[Item]):
     An image's target, and whether it is mirrored, depend on (seed, epoch, number) alone; the dataset never changes.
 
     Args:
+        samples: the images.
+        target: makes the target of an image.
         preprocess: turns images into the network's pixels.
+        seed: of the run.
         features: cached features by number of the image, or None for pixels.
         cached_epochs: ``features`` are used in epochs before this one (the backbone is trained from then on); None for
             all.
+        flip: mirror half of the images.
+        fixed: the same targets, not mirrored, in all epochs: for validation.
     """
 
     def __init__(
@@ -173,7 +185,11 @@ def evenly(samples: Sequence[Sample], limit: int | None) -> list[Sample]:
 def read_sets(
     roots: Sequence[Path], format: str | None, split: str, limit: int | None
 ) -> tuple[list[Sequence[Sample]], str]:
-    """Return data sets, of each at most ``limit`` samples at even distances, and what they are called together."""
+    """Return data sets, of each at most ``limit`` samples at even distances, and what they are called together.
+
+    Raises:
+        UserError: one of them is no data set, or lacks the split.
+    """
     sets = [datasets.read(root, format, split) for root in roots]
     return [evenly(samples, limit) for samples in sets], "; ".join(f"{s.name}, split {s.split}" for s in sets)
 
@@ -185,7 +201,11 @@ class EpochSampler:
     have the same number of batches.
 
     Args:
+        count: images in the data set.
+        batch_size: images a batch in this process.
+        seed: of the run.
         shuffle: another order in each epoch; otherwise that of the data set.
+        rank, world: this process, and how many there are.
         epoch, skip: where a run is resumed: the first ``skip`` batches of ``epoch`` are left out.
     """
 

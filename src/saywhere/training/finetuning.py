@@ -64,6 +64,10 @@ def start_from(network: Any, name: str) -> Start:
     Args:
         network: one of :data:`saywhere.networks.checkpoint.NETWORKS`; it is changed.
         name: folder of a bundle or of a training checkpoint, or name of a bundled model.
+
+    Raises:
+        UserError: there is no such model, it lacks the part, it has nothing in common with this network, or the first
+            anchors differ.
     """
     part, head = checkpoint.part_of(network), network.trunk.head
     configs = Bundle.read(name).configs
@@ -99,7 +103,11 @@ def _text(shapes: Shapes) -> str:
 
 
 def freeze(network: nn.Module, modules: Sequence[str]) -> None:
-    """Keep the weights of ``modules``, such as ``trunk.pyramid``, as they are: the optimiser does not get them."""
+    """Keep the weights of ``modules``, such as ``trunk.pyramid``, as they are: the optimiser does not get them.
+
+    Raises:
+        UserError: the network has no such module.
+    """
     for name in modules:
         try:
             network.get_submodule(name).requires_grad_(False)
@@ -120,7 +128,9 @@ def take_over(new: Mapping[str, Tensor], old: Mapping[str, Tensor], rows: Tensor
     """Copy what fits from the tensors ``old`` into the tensors ``new``.
 
     Args:
+        new, old: tensors by name.
         rows: see :func:`common_rows`.
+        words: sizes of the old and of the new vocabulary.
     """
     left, wider = list[str](), list[str]()
     for name, target in new.items():
@@ -193,7 +203,14 @@ def average_models(
     they have no weight in the other, see :func:`keep_scale`.
 
     Args:
+        start: the model that training started from.
+        trained: the model that was trained.
         share: of the weights of ``start`` in the mean.
+        out: folder of the new model.
+        samples: what it was trained on.
+
+    Raises:
+        UserError: there is no such model, or ``start`` lacks the part.
     """
     bundle = Bundle.read(trained)
     (part,) = bundle.configs

@@ -74,7 +74,13 @@ class Regions:
 
 @torch.inference_mode()
 def find_regions(network: DenseCap, sample: Sample, seed: int) -> Regions:
-    """Return the regions of an annotated image; ``ImageError`` if it cannot be read."""
+    """Return the regions of an annotated image; ``ImageError`` if it cannot be read.
+
+    Args:
+        network: before it is trained, in eval mode.
+        sample: the image.
+        seed: of the copies.
+    """
     trunk, coder, settings = network.trunk, network.box_coder, network.config.proposals
     pixels = torch.from_numpy(trunk.preprocess(open_image(sample.image, trunk.preprocess.long_side)))
     size = pixels.shape[2], pixels.shape[1]
@@ -113,6 +119,7 @@ def with_words(network: DenseCap, texts: Sequence[str]) -> tuple[DenseCap, tuple
 
     Args:
         network: is not changed; the new one has its trunk.
+        texts: phrases.
     """
     vocabulary = network.vocabulary
     counts = Vocabulary.build(texts).counts
@@ -278,10 +285,16 @@ def train(
     """Train the last layers of a dense captioner; at the end they have the weights with the smallest held-out loss.
 
     Args:
+        heads: are changed.
+        learnt, held_out: the images.
+        options: of training.
         state: file in which the run is saved now and then, and from which one that was killed goes on.
 
     Returns:
         the epoch, from 1, after which they were the weights; 0 if none was better than those before.
+
+    Raises:
+        UserError: the loss is not finite, or the file of the state cannot be read.
     """
     before = copy.deepcopy(heads).eval().requires_grad_(False)
     heads.requires_grad_(True)

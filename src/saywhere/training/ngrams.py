@@ -61,7 +61,11 @@ class Captioned:
 
 
 def own_captioner(folder: str | Path) -> tuple[Bundle, CaptionerConfig]:
-    """Return a user's model with a captioner of images, to which something is to be added."""
+    """Return a user's model with a captioner of images, to which something is to be added.
+
+    Raises:
+        UserError: there is no such model, it comes with saywhere, or it has no such captioner.
+    """
     bundle = Bundle.read_own(folder)
     config = bundle.configs.get("captioner")
     if not isinstance(config, CaptionerConfig) or config.describe_boxes:
@@ -78,7 +82,11 @@ def embed(bundle: Bundle, sets: Sequence[Sequence[Sample]], device: str | None) 
 
     Args:
         bundle: see :func:`own_captioner`.
+        sets: images with sentences, of one data set or several.
         device: where the model runs; the best there is if None.
+
+    Raises:
+        UserError: too few of them have such sentences and can be read.
     """
     model = load(bundle.folder, device, options={"captioner.ngrams.weight": 0.0})
     captioner = model.require("captioner", "caption images")
@@ -141,6 +149,7 @@ class Standardised(nn.Module):
 
         Args:
             layer: of F features.
+            scale: factor of its output.
         """
         made = nn.Linear(layer.in_features, layer.out_features)
         made.weight.copy_(scale * layer.weight / self.deviation)
@@ -238,7 +247,10 @@ def learn(captioned: Captioned, said: Said, size: int, epochs: int = EPOCHS, see
     """Return how probable n-grams are, as images teach it that are not held out; a progress bar is shown.
 
     Args:
+        captioned, said: the images, and what is said of them.
         size: D.
+        epochs: passes over the images.
+        seed: of weights, dropout and order.
     """
     random = np.random.default_rng(seed)
     teaching = np.flatnonzero(~is_held_out(len(captioned.sentences)))
@@ -314,10 +326,17 @@ def train(
 
     Args:
         folder: of a model with a captioner of images; its other weights stay as they are.
+        sets: images with sentences, of one data set or several.
+        source: name of the images, for the card.
         device: where the model runs; the best there is if None.
+        seed: of the training.
 
     Returns:
         why images were left out.
+
+    Raises:
+        UserError: there is no such model, it comes with saywhere, it has no such captioner, too few images with
+            sentences can be read, no n-gram is frequent, or what was learnt is worth nothing.
     """
     bundle, config = own_captioner(folder)
     captioned = embed(bundle, sets, device)

@@ -82,9 +82,17 @@ def train(model: str | Path, samples: Sequence[Sample], source: str, out: Path, 
     Args:
         model: its trunk makes the features, with those of a second branch, if it has one, and its dense captioner the
             embeddings, if it has one.
+        samples: images with boxes.
+        source: their data sets, for the card.
+        out: the folder.
+        epochs: passes over the boxes.
+        seed: of the training.
 
     Returns:
         what was learnt, for people.
+
+    Raises:
+        UserError: as :func:`collect` and :func:`fit`.
     """
     bundle = Bundle.read(model)
     densecap, trunk = bundle.configs.get("densecap"), bundle.trunk
@@ -128,6 +136,11 @@ def collect(model: Model, samples: Sequence[Sample], config: NounsConfig) -> Nam
 
     Args:
         model: on the CPU, with the backbone's last layer, and a dense captioner if ``config.embed_dim`` is set.
+        samples: images with boxes.
+        config: which features.
+
+    Raises:
+        UserError: no image can be read, or the model lacks that layer.
     """
     tree, rows = noun_tree(), list[tuple[np.ndarray, list[int], bool]]()
     for sample, encoding in encode_each(model, [sample for sample in samples if len(sample.boxes)], "boxes"):
@@ -189,6 +202,12 @@ def fit(boxes: NamedBoxes, trunk_of: str | Path, config: NounsConfig, epochs: in
     Args:
         boxes: see :func:`collect`.
         trunk_of: folder or name of the model whose trunk made the features.
+        config: which features.
+        epochs: passes over the boxes.
+        seed: of the order and the dropout.
+
+    Raises:
+        UserError: the trunk's backbone has no published classifier, or no kind has boxes enough.
     """
     tree = noun_tree()
     vocabulary = Vocabulary(choose_kinds(tree, boxes.nouns))

@@ -16,7 +16,13 @@ SECONDS_BETWEEN_LINES = 30.0
 
 
 class Progress:
-    """Show on stderr how many of ``total`` steps are done, beginning with ``done``."""
+    """Show on stderr how many of ``total`` steps are done, beginning with ``done``.
+
+    Args:
+        title: stands in front.
+        total: number of steps.
+        done: steps done before.
+    """
 
     def __init__(self, title: str, total: int, done: int = 0):
         self.title, self.total, self.done = title, total, done

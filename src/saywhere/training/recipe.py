@@ -226,6 +226,9 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     """Read a recipe and change it by ``key=value`` pairs such as ``model.decoding.beam_size=3``; values are YAML.
 
     The recipe is a file, or the name of one that comes with the package.
+
+    Raises:
+        UserError: no such file, not YAML, an unknown key (the nearest known one is named) or a wrong value.
     """
     return options.from_dict(Recipe, read(path, overrides), source=str(path))
 

@@ -122,11 +122,16 @@ class VideoReader:
 
     Args:
         path: the file, whatever it is called: nothing but this file is read; or the device of a camera.
+        name: for messages.
         format: of the input, where it cannot be found out: that of cameras.
+        start: yield the frames from this tick on.
 
     Attributes:
         damage: what could not be read so far.
         duration: seconds, or None if the file does not say.
+
+    Raises:
+        VideoError: it cannot be read.
     """
 
     def __init__(self, path: str | Path, name: str, *, format: str | None = None, start: int = 0) -> None:
@@ -373,6 +378,9 @@ def open_camera(device: str) -> VideoReader:
     Args:
         device: its number, as in ``/dev/video0``, or the path of its device. A file takes the place of a camera that
             plays it, for trying out.
+
+    Raises:
+        VideoError: there is none, or cameras are not known on this system.
     """
     path = f"/dev/video{device}" if device.isdecimal() else device
     name = f"camera {device}"

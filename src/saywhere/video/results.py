@@ -53,7 +53,11 @@ class Places:
         return next((path for path in (self.drawing, self.captions) if path and not path.exists()), None)
 
     def check(self, video: Path | None) -> None:
-        """Make the folder, and refuse to write over the video itself."""
+        """Make the folder, and refuse to write over the video itself.
+
+        Raises:
+            UserError: that, or the folder cannot be made.
+        """
         with _refused(self.tracks.parent, "cannot be made a folder"):
             self.tracks.parent.mkdir(parents=True, exist_ok=True)
         if video is not None and self.drawing is not None and self.drawing.resolve() == video.resolve():
@@ -72,6 +76,8 @@ class TracksFile:
     """JSON lines of what has ended in a video, written at once, with the state from which an unfinished one goes on.
 
     Args:
+        places: of the video's files.
+        video: its name, in each line.
         settings: what the results depend on; an unfinished file is not continued with others.
 
     Attributes:
@@ -80,6 +86,7 @@ class TracksFile:
 
     Raises:
         ChangedVideoError: the file has the tracks of the video as it was before.
+        UserError: the file is another one, another run is writing it, or it was begun with other settings.
     """
 
     def __init__(self, places: Places, video: str, settings: Mapping[str, Any]) -> None:

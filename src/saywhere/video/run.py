@@ -116,6 +116,9 @@ class Videos:
         Args:
             videos: from :func:`saywhere.inference.find_images`.
             beside: whether there are images as well, whose results take the file of lines.
+
+        Raises:
+            UserError: there is no place for the results of all of them.
         """
         if videos and self.of_images:
             raise UserError(f"{self.of_images} is for images, and {videos[0].name} is a video")
@@ -167,7 +170,11 @@ class Videos:
         return summary
 
     def film(self, camera: str, paths: Sequence[str]) -> None:
-        """Follow what a camera sees, until Ctrl-C, which ends the recording in good order."""
+        """Follow what a camera sees, until Ctrl-C, which ends the recording in good order.
+
+        Raises:
+            UserError: there is no such camera, there is a recording already, or there are other things to describe.
+        """
         from saywhere.video.reading import open_camera
 
         beside = paths[0] if paths else self.of_images

@@ -45,6 +45,9 @@ class Watcher:
         model: with the part ``densecap``. If it has an aligner, scenes are compared by its region vectors, which tell
             a cut from a moving camera better than the dense captioner's embeddings do.
         top, threshold: of the regions, as :meth:`saywhere.Model.describe` takes them.
+
+    Raises:
+        UserError: the model describes no regions.
     """
 
     def __init__(self, model: Model, top: int | None = None, threshold: float | None = None) -> None:
@@ -300,6 +303,7 @@ class Follower:
     Memory does not grow with its length: what has ended is passed on at once.
 
     Args:
+        reader: of the video.
         watch: called with the frames that are looked at.
         every: ticks from one look to the next: the first frame at or after each multiple of them is looked at.
         keep: called with the rows of what has ended.
@@ -388,6 +392,7 @@ class Recording:
     """One video followed from where an earlier run was stopped, and finished, with its files if it has some.
 
     Args:
+        reader: of the video, beginning at its first frame.
         watch: see :class:`Follower`.
         every: see :class:`Follower`.
         file: of the tracks, with the state of an earlier run; or what is called with their rows, as of a follower.
@@ -426,7 +431,11 @@ class Recording:
             self._drawing.abandon()
 
     def finish(self) -> None:
-        """Write what is left: the last tracks, the annotated video and the captions."""
+        """Write what is left: the last tracks, the annotated video and the captions.
+
+        Raises:
+            VideoError: there was no frame to look at; no file is left.
+        """
         if not self.follower.looks:
             self.abandon()
             if self._file is not None:

@@ -51,6 +51,7 @@ def draw_marks(
 
     Args:
         image: the frame in RGB; it is drawn on.
+        marks: later boxes lie over earlier ones.
         size: width and height in the pixels that the boxes are in.
         before: what this returned for the frame before: phrases stay where they were unless they come to hide others.
 
@@ -77,6 +78,7 @@ class DrawnVideo:
     """Draw tracks on frames, and write them to numbered parts in a folder.
 
     Args:
+        folder: of the parts.
         parts: how many are there; writing goes on with the next one.
     """
 

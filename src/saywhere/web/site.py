@@ -49,10 +49,14 @@ def write_site(model: str | Path, folder: Path, runtime: Path | None = None) -> 
 
     Args:
         model: name or folder of a model with a graph and the part ``densecap``.
+        folder: that is made, or holds an earlier page.
         runtime: package of ``onnxruntime-web``; see :class:`saywhere.web.runtime.WebRuntime`.
 
     Returns:
         the bytes of each file, by its path in the folder.
+
+    Raises:
+        UserError: the model cannot run in a browser, the folder holds something else, or there is no runtime.
     """
     bundle = Bundle.read(model)
     require_browser(bundle)
@@ -107,6 +111,7 @@ def model_files(bundle: Bundle, runtime_bytes: int = 0) -> dict[str, bytes]:
     """Return the files of the model, of its parts those that the browser runs.
 
     Args:
+        bundle: the model.
         runtime_bytes: of the file that is fetched beside them before the first answer.
     """
     weights = Weights.open(bundle.folder / WEIGHTS)

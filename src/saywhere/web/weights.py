@@ -114,6 +114,8 @@ def place_weights(model: bytes, location: str, places: Mapping[str, tuple[int, i
     """Return a model whose weights are at other places.
 
     Args:
+        model: of ONNX.
+        location: name of the file with the weights.
         places: for each weight the first byte and the length in that file; weights that are not named stay.
     """
 

@@ -34,7 +34,10 @@ class Weights:
     """Read arrays of a model file when they are asked for, in single precision.
 
     Args:
+        read: gives the array of a name.
         shapes: gives the shape of an array by its name, without reading it.
+        names: of all arrays there are.
+        prefix: stands before all names that are asked for.
         content: the file, if arrays are seen where they lie.
     """
 
@@ -50,7 +53,11 @@ class Weights:
 
     @classmethod
     def open(cls, path: Path) -> Weights:
-        """Open a safetensors file; arrays of half precision are not copied, but seen where they lie."""
+        """Open a safetensors file; arrays of half precision are not copied, but seen where they lie.
+
+        Raises:
+            UserError: it is none, or damaged.
+        """
         try:
             file = safe_open(path, framework="numpy")  # checks it
             with open(path, "rb") as stream:
@@ -124,7 +131,13 @@ def require_shapes(part: str, wanted: Shapes, vocabulary_size: int, weights: Wei
     """Refuse weights that do not fit a part's options and vocabulary.
 
     Args:
+        part: its name.
+        wanted: the arrays that its layers read, by its options.
         vocabulary_size: V, reserved tokens included.
+        weights: those of the part.
+
+    Raises:
+        UserError: an array is missing, has another shape, or belongs to other options; one line.
     """
     stored = {name for name in weights.names() if name.rpartition(".")[2] not in UNUSED}
     if other := sorted(wanted.keys() ^ stored):

@@ -78,6 +78,9 @@ class Ngrams:
             projection, bias: see the attributes.
             arrays: those of :data:`STORED`.
             vocabulary_size: V.
+
+        Raises:
+            UserError: the n-grams have other words than their lengths say, or none of the vocabulary.
         """
         lengths, token_ids = arrays["lengths"].astype(np.int64), arrays["token_ids"]
         fit = lengths.sum() == len(token_ids) and ((lengths > 0) & (lengths <= ORDER)).all()
@@ -108,6 +111,7 @@ class Ngrams:
 
         Args:
             embeddings: ``(N, F)`` of the images.
+            sentences: of each image.
         """
         expected = self.probabilities(embeddings) * self.rarity
         for row in expected:

@@ -45,6 +45,7 @@ class Pyramid:
 
         Args:
             boxes: ``(N, 4)`` ``x1 y1 x2 y2`` in input pixels; N may be 0.
+            size: points a side.
             out: array of the result, if there is one already.
         """
         sides = np.sqrt(np.maximum(boxes[:, 2:] - boxes[:, :2], 0).prod(axis=1))
@@ -203,6 +204,8 @@ def with_summary(maps: ImageMaps, features: np.ndarray, whole: np.ndarray) -> np
     """Return features ``(R, D)`` with the tower's embedding of the image behind those of the whole image.
 
     Args:
+        maps: of the image.
+        features: of regions.
         whole: which of them are the whole image, ``(R,)``; the others get zeros.
     """
     return np.concatenate((features, whole[:, None] * maps.summary), axis=1) if maps.summary.size else features
@@ -225,6 +228,7 @@ def context_features(
     of a box; then come the means of the same maps over the image, and the tower's embedding of it.
 
     Args:
+        maps: of each image.
         boxes: of each image, in pixels of the network's input.
         levels: strides of the maps that are averaged over a box, beside the last layer or the branch's.
         embeddings: of each image's boxes, by the dense captioner; they come last.

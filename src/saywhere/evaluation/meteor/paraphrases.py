@@ -44,6 +44,7 @@ class Paraphrases:
     Args:
         hashes: the number of each phrase, ascending; its rank is the phrase's id.
         starts: where the targets of each phrase begin, and the end of the last.
+        targets: ids, in the order of the table.
     """
 
     def __init__(self, hashes: Hashes, starts: Ids, targets: Ids) -> None:

@@ -38,7 +38,11 @@ Pair = tuple[str, Sequence[str]]
 
 
 def pycocoevalcap_module(name: str) -> ModuleType:
-    """Import a module of pycocoevalcap, such as ``"meteor.meteor"``."""
+    """Import a module of pycocoevalcap, such as ``"meteor.meteor"``.
+
+    Raises:
+        UserError: it is missing; the message names the extra.
+    """
     try:
         return import_module(f"pycocoevalcap.{name}")
     except ImportError as error:
@@ -54,7 +58,11 @@ class MeteorFiles:
 
     @classmethod
     def find(cls) -> MeteorFiles:
-        """Return the files of the installed package."""
+        """Return the files of the installed package.
+
+        Raises:
+            UserError: one is missing; the message names the extra.
+        """
         module = pycocoevalcap_module("meteor.meteor")
         folder = Path(str(module.__file__)).parent
         files = cls(folder / module.METEOR_JAR, folder / "data" / "paraphrase-en.gz")
@@ -97,6 +105,7 @@ def align(options: dict[int, list[Match]], reference_words: int) -> tuple[list[M
 
     Args:
         options: the possible matches that begin at a word of the reference, in the order in which they are tried.
+        reference_words: number of words of the reference.
     """
     forced = _forced(options)
     paths: list[Partial] = [(0, 0, 0, -1, None)]
@@ -248,7 +257,11 @@ class Language:
 
     @classmethod
     def load(cls, files: MeteorFiles) -> Language:
-        """Read what pycocoevalcap brings; the paraphrases are compiled once."""
+        """Read what pycocoevalcap brings; the paraphrases are compiled once.
+
+        Raises:
+            UserError: a file is damaged.
+        """
         try:
             with ZipFile(files.jar) as jar:
                 return cls(jar, load_paraphrases(files.paraphrases))

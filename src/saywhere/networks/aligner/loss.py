@@ -44,6 +44,7 @@ def phrase_products(
         regions: ``(K, R, D)``. region_mask: ``(K, R)``, which are real.
         boxes: of each image its regions' boxes ``(R_k, 4)``.
         words: ``(L, T, D)`` of the sentences of all targets in order.
+        targets: one an image.
 
     Returns:
         ``products (P, R)``, minus infinity where there is no region, and ``overlaps (P, R)``.
@@ -150,6 +151,7 @@ def phrase_loss(output: AlignmentOutput, min_iou: float = 0.5) -> Tensor:
 
     Args:
         output: see :class:`AlignmentOutput`; it has phrases.
+        min_iou: from which on a region fits.
     """
     assert output.products is not None and output.overlaps is not None
     fits = (output.overlaps >= min_iou) & torch.isfinite(output.products)
@@ -164,6 +166,10 @@ def contrastive(output: AlignmentOutput, smoothing: float = 0.0) -> dict[str, Te
     """Return the cross-entropies of the true image among the batch's images, and of the true sentence among its others.
 
     Of several sentences of one image each is compared with the sentences of other images alone.
+
+    Args:
+        output: scores already divided by the temperature.
+        smoothing: this share of the target is spread over all candidates.
 
     Returns:
         ``images`` and ``sentences``, means over the sentences.

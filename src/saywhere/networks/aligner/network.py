@@ -76,6 +76,7 @@ class TextEncoder(nn.Module):
         hidden_size: of e and h (Eqs. 3 to 5).
         out_size: D of the vectors s.
         cell: see above.
+        dropout: on x, e, and h, not on the recurrence.
         rectified: f in Eq. 6 is the rectifier; without it s may have any sign.
         residual: with a GRU or LSTM the e of a word is added to its states, as it is in Eqs. 4 and 5.
     """
@@ -142,12 +143,16 @@ class Aligner(nn.Module):
 
     Args:
         config: see :class:`AlignerConfig`.
+        vocabulary: the words that the text encoders know.
         trunk: the network below, shared with other systems; a new one is built if None.
         pretrained_backbone: a new trunk starts from ImageNet weights. (Its localization layer is taken over from a
             trained DenseCap, see :meth:`saywhere.networks.vision.trunk.Trunk.take_from`.)
 
     Attributes:
         extractor: pixels to the regions that training may cache; it holds the trunk.
+
+    Raises:
+        UserError: the trunk lacks a part that the configuration needs.
     """
 
     def __init__(
@@ -210,6 +215,8 @@ class Aligner(nn.Module):
 
         Args:
             features: of each image the extractor's ``features (1, R, F)`` and ``boxes (1, R, 4)``.
+            targets: of each image its sentences.
+            generator: of the word dropout.
 
         Returns:
             an output of each text encoder in training, and one of all together otherwise.
@@ -291,7 +298,12 @@ class Aligner(nn.Module):
 
 
 class Hubs(nn.Module):
-    """Typical texts and images (:class:`saywhere.engines.engine.Hubness`); they do not train with the others."""
+    """Typical texts and images (:class:`saywhere.engines.engine.Hubness`); they do not train with the others.
+
+    Args:
+        size: of vectors.
+        count: of typical texts, and of typical images.
+    """
 
     temperatures: Tensor
 
@@ -340,6 +352,7 @@ def pair_scores(
         regions: ``(K, R, D)``. region_mask: ``(K, R)``, which are real.
         words: ``(L, T, D)``. word_mask: ``(L, T)``, which are real.
         score: see above.
+        mean: divide by the number of the sentence's words.
 
     Returns:
         ``(K, L)``, differentiable in regions and words.

@@ -177,7 +177,12 @@ class SampledOutput:
 
 
 class InventedNouns:
-    """Count the nouns of sentences that no reference mentions, see :func:`saywhere.models.nouns.find_invented`."""
+    """Count the nouns of sentences that no reference mentions, see :func:`saywhere.models.nouns.find_invented`.
+
+    Args:
+        vocabulary: of the sentences.
+        tree: of nouns.
+    """
 
     def __init__(self, vocabulary: Vocabulary, tree: NounTree):
         @lru_cache(1 << 17)
@@ -204,6 +209,8 @@ class RewardCriterion(nn.Module):
     vocabulary does not have are all one, and long references may have been left out.
 
     Args:
+        cider: the reward.
+        word_weight: of the cross entropy of people's words, in training.
         smoothing: see :class:`saywhere.networks.captioner.loss.CaptionCriterion`.
         invented, invented_weight: what counts a sentence's invented nouns, each of which takes the weight off its
             reward. An ending that no sentence of the corpus has counts as one, or it would pay to leave the last noun

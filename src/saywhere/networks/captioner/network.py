@@ -70,6 +70,7 @@ def extract_regions(
     """Return the features of images and of their regions, which are of the kind ``config.attend_to``.
 
     Args:
+        config: of the captioner.
         transformer: that of ``attend_to: transformer``.
         narrow: makes features ``(..., D)`` as small as the decoder takes them; a transformer moves on maps of these.
         images: N of them.
@@ -128,6 +129,10 @@ def normalised(features: Tensor) -> Tensor:
 class Ngrams(nn.Module):
     """Predictor of the likely n-grams of an image's captions; its weights do not train with the captioner.
 
+    Args:
+        embed_dim: of the embedding of an image.
+        config: how much there is to hold.
+
     Attributes:
         query: the embedding in few dimensions, in the unit of the keys.
         keys: ``(G, D)`` int8 of the n-grams.
@@ -183,8 +188,13 @@ class Captioner(nn.Module):
 
     Args:
         config: see :class:`CaptionerConfig`.
+        vocabulary: the words it can choose.
         trunk: the network below, shared with other systems; a new one is built if None. Nothing of it but its backbone
             is trained.
+        pretrained_backbone: a new trunk starts from ImageNet weights.
+
+    Raises:
+        UserError: the trunk lacks a part that the configuration needs.
     """
 
     def __init__(
@@ -238,6 +248,7 @@ class Captioner(nn.Module):
         """Return one training step's outputs.
 
         Args:
+            features: of each image the backbone's maps.
             targets: of each image its captions; as many sentences of each, if the decoder is ``attention``.
             generator: of the sentences that are sampled for a reward; dropout follows torch's own seed.
         """
@@ -288,6 +299,7 @@ class Captioner(nn.Module):
         """Return embeddings of an image or of its boxes, each row with mean 0 and variance 1.
 
         Args:
+            image: its maps.
             boxes: ``(R, 4)`` in pixels of the network's input.
 
         Returns:
@@ -353,9 +365,11 @@ def sample(
     """Sample ``count`` sentences for each of N embeddings, word by word with the decoder's probabilities.
 
     Args:
+        decoder: the language model.
         embeddings: ``(N, D)``; N may be 0.
         max_words: bound on the words; a sentence that reaches it has no END.
         count: sentences an embedding; they are neighbouring rows.
+        generator: of the random numbers, on the CPU.
 
     Returns:
         token ids ``(N count, T)``, END and then padding after the last word if that fits in T; and the natural

@@ -56,7 +56,9 @@ class RegionSampler:
         """Sample from boxes with ``ious (A, M)`` to M truths.
 
         Args:
+            ious: IoU of each box with each truth.
             inside: ``(A,)`` mask of the boxes that may be sampled (the best box of a truth always may).
+            generator: source of randomness, on the CPU.
         """
         allowed = torch.ones(len(ious), dtype=torch.bool, device=ious.device) if inside is None else inside
         if ious.shape[1] == 0:
@@ -164,6 +166,8 @@ def pool_pyramid(maps: Sequence[Tensor], strides: Sequence[int], boxes: Tensor, 
         maps: one ``(C, H_l, W_l)`` a level, finest first.
         strides: input pixels per cell of each level.
         boxes: ``(N, 4)`` ``x1 y1 x2 y2`` in pixels of the network's input.
+        size: points per side.
+        how: ``"bilinear"`` or ``"roi_align"``.
     """
     if len(maps) == 1:
         return pool(maps[0], boxes, size, strides[0], how)

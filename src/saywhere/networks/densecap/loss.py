@@ -28,6 +28,7 @@ def box_loss(offsets: Tensor, targets: Tensor, beta: float, limit: float | None)
     """Return smooth L1 between offsets ``(..., 4)``, the mean over all elements; 0 if there are none.
 
     Args:
+        offsets, targets: of one shape.
         beta: where the square turns into the straight line.
         limit: rows with a target beyond this in magnitude count as 0 in the mean; None for no such rows.
     """

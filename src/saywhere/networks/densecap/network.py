@@ -26,6 +26,7 @@ class RegionHead(nn.Module):
     Args:
         channels, pool_size: of the features, ``(N, channels, pool_size, pool_size)``.
         embed_dim: D of the embeddings.
+        dropout: after each of the two layers.
         fc_size: of the first of the two layers; ``embed_dim`` if not given.
     """
 
@@ -117,6 +118,7 @@ class PhraseHead(nn.Sequential):
     Args:
         features: D of :func:`saywhere.networks.vision.region_features.context_features`.
         embed_dim: E of what the decoder takes.
+        dropout: of the standardised features.
     """
 
     def __init__(self, features: int, embed_dim: int, dropout: float):
@@ -132,6 +134,7 @@ class DenseCap(nn.Module):
 
     Args:
         config: see :class:`DenseCapConfig`.
+        vocabulary: the words it can use.
         trunk: with a localization layer, shared with other networks; built from ``config`` if not given.
         pretrained_backbone: start from ImageNet weights, if the trunk is built here.
         conventions: what makes box coder, pooling, sampler and decoder; those that ``config`` names if not given.
@@ -143,6 +146,9 @@ class DenseCap(nn.Module):
         phrase_head: between the regions and the decoder; None where this takes the embeddings of ``region_head``.
         decoder: of regions.
         rpn_sampler, sampler: of the anchors that train the RPN, and of the regions that train the second stage.
+
+    Raises:
+        UserError: the trunk has no localization layer, or the backbone cannot be had.
     """
 
     def __init__(
@@ -187,7 +193,9 @@ class DenseCap(nn.Module):
         """Return one training step's outputs.
 
         Args:
+            features: of each image the backbone's maps.
             targets: of each image the truth; it may be empty.
+            generator: source of the samplers' randomness, on the CPU.
             sampled: of each image the anchors that train the RPN, instead of sampling them.
 
         Where localization layer and region head are frozen, only phrases learn, from the true boxes and from copies of
@@ -319,6 +327,7 @@ class DenseCap(nn.Module):
         Args:
             maps: of each image, from :meth:`neck`.
             boxes: of each image ``(N, 4)`` ``x1 y1 x2 y2`` in pixels of the network's input.
+            sizes: width and height of each image's input.
         """
         out = self.region_head(self.pool(maps, [self.box_coder.from_xyxy(b) for b in boxes], sizes))
         counts = [len(b) for b in boxes]
@@ -329,7 +338,9 @@ class DenseCap(nn.Module):
         """Return what the decoder takes for the boxes of all images, in order: ``(N, embed_dim)``.
 
         Args:
+            images: maps of the trunk.
             boxes: of each image ``(N, 4)`` ``x1 y1 x2 y2`` in pixels of the network's input.
+            embeddings: of all boxes, by the region head.
         """
         if self.phrase_head is None:
             return embeddings

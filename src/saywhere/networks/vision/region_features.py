@@ -26,6 +26,7 @@ class ImageMaps:
     """The backbone's maps of one image; what else the trunk computes of them is computed once, when needed.
 
     Args:
+        trunk: that made the maps.
         maps: of the backbone, ``(C_l, H_l, W_l)``, finest first.
         width, height: of the network's input, in pixels.
         tower: the image tower's map ``(C, H, W)`` and its embedding of the image ``(E,)``, if the trunk has a tower.
@@ -84,6 +85,7 @@ class ImageMaps:
         """Return the maps that features of regions are pooled from.
 
         Args:
+            levels: strides of the backbone's maps to take.
             head: whether to take that of :attr:`head` too, behind them.
             branch: whether to take those of :attr:`branch` too; they come last.
         """
@@ -184,6 +186,7 @@ def mean_features(sources: Sequence[Source], boxes: Tensor, width: float, height
     Args:
         sources: the maps, see :meth:`ImageMaps.sources`.
         boxes: ``(R, 4)`` in pixels of the network's input.
+        width, height: of the network's input.
 
     Returns:
         ``(R, D)`` with D of :func:`feature_size`.
@@ -211,6 +214,7 @@ def context_features(image: ImageMaps, boxes: Tensor, levels: Sequence[int], emb
     region; the tower's embedding of the image comes behind the means.
 
     Args:
+        image: maps of the image.
         boxes: ``(R, 4)`` in pixels of the network's input.
         levels: strides of the maps that are averaged, beside the last layer or the branch's.
         embeddings: ``(R, E)`` of the regions by the dense captioner.
@@ -243,6 +247,7 @@ def position_features(sources: Sequence[Source], cells: int, width: float, heigh
     Args:
         sources: the maps, see :meth:`ImageMaps.sources`.
         cells: rows and columns of a grid over the image; a position's place is that of a box of its cells' size.
+        width, height: of the network's input.
 
     Returns:
         ``(H, W, D)``, as :func:`mean_features` of a box; and the stride of that map.
@@ -264,7 +269,12 @@ def whole_image(image: ImageMaps) -> Tensor:
 
 @torch.no_grad()
 def propose_regions(images: Sequence[ImageMaps], settings: ProposalConfig) -> list[Tensor]:
-    """Return the best proposals ``(B, 4)`` ``x1 y1 x2 y2`` of images in pixels of the network's input, best first."""
+    """Return the best proposals ``(B, 4)`` ``x1 y1 x2 y2`` of images in pixels of the network's input, best first.
+
+    Args:
+        images: whose trunk has a localization layer.
+        settings: of the suppression, and how many boxes are kept.
+    """
     limits = settings.nms_iou, settings.pre_nms_top_n, settings.post_nms_top_n
     found: list[Tensor] = []
     for image, rpn in zip(images, ImageMaps.rpns(images), strict=True):
@@ -278,6 +288,7 @@ class RegionExtractor(nn.Module):
     """Turn pixels into the regions of each image, the whole image first: what training may cache.
 
     Args:
+        trunk: its backbone may be trained, and nothing else of it.
         levels, head, branch: of :meth:`ImageMaps.sources`.
         proposals: of the trunk's localization layer; None for the whole image alone.
         settings: what the regions depend on beside the weights and the pixels; a cache of others is another cache.

@@ -24,6 +24,7 @@ def bilinear(features: Tensor, boxes: Tensor, size: int | tuple[int, int], strid
     Args:
         features: ``(C, H, W)``, the map of one image.
         boxes: ``(N, 4)`` ``x1 y1 x2 y2`` in pixels of the network's input.
+        size: points per side, or (rows, columns).
         stride: input pixels per cell.
 
     Returns:
@@ -114,6 +115,7 @@ class SpatialTransformer(nn.Module):
         channels: C of the map.
         stride: input pixels per cell.
         cells: rows and columns of positions that are used, as :class:`saywhere.networks.vision.grid.Grid` picks them.
+        hidden: filters of the first layer that regresses the affine maps.
         zoom: size of the regions at first, in sizes of the anchor boxes; the paper's 2 leaves the optimum of the grid,
             1 is the grid.
         filters: of the 3x3 filter on the patches, followed by ReLU; 0 has as many as channels, no ReLU, and passes the

@@ -22,6 +22,8 @@ class AnchorGenerator:
 
     Args:
         shapes: for each level its k pairs (w, h) in pixels of the network's input.
+        strides: of each level.
+        box_coder: format and order of the anchors.
     """
 
     def __init__(
@@ -57,8 +59,11 @@ class RpnHead(nn.Module):
     "region" and "background", whose difference is its score.
 
     Args:
+        channels: of the maps.
         hidden_size: filters of the 3x3 convolution.
+        per_cell: k.
         two_way: two logits an anchor instead of one.
+        box_coder: order of the anchors.
     """
 
     def __init__(
@@ -93,7 +98,9 @@ class LocalizationLayer(nn.Module):
     """Scores the anchors of feature maps; :func:`saywhere.boxes.propose` makes proposals of that.
 
     Args:
+        head: scores and offsets of every anchor.
         anchors: see :class:`AnchorGenerator`.
+        box_coder: of boxes, the same in all parts.
     """
 
     def __init__(self, head: RpnHead, anchors: AnchorGenerator, box_coder: BoxCoder):
@@ -163,6 +170,8 @@ class Trunk(nn.Module):
 
         Args:
             maps: of each image, from :meth:`neck`.
+            sizes: width and height of each image's input.
+            settings: of the suppression, and how many boxes are kept.
 
         Returns:
             of each image boxes ``(B, 4)`` ``x1 y1 x2 y2`` in pixels of the network's input, and logits ``(B,)``.
@@ -174,7 +183,11 @@ class Trunk(nn.Module):
         return [(coder.to_xyxy(boxes), logits) for boxes, logits in found]
 
     def require_parts(self, proposals: bool, head: bool) -> None:
-        """Refuse a trunk without the parts that a network needs."""
+        """Refuse a trunk without the parts that a network needs.
+
+        Raises:
+            UserError: there is no localization layer, or no head.
+        """
         if proposals and self.localization is None:
             raise UserError("the trunk has no localization layer, which proposals need")
         if head and self.head is None:
@@ -184,6 +197,9 @@ class Trunk(nn.Module):
         """Take over the weights of ``other``'s parts that this trunk has too, and its pixels' mean and deviation.
 
         A head or a branch is taken if ``other`` has one, the other parts must be there.
+
+        Raises:
+            UserError: ``other`` lacks a part, or one has other sizes, anchors or boxes; one line.
         """
         if self.localization is not None:
             if other.localization is None or (self.pyramid is None) != (other.pyramid is None):
@@ -225,7 +241,14 @@ def build_trunk(
     """Build a trunk.
 
     Args:
+        trunk: backbone and size of its input.
         proposals: of the pyramid and the localization layer; None for neither.
+        head: also the backbone's last layer before the classifier.
+        box_coder: format of the localization layer's boxes.
+        pretrained: start from ImageNet weights.
+
+    Raises:
+        UserError: no such backbone or stride, or weights that cannot be had.
     """
     backbone = build_backbone(trunk.backbone, trunk.strides, pretrained, trunk.vgg_channels)
     preprocess = backbone.preprocess(trunk.long_side, trunk.multiple, backbone.mean, backbone.std)

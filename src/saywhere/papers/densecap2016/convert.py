@@ -117,6 +117,9 @@ def convert(path: str | Path) -> DenseCap:
     """Return the model of a checkpoint that the program saved, in eval mode; float32.
 
     Sizes, anchors, words, thresholds and the weights of the losses are those of the file.
+
+    Raises:
+        UserError: not such a checkpoint, or of a network that the program does not make; one line.
     """
     file = open_checkpoint(path)
     config, words = read_config(file), read_words(file)

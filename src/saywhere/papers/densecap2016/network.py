@@ -35,6 +35,9 @@ class LanguageModel(nn.Module):
     Args:
         embed_dim: D of region embeddings.
         words: V, the unknown word included.
+        word_size: of the word vectors, and of the encoded embedding.
+        hidden_size: of the LSTM.
+        dropout: on the LSTM's output.
     """
 
     def __init__(self, embed_dim: int, words: int, word_size: int = 512, hidden_size: int = 512, dropout: float = 0.0):

@@ -213,6 +213,9 @@ def read(path: str | Path) -> Any:
     """Return what a Torch7 binary file holds: dicts for tables, :class:`Torch7Object`, views of the file for tensors.
 
     Strings that are not UTF-8 get replacement characters; functions are None.
+
+    Raises:
+        UserError: no such file, or not a whole Torch7 file; one line that names it.
     """
     path = Path(path)
     with _one_line(path), path.open("rb") as file:

@@ -75,6 +75,9 @@ def trace_inference(
         model: with ``conventions: original``, in eval mode.
         pixels: ``(3, h, w)`` as ``model.trunk.preprocess`` gives them, in the model's precision.
         proposals, rpn_nms, final_nms: instead of the configuration's.
+
+    Raises:
+        UserError: the model has other conventions.
     """
     decoder, config, coder = _decoder(model), model.config, model.box_coder
     height, width = pixels.shape[1:]
@@ -151,6 +154,10 @@ def trace_training(
         boxes: the truths ``(M, 4)``, ``xcycwh`` from 1.
         tokens: their captions ``(M, T)``, 1 to V, 0 where there is no word.
         sampled: indices from 0 of the anchors (by shape, row, column) that train, instead of sampling them.
+        generator: source of the sampler's randomness.
+
+    Raises:
+        UserError: the model has other conventions.
     """
     _decoder(model)
     height, width = pixels.shape[1:]

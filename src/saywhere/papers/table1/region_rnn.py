@@ -51,6 +51,7 @@ class RegionRnn(nn.Module):
 
     Args:
         config: see :class:`RegionRnnConfig`.
+        vocabulary: the words it can use.
         trunk: backbone; built from ``config`` if not given.
         pretrained_backbone: start from ImageNet weights, if the trunk is built here.
     """
@@ -203,10 +204,15 @@ def crop_features(
     """Return features ``(N, feature_size)`` float16 of crops; those that are in files below ``root`` are read.
 
     Args:
+        root: folder of all caches.
+        network: its backbone and the size of its crops count.
         crops: in any order; an image is opened once for neighbouring crops of it.
         half: compute in bfloat16, which processors with such instructions do several times faster; the features agree
             with those of float32 to a cosine of 0.9997.
         done: called with the number of further crops that are ready.
+
+    Raises:
+        ImageError: an image cannot be read.
     """
     folder = root / _network_key(network, half)
     parts: list[Tensor] = []
@@ -292,12 +298,18 @@ def fit(
     The same seed gives the same weights.
 
     Args:
+        network: is changed.
         train, validation: crops with phrases; of validation the first phrase of each counts.
+        config: how.
+        seed: of the order, the phrases and the dropout.
         half: multiply in bfloat16.
         report: called with epoch (from 1), mean training loss and validation loss a phrase, in nats.
 
     Returns:
         the validation loss after each epoch.
+
+    Raises:
+        UserError: the processor cannot compute in bfloat16.
     """
     parameters = [*network.layers.parameters(), *network.decoder.parameters()]
     optimizer = torch.optim.AdamW(parameters, lr=config.lr, weight_decay=config.weight_decay)

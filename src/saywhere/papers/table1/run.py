@@ -251,7 +251,11 @@ TRUTH = "truth.jsonl"
 
 
 def compare(plan: Comparison, out: Path, meteor: Meteor) -> Results:
-    """Do everything the recipe says, as far as it is not yet in ``out``; ``write_table`` writes what is returned."""
+    """Do everything the recipe says, as far as it is not yet in ``out``; ``write_table`` writes what is returned.
+
+    Raises:
+        UserError: wrong data, a model that is missing, a method of proposals that is not installed.
+    """
     return Run(plan, out).results(meteor)
 
 
@@ -267,6 +271,7 @@ class Run:
     """Make the parts of a comparison that all seeds share, and the cells, in ``out``.
 
     Args:
+        plan: the recipe.
         out: folder of the table, of the boxes, of the trained baselines and of the cells.
     """
 

@@ -181,7 +181,12 @@ def fcln_rows(
     FCLN's scores, where they differ from it in the language alone.
 
     Args:
+        model: FCLN.
+        image: to describe.
         boxes: of each column, in pixels of the image.
+        limit: proposals of its own.
+        frequent: the phrase of the first control.
+        neighbours: of the second control.
     """
     encoding, detector = model.encode(image), model.require("densecap", "be FCLN")
     rows: dict[tuple[str, str], Regions] = {}
@@ -241,7 +246,11 @@ class Baselines:
     dev: Sequence[Sample]
 
     def network(self, row: str, seed: int, folder: Path) -> tuple[RegionRnn, str]:
-        """Return the trained network of a row and seed, from ``folder`` if it is there, and a hash of its files."""
+        """Return the trained network of a row and seed, from ``folder`` if it is there, and a hash of its files.
+
+        Raises:
+            UserError: what is there is another kind of model, or there is nothing to train it on.
+        """
         plan = self.plan
         depends = (plan.half, plan.pretrained, plan.data, plan.model, plan.training, plan.crops, plan.sentence_words)
         place = folder / f"{row}-{seed}-{digest([row, seed, *depends])[:10]}"

@@ -102,6 +102,7 @@ def log_words(words: Tensor, regions: Tensor, word_region: WordRegion) -> Tensor
     Args:
         words: a, ``(N, K, V)``.
         regions: c, ``(N, K, R)``; minus infinity where an image has fewer regions.
+        word_region: m.
     """
     words, regions = _single(words), _single(regions)
     top = regions.detach().amax(dim=2, keepdim=True)
@@ -201,10 +202,14 @@ class AttentionDecoder(nn.Module):
     captioned as by :class:`saywhere.networks.language.decoders.gru.GruDecoder`.
 
     Args:
+        embed_dim: of the images' embeddings.
         region_size: D of the regions' features.
         vocabulary_size: V, reserved tokens included.
         word_size: of the word vectors, which serve as inputs and as outputs.
+        hidden_size: of the GRU.
+        dropout: on the GRU's inputs and outputs and on the embeddings.
         terms: of Eq. 5, any of :data:`saywhere.configs.captioner.TERMS`.
+        feedback: which attention-weighted features are an input of the GRU.
 
     Attributes:
         never, unknown: token ids that decoding never chooses, and how the unknown word is written.

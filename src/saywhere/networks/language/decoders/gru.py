@@ -24,6 +24,9 @@ class GruDecoder(nn.Module):
     Args:
         embed_dim: D of the embeddings.
         vocabulary_size: V, reserved tokens included.
+        word_size: of the word vectors.
+        hidden_size: of the GRU.
+        dropout: on the GRU's inputs and outputs.
 
     Attributes:
         never, unknown: token ids that decoding never chooses, and how the unknown word is written.

@@ -29,6 +29,9 @@ class LstmDecoder(nn.Module):
     Args:
         embed_dim: D of the embeddings.
         vocabulary_size: V, reserved tokens included.
+        word_size: of the word vectors, and of the encoded embedding.
+        hidden_size: of the LSTM.
+        dropout: on the LSTM's inputs and outputs.
 
     Attributes:
         never, unknown: token ids that decoding never chooses, and how the unknown word is written.

@@ -52,6 +52,7 @@ class TorchDecoder:
     """Adapt a :class:`TensorDecoder` to :class:`saywhere.engines.engine.Decoder`; nothing is differentiated.
 
     Args:
+        decoder: in eval mode.
         like: a parameter of it, whose device and type embeddings are moved to.
     """
 

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from saywhere import data as datasets
 from saywhere.data.sample import Sample
 from saywhere.errors import UserError
 from saywhere.images import ImageError, Preprocess
@@ -198,18 +197,6 @@ def digest_of(samples: Sequence[Sample]) -> str:
         digest.update(json.dumps([*texts, size]).encode())
         digest.update(np.ascontiguousarray(sample.boxes).tobytes())
     return digest.hexdigest()
-
-
-def read_sets(
-    roots: Sequence[Path], format: str | None, split: str, limit: int | None
-) -> tuple[list[Sequence[Sample]], str]:
-    """Return data sets, of each at most ``limit`` samples at even distances, and what they are called together.
-
-    Raises:
-        UserError: one of them is no data set, or lacks the split.
-    """
-    sets = [datasets.read(root, format, split) for root in roots]
-    return [evenly(samples, limit) for samples in sets], "; ".join(f"{s.name}, split {s.split}" for s in sets)
 
 
 class EpochSampler:

@@ -34,8 +34,6 @@ from saywhere.cli.options import (
 from saywhere.cli.printing import report_skipped, skip_notes
 from saywhere.errors import UserError, explain_oom
 from saywhere.files import printable
-from saywhere.images import SUFFIXES
-from saywhere.inference.sources import VIDEO_SUFFIXES, NoImages, name_images
 from saywhere.video import parse_duration
 
 if TYPE_CHECKING:
@@ -95,6 +93,7 @@ def index(
     some were skipped because they cannot be read, 2 if the command is wrong.
     """
     from saywhere.inference.shards import Sharding
+    from saywhere.inference.sources import NoImages
 
     sharding = Sharding.of(shards, shard, retry_failed, paths)
     _check(sharding, repair, every)
@@ -163,6 +162,9 @@ def _watch(
 
 def _begin_rest(begin: Callable[[list[str]], Indexing], paths: list[str]) -> Indexing | None:
     """Begin a run over those paths that have images, if some have none; None if nothing can be done for the moment."""
+    from saywhere.images import SUFFIXES
+    from saywhere.inference.sources import VIDEO_SUFFIXES, name_images
+
     there: list[str] = []
     for path in paths:
         with contextlib.suppress(UserError):

@@ -26,7 +26,7 @@ from saywhere.errors import UserError
 from saywhere.models.bundle import CARD, CONFIG, GRAPH, GRAPH_TOWER, GRAPH_WEIGHTS, VOCABULARY, WEIGHTS, find_folder
 
 HERE = Path(__file__).parent
-HEADS, SCALE, LEVELS = "heads.safetensors", ".scale", "tower.levels"
+HEADS, SCALE, LEVELS, TUNING = "heads.safetensors", ".scale", "tower.levels", "tower.tuning."
 COPIED = (CONFIG, VOCABULARY, CALIBRATION, GRAPH, GRAPH_WEIGHTS, CARD)
 SMALLEST = 1 << 16
 """Matrices of fewer numbers stay in half precision."""
@@ -55,11 +55,12 @@ packages = ["{package}"]
 def pack(model: Path, out: Path, base: Path) -> None:
     """Write what ``base`` lacks of the model folder ``model``."""
     known, kept = load_file(base / WEIGHTS), dict[str, np.ndarray]()
-    for name, value in load_file(model / WEIGHTS).items():
+    tuning = {f"{TUNING}{name}": value for name, value in np.load(model / "tuning.npz").items()}
+    for name, value in (load_file(model / WEIGHTS) | tuning).items():
         if name in known and np.array_equal(known[name], value):
             continue
         kept[name] = value
-        if value.ndim >= 2 and value.size >= SMALLEST and value.dtype.kind == "f":
+        if value.ndim >= 2 and value.size >= SMALLEST and value.dtype.kind == "f" and name != f"{TUNING}position":
             wide = value.astype(np.float32)
             scale = np.maximum(np.abs(wide).max(axis=tuple(range(1, value.ndim)), keepdims=True) / 127, 1e-12)
             kept[name], kept[name + SCALE] = np.round(wide / scale).astype(np.int8), scale.astype(np.float32)
@@ -70,20 +71,21 @@ def pack(model: Path, out: Path, base: Path) -> None:
         shutil.copy(model / name, out / name)
 
 
-def unpack(packed: Path, out: Path, base: Path) -> np.ndarray:
-    """Write the model folder without its tower; return the levels by which the tower's outputs are standardised."""
+def unpack(packed: Path, out: Path, base: Path) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Write the model folder without its tower; return the tower's levels and tuning, as ``build_tower`` takes them."""
     kept, stored = load_file(packed / HEADS), load_file(base / WEIGHTS)
     levels = kept.pop(LEVELS)
     scales = {name.removesuffix(SCALE): kept.pop(name) for name in list(kept) if name.endswith(SCALE)}
     heads = {
         name: (value * scales[name]).astype(np.float16) if name in scales else value for name, value in kept.items()
     }
+    tuning = {name.removeprefix(TUNING): heads.pop(name) for name in list(heads) if name.startswith(TUNING)}
     weights = {name: value for name, value in stored.items() if not name.startswith("trunk.branch.")} | heads
     out.mkdir(parents=True, exist_ok=True)
     save_file(weights, out / WEIGHTS)
     for name in COPIED:
         shutil.copy(packed / name, out / name)
-    return levels
+    return levels, tuning
 
 
 def read_tower(place: Path) -> bytes:
@@ -103,13 +105,13 @@ def build(tower: Path, project: Path) -> None:
     import saywhere
 
     folder = project / PACKAGE
-    levels = unpack(HERE, folder, find_folder("flickr-coco"))
+    levels, tuning = unpack(HERE, folder, find_folder("flickr-coco"))
     pixels = json.loads((HERE / CONFIG).read_text())["preprocess"]
     mean, std = (np.array(pixels[name], np.float32) for name in ("mean", "std"))
     with tempfile.TemporaryDirectory() as temporary:
         source = Path(temporary) / TOWER_FILE
         source.write_bytes(read_tower(tower))
-        (folder / GRAPH_TOWER).write_bytes(build_tower(source, mean, std, levels))
+        (folder / GRAPH_TOWER).write_bytes(build_tower(source, mean, std, levels, tuning))
     (folder / "__init__.py").write_text('"""The large model of saywhere: files only; ``saywhere.load("large")``."""\n')
     (project / "pyproject.toml").write_text(PROJECT.format(version=saywhere.__version__, package=PACKAGE))
 

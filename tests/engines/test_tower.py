@@ -133,7 +133,9 @@ def test_tuning_is_added_to_the_weights_and_positions_say_how_many_patches(clip:
             attention, mlp = block.self_attn, block.mlp
             added = {k: torch.from_numpy(tuning[f"{layer}.{k}.up"].astype(np.float32) @ tuning[f"{layer}.{k}.down"])
                      for k in sizes}  # fmt: skip
-            for part, own in zip((attention.q_proj, attention.k_proj, attention.v_proj), added["qkv"].split(WIDTH)):
+            for part, own in zip(
+                (attention.q_proj, attention.k_proj, attention.v_proj), added["qkv"].split(WIDTH), strict=True
+            ):
                 part.weight.add_(own)
             for part, kind in ((attention.out_proj, "o"), (mlp.fc1, "fc1"), (mlp.fc2, "fc2")):
                 part.weight.add_(added[kind])

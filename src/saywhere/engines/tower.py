@@ -47,7 +47,7 @@ def build_tower(
         levels: ``(2, 1792)``, means and deviations of a patch's 1,280 numbers, then of the embedding's.
         tuning: what training added to the tower: of the matrices of layer ``i`` the factors of a product of low rank
             (Hu et al., LoRA, 2021), ``i.NAME.down (R, D)`` and ``i.NAME.up (E, R)``, NAME one of ``qkv``, ``o``,
-            ``fc1``, ``fc2``; ``position (1 + S * S, 768)`` instead of the tower's own, and so another number of patches.
+            ``fc1``, ``fc2``; ``position (1 + S * S, 768)`` for another number of patches.
 
     Raises:
         UserError: the file is something else.

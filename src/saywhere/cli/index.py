@@ -8,7 +8,6 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -48,16 +47,6 @@ LARGE = 20_000
 """Images from which on codes are proposed."""
 
 
-class Launcher(StrEnum):
-    """What starts the processes that work on shards."""
-
-    ray = "ray"
-
-
-Workers = Annotated[
-    int | None,
-    typer.Option(min=1, metavar="N", show_default="as many as there is room for", help="Processes of --launcher."),
-]
 Every = Annotated[
     str | None,
     typer.Option(metavar="TIME", show_default="as it was, 0.5s for new ones", help="Look at videos every TIME."),
@@ -92,8 +81,6 @@ def index(
     shards: ShardCount = None,
     shard: ShardNumber = None,
     retry_failed: RetryFailed = False,
-    launcher: Launcher | None = typer.Option(None, help="Work on the shards with all machines of a Ray cluster."),
-    workers: Workers = None,
     every: Every = None,
     watch: Watch = False,
     poll: Poll = None,
@@ -106,14 +93,9 @@ def index(
     from saywhere.inference.shards import Sharding
 
     sharding = Sharding.of(shards, shard, retry_failed, paths)
-    _check(sharding, repair, launcher, workers, every)
+    _check(sharding, repair, every)
     _check_watch(watch, poll, sharding)
     seconds = None if every is None else parse_duration(every)
-    if launcher is not None:
-        from saywhere.cli.launching import launch
-
-        raise typer.Exit(launch(sys.argv[1:], workers, chosen.threads or 1))
-
     place = Where(folder, store, url, collection, shards_of_collection, replicas).place()
     with saywhere.Index(place, chosen.model, load=chosen.load) as made, explain_oom(batch):
         if sharding is not None:
@@ -232,18 +214,12 @@ def _check_watch(watch: bool, poll: float | None, sharding: Sharding | None) -> 
         raise UserError("--watch is for one process: give it without --shards")
 
 
-def _check(
-    sharding: Sharding | None, repair: bool, launcher: Launcher | None, workers: int | None, every: str | None
-) -> None:
+def _check(sharding: Sharding | None, repair: bool, every: str | None) -> None:
     """Refuse options that do not fit each other."""
     if sharding is not None and every is not None:
         raise UserError("--every is for videos, which are indexed by one process: give it without --shards")
     if sharding is not None and repair:
         raise UserError("--repair is for one process: give it without --shards")
-    if launcher is not None and (sharding is None or sharding.only is not None):
-        raise UserError("--launcher needs --shards N, and no --shard: it works on all of them")
-    if launcher is None and workers is not None:
-        raise UserError("--workers is for --launcher")
 
 
 def _embed(results: Iterable[ImageResult[Any]], total: int, done: int = 0) -> dict[str, str]:

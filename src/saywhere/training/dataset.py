@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from saywhere import data as datasets
 from saywhere.data.sample import Sample
 from saywhere.errors import UserError
 from saywhere.images import ImageError, Preprocess
@@ -180,18 +179,6 @@ def evenly(samples: Sequence[Sample], limit: int | None) -> list[Sample]:
     if limit is None or limit >= len(samples):
         return list(samples)
     return [samples[i * len(samples) // limit] for i in range(limit)]
-
-
-def read_sets(
-    roots: Sequence[Path], format: str | None, split: str, limit: int | None
-) -> tuple[list[Sequence[Sample]], str]:
-    """Return data sets, of each at most ``limit`` samples at even distances, and what they are called together.
-
-    Raises:
-        UserError: one of them is no data set, or lacks the split.
-    """
-    sets = [datasets.read(root, format, split) for root in roots]
-    return [evenly(samples, limit) for samples in sets], "; ".join(f"{s.name}, split {s.split}" for s in sets)
 
 
 class EpochSampler:

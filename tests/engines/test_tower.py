@@ -14,7 +14,7 @@ import onnxruntime
 import pytest
 import torch
 from photographs import noise
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 from tiny_aligner import VOCABULARY as WORDS
 from tiny_aligner import tiny_aligner_config
 from tiny_bundle import PROPOSALS, exported_bundle
@@ -276,7 +276,7 @@ def test_a_packed_model_is_built_again(folder: Path, tmp_path: Path) -> None:
     model, levels = shutil.copytree(folder, tmp_path / "model"), np.ones((2, 1792), np.float32)
     np.save(model / "levels.npy", levels)
     wide = np.random.default_rng(0).normal(size=(400, 200))
-    np.savez(model / "tuning.npz", position=wide, **{"0.fc1.up": wide, "0.fc1.down": wide[:8]})
+    save_file({"position": wide, "0.fc1.up": wide, "0.fc1.down": wide[:8]}, model / build.TUNING)
     (model / "calibration.json").write_text("{}")
     build.pack(model, tmp_path / "packed", exported_bundle())
     found, tuning = build.unpack(tmp_path / "packed", tmp_path / "built", exported_bundle())

@@ -105,23 +105,6 @@ def write_owlv2(folder: Path) -> Path:
     return save(folder, transformers.Owlv2Processor(pixels, tokenizer), transformers.Owlv2ForObjectDetection(config))
 
 
-def write_kosmos2(folder: Path) -> Path:
-    pieces = ["<s>", "<pad>", "</s>", "<unk>", *(f"<image_{i}>" for i in range(4)), "\u2581", *map(chr, range(33, 127))]
-    vocabulary = [(piece, -float(i)) for i, piece in enumerate(pieces)]
-    tokenizer = transformers.XLMRobertaTokenizer(vocab=vocabulary)
-    processor = transformers.Kosmos2Processor(transformers.CLIPImageProcessor(**CLIP_PIXELS), tokenizer)
-    text = {"vocab_size": len(tokenizer), "embed_dim": 16, "layers": 1, "ffn_dim": 16, "attention_heads": 2}
-    vision = {
-        "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
-        "image_size": SIDE, "patch_size": 16,
-    }  # fmt: skip
-    config = transformers.Kosmos2Config(
-        text_config={**text, "max_position_embeddings": 512}, vision_config=vision, latent_query_num=4
-    )
-    torch.manual_seed(0)
-    return save(folder, processor, transformers.Kosmos2ForConditionalGeneration(config))
-
-
 def save(folder: Path, processor: Any, network: Any) -> Path:
     shaken(network).save_pretrained(folder)
     processor.save_pretrained(folder)
@@ -131,7 +114,6 @@ def save(folder: Path, processor: Any, network: Any) -> Path:
 WRITERS: dict[str, Callable[[Path], Path]] = {
     "florence2": write_florence2,
     "grounding-dino": write_grounding_dino,
-    "kosmos-2": write_kosmos2,
     "owlv2": write_owlv2,
 }
 """By the type of model."""

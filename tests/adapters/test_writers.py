@@ -14,15 +14,13 @@ from tiny_adapters import tiny_adapted
 
 from saywhere import UserError
 from saywhere.adapters.adapter import Text
-from saywhere.adapters.kosmos2 import box_cells, patch_box
 
-WRITERS = ("florence2", "kosmos-2")
 WIDE = noise(200, 100, 0)
 
 
-@pytest.fixture(params=WRITERS)
-def model(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
-    made = tiny_adapted(request.param)
+@pytest.fixture
+def model(monkeypatch: pytest.MonkeyPatch) -> Any:
+    made = tiny_adapted("florence2")
     monkeypatch.setattr(type(made.adapter), "most_tokens", 12)
     monkeypatch.setattr(type(made.adapter), "caption_tokens", 8)
     return made
@@ -30,8 +28,7 @@ def model(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> An
 
 def spoken(adapter: Any, text: str) -> Text:
     """A recorded answer; the tokens' log-probabilities are -0.01, -0.02 and so on."""
-    space = "Ġ" if adapter.family.name == "Florence-2" else "▁"  # each letter is a token of the tiny tokenizers
-    tokens = [space if token == " " else token for token in re.findall(r"<[^>]+>|.", text)]
+    tokens = ["Ġ" if token == " " else token for token in re.findall(r"<[^>]+>|.", text)]  # a letter is a token
     token_ids = adapter.runner.processor.tokenizer.convert_tokens_to_ids(tokens)
     assert adapter.runner.processor.tokenizer.unk_token_id not in token_ids
     return Text(token_ids, tokens, -0.01 * np.arange(1, len(tokens) + 1, dtype=np.float32))
@@ -49,8 +46,8 @@ class Answers:
         return [next(self.texts) for _ in prompts]
 
 
-def answering(monkeypatch: pytest.MonkeyPatch, kind: str, *texts: str) -> tuple[Any, Answers]:
-    model = tiny_adapted(kind)
+def answering(monkeypatch: pytest.MonkeyPatch, *texts: str) -> tuple[Any, Answers]:
+    model = tiny_adapted("florence2")
     answers = Answers(model.adapter, texts)
     monkeypatch.setattr(model.adapter, "write", answers)
     return model, answers
@@ -65,7 +62,7 @@ FLORENCE = (
 
 
 def test_florence_regions(monkeypatch: pytest.MonkeyPatch):
-    model, answers = answering(monkeypatch, "florence2", FLORENCE)
+    model, answers = answering(monkeypatch, FLORENCE)
     found = model.describe(WIDE)
     assert answers.asked == ["Locate the objects in the image, with their descriptions."]
     assert found.captions == ("a black cat", "a wheel", "a wheel")
@@ -98,74 +95,21 @@ def test_florence_regions_are_those_that_transformers_reads():
         assert box == [int(share * side) for share, side in zip(shares, (200, 100, 200, 100), strict=True)]
 
 
-KOSMOS = (
-    "In the image<phrase> two dogs</phrase><object><patch_index_0033><patch_index_0100></delimiter_of_multi_objects/>"
-    "<patch_index_0005><patch_index_0005></object> play on<phrase> the grass</phrase> near<phrase> a fire</phrase>"
-    "<object><patch_index_0040><patch_index_0911></object>. <object><patch_index_0000><patch_index_1023></object>"
-)
-
-
-def test_kosmos_regions(monkeypatch: pytest.MonkeyPatch):
-    model, answers = answering(monkeypatch, "kosmos-2", KOSMOS)
-    found = model.describe(WIDE, top=5)
-    assert answers.asked == ["<grounding>Describe this image in detail:"]
-    assert found.captions == ("two dogs", "two dogs", "a fire")  # the last box has no words
-    cell = np.array([200, 100, 200, 100]) / 32
-    wanted = [[1.5, 1.5, 4.5, 3.5], [5, 0, 6, 1], [8.5, 1.5, 15.5, 28.5]]
-    np.testing.assert_allclose(found.boxes, np.array(wanted) * cell, atol=1e-4)
-
-
-def test_kosmos_regions_are_those_that_transformers_reads():
-    adapter = tiny_adapted("kosmos-2").adapter
-    sentence, theirs = adapter.runner.processor.post_process_generation(KOSMOS)
-    text = spoken(adapter, KOSMOS)
-    ours = [(adapter.words(text, *place.words), place.box) for place in adapter.read_places(text.tokens)]
-    boxes = [(words, box) for words, _, own in theirs for box in own]
-    assert [words for words, _ in boxes[:3]] == [words for words, _ in ours[:3]] and len(boxes) == len(ours) == 4
-    np.testing.assert_allclose([box for _, box in boxes], [box for _, box in ours])
-    assert adapter.words(text, 0, len(text.tokens)) == sentence
-
-
-@pytest.mark.parametrize("tokens", [[], ["a"], ["<object>"], ["<patch_index_0001>", "<patch_index_0002>"],
-    ["<object>", "<patch_index_0001>", "</object>"], ["</phrase>", "</object>", "<phrase>"]])  # fmt: skip
+@pytest.mark.parametrize("tokens", [[], ["a"], ["<loc_1>", "<loc_2>"], ["<loc_1>", "a", "<loc_2>"]])
 def test_broken_answers_have_no_places(tokens: list[str]):
-    for kind in WRITERS:
-        assert tiny_adapted(kind).adapter.read_places(tokens) == []
+    assert tiny_adapted("florence2").adapter.read_places(tokens) == []
 
 
-def test_cells_of_a_grid():
-    assert patch_box(33, 100, 32) == (1.5 / 32, 1.5 / 32, 4.5 / 32, 3.5 / 32)
-    assert patch_box(5, 5, 32) == (5 / 32, 0, 6 / 32, 1 / 32)
-    assert patch_box(0, 31, 32) == (0, 0, 1, 1 / 32) and patch_box(0, 992, 32) == (0, 0, 1 / 32, 1)
-    assert box_cells((0, 0, 1, 1), 32) == (0, 1023) and box_cells((0.5, 0.25, 0.5, 0.25), 4) == (6, 1)
-    for first, last in ((33, 100), (0, 1023), (70, 200)):
-        assert box_cells(patch_box(first, last, 32), 32) == (first, last)
-
-
-PHRASES = {
-    "florence2": (
-        "Locate the phrases in the caption: ",
-        "dog<loc_0><loc_500><loc_499><loc_999>sky<loc_1><loc_1><loc_2><loc_2>",
-    ),
-    "kosmos-2": (
-        "<grounding><phrase> ",
-        "<object><patch_index_0512><patch_index_1007></object> and<phrase> x</phrase>",
-    ),
-}
-
-
-@pytest.mark.parametrize("kind", PHRASES)
-def test_a_phrase_is_the_first_box_that_is_written_for_it(kind: str, monkeypatch: pytest.MonkeyPatch):
-    prompt, answer = PHRASES[kind]
-    model, answers = answering(monkeypatch, kind, answer, "nothing", answer, "nothing")
+def test_a_phrase_is_the_first_box_that_is_written_for_it(monkeypatch: pytest.MonkeyPatch):
+    answer = "dog<loc_0><loc_500><loc_499><loc_999>sky<loc_1><loc_1><loc_2><loc_2>"
+    model, answers = answering(monkeypatch, answer, "nothing", answer, "nothing")
     found = model.ground(WIDE, ["a dog", "a <loc_1>cat"])
-    ends = "" if kind == "florence2" else "</phrase>"
-    assert answers.asked == [f"{prompt}a dog{ends}", f"{prompt}a loc_1 cat{ends}"]
+    prompt = "Locate the phrases in the caption: "
+    assert answers.asked == [f"{prompt}a dog", f"{prompt}a loc_1 cat"]
     assert (found.captions, found.not_found) == (("a dog",), ("a <loc_1>cat",))
-    wanted = [0.1, 50.05, 99.9, 99.95] if kind == "florence2" else [3.125, 51.5625, 96.875, 98.4375]
+    wanted = [0.1, 50.05, 99.9, 99.95]
     np.testing.assert_allclose(found.boxes, [wanted], atol=1e-4)
-    tokens = 7 if kind == "florence2" else 3
-    np.testing.assert_allclose(found.scores, [np.exp(-0.01 * np.arange(1, tokens + 1).mean())], atol=1e-5)
+    np.testing.assert_allclose(found.scores, [np.exp(-0.01 * np.arange(1, 8).mean())], atol=1e-5)
     both = model.ground([WIDE], [["a dog", "a cat"]], threshold=0)[0]
     np.testing.assert_allclose(both.boxes, [wanted, [0, 0, 200, 100]], atol=1e-4)
     assert both.not_found == () and both.scores is not None and both.scores[1] == 0
@@ -173,23 +117,18 @@ def test_a_phrase_is_the_first_box_that_is_written_for_it(kind: str, monkeypatch
 
 def test_given_boxes_are_described_in_their_order(monkeypatch: pytest.MonkeyPatch):
     boxes = [[20, 25, 100, 100], [0, 0, 200, 50]]
-    model, answers = answering(monkeypatch, "florence2", "a cat<loc_1><loc_2><loc_3><loc_4>", "<loc_5>")
+    model, answers = answering(monkeypatch, "a cat<loc_1><loc_2><loc_3><loc_4>", "<loc_5>")
     found = model.describe(WIDE, boxes)
     assert answers.asked[0] == "What does the region <loc_100><loc_250><loc_500><loc_999> describe?"
     assert answers.asked[1] == "What does the region <loc_0><loc_0><loc_999><loc_500> describe?"
     assert found.captions == ("a cat", "") and found.boxes.tolist() == boxes
     np.testing.assert_allclose(found.scores, [np.exp(-0.03), 0], atol=1e-6)
-    model, answers = answering(monkeypatch, "kosmos-2", " a cat<phrase> x</phrase>", "")
-    assert model.describe(WIDE, boxes).captions == ("a cat", "")
-    assert answers.asked[0] == (
-        "<grounding><phrase> It</phrase><object><patch_index_0259><patch_index_1007></object> is"
-    )
     with pytest.raises(UserError, match="is not inside the 200 x 100 image"):
         model.describe(WIDE, [[0, 0, 500, 50]])
 
 
 def test_captions_are_plain_sentences(monkeypatch: pytest.MonkeyPatch):
-    model, answers = answering(monkeypatch, "florence2", " a  dog on the grass. ")
+    model, answers = answering(monkeypatch, " a  dog on the grass. ")
     caption = model.caption(WIDE)
     assert (caption.sentence, caption.words) == ("a dog on the grass.", ("a", "dog", "on", "the", "grass."))
     assert answers.asked == ["What does the image describe?"] and (
@@ -197,13 +136,10 @@ def test_captions_are_plain_sentences(monkeypatch: pytest.MonkeyPatch):
         caption.height,
         caption.attention,
     ) == (200, 100, None)
-    model, answers = answering(monkeypatch, "kosmos-2", KOSMOS)
-    assert model.caption([WIDE])[0].sentence == "In the image two dogs play on the grass near a fire."
-    assert answers.asked == ["<grounding>An image of"]
 
 
 def test_regions_are_chosen_by_their_scores(monkeypatch: pytest.MonkeyPatch):
-    model, _ = answering(monkeypatch, "florence2", FLORENCE, FLORENCE, FLORENCE)
+    model, _ = answering(monkeypatch, FLORENCE, FLORENCE, FLORENCE)
     assert len(model.describe(WIDE, top=2)) == 2 and model.describe(WIDE, threshold=0.9).captions == ("a black cat",)
     assert len(model.describe(WIDE, top=0)) == 0
 
@@ -243,7 +179,7 @@ def test_a_phrase_of_another_length_beside_it_changes_nothing(model: Any):
 def test_log_probabilities_are_those_of_the_tokens(model: Any):
     adapter, encodings = model.adapter, model.encode([noise(96, 64, 0)])
     text = adapter.write(encodings, [adapter.caption_prompt], 5)[0]
-    inputs = adapter.runner.prepare([noise(96, 64, 0)], [adapter.caption_prompt], **adapter.options)
+    inputs = adapter.runner.prepare([noise(96, 64, 0)], [adapter.caption_prompt])
     with torch.inference_mode():
         out = adapter.runner.network.generate(
             **inputs, max_new_tokens=5, do_sample=False, output_scores=True, return_dict_in_generate=True

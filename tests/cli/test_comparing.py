@@ -13,8 +13,7 @@ from typer.testing import CliRunner, Result
 
 from saywhere import UserError, cli
 from saywhere.cli import comparing
-from saywhere.cli.comparing import PROTOCOLS, Compared, folders, read_report
-from saywhere.cli.launching import without_options
+from saywhere.cli.comparing import PROTOCOLS, Compared, folders, read_report, without_options
 from saywhere.evaluation.report import FIGURES
 from saywhere.evaluation.session import peak_memory
 from saywhere.models.bundle import find_folder

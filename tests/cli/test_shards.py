@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import sys
 import tarfile
-import types
 from pathlib import Path
-from typing import Any
 
 import pytest
 from photographs import noise
@@ -15,7 +12,6 @@ from shard_process import run_processes
 from typer.testing import CliRunner, Result
 
 from saywhere import cli
-from saywhere.cli.launching import launch
 from saywhere.search.store import Stamp, Store
 
 QUICK = ("--threads", "1", "--batch", "1")
@@ -117,32 +113,6 @@ def test_an_index_is_kept_up_to_date_in_shards(album: Path) -> None:
     assert hits.exit_code == 0 and len(list(Path("drawn").iterdir())) == len(found) == 9
 
 
-def test_a_ray_cluster_of_two_makes_the_index_of_one(album: Path) -> None:
-    pytest.importorskip("ray")
-    images = ("index", "shard.tar", "album", *QUICK)
-    assert run(*images, "--index", "one").exit_code == 0
-    ray = (*images, "--index", "many", "--shards", 4, "--launcher", "ray", "--workers", 2)
-    assert run_processes(ray, 1, (), album / "kills") == 0
-    assert contents(Path("many")) == contents(Path("one"))
-
-
-@pytest.mark.parametrize(
-    ("codes", "code"), [([0, 1], 1), ([0, -9], 0), ([-9, 1], 1), ([2, 0], 2), ([1, 3, -9], 3), ([-9, -15], 137)]
-)
-def test_the_exit_code_of_a_cluster_is_never_that_of_success_if_all_were_killed(
-    monkeypatch: pytest.MonkeyPatch, codes: list[int], code: int
-) -> None:
-    """What one that was killed had begun, those that end well have done."""
-    ray: Any = types.ModuleType("ray")
-    ray.init = ray.shutdown = lambda **_: None
-    ray.cluster_resources = lambda: {"CPU": len(codes)}
-    ends = iter(codes)
-    ray.remote = lambda **_: lambda run: types.SimpleNamespace(remote=lambda *_: (next(ends), "", ""))
-    ray.wait, ray.get = lambda waiting: (waiting[:1], waiting[1:]), lambda done: done
-    monkeypatch.setitem(sys.modules, "ray", ray)
-    assert launch(["index", "album"], None, 1) == code
-
-
 def test_options_that_do_not_fit_are_one_line(album: Path) -> None:
     for arguments, message in (
         (("describe", "album", "--shards", 2), "--shards needs --json FILE"),
@@ -152,8 +122,6 @@ def test_options_that_do_not_fit_are_one_line(album: Path) -> None:
         (("describe", "album", "--json", "r.jsonl", "--shards", 2, "--shard", 2), "counted from 0 to 1"),
         (("index", "album", "--index", "i", "--shards", 2, "--repair"), "--repair is for one process"),
         (("index", "@-", "--index", "i", "--shards", 2), "give @FILE instead of @-"),
-        (("index", "album", "--index", "i", "--launcher", "ray"), "--launcher needs --shards N"),
-        (("index", "album", "--index", "i", "--workers", 2), "--workers is for --launcher"),
     ):
         result = run(*arguments)
         assert result.exit_code == 2 and message in result.stderr, result.output

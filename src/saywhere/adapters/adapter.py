@@ -15,7 +15,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -221,7 +220,7 @@ class Runner(Protocol):
         ...
 
     def write(
-        self, images: Sequence[Image.Image], prompts: Sequence[str], most_tokens: int, beam_size: int, **options: Any
+        self, images: Sequence[Image.Image], prompts: Sequence[str], most_tokens: int, beam_size: int
     ) -> list[tuple[list[int], np.ndarray]]:
         """Return what the network writes of images: ids, with special ones, and natural log-probabilities ``(T,)``.
 
@@ -354,17 +353,13 @@ class Writer(Adapter):
     Attributes:
         describe_prompt, caption_prompt: what is asked of an image.
         most_tokens, caption_tokens: of an answer.
-        pads: whether prompts of several lengths may be answered together.
-        options: of what the network takes beside images and prompts.
     """
 
     describe_prompt: ClassVar[str]
     caption_prompt: ClassVar[str]
     most_tokens: ClassVar[int]
     caption_tokens: ClassVar[int] = 64
-    pads: ClassVar[bool] = True
     threshold: ClassVar[float] = 1e-6  # whatever it writes a box for
-    options: Mapping[str, Any] = MappingProxyType({})
 
     @abstractmethod
     def phrase_prompt(self, phrase: str) -> str:
@@ -456,21 +451,13 @@ class Writer(Adapter):
         With beam search the log-probabilities are 0.
         """
         found: dict[int, Text] = {}
-        for some in self._batches(prompts):
+        for start in range(0, len(prompts), AT_ONCE):
+            some = range(start, min(start + AT_ONCE, len(prompts)))
             images, asked = [image_of(encodings[i]) for i in some], [prompts[i] for i in some]
             with self.lock:
-                rows = self.runner.write(images, asked, most_tokens, beam_size, **self.options)
+                rows = self.runner.write(images, asked, most_tokens, beam_size)
             found |= zip(some, [self._text(*row) for row in rows], strict=True)
         return [found[i] for i in range(len(prompts))]
-
-    def _batches(self, prompts: Sequence[str]) -> Iterator[list[int]]:
-        """The numbers of the prompts that are answered together."""
-        groups: dict[int, list[int]] = {}
-        for number, prompt in enumerate(prompts):
-            length = 0 if self.pads else len(self.runner.token_ids(prompt))
-            groups.setdefault(length, []).append(number)
-        for group in groups.values():
-            yield from (group[start : start + AT_ONCE] for start in range(0, len(group), AT_ONCE))
 
     def _text(self, token_ids: list[int], log_probs: np.ndarray) -> Text:
         kept = [i for i, token_id in enumerate(token_ids) if token_id not in self.runner.silent]

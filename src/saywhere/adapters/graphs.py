@@ -126,7 +126,7 @@ class GraphRunner:
         return token_ids, mask.astype(np.int64)
 
     def write(
-        self, images: Sequence[Image.Image], prompts: Sequence[str], most_tokens: int, beam_size: int, **options: Any
+        self, images: Sequence[Image.Image], prompts: Sequence[str], most_tokens: int, beam_size: int
     ) -> list[tuple[list[int], np.ndarray]]:
         """Return what the network writes of images: ids and log-probabilities."""
         assert self._settings is not None, "a model that writes has several graphs"

@@ -69,10 +69,10 @@ class Pretrained:
 
     @torch.inference_mode()
     def write(
-        self, images: Sequence[Image.Image], prompts: Sequence[str], most_tokens: int, beam_size: int, **options: Any
+        self, images: Sequence[Image.Image], prompts: Sequence[str], most_tokens: int, beam_size: int
     ) -> list[tuple[list[int], np.ndarray]]:
         """Return what the network writes of images: ids and log-probabilities, which are 0 with beam search."""
-        inputs = self.prepare(images, prompts, padding=True, **options)
+        inputs = self.prepare(images, prompts, padding=True)
         recorder = _Recorder()
         sequences = self.network.generate(
             **inputs,
@@ -83,8 +83,7 @@ class Pretrained:
             logits_processor=[recorder] if beam_size == 1 else [],
         )
         if beam_size > 1:
-            start = 1 if self.network.config.is_encoder_decoder else inputs["input_ids"].shape[1]
-            return [(row, np.zeros(len(row), np.float32)) for row in sequences[:, start:].tolist()]
+            return [(row, np.zeros(len(row), np.float32)) for row in sequences[:, 1:].tolist()]
         log_probs = torch.stack(recorder.steps, dim=1).cpu().numpy()
         return list(zip(sequences[:, -log_probs.shape[1] :].tolist(), log_probs, strict=True))
 

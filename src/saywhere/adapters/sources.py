@@ -50,7 +50,6 @@ SEQ2SEQ = ("vision_encoder", "embed_tokens", "encoder_model", "decoder_model_mer
 FAMILIES = {
     "florence2": Family("Florence-2", "saywhere.adapters.florence2", 1536, True, SEQ2SEQ),
     "grounding-dino": Family("Grounding DINO", "saywhere.adapters.grounding_dino", 1333, False, ("model",)),
-    "kosmos-2": Family("Kosmos-2", "saywhere.adapters.kosmos2", 448, True),
     "owlv2": Family("OWLv2", "saywhere.adapters.owlv2", 1008),
 }
 """The families, by the ``model_type`` of their configuration."""

@@ -75,7 +75,6 @@ EXTRAS = {
     "python_multipart": "serve",
     "av": "video",
     "pyarrow": "parquet",
-    "ray": "scale",
 }
 """For each optional module the extra that installs it."""
 

@@ -7,7 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, count
 from pathlib import Path
@@ -15,10 +15,11 @@ from typing import Any
 
 import typer
 
-from saywhere.cli.launching import START, without_options
 from saywhere.errors import UserError
 from saywhere.evaluation.report import FIGURES, facts, figure_of, table, write_report
 
+START = "from saywhere.cli import main; main()"
+"""What a Python runs that is this program."""
 PROTOCOLS = {"ground": "IoU of at least 0.5 with a true box", "rank": "Alignments, section 4.1"}
 """The protocol of tasks that have only one, which their reports do not name."""
 COSTS = {
@@ -28,6 +29,24 @@ COSTS = {
     "of the GPU, MB": "peak_gpu_memory_mb",
 }
 SHARED = ("data", "split", "protocol", "images")
+
+
+def without_options(arguments: Sequence[str], names: Collection[str]) -> list[str]:
+    """Return arguments without some options that take a value, and without their values.
+
+    Example:
+        >>> without_options(["index", "a", "--workers", "3", "--shards=2"], ["--workers"])
+        ['index', 'a', '--shards=2']
+    """
+    kept: list[str] = []
+    rest = iter(arguments)
+    for argument in rest:
+        name, equals, _ = argument.partition("=")
+        if name not in names:
+            kept.append(argument)
+        elif not equals:
+            next(rest, None)
+    return kept
 
 
 @dataclass(frozen=True, eq=False)

@@ -192,11 +192,6 @@ class Layout:
         """The least number of things of each phrase; 1 where none is said."""
         return tuple(count_of(phrase) for phrase in self.phrases)
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether nothing is said of places, relations and numbers."""
-        return not self.places and not self.relations and max(self.counts) == 1
-
     def choose(self, fits: np.ndarray, boxes: np.ndarray, size: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
         """Return the region of each phrase ``(P,)``, and the log-probability ``(P,)`` that it is where it should be.
 

@@ -1,27 +1,34 @@
-"""DenseCap's network: what each part computes, how it trains, and what each option changes."""
+"""DenseCap in training: sampling, losses, a handful of images learnt by heart."""
 
 from __future__ import annotations
 
 import dataclasses
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image, ImageDraw
 from tiny_densecap import PHRASES, VOCABULARY, tiny_config, tiny_model, tiny_target
 from torch.testing import assert_close
 
 from saywhere import boxes as geometry
 from saywhere.boxes import BoxCoder, propose
 from saywhere.configs.densecap import DenseCapConfig
+from saywhere.data import read
 from saywhere.engines.engine import RpnOutput
+from saywhere.engines.torch import TorchEngine
 from saywhere.errors import UserError
+from saywhere.images import open_image
+from saywhere.models.model import Model
 from saywhere.networks.densecap.build import Conventions, Pool, RegionDecoder, RegionSampler, pool_pyramid
 from saywhere.networks.densecap.loss import DenseCapCriterion, balanced_score_loss, box_loss, caption_loss, score_loss
 from saywhere.networks.densecap.network import DenseCap, DenseCapOutput, Target
 from saywhere.networks.language.decoders.lstm import LstmDecoder
 from saywhere.networks.vision.trunk import build_trunk
-from saywhere.text import END, PAD, tokenize
+from saywhere.text import END, PAD, Vocabulary, pad, tokenize
 
 WIDTH, HEIGHT = 96, 64
 
@@ -431,3 +438,113 @@ def test_conventions_are_taken_as_they_are_given() -> None:
     assert other.decoder.words.weight.shape[1] == 3
     pooled = other.pool([()], [torch.zeros(2, 4)], [(7, 9)])
     assert pooled.tolist() == [[7.0], [7.0]]
+
+
+IOUS = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.5, 0.3], [0.1, 0.35], [0.2, 0.0], [0.0, 0.0], [0.05, 0.29]])
+
+
+def sample(sampler: RegionSampler, seed: int = 0, inside=None):
+    return sampler(IOUS, inside, torch.Generator().manual_seed(seed))
+
+
+def test_positives_and_negatives_by_their_iou():
+    sampled = sample(RegionSampler(100, fg_iou=0.7, bg_iou=0.3))
+    assert sampled.positive.tolist() == [0, 1, 3]  # 3 is the best of the second truth
+    assert sampled.truth.tolist() == [0, 0, 1]
+    assert sampled.negative.tolist() == [4, 5, 6]
+    assert sampled.rows.tolist() == [0, 1, 3, 4, 5, 6]
+    strict = sample(RegionSampler(100, fg_iou=0.7, bg_iou=0.3, best_is_positive=False))
+    assert strict.positive.tolist() == [0, 1]
+    assert RegionSampler(9, 0.8, 0.3, best_is_positive=False)(IOUS).positive.tolist() == [0]  # above, not at
+
+
+def test_the_share_bounds_positives_and_negatives_fill_up():
+    sampler = RegionSampler(4, fg_iou=0.4, bg_iou=0.3, positive_share=0.5)
+    seen = set()
+    for seed in range(20):
+        sampled = sample(sampler, seed)
+        assert len(sampled.positive) == 2 and len(sampled.negative) == 2
+        assert set(sampled.positive.tolist()) <= {0, 1, 2, 3} and set(sampled.negative.tolist()) <= {4, 5, 6}
+        seen.add(tuple(sorted(sampled.positive.tolist())))
+    assert len(seen) > 3
+    assert sample(sampler, 5).rows.tolist() == sample(sampler, 5).rows.tolist()
+
+
+def test_boxes_outside_are_not_sampled_unless_they_are_a_truths_best():
+    inside = torch.tensor([False, True, True, False, False, True, True])
+    sampled = sample(RegionSampler(100, fg_iou=0.7, bg_iou=0.3), inside=inside)
+    assert sampled.positive.tolist() == [0, 1, 3]
+    assert sampled.negative.tolist() == [5, 6]
+
+
+def test_without_truths_all_are_negative_and_without_negatives_any_other_serves():
+    sampled = RegionSampler(3, 0.7, 0.3)(torch.zeros(5, 0), None, torch.Generator().manual_seed(0))
+    assert len(sampled.positive) == len(sampled.truth) == 0 and len(sampled.negative) == 3
+    sampled = RegionSampler(10, 0.7, 0.05)(torch.tensor([[0.9], [0.5], [0.4]]))
+    assert sampled.positive.tolist() == [0] and sampled.negative.tolist() == [1, 2]
+
+
+COLOURS = {"red": "A red block", "blue": "the blue one", "lime": "something green", "white": "two white sheets"}
+PLACES = [(6, 6, 42, 58), (52, 8, 94, 48)]
+BOX = "<bndbox><xmin>{}</xmin><ymin>{}</ymin><xmax>{}</xmax><ymax>{}</ymax></bndbox>"
+
+
+def write_flickr(root: Path) -> None:
+    """Eight images of two coloured blocks each."""
+    for folder in ("Images", "Entities/Annotations", "Entities/Sentences"):
+        (root / folder).mkdir(parents=True)
+    names, tokens = [], []
+    pairs = [(a, b) for a in COLOURS for b in COLOURS if a != b][:8]
+    for i, pair in enumerate(pairs):
+        image, objects, marked = Image.new("RGB", (96, 64), "black"), "", []
+        for k, (colour, place) in enumerate(zip(pair, PLACES, strict=True)):
+            ImageDraw.Draw(image).rectangle((place[0], place[1], place[2] - 1, place[3] - 1), fill=colour)
+            box = BOX.format(place[0] + 1, place[1] + 1, place[2], place[3])
+            objects += f"<object><name>{k}</name>{box}</object>"
+            marked.append(f"[/EN#{k}/other {COLOURS[colour]}]")
+        image.save(root / "Images" / f"{i}_x.png.jpg", format="PNG")
+        size = "<size><width>96</width><height>64</height><depth>3</depth></size>"
+        (root / f"Entities/Annotations/{i}.xml").write_text(f"<annotation>{size}{objects}</annotation>")
+        (root / f"Entities/Sentences/{i}.txt").write_text(" and ".join(marked) + " .\n")
+        names.append(f"{i}_x.png.jpg")
+        tokens.append(f"{i}_x.png.jpg#0\t{' and '.join(COLOURS[c] for c in pair)} .")
+    (root / "Flickr8k.token.txt").write_text("\n".join(tokens) + "\n")
+    (root / "Flickr_8k.trainImages.txt").write_text("\n".join(names) + "\n")
+
+
+def test_eight_images_are_learnt_until_their_phrases_come_out_exactly(tmp_path):
+    write_flickr(tmp_path)
+    samples = read(tmp_path, "flickr8k", "train")
+    assert len(samples) == 8
+    vocabulary = Vocabulary.build(p for s in samples for references in s.phrases for p in references)
+    torch.manual_seed(0)
+    parts = {"trunk": {"backbone": "efficientnet_lite0"}, "proposals": {"pyramid_channels": 32}}
+    config = tiny_config(embed_dim=64, hidden_size=48, batch=32, positive_share=0.75, caption_weight=1.0, **parts)
+    model = DenseCap(config, vocabulary).train()
+    with torch.no_grad():
+        pixels = [torch.from_numpy(model.preprocess(open_image(s.image))) for s in samples]
+        features = model.trunk.backbone(pixels)
+    targets = [
+        Target(96, 64, torch.as_tensor(s.boxes), torch.from_numpy(pad([vocabulary.encode(p[0]) for p in s.phrases])))
+        for s in samples
+    ]
+    criterion, generator = DenseCapCriterion(config), torch.Generator().manual_seed(0)
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.Adam(parameters, 2e-3)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.05, 160)
+    for _ in range(160):
+        loss = torch.stack(list(criterion(model(features, targets, generator)).values())).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(parameters, 5.0)
+        optimizer.step()
+        schedule.step()
+    trained = Model(TorchEngine({"densecap": model}))
+    for sample in samples:
+        truth = [references[0].lower() for references in sample.phrases]
+        assert list(trained.describe(sample.image, sample.boxes).captions or ()) == truth
+        found = trained.describe(sample.image, top=2)
+        overlap = geometry.iou(found.boxes, np.asarray(sample.boxes))
+        which = overlap.argmax(axis=1)
+        assert sorted(which.tolist()) == [0, 1] and (overlap.max(axis=1) > 0.7).all()
+        assert list(found.captions or ()) == [truth[i] for i in which.tolist()]

@@ -5,7 +5,7 @@ import torch
 from torch.autograd import gradcheck
 
 from saywhere.networks.vision.backbones import by_shape
-from saywhere.networks.vision.grid import Grid, pick
+from saywhere.networks.vision.grid import pick
 from saywhere.networks.vision.spatial_transformer import SpatialTransformer, around, corners, patches, transform
 
 ONES = torch.tensor([[1.0, 0, 0], [0, 1, 0]])
@@ -57,7 +57,7 @@ def test_numeric_gradients_in_the_map_and_the_coordinates():
 
 def test_captions_can_move_the_boxes():
     """Numeric gradients of the features in the layers that regress the affine maps."""
-    transformer = SpatialTransformer(2, 8, cells=2, hidden=3, zoom=1.4, filters=3).double().eval()
+    transformer = SpatialTransformer(2, 8, cells=2, hidden=3, zoom=1.4).double().eval()
     with torch.no_grad():
         for parameter in transformer.localization.parameters():
             parameter.add_(0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
@@ -72,45 +72,39 @@ def test_captions_can_move_the_boxes():
     assert all(gradient.abs().max() > 0 for gradient in gradients)
 
 
-@pytest.mark.parametrize("filters", [0, 6])
 @pytest.mark.parametrize("cells", [None, 3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_the_identity_is_exactly_the_grid(filters, cells, dtype):
+def test_the_identity_is_exactly_the_grid(cells, dtype):
     torch.manual_seed(0)
-    grid = Grid(4, 16, cells, filters=filters, span=3).to(dtype).eval()
-    transformer = SpatialTransformer.from_grid(grid, hidden=5, zoom=1).to(dtype).eval()
+    transformer = SpatialTransformer(4, 16, cells, hidden=5, zoom=1).to(dtype).eval()
     maps = torch.randn(2, 4, 7, 9, dtype=dtype)
-    expected, boxes = grid(maps)
-    found, around_regions, quads = transformer(maps)
-    torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-6)
-    torch.testing.assert_close(around_regions, boxes)
-    assert quads.shape == (*boxes.shape[:2], 4, 2)
-    assert transformer.size == grid.size
+    row, column = pick(7, 9, cells, False).unbind(1)
+    found, boxes, quads = transformer(maps)
+    torch.testing.assert_close(found, maps[:, :, row, column].transpose(1, 2), atol=1e-6, rtol=1e-6)
+    edges = torch.stack((column - 1, row - 1, column + 2, row + 2), dim=1).clamp(min=0)
+    expected = 16 * edges.minimum(torch.tensor([9, 7, 9, 7]))  # the anchor boxes of 3 x 3 cells, cut to the map
+    torch.testing.assert_close(boxes, expected.float().expand(2, -1, -1))
+    assert quads.shape == (*boxes.shape[:2], 4, 2) and transformer.size == 4
 
 
 def test_it_samples_the_positions_of_the_grid_in_training():
-    grid = Grid(4, 16, 2, filters=3)
-    transformer = SpatialTransformer.from_grid(grid, zoom=1)
+    transformer = SpatialTransformer(4, 16, 2, zoom=1)
     maps = torch.randn(1, 4, 6, 8)
-    expected = grid(maps, torch.Generator().manual_seed(5))[0]
+    row, column = pick(6, 8, 2, True, torch.Generator().manual_seed(5)).unbind(1)
+    expected = maps[:, :, row, column].transpose(1, 2)
     torch.testing.assert_close(transformer(maps, torch.Generator().manual_seed(5))[0], expected, atol=1e-6, rtol=1e-6)
     transformer.cells = 3
-    assert transformer(maps)[0].shape == (1, 9, 3)
+    assert transformer(maps)[0].shape == (1, 9, 4)
 
 
 def test_it_begins_with_boxes_of_twice_the_size():
-    grid = Grid(4, 16, None, filters=4)
-    transformer = SpatialTransformer.from_grid(grid).eval()
     maps = torch.randn(1, 4, 9, 9)
-    _, boxes, quads = transformer(maps)
+    _, boxes, quads = SpatialTransformer(4, 16, None).eval()(maps)
     middle = 4 * 9 + 4
     assert (boxes[0, middle, 2:] - boxes[0, middle, :2]).tolist() == [96, 96]  # twice 3 cells of 16 pixels
     assert quads[0, middle].tolist() == [[24, 24], [120, 24], [120, 120], [24, 120]]
     twice = patches(maps, torch.tensor([[4, 4]]), 2 * ONES[None, None])[0, 0]
     torch.testing.assert_close(twice, maps[0, :, 2:7:2, 2:7:2], atol=1e-6, rtol=0)
-    assert grid.filter is not None
-    expected = torch.relu(torch.einsum("fcij,cij->f", grid.filter.weight, twice) + grid.filter.bias)
-    torch.testing.assert_close(transformer(maps)[0][0, middle], expected, atol=1e-5, rtol=1e-5)
 
 
 def test_images_of_different_sizes_and_half_precision():
@@ -121,8 +115,3 @@ def test_images_of_different_sizes_and_half_precision():
     half = SpatialTransformer(3, 8, 4, hidden=5).eval().bfloat16()
     features, boxes, quads = half(maps[0][0][None].bfloat16())
     assert features.dtype == torch.bfloat16 and boxes.dtype == quads.dtype == torch.float32
-
-
-def test_only_a_grid_that_picks_can_be_continued():
-    with pytest.raises(ValueError, match="not from one of average"):
-        SpatialTransformer.from_grid(Grid(3, 8, 2, "average"))

@@ -132,56 +132,6 @@ def test_sampling_takes_the_best_and_goes_on_after_END():
     assert made.sample(codes(1), 3).tolist() == [[8, 8, 8]]
 
 
-def beams_by_hand(made: LanguageModel, code: torch.Tensor, length: int, beam_size: int) -> list[int]:
-    """The rule in words: begin with the best words; the memory of a beam begins as (cell, cell)."""
-    begin = Equations(made)
-    begin.hear_code(code)
-    begin.hear_token(V + 1)
-    first = begin.log_probs().topk(beam_size)
-    beams = [(p, [w + 1], begin.c, begin.c) for p, w in zip(first.values.tolist(), first.indices.tolist(), strict=True)]
-    for _ in range(length - 1):
-        longer = []
-        for total, words, h, c in beams:
-            state = Equations(made)
-            state.h, state.c = h, c
-            state.hear_token(words[-1])
-            if V + 1 in words:  # ended: as many copies of it as there are beams, at no cost
-                longer += [(total, [*words, 1 + i], state.h, state.c) for i in range(beam_size)]
-                continue
-            best = state.log_probs().topk(beam_size)
-            pairs = zip(best.values.tolist(), best.indices.tolist(), strict=True)
-            longer += [(total + p, [*words, w + 1], state.h, state.c) for p, w in pairs]
-        beams = sorted(longer, key=lambda b: -b[0])[:beam_size]
-    return max(beams, key=lambda b: b[0])[1]
-
-
-def until_end(words: list[int]) -> list[int]:
-    return words[: words.index(V + 1)] if V + 1 in words else words
-
-
-@pytest.mark.parametrize("beam_size", [1, 2, 5, V + 1])
-def test_beam_search_is_the_programs(beam_size):
-    made = model(5)
-    made.output.bias.data[V] += 1.0  # END comes now and then
-    said, ended = made.beam_search(codes(12), 5, beam_size), 0
-    for row, code in zip(said.tolist(), codes(12), strict=True):
-        assert until_end(row) == until_end(beams_by_hand(made, code, 5, beam_size))
-        ended += V + 1 in row
-    assert ended > 0
-
-
-def test_beam_of_one_is_not_greedy_for_the_beams_begin_with_the_cells():
-    made = model(5)
-    assert made.beam_search(codes(12), 5, 1).tolist() != made.sample(codes(12), 5).tolist()
-    assert made.beam_search(codes(12), 1, 3).tolist() == made.sample(codes(12), 1).tolist()
-
-
-def test_beams_are_at_most_the_words():
-    with pytest.raises(ValueError, match="beam_size is 9, but there are 8 words"):
-        model().beam_search(codes(1), 3, 9)
-    assert model().beam_search(codes(0), 3, 2).shape == (0, 3)
-
-
 def test_captions_end_at_END():
     words = ("a", "cat", "dog", "eating", "hungry")
     tokens = torch.tensor([[1, 5, 2, 4, 1, 3, 6], [1, 3, 6, 0, 0, 0, 0], [2, 3, 1, 3, 2, 6, 1], [6, 1, 1, 1, 1, 1, 1]])

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from saywhere import boxes as geometry
-from saywhere.networks.vision.grid import Grid, pick
+from saywhere.networks.vision.grid import pick
 
 
 def bilinear(features: Tensor, boxes: Tensor, size: int | tuple[int, int], stride: float) -> Tensor:
@@ -114,54 +114,26 @@ class SpatialTransformer(nn.Module):
     Args:
         channels: C of the map.
         stride: input pixels per cell.
-        cells: rows and columns of positions that are used, as :class:`saywhere.networks.vision.grid.Grid` picks them.
+        cells: rows and columns of positions that are used, as :func:`saywhere.networks.vision.grid.pick` picks them.
         hidden: filters of the first layer that regresses the affine maps.
         zoom: size of the regions at first, in sizes of the anchor boxes; the paper's 2 leaves the optimum of the grid,
-            1 is the grid.
-        filters: of the 3x3 filter on the patches, followed by ReLU; 0 has as many as channels, no ReLU, and passes the
-            middle of the patch on at first, so that it starts from a grid without filters.
+            1 is the grid: the 3x3 filter on the patches passes their middle on at first.
 
     Attributes:
         size: D of the features.
     """
 
-    def __init__(
-        self,
-        channels: int,
-        stride: float,
-        cells: int | None = 7,
-        hidden: int = 512,
-        zoom: float = 2.0,
-        filters: int = 0,
-    ):
+    def __init__(self, channels: int, stride: float, cells: int | None = 7, hidden: int = 512, zoom: float = 2.0):
         super().__init__()
-        self.stride, self.cells = stride, cells
-        self.rectified = filters > 0
-        self.size = filters or channels
+        self.stride, self.cells, self.size = stride, cells, channels
         first, last = nn.Conv2d(channels, hidden, 3), nn.Conv2d(hidden, 6, 1)
         self.localization = nn.Sequential(first, nn.ReLU(), last)
-        self.filter = nn.Conv2d(channels, self.size, 3)
+        self.filter = nn.Conv2d(channels, channels, 3)
         with torch.no_grad():
             last.weight.zero_()
             last.get_parameter("bias").copy_(zoom * torch.tensor(IDENTITY))
-            if not filters:
-                nn.init.dirac_(self.filter.weight)
-                self.filter.get_parameter("bias").zero_()
-
-    @classmethod
-    def from_grid(cls, grid: Grid, hidden: int = 512, zoom: float = 2.0) -> SpatialTransformer:
-        """Return one that starts from a trained grid: with ``zoom`` 1 its features are the grid's.
-
-        Raises:
-            ValueError: a grid that does not pick positions.
-        """
-        if grid.how != "pick":
-            raise ValueError(f"a transformer starts from a grid that picks positions, not from one of {grid.how}")
-        filters = 0 if grid.filter is None else grid.size
-        transformer = cls(grid.channels, grid.stride, grid.cells, hidden, zoom, filters)
-        if grid.filter is not None:
-            transformer.filter.load_state_dict(grid.filter.state_dict())
-        return transformer
+            nn.init.dirac_(self.filter.weight)
+            self.filter.get_parameter("bias").zero_()
 
     def affine(self, maps: Tensor, positions: Tensor) -> Tensor:
         """Return the affine map at each of ``positions (R, 2)`` of maps ``(B, C, H, W)``: ``(B, R, 2, 3)``.
@@ -189,7 +161,6 @@ class SpatialTransformer(nn.Module):
         affine = self.affine(maps, positions)
         affine = affine.to(torch.promote_types(affine.dtype, torch.float32))  # places need more digits than half has
         features = apply_at_position(self.filter, patches(maps, positions, affine))
-        features = torch.relu(features) if self.rectified else features
         quads = corners(positions, affine.float(), self.stride)
         boxes = around(quads, width * self.stride, height * self.stride)
         return features, boxes, quads

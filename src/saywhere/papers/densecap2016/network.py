@@ -24,7 +24,6 @@ from saywhere.text import END, PAD, RESERVED, START, UNKNOWN
 State = tuple[Tensor, Tensor]
 
 SEQUENCE_LENGTH = 15
-BEAM = 20
 
 
 class LanguageModel(nn.Module):
@@ -108,38 +107,6 @@ class LanguageModel(nn.Module):
             tokens = scores.argmax(dim=1) + 1
             decoded.append(tokens)
         return torch.stack(decoded, dim=1)
-
-    @torch.no_grad()
-    def beam_search(self, embeddings: Tensor, length: int = SEQUENCE_LENGTH, beam_size: int = BEAM) -> Tensor:
-        """Return tokens ``(N, length)`` by the program's beam search, which none of its commands calls.
-
-        Two quirks of it: the beams begin with the LSTM's cells in place of its output, so that ``beam_size`` 1 is not
-        :meth:`sample`; and a beam that has ended goes on as ``beam_size`` equal ones, which push others out.
-
-        Raises:
-            ValueError: ``beam_size`` is larger than the number of words and END.
-        """
-        if not 1 <= beam_size <= self.start:
-            raise ValueError(f"beam_size is {beam_size}, but there are {self.start} words")
-        found = [self._beams(embedding[None], length, beam_size) for embedding in embeddings]
-        return torch.stack(found) if found else torch.zeros(0, length, dtype=torch.long, device=embeddings.device)
-
-    def _beams(self, embedding: Tensor, length: int, beam_size: int) -> Tensor:
-        """The best beam ``(length,)`` for one embedding ``(1, D)``."""
-        start = torch.full((1,), self.start, device=embedding.device)
-        scores, (_, c) = self.step(start, self.begin(embedding))
-        total, words = scores.log_softmax(dim=1)[0].topk(beam_size)
-        beams, ended = (words + 1)[:, None], words + 1 == self.start
-        state = (c.expand(beam_size, -1), c.expand(beam_size, -1))
-        for _ in range(length - 1):
-            scores, state = self.step(beams[:, -1], state)
-            log_probs = scores.log_softmax(dim=1).masked_fill(ended[:, None], 0)
-            best, words = log_probs.topk(beam_size, dim=1)
-            total, rows = (total[:, None] + best).flatten().topk(beam_size)
-            parent, last = rows // beam_size, words.flatten()[rows] + 1
-            beams, ended = torch.cat((beams[parent], last[:, None]), dim=1), ended[parent] | (last == self.start)
-            state = (state[0][parent], state[1][parent])
-        return beams[total.argmax()]
 
 
 def decode_sequences(tokens: Tensor, words: Sequence[str]) -> list[str]:

@@ -1,8 +1,9 @@
-"""Grounding by hand: weights of words, bonuses of regions, and what is made of products; no network."""
+"""Regions and words in one space: alignment, the MRF of Eqs. 10 to 12, similarities by Eqs. 7 and 8, and hubness."""
 
 from __future__ import annotations
 
 import io
+import itertools
 import math
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -10,6 +11,8 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
 from saywhere import Alignment, UserError
@@ -18,8 +21,12 @@ from saywhere.engines.engine import Aligner, EncodedText
 from saywhere.models.aligner import (
     ImageVectors,
     align,
+    decode_chain,
     embed_texts,
     region_bonus,
+    segments,
+    similarity_blocks,
+    similarity_matrix,
     token_ids,
     word_weights,
 )
@@ -160,3 +167,120 @@ def test_an_alignment_is_short_in_print_and_shown_by_notebooks(tmp_path):
         assert shown.tobytes() == made.draw().tobytes() and shown.width == 40 and shown.height == 20
     path.unlink()
     assert made._repr_png_() is None
+
+
+def energy(products: np.ndarray, regions: tuple[int, ...], beta: float) -> float:
+    """Eq. 10."""
+    unary = sum(float(products[t, r]) for t, r in enumerate(regions))
+    return unary + beta * sum(a == b for a, b in itertools.pairwise(regions))
+
+
+def brute_force(products: np.ndarray, beta: float) -> float:
+    length, count = products.shape
+    return max(energy(products, regions, beta) for regions in itertools.product(range(count), repeat=length))
+
+
+@given(st.integers(1, 5), st.integers(1, 4), st.sampled_from([0.0, 0.3, 1.0, 4.0]), st.integers(0, 10_000))
+def test_it_finds_the_best_of_all_alignments(length, count, beta, seed):
+    products = np.random.default_rng(seed).normal(size=(length, count))
+    chain = decode_chain(products, beta)
+    assert chain.total == pytest.approx(brute_force(products, beta))
+    assert energy(products, tuple(chain.regions.tolist()), beta) == pytest.approx(chain.total)
+
+
+def test_a_region_that_does_not_count_is_never_chosen():
+    products = np.random.default_rng(0).normal(size=(7, 5))
+    products[:, [1, 4]] = -np.inf
+    chain, fewer = decode_chain(products, 0.7), decode_chain(products[:, [0, 2, 3]], 0.7)
+    assert chain.regions.tolist() == [[0, 2, 3][r] for r in fewer.regions.tolist()]
+    assert chain.total == pytest.approx(fewer.total) and np.isfinite(chain.total)
+
+
+def test_beta_goes_from_word_by_word_to_one_region():
+    products = np.array([[2.0, 0, 0], [0, 2, 1.5], [1, 0, 0.9], [0, 0, 2]])
+    assert decode_chain(products).regions.tolist() == products.argmax(axis=1).tolist() == [0, 1, 0, 2]
+    assert decode_chain(products, 0.8).regions.tolist() == [0, 2, 2, 2]
+    assert decode_chain(products, 100.0).regions.tolist() == [int(products.sum(axis=0).argmax())] * 4
+
+
+def test_of_equal_alignments_the_one_that_stays_and_the_first_region_are_chosen():
+    assert decode_chain(np.zeros((3, 2))).regions.tolist() == [0, 0, 0]
+    assert decode_chain(np.array([[0.0, 1], [1, 1], [0, 1]])).regions.tolist() == [1, 1, 1]
+
+
+def test_beta_is_not_negative():
+    with pytest.raises(ValueError, match="beta must be at least 0, not -1"):
+        decode_chain(np.zeros((2, 2)), -1.0)
+
+
+def test_no_words_and_no_regions():
+    assert decode_chain(np.zeros((0, 3))).regions.shape == (0,)
+    none = decode_chain(np.zeros((2, 0)))
+    assert none.regions.tolist() == [-1, -1] and none.total == 0
+
+
+def test_segments_are_runs_of_one_region():
+    assert segments([3, 3, 0, 3, -1, -1]) == [(0, 2, 3), (2, 3, 0), (3, 4, 3)]
+    assert segments([2, -1, 2]) == [(0, 1, 2), (2, 3, 2)]
+    assert segments([]) == []
+
+
+SCORES = ("max", "fragments")
+counts = st.lists(st.integers(0, 5), max_size=7)
+
+
+def vectors(lengths: Sequence[int], seed: int = 0) -> list[np.ndarray]:
+    """Small whole numbers, so that sums are exact in any order."""
+    random = np.random.default_rng(seed)
+    return [random.integers(-4, 5, (length, 3)).astype(np.float32) for length in lengths]
+
+
+def plainly(regions: list[np.ndarray], words: list[np.ndarray], score: str) -> list[list[float]]:
+    """The equations as they read."""
+    table: list[list[float]] = []
+    for image in regions:
+        row: list[float] = []
+        for sentence in words:
+            products = [[float(region @ word) for region in image] for word in sentence]
+            if score == "max":  # Eq. 8
+                row.append(sum(max(of_word, default=0.0) for of_word in products))
+            else:  # Eq. 7
+                row.append(sum(max(0.0, product) for of_word in products for product in of_word))
+        table.append(row)
+    return table
+
+
+@pytest.mark.parametrize("score", SCORES)
+@given(images=counts, sentences=counts, block=st.integers(1, 60), seed=st.integers(0, 99))
+def test_it_is_the_equation_in_blocks_of_any_size(score, images, sentences, block, seed):
+    regions, words = vectors(images, seed), vectors(sentences, seed + 1)
+    matrix = similarity_matrix(regions, words, score, block)
+    assert matrix.shape == (len(images), len(sentences)) and matrix.dtype == np.float32
+    assert matrix.tolist() == plainly(regions, words, score)
+
+
+def test_by_hand():
+    regions, words = [np.array([[1.0, 0], [0, 2]])], [np.array([[3.0, 1], [-1, -2]])]
+    # products: word 1 with the regions 3, 2; word 2 with them -1, -4
+    assert similarity_matrix(regions, words).tolist() == [[3 - 1]]
+    assert similarity_matrix(regions, words, "fragments").tolist() == [[3 + 2]]
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_no_regions_and_no_words_have_similarity_0(score):
+    matrix = similarity_matrix(vectors([0, 2, 0, 3]), vectors([2, 0, 1]), score, 4)
+    assert not matrix[[0, 2]].any() and not matrix[:, 1].any() and matrix[1, 0] and matrix[3, 2]
+    assert similarity_matrix([], vectors([2]), score).shape == (0, 1)
+    assert similarity_matrix(vectors([2]), [], score).shape == (1, 0)
+    assert not similarity_matrix(vectors([0, 0]), vectors([2, 1]), score).any()
+    assert not similarity_matrix(vectors([2, 1]), vectors([0, 0]), score).any()
+
+
+def test_blocks_cover_each_pair_once_and_hold_few_products():
+    regions, words = vectors([3, 1, 4, 1, 5, 2, 6]), vectors([2, 7, 1, 8, 2])
+    seen = np.zeros((7, 5), int)
+    for row, column, block in similarity_blocks(regions, words, block=64):
+        seen[row, column] += 1
+        sizes = [sum(map(len, some[part])) for some, part in ((regions, row), (words, column))]
+        assert sizes[0] * sizes[1] <= 64 or len(block) == 1 or block.shape[1] == 1
+    assert (seen == 1).all()

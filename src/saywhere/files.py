@@ -25,6 +25,8 @@ TOO_LONG = "its name is too long for the file that would be written"
 """What is said of an image or a video where :func:`fits` says no."""
 NOT_SYNCED = frozenset((errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP))
 """What file systems answer that have no fsync of a file or folder."""
+FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
+"""What a disk answers that is full, or of which somebody may have no more."""
 TAR = ".tar"
 """Ending of the archives that images are read from, see :mod:`saywhere.archives`."""
 _PART = re.compile(r"\.[0-9a-f]{16}\.part")
@@ -88,6 +90,18 @@ def sync(file: Path | int) -> None:
     except OSError as error:
         if error.errno not in NOT_SYNCED:
             raise
+
+
+@contextmanager
+def explain_full_disk(place: Path) -> Iterator[None]:
+    """Turn the error of a full disk into a ``UserError`` that names ``place``: the file may be a temporary one."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        full = "the disk is full; what is done stays. Free some space and run the same command again"
+        raise UserError(f"{place}: {full}") from error
 
 
 def require_there(file: int, path: Path) -> None:

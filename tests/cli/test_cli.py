@@ -39,7 +39,7 @@ import sys
 from saywhere.cli import app
 commands = (
     "", "describe", "caption", "ground", "models", "data", "train", "calibrate", "export", "pseudo-label", "papers",
-    "papers convert", "papers retrieval", "papers table1",
+    "papers convert", "papers retrieval", "papers table1", "index", "search", "finetune",
 )
 tasks = "dense", "caption", "region-captions", "rank", "ground", "attention"
 evaluations = [f"evaluate {task}" for task in tasks]

@@ -150,6 +150,32 @@ def test_a_watch_sees_folders_that_are_made_again(aligner, tmp_path) -> None:
     assert process.communicate()[0] == f"1 in {tmp_path / 'i'}\n" and process.returncode == 0
 
 
+def test_a_watch_waits_for_the_first_image_and_keeps_other_folders_up_to_date(aligner, tmp_path, monkeypatch) -> None:
+    albums = [tmp_path / "one", tmp_path / "two"]
+    for album in albums:
+        album.mkdir()
+    steps = iter((albums[1] / "2.png", albums[1] / "3.png", albums[0] / "1.png"))
+
+    def sleep(seconds: float) -> None:
+        if (path := next(steps, None)) is None:
+            raise KeyboardInterrupt
+        noise(48, 32, int(path.stem)).save(path)
+
+    monkeypatch.setattr("saywhere.cli.index.time.sleep", sleep)
+    command = ("index", *albums, "--index", tmp_path / "i", "--model", aligner)
+    result = run(*command, "--watch", "--poll", 1)
+    assert (result.exit_code, result.stdout.splitlines()) == (
+        0, [*(f"added: {path}" for path in (albums[1] / "2.png", albums[1] / "3.png", albums[0] / "1.png")),
+            f"3 in {tmp_path}/i"],
+    )  # fmt: skip
+    assert result.stderr.splitlines()[0].startswith(f"waiting for images: {albums[0]}: no images in this folder")
+    assert len(result.stderr.splitlines()) == 2
+    (tmp_path / "empty").mkdir()
+    assert run("index", tmp_path / "empty", *command[3:]).exit_code == 2
+    gone = run("index", tmp_path / "gone", *command[3:], "--watch")
+    assert gone.exit_code == 2 and "gone: no such file or folder" in gone.stderr
+
+
 def test_a_watch_goes_on_where_there_are_more_folders_than_the_system_watches(aligner, tmp_path, monkeypatch) -> None:
     watchfiles = pytest.importorskip("watchfiles")
 

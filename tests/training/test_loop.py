@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -13,8 +14,10 @@ from typing import Any, cast
 import pytest
 import torch
 from safetensors.torch import load_file
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tiny_training import CONFIG, tiny_recipe, write_data
 
+from saywhere import files
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.errors import UserError
 from saywhere.networks import checkpoint
@@ -22,7 +25,7 @@ from saywhere.options import from_dict
 from saywhere.training import recipe as recipes
 from saywhere.training import run
 from saywhere.training.densecap import DenseCapSystem
-from saywhere.training.loop import Position, TrainingModule, read_log, save_state, seed_step
+from saywhere.training.loop import BoardLog, CsvLog, Position, TrainingModule, read_log, save_state, seed_step
 from saywhere.training.recipe import Recipe
 
 
@@ -77,7 +80,12 @@ def test_a_run_leaves_a_model_a_card_logs_curves_and_samples(root: Path, tmp_pat
     assert recipes.load(out / "model" / "recipe.yaml") == make(root, cache=str(tmp_path / "cache"), log_every=1)
     assert (out / "curves.png").stat().st_size > 1000
     assert [p.parent.name for p in sorted((out / "samples").glob("*/*.png"))] == ["epoch-01", "epoch-02"]
-    assert list((out / "tensorboard").glob("events*"))
+    (events,) = (out / "tensorboard").iterdir()
+    shown = EventAccumulator(str(events)).Reload()
+    for name in ("train/loss", "val/caption", "lr/rest"):
+        assert [(row.step, row.value) for row in shown.Scalars(name)] == [
+            (step, pytest.approx(value)) for step, value in log[name]
+        ]
 
 
 def test_the_same_seed_gives_the_same_weights_whatever_the_cache_and_the_logs(root: Path, tmp_path: Path) -> None:
@@ -346,6 +354,42 @@ def test_a_state_that_the_disk_cannot_hold_is_an_error_of_the_disk(tmp_path: Pat
     assert [file.name for file in tmp_path.iterdir()] == ["last.ckpt"]
 
 
+def test_a_disk_that_fills_up_in_the_middle_is_one_line_and_what_was_saved_goes_on(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever file meets it: that of the recipe, of the state, of the weights, of the curves."""
+    recipe = make(root, epochs=1, save_every=1)
+    run.train(recipe, tmp_path / "whole")
+    for last in (1, 5, 9, 14):
+        calls, out = 0, tmp_path / str(last)
+
+        def full(file: Path | int, last: int = last) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == last:
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(files, "sync", full)
+            with pytest.raises(UserError, match=f"^{out}: the disk is full; what is done stays. Free some space and"):
+                run.train(recipe, out)
+        assert not [path for path in out.rglob("*") if ".part" in path.name or checkpoint.SAVING in path.name]
+        run.train(recipe, out)
+        assert same(last_weights(out), last_weights(tmp_path / "whole"))
+        assert same(weights(out), weights(tmp_path / "whole"))
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is always full")
+@pytest.mark.parametrize("log", [CsvLog, BoardLog])
+def test_a_log_that_the_disk_cannot_hold_is_an_error_where_it_is_written(
+    log: type[CsvLog | BoardLog], tmp_path: Path
+) -> None:
+    written = log(tmp_path / "log")
+    written.path = Path("/dev/full")
+    with pytest.raises(OSError, match="No space left"):
+        written.log_metrics({"train/loss": 1.0}, 1)
+
+
 def test_half_weights_a_description_and_phrases_that_are_short_enough(
     root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -383,6 +427,57 @@ def test_another_recipe_is_not_resumed_and_restart_starts_over(root: Path, tmp_p
     run.train(make(root, epochs=1, samples=0, rest={"lr": 0.02}), out, restart=True)
     assert len(read_log(out / "metrics.csv")["val/loss"]) == 1
     assert (out / "my-notes.txt").exists()
+
+
+def test_a_run_is_not_resumed_on_other_data_and_its_data_may_have_moved_back(tmp_path: Path) -> None:
+    root, out = write_data(tmp_path / "data", train=6, validation=3), tmp_path / "run"
+    lines = (root / "images.jsonl").read_text().splitlines()
+    run.train(make(root, epochs=1, samples=0), out)
+    before = last_weights(out)
+    (root / "images.jsonl").write_text("\n".join(lines[1:]))
+    with pytest.raises(UserError, match=r"run whose data has changed: train has now 5 images, not 6\. .* --restart"):
+        run.train(make(root, epochs=2, samples=0), out)
+    (root / "images.jsonl").write_text("\n".join(lines).replace("blue sky", "grey sky"))
+    with pytest.raises(UserError, match="train has now other images, boxes or texts"):
+        run.train(make(root, epochs=2, samples=0), out)
+    (root / "images.jsonl").write_text("\n".join(lines))
+    (root / "007.jpg").rename(root / "away.jpg")
+    with pytest.raises(UserError, match="val has now 2 images, not 3"):
+        run.train(make(root, epochs=2, samples=0), out)
+    (root / "away.jpg").rename(root / "007.jpg")
+    assert same(last_weights(out), before)
+    run.train(make(root, epochs=2, samples=0), out)
+    run.train(make(root, epochs=2, samples=0), tmp_path / "whole")
+    assert same(last_weights(out), last_weights(tmp_path / "whole"))
+
+
+def test_images_that_vanish_while_a_run_goes_on_are_named_once_and_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], break_loss: Break
+) -> None:
+    root = write_data(tmp_path / "data", train=6, validation=3)
+
+    def vanish(loss: torch.Tensor) -> torch.Tensor:
+        for name in ("001.jpg", "002.jpg"):
+            (root / name).unlink(missing_ok=True)
+        return loss
+
+    break_loss(1, vanish)
+    run.train(make(root, epochs=3, samples=0), tmp_path / "run")
+    said = capsys.readouterr().err.splitlines()
+    assert [sum(f"skipped: {root / name}" in line for line in said) for name in ("001.jpg", "002.jpg")] == [1, 1]
+    assert "2 images could not be read, and others took their places" in said
+    with pytest.raises(UserError, match="holds a run whose data has changed: train has now 4 images, not 6"):
+        run.train(make(root, epochs=4, samples=0), tmp_path / "run")
+    root = write_data(tmp_path / "more", train=6, validation=3)
+
+    def vanish_all(loss: torch.Tensor) -> torch.Tensor:
+        for path in root.glob("*.jpg"):
+            path.unlink()
+        return loss
+
+    break_loss(1, vanish_all)
+    with pytest.raises(UserError, match=r"^not one image can be read; the first: .*\.jpg"):
+        run.train(make(root, epochs=1, samples=0), tmp_path / "other")
 
 
 def test_a_state_that_cannot_be_read_is_named(root: Path, tmp_path: Path) -> None:

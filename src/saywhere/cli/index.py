@@ -7,7 +7,8 @@ import importlib.util
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -38,6 +39,7 @@ from saywhere.video import parse_duration
 if TYPE_CHECKING:
     from saywhere.inference import ImageResult
     from saywhere.inference.shards import Shard, Sharding
+    from saywhere.search.indexing import Indexing
 
 POLL = 2.0
 """Seconds from one look at the folders to the next, where nobody tells of changes."""
@@ -91,6 +93,7 @@ def index(
     some were skipped because they cannot be read, 2 if the command is wrong.
     """
     from saywhere.inference.shards import Sharding
+    from saywhere.inference.sources import NoImages
 
     sharding = Sharding.of(shards, shard, retry_failed, paths)
     _check(sharding, repair, every)
@@ -100,11 +103,17 @@ def index(
     with saywhere.Index(place, chosen.model, load=chosen.load) as made, explain_oom(batch):
         if sharding is not None:
             return _index_shards(made, paths, sharding, batch, regions, components)
-        run = made.begin(paths, regions=regions, components=components, repair=repair, every=seconds)
+        begin = partial(made.begin, regions=regions, components=components, every=seconds)
+        try:
+            run = begin(paths, repair=repair)
+        except NoImages as error:
+            if not watch:
+                raise
+            return _watch(made, paths, poll, batch, begin, str(error))
         done = run.changes.unchanged
         _embed(run.results(batch), done + len(run.todo) + len(run.videos), done)
         if watch:
-            return _watch(made, paths, poll, regions, batch, run.changes)
+            return _watch(made, paths, poll, batch, begin, run.changes)
         _report(made, run.changes)
 
 
@@ -112,32 +121,57 @@ def _watch(
     made: saywhere.Index,
     paths: list[str],
     poll: float | None,
-    regions: int | None,
     batch: int,
-    first: saywhere.search.Changes,
+    begin: Callable[[list[str]], Indexing],
+    first: saywhere.search.Changes | str,
 ) -> None:
-    """Bring the index up to date whenever something changes, with a line for each image, until Ctrl-C."""
-    typer.echo(str(first))
+    """Bring the index up to date whenever something changes, with a line for each image, until Ctrl-C.
+
+    Args:
+        made: the index.
+        paths, poll, batch: as the command has them.
+        begin: begins a run over paths.
+        first: what the first run has changed; or why there was none, and images are waited for.
+    """
     told: dict[str, str] = {}
     with contextlib.suppress(KeyboardInterrupt):
-        for line in _new_notes(first.skipped, told):
-            typer.echo(line, err=True)
+        if isinstance(first, str):
+            typer.echo(f"waiting for images: {first}", err=True)
+            told[str(made.place)] = first
+        else:
+            typer.echo(str(first))
+            for line in _new_notes(first.skipped, told):
+                typer.echo(line, err=True)
         for _ in _ticks(made, paths, poll):
+            away: dict[str, str] = {}
             try:
-                run = made.begin(paths, regions=regions)
+                run = begin(paths)
             except UserError as error:  # such as a folder that is empty for the moment
-                for line in _new_notes({str(made.place): str(error)}, told):
-                    typer.echo(line, err=True)
-                continue
-            for path in run.gone:
+                away[str(made.place)] = str(error)
+                run = _begin_rest(begin, paths)
+            for path in run.gone if run else ():
                 typer.echo(f"removed: {printable(path)}")
-            for one in run.results(batch):
+            for one in run.results(batch) if run else ():
                 if one.result is not None:
                     typer.echo(f"{'added' if one.result else 'updated'}: {printable(one.source.name)}")
-            for line in _new_notes(run.changes.skipped, told):
+            for line in _new_notes({**away, **(run.changes.skipped if run else {})}, told):
                 typer.echo(line, err=True)
             sys.stdout.flush()
     typer.echo(f"{len(made):,} in {made.place}")
+
+
+def _begin_rest(begin: Callable[[list[str]], Indexing], paths: list[str]) -> Indexing | None:
+    """Begin a run over those paths that have images, if some have none; None if nothing can be done for the moment."""
+    from saywhere.images import SUFFIXES
+    from saywhere.inference.sources import VIDEO_SUFFIXES, name_images
+
+    there: list[str] = []
+    for path in paths:
+        with contextlib.suppress(UserError):
+            name_images([path], (), SUFFIXES | VIDEO_SUFFIXES)
+            there.append(path)
+    with contextlib.suppress(UserError):
+        return begin(there) if 0 < len(there) < len(paths) else None
 
 
 def _new_notes(skipped: dict[str, str], told: dict[str, str]) -> list[str]:

@@ -26,7 +26,7 @@ from saywhere.engines.onnx import MULTIPLE, NEEDS_TORCH, OnnxEngine, open_tower,
 from saywhere.engines.quantize import quantize
 from saywhere.engines.torch import TorchEngine
 from saywhere.errors import UserError
-from saywhere.files import put_in_place, short_name
+from saywhere.files import explain_full_disk, put_in_place, short_name
 from saywhere.images import open_image
 from saywhere.models.bundle import (
     CARD,
@@ -83,7 +83,7 @@ def export(
     prefix = f"{checkpoint.SAVING}{short_name(out.name)}-"
     for left_over in out.parent.glob(f"{prefix}*"):  # of a run that was killed
         shutil.rmtree(left_over, ignore_errors=True)
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=prefix) as temporary:
+    with explain_full_disk(out), tempfile.TemporaryDirectory(dir=out.parent, prefix=prefix) as temporary:
         merged, new = Path(temporary) / "merged", Path(temporary) / "new"
         checkpoint.merge(folders, merged, description, replace=replace)
         if options:

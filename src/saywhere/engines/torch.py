@@ -103,6 +103,7 @@ class TorchEngine:
         digest = hashlib.blake2b(repr(asdict(self.trunk.preprocess)).encode(), digest_size=16)
         digest.update(repr(self.calibration.to_dict()).encode())
         _add_weights(digest, "trunk", self._trunk.state_dict())
+        self._add_tower(digest)
         for part, network in sorted(self.networks.items()):
             assert isinstance(network, DenseCap | Aligner | Captioner | Nouns)
             digest.update(json.dumps([network.config.to_dict(), network.vocabulary.tokens], sort_keys=True).encode())
@@ -117,7 +118,12 @@ class TorchEngine:
         facts = [asdict(self.trunk.preprocess), network.config.vector_options(), network.vocabulary.tokens]
         digest = hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=16)
         _add_weights(digest, "aligner", network.state_dict())
+        self._add_tower(digest)
         return digest.hexdigest()
+
+    def _add_tower(self, digest: Any) -> None:
+        if self._tower is not None:
+            digest.update(self._tower.path.read_bytes())
 
 
 def _add_weights(digest: Any, part: str, weights: Mapping[str, Tensor]) -> None:

@@ -49,6 +49,10 @@ class Source:
         return self.path.suffix.lower() in VIDEO_SUFFIXES
 
 
+class NoImages(UserError):
+    """A folder or a pattern has no images, and may get some."""
+
+
 def find_images(
     paths: Sequence[str | Path], leave_out: Iterable[Path] = (), suffixes: frozenset[str] = SUFFIXES
 ) -> list[Source]:
@@ -164,7 +168,7 @@ def _expand(path: str, hidden: set[str], suffixes: frozenset[str]) -> tuple[list
     if os.path.isdir(path):
         if names := _walk(path, hidden, suffixes):
             return names, path
-        raise UserError(f"{path}: no images in this folder ({', '.join(sorted(suffixes))}){_archives_in(path)}")
+        raise NoImages(f"{path}: no images in this folder ({', '.join(sorted(suffixes))}){_archives_in(path)}")
     if os.path.lexists(path) or _is_member(path):
         if names := _members(path):
             return names, os.path.dirname(path) or "."
@@ -180,7 +184,7 @@ def _expand(path: str, hidden: set[str], suffixes: frozenset[str]) -> tuple[list
         elif not path.endswith("**"):  # ** gives what is below each folder anyway
             names.extend(_walk(match, hidden, suffixes))
     if not names:
-        raise UserError(f"{path}: no file fits this pattern")
+        raise NoImages(f"{path}: no file fits this pattern")
     parts = Path(path).parts
     fixed = parts[: next(i for i, part in enumerate(parts) if glob.has_magic(part))]
     return names, str(Path(*fixed))

@@ -24,7 +24,7 @@ from saywhere.calibration import Calibration, Logistic
 from saywhere.configs.densecap import DenseCapConfig
 from saywhere.configs.parts import Config, ProposalConfig, SystemConfig, TrunkConfig
 from saywhere.errors import UserError
-from saywhere.files import put_in_place, write_text
+from saywhere.files import FULL, put_in_place, write_text
 from saywhere.models.bundle import CARD, CONFIG, VOCABULARY, WEIGHTS, Bundle
 from saywhere.networks import checkpoint
 from saywhere.networks.aligner.network import Aligner
@@ -400,6 +400,9 @@ def _write(
             for name in names:
                 put_in_place(new / name, folder / name)
     except OSError as error:
+        if error.errno in FULL:
+            error.filename = str(folder)  # not that of a temporary file
+            raise
         raise UserError(f"{folder}: the model cannot be written ({error.strerror or error})") from error
     return folder
 

@@ -17,16 +17,17 @@ from saywhere import DEFAULT_MODEL
 from saywhere import data as datasets
 from saywhere.data import Sample
 from saywhere.errors import UserError
-from saywhere.files import put_in_place, write_text
+from saywhere.files import explain_full_disk, put_in_place, write_text
 from saywhere.images import ImageError
 from saywhere.inference.claims import locked
 from saywhere.loading import load
 from saywhere.models.bundle import CARD, CONFIG, Bundle
 from saywhere.stages.calibration import UNSEEN
-from saywhere.stages.kinds import copy_model, digest_of
+from saywhere.stages.kinds import copy_model
 from saywhere.stages.run import model_digest
 from saywhere.text import tokenize
 from saywhere.training import require_training
+from saywhere.training.dataset import digest_of
 from saywhere.training.densecap import usable
 from saywhere.training.progress import track
 
@@ -127,8 +128,8 @@ def finetune(
         the folder, and how good the model is before and after. If it is not better, the folder has the model before.
 
     Raises:
-        UserError: training is not installed, the data has too few images with boxes and words, or ``out`` has another
-            model or run.
+        UserError: training is not installed, the data has too few images with boxes and words, ``out`` has another
+            model or run, or the disk is full.
         KeyboardInterrupt: after Ctrl-C; the same call goes on.
 
     Example:
@@ -147,7 +148,7 @@ def finetune(
         "model": model_digest(str(model)), "split": [split, validation], "epochs": epochs, "seed": seed,
         "data": digest_of(sorted([*own.learnt, *own.held_out], key=lambda sample: sample.image)),
     }  # fmt: skip
-    with locked(run := folder / RUN):
+    with explain_full_disk(folder), locked(run := folder / RUN):
         try:
             if (result := _begin(folder, settings, restart)) is not None:
                 tell(f"{folder}: done before")

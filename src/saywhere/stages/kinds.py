@@ -14,10 +14,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
-
 from saywhere import data as datasets
-from saywhere.data import PhraseOptions, Sample, Samples
+from saywhere.data import PhraseOptions, Samples
 from saywhere.errors import UserError
 from saywhere.evaluation.report import FIGURES, figure_of
 from saywhere.evaluation.session import DEV, TASKS, evaluate
@@ -26,7 +24,7 @@ from saywhere.models.bundle import CARD, Bundle
 from saywhere.stages import calibration
 from saywhere.training import branch, chunker, ngrams
 from saywhere.training.card import BundleFacts, write_bundle_card
-from saywhere.training.dataset import evenly
+from saywhere.training.dataset import digest_of, evenly
 from saywhere.training.recipe import DataConfig, Recipe, SourceConfig, TrainingConfig
 
 MODEL = "model"
@@ -717,16 +715,6 @@ KINDS: dict[str, type[Stage]] = {
 """The kinds by name; ``phrases`` trains the phrases of a dense captioner whose regions are frozen."""
 
 
-def digest_of(samples: Sequence[Sample]) -> str:
-    """Return a hash of what a data set says, and of the sizes of its images."""
-    digest = hashlib.blake2b(digest_size=8)
-    for sample in samples:
-        texts = [sample.image.name, sample.width, sample.height, sample.phrases, sample.sentences]
-        digest.update(json.dumps([*texts, sample.image.stat().st_size]).encode())
-        digest.update(np.ascontiguousarray(sample.boxes).tobytes())
-    return digest.hexdigest()
-
-
 def copy_model(source: str | Path, out: Path) -> None:
     """Make a model folder the same as another; files are linked where the disk can, for none is ever changed in place.
 
@@ -745,7 +733,12 @@ def copy_model(source: str | Path, out: Path) -> None:
         part = out / f".{name}.part"
         part.unlink(missing_ok=True)
         try:
-            part.hardlink_to(folder / name)
-        except OSError:
-            shutil.copy2(folder / name, part)
-        put_in_place(part, out / name)
+            try:
+                part.hardlink_to(folder / name)
+            except OSError:
+                shutil.copy2(folder / name, part)
+            put_in_place(part, out / name)
+        except OSError as error:
+            part.unlink(missing_ok=True)
+            error.filename, error.filename2 = str(out / name), None  # which is what could not be written
+            raise

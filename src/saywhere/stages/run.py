@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
 import hashlib
 import json
 import re
@@ -18,7 +17,7 @@ from typing import Any
 
 from saywhere import options
 from saywhere.errors import UserError
-from saywhere.files import write_text
+from saywhere.files import explain_full_disk, write_text
 from saywhere.inference.claims import locked
 from saywhere.models.bundle import BUNDLED, CONFIG, VOCABULARY, WEIGHTS, Bundle
 from saywhere.stages.kinds import (
@@ -358,17 +357,13 @@ def _bring_up_to_date(
 
 def _run(planned: Planned, work: Work) -> Done:
     try:
-        return planned.stage.run(work)
+        with explain_full_disk(work.folder):
+            return planned.stage.run(work)
     except KeyboardInterrupt:
         stopped = f"stopped in the stage {planned.name}; the same command goes on from there"
         raise KeyboardInterrupt(stopped) from None
     except UserError as error:
         raise UserError(f"stage {planned.name}: {error}") from error
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            full = "the disk is full; what is done stays. Free some space and run the same command again"
-            raise UserError(f"stage {planned.name}: {full}") from error
-        raise
 
 
 def _difference(record: Mapping[str, Any], planned: Planned) -> str | None:

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from saywhere.errors import UserError
-from saywhere.files import sync
+from saywhere.files import FULL, sync
 from saywhere.images import ImageError, LoadedImage, Preprocess, open_image
 
 HALF_MAX = float(np.finfo(np.float16).max)
@@ -200,7 +200,7 @@ def build(
             try:
                 _fill(folder, end, network, preprocess, images, missing, views, batch_size, title)
             except OSError as error:
-                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                if error.errno not in FULL:
                     raise
                 raise _disk_full(folder) from error
             finally:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import math
 import signal
 import sys
@@ -21,7 +20,7 @@ from torch import Tensor, nn
 from saywhere.errors import UserError
 from saywhere.files import fit_name, write_atomically
 from saywhere.images import ImageError, LoadedImage, open_image
-from saywhere.training.dataset import Batch
+from saywhere.training.dataset import Batch, Digest
 from saywhere.training.loop import TrainingModule, draw_curves, stepped
 from saywhere.training.progress import Progress
 
@@ -44,8 +43,8 @@ class RunState(lightning.Callback):
     the step, or of the epoch if they come in its last step or in validation; a second Ctrl-C stops at once.
     """
 
-    def __init__(self, path: Path, save_every: int):
-        self.path, self.save_every = path, save_every
+    def __init__(self, path: Path, save_every: int, data: Sequence[Digest]):
+        self.path, self.save_every, self._data = path, save_every, list(data)
         self._interrupted, self._validating = False, False
         self._handlers: dict[int, Any] = {}
         self._position = (0, 0)
@@ -102,21 +101,17 @@ class RunState(lightning.Callback):
 
     def _save(self, trainer: lightning.Trainer, position: tuple[int, int]) -> None:
         self._position = position
-        try:
-            trainer.save_checkpoint(self.path)  # called by all processes, written by the first
-        except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise UserError(f"{self.path}: the disk is full; free some space and run the same command") from error
-            raise
+        trainer.save_checkpoint(self.path)  # called by all processes, written by the first
         trainer.strategy.barrier("last.ckpt")
 
     def on_save_checkpoint(
         self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Add where the run is."""
+        """Add where the run is, and what its data was."""
         epoch, batches = self._position
         first = cast(TrainingModule, pl_module).first_loss
         checkpoint["position"] = {"epoch": epoch, "batches": batches, "first_loss": first}
+        checkpoint["data"] = self._data
 
     def teardown(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, stage: str) -> None:
         """Restore what Ctrl-C did before."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
-import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, Self
 
@@ -21,6 +22,8 @@ from saywhere.training.cache import read_pixels
 
 Key = tuple[int, int]
 """Epoch and number of the image."""
+Digest = tuple[str | None, int, str]
+"""Name of a split, how many images it has, and a hash of them, see :func:`digest_of`."""
 
 _SIDES = {"left": "right", "right": "left", "leftmost": "rightmost", "rightmost": "leftmost"}
 _SIDE = re.compile(r"\b(?:left|right)(?:most)?\b", re.IGNORECASE)
@@ -75,12 +78,14 @@ class Batch:
         pixels: for each image ``(3, h, w)``; None if ``features`` are given.
         targets: for each image what the system's :class:`TargetMaker` made of it.
         images: for each image its file.
+        skipped: of images that cannot be read, in whose places are others, a line each.
     """
 
     features: list[tuple[Tensor, ...]] | None
     pixels: list[Tensor] | None
     targets: list[Target]
     images: list[Path]
+    skipped: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -92,7 +97,7 @@ class Batch:
             features = [tuple(m.to(device, non_blocking=True).float() for m in maps) for maps in features]
         if pixels is not None:
             pixels = [image.to(device, non_blocking=True) for image in pixels]
-        return Batch(features, pixels, [target.to(device) for target in self.targets], self.images)
+        return Batch(features, pixels, [target.to(device) for target in self.targets], self.images, self.skipped)
 
 
 def collate(items: Sequence[Item], cached: bool) -> Batch:
@@ -162,16 +167,18 @@ class ImageDataset(Dataset[Item]):
 
     def __getitems__(self, keys: Sequence[Key]) -> Batch:
         """Return a batch; all keys are of one epoch. A damaged image is replaced by the next good one."""
-        return collate([self._readable(key) for key in keys], self.cached(keys[0][0]))
+        skipped: list[str] = []
+        batch = collate([self._readable(key, skipped) for key in keys], self.cached(keys[0][0]))
+        return replace(batch, skipped=tuple(skipped))
 
-    def _readable(self, key: Key) -> Item:
+    def _readable(self, key: Key, skipped: list[str]) -> Item:
         epoch, number = key
         for step in range(len(self)):
             try:
                 return self[epoch, (number + step) % len(self)]
             except ImageError as error:
-                warnings.warn(f"skipped: {error}", stacklevel=2)  # Python shows each image's warning once
-        raise UserError("not one image can be read")
+                skipped.append(str(error))
+        raise UserError(f"not one image can be read; the first: {skipped[0]}")
 
 
 def evenly(samples: Sequence[Sample], limit: int | None) -> list[Sample]:
@@ -179,6 +186,17 @@ def evenly(samples: Sequence[Sample], limit: int | None) -> list[Sample]:
     if limit is None or limit >= len(samples):
         return list(samples)
     return [samples[i * len(samples) // limit] for i in range(limit)]
+
+
+def digest_of(samples: Sequence[Sample]) -> str:
+    """Return a hash of what a data set says, and of the sizes of its images' files."""
+    digest = hashlib.blake2b(digest_size=8)
+    for sample in samples:
+        texts = [sample.image.name, sample.width, sample.height, sample.phrases, sample.sentences]
+        size = sample.image.stat().st_size if sample.image.exists() else None  # it may be removed meanwhile
+        digest.update(json.dumps([*texts, size]).encode())
+        digest.update(np.ascontiguousarray(sample.boxes).tobytes())
+    return digest.hexdigest()
 
 
 class EpochSampler:

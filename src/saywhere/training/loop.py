@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import io
 import logging
 import math
+import os
+import socket
+import sys
+import time
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +23,7 @@ import lightning.pytorch as lightning
 import numpy as np
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.loggers import Logger, TensorBoardLogger
+from lightning.pytorch.loggers import Logger
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor, nn
@@ -169,6 +174,32 @@ class CsvLog(Logger):
             csv.writer(file).writerows(rows)
 
 
+class BoardLog(CsvLog):
+    """Write the same for TensorBoard, whose own writer fails in a thread of its own when the disk is full.
+
+    Args:
+        path: of the file, which TensorBoard knows by ``tfevents`` in its name.
+    """
+
+    @rank_zero_only
+    def _prepare(self, step: int) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._append(file_version="brain.Event:2")
+
+    @rank_zero_only
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        """Append a number for each of ``metrics``."""
+        values = [{"tag": name, "simple_value": float(value)} for name, value in metrics.items()]
+        self._append(step=step, summary={"value": values})
+
+    def _append(self, **event: Any) -> None:
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        events: Any = importlib.import_module("tensorboard.compat.proto.event_pb2")  # which type checkers cannot read
+        with open(self.path, "ab") as file:
+            RecordWriter(file).write(events.Event(wall_time=time.time(), **event).SerializeToString())
+
+
 def _rows(path: Path) -> list[list[str]]:
     """Return the whole rows of the file, without the header."""
     if not path.exists():
@@ -273,6 +304,7 @@ class TrainingModule(lightning.LightningModule):
 
     Attributes:
         validation_losses: means of the last validation: ``val/loss`` and ``val/<term>``.
+        skipped: of the images that could not be read, in whose places others were, a line each.
     """
 
     def __init__(
@@ -291,6 +323,7 @@ class TrainingModule(lightning.LightningModule):
         self.train_data, self.validation_data, self.start = train, validation, position
         self.first_loss = position.first_loss
         self.validation_losses: dict[str, float] = {}
+        self.skipped = dict[str, None]()
         self.last_loss = math.nan
         self._train_sums, self._validation_sums = _Sums(), _Sums()
         self._images: list[Path] = []  # of the batches since the last optimiser step
@@ -332,7 +365,11 @@ class TrainingModule(lightning.LightningModule):
         return DataLoader(data, batch_sampler=sampler, collate_fn=_as_is, num_workers=workers)
 
     def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
-        """Return the batch on the device of the step."""
+        """Return the batch on the device of the step; name the images that could not be read, each once."""
+        for reason in batch.skipped:
+            if reason not in self.skipped:
+                print(f"skipped: {reason}", file=sys.stderr)
+        self.skipped |= dict.fromkeys(batch.skipped)
         return batch.to(device)
 
     # Steps
@@ -485,7 +522,8 @@ def build_trainer(recipe: Recipe, out: Path, callbacks: Sequence[lightning.Callb
     """Return Lightning's trainer for a recipe, with logs in ``out`` that are resumed after optimiser step ``step``."""
     _quiet()
     training = recipe.training
-    loggers: list[Logger] = [CsvLog(out / "metrics.csv", step), TensorBoardLogger(out, name="", version="tensorboard")]
+    events = out / "tensorboard" / f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}"
+    loggers: list[Logger] = [CsvLog(out / "metrics.csv", step), BoardLog(events)]
     try:
         return lightning.Trainer(
             max_epochs=training.epochs,

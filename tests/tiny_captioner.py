@@ -13,6 +13,7 @@ from saywhere.images import open_image
 from saywhere.models.model import Model
 from saywhere.networks.captioner.loss import CaptionTarget
 from saywhere.networks.captioner.network import Captioner
+from saywhere.networks.language.decoders.lstm import LstmDecoder
 from saywhere.networks.vision.region_features import ImageMaps
 from saywhere.text import Vocabulary, pad
 
@@ -73,3 +74,13 @@ def tiny_target(*sentences: str, width: int = 96, height: int = 64, boxes: objec
     """The sentences, or the first two of :data:`SENTENCES`."""
     token_ids = torch.from_numpy(pad([VOCABULARY.encode(sentence) for sentence in sentences or SENTENCES[:2]]))
     return CaptionTarget(token_ids, width, height, None if boxes is None else torch.tensor(boxes))
+
+
+def tiny_lstm(seed: int = 0) -> LstmDecoder:
+    """A decoder of embeddings ``(N, 6)`` with 12 words, whose words are far from equally likely."""
+    torch.manual_seed(seed)
+    decoder = LstmDecoder(6, 12, 5, 7).eval()
+    with torch.no_grad():
+        for parameter in decoder.parameters():
+            parameter.normal_(std=0.8)
+    return decoder

@@ -8,7 +8,11 @@ from typing import Any
 
 import yaml
 from photographs import noise
+from tiny_aligner import SENTENCES, tiny_aligner_config
 from tiny_densecap import tiny_config
+
+from saywhere import options
+from saywhere.training.recipe import Recipe
 
 PHRASES = (("a red block", "the block on the left"), ("blue sky",), ("two people", "a man and a dog"))
 BOXES = ((4, 4, 50, 40), (0, 0, 96, 30), (40, 20, 90, 60))
@@ -63,3 +67,23 @@ def plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     return [plain(item) for item in value] if isinstance(value, tuple) else value
+
+
+def aligner_recipe(root: Path, **model: Any) -> Recipe:
+    """Four images, each with its sentence, learnt from cached regions; an epoch has each ten times."""
+    lines = []
+    for number, sentence in enumerate(SENTENCES):
+        noise(96, 64, number).save(root / f"{number}.png")
+        lines.append(
+            {"image": f"{number}.png", "regions": [{"box": [0, 0, 9, 9], "phrases": ["a"]}], "sentences": [sentence]}
+        )
+    rows = [{**line, "split": split} for split in ["val", *["train"] * 10] for line in lines]
+    (root / "images.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = plain(tiny_aligner_config(**{"signed_sqrt": False, **model}).to_dict())
+    settings = {
+        "epochs": 8, "batch_size": 4, "shuffle": False, "rest": {"kind": "adamw", "lr": 0.01}, "pretrained": False,
+        "accelerator": "cpu", "flip": False, "samples": 1, "cache": str(root / "cache"),
+    }  # fmt: skip
+    data = {"format": "jsonl", "root": str(root), "train": "train", "validation": "val"}
+    tree = {"name": "tiny", "system": "aligner", "data": data, "model": config, "training": settings}
+    return options.from_dict(Recipe, tree)

@@ -17,6 +17,7 @@ from tiny_aligner import SENTENCES, tiny_aligner
 from tiny_captioner import tiny_captioner
 from tiny_classes import tiny_networks
 from tiny_densecap import PHRASES, tiny_model
+from tiny_tower import tower_model
 from typer.testing import CliRunner
 
 import saywhere
@@ -32,12 +33,12 @@ from saywhere.text import Vocabulary
 
 pytest.importorskip("matplotlib", reason="needs the extra evaluate")
 
-KINDS = ("flickr-coco", "densecap", "aligner", "captioner", "box-captioner", "region-rnn", "nouns")
-"""The shipped bundle, and a checkpoint of each part; two of the captioner, with attention and for boxes."""
-DETECTS = {"flickr-coco", "densecap"}
-ALIGNS = {"flickr-coco", "aligner"}
-CAPTIONS = {"flickr-coco", "captioner", "box-captioner"}
-TOGETHER = {"captioner", "box-captioner"}
+KINDS = ("flickr-coco", "tower", "densecap", "aligner", "captioner", "box-captioner", "region-rnn", "nouns")
+"""The shipped bundle, one with an image tower, and a checkpoint of each part; two of the captioner, one for boxes."""
+DETECTS = {"flickr-coco", "tower", "densecap"}
+ALIGNS = {"flickr-coco", "tower", "aligner"}
+CAPTIONS = {"flickr-coco", "tower", "captioner", "box-captioner"}
+TOGETHER = {"tower", "captioner", "box-captioner"}
 """Those of one vocabulary."""
 COMMANDS: dict[str, tuple[list[str], set[str]]] = {
     "describe": (["IMAGE"], DETECTS),
@@ -45,7 +46,7 @@ COMMANDS: dict[str, tuple[list[str], set[str]]] = {
     "ground": (["IMAGE", "a dog on the grass"], DETECTS | ALIGNS),
     "ground ": (["IMAGE", "a dog", "the sky"], DETECTS | ALIGNS),
     "caption": (["IMAGE"], CAPTIONS),
-    "alt": (["PAGE"], {"flickr-coco"}),
+    "alt": (["PAGE"], {"flickr-coco", "tower"}),
     "serve": (["--port", "0"], DETECTS | ALIGNS | CAPTIONS),
     "mcp": (["ALBUM", "--port", "0"], DETECTS | ALIGNS | CAPTIONS),
     "index": (["ALBUM", "--index", "OUT"], ALIGNS),
@@ -61,7 +62,7 @@ COMMANDS: dict[str, tuple[list[str], set[str]]] = {
     "evaluate ground": (["--data", "FLICKR", "--limit", "2", "--out", "OUT"], DETECTS | ALIGNS),
     "evaluate ground ": (["--data", "FLICKR", "--limit", "2", "--part", "densecap", "--out", "OUT"], DETECTS),
     "evaluate nouns": (["--data", "ALBUM", "--limit", "2", "--out", "OUT"], DETECTS),
-    "evaluate attention": (["--data", "FLICKR", "--limit", "2", "--out", "OUT"], {"flickr-coco", "captioner"}),
+    "evaluate attention": (["--data", "FLICKR", "--limit", "2", "--out", "OUT"], {"flickr-coco", "tower", "captioner"}),
 }
 """Arguments of each command (a space behind its name tells a second way of it), and the kinds that can do it."""
 
@@ -100,6 +101,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "a kind of model is missing"
     )
     made = {kind: str(checkpoint.save(network, root / kind)) for kind, network in networks.items()}
+    made["tower"] = str(tower_model(root / "tower"))
     album, rows = root / "album", []
     album.mkdir()
     (album / "page.html").write_text('<img src="0.png">')

@@ -54,13 +54,6 @@ def test_another_beta_is_not_mixed_in(tmp_path: Path):
     assert result.exit_code == 2 and "another beta" in result.stderr
 
 
-def test_a_model_without_an_aligner_is_refused(tmp_path: Path):
-    root, model = write(tmp_path / "data"), checkpoint.save(tiny_model(), tmp_path / "densecap")
-    result = run(root, "--model", model, "--out", tmp_path / "new")
-    assert result.exit_code == 2 and "needs a model with the part aligner" in result.stderr
-    assert result.stderr.count("\n") == 1
-
-
 def test_boxes_with_classes_get_fuller_phrases(tmp_path: Path):
     noise(96, 64, 0).save(tmp_path / "0.png")
     regions = [{"box": [8, 8, 60, 40], "phrase": "a chair"}, {"box": [0, 0, 96, 64], "phrase": "a zyzzyva"}]

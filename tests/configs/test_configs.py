@@ -64,47 +64,6 @@ def test_what_does_not_fit_is_one_line(configs: dict[str, Any], options: dict[st
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"embed_dim": 0}, "embed_dim is 0"),
-        ({"embed_dim": 15, "encoders": 2}, "embed_dim is 15, but must be a multiple of the 2 encoders"),
-        ({"encoders": 0}, "encoders is 0"),
-        ({"embed_dim": 10**9}, "embed_dim is 1000000000, but must be between 1 and 16384"),
-        ({"hubs": 10**9}, "hubs is 1000000000"),
-        ({"sentences": 0}, "sentences is 0"),
-        ({"word_dropout": 1.5}, "word_dropout is 1.5, but must be between 0 and 1"),
-        ({"dropout": 1}, "dropout is 1.0, but must be at least 0 and below 1"),
-        ({"temperature": 0}, "temperature is 0.0, but must be above 0"),
-        ({"temperature": float("nan")}, "temperature must be a number, not nan"),
-        ({"margin": -1}, "margin is -1.0"),
-        ({"beta": -1}, "beta is -1.0"),
-        ({"regions": "grid"}, "regions must be one of proposals, whole, not 'grid'"),
-        ({"normalize": "areas"}, "normalize must be one of none, regions, both"),
-        ({"score": "mean"}, "score must be one of max, fragments"),
-        ({"cell": "rnn"}, "cell must be one of relu, gru, lstm, none"),
-        ({"parses": "a.conllu"}, "sentence_token is True, but must be false with parses"),
-        (
-            {"parses": "a.conllu", "sentence_token": False, "phrase_weight": 1},
-            "phrase_weight is 1.0, but must be 0 with",
-        ),
-        ({"relations": ["nsubj"]}, r"relations is \('nsubj',\), but must be empty without parses"),
-        ({"loss": "hinge"}, "loss must be one of contrastive, margin"),
-        ({"levels": [4]}, r"levels is \(4,\), but must be some of the strides"),
-        ({"branch": True}, "branch is True, but must be false without trunk.branch"),
-        ({"levels": [], "head": False}, r"levels is \(\), but must be one or more, or head or branch true"),
-        ({"trunk": {"backbone": "resnet18"}}, "head is True, but must be false for resnet18"),
-        ({"trunk": {"strides": [16]}, "levels": [16]}, "proposals.anchors is"),
-        ({"proposals": {"pyramid_channels": 0}}, "proposals.pyramid_channels is 0"),
-        ({"proposals": 19}, "proposals must be a mapping, not 19"),
-        ({"embed_din": 8}, "did you mean embed_dim"),
-    ],
-)
-def test_what_does_not_fit_is_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        AlignerConfig.from_dict(options)
-
-
 def test_whole_images_need_no_anchors_and_proposals_may_be_none() -> None:
     config = AlignerConfig.from_dict({"regions": "whole", "trunk": {"strides": [16]}, "levels": [16]})
     assert not config.uses_proposals and config.uses_head
@@ -148,9 +107,58 @@ def test_what_is_needed_of_the_trunk() -> None:
     assert not CaptionerConfig.from_dict({"trunk": {"strides": [16]}, "levels": [16]}).uses_proposals
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_parts_keep_their_defaults_where_they_are_not_named() -> None:
+    config = DenseCapConfig.from_dict({"proposals": {"post_nms_top_n": 7}, "decoding": {"beam_size": 2}})
+    assert config.proposals == ProposalConfig(post_nms_top_n=7) and config.trunk == TrunkConfig()
+    assert config.decoding == DecodingConfig(beam_size=2)
+    changed = DenseCapConfig.original().merge({"proposals": {"post_nms_top_n": 7}})
+    assert changed.proposals.two_way and changed.proposals.pre_nms_top_n is None
+    assert DenseCapConfig.from_dict(changed.to_dict()) == changed
+
+
+def test_the_published_program() -> None:
+    config = DenseCapConfig.original()
+    assert (config.trunk.backbone, config.trunk.strides, config.trunk.long_side) == ("vgg16_caffe", (16,), 720)
+    assert config.proposals == ProposalConfig(0, (PUBLISHED_ANCHORS,), 256, True, 0.7, None, 1000)
+    assert (config.decoding.max_words, config.final_nms, config.embed_dim) == (15, 0.3, 4096)
+    assert DenseCapConfig.from_dict(config.to_dict()) == config
+
+
+REFUSED: dict[Any, list[tuple[dict[str, Any], str]]] = {
+    AlignerConfig: [
+        ({"embed_dim": 0}, "embed_dim is 0"),
+        ({"embed_dim": 15, "encoders": 2}, "embed_dim is 15, but must be a multiple of the 2 encoders"),
+        ({"encoders": 0}, "encoders is 0"),
+        ({"embed_dim": 10**9}, "embed_dim is 1000000000, but must be between 1 and 16384"),
+        ({"hubs": 10**9}, "hubs is 1000000000"),
+        ({"sentences": 0}, "sentences is 0"),
+        ({"word_dropout": 1.5}, "word_dropout is 1.5, but must be between 0 and 1"),
+        ({"dropout": 1}, "dropout is 1.0, but must be at least 0 and below 1"),
+        ({"temperature": 0}, "temperature is 0.0, but must be above 0"),
+        ({"temperature": float("nan")}, "temperature must be a number, not nan"),
+        ({"margin": -1}, "margin is -1.0"),
+        ({"beta": -1}, "beta is -1.0"),
+        ({"regions": "grid"}, "regions must be one of proposals, whole, not 'grid'"),
+        ({"normalize": "areas"}, "normalize must be one of none, regions, both"),
+        ({"score": "mean"}, "score must be one of max, fragments"),
+        ({"cell": "rnn"}, "cell must be one of relu, gru, lstm, none"),
+        ({"parses": "a.conllu"}, "sentence_token is True, but must be false with parses"),
+        (
+            {"parses": "a.conllu", "sentence_token": False, "phrase_weight": 1},
+            "phrase_weight is 1.0, but must be 0 with",
+        ),
+        ({"relations": ["nsubj"]}, r"relations is \('nsubj',\), but must be empty without parses"),
+        ({"loss": "hinge"}, "loss must be one of contrastive, margin"),
+        ({"levels": [4]}, r"levels is \(4,\), but must be some of the strides"),
+        ({"branch": True}, "branch is True, but must be false without trunk.branch"),
+        ({"levels": [], "head": False}, r"levels is \(\), but must be one or more, or head or branch true"),
+        ({"trunk": {"backbone": "resnet18"}}, "head is True, but must be false for resnet18"),
+        ({"trunk": {"strides": [16]}, "levels": [16]}, "proposals.anchors is"),
+        ({"proposals": {"pyramid_channels": 0}}, "proposals.pyramid_channels is 0"),
+        ({"proposals": 19}, "proposals must be a mapping, not 19"),
+        ({"embed_din": 8}, "did you mean embed_dim"),
+    ],
+    CaptionerConfig: [
         ({"decoder": "attention", "attend_to": "whole"}, "attend_to is 'whole'"),
         ({"decoder": "rnn", "attend_to": "grid"}, "attend_to is 'grid'"),
         ({"decoder": "rnn", "attend_to": "whole", "context": True}, "context is True"),
@@ -187,15 +195,7 @@ def test_what_is_needed_of_the_trunk() -> None:
         ({"ngrams": {"consensus": 0.3}}, r"unknown key ngrams\.consensus; it is no longer an option: remove it"),
         ({"neighbours": {"sentences": 0}}, "unknown key neighbours; it is no longer an option: remove it"),
     ],
-)
-def test_what_does_not_fit_is_refused_of_captioner(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        CaptionerConfig.from_dict(options)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+    DenseCapConfig: [
         ({"trunk": {"long_sid": 100}}, "unknown key trunk.long_sid; did you mean trunk.long_side"),
         ({"trunk": {"long_side": 0}}, "trunk.long_side is 0, but must be between 1 and 8192"),
         ({"trunk": {"multiple": 0}}, "trunk.multiple is 0"),
@@ -242,25 +242,14 @@ def test_what_does_not_fit_is_refused_of_captioner(options: dict[str, Any], mess
         ({"noun_threshold": 2}, "noun_threshold is 2.0"),
         ({"calibration": [1, 0, 0]}, "no longer an option: saywhere calibrate stores it in calibration.json"),
     ],
+}
+"""For each configuration values that do not fit, and what is said of them."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"), [(kind, *case) for kind, cases in REFUSED.items() for case in cases]
 )
-def test_what_does_not_fit_is_refused_of_densecap(options: dict[str, Any], message: str) -> None:
+def test_what_does_not_fit_is_refused(kind: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message) as error:
-        DenseCapConfig.from_dict(options)
+        kind.from_dict(options)
     assert "\n" not in str(error.value)
-
-
-def test_parts_keep_their_defaults_where_they_are_not_named() -> None:
-    config = DenseCapConfig.from_dict({"proposals": {"post_nms_top_n": 7}, "decoding": {"beam_size": 2}})
-    assert config.proposals == ProposalConfig(post_nms_top_n=7) and config.trunk == TrunkConfig()
-    assert config.decoding == DecodingConfig(beam_size=2)
-    changed = DenseCapConfig.original().merge({"proposals": {"post_nms_top_n": 7}})
-    assert changed.proposals.two_way and changed.proposals.pre_nms_top_n is None
-    assert DenseCapConfig.from_dict(changed.to_dict()) == changed
-
-
-def test_the_published_program() -> None:
-    config = DenseCapConfig.original()
-    assert (config.trunk.backbone, config.trunk.strides, config.trunk.long_side) == ("vgg16_caffe", (16,), 720)
-    assert config.proposals == ProposalConfig(0, (PUBLISHED_ANCHORS,), 256, True, 0.7, None, 1000)
-    assert (config.decoding.max_words, config.final_nms, config.embed_dim) == (15, 0.3, 4096)
-    assert DenseCapConfig.from_dict(config.to_dict()) == config

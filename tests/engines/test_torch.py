@@ -117,7 +117,8 @@ def test_bound_images_decode_and_attend_as_the_network(boxes):
         step, state = bound.decoder.step(last, state)
         same(step, log_probs[:, t])
         last = token_ids[:, min(t, token_ids.shape[1] - 1)]
-    weights = captioner.decoder.attention(expected.embeddings, expected.features, rows, expected.mask)
+    seen = expected.embeddings, expected.features, rows, expected.mask
+    weights = captioner.decoder.attention(*seen, conditional=True)
     same(bound.attention(token_ids), weights)
     assert not bound.decoder.independent and engine.densecap.decoder.independent
 

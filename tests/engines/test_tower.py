@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import shutil
 from collections.abc import Callable
@@ -13,27 +14,18 @@ import onnxruntime
 import pytest
 import torch
 from photographs import noise
-from safetensors.numpy import load_file
-from tiny_aligner import VOCABULARY as WORDS
-from tiny_aligner import tiny_aligner_config
-from tiny_bundle import PROPOSALS, exported_bundle
-from tiny_captioner import VOCABULARY as CAPTION_WORDS
-from tiny_captioner import tiny_config as tiny_captioner_config
-from tiny_densecap import VOCABULARY, tiny_config
+from safetensors.numpy import load_file, save_file
+from tiny_bundle import exported_bundle
+from tiny_tower import tower_model, write_tower
 
 from saywhere.configs.parts import SUMMARY, TOWER
 from saywhere.engines.export import export
-from saywhere.engines.onnx import OnnxEngine
 from saywhere.engines.tower import MEAN, STD, build_tower
 from saywhere.errors import UserError
 from saywhere.loading import load
 from saywhere.models import bundle
-from saywhere.models.bundle import GRAPH, GRAPH_TOWER, WEIGHTS, Bundle
+from saywhere.models.bundle import GRAPH, GRAPH_TOWER, WEIGHTS
 from saywhere.networks import checkpoint
-from saywhere.networks.aligner.network import Aligner
-from saywhere.networks.captioner.network import Captioner
-from saywhere.networks.densecap.network import DenseCap
-from saywhere.networks.vision.trunk import build_trunk
 from saywhere.web.site import write_site
 
 HALF = np.full(3, 0.5, np.float32)
@@ -67,7 +59,8 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> tuple[torch.nn.Module, Pat
         for parameter in network.parameters():
             parameter.mul_(3) if parameter.ndim > 1 else None
         torch.onnx.export(Tower(), (torch.zeros(1, 3, 16 * SIDE, 16 * SIDE),), str(folder / "full.onnx"), dynamo=False,
-                          opset_version=14, input_names=["pixel_values"], output_names=["image_embeds"])  # fmt: skip
+                          opset_version=14, input_names=["pixel_values"], output_names=["image_embeds"],
+                          dynamic_axes={"pixel_values": {0: "batch", 2: "rows", 3: "columns"}})  # fmt: skip
     quantize_dynamic(folder / "full.onnx", folder / "clip_encoder.int8.onnx", op_types_to_quantize=["MatMul"])
     return network, folder / "clip_encoder.int8.onnx"
 
@@ -115,6 +108,44 @@ def test_what_the_runtime_fuses_stays_right(clip: tuple[torch.nn.Module, Path]) 
         assert alike(one, other) > 0.999
 
 
+def test_tuning_is_added_to_the_weights_and_positions_say_how_many_patches(clip: tuple[torch.nn.Module, Path]) -> None:
+    network, source = clip
+    generator = np.random.default_rng(2)
+    sizes = {"qkv": (3 * WIDTH, WIDTH), "o": (WIDTH, WIDTH), "fc1": (2 * WIDTH, WIDTH), "fc2": (WIDTH, 2 * WIDTH)}
+    tuning = {
+        f"{layer}.{kind}.{part}": generator.normal(0, 0.1, (out, 4) if part == "up" else (4, size)).astype(np.float16)
+        for layer in range(2) for kind, (out, size) in sizes.items() for part in ("up", "down")
+    }  # fmt: skip
+    side = SIDE + 2
+    tuning["position"] = generator.normal(0, 0.5, (1 + side * side, WIDTH)).astype(np.float16)
+    tuned = copy.deepcopy(network)
+    with torch.no_grad():
+        for layer, block in enumerate(tuned.vision_model.encoder.layers):
+            attention, mlp = block.self_attn, block.mlp
+            added = {k: torch.from_numpy(tuning[f"{layer}.{k}.up"].astype(np.float32) @ tuning[f"{layer}.{k}.down"])
+                     for k in sizes}  # fmt: skip
+            for part, own in zip(
+                (attention.q_proj, attention.k_proj, attention.v_proj), added["qkv"].split(WIDTH), strict=True
+            ):
+                part.weight.add_(own)
+            for part, kind in ((attention.out_proj, "o"), (mlp.fc1, "fc1"), (mlp.fc2, "fc2")):
+                part.weight.add_(added[kind])
+        embeddings = tuned.vision_model.embeddings
+        embeddings.position_embedding = torch.nn.Embedding.from_pretrained(torch.from_numpy(tuning["position"]).float())
+        embeddings.position_ids = torch.arange(1 + side * side)[None]
+        embeddings.image_size = 16 * side
+        pixels = np.random.default_rng(3).uniform(-1, 1, (1, 3, 16 * side, 16 * side)).astype(np.float32)
+        mean, std = (torch.from_numpy(values).view(1, 3, 1, 1) for values in (MEAN, STD))
+        seen = tuned.vision_model((torch.from_numpy(pixels) * 0.5 + 0.5 - mean) / std)
+        tokens = tuned.vision_model.post_layernorm(seen.last_hidden_state)[0, 1:].numpy()
+        embedding = tuned.visual_projection(seen.pooler_output)[0].numpy()
+    levels = np.stack((np.zeros(2 * SIZE + WIDTH), np.ones(2 * SIZE + WIDTH))).astype(np.float32)
+    tower, summary = run(build_tower(source, HALF, HALF, levels, tuning), pixels)
+    assert tower.shape == (1, SIZE + WIDTH, side, side)
+    assert alike(tower[0, SIZE:].reshape(WIDTH, -1).T, tokens) > 0.99
+    assert alike(summary[0], embedding) > 0.99
+
+
 def test_another_graph_is_refused(tmp_path: Path) -> None:
     onnx.save(onnx.helper.make_model(onnx.helper.make_graph([], "none", [], [])), str(tmp_path / "none.onnx"))
     (tmp_path / "text.onnx").write_text("no graph")
@@ -123,45 +154,16 @@ def test_another_graph_is_refused(tmp_path: Path) -> None:
             build_tower(tmp_path / name, HALF, HALF, np.ones((2, 8), np.float32))
 
 
-def write_tower(path: Path) -> None:
-    """Write a graph with the outputs of the real one: a convolution of the pixels, squeezed to its square."""
-    helper, generator = onnx.helper, np.random.default_rng(0)
-    arrays = {
-        "size": np.array([1, 3, 224, 224]), "weight": generator.normal(0, 0.02, (1280, 3, 16, 16)).astype(np.float32),
-        "starts": np.array([0]), "ends": np.array([512]), "axes": np.array([1]),
-    }  # fmt: skip
-    nodes = [
-        helper.make_node("Resize", ["pixels", "", "", "size"], ["squeezed"], mode="linear", antialias=1),
-        helper.make_node("Conv", ["squeezed", "weight"], [TOWER], kernel_shape=[16, 16], strides=[16, 16]),
-        helper.make_node("GlobalAveragePool", [TOWER], ["mean"]),
-        helper.make_node("Flatten", ["mean"], ["flat"]),
-        helper.make_node("Slice", ["flat", "starts", "ends", "axes"], [SUMMARY]),
-    ]
-    real = onnx.TensorProto.FLOAT
-    graph = helper.make_graph(
-        nodes, "tower", [helper.make_tensor_value_info("pixels", real, [1, 3, "h", "w"])],
-        [helper.make_tensor_value_info(TOWER, real, None), helper.make_tensor_value_info(SUMMARY, real, None)],
-        [onnx.numpy_helper.from_array(value, name) for name, value in arrays.items()],
-    )  # fmt: skip
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), str(path))
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small model whose aligner and captioner look with such a tower, as ``saywhere export`` writes it."""
-    root = tmp_path_factory.mktemp("large")
-    trunk_options = {"trunk": {"tower": True}, "proposals": PROPOSALS}
-    detector = tiny_config(**trunk_options)
-    trunk = build_trunk(detector.trunk, detector.proposals, pretrained=False)
-    torch.manual_seed(1)
-    aligner = Aligner(tiny_aligner_config(branch=True, **trunk_options), WORDS, trunk)
-    captioner = Captioner(tiny_captioner_config(branch=True, **trunk_options), CAPTION_WORDS, trunk)
-    networks = {"densecap": DenseCap(detector, VOCABULARY, trunk), "aligner": aligner, "captioner": captioner}
-    checkpoint.save({name: network.eval() for name, network in networks.items()}, root / "trained", "# The card\n")
+    return tower_model(tmp_path_factory.mktemp("large"))
+
+
+def test_a_model_without_its_tower_is_not_exported(folder: Path, tmp_path: Path) -> None:
+    trained = shutil.copytree(folder.parent / "trained", tmp_path / "trained")
+    (trained / GRAPH_TOWER).unlink()
     with pytest.raises(UserError, match=r"trained has no tower\.onnx, the image tower that .*trained looks with"):
-        export([root / "trained"], root / "model")
-    write_tower(root / "trained" / GRAPH_TOWER)
-    return export([root / "trained"], root / "model", "a model with a tower")
+        export([trained], tmp_path / "model")
 
 
 def test_both_engines_look_with_the_tower(folder: Path) -> None:
@@ -173,13 +175,19 @@ def test_both_engines_look_with_the_tower(folder: Path) -> None:
     assert len(ours.ground(one, "a dog")) == len(theirs.ground(other, "a dog"))
 
 
-def test_another_tower_is_another_model(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", ["onnx", "torch"])
+def test_another_tower_is_another_model(folder: Path, tmp_path: Path, engine: str) -> None:
+    def digests(place: Path) -> tuple[str, str]:
+        found = load(place, engine=engine).engine
+        return found.digest(), found.vectors_digest()
+
     changed = shutil.copytree(folder, tmp_path / "changed")
-    assert OnnxEngine(Bundle.read(changed)).vectors_digest() == OnnxEngine(Bundle.read(folder)).vectors_digest()
+    before = digests(folder)
+    assert digests(changed) == before
     model = onnx.load(str(changed / GRAPH_TOWER))
     model.graph.initializer[1].raw_data = bytes(len(model.graph.initializer[1].raw_data))
     onnx.save(model, str(changed / GRAPH_TOWER))
-    assert OnnxEngine(Bundle.read(changed)).vectors_digest() != OnnxEngine(Bundle.read(folder)).vectors_digest()
+    assert not set(digests(changed)) & set(before)
 
 
 @pytest.mark.parametrize(
@@ -230,9 +238,14 @@ def test_a_packed_model_is_built_again(folder: Path, tmp_path: Path) -> None:
     spec.loader.exec_module(build)
     model, levels = shutil.copytree(folder, tmp_path / "model"), np.ones((2, 1792), np.float32)
     np.save(model / "levels.npy", levels)
+    wide = np.random.default_rng(0).normal(size=(400, 200))
+    save_file({"position": wide, "0.fc1.up": wide, "0.fc1.down": wide[:8]}, model / build.TUNING)
     (model / "calibration.json").write_text("{}")
     build.pack(model, tmp_path / "packed", exported_bundle())
-    assert (build.unpack(tmp_path / "packed", tmp_path / "built", exported_bundle()) == levels).all()
+    found, tuning = build.unpack(tmp_path / "packed", tmp_path / "built", exported_bundle())
+    assert (found == levels).all() and set(tuning) == {"position", "0.fc1.up", "0.fc1.down"}
+    assert (tuning["position"] == wide).all() and (tuning["0.fc1.down"] == wide[:8]).all()
+    np.testing.assert_allclose(tuning["0.fc1.up"], wide, atol=0.05)
     one, other = (load_file(place / WEIGHTS) for place in (model, tmp_path / "built"))
     assert set(one) <= set(other)
     for name, value in one.items():

@@ -244,14 +244,6 @@ def test_it_goes_on_where_it_was(model, flickr, tmp_path, monkeypatch):
     assert "attention.jsonl line 1 is not a result with given" in attention(model, flickr, out, "--no-generated").stderr
 
 
-def test_images_that_fail_are_left_out_and_named(model, flickr, tmp_path):
-    data = (flickr / "Images/1_x.jpg").read_bytes()
-    (flickr / "Images/1_x.jpg").write_bytes(data[: len(data) // 2])
-    done = attention(model, flickr, tmp_path / "out", "--no-generated")
-    assert done.exit_code == 1 and "skipped: Images/1_x.jpg: " in done.stderr
-    assert (report(tmp_path / "out")["images"], list(report(tmp_path / "out")["skipped"])) == (2, ["Images/1_x.jpg"])
-
-
 def test_fewer_regions_than_in_training(model, flickr, tmp_path):
     assert attention(model, flickr, tmp_path / "out", "--set", "grid=1", "--no-generated").exit_code == 0
     row = report(tmp_path / "out")

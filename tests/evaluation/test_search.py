@@ -277,18 +277,6 @@ def test_what_is_there_is_measured(tmp_path) -> None:
     assert set(stored["indexed_phrase"]) == {"similarity", "kind", "named", "constant"}
 
 
-def test_a_collection_in_qdrant_is_compared(tmp_path) -> None:
-    pytest.importorskip("qdrant_client")
-    model = str(checkpoint.save(tiny_aligner(), tmp_path / "model"))
-    command = ["evaluate", "search", "--model", model, "--data", str(write_flickr(tmp_path / "flickr8k"))]
-    command += ["--out", str(tmp_path / "out"), "--device", "cpu", "--url", f"path:{tmp_path / 'db'}"]
-    for _ in range(2):  # the collection of the first run is gone
-        result = CliRunner().invoke(cli.app, command, catch_exceptions=False)
-        assert result.exit_code == 0 and "Qdrant: 1.0000 of the ten best are found too (8 sentences)" in result.stdout
-    assert report(tmp_path / "out")["served"] == {"url": command[-1], "overlap": 1.0, "queries": 8}
-    assert "| ten best that Qdrant finds too" in (tmp_path / "out" / "report.md").read_text()
-
-
 def test_a_model_that_is_not_calibrated_for_phrases_cannot_be_for_hits(tmp_path) -> None:
     model, flickr = checkpoint.save(tiny_aligner(), tmp_path / "model"), write_flickr(tmp_path / "flickr8k")
     command = ["calibrate", str(model), "--what", "hit", "--data", str(flickr), "--device", "cpu"]

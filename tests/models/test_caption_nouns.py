@@ -156,6 +156,10 @@ def test_an_image_of_one_pixel_has_a_caption() -> None:
         ("a dog next to a cat and a dog", "a dog next to a cat"),
         ("a man in a red shirt and another man on a bench", "a man in a red shirt and another man on a bench"),
         ("a dog runs on the grass", "a dog runs on the grass"),
+        ("a man is standing in a kitchen in a kitchen", "a man is standing in a kitchen"),
+        ("a woman is taking a picture of a picture", "a woman is taking a picture"),
+        ("a living room with a tv in a living room", "a living room with a tv"),
+        ("a man in a red hat on a red mat", "a man in a red hat on a red mat"),
         ("something there", "something there"),
     ],
 )

@@ -22,7 +22,7 @@ from saywhere.engines.arrays.ngrams import Ngrams
 from saywhere.engines.torch import TorchEngine
 from saywhere.errors import UserError
 from saywhere.images import open_image
-from saywhere.models.captioner import bind, build_reranker
+from saywhere.models.captioner import bind, build_reranker, closing_phrase, without_unlikely_endings
 from saywhere.models.decoding import Hypotheses, Reason, Reranker, search
 from saywhere.models.model import Model
 from saywhere.text import END, PAD
@@ -117,7 +117,7 @@ def test_a_model_without_an_aligner_takes_the_likeliest_hypothesis():
 @pytest.mark.parametrize("feedback", ["none", "marginal", "conditional"])
 @pytest.mark.parametrize("beam_size", [1, 3])
 def test_attention_is_that_of_the_network_at_each_word(feedback, beam_size):
-    """The weights are p(r | h) (Eqs. 4 and 6)."""
+    """The weights are p(r | w, h): of the joint distribution (Eq. 4), given the word that is said."""
     network = tiny_captioner(terms=TERMS, feedback=feedback)
     model, images = captioner_model(network), [noise(96, 64, 1), noise(192, 128, 2)]
     found = model.caption(images, beam_size=beam_size)
@@ -127,7 +127,8 @@ def test_attention_is_that_of_the_network_at_each_word(feedback, beam_size):
         with torch.no_grad():
             regions = network.attend(tiny_maps(network, image))
             words = torch.tensor([VOCABULARY.encode(caption.sentence)])
-            weights = network.decoder.attention(regions.embeddings, regions.features, words, regions.mask)
+            seen = regions.embeddings, regions.features, words, regions.mask
+            weights = network.decoder.attention(*seen, conditional=True)
         np.testing.assert_allclose(caption.attention, weights[0, :-1], atol=1e-6)
         np.testing.assert_allclose(caption.attention.sum(axis=1), np.ones(len(caption.words)), rtol=1e-5)
         assert np.log(caption.attention).std(axis=0).max() > 0.1  # not the same at every word
@@ -223,15 +224,20 @@ def hypotheses(texts: tuple[str, ...] = TEXTS) -> Hypotheses:
     return Hypotheses(token_ids, np.zeros(token_ids.shape, np.float32), RANKS[:, : len(texts)])
 
 
-def by_ngrams(said: tuple[str, ...], weight: float) -> Reason:
-    """What a captioner has for hypotheses that expects one of these words of the first image, the other of the next."""
+def expecting(said: tuple[str, ...], options: NgramsConfig) -> Any:
+    """A captioner that expects every other of these words of the first image, and the rest of the next."""
     signs = np.where(np.arange(len(said)) % 2, -9, 9)[:, None]
     arrays = {"keys": signs, "offsets": np.zeros(len(said)), "rarity": np.ones(len(said))}
     arrays |= {"lengths": np.ones(len(said)), "token_ids": np.array([VOCABULARY.encode(word)[0] for word in said])}
     known = Ngrams.unpack(np.ones((1, 1), np.float32), np.zeros(1, np.float32), arrays, len(VOCABULARY))
-    config = CaptionerConfig(ngrams=replace(NgramsConfig(), weight=weight))
-    captioner: Any = SimpleNamespace(config=config, ngrams=known)
-    (reason,) = build_reranker(captioner, np.array([[1.0], [-1.0]], np.float32), []).reasons
+    return SimpleNamespace(config=CaptionerConfig(ngrams=options), ngrams=known, vocabulary=VOCABULARY)
+
+
+IMAGES = np.array([[1.0], [-1.0]], np.float32)
+
+
+def by_ngrams(said: tuple[str, ...], weight: float) -> Reason:
+    (reason,) = build_reranker(expecting(said, NgramsConfig(weight=weight)), IMAGES, []).reasons
     return reason
 
 
@@ -258,6 +264,40 @@ def test_what_people_would_say_of_each_image_is_chosen():
     found = ranks(by_ngrams(("blue", "man"), 20.0))
     assert found.argmax(axis=1).tolist() == [2, 1]
     np.testing.assert_allclose(found[:, 0], -1)  # it has none of these words
+
+
+@pytest.mark.parametrize(
+    ("sentence", "wanted"),
+    [
+        ("a man holds a baby in the air", "a man holds a baby"),
+        ("a bus is standing in front of a city", None),
+        ("two dogs play in a very big city", None),
+        ("a dog sits next to a sign", "a dog sits"),
+        ("a man looks up at the sky", "a man looks"),
+        ("a dog in the air", "a dog"),
+        ("a sign is in the air", None),
+        ("a plate of food", None),
+        ("in the air", None),
+        ("a dog with a red ball that was thrown", None),
+        ("", None),
+    ],
+)
+def test_the_closing_phrase_of_a_sentence_is_what_can_be_left_out(sentence: str, wanted: str | None):
+    words = sentence.split()
+    start = closing_phrase(words)
+    assert (None if start is None else " ".join(words[:start])) == wanted
+
+
+def test_a_closing_phrase_that_the_image_speaks_against_is_left_out():
+    texts = ["a dog runs in the sky", "a man near a sky"]
+    captioner = expecting(("man", "sky"), NgramsConfig())  # no sky in the first image
+    assert without_unlikely_endings(captioner, IMAGES, texts) == ["a dog runs", "a man near a sky"]
+    assert without_unlikely_endings(captioner, IMAGES[::-1], texts) == ["a dog runs in the sky", "a man"]
+    for others in (["a dog runs in the snow"] * 2, ["", "sky"]):  # nothing is known of snow
+        assert without_unlikely_endings(captioner, IMAGES, others) == others
+    assert without_unlikely_endings(expecting(("man", "sky"), NgramsConfig(least_lift=0)), IMAGES, texts) == texts
+    captioner.ngrams = None
+    assert without_unlikely_endings(captioner, IMAGES, texts) == texts
 
 
 def test_reasons_are_added_by_their_weights():

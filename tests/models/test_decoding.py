@@ -4,14 +4,13 @@ import itertools
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tiny_captioner import tiny_lstm
 
 from saywhere.configs.parts import DecodingConfig
 from saywhere.errors import UserError
 from saywhere.models.decoding import Decoded, decode, search
-from saywhere.networks.language.decoders.lstm import LstmDecoder
 from saywhere.networks.language.decoders.protocol import TorchDecoder
 from saywhere.text import END, PAD, START, UNKNOWN
 
@@ -48,11 +47,7 @@ class Bound(TorchDecoder):
 
 
 def lstm(seed: int, kind: type[TorchDecoder] = TorchDecoder) -> TorchDecoder:
-    torch.manual_seed(seed)
-    decoder = LstmDecoder(6, 12, 5, 7).eval()
-    with torch.no_grad():
-        for parameter in decoder.parameters():
-            parameter.normal_(std=0.8)
+    decoder = tiny_lstm(seed)
     return kind(decoder, decoder.words.weight)
 
 

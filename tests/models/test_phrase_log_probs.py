@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from tiny_captioner import tiny_lstm
 
 from saywhere.configs.parts import DecodingConfig
 from saywhere.models import phrase_scores
@@ -63,15 +64,6 @@ class Counting(TorchDecoder):
         return super().step(token_ids, state)
 
 
-def lstm(seed: int = 0) -> LstmDecoder:
-    torch.manual_seed(seed)
-    decoder = LstmDecoder(6, 12, 5, 7).eval()
-    with torch.no_grad():
-        for parameter in decoder.parameters():
-            parameter.normal_(std=0.8)
-    return decoder
-
-
 def embeddings(count: int) -> np.ndarray:
     return np.random.default_rng(1).normal(size=(count, 6), scale=3).astype(np.float32)
 
@@ -102,14 +94,14 @@ def test_an_impossible_phrase_and_an_empty_one():
 
 
 def test_all_together_equals_one_at_a_time():
-    decoder, rows = lstm(), embeddings(9)
+    decoder, rows = tiny_lstm(), embeddings(9)
     out = phrase_log_probs(Counting(decoder), rows, [*PHRASES, []])
     np.testing.assert_allclose(out, one_at_a_time(decoder, rows, [*PHRASES, []]), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(("rows", "states"), [(1, 1), (4, 1 << 15), (7, 30), (4096, 5)])
 def test_the_bounds_on_memory_change_nothing_but_the_steps(monkeypatch, rows, states):
-    decoder, regions = Counting(lstm()), embeddings(9)
+    decoder, regions = Counting(tiny_lstm()), embeddings(9)
     expected = phrase_log_probs(decoder, regions, PHRASES)
     decoder.rows.clear()
     monkeypatch.setattr(phrase_scores, "STATES", states)
@@ -120,7 +112,7 @@ def test_the_bounds_on_memory_change_nothing_but_the_steps(monkeypatch, rows, st
 
 def test_probabilities_of_all_phrases_add_up_to_one():
     # Every phrase of up to two of twelve words, and the chance of a third word.
-    decoder, rows = lstm(), embeddings(3)
+    decoder, rows = tiny_lstm(), embeddings(3)
     short = [[], *([w] for w in range(12) if w != END)]
     pairs = [[a, b] for a in range(12) for b in range(12) if END not in (a, b)]
     total = np.exp(phrase_log_probs(Counting(decoder), rows, [*short, *pairs])).sum(axis=1)
@@ -134,7 +126,7 @@ def test_probabilities_of_all_phrases_add_up_to_one():
 
 
 def test_the_probability_of_a_caption_is_that_of_decoding():
-    module, rows = lstm(3), embeddings(20)
+    module, rows = tiny_lstm(3), embeddings(20)
     with torch.no_grad():
         module.output.bias[END] += 6
     decoder = Counting(module)
@@ -148,6 +140,6 @@ def test_the_probability_of_a_caption_is_that_of_decoding():
 
 
 def test_no_region_and_no_phrase():
-    decoder = Counting(lstm())
+    decoder = Counting(tiny_lstm())
     assert phrase_log_probs(decoder, embeddings(0), PHRASES).shape == (0, 7)
     assert phrase_log_probs(decoder, embeddings(3), []).shape == (3, 0)

@@ -15,10 +15,10 @@ from flickr_entities import backwards, write_flickr
 from parsed_sentences import write_parses
 from photographs import noise
 from tiny_aligner import SENTENCES, VOCABULARY, aligner_model, tiny_aligner_config, tiny_pixels
-from tiny_training import plain
+from tiny_training import aligner_recipe
 from typer.testing import CliRunner, Result
 
-from saywhere import UserError, cli, options
+from saywhere import UserError, cli
 from saywhere.data.sample import Sample
 from saywhere.engines.onnx import refused_options
 from saywhere.loading import load
@@ -29,7 +29,6 @@ from saywhere.papers.magnitudes import word_magnitudes
 from saywhere.papers.relations import RelationEncoder, encode_relations, pad_relations, read_parses
 from saywhere.text import END, START, UNKNOWN
 from saywhere.training.aligner import AlignerSystem, SentenceTargets
-from saywhere.training.recipe import Recipe
 from saywhere.training.run import train
 
 KINDS = ("det", "root")
@@ -111,26 +110,8 @@ def test_sentences_without_a_parse_are_refused_before_training(parses: str) -> N
         system.usable([sample(SENTENCES[0], "a cat")], config)
 
 
-def recipe(root: Path, parses: str) -> Recipe:
-    """Four images, each with its sentence, learnt from cached regions; an epoch has each ten times."""
-    lines: list[dict[str, Any]] = []
-    for number, sentence in enumerate(SENTENCES):
-        noise(96, 64, number).save(root / f"{number}.png")
-        lines.append({"image": f"{number}.png", "regions": [], "sentences": [sentence]})
-    rows = [{**line, "split": split} for split in ["val", *["train"] * 10] for line in lines]
-    (root / "images.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    config = tiny_aligner_config(parses=parses, sentence_token=False, signed_sqrt=False)
-    settings = {
-        "epochs": 8, "batch_size": 4, "shuffle": False, "rest": {"kind": "adamw", "lr": 0.01}, "pretrained": False,
-        "accelerator": "cpu", "flip": False, "samples": 0, "cache": str(root / "cache"),
-    }  # fmt: skip
-    data = {"format": "jsonl", "root": str(root), "train": "train", "validation": "val"}
-    tree = {"name": "tiny", "system": "aligner", "data": data, "model": plain(config.to_dict()), "training": settings}
-    return options.from_dict(Recipe, tree)
-
-
 def test_a_recipe_trains_one_that_finds_each_image_s_sentence(tmp_path: Path, parses: str) -> None:
-    result = train(recipe(tmp_path, parses), tmp_path / "run")
+    result = train(aligner_recipe(tmp_path, parses=parses, sentence_token=False), tmp_path / "run")
     model = load(result.model, "cpu")
     images = [tmp_path / f"{number}.png" for number in range(4)]
     similarity = model.similarity(model.embed(images), model.embed_text(SENTENCES))

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from photographs import noise, quarters
 from PIL import Image
-from tiny_aligner import tiny_aligner
 from tiny_densecap import PHRASES, tiny_model
 from typer.testing import CliRunner, Result
 
@@ -339,43 +338,3 @@ def test_other_regions_do_not_go_on(model):
     done = retrieval("--data", root, "--out", "out", "--regions", 6)
     assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
     assert "out/regions: was made with another regions; remove it, or give another --out" in done.stderr
-
-
-def test_images_that_fail_are_left_out_and_named(model):
-    root = album()
-    cut = root / "p" / "1.png"
-    cut.write_bytes(cut.read_bytes()[:60])
-    done = retrieval("--data", root, "--out", "out", "--queries", 3)
-    assert done.exit_code == 1 and "skipped: p/1.png: " in done.stderr
-    assert report()["images"] == 3 and list(report()["skipped"]) == ["p/1.png"]
-    assert "p/1.png" not in {query["image"] for query in queries()}
-
-
-def test_interrupted(model, monkeypatch):
-    root, usual = album(), Model.describe
-
-    def stop(self, images, *arguments, **options):
-        if len(list(Path("out/regions").glob("*"))) >= 2:
-            raise KeyboardInterrupt
-        return usual(self, images, *arguments, **options)
-
-    monkeypatch.setattr(Model, "describe", stop)
-    done = retrieval("--data", root, "--out", "out", "--batch", 2)
-    assert (done.exit_code, done.stderr) == (
-        130,
-        "interrupted after 2 of 4 images; the same command goes on from here\n",
-    )
-
-
-def test_a_model_without_a_dense_captioner_is_refused(model):
-    checkpoint.save(tiny_aligner(), "aligner")
-    done = retrieval("--data", album(1), "--out", "out", "--model", "aligner")
-    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
-    assert "aligner cannot score phrases of regions: that needs a model with the part densecap" in done.stderr
-    assert not Path("out").exists()
-
-
-def test_options_of_the_model_can_be_changed(model):
-    arguments = ("--data", album(2), "--out", "out", "--queries", 2, "--set", "proposals.post_nms_top_n=1")
-    assert retrieval(*arguments).exit_code == 0
-    assert report()["set"] == ["proposals.post_nms_top_n=1"]

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,9 +9,8 @@ import torch
 from photographs import noise
 from tiny_aligner import SENTENCES, VOCABULARY, tiny_aligner, tiny_aligner_config
 from tiny_densecap import tiny_model
-from tiny_training import plain
+from tiny_training import aligner_recipe
 
-from saywhere import options
 from saywhere.configs.aligner import AlignerConfig
 from saywhere.data.sample import Sample
 from saywhere.errors import UserError
@@ -21,7 +19,6 @@ from saywhere.networks import checkpoint
 from saywhere.networks.vision.trunk import Trunk
 from saywhere.text import END, PAD, UNKNOWN
 from saywhere.training.aligner import AlignerSystem, SentenceTargets
-from saywhere.training.recipe import Recipe
 from saywhere.training.run import find_system, train
 
 
@@ -89,28 +86,9 @@ def test_images_without_marks_are_left_out_where_boxes_are_learnt(tmp_path):
     assert [s.image for s in system.usable([one, other], AlignerConfig(phrase_weight=1.0))] == [one.image]
 
 
-def recipe(root: Path, **model) -> Recipe:
-    """Four images, each with its sentence, learnt from cached regions; an epoch has each ten times."""
-    lines = []
-    for number, sentence in enumerate(SENTENCES):
-        noise(96, 64, number).save(root / f"{number}.png")
-        regions = [{"box": [0, 0, 9, 9], "phrases": ["a"]}]
-        lines.append({"image": f"{number}.png", "regions": regions, "sentences": [sentence]})
-    rows = [{**line, "split": split} for split in ["val", *["train"] * 10] for line in lines]
-    (root / "images.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    config = plain(tiny_aligner_config(**{"signed_sqrt": False, **model}).to_dict())
-    settings = {
-        "epochs": 8, "batch_size": 4, "shuffle": False, "rest": {"kind": "adamw", "lr": 0.01}, "pretrained": False,
-        "accelerator": "cpu", "flip": False, "samples": 1, "cache": str(root / "cache"),
-    }  # fmt: skip
-    data = {"format": "jsonl", "root": str(root), "train": "train", "validation": "val"}
-    tree = {"name": "tiny", "system": "aligner", "data": data, "model": config, "training": settings}
-    return options.from_dict(Recipe, tree)
-
-
 @pytest.mark.parametrize("encoders", [1, 2])
 def test_a_recipe_trains_an_aligner_that_finds_each_image_s_sentence(tmp_path, encoders):
-    result = train(recipe(tmp_path, encoders=encoders), tmp_path / "run")
+    result = train(aligner_recipe(tmp_path, encoders=encoders), tmp_path / "run")
     model = load(result.model, "cpu")
     images = [tmp_path / f"{number}.png" for number in range(4)]
     similarity = model.similarity(model.embed(images), model.embed_text(SENTENCES))

@@ -351,9 +351,6 @@ def search(
     regions: options.Regions = None,
     components: int = typer.Option(64, min=1, metavar="P", help="Principal components of the codes."),
     queries: int = typer.Option(1000, min=1, metavar="N", help="Sentences by codes and phrases, at most so many each."),
-    url: str | None = typer.Option(
-        None, metavar="URL", help="Also compare with a Qdrant server, or with its client's own engine (:memory:)."
-    ),
     beside: list[Path] | None = typer.Option(
         None, metavar="ROOT", help="Search among the images of this data set, too, as distractors; may be repeated."
     ),
@@ -367,15 +364,13 @@ def search(
 
     loaded = now.load("aligner")
     with now.session() as session:
-        result = run(loaded, session, regions, components, queries, url, beside or ())
+        result = run(loaded, session, regions, components, queries, beside or ())
         found = result.recall
         typer.echo(
             f"R@1 {found.r1:.3f}, R@5 {found.r5:.3f}, R@10 {found.r10:.3f}, median rank {found.median_rank:g} "
             f"({found.queries} queries); by codes alone R@1 {result.code_recall.r1:.3f}, and they put "
             f"{result.overlap:.4f} of the ten best into their first tenth"
         )
-        if (served := result.served) is not None:
-            typer.echo(f"Qdrant: {served.overlap:.4f} of the ten best are found too ({served.queries} sentences)")
         if result.hit is not None:
             typer.echo(f"phrases: {result.hit:.3f} right in the first image ({result.phrases} phrases)")
         if (layout := result.layout) is not None:

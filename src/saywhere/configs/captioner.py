@@ -35,6 +35,9 @@ class NgramsConfig(Config):
         size: dimensions of which their probabilities are made.
         weight: in use, of the agreement of a sentence with them (:mod:`saywhere.engines.arrays.ngrams`) in the choice
             among the hypotheses of the beam; 0 asks none.
+        least_lift: in use, a closing phrase such as "in the air" is left out if its noun is less than so many times as
+            probable of the image as of any (:func:`saywhere.models.captioner.without_unlikely_endings`);
+            0 leaves none out.
     """
 
     GONE: ClassVar = {"consensus": "remove it"}
@@ -43,17 +46,14 @@ class NgramsConfig(Config):
     words: int = 0
     size: int = 64
     weight: float = 1.1
+    least_lift: float = 0.4
 
     def __post_init__(self) -> None:
         self.require_between(0, MOST_STORED, "count")
         self.require(0 <= self.weight <= HEAVIEST, "weight", f"between 0 and {HEAVIEST}")
+        self.require(0 <= self.least_lift <= HEAVIEST, "least_lift", f"between 0 and {HEAVIEST}")
         self.require_between(self.count, MOST_STORED, "words")
         self.require_features("size")
-
-    @property
-    def enabled(self) -> bool:
-        """Whether there are n-grams with a weight above 0."""
-        return self.count > 0 and self.weight > 0
 
 
 @dataclass(frozen=True)

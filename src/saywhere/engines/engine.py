@@ -263,7 +263,7 @@ class BoundImages:
         embeddings: ``(N, D)`` of the whole images: what :meth:`Decoder.start` takes.
         boxes: of each image ``(R, 4)`` the regions it attends to; of warped ones the boxes around them; R may be 0.
         corners: of each image ``(R, 4, 2)`` of warped regions in pixels of the input, which they may leave; or None.
-        attention: ``attention(token_ids (N, T))`` gives the weights ``(N, T + 1, R)`` of the regions at each word of a
+        attention: ``attention(token_ids (N, T))`` gives p(r | w, h) ``(N, T + 1, R)`` of the regions at each word of a
             sentence for each image, and at END; None if the decoder attends to no regions.
     """
 
@@ -289,7 +289,7 @@ class Captioner(Protocol):
 
     @property
     def ngrams(self) -> Ngrams | None:
-        """Probabilities of n-grams in captions of an image; None if there are none or their weight is 0."""
+        """Probabilities of n-grams in captions of an image; None if there are none."""
         ...
 
     def bind_images(self, maps: Sequence[Maps], boxes: Sequence[np.ndarray | None]) -> BoundImages:

@@ -348,7 +348,7 @@ class Session:
     """
 
     def __init__(self, path: Path, open: Callable[[str], Any], device: str = "cpu") -> None:
-        self._path, self._device = path, device
+        self.path, self._device = path, device
         provider = find_provider(device)
         self._session = self._load(open, provider)
         if self._session.get_providers()[0] != provider:  # it goes on with the CPU then
@@ -362,7 +362,7 @@ class Session:
         self.metadata: dict[str, str] = self._session.get_modelmeta().custom_metadata_map
 
     def _load(self, open: Callable[[str], Any], provider: str) -> Any:
-        with _user_errors(self._path, "" if provider == DEVICES["cpu"].name else f" by {provider}"):
+        with _user_errors(self.path, "" if provider == DEVICES["cpu"].name else f" by {provider}"):
             return open(provider)
 
     def run(self, values: Mapping[str, np.ndarray], names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
@@ -376,7 +376,7 @@ class Session:
         except UserError:
             raise
         except Exception as error:
-            raise UserError(f"{self._path} cannot take this: {' '.join(str(error).split())[:200]}") from error
+            raise UserError(f"{self.path} cannot take this: {' '.join(str(error).split())[:200]}") from error
         return dict(zip(names, found, strict=True))
 
     def _compare(self, found: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> None:
@@ -387,7 +387,7 @@ class Session:
         ]
         if not (worst := max(shares, default=0.0)) <= ALLOWED:
             text = f"answers differ from the CPU's by {worst:.2g} of their largest value"
-            print(f"{self._path}: on the device {self._device} {text}", file=sys.stderr)
+            print(f"{self.path}: on the device {self._device} {text}", file=sys.stderr)
 
 
 def find_provider(device: str) -> str:

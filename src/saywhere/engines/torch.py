@@ -103,6 +103,7 @@ class TorchEngine:
         digest = hashlib.blake2b(repr(asdict(self.trunk.preprocess)).encode(), digest_size=16)
         digest.update(repr(self.calibration.to_dict()).encode())
         _add_weights(digest, "trunk", self._trunk.state_dict())
+        self._add_tower(digest)
         for part, network in sorted(self.networks.items()):
             assert isinstance(network, DenseCap | Aligner | Captioner | Nouns)
             digest.update(json.dumps([network.config.to_dict(), network.vocabulary.tokens], sort_keys=True).encode())
@@ -117,7 +118,12 @@ class TorchEngine:
         facts = [asdict(self.trunk.preprocess), network.config.vector_options(), network.vocabulary.tokens]
         digest = hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=16)
         _add_weights(digest, "aligner", network.state_dict())
+        self._add_tower(digest)
         return digest.hexdigest()
+
+    def _add_tower(self, digest: Any) -> None:
+        if self._tower is not None:
+            digest.update(self._tower.path.read_bytes())
 
 
 def _add_weights(digest: Any, part: str, weights: Mapping[str, Tensor]) -> None:
@@ -318,7 +324,7 @@ class TorchCaptioner:
 
     @property
     def ngrams(self) -> Ngrams | None:
-        """Probabilities of n-grams in captions of an image; None if there are none or their weight is 0."""
+        """Probabilities of n-grams in captions of an image; None if there are none."""
         return self._ngrams
 
     @torch.inference_mode()
@@ -336,7 +342,7 @@ class TorchCaptioner:
         @torch.inference_mode()
         def attention(token_ids: np.ndarray) -> np.ndarray:
             rows = torch.tensor(token_ids, device=like.device)
-            return _array(decoder.attention(seen.embeddings, seen.features, rows, seen.mask))
+            return _array(decoder.attention(seen.embeddings, seen.features, rows, seen.mask, conditional=True))
 
         return BoundImages(
             TorchDecoder(decoder.bind(seen.features, seen.mask), like),
@@ -357,7 +363,7 @@ class TorchCaptioner:
 
 def _ngrams(network: Captioner) -> Ngrams | None:
     stored = network.ngrams
-    if stored is None or not network.config.ngrams.enabled:
+    if stored is None:
         return None
     return Ngrams.unpack(*_stored(stored, ngrams.STORED), len(network.vocabulary))
 

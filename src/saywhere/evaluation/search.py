@@ -43,7 +43,6 @@ from saywhere.search.phrases import (
     in_index_probability,
     kinds,
 )
-from saywhere.search.qdrant import Qdrant, masked
 from saywhere.search.scan import Question, Snapshot, best, estimates, lead, similarities, spread
 from saywhere.search.store import Stamp, Store
 from saywhere.text import tokenize
@@ -406,58 +405,6 @@ def _bins(found: Reliability) -> Bins:
     return tuple((round(one.score, 4), round(one.matched, 4), one.count) for one in found.bins)
 
 
-COLLECTION = "saywhere-evaluation"
-SERVED = 200
-"""Sentences at most that are looked for in a collection."""
-UPLOADED = 100
-"""Images that are handed over together."""
-
-
-@dataclass(frozen=True)
-class ServedResult:
-    """Agreement of a collection with an index.
-
-    Attributes:
-        url: of the server.
-        overlap: mean share of the ten best images that the collection finds as well.
-        queries: that were compared.
-    """
-
-    url: str
-    overlap: float
-    queries: int
-
-
-def compare_served(url: str, snapshot: Snapshot, texts: Sequence[TextVectors], score: Score) -> ServedResult:
-    """Put the images of an index into a collection, look for texts in both, and remove the collection.
-
-    Args:
-        url: of a server, see :class:`saywhere.search.Qdrant`.
-        snapshot: of the index, whose images all count; it is searched by whole vectors.
-        texts: to be looked for, at least one.
-        score: of a text and an image.
-
-    Raises:
-        UserError: the server does not answer, or an earlier evaluation has left its collection behind.
-    """
-    place, count = Qdrant(url, COLLECTION), snapshot.extent.entries
-    if place.exists():
-        raise UserError(f"{place}: is left from another evaluation; remove this collection")
-    with place.open({"size": str(snapshot.extent.size), "digest": "", "model": ""}) as store:
-        try:
-            for start in range(0, count, UPLOADED):
-                some = range(start, min(start + UPLOADED, count))
-                store.put([(f"/{entry}", Stamp(0, 0), snapshot.load(entry, "")) for entry in some])
-            shares: list[float] = []
-            for text, exact in zip(texts, score_texts(snapshot, texts, score), strict=True):
-                wanted = {f"/{entry}" for entry in best(exact, DEPTH).tolist()}
-                found = {each.vectors.image for each in store.nearest(ask([text], score), DEPTH)}
-                shares.append(len(wanted & found) / len(wanted))
-        finally:
-            place.delete()
-    return ServedResult(masked(url), float(np.mean(shares)), len(shares))
-
-
 PLOT = "reliability.png"
 
 
@@ -474,7 +421,6 @@ class SearchResult:
         phrases: number of them.
         presence: whether it knows what is there; None if the model is not calibrated for phrases, or there is nothing
             to tell.
-        served: whether a collection in Qdrant finds the same; None if none was asked.
         layout: whether places, relations and numbers are told; None without boxes or a calibration.
     """
 
@@ -484,7 +430,6 @@ class SearchResult:
     hit: float | None
     phrases: int
     presence: PresenceInIndex | None
-    served: ServedResult | None = None
     layout: LayoutResult | None = None
 
 
@@ -511,7 +456,6 @@ def write_search_report(session: Session, result: SearchResult, known: Mapping[s
     measured = {
         "recall": _shares(result.recall), "code_recall": _shares(result.code_recall), "overlap": result.overlap,
         "hit": result.hit, "phrases": result.phrases, "presence": None if there is None else asdict(there),
-        "served": None if result.served is None else asdict(result.served),
         "layout": None if result.layout is None else asdict(result.layout),
     }  # fmt: skip
     write_report(session.out, {"task": "search", **measured, **known}, ["# Search", "", *lines, "", *facts(known)])
@@ -533,9 +477,6 @@ def _recalls(result: SearchResult) -> list[tuple[str, float, float]]:
 
 def _rows(result: SearchResult) -> list[tuple[str, str]]:
     rows = [("ten best that are in the first tenth by codes", f"{result.overlap:.4f}")]
-    if (served := result.served) is not None:
-        what = f"ten best that Qdrant finds too ({served.url}, {served.queries:,} sentences)"
-        rows.append((what, f"{served.overlap:.4f}"))
     if result.hit is not None:
         what = f"phrase first in an image that shows it, IoU at least 0.5 ({result.phrases:,} phrases)"
         rows.append((what, f"{result.hit:.3f}"))
@@ -596,7 +537,7 @@ Truth = dict[str, dict[int, list[np.ndarray]]]
 
 def run(
     model: Model, session: Session, regions: int | None = None, components: int = 64, queries: int = 1000,
-    url: str | None = None, beside: Sequence[Path] = (),
+    beside: Sequence[Path] = (),
 ) -> SearchResult:  # fmt: skip
     """Index the images of a data set, and look for its sentences and, with Flickr30k Entities, for its phrases.
 
@@ -607,7 +548,6 @@ def run(
         components: of the codes, whose answers are compared with those of whole vectors.
         queries: at most so many sentences for that, and at most so many different phrases, spread over all; and as many
             sentences and phrases together to see whether the index knows what is there.
-        url: of a Qdrant server, or ``:memory:``: whether a collection there, which is removed again, finds the same.
         beside: other data sets, whose images with sentences are searched, too, when it is seen what the index knows:
             nothing is asked about them, and all their splits are taken but the one that is measured.
 
@@ -633,11 +573,6 @@ def run(
         truth = _phrases(session, {image.image: entry for entry, image in enumerate(images)})
         asked = _spread(sorted(truth), queries)
         hit = _hit(model, snapshot, {phrase: truth[phrase] for phrase in asked}) if asked else None
-        served = (
-            None
-            if url is None
-            else compare_served(url, snapshot, _spread(texts, min(queries, SERVED)), aligner.config.score)
-        )
         spoken = [sentences[image.image] for image in images]
         if beside:
             others, more = _beside(model, session, beside, regions)
@@ -646,7 +581,7 @@ def run(
         else:
             presence = _presence(model, snapshot, spoken, queries)
         layout = _layout(model, session, images)
-        result = SearchResult(found, coded, shared, hit, len(asked), presence, served, layout)
+        result = SearchResult(found, coded, shared, hit, len(asked), presence, layout)
         size = (snapshot.vectors.nbytes + snapshot.regions.nbytes) / len(images)
         known = session.known(samples.name, images=len(images), sentences=len(texts), regions=regions,
                               components=components, bytes_per_image=round(size),

@@ -9,7 +9,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from saywhere.errors import UserError
 from saywhere.files import beside, require_there, sync, write_text
@@ -45,7 +45,71 @@ class NotKeptError(Exception):
     """An answer that has no place beside its image; the text says why."""
 
 
-class ResultsFile:
+class AppendedFile:
+    """A file that one process at a time appends to, all of what it has to add or nothing.
+
+    Args:
+        path: the file; its folders are made.
+        way_out: what to do if another process writes to it.
+
+    Raises:
+        UserError: the file cannot be written, is no regular file, or another process is writing it.
+    """
+
+    def __init__(self, path: Path, way_out: str) -> None:
+        self.path = path
+        self._claim: Claim | None = None
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK, 0o666)
+        except (FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError) as error:
+            raise UserError(f"{path}: cannot be written ({error.strerror})") from error
+        try:
+            self._begin(way_out)
+            self._resume()
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin(self, way_out: str) -> None:
+        """Refuse what is no regular file, and a file that another run is writing."""
+        from saywhere.inference.claims import claim_file
+
+        if not stat.S_ISREG(os.fstat(self._file).st_mode):
+            raise UserError(f"{self.path}: results are kept in a regular file, which can be read again; this is none")
+        self._claim = claim_file(self._file, self.path, way_out)
+
+    def _resume(self) -> None:
+        """Go on with what an earlier run has left."""
+
+    def _write(self, data: bytes) -> None:
+        """Append all of ``data``, or nothing of it."""
+        end, written = os.fstat(self._file).st_size, 0
+        try:
+            while written < len(data):
+                written += os.write(self._file, data[written:])
+        except BaseException as error:
+            os.ftruncate(self._file, end)
+            if isinstance(error, OSError):
+                error.filename = str(self.path)
+            raise
+
+    def close(self) -> None:
+        """Close the file, and let other processes write it."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+            if self._claim is not None:
+                self._claim.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class ResultsFile(AppendedFile):
     """JSON lines with the name of an image in ``image`` and its result, one an image, each written whole.
 
     An existing file is resumed: :attr:`done` has the images in it, and the half line that a killed run may have left
@@ -60,29 +124,9 @@ class ResultsFile:
     """
 
     def __init__(self, path: Path, key: str = "boxes") -> None:
-        self.path, self.key = path, key
+        self.key, self._changed = key, False
         self._starts: dict[str, int] = {}
-        self._claim: Claim | None = None
-        self._changed = False
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK, 0o666)
-        except (FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError) as error:
-            raise UserError(f"{path}: cannot be written ({error.strerror})") from error
-        try:
-            self._begin()
-            self._resume()
-        except BaseException:
-            self.close()
-            raise
-
-    def _begin(self) -> None:
-        """Refuse what is no regular file, and a file that another run is writing."""
-        from saywhere.inference.claims import claim_file
-
-        if not stat.S_ISREG(os.fstat(self._file).st_mode):
-            raise UserError(f"{self.path}: results are kept in a regular file, which can be read again; this is none")
-        self._claim = claim_file(self._file, self.path, "give another file")
+        super().__init__(path, "give another file")
 
     def _resume(self) -> None:
         end, whole = 0, True
@@ -104,17 +148,8 @@ class ResultsFile:
             self._write(b"\n")
 
     def _write(self, data: bytes) -> None:
-        """Append all of ``data``, or nothing of it."""
         self._changed = True
-        try:
-            written = 0
-            while written < len(data):
-                written += os.write(self._file, data[written:])
-        except BaseException as error:
-            os.ftruncate(self._file, self._end)
-            if isinstance(error, OSError):
-                error.filename = str(self.path)
-            raise
+        super()._write(data)
         self._end += len(data)
 
     @property
@@ -161,25 +196,14 @@ class ResultsFile:
 
     def close(self) -> None:
         """Wait until all lines are on the disk, and close the file; if it is not called, a power cut may cost some."""
-        if self._file < 0:
-            return
         try:
-            if self._changed:
+            if self._changed and self._file >= 0:
                 sync(self._file)
         except OSError as error:
             error.filename = str(self.path)
             raise
         finally:
-            os.close(self._file)
-            self._file = -1
-            if self._claim is not None:
-                self._claim.release()
-
-    def __enter__(self) -> ResultsFile:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+            super().close()
 
     def _parsed(self, line: bytes) -> dict[str, Any] | None:
         try:

@@ -20,7 +20,7 @@ from saywhere.errors import UserError
 from saywhere.models.aligner import embed_images, embed_texts, plain_similarities
 from saywhere.models.decoding import Reason, Reranker, Sentence, decode, search
 from saywhere.models.encoding import Encoding, propose_boxes
-from saywhere.models.nouns import Head, Noun, NounEvidence, NounTree, find_heads, find_nouns, related, with_noun
+from saywhere.models.nouns import AFTER, Head, Noun, NounEvidence, NounTree, find_heads, find_nouns, related, with_noun
 from saywhere.regions import Regions, open_pixels, show_image
 from saywhere.text import pad, tokenize
 
@@ -53,7 +53,7 @@ def build_reranker(
         aligner, nouns: of the same images; None for a model that lacks them.
     """
     config, ngrams, reasons = captioner.config, captioner.ngrams, list[Reason]()
-    if ngrams is not None:
+    if ngrams is not None and config.ngrams.weight:
 
         def expected(sentences: Sequence[Sequence[Sentence]]) -> list[np.ndarray]:
             weighed = [ngrams.weigh([one.token_ids for one in of_image]) for of_image in sentences]
@@ -96,7 +96,7 @@ class Caption:
         image: name of the image.
         boxes: ``(R, 4)`` the regions attended to in pixels of the image, inside it; of warped regions the boxes around
             them. None if the model attends to no regions.
-        attention: ``(T, R)`` p(r | h) of the regions at each word; each row sums to 1. None if it was not asked for.
+        attention: ``(T, R)`` p(r | w, h) of the regions at each word; each row sums to 1. None if it was not asked for.
         corners: ``(R, 4, 2)`` of warped regions in pixels of the image, which they may leave; None if none is warped.
 
     Example:
@@ -185,6 +185,7 @@ def caption(
     decoded = found.best(reranker.rank(found, captioner.vocabulary))
     texts = [captioner.vocabulary.decode(row) for row in decoded.token_ids.tolist()]
     texts = texts if nouns is None else nouns.correct(texts)
+    texts = without_unlikely_endings(captioner, bound.embeddings, texts)
     captions = [_plain(encoding, text) for encoding, text in zip(encodings, texts, strict=True)]
     if not attention or bound.attention is None:
         return captions
@@ -287,6 +288,54 @@ LISTED = 2
 """Things that take the place of a sentence of which nothing is seen."""
 OTHERS = frozenset({"another", "other", "each", "second"})
 """Words before a noun that make it another thing than the one named before."""
+DETERMINED = ("a", "an", "the")
+"""Words with which a phrase begins that is not to be said again."""
+PREPOSITIONS = frozenset({
+    "across", "against", "along", "around", "at", "behind", "below", "beneath", "beside", "between", "by", "down",
+    "for", "from", "in", "inside", "into", "near", "of", "off", "on", "onto", "out", "outside", "over", "through", "to",
+    "toward", "towards", "under", "up", "with",
+})  # fmt: skip
+"""Words with which the closing phrase of a sentence may begin."""
+BEFORE_PREPOSITIONS = PREPOSITIONS | {"away", "close", "next"}
+"""Words that belong to the closing phrase before its preposition."""
+LONGEST_ENDING = 4
+"""Words of a closing phrase, with its last preposition: "in a grassy area"."""
+
+
+def closing_phrase(words: Sequence[str]) -> int | None:
+    """Return where the phrase begins that closes a sentence: before "in the air", "next to a dog"; None without.
+
+    Those with "of" stay: "a plate of food" needs it, and "standing in front of" is mostly right even where "a city" is
+    not. So does that of "a sign is in the air".
+    """
+    places = range(len(words) - 2, max(len(words) - 1 - LONGEST_ENDING, 1), -1)
+    start = next((i for i in places if words[i] in PREPOSITIONS), 0)
+    if start and words[start - 1] in BEFORE_PREPOSITIONS:
+        start -= 1
+    return None if start < 2 or "of" in words[start:] or words[start - 1] in ("is", "are") else start
+
+
+def without_unlikely_endings(captioner: Captioner, embeddings: np.ndarray, sentences: Sequence[str]) -> list[str]:
+    """Return the sentence of each image without a closing phrase that the image speaks against.
+
+    It does if the n-grams expect the last word there less than ``ngrams.least_lift`` times as often as of any image: "a
+    woman holds a baby in the air" becomes "a woman holds a baby".
+
+    Args:
+        captioner: with n-grams; without them sentences stay as they are.
+        embeddings: ``(N, F)`` of the images.
+        sentences: of each image.
+    """
+    least, ngrams = captioner.config.ngrams.least_lift, captioner.ngrams
+    if ngrams is None:
+        return list(sentences)
+    kept = list[str]()
+    for sentence, lifts in zip(sentences, ngrams.lifts(embeddings), strict=True):
+        words = sentence.split()
+        start = closing_phrase(words)
+        known = ngrams.rows.get(tuple(captioner.vocabulary.encode(words[-1]))) if start else None
+        kept.append(" ".join(words[:start]) if known is not None and lifts[known[0]] < least else sentence)
+    return kept
 
 
 class NounChecker:
@@ -327,28 +376,38 @@ class NounChecker:
     def repeats(self, sentences: Sequence[str]) -> np.ndarray:
         """Return for each sentence 1 if it names a thing twice, else 0; see :func:`repeated`."""
         tree = self._classes.tree
-        words = [tokenize(sentence) for sentence in sentences]
-        return np.array([repeated(each, find_heads(each, tree)) is not None for each in words], np.float32)
+        return np.array([repeated(tokenize(sentence), tree) is not None for sentence in sentences], np.float32)
 
 
-def repeated(words: Sequence[str], heads: Sequence[Head]) -> int | None:
-    """Return the number of the first noun of a sentence that it has named before, but for "another man"; or None."""
-    named = set[int]()
+def repeated(words: Sequence[str], tree: NounTree) -> int | None:
+    """Return where a sentence would have to end to name nothing twice, but for "another man"; None if it does not.
+
+    It names a thing twice that is in the tree; or anything with the same words: "a kitchen in a kitchen".
+    """
+    named, said = set[int](), set[tuple[str, ...]]()
+    heads, cuts = find_heads(words, tree), list[int]()
     for number, head in enumerate(heads):
         if head.noun is None:
             continue
         if head.noun.row in named and not OTHERS.intersection(words[max(head.start - 2, 0) : head.start]):
-            return number
+            cuts.append(heads[number - 1].stop)
+            break
         named.add(head.noun.row)
-    return None
+    ends = [i for i, word in enumerate(words) if word in AFTER or word == "and"]
+    for start in (i for i, word in enumerate(words) if word in DETERMINED):
+        phrase = tuple(words[start : next((end for end in ends if end > start), len(words))])
+        if phrase in said:
+            cuts.append(max(i + 1 for i in range(start) if i not in ends))
+            break
+        said.add(phrase)
+    return min(cuts, default=None)
 
 
 def without_repetition(sentence: str, tree: NounTree) -> str:
     """Return a sentence up to where it names a thing again: "a dog near a cat and a dog" gives "a dog near a cat"."""
     words = tokenize(sentence)
-    heads = find_heads(words, tree)
-    number = repeated(words, heads)
-    return sentence if not number else " ".join(words[: heads[number - 1].stop])
+    stop = repeated(words, tree)
+    return sentence if stop is None else " ".join(words[:stop])
 
 
 def see(

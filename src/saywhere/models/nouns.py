@@ -41,46 +41,11 @@ IRREGULAR = {
     "stairs": "stairs", "jeans": "jeans",
 }  # fmt: skip
 """Plurals that no rule gives."""
-AFTER = frozenset(
-    [
-        "of",
-        "with",
-        "in",
-        "on",
-        "at",
-        "from",
-        "by",
-        "near",
-        "under",
-        "over",
-        "behind",
-        "beside",
-        "to",
-        "for",
-        "against",
-        "into",
-        "through",
-        "onto",
-        "next",
-        "that",
-        "who",
-        "which",
-        "while",
-        "is",
-        "are",
-        "wearing",
-        "holding",
-        "riding",
-        "carrying",
-        "playing",
-        "sitting",
-        "standing",
-        "walking",
-        "running",
-        "jumping",
-        "looking",
-    ]
-)
+AFTER = frozenset({
+    "of", "with", "in", "on", "at", "from", "by", "near", "under", "over", "behind", "beside", "to", "for", "against",
+    "into", "through", "onto", "next", "that", "who", "which", "while", "is", "are", "wearing", "holding", "riding",
+    "carrying", "playing", "sitting", "standing", "walking", "running", "jumping", "looking",
+})  # fmt: skip
 """Words before which the noun of a phrase stands."""
 ARTICLES = frozenset(["a", "an", "the", "his", "her", "their", "its", "another", "two", "three"])
 """Words that begin another phrase after "and"."""

@@ -84,14 +84,8 @@ def fit(
         return f"similarity: hubness of images and texts, fitted to {source}", skipped
     if what == "hit":
         return _fit_hits(model, sets, source, device), ()
-    fitters = {
-        "box": calibration.calibrate_boxes,
-        "noun": calibration.calibrate_nouns,
-        "word": calibration.calibrate_words,
-        "caption": calibration.calibrate_captions,
-        "phrase": calibration.calibrate_phrases,
-    }
-    return str(fitters[what](model, sets, source, device)), ()
+    bundle = calibration.read_own(model, *NEEDS[what])
+    return str(calibration.calibrate(what, bundle, sets, source, device)), ()
 
 
 def _fit_hits(model: Path, sets: Sequence[Sequence[Sample]], source: str, device: str | None) -> str:

@@ -104,16 +104,24 @@ def held_out(samples: Sequence[Sample]) -> list[Sample]:
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
-    """N regions that were found in images.
+class Judged:
+    """N answers of a model: boxes, words or phrases.
 
     Attributes:
-        evidence: ``(N,)`` each, see :attr:`saywhere.models.densecap.Detections.evidence`.
-        right: ``(N,)`` whether the box has an IoU of :data:`MATCH` or more with a true one.
+        evidence: ``(N,)`` each, by its names in :data:`saywhere.calibration.QUESTIONS`.
+        right: ``(N,)`` whether each is right.
     """
 
     evidence: dict[str, np.ndarray]
     right: np.ndarray
+
+    @classmethod
+    def join(cls, rows: Sequence[Judged], needs: str) -> Judged:
+        """Return the answers about several images as one; ``UserError``, which says what it ``needs``, if none."""
+        if not rows:
+            raise UserError(f"{needs}, and not one can be read")
+        evidence = {name: np.concatenate([row.evidence[name] for row in rows]) for name in rows[0].evidence}
+        return cls(evidence, np.concatenate([row.right for row in rows]))
 
 
 def matches(boxes: np.ndarray, sample: Sample) -> np.ndarray:
@@ -121,7 +129,7 @@ def matches(boxes: np.ndarray, sample: Sample) -> np.ndarray:
     return geometry.iou(boxes, sample.boxes).max(axis=1, initial=0) >= MATCH
 
 
-def collect_boxes(model: Model, samples: Sequence[Sample]) -> Found:
+def collect_boxes(model: Model, samples: Sequence[Sample]) -> Judged:
     """Return what a model finds in images, without the repeats that :meth:`Model.describe` leaves out.
 
     Images that cannot be read are passed over. A progress bar is shown.
@@ -130,47 +138,27 @@ def collect_boxes(model: Model, samples: Sequence[Sample]) -> Found:
         UserError: the model finds no regions, or no image can be read.
     """
     detector = model.require("densecap", "be calibrated")
-    rows: list[Found] = []
+    rows: list[Judged] = []
     for sample, encoding in encode_each(model, samples, "boxes"):
         (found,) = detect(detector, [encoding], writer=model.phrase_writer)
         kept = rank(found.regions(model.calibration.box), detector.config.repeat_nms)
         evidence = {name: values[kept] for name, values in found.evidence.items()}
-        rows.append(Found(evidence, matches(found.boxes[kept], sample)))
-    if not rows:
-        raise UserError("calibration needs images, and not one can be read")
-    evidence = {name: np.concatenate([row.evidence[name] for row in rows]) for name in rows[0].evidence}
-    return Found(evidence, np.concatenate([row.right for row in rows]))
+        rows.append(Judged(evidence, matches(found.boxes[kept], sample)))
+    return Judged.join(rows, "calibration needs images")
 
 
-def calibrate_boxes(
-    folder: str | Path, sets: Sequence[Sequence[Sample]], source: str, device: str | None = None
-) -> Fitted:
-    """Fit how probably the boxes of a model's dense captioner are right.
-
-    Args:
-        folder: of the model.
-        sets: images with boxes, of one data set or several.
-        source: name of the images, for the card.
-        device: where the model runs; the best there is if None.
-
-    Raises:
-        UserError: there is no such model, it has no dense captioner, no image can be read, or all boxes are right, or
-            none.
-    """
-    bundle = read_own(folder, "densecap")
-    model = load(bundle.folder, device)
+def fit_boxes(model: Model, samples: Sequence[Sample], source: str) -> tuple[Fitted, str]:
+    """Fit how probably the boxes of a model's dense captioner are right; return it and the text of the card."""
     model.calibration = Calibration()
-    found = collect_boxes(model, [sample for samples in sets for sample in samples])
+    found = collect_boxes(model, samples)
     box = Logistic.fit(found.evidence, found.right, what="boxes")
-    about = f"{len(found.right):,} boxes of {sum(map(len, sets)):,} images of {source}"
-    made = Fitted({"box": box}, {}, about)
+    about = f"{len(found.right):,} boxes of {len(samples):,} images of {source}"
     text = f"""Scores are the logistic function of a weighted sum of a region's logit and of its confidence, the mean
 log-probability of the caption's words ({box}), fitted by `saywhere calibrate` to
 {about}; {int(found.right.sum()):,} have an IoU of {MATCH:g} or more with a true one
 (calibration error {box.reliability(found.evidence, found.right).ece:.3f}).
 """
-    made.store(bundle.folder, "## Calibration", text)
-    return made
+    return Fitted({"box": box}, {}, about), text
 
 
 # Nouns
@@ -253,53 +241,24 @@ def fit_nouns(classes: NounEvidence, named: Named) -> tuple[Logistic, float]:
     return best[1:]
 
 
-def calibrate_nouns(
-    folder: str | Path, sets: Sequence[Sequence[Sample]], source: str, device: str | None = None
-) -> Fitted:
-    """Fit how probably the noun of a model's decoder is right, beside that of its classes.
-
-    Args:
-        folder: of the model.
-        sets: the images that taught its classes; those that were held out are used.
-        source: name of the images.
-        device: where the model runs; the best there is if None.
-
-    Raises:
-        UserError: there is no such model, it lacks a part, and what :func:`collect_nouns` and :func:`fit_nouns` raise.
-    """
-    bundle = read_own(folder, "densecap", "nouns")
-    model = load(bundle.folder, device)
-    named = collect_nouns(model, held_out([sample for samples in sets for sample in samples]))
+def fit_decoders_nouns(model: Model, samples: Sequence[Sample], source: str) -> tuple[Fitted, str]:
+    """Fit how probably the decoder's noun is right beside that of the classes, to the images that were held out."""
+    named = collect_nouns(model, held_out(samples))
     assert model.nouns is not None
     noun, threshold = fit_nouns(model.nouns, named)
     about = f"{len(named.right):,} boxes of {source} that taught the classes nothing"
-    made = Fitted({"noun": noun}, {"densecap.noun_threshold": threshold}, about)
     text = f"""The noun of the decoder's phrase stays where it is more probably right than that of the classes, which
 is their most specific one with a probability above {threshold:g}. The former probability is the logistic function of a
 weighted sum of the phrase's confidence and of the log-odds that the classes give its noun and their own ({noun}),
 fitted by `saywhere calibrate` to {about}.
 """
-    made.store(bundle.folder, "## Nouns of phrases", text)
-    return made
+    return Fitted({"noun": noun}, {"densecap.noun_threshold": threshold}, about), text
 
 
 # Words
 
 
-@dataclass(frozen=True, eq=False)
-class DoubtfulWords:
-    """N words of phrases that may be wrong, of one question.
-
-    Attributes:
-        evidence: ``(N,)`` each, see :attr:`saywhere.models.phrases.Doubtful.evidence`.
-        right: ``(N,)`` whether the truth says so.
-    """
-
-    evidence: dict[str, np.ndarray]
-    right: np.ndarray
-
-
-def collect_words(model: Model, samples: Sequence[Sample]) -> dict[str, DoubtfulWords]:
+def collect_words(model: Model, samples: Sequence[Sample]) -> dict[str, Judged]:
     """Return the evidence for words for people's sex and for colours in phrases of true boxes, by question.
 
     Words of boxes whose true phrases say nothing of the kind are left out. Images that cannot be read are passed over.
@@ -319,10 +278,10 @@ def collect_words(model: Model, samples: Sequence[Sample]) -> dict[str, Doubtful
                     rows[doubt.question].append((doubt, right))
     if not any(rows.values()):
         raise UserError("words are calibrated on boxes whose phrases name people and colours, and there are none")
-    words: dict[str, DoubtfulWords] = {}
+    words: dict[str, Judged] = {}
     for question, pairs in rows.items():
         evidence = {name: np.array([doubt.evidence[name] for doubt, _ in pairs]) for name in QUESTIONS[question]}
-        words[question] = DoubtfulWords(evidence, np.array([right for _, right in pairs], bool))
+        words[question] = Judged(evidence, np.array([right for _, right in pairs], bool))
     return words
 
 
@@ -341,24 +300,10 @@ def says_truth(words: Sequence[str], doubt: Doubtful, truths: Sequence[Sequence[
     return (SEXES[word], word in CHILDREN) in people if people else None
 
 
-def calibrate_words(
-    folder: str | Path, sets: Sequence[Sequence[Sample]], source: str, device: str | None = None
-) -> Fitted:
-    """Fit how probably words for somebody's sex, and colours, of a model's phrases are right.
-
-    Args:
-        folder: of the model.
-        sets: images with boxes and phrases that did not teach its decoder.
-        source: name of the images, for the card.
-        device: where the model runs; the best there is if None.
-
-    Raises:
-        UserError: there is no such model, it lacks a part, and what :func:`collect_words` raises.
-    """
-    bundle = read_own(folder, "densecap", "aligner")
-    model = load(bundle.folder, device)
+def fit_words(model: Model, samples: Sequence[Sample], source: str) -> tuple[Fitted, str]:
+    """Fit how probably words for somebody's sex, and colours, are right to images that did not teach the decoder."""
     model.calibration = Calibration()
-    found = collect_words(model, [sample for samples in sets for sample in samples])
+    found = collect_words(model, samples)
     fits = {
         question: Logistic.fit(words.evidence, words.right, what=f"words of the question {question}")
         for question, words in found.items()
@@ -366,7 +311,6 @@ def calibrate_words(
     }
     counts = ", ".join(f"{len(words.right):,} of the question {question}" for question, words in found.items())
     about = f"words in phrases of boxes of {source}: {counts}"
-    made = Fitted(fits, {}, about)
     config = model.require("densecap", "be calibrated").config
     weights = "; ".join(f"{question}: {fit}" for question, fit in fits.items())
     text = f"""A word for somebody's sex, and a colour, is right with a probability that is the logistic function of a
@@ -374,43 +318,26 @@ weighted sum of its log-probability and of the aligner's similarity of it with t
 might stand there ({weights}), fitted by `saywhere calibrate` to {about}. Below {config.person_threshold:g} a phrase
 says person or child, and below {config.colour_threshold:g} it leaves out the colour.
 """
-    made.store(bundle.folder, "## People and colours", text)
-    return made
+    return Fitted(fits, {}, about), text
 
 
 # Captions of regions
 
 
-def calibrate_captions(
-    folder: str | Path, sets: Sequence[Sequence[Sample]], source: str, device: str | None = None
-) -> Fitted:
-    """Fit how probably the phrase of a region names what is in its box: its noun is right, given the box.
-
-    Args:
-        folder: of the model.
-        sets: images with boxes and phrases that did not teach its decoder.
-        source: name of the images, for the card.
-        device: where the model runs; the best there is if None.
-
-    Raises:
-        UserError: there is no such model, it lacks a part, no image can be read, or all phrases are right, or none.
-    """
-    bundle = read_own(folder, "densecap")
-    model = load(bundle.folder, device)
-    evidence, right = collect_captions(model, [sample for samples in sets for sample in samples])
-    caption = Logistic.fit(evidence, right, what="phrases")
-    about = f"phrases of {len(right):,} boxes of {source}"
-    made = Fitted({"caption": caption}, {}, about)
+def fit_captions(model: Model, samples: Sequence[Sample], source: str) -> tuple[Fitted, str]:
+    """Fit how probably the noun of a phrase is right, given the box, to images that did not teach the decoder."""
+    found = collect_captions(model, samples)
+    caption = Logistic.fit(found.evidence, found.right, what="phrases")
+    about = f"phrases of {len(found.right):,} boxes of {source}"
     text = f"""The phrase of a region names what is in its box with a probability that is the logistic function of a
 weighted sum of its confidence, of the log-probability of its noun by the classes, and of whether these know the noun
-({caption}), fitted by `saywhere calibrate --what caption` to {about}; of {int(right.sum()):,} the noun is that of
-a true phrase, a synonym or a kind of it (calibration error {caption.reliability(evidence, right).ece:.3f}).
+({caption}), fitted by `saywhere calibrate --what caption` to {about}; of {int(found.right.sum()):,} the noun is that of
+a true phrase, a synonym or a kind of it (calibration error {caption.reliability(found.evidence, found.right).ece:.3f}).
 """
-    made.store(bundle.folder, "## Captions of regions", text)
-    return made
+    return Fitted({"caption": caption}, {}, about), text
 
 
-def collect_captions(model: Model, samples: Sequence[Sample]) -> tuple[dict[str, np.ndarray], np.ndarray]:
+def collect_captions(model: Model, samples: Sequence[Sample]) -> Judged:
     """Return what says how probably phrases of true boxes are right, and whether their nouns are.
 
     Images that cannot be read are passed over. A progress bar is shown.
@@ -419,26 +346,16 @@ def collect_captions(model: Model, samples: Sequence[Sample]) -> tuple[dict[str,
         UserError: the model lacks a part, or no image with boxes can be read.
     """
     detector = model.require("densecap", "be calibrated")
-    tree, rows, right = noun_tree(), list[dict[str, np.ndarray]](), list[bool]()
+    tree, rows = noun_tree(), list[Judged]()
     unfitted = Logistic(dict.fromkeys(QUESTIONS["caption"], 0.0), 0.0)
     asked = replace(model.calibration, caption=unfitted)  # so that the part nouns looks at the boxes
-    with track("captions", len(samples)) as progress:
-        for sample in samples:
-            progress.advance(1)
-            if not len(sample.boxes):
-                continue
-            try:
-                encoding = model.encode(sample.image)
-            except ImageError:
-                continue
-            (found,) = detect(detector, [encoding], [sample.boxes], writer=model.phrase_writer, calibration=asked)
-            if model.nouns is not None:
-                found = found.renamed(model.nouns, model.calibration, detector.config.noun_threshold)
-            rows.append(found.caption_evidence(model.nouns, range(len(sample.boxes))))
-            right += [is_right(tree, text, truths) for text, truths in zip(found.captions, sample.phrases, strict=True)]
-    if not rows:
-        raise UserError("captions are calibrated on images with boxes, and not one can be read")
-    return {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}, np.array(right, bool)
+    for sample, encoding in encode_each(model, [sample for sample in samples if len(sample.boxes)], "captions"):
+        (found,) = detect(detector, [encoding], [sample.boxes], writer=model.phrase_writer, calibration=asked)
+        if model.nouns is not None:
+            found = found.renamed(model.nouns, model.calibration, detector.config.noun_threshold)
+        right = [is_right(tree, text, truths) for text, truths in zip(found.captions, sample.phrases, strict=True)]
+        rows.append(Judged(found.caption_evidence(model.nouns, range(len(sample.boxes))), np.array(right, bool)))
+    return Judged.join(rows, "captions are calibrated on images with boxes")
 
 
 # Phrases
@@ -575,34 +492,20 @@ def fit_phrases(rows: Sequence[Collected]) -> tuple[Logistic, Logistic | None]:
     return fit(np.ones(len(there), bool) if few else ~rarely), None if few else fit(rarely)
 
 
-def calibrate_phrases(
-    folder: str | Path, sets: Sequence[Sequence[Sample]], source: str, device: str | None = None
-) -> Fitted:
+def fit_grounding(model: Model, sets: Sequence[Sequence[Sample]], source: str) -> tuple[Fitted, str]:
     """Fit how probably an image shows a phrase, and how much a model's classes say where a phrase is.
 
-    Args:
-        folder: of the model.
-        sets: images with phrases and boxes, of one data set or several; phrases that an image does not show are drawn
-            from the same set.
-        source: name of the images, for the card.
-        device: where the model runs; the best there is if None.
-
-    Raises:
-        UserError: there is no such model, it has no aligner, and what :func:`collect_phrases` and :func:`fit_phrases`
-            raise.
+    Phrases that an image does not show are drawn from the same set.
     """
-    bundle = read_own(folder, "aligner")
-    model = load(bundle.folder, device)
     rows = [row for samples in sets for row in collect_phrases(model, samples)]
     both = model.densecap is not None and model.nouns is not None
     by_aligner = [row for samples in sets for row in collect_phrases(model, samples, "aligner")] if both else []
     phrase, of_rare = fit_phrases(rows)
-    config = choose_weights(rows, bundle.configs["aligner"].grounding, by_aligner)
+    config = choose_weights(rows, model.require("aligner", "be calibrated").config.grounding, by_aligner)
     names = ("kind_weight", "rare_kind_weight", "similarity_kind_weight")
     options = {f"aligner.grounding.{name}": getattr(config, name) for name in names}
     own, total = sum(row.right.shape[1] for row in rows), sum(len(row.evidence.named) for row in rows)
     about = f"{own:,} phrases of {len(rows):,} images of {source}, and {total - own:,} phrases of other images"
-    made = Fitted({"phrase": phrase, "rare_phrase": of_rare}, options, about)
     text = f"""The probability that an image shows what a phrase names is the logistic function of a weighted sum of the
 phrase's similarity with the image, the log-probability of the kind that it names, and 1 if it names one
 ({phrase}; of phrases with a rare noun {of_rare or phrase}), fitted by `saywhere calibrate` to
@@ -610,9 +513,44 @@ phrase's similarity with the image, the log-probability of the kind that it name
 these phrases right: {config.kind_weight:g}, of rare nouns {config.rare_kind_weight:g}; by the aligner, of
 {", ".join(f"{weight:g}" for weight in SIMILARITY_WEIGHTS)}, {config.similarity_kind_weight:g}.
 """
-    made.store(bundle.folder, "## Grounding", text)
+    return Fitted({"phrase": phrase, "rare_phrase": of_rare}, options, about), text
+
+
+FITS = {
+    "box": ("## Calibration", fit_boxes),
+    "noun": ("## Nouns of phrases", fit_decoders_nouns),
+    "word": ("## People and colours", fit_words),
+    "caption": ("## Captions of regions", fit_captions),
+}
+"""The section of a model's card about a question, and what fits the answer to images together."""
+
+
+def calibrate(
+    what: str, bundle: Bundle, sets: Sequence[Sequence[Sample]], source: str, device: str | None = None
+) -> Fitted:
+    """Fit the answer to one question about a user's model, and store it in the model's folder and card.
+
+    Args:
+        what: ``phrase``, or one of :data:`FITS`.
+        bundle: the model, from :func:`read_own`.
+        sets: images of one data set or several, with boxes and phrases.
+        source: name of the images, for the card.
+        device: where the model runs; the best there is if None.
+
+    Raises:
+        UserError: the model lacks a part, no image can be read, or all that is judged is right, or none.
+    """
+    model = load(bundle.folder, device)
+    if what == "phrase":
+        heading, (made, text) = "## Grounding", fit_grounding(model, sets, source)
+    else:
+        heading, fit_answer = FITS[what]
+        made, text = fit_answer(model, [sample for samples in sets for sample in samples], source)
+    made.store(bundle.folder, heading, text)
     return made
 
+
+# Models of other people
 
 WHAT = {"box": "regions", "phrase": "phrases"}
 
@@ -675,15 +613,10 @@ def score_regions(model: Model, samples: Sequence[Sample]) -> Scored:
     """
     model.check("densecap", "find regions")
     rows: list[Scored] = []
-    with track("calibration", len(samples)) as progress:
-        for sample in samples:
-            progress.advance(1)
-            try:
-                found = model.describe(sample.image)
-            except ImageError:
-                continue
-            assert found.scores is not None
-            rows.append(Scored(found.scores, matches(found.boxes, sample)))
+    for sample, encoding in encode_each(model, samples, "calibration"):
+        found = model.describe(encoding)
+        assert found.scores is not None
+        rows.append(Scored(found.scores, matches(found.boxes, sample)))
     if not rows:
         raise UserError("calibration needs images, and not one can be read")
     return Scored(*(np.concatenate(column) for column in zip(*rows, strict=True)))

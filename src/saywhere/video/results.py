@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import heapq
 import json
 import os
@@ -14,8 +13,7 @@ from typing import IO, Any, NamedTuple
 
 from saywhere.errors import UserError
 from saywhere.files import beside, require_there, sync, write_atomically, write_text
-from saywhere.inference.claims import Claim, claim_file
-from saywhere.inference.results import forget_settings, note_settings, read_settings
+from saywhere.inference.results import AppendedFile, forget_settings, note_settings, read_settings
 from saywhere.video import clock
 
 LINES = 3
@@ -58,8 +56,10 @@ class Places:
         Raises:
             UserError: that, or the folder cannot be made.
         """
-        with _refused(self.tracks.parent, "cannot be made a folder"):
+        try:
             self.tracks.parent.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError, PermissionError) as error:
+            raise UserError(f"{self.tracks.parent}: cannot be made a folder ({error.strerror})") from error
         if video is not None and self.drawing is not None and self.drawing.resolve() == video.resolve():
             raise UserError(f"{self.drawing}: is the video itself and would be written over; give another --out")
 
@@ -72,7 +72,7 @@ class ChangedVideoError(UserError):
     """A video that is not the one whose tracks are in its file."""
 
 
-class TracksFile:
+class TracksFile(AppendedFile):
     """JSON lines of what has ended in a video, written at once, with the state from which an unfinished one goes on.
 
     Args:
@@ -91,15 +91,7 @@ class TracksFile:
 
     def __init__(self, places: Places, video: str, settings: Mapping[str, Any]) -> None:
         self.places, self._video, self._settings = places, video, dict(settings)
-        self._claim: Claim | None = None
-        with _refused(places.tracks, "cannot be written"):
-            self._file = os.open(places.tracks, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
-        try:
-            self._claim = claim_file(self._file, places.tracks, "wait for it")
-            self._resume()
-        except BaseException:
-            self.close()
-            raise
+        super().__init__(places.tracks, "wait for it")
 
     def _resume(self) -> None:
         path, size = self.places.tracks, os.fstat(self._file).st_size
@@ -147,16 +139,7 @@ class TracksFile:
 
     def append(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Add rows, all of them or, on a full disk, none."""
-        lines = (json.dumps({"video": self._video, **row}) + "\n" for row in rows)
-        data, end, written = "".join(lines).encode(), os.fstat(self._file).st_size, 0
-        try:
-            while written < len(data):
-                written += os.write(self._file, data[written:])
-        except BaseException as error:
-            os.ftruncate(self._file, end)
-            if isinstance(error, OSError):
-                error.filename = str(self.places.tracks)
-            raise
+        self._write("".join(json.dumps({"video": self._video, **row}) + "\n" for row in rows).encode())
 
     def keep(self, state: Mapping[str, Any] | None) -> None:
         """Keep the state that belongs to the file as it is now, which is on the disk before."""
@@ -180,28 +163,6 @@ class TracksFile:
         self.places.tracks.unlink(missing_ok=True)
         forget_settings(self.places.tracks)
         self._forget_state()
-
-    def close(self) -> None:
-        """Close the file; nothing is lost if it is not called."""
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
-            if self._claim is not None:
-                self._claim.release()
-
-    def __enter__(self) -> TracksFile:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-@contextlib.contextmanager
-def _refused(path: Path, what: str) -> Any:
-    try:
-        yield
-    except (FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError) as error:
-        raise UserError(f"{path}: {what} ({error.strerror})") from error
 
 
 class Cue(NamedTuple):

@@ -192,11 +192,15 @@ def _densecap(weights: Weights, points: int) -> dict[str, Packed]:
 
 
 def _part(weights: Weights, part: str) -> dict[str, Packed]:
-    """The weights of a part that the browser reads, by their whole names: no n-grams, for captions are not chosen."""
+    """The weights of a part that the browser reads, by their whole names; of the n-grams single words."""
     below = weights.below(part)
-    unread = ("ngrams.", "num_batches_tracked")
-    names = [name for name in below.names() if not name.startswith(unread) and not name.endswith(unread)]
-    stored = {f"{part}.{name}": below.stored(name) for name in names}
+    unread = ("ngrams.lengths", "ngrams.rarity", "num_batches_tracked")
+    stored = {f"{part}.{name}": below.stored(name) for name in below.names() if not name.endswith(unread)}
+    if below.has("ngrams.lengths"):
+        lengths = below.stored("ngrams.lengths").astype(np.int64)
+        words, ends = lengths == 1, np.cumsum(lengths)
+        for name, kept in (("keys", words), ("offsets", words), ("token_ids", ends[words] - 1)):
+            stored[f"{part}.ngrams.{name}"] = stored[f"{part}.ngrams.{name}"][kept]
     return {
         name: single(a) if a.ndim < 2 else half(a) if a.size <= SMALL else shrunk(name, a) for name, a in stored.items()
     }
@@ -234,6 +238,8 @@ def _facts(bundle: Bundle, parts: list[str]) -> dict[str, Any]:
     facts["caption_nouns"] = {
         "regions": captioner.REGIONS, "least_region": captioner.LEAST_REGION, "unseen": captioner.UNSEEN,
         "sure": captioner.SURE, "listed": captioner.LISTED, "others": sorted(captioner.OTHERS),
+        "prepositions": sorted(captioner.PREPOSITIONS), "before_prepositions": sorted(captioner.BEFORE_PREPOSITIONS),
+        "longest_ending": captioner.LONGEST_ENDING, "determined": captioner.DETERMINED,
     }  # fmt: skip
     return facts
 

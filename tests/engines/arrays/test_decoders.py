@@ -64,7 +64,7 @@ def attention_pair(
 
     def attend(embeddings: np.ndarray, token_ids: np.ndarray) -> np.ndarray:
         rows = torch.from_numpy(embeddings), padded, torch.from_numpy(token_ids), mask
-        return network.attention(*rows).numpy()
+        return network.attention(*rows, conditional=True).numpy()
 
     with torch.no_grad():
         theirs = TorchDecoder(network.bind(padded, mask), network.words.weight)
@@ -110,7 +110,7 @@ def test_weights_of_attention(terms: Sequence[str], counts: Sequence[int]):
     _, ours, attend = attention_pair(terms, counts)
     embeddings = inputs(len(counts))
     token_ids = np.random.default_rng(1).integers(4, V, (len(counts), 5))
-    found, expected = ours.attention(embeddings, token_ids), attend(embeddings, token_ids)
+    found, expected = ours.attention(token_ids), attend(embeddings, token_ids)
     assert found.dtype == np.float32 and found.shape == expected.shape == (len(counts), 6, max(counts))
     np.testing.assert_allclose(found, expected, atol=2e-5)
     for weights, count in zip(found, counts, strict=True):
@@ -123,7 +123,7 @@ def test_scores_so_wide_that_sums_of_exponentials_could_vanish(std: float):
     theirs, ours, attend = attention_pair(std=std)
     embeddings = inputs(len(COUNTS))
     token_ids = np.random.default_rng(1).integers(4, V, (len(COUNTS), 1))
-    np.testing.assert_allclose(ours.attention(embeddings, token_ids), attend(embeddings, token_ids), atol=1e-3)
+    np.testing.assert_allclose(ours.attention(token_ids), attend(embeddings, token_ids), atol=1e-3)
     states = theirs.start(embeddings), ours.start(embeddings)
     expected, found = (d.step(np.full(4, START), s)[0] for d, s in zip((theirs, ours), states, strict=True))
     assert np.isfinite(found).all() and found.min() < -60

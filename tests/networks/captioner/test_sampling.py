@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tiny_captioner import tiny_lstm
 
 from saywhere.networks.captioner.network import sample
-from saywhere.networks.language.decoders.lstm import LstmDecoder
 from saywhere.networks.language.decoders.protocol import NEVER
 from saywhere.text import END, PAD, START, UNKNOWN
 
@@ -24,15 +24,6 @@ class Chain:
         return self.table[token_ids], state
 
 
-def lstm(seed: int) -> LstmDecoder:
-    torch.manual_seed(seed)
-    decoder = LstmDecoder(6, 12, 5, 7).eval()
-    with torch.no_grad():
-        for parameter in decoder.parameters():
-            parameter.normal_(std=0.8)
-    return decoder
-
-
 def test_sentences_are_sampled_as_often_as_they_are_probable():
     # a first word 4 (0.75) or 5 (0.25); 4 ends, 5 ends or continues with 4; UNKNOWN's half is shared out
     chain = Chain(
@@ -49,7 +40,7 @@ def test_sentences_are_sampled_as_often_as_they_are_probable():
 
 
 def test_samples_of_an_embedding_are_neighbours_and_have_gradients():
-    decoder = lstm(0)
+    decoder = tiny_lstm(0)
     embeddings = torch.randn(3, 6, generator=torch.Generator().manual_seed(1)) * 3
     token_ids, log_probs = sample(decoder, embeddings, 4, 2, torch.Generator().manual_seed(2))
     assert len(token_ids) == 6 and token_ids.shape[1] <= 4
@@ -69,8 +60,8 @@ def test_samples_of_an_embedding_are_neighbours_and_have_gradients():
 
 
 def test_nothing_to_sample_from_and_bad_arguments():
-    assert sample(lstm(0), torch.zeros(0, 6), 5, 2)[0].shape[0] == 0
+    assert sample(tiny_lstm(0), torch.zeros(0, 6), 5, 2)[0].shape[0] == 0
     with pytest.raises(ValueError, match=r"max_words \(0\)"):
-        sample(lstm(0), torch.zeros(1, 6), 0, 1)
+        sample(tiny_lstm(0), torch.zeros(1, 6), 0, 1)
     with pytest.raises(ValueError, match=r"count \(0\)"):
-        sample(lstm(0), torch.zeros(1, 6), 3, 0)
+        sample(tiny_lstm(0), torch.zeros(1, 6), 3, 0)

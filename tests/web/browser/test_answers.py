@@ -19,7 +19,7 @@ from saywhere.configs.parts import TrunkConfig
 from saywhere.engines.arrays.nouns import class_features
 from saywhere.engines.arrays.pooling import ImageMaps, grid_features
 from saywhere.images import LoadedImage, read_image
-from saywhere.models.captioner import correct
+from saywhere.models.captioner import closing_phrase, correct, repeated, without_repetition
 from saywhere.models.nouns import noun_tree, with_noun
 from saywhere.models.placing import cut_phrases, unused_words
 from saywhere.pixels import ORIENTATION
@@ -283,6 +283,42 @@ CORRECT = """async cases => {
         return correct(classes, posteriors, words, model.info.caption_nouns);
     });
 }"""
+
+
+ENDINGS = """async ([sentences, embedding]) => {
+    const [{closingPhrase, repeats, withoutRepetition, wordLifts}, {Matrix}, {Model}] = await Promise.all(
+        ["captions", "matrix", "model"].map(name => import(`./engine/${name}.js`))
+    );
+    const model = await Model.open(), image = new Matrix(1, embedding.length, Float32Array.from(embedding));
+    const tree = await model.tree(), rules = model.info.caption_nouns;
+    return {
+        once: sentences.map(words => withoutRepetition(tree, words, rules).join(" ")),
+        again: sentences.map(words => repeats(tree, words, rules)),
+        starts: sentences.map(words => closingPhrase(words, model.info.caption_nouns)),
+        lifts: [...wordLifts(await model.weights("captioner"), image)],
+    };
+}"""
+
+
+def test_endings_that_are_left_out_are_those_of_python(engine: Page, as_rounded: saywhere.Model) -> None:
+    ngrams = as_rounded.require("captioner", "").ngrams
+    assert ngrams is not None
+    image = np.random.default_rng(0).normal(size=(1, len(ngrams.projection))).astype(np.float32)
+    endings = (
+        "in the air", "in front of a city", "in the middle of a big city", "next to a dog", "of food", "is in the air",
+        "up at the sky", "with a red ball that was thrown", "", "air",
+    )  # fmt: skip
+    sentences = [f"{start}{ending}".split() for start in ("", "a ", "a man ", "a man of ") for ending in endings]
+    twice = ("a dog near a cat and a dog", "a man and another man", "a kitchen in a kitchen", "a red hat on a red mat")
+    sentences += [text.split() for text in twice]
+    found = engine.evaluate(ENDINGS, [sentences, image[0].tolist()])
+    assert found["starts"] == [closing_phrase(words) or 0 for words in sentences]
+    assert found["once"] == [without_repetition(" ".join(words), noun_tree()) for words in sentences]
+    assert found["again"] == [repeated(words, noun_tree()) is not None for words in sentences]
+    assert found["again"][-4:] == [True, False, True, False]
+    words = {row: key[0] for key, (row, _) in ngrams.rows.items() if len(key) == 1}
+    expected = {words[row]: float(lift) for row, lift in enumerate(ngrams.lifts(image)[0]) if row in words}
+    assert dict(found["lifts"]) == pytest.approx(expected, rel=1e-3) and len(expected) > 1000
 
 
 def test_nouns_of_captions_are_those_of_python(engine: Page, model: saywhere.Model) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 
@@ -59,8 +59,8 @@ class Captioner:
 
     @cached_property
     def ngrams(self) -> Ngrams | None:
-        """Probabilities of n-grams in captions of an image; None if there are none or their weight is 0."""
-        return Ngrams.read(self._weights.below("ngrams"), len(self.vocabulary)) if self.config.ngrams.enabled else None
+        """Probabilities of n-grams in captions of an image; None if there are none."""
+        return Ngrams.read(self._weights.below("ngrams"), len(self.vocabulary)) if self.config.ngrams.count else None
 
     def prepare(self) -> None:
         """Read the weights."""
@@ -71,8 +71,7 @@ class Captioner:
         wholes = np.concatenate([self._grid(image, 1)[0] for image in maps])
         rows = [self._attended(image, given) for image, given in zip(maps, boxes, strict=True)]
         bound = self._attention.bind([relu(self._narrow(features)) for features, _ in rows])
-        attention = partial(bound.attention, wholes)
-        return BoundImages(bound, wholes, [found for _, found in rows], [None] * len(maps), attention)
+        return BoundImages(bound, wholes, [found for _, found in rows], [None] * len(maps), bound.attention)
 
     def _grid(self, image: ImageMaps, cells: int) -> tuple[np.ndarray, np.ndarray]:
         features, boxes = grid_features(image, cells, *self._levels)

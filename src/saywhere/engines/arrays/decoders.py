@@ -24,7 +24,7 @@ from saywhere.engines.arrays.layers import (
     relu,
 )
 from saywhere.engines.engine import State
-from saywhere.text import PAD, RESERVED, START, UNKNOWN
+from saywhere.text import END, PAD, RESERVED, START, UNKNOWN
 
 NEVER = (PAD, START, UNKNOWN)
 
@@ -101,19 +101,13 @@ class _Table:
         count: of the image's regions.
         regions: ``(R, D)`` descriptors; of an image without regions one of zeros.
         known: ``(V,)`` what all regions add to the score of each word.
-        scores: ``(R, V)`` m less ``peak``, or None without this term.
-        peak: ``(V,)`` the largest m of each word.
-        exp: ``(R, V)`` exp(scores).
-        wide: m varies so much over the regions that sums of products could vanish: logarithms are summed instead.
+        scores: ``(R, V)`` m less the largest of each word, or None without this term.
     """
 
     count: int
     regions: np.ndarray
     known: np.ndarray
     scores: np.ndarray | None = None
-    peak: np.ndarray | None = None
-    exp: np.ndarray | None = None
-    wide: bool = False
 
 
 class AttentionDecoder:
@@ -161,14 +155,15 @@ class AttentionDecoder:
         scores = self.word_region(regions) @ self.words.columns
         peak = scores.max(axis=0)
         scores -= peak
-        exp, wide = np.exp(scores), bool((-scores.min(axis=0) > LIMIT).any())
-        bias = self.region_scores(1, regions)
+        bias = self.region_scores(regions)
         least, top = bias.min(), bias.max()
-        if wide and top - least > LIMIT:
-            summed = _log_sum_exp(bias[0][:, None] + scores, axis=0)
+        if bool((-scores.min(axis=0) > LIMIT).any()) and top - least > LIMIT:  # sums of products could vanish
+            sums = bias[:, None] + scores
+            high = sums.max(axis=0)
+            summed = high + np.log(np.exp(sums - high).sum(axis=0))
         else:
-            summed = np.log(product(np.exp(bias - top), exp))[0]
-        return _Table(count, regions, peak + summed, scores, peak, exp, wide)
+            summed = np.log(product(np.exp(bias - top)[None], np.exp(scores)))[0]
+        return _Table(count, regions, peak + summed, scores)
 
     def word_scores(self, states: np.ndarray) -> np.ndarray:
         """Return the part of the score of words ``(K, V)`` in the states ``(K, H)``; the same for all images."""
@@ -177,22 +172,9 @@ class AttentionDecoder:
         word = word if self.word_bias is None else word + self.word_bias
         return product(word, self.words.columns)
 
-    def region_scores(self, count: int, regions: np.ndarray) -> np.ndarray:
-        """Return the part of the score of regions ``(K, R)``, the same for each of ``count`` states."""
-        region = np.zeros((count, regions.shape[1]), np.float32)
-        return (region if self.region_bias is None else region + self.region_bias) @ regions.T
-
-    def log_regions(self, words: np.ndarray, regions: np.ndarray, table: _Table) -> np.ndarray:
-        """Return ``ln p(r | h)``, ``(K, R)``, of the parts of the score (the marginal of Eq. 4)."""
-        if table.scores is None or table.exp is None or table.peak is None:
-            return log_softmax(regions)
-        heights = words + table.peak
-        if table.wide:
-            summed = np.stack([_log_sum_exp(row[None] + table.scores, axis=1) for row in heights])
-        else:
-            weights = np.exp(heights - heights.max(axis=1, keepdims=True))
-            summed = np.log(np.maximum(weights @ table.exp.T, np.finfo(np.float32).tiny))
-        return log_softmax(regions + summed)
+    def region_scores(self, regions: np.ndarray) -> np.ndarray:
+        """Return the part of the score of regions ``(R,)``, the same in every state."""
+        return np.zeros(len(regions), np.float32) if self.region_bias is None else regions @ self.region_bias
 
 
 class BoundDecoder(ArrayDecoder):
@@ -207,15 +189,12 @@ class BoundDecoder(ArrayDecoder):
 
     def step(self, token_ids: np.ndarray, state: State) -> tuple[np.ndarray, State]:
         """Return log-probabilities ``(M, V)`` of the word after ``token_ids (M,)``, and the next state."""
-        hidden, image = self._next(token_ids, state[0]), state[1]
+        hidden, image = self._decoder.gru.step(self._decoder.word_gates[token_ids], state[0]), state[1]
         scores = self._decoder.word_scores(hidden)
         log_probs = np.empty_like(scores)
         for table, rows in self._groups(image):
             log_probs[rows] = log_softmax(scores[rows] + table.known)
         return log_probs, (hidden, image)
-
-    def _next(self, token_ids: np.ndarray, hidden: np.ndarray) -> np.ndarray:
-        return self._decoder.gru.step(self._decoder.word_gates[token_ids], hidden)
 
     def _groups(self, image: np.ndarray) -> list[tuple[_Table, np.ndarray | slice]]:
         """Each image's table and rows."""
@@ -223,25 +202,16 @@ class BoundDecoder(ArrayDecoder):
             return [(self._tables[0], slice(None))]
         return [(self._tables[number], np.flatnonzero(image == number)) for number in sorted(set(image.tolist()))]
 
-    def attention(self, embeddings: np.ndarray, token_ids: np.ndarray) -> np.ndarray:
-        """Return p(r | h) of each image's regions at each of ``token_ids (N, T)``, and at END: ``(N, T + 1, R)``.
+    def attention(self, token_ids: np.ndarray) -> np.ndarray:
+        """Return p(r | w, h) of each image's regions at each of ``token_ids (N, T)``, and at END: ``(N, T + 1, R)``.
 
-        Images with fewer regions have zeros behind them; one without regions has zeros only.
+        Without region-state it is the same in every state. Images with fewer regions have zeros behind them; one
+        without regions has zeros only.
         """
-        decoder, widest = self._decoder, max(table.count for table in self._tables)
-        inputs = np.concatenate((np.full((len(token_ids), 1), START), token_ids), axis=1)
-        hidden, passed = self.start(embeddings)[0], list[np.ndarray]()
-        for words in inputs.T:
-            hidden = self._next(words, hidden)
-            passed.append(hidden)
-        weights = np.zeros((*inputs.shape, widest), np.float32)
-        for number, (table, hidden) in enumerate(zip(self._tables, np.stack(passed, axis=1), strict=True)):
-            regions = decoder.region_scores(len(hidden), table.regions)
-            log_regions = decoder.log_regions(decoder.word_scores(hidden), regions, table)
-            weights[number, :, : table.count] = np.exp(log_regions[:, : table.count])
+        words = np.concatenate((token_ids, np.full((len(token_ids), 1), END)), axis=1)
+        weights = np.zeros((*words.shape, max(table.count for table in self._tables)), np.float32)
+        for own, said, table in zip(weights, words, self._tables, strict=True):
+            scores = np.tile(self._decoder.region_scores(table.regions), (len(said), 1))
+            scores = scores if table.scores is None else scores + table.scores[:, said].T
+            own[:, : table.count] = np.exp(log_softmax(scores))[:, : table.count]
         return weights
-
-
-def _log_sum_exp(x: np.ndarray, axis: int) -> np.ndarray:
-    top = x.max(axis=axis, keepdims=True)
-    return np.squeeze(top, axis) + np.log(np.exp(x - top).sum(axis=axis))

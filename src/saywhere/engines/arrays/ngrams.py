@@ -103,6 +103,10 @@ class Ngrams:
         log_odds = (embeddings @ self.projection + self.bias) @ self.keys.T + self.offsets
         return 1 / (1 + np.exp(-log_odds))
 
+    def lifts(self, embeddings: np.ndarray) -> np.ndarray:
+        """Return how many times as probable each is of images ``(N, G)`` as it is without a look at one."""
+        return self.probabilities(embeddings) * (1 + np.exp(-self.offsets))
+
     def agreement(self, embeddings: np.ndarray, sentences: Sequence[WeighedNgrams]) -> list[np.ndarray]:
         """Return how well sentences agree with the probable n-grams of their images, between 0 and 1.
 

@@ -30,7 +30,7 @@ from saywhere.images import LoadedImage, Preprocess
 from saywhere.networks.densecap.build import RegionSampler, SampledBoxes
 from saywhere.networks.densecap.loss import box_loss, score_loss
 from saywhere.networks.vision.spatial_transformer import bilinear
-from saywhere.papers.densecap2016 import torch7
+from saywhere.papers.densecap2016 import evaluator
 
 # Boxes
 
@@ -180,7 +180,7 @@ def nms(boxes: Tensor, scores: Tensor, overlap: float, max_boxes: int | None = N
 
 def ascending_order(values: Tensor) -> Tensor:
     """Return indices ``(N,)`` that sort ``values (N,)`` upwards, with equal values in the order of Torch7."""
-    return torch.from_numpy(torch7.ascending_order(values.detach().cpu().numpy())).to(values.device)
+    return torch.from_numpy(evaluator.ascending_order(values.detach().cpu().numpy())).to(values.device)
 
 
 # Anchors

@@ -1,7 +1,6 @@
 // The decoder with attention to regions, Areas of Attention (section 3.2, Eqs. 4 to 7), of one image.
 
 import {Matrix, gruStep, largest, layer, linear, logSoftmax, product, recurrent} from "./matrix.js";
-import {START} from "./decoding.js";
 
 const LIMIT = 60; // where sums of exponentials in single precision stay exact
 
@@ -43,15 +42,14 @@ class BoundDecoder {
     if (!decoder.wordRegion) return;
     // The word-region part m of the score (Eq. 5), less the largest of each word.
     this.table = linear(linear(regions, decoder.wordRegion), {weight: decoder.words});
-    this.peak = new Float32Array(this.table.columns).fill(-Infinity);
-    for (let r = 0; r < regions.rows; r++) this.table.row(r).forEach((m, w) => (this.peak[w] = Math.max(this.peak[w], m)));
+    const peak = new Float32Array(this.table.columns).fill(-Infinity);
+    for (let r = 0; r < regions.rows; r++) this.table.row(r).forEach((m, w) => (peak[w] = Math.max(peak[w], m)));
     let lowest = 0;
     for (let r = 0; r < regions.rows; r++) {
       const row = this.table.row(r);
-      for (let w = 0; w < row.length; w++) lowest = Math.min(lowest, (row[w] -= this.peak[w]));
+      for (let w = 0; w < row.length; w++) lowest = Math.min(lowest, (row[w] -= peak[w]));
     }
-    this.wide = -lowest > LIMIT;
-    this.known = this.ofRegions();
+    this.known = this.ofRegions(peak, -lowest > LIMIT);
   }
 
   start(embeddings) {
@@ -67,31 +65,20 @@ class BoundDecoder {
   }
 
   // ln sum_r exp(c(r) + m(w, r)) (V), what regions add to the score of words.
-  ofRegions() {
-    const {scores, table, peak} = this, top = scores[largest(scores)];
-    if (this.wide && top - scores.reduce((a, b) => Math.min(a, b), top) > LIMIT) {
+  ofRegions(peak, wide) {
+    const {scores, table} = this, top = scores[largest(scores)];
+    if (wide && top - scores.reduce((a, b) => Math.min(a, b), top) > LIMIT) {
       return peak.map((high, w) => high + logSumExp(scores.map((value, r) => value + table.row(r)[w])));
     }
     const weights = new Matrix(1, scores.length, scores.map((value) => Math.exp(value - top)));
     return product(weights, table.map(Math.exp)).data.map((sum, w) => Math.log(sum) + peak[w]);
   }
 
-  // ln p(r | h) (1, R) in one state, the marginal of Eq. 4.
-  logRegions(state) {
-    const sums = new Matrix(1, this.scores.length, this.scores.slice());
-    if (this.table) {
-      const heights = this.decoder.wordScores(state).row(0).map((value, w) => value + this.peak[w]);
-      for (let r = 0; r < sums.columns; r++) sums.data[r] += logSumExp(this.table.row(r).map((value, w) => value + heights[w]));
-    }
-    return logSoftmax(sums);
-  }
-
-  // p(r | h) (R) at each of the tokens of a sentence.
-  attention(embedding, tokens) {
-    let state = this.start(embedding);
-    return tokens.map((_, i) => {
-      state = this.step([i ? tokens[i - 1] : START], state)[1];
-      return Array.from(this.logRegions(state[0]).data, Math.exp);
+  // p(r | w, h) (R) at each of the tokens of a sentence, the same in all states.
+  attention(tokens) {
+    return tokens.map((token) => {
+      const sums = this.scores.map((value, r) => value + (this.table ? this.table.row(r)[token] : 0));
+      return Array.from(logSoftmax(new Matrix(1, sums.length, sums)).data, Math.exp);
     });
   }
 }

@@ -2,6 +2,7 @@
 
 import {related} from "./noun_tree.js";
 import {scale} from "./boxes.js";
+import {Matrix, layer, linear} from "./matrix.js";
 import {tokenize} from "./text.js";
 
 // What the first regions of an image show: the probabilities of the leaves of the tree of nouns for each.
@@ -42,20 +43,44 @@ export function correct(classes, posteriors, words, {unseen, sure, listed}) {
   return kept.map((noun) => tree.withNoun(nothing, [], noun)).join(" and ").split(" ");
 }
 
-// The number of the first noun of a sentence that it has named before, but for "another man"; -1 if there is none.
-function repeated(words, heads, others) {
-  const named = new Set();
-  return heads.findIndex(({noun, start}) => {
-    const again = named.has(noun.row) && !words.slice(Math.max(start - 2, 0), start).some((word) => others.includes(word));
+// Where a sentence would have to end to name nothing twice; 0 if it does not.
+function repeated(tree, words, {others, determined}) {
+  const heads = tree.heads(words), named = new Set(), said = new Set(), cuts = [];
+  const again = heads.findIndex(({noun, start}) => {
+    if (named.has(noun.row) && !words.slice(Math.max(start - 2, 0), start).some((word) => others.includes(word))) return true;
     named.add(noun.row);
-    return again;
+    return false;
   });
+  if (again > 0) cuts.push(heads[again - 1].stop);
+  const ends = (word) => tree.lists.after.includes(word) || word === "and";
+  words.some((word, start) => {
+    if (!determined.includes(word)) return false;
+    const stop = words.findIndex((each, i) => i > start && ends(each)), phrase = words.slice(start, stop < 0 ? words.length : stop).join(" ");
+    const known = said.has(phrase);
+    if (known) cuts.push(words.findLastIndex((each, i) => i < start && !ends(each)) + 1);
+    said.add(phrase);
+    return known;
+  });
+  return cuts.length ? Math.min(...cuts) : 0;
 }
 
-export const repeats = (tree, words, {others}) => repeated(words, tree.heads(words), others) >= 0;
+export const repeats = (tree, words, rules) => repeated(tree, words, rules) > 0;
 
 // The words of a sentence up to where it names a thing again.
-export function withoutRepetition(tree, words, {others}) {
-  const heads = tree.heads(words), number = repeated(words, heads, others);
-  return number > 0 ? words.slice(0, heads[number - 1].stop) : words;
+export const withoutRepetition = (tree, words, rules) => words.slice(0, repeated(tree, words, rules) || words.length);
+
+// Where the phrase begins that closes a sentence; 0 without.
+export function closingPhrase(words, {prepositions, before_prepositions: before, longest_ending: longest}) {
+  const first = Math.max(words.length - longest, 2);
+  let start = Math.max(words.findLastIndex((word, i) => i >= first && i < words.length - 1 && prepositions.includes(word)), 0);
+  if (start && before.includes(words[start - 1])) start--;
+  return start < 2 || words.slice(start).includes("of") || ["is", "are"].includes(words[start - 1]) ? 0 : start;
+}
+
+// How many times as probable each word, by its number, is of an image as of any: of those that are not rare.
+export function wordLifts(weights, embedding) {
+  const query = linear(embedding, layer(weights, "captioner.ngrams.query")), offsets = weights.get("captioner.ngrams.offsets");
+  const keys = new Matrix(offsets.length, query.columns, weights.get("captioner.ngrams.keys"));
+  const logOdds = linear(query, {weight: keys, bias: offsets}).data, ids = Array.from(weights.get("captioner.ngrams.token_ids"));
+  return new Map(ids.map((id, i) => [id, (1 + Math.exp(-offsets[i])) / (1 + Math.exp(-logOdds[i]))]));
 }

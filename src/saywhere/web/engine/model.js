@@ -3,7 +3,7 @@
 import {InferenceSession, Tensor, env} from "./ort.mjs";
 import {AttentionDecoder} from "./attention.js";
 import {scale as scaleBox, clip} from "./boxes.js";
-import {correct, repeats, see, withoutRepetition} from "./captions.js";
+import {closingPhrase, correct, repeats, see, withoutRepetition, wordLifts} from "./captions.js";
 import {NounEvidence} from "./nouns.js";
 import {END, PAD, PhraseScorer, decode} from "./decoding.js";
 import {Detector} from "./detection.js";
@@ -187,11 +187,14 @@ export class Model {
       const regions = relu(linear(layerNorm(features), layer(weights, "captioner.narrow")));
       const bound = decoder.bind(regions), words = new Vocabulary(vocabulary);
       const wordsOf = (tokens) => tokens.filter((token) => token !== END && token !== PAD).map((token) => words.tokens[token]);
+      const lifts = weights.has("captioner.ngrams.keys") ? wordLifts(weights, whole) : new Map();
       const refused = (tokens) => Boolean(classes) && repeats(classes.tree, wordsOf(tokens), rules);
       const told = wordsOf(decode(bound, whole, config.decoding, refused)[0].tokens);
       const shown = classes ? correct(classes, see(detector, classes, image, rules), told, rules) : told;
-      const said = classes ? withoutRepetition(classes.tree, shown, rules) : shown;
-      return {words: said, attention: bound.attention(whole, words.encode(said.join(" "))), boxes};
+      const once = classes ? withoutRepetition(classes.tree, shown, rules) : shown;
+      const unlikely = lifts.get(words.encode(once.at(-1) ?? "")[0]) < config.ngrams.least_lift;
+      const said = once.slice(0, (unlikely && closingPhrase(once, rules)) || once.length);
+      return {words: said, attention: bound.attention(words.encode(said.join(" "))), boxes};
     })());
     const boxes = tell.boxes.map((box) => clip(scaleBox(box, image.width / image.inputWidth, image.height / image.inputHeight), image.width, image.height));
     return {

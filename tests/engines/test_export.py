@@ -104,6 +104,13 @@ def test_parts_of_several_checkpoints_become_one_model(
     found, expected = (saywhere.load(folder).describe(image) for folder in (out, exported_bundle()))
     assert found.to_dict() == expected.to_dict()
     again = export(checkpoints, out)  # in the same place
+    for folder, message in (
+        (checkpoints[1], "is the model that is exported"),
+        (out.parent, "which is of no model"),
+        (out / "config.json", "is no folder"),
+    ):
+        with pytest.raises(UserError, match=message):
+            export(checkpoints, folder)
     assert Bundle.read(again).description == "the densecap; the aligner; the captioner"
     assert (again / "README.md").read_text() == "# model\n\nthe densecap; the aligner; the captioner\n"
 

@@ -480,6 +480,20 @@ def test_images_that_vanish_while_a_run_goes_on_are_named_once_and_counted(
         run.train(make(root, epochs=1, samples=0), tmp_path / "other")
 
 
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_folder_with_other_things_keeps_them(root: Path, tmp_path: Path, restart: bool) -> None:
+    """A recipe that somebody wrote, and a model that no run made there."""
+    (tmp_path / "recipe.yaml").write_text("# what we tried first\nname: x\n")
+    with pytest.raises(UserError, match=r"recipe\.yaml was written by no run, and would be replaced: name another"):
+        run.train(make(root, epochs=1), tmp_path, restart)
+    assert (tmp_path / "recipe.yaml").read_text().startswith("# what")
+    (tmp_path / "recipe.yaml").unlink()
+    (tmp_path / "model").mkdir()
+    with pytest.raises(UserError, match="has model, which is of no run: name another folder with --out"):
+        run.train(make(root, epochs=1), tmp_path, restart)
+    assert (tmp_path / "model").is_dir()
+
+
 def test_a_state_that_cannot_be_read_is_named(root: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     out.mkdir()

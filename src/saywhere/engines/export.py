@@ -26,7 +26,7 @@ from saywhere.engines.onnx import MULTIPLE, NEEDS_TORCH, OnnxEngine, open_tower,
 from saywhere.engines.quantize import quantize
 from saywhere.engines.torch import TorchEngine
 from saywhere.errors import UserError
-from saywhere.files import explain_full_disk, put_in_place, short_name
+from saywhere.files import explain_full_disk, printable, put_in_place, short_name
 from saywhere.images import open_image
 from saywhere.models.bundle import (
     CARD,
@@ -74,11 +74,13 @@ def export(
         options: of the new model, to be others than those of its parts, by name with dots.
 
     Raises:
-        UserError: a folder is no model, two have the same part, their trunks differ, a part needs the engine torch, the
-            two engines differ, or a package is missing.
+        UserError: ``out`` holds other things than a model, or is one of ``folders``; a folder is no model, two have the
+            same part, their trunks differ, a part needs the engine torch, the two engines differ, or a package is
+            missing.
     """
     out = Path(out)
     require_exportable(folders)
+    _require_free(out, folders)
     out.parent.mkdir(parents=True, exist_ok=True)
     prefix = f"{checkpoint.SAVING}{short_name(out.name)}-"
     for left_over in out.parent.glob(f"{prefix}*"):  # of a run that was killed
@@ -111,6 +113,20 @@ def export(
         for name in names:
             put_in_place(new / name, out / name)
     return out
+
+
+def _require_free(out: Path, folders: Sequence[str | Path]) -> None:
+    """Refuse a folder in which files would be replaced that are no earlier export."""
+    if not out.exists():
+        return
+    if not out.is_dir():
+        raise UserError(f"{out} is no folder: name another with --out")
+    if any(out.samefile(find_folder(folder)) for folder in folders):
+        raise UserError(f"{out} is the model that is exported: name another folder with --out")
+    names = (CALIBRATION, VOCABULARY, CARD, WEIGHTS, GRAPH, GRAPH_WEIGHTS, GRAPH_INT8, GRAPH_TOWER, CONFIG)
+    others = sorted(path.name for path in out.iterdir() if path.name not in names)
+    if others and not (out / WEIGHTS).is_file():
+        raise UserError(f"{out} has {printable(others[0])}, which is of no model: name another folder with --out")
 
 
 def _card(folders: Sequence[str | Path]) -> str:

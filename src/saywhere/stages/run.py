@@ -69,6 +69,7 @@ class StagedRecipe:
     stages: dict[str, dict[str, Any]]
 
     def __post_init__(self) -> None:
+        recipes.check_name(self.name)
         if not self.stages:
             raise UserError("stages must name one")
         for name, stage in self.stages.items():
@@ -139,6 +140,8 @@ def train(
     _check_space(plans, out, reader)
     reader.read.clear()
     with locked(out):
+        if not (out / STAGES).exists():
+            recipes.require_own(out, MODEL)
         if restart:
             shutil.rmtree(out / STAGES, ignore_errors=True)
         write_text(out / "recipe.yaml", recipes.to_yaml(dataclasses.asdict(recipe)))

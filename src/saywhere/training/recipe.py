@@ -40,6 +40,8 @@ class SourceConfig:
 
     def __post_init__(self) -> None:
         _check(self.words >= 0, "words", self.words, "not negative")
+        _check(self.root != "", "root", "''", "a folder or a file")
+        _check_data(self)
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,13 @@ class DataConfig:
     hold_out: bool = False
     also: dict[str, SourceConfig] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        _check_data(self)
+        _check(self.validation != "", "validation", "''", "the name of a split, or null")
+        limit = self.validation_limit
+        _check(limit is None or limit >= 1, "validation_limit", limit, "at least 1")
+        _check(self.min_count >= 1, "min_count", self.min_count, "at least 1")
+
 
 @dataclass(frozen=True)
 class OptimizerConfig:
@@ -97,7 +106,8 @@ class OptimizerConfig:
         _check(self.lr >= 0, "lr", self.lr, "not negative")
         _check(all(0 <= beta < 1 for beta in self.betas), "betas", self.betas, "two numbers from 0 to below 1")
         _check(0 <= self.alpha < 1, "alpha", self.alpha, "from 0 to below 1")
-        _check(self.weight_decay >= 0, "weight_decay", self.weight_decay, "not negative")
+        for name in ("weight_decay", "eps", "momentum"):
+            _check(getattr(self, name) >= 0, name, getattr(self, name), "not negative")
 
 
 @dataclass(frozen=True)
@@ -172,6 +182,9 @@ class TrainingConfig:
             _check(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
         for name in ("warmup", "workers", "samples", "unfreeze_after"):
             _check((getattr(self, name) or 0) >= 0, name, getattr(self, name), "not negative")
+        for name in ("accelerator", "start", "branch", "cache", "monitor"):
+            _check(getattr(self, name) != "", name, "''", "a name")
+        _check(all(self.freeze), "freeze", list(self.freeze), "names of modules")
         _check(self.explode > 1, "explode", self.explode, "above 1")
         _check(self.clip is None or self.clip > 0, "clip", self.clip, "above 0")
         _check(self.patience is None or self.patience >= 1, "patience", self.patience, "at least 1")
@@ -206,6 +219,9 @@ class Recipe:
 
     def __post_init__(self) -> None:
         _check(self.seed >= 0, "seed", self.seed, "not negative")
+        _check(self.seed < 2**63, "seed", self.seed, "below 2**63")
+        _check(self.data.root != "", "data.root", "''", "a folder or a file")
+        check_name(self.name)
         _check(len(self.description.splitlines()) <= 1, "description", repr(self.description), "one line")
 
     def to_dict(self) -> dict[str, Any]:
@@ -291,6 +307,36 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def check_name(name: str) -> None:
+    """Refuse a name of a run that is no name of a folder; ``UserError`` says so."""
+    _check(name not in ("", ".", "..") and Path(name).name == name, "name", repr(name), "the name of a folder")
+
+
+def _check_data(config: SourceConfig | DataConfig) -> None:
+    _check(config.train != "", "train", "''", "the name of a split")
+    _check(config.format != "", "format", "''", "the name of a format, or null")
+    limit = config.train_limit
+    _check(limit is None or limit >= 1, "train_limit", limit, "at least 1")
+
+
+def require_own(folder: Path, *others: str) -> None:
+    """Refuse to begin a run in a folder where it would replace what no run has written.
+
+    Args:
+        folder: of the run.
+        others: names of what a run writes beside its recipe.
+
+    Raises:
+        UserError: there is a recipe that somebody wrote, or one of the others without a recipe.
+    """
+    path = folder / "recipe.yaml"
+    if path.exists():
+        if path.read_text(encoding="utf-8", errors="replace") != to_yaml(read(path)):
+            raise UserError(f"{path} was written by no run, and would be replaced: name another folder with --out")
+    elif found := [name for name in others if (folder / name).exists()]:
+        raise UserError(f"{folder} has {found[0]}, which is of no run: name another folder with --out")
 
 
 def _check(right: bool, name: str, value: Any, wanted: str) -> None:

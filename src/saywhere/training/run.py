@@ -46,7 +46,7 @@ from saywhere.training.densecap import DenseCapSystem
 from saywhere.training.finetuning import freeze, keep_scale, start_from
 from saywhere.training.loop import Position, TrainingModule, build_trainer, explain_precision
 from saywhere.training.nouns import is_held_out
-from saywhere.training.recipe import DataConfig, Recipe, SourceConfig
+from saywhere.training.recipe import DataConfig, Recipe, SourceConfig, require_own
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -154,7 +154,7 @@ FREE_TO_CHANGE = (
 SAME_BOX = 0.85
 """Boxes of two data sets that overlap by this IoU or more are one."""
 
-RUN_FILES = ("last.ckpt", "recipe.yaml", "metrics.csv", "curves.png", "tensorboard", "samples", "model")
+RUN_FILES = ("last.ckpt", "metrics.csv", "recipe.yaml", "curves.png", "tensorboard", "samples", "model")
 
 
 @dataclass(frozen=True)
@@ -348,7 +348,9 @@ def _prepare(recipe: Recipe, out: Path, restart: bool) -> None:
     """Begin the run in its folder, or check that the run in it is this one."""
     if not first_process():
         return
-    if restart:
+    if not any((out / name).exists() for name in RUN_FILES[:2]):  # no run has been here, or it had saved nothing
+        require_own(out, *RUN_FILES[3:])
+    elif restart:
         for name in RUN_FILES:
             path = out / name
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)

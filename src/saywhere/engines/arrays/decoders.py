@@ -210,8 +210,8 @@ class BoundDecoder(ArrayDecoder):
         """
         words = np.concatenate((token_ids, np.full((len(token_ids), 1), END)), axis=1)
         weights = np.zeros((*words.shape, max(table.count for table in self._tables)), np.float32)
-        for own, said, table in zip(weights, words, self._tables, strict=True):
+        for number, (said, table) in enumerate(zip(words, self._tables, strict=True)):
             scores = np.tile(self._decoder.region_scores(table.regions), (len(said), 1))
             scores = scores if table.scores is None else scores + table.scores[:, said].T
-            own[:, : table.count] = np.exp(log_softmax(scores))[:, : table.count]
+            weights[number, :, : table.count] = np.exp(log_softmax(scores))[:, : table.count]
         return weights

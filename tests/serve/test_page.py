@@ -263,7 +263,7 @@ def test_a_search_shows_a_gallery(visit: Callable[..., Page], model: saywhere.Mo
     moments = {None: "", 0.0: " at 0:00", 1.0: " at 0:01"}
     assert {hit.time for hit in hits} == moments.keys()
     names = [f"{Path(hit.image).name}{moments[hit.time]}" for hit in hits]
-    assert page.locator("#hits .caption").all_inner_texts() == names
+    expect(page.locator("#hits .caption")).to_have_text(names)
     expect(page.locator("#hits li:first-child .box")).to_have_count(len(hits[0].regions))
     page.wait_for_function("() => [...document.querySelectorAll('#hits img')].every(i => i.naturalWidth === 400)")
     chances = [hit.probability or 0 for hit in hits]
@@ -285,7 +285,7 @@ def test_a_search_shows_a_gallery(visit: Callable[..., Page], model: saywhere.Mo
     page.locator("#without").fill("a woman")
     expect(page.locator("#hits li")).to_have_count(len(others))
     names = [f"{Path(hit.image).name}{moments[hit.time]}" for hit in others]
-    assert page.locator("#hits .caption").all_inner_texts() == names
+    expect(page.locator("#hits .caption")).to_have_text(names)
     page.locator("#without").fill("")
     expect(page.locator("#hits li")).to_have_count(5)
     page.locator("#hits button").first.click()

@@ -36,7 +36,8 @@ OPSET = 18
 def build_tower(
     source: Path, mean: np.ndarray, std: np.ndarray, levels: np.ndarray, tuning: Mapping[str, np.ndarray] | None = None
 ) -> bytes:
-    """Return the graph: pixels ``(1, 3, H, W)`` to ``tower (1, 1280, S, S)`` and ``summary (1, 512)``; S is 14.
+    """Return the graph: pixels ``(1, 3, H, W)`` to ``tower (1, 1280, S, S)`` and ``summary (1, 512)``; S is 14
+    unless ``tuning`` has other positions.
 
     The map has of each patch the value path, in the space of the embeddings (the last block without its attention; Zhou
     et al., Extract Free Dense Labels from CLIP, 2022), and the token after the last block; all are standardised.

@@ -25,7 +25,7 @@ VOCABULARY = Vocabulary.build(["a red square", "the blue sky", "a dog"])
 QUARTERS = torch.tensor([[0.0, 0, 32, 16], [32, 0, 64, 16], [0, 16, 32, 32], [32, 16, 64, 32]])
 
 
-def tiny(seed: int = 0, **options: object) -> RegionRnn:
+def tiny(seed: int = 0, vocabulary: Vocabulary = VOCABULARY, **options: object) -> RegionRnn:
     base = RegionRnnConfig(
         trunk=TrunkConfig(backbone="test_efficientnet", strides=(32,), long_side=64, multiple=64),
         grid=2,
@@ -36,7 +36,7 @@ def tiny(seed: int = 0, **options: object) -> RegionRnn:
         decoder_dropout=0.0,
     )
     torch.manual_seed(seed)
-    return RegionRnn(base.merge(options), VOCABULARY, pretrained_backbone=False).eval()
+    return RegionRnn(base.merge(options), vocabulary, pretrained_backbone=False).eval()
 
 
 def test_a_crop_has_the_pixels_of_its_box() -> None:
@@ -203,17 +203,8 @@ BOXES = ((0.0, 0.0, 32.0, 16.0), (32.0, 0.0, 64.0, 16.0), (0.0, 16.0, 32.0, 32.0
 
 
 def tiny_of_crops(**options: object) -> RegionRnn:
-    base = RegionRnnConfig(
-        trunk=TrunkConfig(backbone="test_efficientnet", strides=(32,), long_side=64, multiple=64),
-        grid=1,
-        embed_dim=32,
-        dropout=0.1,
-        word_size=16,
-        hidden_size=32,
-        decoder_dropout=0.1,
-    )
-    torch.manual_seed(0)
-    return RegionRnn(base.merge(options), Vocabulary.build(PHRASES), pretrained_backbone=False)
+    sizes = {"grid": 1, "embed_dim": 32, "word_size": 16, "hidden_size": 32, "dropout": 0.1, "decoder_dropout": 0.1}
+    return tiny(vocabulary=Vocabulary.build(PHRASES), **{**sizes, **options})
 
 
 @pytest.fixture

@@ -57,8 +57,9 @@ class ImageMaps:
     def branch(self) -> list[Source]:
         """The maps of the second branch, finest first, or the tower's; none if the trunk has neither."""
         if self.trunk.config.tower:
-            rows, columns = self._tower[0].shape[1:]
-            return [(self._tower[0], torch.tensor([self.width / columns, self.height / rows] * 2))]
+            seen = self._tower[0]
+            rows, columns = seen.shape[1:]
+            return [(seen, torch.tensor([self.width / columns, self.height / rows] * 2, device=seen.device))]
         if self.trunk.branch is None:
             return []
         found = self._branch

@@ -60,13 +60,13 @@ def table1(
     """
     from saywhere.evaluation.meteor import Meteor
     from saywhere.papers.table1 import plan as plans
-    from saywhere.papers.table1.run import compare, markdown, write_table
+    from saywhere.papers.table1.run import Run, markdown, write_table
 
     plan = plans.load(recipe, changes or [])
     folder = out or Path("runs") / plan.name
     command = shlex.join(["saywhere", *sys.argv[1:]])
     with Meteor() as meteor:  # before the work: it says at once if pycocoevalcap is missing
-        results = compare(plan, folder, meteor)
+        results = Run(plan, folder).results(meteor)
     paths = write_table(results, folder, command)
     typer.echo(markdown(results, command))
     typer.echo(f"written: {', '.join(map(str, paths))}")

@@ -91,7 +91,7 @@ def retrieval(
     from saywhere.papers.retrieval import run
 
     loaded = now.load("densecap")
-    with now.session("report.json, queries.json, examples.html") as session:
+    with now.session("report.json, queries.json") as session:
         result = run(loaded, session, regions, queries, seed, protocol.value)
         typer.echo(
             f"{result.queries} queries to {result.images} images, protocol {result.protocol}: "

@@ -123,12 +123,12 @@ class Served(BaseHTTPRequestHandler):
     cut: ClassVar[set[str]] = set()
     asked: ClassVar[list[str]] = []
 
-    def log_message(self, *_: Any) -> None:
+    def log_message(self, format: str, *_: Any) -> None:
         pass
 
-    def send(self, body: bytes, status: int = 200, length: int | None = None, **headers: str) -> None:
+    def send(self, body: bytes, status: int = 200, **headers: str) -> None:
         self.send_response(status)
-        for name, value in {"Content-Length": str(length or len(body)), "X-Repo-Commit": COMMIT, **headers}.items():
+        for name, value in {"Content_Length": str(len(body)), "X-Repo-Commit": COMMIT, **headers}.items():
             self.send_header(name.replace("_", "-"), value)
         self.end_headers()
         self.wfile.write(b"" if self.command == "HEAD" else body)
@@ -158,7 +158,7 @@ class Served(BaseHTTPRequestHandler):
         shown = body[:-1] + b"!" if name in self.damaged else body
         if self.command == "GET" and name in self.cut:
             self.cut.remove(name)
-            self.send(shown[: len(body) // 2], 200, len(body), **named)
+            self.send(shown[: len(body) // 2], **named, Content_Length=str(len(body)))
             self.close_connection = True
             return
         start = int((self.headers["Range"] or "bytes=0-")[6:].partition("-")[0])

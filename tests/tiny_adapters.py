@@ -32,13 +32,13 @@ def byte_words() -> dict[str, int]:
     return {word: i for i, word in enumerate(["<s>", "<pad>", "</s>", "<unk>", *letters])}
 
 
-def shaken(network: Any) -> Any:
-    """The network with weights large enough for images and words to matter."""
+def shaken(network: Any, scale: float = 1) -> Any:
+    """The network with weights large enough for images and words to matter, but not for the rounding of numbers."""
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, weight in sorted(network.named_parameters()):
             if weight.dim() > 1:
-                weight.copy_(torch.randn(weight.shape, generator=generator) * (0.6 if "embed" in name else 0.3))
+                weight.copy_(torch.randn(weight.shape, generator=generator) * scale * (0.6 if "embed" in name else 0.3))
     return network.eval()
 
 
@@ -72,7 +72,7 @@ def word_pieces() -> dict[str, int]:
 
 def write_grounding_dino(folder: Path) -> Path:
     tokenizer = transformers.BertTokenizer(vocab=word_pieces(), do_lower_case=True)
-    pixels = transformers.GroundingDinoImageProcessor(size={"shortest_edge": SIDE, "longest_edge": 2 * SIDE})
+    pixels = transformers.GroundingDinoImageProcessor(size={"shortest_edge": 2 * SIDE, "longest_edge": 4 * SIDE})
     backbone = {
         "model_type": "swin", "image_size": SIDE, "embed_dim": 8, "depths": [1, 1, 1, 1], "num_heads": [1, 1, 1, 1],
         "window_size": 2, "out_indices": [2, 3, 4],
@@ -88,7 +88,7 @@ def write_grounding_dino(folder: Path) -> Path:
     )  # fmt: skip
     torch.manual_seed(0)
     network = transformers.GroundingDinoForObjectDetection(config)
-    return save(folder, transformers.GroundingDinoProcessor(pixels, tokenizer), network)
+    return save(folder, transformers.GroundingDinoProcessor(pixels, tokenizer), network, 0.4)
 
 
 def write_owlv2(folder: Path) -> Path:
@@ -105,8 +105,8 @@ def write_owlv2(folder: Path) -> Path:
     return save(folder, transformers.Owlv2Processor(pixels, tokenizer), transformers.Owlv2ForObjectDetection(config))
 
 
-def save(folder: Path, processor: Any, network: Any) -> Path:
-    shaken(network).save_pretrained(folder)
+def save(folder: Path, processor: Any, network: Any, scale: float = 1) -> Path:
+    shaken(network, scale).save_pretrained(folder)
     processor.save_pretrained(folder)
     return folder
 

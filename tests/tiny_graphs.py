@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+import pytest
 import torch
-from tiny_adapters import SIDE, tiny_adapted, tiny_folder, transformers
+from tiny_adapters import SIDE, tiny_folder, transformers
 
 GENERATION = {
     "_from_model_config": True, "bos_token_id": 0, "decoder_start_token_id": 2, "early_stopping": True,
@@ -137,49 +138,52 @@ def export_florence2(folder: Path) -> Path:
     return folder
 
 
-class Detector(torch.nn.Module):
-    """Stands in for Grounding DINO, whose export takes minutes: answers that depend on all that it is given."""
+def masks_of_phrases(token_ids: Any, special: Any) -> tuple[Any, Any]:
+    """What Grounding DINO's function of its module returns, without the two operations that ONNX lacks.
 
-    def __init__(self, words: int, most: int) -> None:
-        super().__init__()
-        generator = torch.Generator().manual_seed(0)
-        self.words = torch.nn.Parameter(torch.randn(words, 4, generator=generator))
-        self.queries = torch.nn.Parameter(torch.randn(20, 4, generator=generator))
-        self.boxes = torch.nn.Parameter(torch.randn(20, 4, generator=generator))
-        self.most = most
-
-    def forward(
-        self, pixel_values: Any, pixel_mask: Any, input_ids: Any, token_type_ids: Any, attention_mask: Any
-    ) -> Any:  # fmt: skip
-        shown = pixel_mask[:, None].float()
-        seen = torch.cat([(pixel_values * shown).mean((2, 3)), pixel_values[..., -1, -1:].mean(1)], dim=1)
-        words = self.words[input_ids] + token_type_ids[..., None]
-        logits = (self.queries[None] * (1 + seen[:, None])) @ words.transpose(1, 2)
-        logits = logits.masked_fill(attention_mask[:, None] == 0, float("-inf"))
-        rest = torch.full((*logits.shape[:2], self.most), float("-inf"))
-        logits = torch.cat([logits, rest], dim=2)[..., : self.most]
-        return transformers.utils.ModelOutput(
-            logits=logits, pred_boxes=(self.boxes + seen[:, None]).sigmoid() / 2 + 0.2
-        )
-
-
-def detector() -> Detector:
-    """What stands in for the tiny Grounding DINO."""
-    config = tiny_adapted("grounding-dino").adapter.runner.config
-    return Detector(config["text_config"]["vocab_size"], config["max_text_len"])
+    Returns:
+        Which tokens see each other, those of a phrase with what ends it, and their places in the phrase.
+    """
+    count = token_ids.shape[1]
+    places = torch.arange(count)
+    ends = (token_ids[..., None] == special).any(-1)[:, None]
+    behind = places[None] <= places[:, None]
+    last = torch.where(ends & behind, places, torch.full_like(places, -1)).amax(-1)
+    last = torch.cat([torch.full_like(last[:, :1], -1), last[:, :-1]], dim=1)
+    end = torch.where(ends & behind.T, places, torch.full_like(places, count)).amin(-1)
+    inside = (end != 0) & (end != count - 1) & (end != count)
+    seen = (end[:, :, None] == end[:, None]) & inside[:, None] | (places[None] == places[:, None])
+    return seen, torch.where(inside, places - last - 1, torch.zeros_like(last)).clamp(min=0)
 
 
 def export_grounding_dino(folder: Path) -> Path:
+    """Export Grounding DINO for images of at least 128 pixels a side, multiples of 64.
+
+    With fewer its coarsest map has a row or column alone, whose places ``linspace(0, 0, 1)`` are no numbers in a graph;
+    whether other sizes need margins is decided when the graph is written. The attention is not ``eager``, which adds
+    the mask of phrases to what it should hide: transformers' own answers are others with it.
+    """
     source = tiny_folder("grounding-dino")
     copy_words(source, folder, stored_processor(source))
-    network, ids = detector(), torch.tensor([[2, 7, 8, 5, 3]] * 2)
+    kind = transformers.GroundingDinoForObjectDetection
+    network = kind.from_pretrained(source).eval()
+    ids = torch.tensor([[2, 7, 8, 5, 3]] * 2)
     given = {
-        "pixel_values": torch.randn(2, 3, 64, 96), "pixel_mask": torch.ones(2, 64, 96, dtype=torch.int64),
+        "pixel_values": torch.randn(2, 3, 128, 192), "pixel_mask": torch.ones(2, 128, 192, dtype=torch.int64),
         "input_ids": ids, "token_type_ids": torch.zeros_like(ids), "attention_mask": torch.ones_like(ids),
     }  # fmt: skip
+
+    def detect(*tensors: Any) -> tuple[Any, Any]:
+        out = network(**dict(zip(given, tensors, strict=True)))
+        return out.logits, out.pred_boxes
+
     free = {"pixel_values": [2, 3], "pixel_mask": [1, 2], "logits": [1, 2], "pred_boxes": [1]}
     free |= dict.fromkeys(("input_ids", "token_type_ids", "attention_mask"), (1,))
-    write_graph(folder / "onnx" / "model.onnx", network, lambda *given: network(*given).to_tuple(), given, free)
+    with pytest.MonkeyPatch.context() as patch:
+        place = f"{kind.__module__}.generate_masks_with_special_tokens_and_transfer_map"
+        patch.setattr(place, lambda token_ids, special_tokens: masks_of_phrases(token_ids, special_tokens))
+        patch.setattr(torch, "as_tensor", lambda sizes, **_: torch.stack([torch.stack(size) for size in sizes]))
+        write_graph(folder / "onnx" / "model.onnx", network, detect, given, free)
     return folder
 
 

@@ -238,9 +238,9 @@ def repeated(words: Sequence[str], tree: NounTree) -> int | None:
     """
     named, said = set[int](), set[tuple[str, ...]]()
     heads, cuts = find_heads(words, tree), list[int]()
-    starts = {head.start for head in heads}
+    after = {head.start: head.noun for head in heads}
     for number, head in enumerate(heads):
-        if head.noun is None or head.stop in starts:
+        if head.noun is None or after.get(head.stop, head.noun) is not head.noun:
             continue
         if head.noun.row in named and not OTHERS.intersection(words[max(head.start - 2, 0) : head.start]):
             cuts.append(heads[number - 1].stop)

@@ -315,6 +315,7 @@ def test_endings_that_are_left_out_are_those_of_python(engine: Page, as_rounded:
         "a kitchen in a kitchen",
         "a red hat on a red mat",
         "a person in a cowboy hat",
+        "a table with wine wine",
     )
     sentences += [text.split() for text in twice]
     found = engine.evaluate(ENDINGS, [sentences, image[0].tolist()])

@@ -31,7 +31,6 @@ COMMANDS: dict[str, tuple[list[str], set[str]]] = {
     "ground ": (["IMAGE", "a dog on the grass", "--save-steps", "OUT"], set()),
     "index": (["ALBUM", "--index", "OUT"], set()),
     "serve": (["--port", "0"], ALL),
-    "pseudo-label": (["ALBUM", "--split", "dev", "--out", "OUT"], set()),
     "evaluate dense": (["--data", "ALBUM", "--out", "OUT"], WRITES),
     "evaluate caption": (["--data", "ALBUM", "--out", "OUT"], WRITES),
     "evaluate ground": (["--data", "FLICKR", "--limit", "2", "--out", "OUT"], ALL),

@@ -41,7 +41,7 @@ def test_help_does_not_wait_for_torch():
 import sys
 from saywhere.cli import app
 commands = (
-    "", "describe", "caption", "ground", "models", "data", "train", "calibrate", "export", "pseudo-label", "papers",
+    "", "describe", "caption", "ground", "models", "data", "train", "calibrate", "export", "papers",
     "papers convert", "papers retrieval", "papers table1", "index", "search", "finetune",
 )
 tasks = "dense", "caption", "region-captions", "rank", "ground", "attention"

@@ -56,7 +56,6 @@ COMMANDS: dict[str, tuple[list[str], set[str]]] = {
     "mcp": (["ALBUM", "--port", "0"], DETECTS | ALIGNS | CAPTIONS | PLACES),
     "index": (["ALBUM", "--index", "OUT"], ALIGNS),
     "search": (["a dog", "--index", "INDEX"], {"aligner"}),
-    "pseudo-label": (["ALBUM", "--split", "dev", "--limit", "2", "--out", "OUT"], ALIGNS),
     "evaluate dense": (["--data", "ALBUM", "--limit", "2", "--out", "OUT"], DETECTS | WRITES),
     "evaluate caption": (["--data", "ALBUM", "--limit", "2", "--out", "OUT"], CAPTIONS | WRITES),
     "evaluate region-captions": (["--data", "ALBUM", "--limit", "2", "--out", "OUT"], DETECTS | {"box-captioner"}),

@@ -7,8 +7,7 @@ import pytest
 from stubs import calibrated
 
 from saywhere.configs.nouns import NounsConfig
-from saywhere.models.nouns import NounEvidence, fuller_phrase, noun_evidence, noun_tree, rename, with_noun
-from saywhere.models.phrases import caption_evidence, noun_log_probs
+from saywhere.models.nouns import NounEvidence, noun_evidence, noun_tree, rename, with_noun
 from saywhere.text import Vocabulary, tokenize
 
 TREE = noun_tree()
@@ -114,32 +113,3 @@ def test_evidence_of_imagenet_joins_what_was_learnt() -> None:
     found = classes.combine(logits, np.zeros((1, len(KINDS) + 2), np.float32))
     flat = evidence(trust=0.0).combine(logits, np.zeros((1, len(KINDS) + 2), np.float32))
     assert classes.probability(found, airliner)[0] > classes.probability(flat, airliner)[0] > 0.1
-
-
-@pytest.mark.parametrize(
-    ("said", "label", "fuller"),
-    [
-        ("a man in a red shirt", "a person", "a man in a red shirt"),
-        ("a wooden bench", "a chair", "a wooden chair"),
-        ("a red ball", "a frisbee", "a red frisbee"),
-        ("two brown dogs", "a cow", "two brown cows"),
-        ("a brown dog", "a zyzzyva", "a zyzzyva"),
-    ],
-)
-def test_a_known_class_takes_what_the_decoder_says_of_it(said: str, label: str, fuller: str) -> None:
-    assert fuller_phrase(TREE, said, label) == fuller
-
-
-def test_the_noun_of_a_hypothesis_counts_as_far_as_the_classes_know_it() -> None:
-    shown = posterior(dog=0.8, airplane=0.001)[0]
-    found = noun_log_probs(evidence(), shown, ["a small dog", "two airplanes", "a wheel", "the xyzzy"])
-    np.testing.assert_allclose(np.exp(found), [0.8, 0.01, 0.1, 0.1], rtol=1e-5)
-
-
-def test_the_evidence_for_a_phrase_is_its_confidence_and_what_the_classes_say_of_its_noun() -> None:
-    rows = np.concatenate([posterior(dog=0.5), posterior(dog=0.5), posterior(cow=1.0)])
-    found = caption_evidence(evidence(), rows, ["a black dog", "a xyzzy", "a dog"], np.array([-1.0, -2.0, -3.0]))
-    np.testing.assert_allclose(found["noun"], np.log([0.5, 0.1, 0.01]), rtol=1e-5)
-    assert found["known"].tolist() == [1, 0, 1] and found["confidence"].tolist() == [-1, -2, -3]
-    alone = caption_evidence(None, None, ["a dog"], np.array([-1.0]))
-    assert (alone["noun"].tolist(), alone["known"].tolist(), alone["confidence"].tolist()) == ([0], [0], [-1])

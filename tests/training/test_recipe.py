@@ -117,7 +117,6 @@ def test_names_of_classes_join_the_boxes_of_images_with_phrases(tmp_path: Path) 
         ("training.rest.kind=adagrad", "one of adamw, adam, original_adam, sgd, rmsprop"),
         ("training.rest.betas=0.9", "training.rest.betas"),
         ("training.rest.lr=fast", "training.rest.lr must be a number"),
-        ("training.explode=0.5", "above 1"),
         ("training.epochs", "key=value"),
         ("name.first=2", "holds a value"),
         ("training.clip=[", "not YAML"),

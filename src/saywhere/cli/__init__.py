@@ -44,7 +44,6 @@ PANELS = {
         "calibrate": "Make scores probabilities (Platt scaling).",
         "export": "Make one model of trained parts, which runs without torch.",
         "evaluate": "Measure how good a model's answers are.",
-        "pseudo-label": "Make boxes with phrases of a data set that has sentences or classes.",
     },
     "Published programs and tables": {
         "papers": "Reproduce them.",
@@ -65,7 +64,6 @@ EXTRAS = {
     "transformers": "transformers",
     "lightning": "train",
     "yaml": "train",
-    "tensorboard": "train",
     "matplotlib": "evaluate",
     "pycocoevalcap": "evaluate",
     "cv2": "proposals",

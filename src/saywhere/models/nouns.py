@@ -632,27 +632,6 @@ def with_noun(head: Head, words: Sequence[str], noun: Noun) -> str:
     return " ".join([*said, *after])
 
 
-def fuller_phrase(tree: NounTree, said: str, label: str) -> str:
-    """Return the decoder's phrase for a region whose ``label`` is known: as it is if it names the same or a kind of it.
-
-    Otherwise the label's noun takes the place of the decoder's, see :func:`with_noun`. A label without a noun in the
-    tree stays as it is.
-
-    Example:
-        >>> from saywhere.models.nouns import noun_tree
-        >>> tree = noun_tree()
-        >>> fuller_phrase(tree, "a man in a red shirt", "a person"), fuller_phrase(tree, "a wooden bench", "a chair")
-        ('a man in a red shirt', 'a wooden chair')
-    """
-    noun, words = tree.find(label), tokenize(said)
-    head = tree.head(words)
-    if noun is None:
-        return label
-    if head.noun is not None and (head.noun.row == noun.row or noun.row in head.noun.ancestors):
-        return said
-    return with_noun(head, words, noun)
-
-
 NEUTRAL_DETERMINERS = frozenset({
     "a", "an", "the", "one", "two", "three", "four", "five", "several", "some", "many",
 })  # fmt: skip

@@ -203,7 +203,7 @@ def dense(
         None,
         metavar="rpn|gt|FILE|METHOD",
         help="Describe the model's own boxes (rpn), the true ones, those in FILE, or those of a METHOD: "
-        "selective-search, selective-search:quality, edge-boxes:MODEL.",
+        "selective-search, edge-boxes:MODEL.",
     ),
     predictions: Predictions = None,
     truth: Truth = None,

@@ -513,6 +513,8 @@ def test_wrong_data_and_model_keys_are_reported(root: Path, tmp_path: Path) -> N
         run.train(replace(recipe, data=replace(nowhere, phrases={"max_words": "ten"})), tmp_path / "a")
     with pytest.raises(UserError, match="preset"):
         run.train(replace(recipe, model={"preset": "best"}), tmp_path / "b")
+    with pytest.raises(UserError, match="system is 'dense', but must be one of densecap"):
+        run.train(replace(recipe, system="dense"), tmp_path / "b")
     with pytest.raises(UserError, match="no split 'dev'"):
         run.train(replace(recipe, data=replace(recipe.data, validation="dev")), tmp_path / "c")
     (tmp_path / "bare").mkdir()
@@ -520,9 +522,3 @@ def test_wrong_data_and_model_keys_are_reported(root: Path, tmp_path: Path) -> N
     (tmp_path / "bare" / "train.jsonl").write_text(noise + "\n")
     with pytest.raises(UserError, match="no image with regions"):
         run.train(replace(recipe, data=replace(recipe.data, root=str(tmp_path / "bare"))), tmp_path / "d")
-
-
-def test_the_original_preset_is_the_published_program(root: Path) -> None:
-    config = run.model_config(replace(make(root), model={"preset": "original", "proposals": {"post_nms_top_n": 100}}))
-    original = DenseCapConfig.original()
-    assert config == replace(original, proposals=replace(original.proposals, post_nms_top_n=100))

@@ -60,6 +60,7 @@ COMMANDS: dict[str, tuple[list[str], set[str]]] = {
     "evaluate caption": (["--data", "ALBUM", "--limit", "2", "--out", "OUT"], CAPTIONS | WRITES),
     "evaluate region-captions": (["--data", "ALBUM", "--limit", "2", "--out", "OUT"], DETECTS | {"box-captioner"}),
     "evaluate rank": (["--data", "ALBUM", "--limit", "2", "--out", "OUT"], ALIGNS),
+    "pseudo-label": (["ALBUM", "--split", "dev", "--limit", "2", "--out", "OUT"], ALIGNS),
     "papers retrieval": (["--data", "ALBUM", "--limit", "2", "--queries", "2", "--out", "OUT"], DETECTS),
     "papers caption": (["--data", "ALBUM", "--limit", "2", "--model", "CAPTIONER", "--out", "OUT"], TOGETHER),
     "evaluate search": (["--data", "ALBUM", "--limit", "2", "--out", "OUT"], ALIGNS),

@@ -8,6 +8,7 @@ from stubs import calibrated
 
 from saywhere.configs.nouns import NounsConfig
 from saywhere.models.nouns import NounEvidence, noun_evidence, noun_tree, rename, with_noun
+from saywhere.models.phrases import caption_evidence, noun_log_probs
 from saywhere.text import Vocabulary, tokenize
 
 TREE = noun_tree()
@@ -113,3 +114,18 @@ def test_evidence_of_imagenet_joins_what_was_learnt() -> None:
     found = classes.combine(logits, np.zeros((1, len(KINDS) + 2), np.float32))
     flat = evidence(trust=0.0).combine(logits, np.zeros((1, len(KINDS) + 2), np.float32))
     assert classes.probability(found, airliner)[0] > classes.probability(flat, airliner)[0] > 0.1
+
+
+def test_the_noun_of_a_hypothesis_counts_as_far_as_the_classes_know_it() -> None:
+    shown = posterior(dog=0.8, airplane=0.001)[0]
+    found = noun_log_probs(evidence(), shown, ["a small dog", "two airplanes", "a wheel", "the xyzzy"])
+    np.testing.assert_allclose(np.exp(found), [0.8, 0.01, 0.1, 0.1], rtol=1e-5)
+
+
+def test_the_evidence_for_a_phrase_is_its_confidence_and_what_the_classes_say_of_its_noun() -> None:
+    rows = np.concatenate([posterior(dog=0.5), posterior(dog=0.5), posterior(cow=1.0)])
+    found = caption_evidence(evidence(), rows, ["a black dog", "a xyzzy", "a dog"], np.array([-1.0, -2.0, -3.0]))
+    np.testing.assert_allclose(found["noun"], np.log([0.5, 0.1, 0.01]), rtol=1e-5)
+    assert found["known"].tolist() == [1, 0, 1] and found["confidence"].tolist() == [-1, -2, -3]
+    alone = caption_evidence(None, None, ["a dog"], np.array([-1.0]))
+    assert (alone["noun"].tolist(), alone["known"].tolist(), alone["confidence"].tolist()) == ([0], [0], [-1])

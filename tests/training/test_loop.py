@@ -9,7 +9,7 @@ import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ from saywhere.options import from_dict
 from saywhere.training import recipe as recipes
 from saywhere.training import run
 from saywhere.training.densecap import DenseCapSystem
-from saywhere.training.loop import CsvLog, read_log, save_state, seed_step
+from saywhere.training.loop import CsvLog, Position, TrainingModule, read_log, save_state, seed_step
 from saywhere.training.recipe import Recipe
 
 
@@ -239,6 +239,16 @@ def test_gradients_that_are_not_finite_do_not_reach_the_weights(root: Path, tmp_
     assert str(caught.value).count(".jpg") == 4  # of both batches of the step
     assert str(caught.value).endswith("--out DIR training.rest.lr=0.0025 training.clip=10")
     assert all(torch.isfinite(value).all() for value in last_weights(tmp_path / "run").values())
+
+
+def test_with_16_mixed_gradients_are_left_to_the_loss_scaler(root: Path) -> None:
+    model = torch.nn.ModuleDict({"backbone": torch.nn.Linear(1, 1), "rest": torch.nn.Linear(1, 1)})
+    data = cast(Any, None)
+    recipe = make(root, precision="16-mixed")
+    module = TrainingModule(model, torch.nn.Identity(), model["backbone"], recipe, data, None, Position())
+    for parameter in model.parameters():
+        parameter.grad = torch.full_like(parameter, math.inf)
+    module.on_before_optimizer_step(torch.optim.SGD(model.parameters(), 0.1))
 
 
 def test_a_validation_loss_that_is_not_finite_stops_the_run(root: Path, tmp_path: Path, break_loss: Break) -> None:

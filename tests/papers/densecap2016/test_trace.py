@@ -328,7 +328,6 @@ def test_conventions_change_the_boxes():
         ({"trunk": {"vgg_channels": [3, 4]}}, "vgg_channels is"),
         ({"trunk": {"vgg_channels": [3, 4, 4, 5, 0]}}, "vgg_channels is"),
         ({"fc_size": 0}, "fc_size is 0"),
-        ({"pooling": "roi_align"}, "pooling is 'roi_align', but must be bilinear, with conventions=original"),
         (
             {"trunk": {"strides": [8, 16]}, "proposals": {"anchors": [SHAPES] * 2, "pyramid_channels": 8}},
             "trunk.strides is .* one, with conventions=original",

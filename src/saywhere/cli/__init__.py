@@ -63,7 +63,6 @@ EXTRAS = {
     "transformers": "transformers",
     "lightning": "train",
     "yaml": "train",
-    "tensorboard": "train",
     "matplotlib": "evaluate",
     "pycocoevalcap": "evaluate",
     "cv2": "proposals",

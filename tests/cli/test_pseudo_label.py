@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 from photographs import noise
@@ -60,6 +61,12 @@ def test_boxes_with_classes_get_fuller_phrases(tmp_path: Path):
     line = json.dumps({"image": "0.png", "regions": regions, "split": "train"})
     (tmp_path / "data.jsonl").write_text(line + "\n")
     model = checkpoint.save(tiny_model(), tmp_path / "densecap")
+    odd = tmp_path / os.fsdecode(b"odd \xff.png")
+    noise(96, 64, 0).save(odd)
+    (tmp_path / "odd.jsonl").write_text(json.dumps({"image": odd.name, "regions": regions, "split": "train"}))
+    named = run(tmp_path / "odd.jsonl", "--model", model, "--boxes", "--out", tmp_path / "odd")
+    assert named.exit_code == 0, named.output
+    assert [sample.image.resolve() for sample in saywhere.data.read(tmp_path / "odd")] == [odd]
     result = run(tmp_path / "data.jsonl", "--model", model, "--boxes", "--out", tmp_path / "new")
     assert result.exit_code == 0, result.output
     (sample,) = saywhere.data.read(tmp_path / "new")

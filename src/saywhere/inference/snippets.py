@@ -6,15 +6,15 @@ names of classes a dense captioner does.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from saywhere.files import write_text
+from saywhere.files import write_atomically
 from saywhere.images import LoadedImage
+from saywhere.inference.results import json_line
 from saywhere.models.aligner import align
 from saywhere.models.densecap import describe
 from saywhere.models.model import Model
@@ -87,7 +87,7 @@ def write_snippets(rows: Iterable[tuple[Path, str, Regions]], file: Path) -> int
         snippets = [{"box": box, "phrase": words} for box, words in pairs]
         name = Path(os.path.relpath(image.resolve(), file.resolve().parent)).as_posix()
         size = {"width": regions.width, "height": regions.height}
-        lines.append(json.dumps({"image": name, "split": split, **size, "regions": snippets}, ensure_ascii=False))
+        lines.append(json_line({"split": split, **size, "regions": snippets}, name))
         count += len(snippets)
-    write_text(file, "".join(line + "\n" for line in lines))
+    write_atomically(file, lambda stream: stream.writelines(lines))
     return count

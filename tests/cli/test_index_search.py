@@ -260,13 +260,9 @@ def test_search_prints_how_probable_each_phrase_is_or_that_it_is_not_found(album
     assert row["probability"] == 0.5 and not any("score" in phrase for phrase in row["phrases"])
 
 
-def test_search_by_an_image_and_within_one(album, index) -> None:
+def test_search_by_an_image(album, index) -> None:
     like = run("search", "--image", album / "2.png", "--index", index, "--json", "-", "--top", 1)
     assert json.loads(like.stdout)["image"] == str(album / "2.png")
-    within = ("search", "a horse", "--within", album / "2.png", "--index", index)
-    row = json.loads(run(*within, "--json", "-", "--top", 2).stdout)
-    assert len(row["boxes"]) == len(row["similarities"]) == 2
-    assert "box" in run(*within).stdout
 
 
 def test_drawings_are_never_mixed_up_in_silence(aligner, tmp_path) -> None:
@@ -316,8 +312,8 @@ def test_user_fixable_errors_are_one_line(album, index, tmp_path) -> None:
     for arguments, message in (
         (("search", "a dog", "--index", tmp_path / "none"), "no index is here; make one: saywhere index PATH..."),
         (("search", "--index", index), "a QUERY or --image FILE"),
+        (("search", "a dog", "--index", index, "--out", tmp_path / "a.JPG"), "a.JPG: is the name of an image"),
         (("search", "a dog", "--image", album / "0.png", "--index", index), "and not both"),
-        (("search", "--image", album / "0.png", "--within", album / "0.png", "--index", index), "--within needs"),
         (("search", "...", "--index", index), "has no word"),
         (("search", "- people", "--index", index), "put it last, after --"),
         (("search", "a dog", "--index", index, "--model", captioner), "the part aligner"),

@@ -18,18 +18,13 @@ from saywhere.cli.options import (
     Batch,
     Chosen,
     Collection,
-    CollectionShards,
     Images,
     IndexFolder,
-    Regions,
-    Replicas,
     RetryFailed,
     ShardCount,
     ShardNumber,
-    Store,
-    StoreKind,
     Url,
-    Where,
+    find_place,
 )
 from saywhere.cli.printing import report_skipped, skip_notes
 from saywhere.errors import UserError, explain_oom
@@ -65,11 +60,8 @@ Poll = Annotated[
 def index(
     paths: Images,
     folder: IndexFolder = None,
-    store: Store = StoreKind.folder,
     url: Url = None,
     collection: Collection = None,
-    shards_of_collection: CollectionShards = None,
-    replicas: Replicas = None,
     repair: bool = typer.Option(False, "--repair", help="Look for damaged vectors first, and embed their images anew."),
     components: int | None = typer.Option(
         None,
@@ -77,7 +69,6 @@ def index(
         metavar="P",
         help="Code the vectors by P principal components: much faster searches of a large index (64 is good; 0: none).",
     ),
-    regions: Regions = None,
     batch: Batch = 8,
     chosen: Chosen = Chosen(),
     shards: ShardCount = None,
@@ -96,14 +87,18 @@ def index(
     from saywhere.inference.sources import NoImages
 
     sharding = Sharding.of(shards, shard, retry_failed, paths)
-    _check(sharding, repair, every)
-    _check_watch(watch, poll, sharding)
+    if sharding is not None:
+        for given, option in ((every is not None, "--every"), (repair, "--repair"), (watch, "--watch")):
+            if given:
+                raise UserError(f"{option} is for one process: give it without --shards")
+    if poll is not None and not watch:
+        raise UserError("--poll is for --watch: give it as well")
     seconds = None if every is None else parse_duration(every)
-    place = Where(folder, store, url, collection, shards_of_collection, replicas).place()
+    place = find_place(folder, url, collection)
     with saywhere.Index(place, chosen.model, load=chosen.load) as made, explain_oom(batch):
         if sharding is not None:
-            return _index_shards(made, paths, sharding, batch, regions, components)
-        begin = partial(made.begin, regions=regions, components=components, every=seconds)
+            return _index_shards(made, paths, sharding, batch, components)
+        begin = partial(made.begin, components=components, every=seconds)
         try:
             run = begin(paths, repair=repair)
         except NoImages as error:
@@ -240,22 +235,6 @@ def _folders(paths: list[str]) -> list[tuple[int, int] | None]:
     return found
 
 
-def _check_watch(watch: bool, poll: float | None, sharding: Sharding | None) -> None:
-    """Refuse options that do not fit --watch."""
-    if poll is not None and not watch:
-        raise UserError("--poll is for --watch: give it as well")
-    if watch and sharding is not None:
-        raise UserError("--watch is for one process: give it without --shards")
-
-
-def _check(sharding: Sharding | None, repair: bool, every: str | None) -> None:
-    """Refuse options that do not fit each other."""
-    if sharding is not None and every is not None:
-        raise UserError("--every is for videos, which are indexed by one process: give it without --shards")
-    if sharding is not None and repair:
-        raise UserError("--repair is for one process: give it without --shards")
-
-
 def _embed(results: Iterable[ImageResult[Any]], total: int, done: int = 0) -> dict[str, str]:
     """Go through the results beside a bar; the images that were skipped, with the reasons."""
     from saywhere.inference.run import keep_each
@@ -264,22 +243,38 @@ def _embed(results: Iterable[ImageResult[Any]], total: int, done: int = 0) -> di
 
 
 def _index_shards(
-    made: saywhere.Index, paths: list[str], sharding: Sharding, batch: int, regions: int | None, components: int | None
+    made: saywhere.Index, paths: list[str], sharding: Sharding, batch: int, components: int | None
 ) -> None:
-    """Index shards beside other processes, and merge them if this is the last one."""
-    from saywhere.inference.shards import work_on
-    from saywhere.search.index import begin_shards, embed_shard, merge_shards
+    """Index shards beside other processes, and merge them if this is the last one.
 
-    shards = begin_shards(made, paths, sharding.shards, regions)
+    Nothing is written to the index before that; what a shard has already is kept.
+    """
+    from saywhere.inference import find_images
+    from saywhere.inference.shards import Shards, work_on
+    from saywhere.search.indexing import Indexing, index_digest
+    from saywhere.search.store import Store
+
+    if made.folder is None:
+        side_by_side = f"into {made.place} index parts of the images side by side"
+        raise UserError(f"--shards is for an index in a folder; {side_by_side}")
+    found = find_images(paths, [made.folder])
+    if videos := [source.name for source in found if source.is_video]:
+        raise UserError(f"--shards is for images, and {videos[0]} is a video: index it without --shards")
+    shards = Shards(made.folder / "shards", sharding.shards, found, {"model": index_digest(made.model)}, ".index")
 
     def embed(shard: Shard) -> dict[str, str]:
-        results = embed_shard(made, shard, batch, regions)
-        return _embed(results, len(shard.sources))
+        todo = Indexing(made.store, made.model, shard.sources).todo if len(made) else shard.sources
+        with saywhere.Index(shard.part, made.model) as part:
+            return _embed(shard.claim.check(part.begin(todo).results(batch)), len(shard.sources))
 
     skipped = work_on(shards, sharding, embed, "indexed", typer.echo)
     changes: saywhere.search.Changes | None = None
     for results in shards.merging():
-        changes = merge_shards(made, paths, shards, results, components)
+        broken = {name: reason for number in range(shards.count) for name, reason in shards.skipped(number).items()}
+        run = made.begin(paths, components=components)
+        with contextlib.ExitStack() as stack:
+            run.merge((stack.enter_context(Store(result)) for result in results), broken)
+        changes = run.changes
     if changes is None:
         report_skipped(skipped)
     else:

@@ -78,8 +78,6 @@ def refused_options(trunk: TrunkConfig, configs: Mapping[str, Any]) -> list[str]
     for part, config in configs.items():
         if isinstance(config, DenseCapConfig) and config.conventions == "original":
             refused.append("conventions=original (the published program)")
-        if isinstance(config, DenseCapConfig) and config.pooling != "bilinear":
-            refused.append(f"pooling={config.pooling}")
         if isinstance(config, AlignerConfig) and config.parses is not None:
             refused.append(f"parses={config.parses} (relations in the place of words)")
         if isinstance(config, AlignerConfig) and config.cell != "gru" and config.parses is None:
@@ -297,7 +295,9 @@ class OnnxTrunk:
     @cached_property
     def _opened(self) -> list[Session]:
         make, self._read = self._read or self._read_graph(), None
-        return [make(), open_tower(self._bundle, self._threads, self.device)] if self._bundle.trunk.tower else [make()]
+        if not self._bundle.trunk.tower:
+            return [make()]
+        return [make(), open_tower(self._bundle.folder / GRAPH_TOWER, self._threads, self.device)]
 
     def _read_graph(self) -> Callable[[], Session]:
         return read_graph(self._bundle, self._weights, self._threads, self._precision, self.device)
@@ -476,18 +476,18 @@ def _user_errors(path: Path, by: str = "") -> Iterator[None]:
         raise UserError(f"{path} cannot be loaded{by}: {' '.join(str(error).split())[:200]}") from error
 
 
-def open_tower(bundle: Bundle, threads: int | None = None, device: str = "cpu") -> Session:
-    """Return the session of the image tower beside a bundle's trunk.
+def open_tower(path: Path, threads: int | None = None, device: str = "cpu") -> Session:
+    """Return the session of an image tower that stands beside a trunk.
 
     Args:
-        bundle: with the tower's graph.
+        path: of the tower's graph.
         threads: of a computation; as many as the process may use if None.
         device: one of :data:`DEVICES`.
 
     Raises:
         UserError: the graph is damaged or another one, or no usable ONNX Runtime is installed.
     """
-    path, runtime = bundle.folder / GRAPH_TOWER, import_runtime()
+    runtime = import_runtime()
 
     def open(provider: str) -> Any:
         return runtime.InferenceSession(path, session_options(threads), providers=[provider])

@@ -24,6 +24,7 @@ from saywhere.files import explain_full_disk, write_text
 from saywhere.images import LoadedImage
 from saywhere.inference.claims import locked
 from saywhere.models.bundle import Bundle
+from saywhere.networks.vision.trunk import Trunk
 from saywhere.report import leave_out
 from saywhere.text import Vocabulary
 from saywhere.training import cache
@@ -45,7 +46,7 @@ from saywhere.training.card import DataFacts, write_card
 from saywhere.training.dataset import Digest, ImageDataset, TargetMaker, digest_of, evenly
 from saywhere.training.densecap import DenseCapSystem
 from saywhere.training.finetuning import freeze, keep_scale, start_from
-from saywhere.training.loop import Position, TrainingModule, build_trainer, explain_precision
+from saywhere.training.loop import CsvLog, Position, TrainingModule, build_trainer, explain_precision
 from saywhere.training.nouns import is_held_out
 from saywhere.training.recipe import DataConfig, Recipe, SourceConfig, require_own
 
@@ -155,7 +156,7 @@ FREE_TO_CHANGE = (
 SAME_BOX = 0.85
 """Boxes of two data sets that overlap by this IoU or more are one."""
 
-RUN_FILES = ("last.ckpt", "metrics.csv", "recipe.yaml", "curves.png", "tensorboard", "samples", "model")
+RUN_FILES = ("last.ckpt", "metrics.csv", "recipe.yaml", "curves.png", "samples", "model")
 
 
 @dataclass(frozen=True)
@@ -244,18 +245,20 @@ def build_network(recipe: Recipe, samples: Sequence[Sample]) -> Any:
         print(f"{training.start}: {start}", file=sys.stderr)
     if training.branch is not None:
         load_branch(network.trunk, training.branch)
-    elif network.trunk.branch is not None and recipe.system != "branch":
-        _require_branch(training.start or getattr(network.config, "localizer", None))
+    elif recipe.system != "branch":
+        _require_eye(network.trunk, training.start or getattr(network.config, "localizer", None))
     if start is not None:
         keep_scale(network, start, samples)
     freeze(network, training.freeze)
     return network
 
 
-def _require_branch(source: str | None) -> None:
-    """Refuse a branch of the trunk that would stay as it was made."""
-    if source is None or not Bundle.read(source).trunk.branch:
-        raise UserError("model.trunk.branch needs training.branch, or a model to start from that has a branch")
+def _require_eye(trunk: Trunk, source: str | None) -> None:
+    """Refuse a branch of the trunk that would stay as it was made, and a tower without its graph."""
+    there = trunk.tower if trunk.config.tower else source is not None and Bundle.read(source).trunk.branch
+    for name in ("branch", "tower"):
+        if getattr(trunk.config, name) and not there:
+            raise UserError(f"model.trunk.{name} needs training.branch, or a model to start from that has a {name}")
 
 
 def fit(
@@ -284,7 +287,8 @@ def fit(
     last = out / "last.ckpt"
     position, step = _read_position(last)
     extractor = system.extractor(network)
-    module = TrainingModule(network, criterion, extractor, recipe, train_data, validation_data, position)
+    log = CsvLog(out / "metrics.csv", step) if first_process() else None
+    module = TrainingModule(network, criterion, extractor, recipe, train_data, validation_data, position, log)
 
     def save(epoch: int, metrics: dict[str, float], seconds: float) -> None:
         dtype = torch.float16 if recipe.training.half else torch.float32
@@ -297,7 +301,7 @@ def fit(
     examples = Examples(out, [sample.image for sample in shown], system.draw)
     average = AverageWeights(network, recipe.training.average)
     state = RunState(last, recipe.training.save_every, digests)
-    trainer = build_trainer(recipe, out, [ShowProgress(), LossLog(), best, examples, average, state], step)
+    trainer = build_trainer(recipe, out, [ShowProgress(), LossLog(), best, examples, average, state])
     try:
         with explain_precision("training.precision=32"):
             trainer.fit(module, ckpt_path=last if last.exists() else None, weights_only=True)

@@ -27,7 +27,6 @@ from saywhere.networks.vision.backbones import by_shape
 from saywhere.networks.vision.grid import cell_boxes, cell_features
 from saywhere.networks.vision.region_features import (
     ImageMaps,
-    Source,
     feature_size,
     max_features,
     mean_features,
@@ -78,10 +77,10 @@ def extract_regions(
     """
     sources = [image.sources(config.levels, config.head, config.branch) for image in images]
     if config.attend_to == "grid" and config.pooling == "mean":
-        cells = [_cells(image, s, config.grid) for s, image in zip(sources, images, strict=True)]
+        cells = [region_cells(config, image) for image in images]
         rows = [(normalised(features), places) for features, places in cells]
         return [ImageRegions(features[:1], features[1:], places[1:]) for features, places in rows]
-    wholes = [normalised(_cells(image, s, 0)[0]) for s, image in zip(sources, images, strict=True)]
+    wholes = [normalised(region_cells(config, image, 0)[0]) for image in images]
     if transformer is not None:
         rows = [position_features(s, config.grid, *image.size)[0] for s, image in zip(sources, images, strict=True)]
         return _warped(transformer, narrow, rows, wholes)
@@ -96,9 +95,16 @@ def extract_regions(
     ]
 
 
-def _cells(image: ImageMaps, sources: Sequence[Source], cells: int) -> tuple[Tensor, Tensor]:
-    """Features of the whole image and of a grid's cells, and their boxes; see :func:`cell_features`."""
-    features, boxes = cell_features(sources, cells, *image.size)
+def region_cells(config: CaptionerConfig, image: ImageMaps, cells: int | None = None) -> tuple[Tensor, Tensor]:
+    """Return features ``(1 + cells², D)`` of the whole image and of a grid's cells, and their boxes.
+
+    Args:
+        config: of the captioner.
+        image: whose maps are averaged, see :func:`cell_features`.
+        cells: rows and columns of the grid; ``config.grid`` if None.
+    """
+    sources = image.sources(config.levels, config.head, config.branch)
+    features, boxes = cell_features(sources, config.grid if cells is None else cells, *image.size)
     return with_summary(image, features, boxes), boxes
 
 
@@ -226,13 +232,12 @@ class Captioner(nn.Module):
 
     def _build_decoder(self) -> PlainDecoder | AttentionDecoder:
         config = self.config
-        embed_dim = self.feature_size * (2 if config.context else 1)
         sizes = (len(self.vocabulary), config.word_size, config.hidden_size, config.dropout)
         if config.decoder == "attention":
-            return AttentionDecoder(embed_dim, config.region_size, *sizes, config.terms, config.feedback)
+            return AttentionDecoder(self.feature_size, config.region_size, *sizes, config.terms, config.feedback)
         if config.decoder == "rnn":
-            return RnnDecoder(embed_dim, *sizes, log_frequencies(self.vocabulary))
-        return PLAIN[config.decoder](embed_dim, *sizes)
+            return RnnDecoder(self.feature_size, *sizes, log_frequencies(self.vocabulary))
+        return PLAIN[config.decoder](self.feature_size, *sizes)
 
     @property
     def preprocess(self) -> Preprocess:
@@ -303,18 +308,13 @@ class Captioner(nn.Module):
             boxes: ``(R, 4)`` in pixels of the network's input.
 
         Returns:
-            ``(R, D)`` of the boxes, with ``config.context`` the whole image's beside each; if no boxes are given
-            ``(1, D)`` of the whole image.
+            ``(R, D)`` of the boxes; if no boxes are given ``(1, D)`` of the whole image.
         """
-        sources = image.sources(self.config.levels, self.config.head, self.config.branch)
         if boxes is None and not self.config.describe_boxes:
-            return normalised(_cells(image, sources, 0)[0])
-        whole = whole_image(image).to(image.maps[0])
-        boxes = whole if boxes is None else boxes
-        if not self.config.context:
-            return normalised(mean_features(sources, boxes, *image.size))
-        features = normalised(mean_features(sources, torch.cat((boxes, whole)), *image.size))
-        return torch.cat((features[:-1], features[-1:].expand(len(boxes), -1)), dim=1)
+            return normalised(region_cells(self.config, image, 0)[0])
+        sources = image.sources(self.config.levels, self.config.head, self.config.branch)
+        boxes = whole_image(image).to(image.maps[0]) if boxes is None else boxes
+        return normalised(mean_features(sources, boxes, *image.size))
 
     def attend(self, images: Sequence[ImageMaps], boxes: Sequence[Tensor | None] | None = None) -> AttendedImages:
         """Return what the decoder ``attention`` takes of images.

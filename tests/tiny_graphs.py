@@ -103,8 +103,7 @@ def export_florence2(folder: Path, source: Path | None = None) -> Path:
     (folder / "generation_config.json").write_text(json.dumps(GENERATION))
     kind = transformers.Florence2ForConditionalGeneration
     network = kind.from_pretrained(source, attn_implementation="eager").eval()
-    language = network.model.language_model
-    layers = range(len(language.decoder.layers))
+    language, layers = network.model.language_model, range(len(network.model.language_model.decoder.layers))
     past = [f"{i}.{side}.{kind}" for i in layers for side in ("decoder", "encoder") for kind in ("key", "value")]
 
     def decode(mask: Any, states: Any, embeddings: Any, *past: Any) -> Any:
@@ -124,8 +123,7 @@ def export_florence2(folder: Path, source: Path | None = None) -> Path:
         return network.lm_head(out.last_hidden_state), *[each for pair in pairs for each in pair]
 
     def write(name: str, function: Callable[..., Any], inputs: dict[str, Any], free: Free) -> Path:
-        path = folder / "onnx" / f"{name}.onnx"
-        write_graph(path, network, function, inputs, free)
+        write_graph(path := folder / "onnx" / f"{name}.onnx", network, function, inputs, free)
         return path
 
     width, heads = language.config.d_model, language.config.decoder_attention_heads

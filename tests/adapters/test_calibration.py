@@ -18,7 +18,8 @@ from typer.testing import CliRunner
 
 import saywhere
 from saywhere import UserError, cli, data
-from saywhere.adapters.adapter import NAME, Adapter, ScoreCalibration, Writer, change_calibration, read_calibration
+from saywhere.adapters.adapter import NAME, Adapter, ScoreCalibration, change_calibration, read_calibration
+from saywhere.adapters.florence2 import Florence2
 from saywhere.calibration import Logistic
 from saywhere.regions import Regions
 from saywhere.training.calibration import Scored, fit, score_phrases, score_regions
@@ -54,12 +55,12 @@ def detecting(tmp_path: Path) -> Path:
 def writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A model that describes the box of the data with the score 0.9, and two others with 0.3 and 0.8."""
 
-    def describe(self: Writer, encodings: list[Any], boxes: Any = None) -> list[Regions]:
+    def describe(self: Florence2, encodings: list[Any], boxes: Any = None) -> list[Regions]:
         found = [BOX, [0.0, 0.0, 9.0, 9.0], [50.0, 50.0, 90.0, 60.0]]
         scores, captions = np.array([0.9, 0.3, 0.8], np.float32), ("one", "two", "three")
         return [Regions(e.width, e.height, found, scores, captions, image=e.image) for e in encodings]
 
-    monkeypatch.setattr(Writer, "describe", describe)
+    monkeypatch.setattr(Florence2, "describe", describe)
     return Path(shutil.copytree(tiny_folder("florence2"), tmp_path / "florence2"))
 
 

@@ -76,10 +76,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
 def test_a_name_of_the_hub_is_fetched_once_without_code_and_pickles(hub: Hub):
     found = (hub.folder, FAMILIES["owlv2"], "a/b.c-1", "torch")
     assert find_adapted("hub:a/b.c-1") == find_adapted("hub:a/b.c-1") == found
-    assert hub.asked == [
-        ("a/b.c-1", "config.json"),
-        ("a/b.c-1", "*.json", "*.txt", "*.model", "*.safetensors", "*/*"),
-    ]
+    assert hub.asked == [("a/b.c-1", "config.json"), ("a/b.c-1", "*.json", "*.txt", "*.model", "*.safetensors", "*/*")]
 
 
 def test_a_revision_is_fetched_to_the_folder_that_is_named(hub: Hub):

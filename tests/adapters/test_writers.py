@@ -13,7 +13,7 @@ from photographs import noise
 from tiny_adapters import tiny_adapted
 
 from saywhere import UserError
-from saywhere.adapters.adapter import Text
+from saywhere.adapters.florence2 import Text
 
 WIDE = noise(200, 100, 0)
 

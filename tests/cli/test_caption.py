@@ -8,7 +8,6 @@ import pytest
 from photographs import noise, write_album
 from PIL import Image
 from tiny_captioner import tiny_captioner
-from tiny_densecap import tiny_model
 from typer.testing import CliRunner
 from video_clips import Timed, plate, write_clip
 
@@ -88,24 +87,6 @@ def test_several_images_are_named(tmp_path: Path, model: str):
     assert "2 captioned" in said.stderr
 
 
-def test_options_of_the_model_may_be_changed(tmp_path: Path, model: str):
-    noise(96, 64).save(tmp_path / "a.png")
-    changed = saywhere.load(model, options={"decoding.max_words": 2}).caption(tmp_path / "a.png").sentence
-    for name in ("decoding.max_words", "captioner.decoding.max_words"):
-        said = run(tmp_path / "a.png", "--model", model, "--set", f"{name}=2").output
-        assert said == changed + "\n" and len(said.split()) == 2
-    assert said != run(tmp_path / "a.png", "--model", model).output
-    wrong = run(tmp_path / "a.png", "--model", model, "--set", "decoding.max_word=2", code=2)
-    assert "did you mean" in wrong.stderr and "decoding.max_words" in wrong.stderr
-
-
-def test_a_model_without_a_captioner_is_refused(tmp_path: Path):
-    noise(96, 64).save(tmp_path / "a.png")
-    densecap = checkpoint.save(tiny_model(), tmp_path / "densecap")
-    result = run(tmp_path / "a.png", "--model", densecap, code=2)
-    assert "needs a model with the part captioner" in result.stderr and result.stderr.count("\n") == 1
-
-
 def test_attention_is_drawn(tmp_path: Path, model: str):
     folder = checkpoint.save(tiny_captioner(), tmp_path / "attending")
     for name in ("a.png", "b.png"):
@@ -128,20 +109,6 @@ def test_attention_is_drawn(tmp_path: Path, model: str):
         failed = run(*command, code=2)
         assert message in failed.stderr and failed.stderr.count("\n") == 1
     assert not out.exists()
-
-
-def test_an_image_is_opened_once(tmp_path: Path, model: str, monkeypatch: pytest.MonkeyPatch):
-    attending = checkpoint.save(tiny_captioner(), tmp_path / "attending")
-    for name in ("a.png", "b.png"):
-        noise(800, 500).save(tmp_path / name)
-    opened = []
-    real = Image.open
-    monkeypatch.setattr(Image, "open", lambda file, **options: opened.append(Path(file).name) or real(file, **options))
-    run(tmp_path, "--model", model, "--json", tmp_path / "c.jsonl")
-    assert opened == ["a.png", "b.png"]
-    opened.clear()
-    run(tmp_path / "a.png", "--model", attending, "--show-attention", tmp_path / "sheet.jpg")
-    assert opened == ["a.png"]
 
 
 def test_captions_are_not_mixed_with_descriptions(tmp_path: Path, model: str):

@@ -65,22 +65,13 @@ def test_the_package_runs_as_a_module():
     assert (run.returncode, run.stdout) == (0, f"saywhere {saywhere.__version__}\n")
 
 
-def test_version():
-    result = RUNNER.invoke(cli.app, ["--version"])
-    assert (result.exit_code, result.output) == (0, f"saywhere {saywhere.__version__}\n")
-
-
 @pytest.mark.parametrize(
     ("error", "code", "message"),
     [
         (UserError("a.jpg: is\n  wrong"), 2, "error: a.jpg: is wrong\n"),
         (KeyboardInterrupt(), 130, "error: interrupted\n"),
         (KeyboardInterrupt("interrupted after 3 of 9 images"), 130, "interrupted after 3 of 9 images\n"),
-        (
-            ModuleNotFoundError("No module named 'torch'", name="torch.nn"),
-            2,
-            "error: this command needs torch",
-        ),
+        (ModuleNotFoundError("No module named 'torch'", name="torch.nn"), 2, "error: this command needs torch"),
         (OSError(errno.ENOSPC, "No space left on device", "out/a.jpg"), 2, "error: out/a.jpg: the disk is full"),
         (OSError(errno.ENOSPC, "No space left on device"), 2, "error: the disk is full; free some space"),
         (PermissionError(errno.EACCES, "Permission denied", "out"), 2, "error: out: Permission denied\n"),
@@ -210,14 +201,6 @@ def test_a_closed_pipe_is_no_error(tmp_path):
     assert (run.returncode, run.stderr) == (141, "")
 
 
-def test_models(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(saywhere, "list_models", lambda: {"a": "the first", "longer": "the second"}, raising=False)
-    assert RUNNER.invoke(cli.app, ["models"]).stdout == "a\tthe first\nlonger\tthe second\n"
-    monkeypatch.setattr(saywhere, "list_models", dict, raising=False)
-    assert "no model comes with" in RUNNER.invoke(cli.app, ["models"]).stdout
-
-
 def test_devices_are_listed(monkeypatch):
     found = ["CPUExecutionProvider", "OpenVINOExecutionProvider"]
     monkeypatch.setattr("onnxruntime.get_available_providers", lambda: found)
@@ -235,6 +218,8 @@ def test_the_bundled_models_are_listed(monkeypatch, tmp_path):
     listed = RUNNER.invoke(cli.app, ["models"]).stdout.splitlines()
     assert [line.split()[0] for line in listed] == list(saywhere.list_models())
     assert DEFAULT_MODEL in saywhere.list_models() and all(len(line.split()) > 3 for line in listed)
+    monkeypatch.setattr(saywhere, "list_models", dict, raising=False)
+    assert "no model comes with" in RUNNER.invoke(cli.app, ["models"]).stdout
 
 
 def test_no_command_imports_another():
@@ -310,7 +295,7 @@ def test_an_option_with_one_value_is_given_once(line: str) -> None:
         (["serve", "--label-studio-files="], "--label-studio-files is empty: give a value, or leave it out"),
         (["data", "check", "a", "--out", ""], "--out is empty: give a value, or leave it out"),
         (["describe", "a.jpg", "--threshold", "nan"], "--threshold must be a finite number, not nan"),
-        (["describe", "a.jpg", "--threshold", "1e999"], "--threshold must be a finite number, not 1e999"),
+        (["index", "a", "--index", "i", "--watch", "--poll", "1e999"], "--poll must be a finite number, not 1e999"),
         (["alt", "a.html", "--root", "nothing"], "--root nothing: no such folder"),
     ],
 )
@@ -332,3 +317,22 @@ def test_too_little_memory_is_one_line_for_every_command(monkeypatch: pytest.Mon
         result = RUNNER.invoke(cli.app, line.split())
         assert result.exit_code == 2, line
         assert "too little memory" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (["saywhere", "desc"], ["describe"]),
+        (["saywhere", "describe", "--thre"], ["--threads", "--threshold"]),
+        (["saywhere", "evaluate", "den"], ["dense"]),
+        (["saywhere", "convert-results", "x", "--to", "y"], ["yolo"]),
+    ],
+)
+def test_commands_options_and_values_are_completed(words: list[str], offered: list[str], monkeypatch) -> None:
+    """By what the Tab key asks in a shell."""
+    monkeypatch.setenv("_SAYWHERE_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", " ".join(words))
+    monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
+    code = "import sys; sys.argv[0] = 'saywhere'; from saywhere.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
+    assert sorted(done.stdout.split()) == offered, done.stderr

@@ -176,24 +176,6 @@ def test_a_folder_is_grounded_and_a_stopped_run_goes_on(models, densecap, tmp_pa
     assert other.exit_code == 2 and "r.jsonl: was begun otherwise (text: " in other.stderr
 
 
-def test_options_of_the_model_may_be_changed(aligner, image):
-    whole = ground(image, SENTENCES[0], "--model", aligner, "--json", "-", "--set", "aligner.size_bonus=99")
-    phrases = json.loads(whole.stdout)["phrases"]
-    assert [phrase["box"] for phrase in phrases] == [[0, 0, 96, 64]] * 3
-    wrong = ground(image, SENTENCES[0], "--model", aligner, "--set", "size_bonu=99")
-    assert wrong.exit_code == 2 and "size_bonus" in wrong.stderr and wrong.stderr.count("\n") == 1
-
-
-def test_the_image_is_opened_once(aligner, image, tmp_path, monkeypatch):
-    opened = []
-    real = Image.open
-    monkeypatch.setattr(Image, "open", lambda file, **options: opened.append(str(file)) or real(file, **options))
-    for extra in ((), ("--out", tmp_path / "out", "--save-steps", tmp_path / "steps")):
-        opened.clear()
-        assert ground(image, SENTENCES[0], "--model", aligner, *extra).exit_code == 0
-        assert opened == [str(image)]
-
-
 def test_user_fixable_errors_are_one_line(aligner, densecap, image, tmp_path):
     captioner = checkpoint.save(tiny_captioner(), tmp_path / "captioner")
     album = tmp_path / "album"

@@ -5,13 +5,11 @@ from pathlib import Path
 
 from photographs import noise
 from tiny_aligner import SENTENCES, tiny_aligner
-from tiny_densecap import tiny_model
 from typer.testing import CliRunner, Result
 
 import saywhere
 import saywhere.data
 from saywhere.cli import app
-from saywhere.models.nouns import fuller_phrase, noun_tree
 from saywhere.networks import checkpoint
 
 
@@ -52,21 +50,3 @@ def test_another_beta_is_not_mixed_in(tmp_path: Path):
     assert run(root, "--model", model, "--out", tmp_path / "new", "--limit", 1).exit_code == 0
     result = run(root, "--model", model, "--out", tmp_path / "new", "--beta", 5)
     assert result.exit_code == 2 and "another beta" in result.stderr
-
-
-def test_boxes_with_classes_get_fuller_phrases(tmp_path: Path):
-    noise(96, 64, 0).save(tmp_path / "0.png")
-    regions = [{"box": [8, 8, 60, 40], "phrase": "a chair"}, {"box": [0, 0, 96, 64], "phrase": "a zyzzyva"}]
-    line = json.dumps({"image": "0.png", "regions": regions, "split": "train"})
-    (tmp_path / "data.jsonl").write_text(line + "\n")
-    model = checkpoint.save(tiny_model(), tmp_path / "densecap")
-    result = run(tmp_path / "data.jsonl", "--model", model, "--boxes", "--out", tmp_path / "new")
-    assert result.exit_code == 0, result.output
-    (sample,) = saywhere.data.read(tmp_path / "new")
-    assert sample.boxes.tolist() == [[8, 8, 60, 40], [0, 0, 96, 64]]
-    said = saywhere.load(model).describe(tmp_path / "0.png", sample.boxes).captions
-    assert said is not None
-    assert sample.phrases == ((fuller_phrase(noun_tree(), said[0], "a chair"),), ("a zyzzyva",))
-    assert noun_tree().find(sample.phrases[0][0]) == noun_tree().find("a chair")
-    again = run(tmp_path / "data.jsonl", "--model", model, "--out", tmp_path / "new")
-    assert again.exit_code == 2

@@ -161,7 +161,6 @@ REFUSED: dict[Any, list[tuple[dict[str, Any], str]]] = {
     CaptionerConfig: [
         ({"decoder": "attention", "attend_to": "whole"}, "attend_to is 'whole'"),
         ({"decoder": "rnn", "attend_to": "grid"}, "attend_to is 'grid'"),
-        ({"decoder": "rnn", "attend_to": "whole", "context": True}, "context is True"),
         ({"describe_boxes": True}, "describe_boxes is True"),
         ({"trunk": {"backbone": "resnet18"}}, "head is True, but must be false for resnet18"),
         ({"levels": [4]}, r"levels is \(4,\)"),
@@ -237,8 +236,9 @@ REFUSED: dict[Any, list[tuple[dict[str, Any], str]]] = {
         ({"box_weight": -1}, "box_weight is -1"),
         ({"box_decay": -1}, "box_decay is -1"),
         ({"box_beta": 0}, "box_beta is 0.0, but must be above 0"),
-        ({"pooling": "max"}, "pooling must be one of bilinear, roi_align, not 'max'"),
         ({"conventions": "mine"}, "conventions must be one of saywhere, original"),
+        ({"conventions": "original"}, "trunk.strides is .* one, with conventions=original"),
+        ({"pooling": "roi_align"}, "unknown key pooling; it is no longer an option: remove it"),
         ({"noun_threshold": 2}, "noun_threshold is 2.0"),
         ({"calibration": [1, 0, 0]}, "no longer an option: saywhere calibrate stores it in calibration.json"),
     ],

@@ -74,19 +74,6 @@ def test_the_name_of_a_split_is_no_path(root, tmp_path):
     }
 
 
-def test_no_samples_no_folder(root, tmp_path):
-    result, _ = run(root, "--samples", 0, "--out", tmp_path / "out")
-    assert result.exit_code == 0
-    assert not (tmp_path / "out").exists()
-
-
-def test_the_default_folder_is_named(root, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    result, _ = run(root, "--split", "train")
-    assert "1 samples drawn in data-check:" in result.output
-    assert (tmp_path / "data-check/train-1-a.png").is_file()
-
-
 def test_an_image_of_many_regions_shows_some_of_them(root, tmp_path, monkeypatch):
     drawn = []
     monkeypatch.setattr("saywhere.regions.Regions.draw", lambda regions, image: drawn.append(regions) or image)

@@ -1,4 +1,4 @@
-"""None"""
+"""Flickr8k and Flickr30k with the boxes and phrases of Flickr30k Entities."""
 
 from __future__ import annotations
 
@@ -105,8 +105,7 @@ def test_an_exif_turned_image_has_its_upright_size(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("exif", "box"),
-    [(5, [20, 10, 60, 40]), (6, [40, 10, 80, 40]), (7, [40, 160, 80, 190]), (8, [20, 160, 60, 190])],
+    ("exif", "box"), [(5, [20, 10, 60, 40]), (6, [40, 10, 80, 40]), (7, [40, 160, 80, 190]), (8, [20, 160, 60, 190])]
 )
 def test_boxes_of_the_image_before_its_exif_turn_are_turned_too(tmp_path, exif, box):
     """Stored and annotated 200 x 100, shown 100 x 200: the box 10 20 40 60 as a viewer shows it."""
@@ -222,21 +221,11 @@ def test_merging_pools_the_references_of_close_boxes(tmp_path):
 
 
 LINE = "[/EN#1/people A man 's friend] in [/EN#2/clothing a red T-shirt] rides [/EN#3/other/animals a horse] [ now ] ."
-XML = """<annotation><size><width>200</width><height>100</height><depth>3</depth></size>
-<object><name>1</name><bndbox><xmin>1</xmin><ymin>1</ymin><xmax>20</xmax><ymax>50</ymax></bndbox></object>
-<object><name>1</name><bndbox><xmin>61</xmin><ymin>11</ymin><xmax>100</xmax><ymax>40</ymax></bndbox></object>
-<object><name>3</name><scene>1</scene><nobndbox>1</nobndbox></object></annotation>"""
 
 
-def write_entities(root, name="12_ab"):
-    for folder in ("Images", "Entities/Annotations", "Entities/Sentences"):
-        (root / folder).mkdir(parents=True, exist_ok=True)
-    quarters(100, 50).save(root / "Images" / f"{name}.jpg")
-    key = name.split("_")[0]
-    (root / "Entities/Annotations" / f"{key}.xml").write_text(XML)
-    (root / "Entities/Sentences" / f"{key}.txt").write_text(LINE + "\n[/EN#1/people Two] jump .\n")
-    (root / "Flickr8k.token.txt").write_text(f"{name}.jpg#0\tA man .\n")
-    (root / "Flickr_8k.devImages.txt").write_text(f"{name}.jpg\n")
+def write_entities(root):
+    objects = xml(frame("1", 1, 1, 20, 50), frame("1", 61, 11, 100, 40), SCENE.format(3), width=200, height=100)
+    write(root, "12_ab.jpg", objects, f"{LINE}\n[/EN#1/people Two] jump .\n", size=(100, 50))
     return root
 
 
@@ -255,7 +244,7 @@ def test_phrases_are_spans_of_the_words_that_the_sentence_has():
 
 
 def test_a_split_is_read_with_boxes_in_pixels_on_disk(tmp_path):
-    (image,) = read_entities(write_entities(tmp_path), "dev")
+    (image,) = read_entities(write_entities(tmp_path), "train")
     assert (image.width, image.height, len(image.sentences)) == (100, 50, 2)
     first, second = image.sentences[0].phrases[0], image.sentences[1].phrases[0]
     # the union (0, 0, 100, 50) of the two boxes, at half the size of the image that was annotated
@@ -267,10 +256,10 @@ def test_a_split_is_read_with_boxes_in_pixels_on_disk(tmp_path):
 
 def test_what_is_missing_or_broken_is_named(tmp_path):
     root = write_entities(tmp_path)
-    (root / "Flickr_8k.devImages.txt").write_text("12_ab.jpg\n13_cd.jpg\n14_ef.jpg\n")
+    (root / "Flickr_8k.trainImages.txt").write_text("12_ab.jpg\n13_cd.jpg\n14_ef.jpg\n")
     quarters(100, 50).save(root / "Images" / "14_ef.jpg")
     report = Report()
-    assert len(read_entities(root, "dev", report)) == 1
+    assert len(read_entities(root, "train", report)) == 1
     assert report.listed == 3
     assert report.problems["image that cannot be read"] == ["13_cd.jpg"]
     assert report.problems["missing or broken annotation"][0].startswith("14_ef")
@@ -278,14 +267,14 @@ def test_what_is_missing_or_broken_is_named(tmp_path):
 
 def test_user_fixable_errors_are_reported(tmp_path):
     root = write_entities(tmp_path / "data")
-    with pytest.raises(UserError, match="no split 'test'; it has dev"):
+    with pytest.raises(UserError, match="no split 'test'; it has train"):
         read_entities(root, "test")
     with pytest.raises(UserError, match="not Flickr8k or Flickr30k"):
-        read_entities(tmp_path, "dev")
+        read_entities(tmp_path, "train")
     (root / "Entities/Annotations/12.xml").write_text("<annotation")
     with pytest.raises(UserError, match="no image with Entities that can be read"):
-        read_entities(root, "dev")
+        read_entities(root, "train")
     for path in sorted((root / "Entities").rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()
     with pytest.raises(UserError, match="no Entities/Annotations"):
-        read_entities(root, "dev")
+        read_entities(root, "train")

@@ -62,43 +62,6 @@ def test_the_split_file_of_densecap(tmp_path):
         read(tmp_path)
 
 
-def test_without_sizes_images_that_hold_their_boxes_are_the_originals(tmp_path):
-    write(tmp_path, {1: [region(5, 10, 10, 20, 10)], 2: [region(6, 0, 0, 82, 30)]})
-    samples = read(tmp_path)
-    assert samples[0].boxes.tolist() == [[10, 10, 30, 20]]
-    assert samples[1].boxes.tolist() == [[0, 0, 80, 30]], "a small step over the border is cut"
-    assert samples.report.ok
-    assert "2 images: those on disk are taken for the originals" in samples.report.notes[0]
-
-
-def test_without_sizes_one_misfit_among_many_is_left_out(tmp_path):
-    regions = {key: [region(key, 10, 10, 20, 10)] for key in range(1, 20)}
-    write(tmp_path, regions | {20: [region(20, 10, 10, 200, 10)]})
-    samples = read(tmp_path)
-    assert len(samples) == 19
-    kind = "boxes larger than the image, size of the annotated image unknown"
-    assert samples.report.problems == {kind: ["20.jpg"]}
-
-
-def test_without_sizes_the_scale_of_small_copies_comes_from_boxes_that_reach_both_borders(tmp_path):
-    """Copies 80 x 60. Image 1 reaches 800 x 600, 2 only 400 x 599: its scale stays unknown, as does that of 3."""
-    write(
-        tmp_path,
-        {
-            1: [region(5, 40, 50, 760, 100), region(6, 0, 500, 100, 100)],
-            2: [region(7, 0, 0, 400, 599)],
-            3: [region(8, 0, 0, 30, 50)],
-        },
-    )
-    samples = read(tmp_path)
-    assert [sample.image.name for sample in samples] == ["1.jpg"]
-    assert samples[0].boxes.flatten().tolist() == pytest.approx([4, 5, 80, 15, 0, 50, 10, 60])
-    kind = "size of the annotated image unknown (image_data.json would give it)"
-    assert samples.report.problems == {kind: ["2.jpg", "3.jpg"]}
-    assert "the scale of 1 is estimated" in samples.report.notes[0]
-    assert samples.report.listed == 3
-
-
 def test_broken_regions_and_entries_are_named(tmp_path):
     bad = [
         region(5, 0, 0, 20, 10),
@@ -125,16 +88,22 @@ def test_broken_regions_and_entries_are_named(tmp_path):
 
 
 def test_broken_sizes_are_named(tmp_path):
-    write(tmp_path, {1: [region(5, 0, 0, 20, 10)]}, {1: (80, 60)})
+    write(tmp_path, {key: [region(5, 0, 0, 20, 10)] for key in (1, 2, 4)}, {1: (80, 60)})
     data = [{"image_id": 1, "width": 80, "height": 60}, {"image_id": 2, "width": 0, "height": 3}, {"image_id": 3}]
     (tmp_path / "image_data.json").write_text(json.dumps(data))
     samples = read(tmp_path)
     assert len(samples) == 1
-    assert samples.report.problems == {"broken entry in image_data.json": ["2", "3"]}
+    assert samples.report.problems == {
+        "broken entry in image_data.json": ["2", "3"], "no size in image_data.json": ["2", "4"]
+    }  # fmt: skip
+    assert samples.report.listed == 3
+    (tmp_path / "image_data.json").unlink()
+    with pytest.raises(UserError, match=r"image_data\.json: is missing; it has the sizes of the images"):
+        read(tmp_path)
 
 
 def test_files_that_are_not_json_are_user_errors(tmp_path):
-    write(tmp_path, {1: []})
+    write(tmp_path, {1: []}, {1: (80, 60)})
     (tmp_path / "region_descriptions.json").write_text('[{"id": 1, "regi')
     with pytest.raises(UserError, match=r"region_descriptions\.json is not a JSON file"):
         read(tmp_path)

@@ -213,7 +213,6 @@ def baseline() -> nn.Module:
         (original, "trunk.multiple=1 (no multiple of 32)"),
         (lambda: densecap(trunk={"multiple": 16}), "trunk.multiple=16 (no multiple of 32)"),
         (lambda: densecap(trunk={"multiple": 48}), "trunk.multiple=48 (no multiple of 32)"),
-        (lambda: densecap(pooling="roi_align"), "pooling=roi_align"),
         (lambda: captioner(attend_to="transformer"), "attend_to=transformer"),
         (lambda: captioner(pooling="max"), "pooling=max"),
         (lambda: captioner(attend_to="proposals", pooling="max"), "pooling=max"),

@@ -306,7 +306,6 @@ def test_a_vocabulary_of_another_model_is_refused(folder: Path):
         ({"ngrams.count": 4, "ngrams.words": 9}, "the weights of the part captioner lack "),
         ({"ngrams.weight": 1e9}, "ngrams.weight is 1000000000.0, but must be between 0 and 1000.0"),
         ({"captioner.pooling": "max"}, "pooling=max needs the engine torch"),
-        ({"densecap.pooling": "roi_align"}, "pooling=roi_align needs the engine torch"),
         ({"attend_to": "transformer"}, "attend_to=transformer needs the engine torch"),
         ({"trunk.multiple": 16}, "trunk.multiple=16 (no multiple of 32) needs the engine torch"),
         ({"trunk.backbone": "test_resnet"}, "trunk.onnx is the graph of another trunk.backbone, which cannot be chang"),

@@ -88,13 +88,6 @@ def by_csv(folder: Path, boxes: Sequence[Sequence[float]]) -> Path:
     return folder / "x"
 
 
-def by_fiftyone(folder: Path, boxes: Sequence[Sequence[float]]) -> Path:
-    shares = [(a / WIDTH, b / HEIGHT, (c - a) / WIDTH, (d - b) / HEIGHT) for a, b, c, d in boxes]
-    rows = [{"label": 0, "bounding_box": row} for row in shares]
-    (folder / "x").write_text(json.dumps({"classes": ["dog"], "labels": {"a": rows}}))
-    return folder / "x"
-
-
 def by_yolo(folder: Path, boxes: Sequence[Sequence[float]], names: str = "names: [dog]") -> Path:
     pytest.importorskip("yaml")
     (folder / "labels").mkdir(exist_ok=True)
@@ -112,7 +105,6 @@ WRITERS: dict[str, Callable[[Path, Sequence[Sequence[float]]], Path]] = {
     "coco": by_coco,
     "voc": by_voc,
     "csv": by_csv,
-    "fiftyone": by_fiftyone,
     "yolo": by_yolo,
 }
 
@@ -254,10 +246,7 @@ def test_other_entries_of_coco(tmp_path: Path) -> None:
     (found,), report = read("coco", by_coco(tmp_path, [GOOD], annotations=rows, images=[image]))
     assert found.boxes.tolist() == [list(GOOD), [0, 0, 9, 9]]
     assert report.problems == {
-        "broken annotation": [
-            "10 (no image has the id 99)",
-            "text (a part of it is of another kind)",
-        ],
+        "broken annotation": ["10 (no image has the id 99)", "text (a part of it is of another kind)"],
         "polygon instead of an upright box": ["a.jpg"],
         "mask instead of an upright box": ["a.jpg"],
         "broken region": ["a.jpg: no category has the id 5"],
@@ -476,9 +465,7 @@ def test_an_odd_entry_of_a_label_studio_task_costs_only_itself(tmp_path: Path, o
     (tmp_path / "x").write_text(json.dumps([task]))
     (found,), report = read("label-studio", tmp_path / "x")
     np.testing.assert_allclose(found.boxes, [GOOD])
-    assert report.problems == {
-        "broken region": [f"a.jpg: {json.dumps(odd)} is not an entry with a type and a value"],
-    }
+    assert report.problems == {"broken region": [f"a.jpg: {json.dumps(odd)} is not an entry with a type and a value"]}
 
 
 def test_odd_annotations_of_a_label_studio_task_are_named(tmp_path: Path) -> None:
@@ -533,10 +520,9 @@ def test_yolo_has_images_of_one_name_in_several_folders(tmp_path: Path) -> None:
             "coco",
             {"images": [{"id": 1, "file_name": "a", "width": 9, "height": 9}], "annotations": {}, "categories": []},
         ),
-        ("fiftyone", {"classes": ["dog"], "labels": {"a": 0}}),
     ],
 )
-def test_what_is_no_list_is_not_an_empty_one(tmp_path: Path, images: Path, name: str, content: Any) -> None:
+def test_what_is_no_list_is_not_an_empty_one(tmp_path: Path, name: str, content: Any) -> None:
     (tmp_path / "x").write_text(json.dumps(content))
     with pytest.raises(UserError, match="are not a list"):
-        read(name, tmp_path / "x", images)
+        read(name, tmp_path / "x")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import importlib.util
 import json
-import math
 import re
 import sys
 import xml.etree.ElementTree as xml
@@ -208,6 +207,20 @@ def test_voc_counts_pixels_from_one(tmp_path: Path) -> None:
     assert [float(corner.text or "") for corner in box] == [1, 1, 40, 30]
 
 
+def test_fiftyone_has_shares_of_the_image(tmp_path: Path) -> None:
+    FORMATS["fiftyone"].write(tmp_path / "labels.json", photos()[:2])
+    row = {
+        "label": "dog",
+        "bounding_box": [0, 0, 0.25, 0.25],
+        "confidence": 0.25,
+        "attributes": {"phrase": "a brown dog"},
+    }
+    stored = json.loads((tmp_path / "labels.json").read_text())
+    assert stored["classes"] == ["dog", "man"] and stored["labels"]["b"] == [] and stored["labels"]["a"][0] == row
+    with pytest.raises(UserError, match="FiftyOne knows images by their names"):
+        FORMATS["fiftyone"].write(tmp_path / "x", [*photos(), *photos()])
+
+
 def test_the_last_annotation_that_was_not_skipped_counts(tmp_path: Path) -> None:
     out = tmp_path / "tasks.json"
     label_studio.write(out, photos()[:1])
@@ -272,10 +285,10 @@ def test_the_command(tmp_path: Path) -> None:
         ((tmp_path / "r.jsonl", "--to", "csv", "--out", tmp_path / "r.csv"), "is there already"),
         ((tmp_path / "none", "--out", tmp_path / "x"), "no such file"),
         ((tmp_path / "r.csv", "--from", "yolo", "--out", tmp_path / "x"), "is a folder"),
-        ((tmp_path / "r.csv", "--from", "coco-results", "--out", tmp_path / "x"), "cannot be read"),
+        ((tmp_path / "r.csv", "--from", "coco-results", "--out", tmp_path / "x"), "is only written"),
         (
             (tmp_path / "r.csv", "--from", "csv", "--images", tmp_path, "--out", tmp_path / "x"),
-            "--images is for --from yolo and fiftyone; csv says the sizes",
+            "--images is for --from yolo; csv says the sizes",
         ),
         ((tmp_path, "--from", "yolo", "--images", "none", "--out", tmp_path / "x"), "--images none: no such folder"),
     ):
@@ -346,31 +359,10 @@ def test_a_torn_table_is_one_line(content: str, tmp_path: Path) -> None:
     assert (code, "not in the format csv" in " ".join(said.split())) == (2, True)
 
 
-def test_boxes_scores_and_captions_as_the_original_writes_them():
-    """Half size, 1-based: our box from 0 to 20 is pixels 1 to 10; the raw score of a probability is its logit."""
-    boxes = [[0.0, 0.0, 20.0, 40.0], [1438.0, 2.0, 1440.0, 1000.0]]
-    row = result(Regions(1440, 1000, boxes, [0.5, 0.9], ("a dog", "a cat")), "sub/a.jpg")
-    assert row["img_name"] == "sub/a.jpg"
-    assert row["boxes"] == [[1, 1, 10, 20], [720, 2, 1, 499]]
-    assert row["scores"] == pytest.approx([0, math.log(9)], abs=1e-4)
-    assert row["captions"] == ["a dog", "a cat"]
-
-
 def test_small_images_are_enlarged_and_scores_stay_finite():
     row = result(Regions(72, 36, [[0, 0, 72, 36.0]] * 2, [1.0, 0.0], ("a", "b")), "a.jpg")
     assert row["boxes"] == [[1, 1, 720, 360]] * 2
     assert row["scores"] == [16, -16]
-
-
-def test_the_short_side_of_the_resized_image_is_rounded_down():
-    """500 x 333 becomes 720 x 479: a box of the whole image ends there."""
-    row = result(Regions(500, 333, [[0.0, 0, 500, 333]], [0.5], ("a",)), "a.jpg")
-    assert row["boxes"] == [[1, 1, 720, 479]]
-
-
-def test_no_regions():
-    empty = Regions.empty(72, 36)
-    assert result(empty, "a.jpg") == {"img_name": "a.jpg", "boxes": [], "scores": [], "captions": []}
 
 
 def test_the_arithmetic_is_that_of_the_programs_functions():
@@ -443,28 +435,6 @@ def test_every_library_that_is_installed_reads_the_same_regions(
         if images != "not installed":
             assert (images, rest[0]) == ("3", "3")
             assert float(rest[1]) <= 0.02
-
-
-def test_a_reader_that_loses_a_region_is_an_error(
-    benchmark: ModuleType, lines: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    loses = benchmark.Reader("numpy", "coco", lambda out, images: {"a": [[0, 0, 40, 30]], "b": [], "c": []})
-    monkeypatch.setattr(benchmark, "READERS", (loses,))
-    with pytest.raises(ValueError, match="numpy: read other regions of coco"):
-        benchmark.main([str(lines), "--images", str(lines.parent / "photos")])
-
-
-def test_the_distance_of_a_side_is_measured(
-    benchmark: ModuleType, lines: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ours = benchmark.by_ourselves("coco")
-
-    def shifted(out: Path, images: Path) -> dict[str, Any]:
-        return {name: boxes + 5 * (name == "b") for name, boxes in ours(out, images).items()}
-
-    monkeypatch.setattr(benchmark, "READERS", (benchmark.Reader("numpy", "coco", shifted),))
-    (row,) = benchmark.compare(lines, lines.parent / "photos")
-    assert (row.images, row.regions, row.distance) == (3, 3, pytest.approx(5))
 
 
 def test_parquet_is_written_in_groups_and_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -164,6 +164,7 @@ def test_an_image_of_one_pixel_has_a_caption() -> None:
         ("a person in a white shirt", "a person in a white shirt"),
         ("a person in a cowboy hat", "a person in a cowboy hat"),
         ("a train with a white train", "a train"),
+        ("a woman at a table with wine wine", "a woman at a table with wine"),
     ],
 )
 def test_no_sentence_names_a_thing_twice(sentence: str, wanted: str) -> None:

@@ -7,7 +7,7 @@ import pytest
 from stubs import calibrated
 
 from saywhere.configs.nouns import NounsConfig
-from saywhere.models.nouns import NounEvidence, fuller_phrase, noun_evidence, noun_tree, rename, with_noun
+from saywhere.models.nouns import NounEvidence, noun_evidence, noun_tree, rename, with_noun
 from saywhere.models.phrases import caption_evidence, noun_log_probs
 from saywhere.text import Vocabulary, tokenize
 
@@ -114,20 +114,6 @@ def test_evidence_of_imagenet_joins_what_was_learnt() -> None:
     found = classes.combine(logits, np.zeros((1, len(KINDS) + 2), np.float32))
     flat = evidence(trust=0.0).combine(logits, np.zeros((1, len(KINDS) + 2), np.float32))
     assert classes.probability(found, airliner)[0] > classes.probability(flat, airliner)[0] > 0.1
-
-
-@pytest.mark.parametrize(
-    ("said", "label", "fuller"),
-    [
-        ("a man in a red shirt", "a person", "a man in a red shirt"),
-        ("a wooden bench", "a chair", "a wooden chair"),
-        ("a red ball", "a frisbee", "a red frisbee"),
-        ("two brown dogs", "a cow", "two brown cows"),
-        ("a brown dog", "a zyzzyva", "a zyzzyva"),
-    ],
-)
-def test_a_known_class_takes_what_the_decoder_says_of_it(said: str, label: str, fuller: str) -> None:
-    assert fuller_phrase(TREE, said, label) == fuller
 
 
 def test_the_noun_of_a_hypothesis_counts_as_far_as_the_classes_know_it() -> None:

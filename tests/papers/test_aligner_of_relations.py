@@ -26,7 +26,7 @@ from saywhere.networks import checkpoint
 from saywhere.networks.aligner.loss import SentenceTarget
 from saywhere.networks.aligner.network import Aligner
 from saywhere.papers.magnitudes import word_magnitudes
-from saywhere.papers.relations import RelationEncoder, encode_relations, pad_relations, read_parses
+from saywhere.papers.relations import RelationEncoder, read_parses
 from saywhere.text import END, START, UNKNOWN
 from saywhere.training.aligner import AlignerSystem, SentenceTargets
 from saywhere.training.run import train
@@ -45,16 +45,15 @@ def relation_aligner(parses: str, seed: int = 0, **changes: Any) -> Aligner:
     config = tiny_aligner_config(parses=parses, relations=KINDS, sentence_token=False, **changes)
     network = Aligner(config, VOCABULARY, pretrained_backbone=False)
     with torch.no_grad():
-        for table in network.word_vectors:
-            table.mul_(6)
+        for encoder in network.encoders:
+            encoder.get_parameter("words.weight").mul_(6)
     return network.eval()
 
 
 def targets(network: Aligner, texts: Sequence[str] = SENTENCES) -> list[SentenceTarget]:
     assert network.config.parses is not None
-    found = map(read_parses(network.config.parses).find, texts)
-    rows = [encode_relations(relations, network.config.relations, network.vocabulary) for relations in found]
-    return [SentenceTarget(torch.from_numpy(pad_relations([row]))) for row in rows]
+    read, kinds = read_parses(network.config.parses), network.config.relations
+    return [SentenceTarget(torch.from_numpy(read.encode([text], kinds, network.vocabulary))) for text in texts]
 
 
 def sample(*sentences: str) -> Sample:

@@ -85,13 +85,16 @@ def expected(
     return float(1 / (1 + np.exp(-(np.dot(HIT[:5], evidence) + HIT[5]))))
 
 
-@pytest.mark.parametrize(
+SENTENCE_AND_PHRASES = pytest.mark.parametrize(
     ("query", "wanted", "phrases"),
     [
         ("Two dogs run on the green grass.", ["Two dogs run on the green grass."], ["Two dogs", "the green grass"]),
         ("two dogs + a horse", ["two dogs", "a horse"], ["two dogs", "a horse"]),
     ],
 )
+
+
+@SENTENCE_AND_PHRASES
 def test_a_hit_has_the_probability_of_all_that_is_asked_for(album, tmp_path, query, wanted, phrases) -> None:
     made = model(phrase=PHRASE, hit=HIT)
     with saywhere.Index(tmp_path / "i", made) as index:
@@ -107,13 +110,7 @@ def test_a_hit_has_the_probability_of_all_that_is_asked_for(album, tmp_path, que
         assert image.probability is None and "probability" not in image.to_dict()
 
 
-@pytest.mark.parametrize(
-    ("query", "wanted", "phrases"),
-    [
-        ("Two dogs run on the green grass.", ["Two dogs run on the green grass."], ["Two dogs", "the green grass"]),
-        ("two dogs + a horse", ["two dogs", "a horse"], ["two dogs", "a horse"]),
-    ],
-)
+@SENTENCE_AND_PHRASES
 def test_a_search_knows_whether_any_image_shows_what_is_wanted(album, tmp_path, query, wanted, phrases) -> None:
     made = model(phrase=PHRASE, **ANYWHERE)
     common = Commonness(made.require("aligner", "search").vocabulary)

@@ -21,7 +21,6 @@ from saywhere.search.scan import (
     half_products,
     nearest,
     similarities,
-    to_bytes,
     unpack,
 )
 from saywhere.search.store import Stamp, Store
@@ -173,17 +172,3 @@ def test_products_of_half_precision_are_those_of_single(rows, size, words) -> No
     found = half_products(vectors, columns)
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, vectors.astype(np.float64) @ columns, rtol=1e-4, atol=1e-4)
-
-
-def test_words_are_rounded_each_by_its_own_size() -> None:
-    words = np.random.default_rng(1).standard_normal((4, 30)).astype(np.float32) * np.float32([[1], [100], [1e-3], [0]])
-    columns, worth = to_bytes(words)
-    assert columns.shape == (30, 4) and np.abs(columns[:, :3]).max(axis=0).tolist() == [WORD] * 3
-    np.testing.assert_allclose((columns * worth).T, words, atol=np.abs(words).max(axis=1).max() / WORD / 2 + 1e-9)
-    assert (np.abs((columns * worth).T - words) <= worth[:, None] / 2 * 1.001 + 1e-9).all()
-
-
-def test_codes_of_a_part_of_a_file_are_taken() -> None:
-    codes = np.random.default_rng(2).integers(-127, 128, (40, 16)).astype(np.int8)
-    columns = np.eye(16, dtype=np.int8)[:, :3]
-    np.testing.assert_array_equal(byte_products(codes[5:9], columns), codes[5:9, :3])

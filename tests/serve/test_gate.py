@@ -73,6 +73,7 @@ def test_the_case_of_the_scheme_does_not_matter(locked: Process, scheme: str) ->
 def test_everything_else_is_refused(locked: Process, given: str) -> None:
     answer = ask(locked, "/v1/models", Authorization=given)
     assert answer.status == 401 and "token" in answer.error and answer.headers["www-authenticate"] == "Bearer"
+    assert [ask(locked, path, Authorization=given).status for path in ("/", "/healthz", "/openapi.json")] == [200] * 3
     assert ask(locked, f"http://127.0.0.1:{locked.port}/v1/models", Authorization=given).status == 401
 
 

@@ -38,11 +38,6 @@ def ask(port: int, path: str, body: bytes | None = None, **headers: str) -> tupl
         connection.close()
 
 
-def test_it_answers(server: Process, photo: bytes) -> None:
-    status, found = ask(server.port, "/v1/describe?top=2", photo)
-    assert status == 200 and len(found["captions"]) == 2
-
-
 def test_a_large_answer_arrives_whole(server: Process, photo: bytes) -> None:
     boxes = "&".join(f"box={n % 20},{n % 30},{200 + n % 150},{210 + n % 150}" for n in range(1000))
     status, found = ask(server.port, f"/v1/embed?{boxes}", photo)

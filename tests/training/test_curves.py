@@ -10,7 +10,7 @@ from saywhere.training.loop import CsvLog, draw_curves, read_log
 def write(path: Path, steps: range, start: int = 0) -> None:
     log = CsvLog(path, start)
     for step in steps:
-        log.log_metrics({"train/loss": 10.0 / step, "train/box": 1 / 3, "epoch": step // 2}, step)
+        log.write(step, step // 2, {"train/loss": 10.0 / step, "train/box": 1 / 3})
 
 
 def test_the_log_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ def test_curves_have_a_panel_for_each_term(tmp_path: Path) -> None:
     write(tmp_path / "metrics.csv", range(1, 4))
     draw_curves(tmp_path / "metrics.csv", tmp_path / "two.png")
     log = CsvLog(tmp_path / "metrics.csv", 3)
-    log.log_metrics({f"val/{name}": 1.0 for name in ("loss", "a", "b", "c")}, 3)
+    log.write(3, 0, {f"val/{name}": 1.0 for name in ("loss", "a", "b", "c")})
     draw_curves(tmp_path / "metrics.csv", tmp_path / "five.png")
     with Image.open(tmp_path / "two.png") as two, Image.open(tmp_path / "five.png") as five:
         assert two.height * 2 == five.height

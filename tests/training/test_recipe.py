@@ -24,7 +24,12 @@ from saywhere.training.recipe import OptimizerConfig, Recipe
 from saywhere.training.run import build_vocabulary, find_system, model_config, read_training
 
 RECIPES = Path(__file__).parents[2] / "recipes"
-OTHERS = {"table1", "saywhere", "saywhere-smoke"}  # of several models; see tests/papers/table1 and tests/stages
+OTHERS = {
+    "table1",
+    "saywhere",
+    "saywhere-large",
+    "saywhere-smoke",
+}  # of several models; see tests/papers/table1 and tests/stages
 SHIPPED = sorted(path for path in RECIPES.glob("*.yaml") if path.stem not in OTHERS)
 
 
@@ -117,7 +122,6 @@ def test_names_of_classes_join_the_boxes_of_images_with_phrases(tmp_path: Path) 
         ("training.rest.kind=adagrad", "one of adamw, adam, original_adam, sgd, rmsprop"),
         ("training.rest.betas=0.9", "training.rest.betas"),
         ("training.rest.lr=fast", "training.rest.lr must be a number"),
-        ("training.explode=0.5", "above 1"),
         ("training.epochs", "key=value"),
         ("name.first=2", "holds a value"),
         ("training.clip=[", "not YAML"),

@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import re
 import sys
 import threading
 from abc import ABC, abstractmethod
@@ -18,7 +17,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike
 from PIL import Image
 
 from saywhere import boxes as geometry
@@ -29,7 +27,6 @@ from saywhere.errors import UserError
 from saywhere.files import write_text
 from saywhere.images import LoadedImage
 from saywhere.models.encoding import AT_ONCE, Encoding
-from saywhere.regions import Regions
 from saywhere.web.runtime import cache_folder
 
 NAME = "saywhere-calibration.json"
@@ -312,162 +309,6 @@ def to_pixels(encoding: Encoding, boxes: np.ndarray) -> np.ndarray:
     """Return boxes ``(N, 4)`` given as shares of width and height in pixels of the image, clipped to it."""
     scaled = geometry.scale(np.asarray(boxes, np.float32).reshape(-1, 4), encoding.width, encoding.height)
     return geometry.clip(scaled, encoding.width, encoding.height)
-
-
-class Place(NamedTuple):
-    """A box that stands in a text.
-
-    Attributes:
-        box: ``x1 y1 x2 y2`` as shares of the image's width and height.
-        words: the tokens, from and to, of the phrase before it; the same number twice if there is none.
-        tokens: all tokens, from and to, that the phrase and the box take.
-    """
-
-    box: tuple[float, float, float, float]
-    words: tuple[int, int]
-    tokens: tuple[int, int]
-
-    @property
-    def is_box(self) -> bool:
-        """Whether the corners are in order."""
-        x1, y1, x2, y2 = self.box
-        return x2 > x1 and y2 > y1
-
-
-@dataclass(frozen=True, eq=False)
-class Text:
-    """T tokens that a model wrote: their ids, names and natural log-probabilities ``(T,)``."""
-
-    token_ids: Sequence[int]
-    tokens: Sequence[str]
-    log_probs: np.ndarray
-
-    def score(self, start: int, stop: int) -> float:
-        """Return the geometric mean of the probabilities of some tokens; 0 of none."""
-        return float(np.exp(self.log_probs[start:stop].mean())) if stop > start else 0.0
-
-
-class Writer(Adapter):
-    """A family that describes, captions and locates by writing.
-
-    Attributes:
-        describe_prompt, caption_prompt: what is asked of an image.
-        most_tokens, caption_tokens: of an answer.
-    """
-
-    describe_prompt: ClassVar[str]
-    caption_prompt: ClassVar[str]
-    most_tokens: ClassVar[int]
-    caption_tokens: ClassVar[int] = 64
-    threshold: ClassVar[float] = 1e-6  # whatever it writes a box for
-
-    @abstractmethod
-    def phrase_prompt(self, phrase: str) -> str:
-        """Return what asks for the box of a phrase."""
-
-    @abstractmethod
-    def box_prompt(self, box: Sequence[float]) -> str:
-        """Return what asks for the words of a box, which is given as shares of the image's width and height."""
-
-    @abstractmethod
-    def read_places(self, tokens: Sequence[str]) -> list[Place]:
-        """Return the boxes that stand among tokens."""
-
-    @abstractmethod
-    def is_mark(self, token: str) -> bool:
-        """Return whether a token is part of a place, and no word."""
-
-    def describe(self, encodings: Sequence[Encoding], boxes: Sequence[ArrayLike] | None = None) -> list[Regions]:
-        """Return the regions that the model writes of each image, or a phrase for each of given boxes ``(N, 4)``.
-
-        A score is the geometric mean of the probabilities of the tokens, of words and box, or of the words alone of a
-        given box.
-
-        Raises:
-            UserError: boxes of another shape, or outside their image.
-        """
-        if boxes is not None:
-            return self._describe_boxes(encodings, [e.check(b) for e, b in zip(encodings, boxes, strict=True)])
-        texts = self.write(encodings, [self.describe_prompt] * len(encodings), self.most_tokens)
-        return [self._regions(encoding, text) for encoding, text in zip(encodings, texts, strict=True)]
-
-    def _regions(self, encoding: Encoding, text: Text) -> Regions:
-        named = [(place, self.words(text, *place.words)) for place in self.read_places(text.tokens) if place.is_box]
-        kept = [(place, words) for place, words in named if words]
-        boxes = to_pixels(encoding, np.array([place.box for place, _ in kept], np.float32))
-        scores = np.array([text.score(*place.tokens) for place, _ in kept], np.float32)
-        captions = tuple(words for _, words in kept)
-        return Regions(encoding.width, encoding.height, boxes, scores, captions, image=encoding.image)
-
-    def _describe_boxes(self, encodings: Sequence[Encoding], boxes: Sequence[np.ndarray]) -> list[Regions]:
-        jobs = [(encoding, box) for encoding, own in zip(encodings, boxes, strict=True) for box in own]
-        prompts = [self.box_prompt((box / np.array([e.width, e.height] * 2)).tolist()) for e, box in jobs]
-        texts = self.write([encoding for encoding, _ in jobs], prompts, self.caption_tokens)
-        ends = [next((i for i, t in enumerate(text.tokens) if self.is_mark(t)), len(text.tokens)) for text in texts]
-        said = iter([(self.words(text, 0, end), text.score(0, end)) for text, end in zip(texts, ends, strict=True)])
-        found: list[Regions] = []
-        for encoding, own in zip(encodings, boxes, strict=True):
-            rows = [next(said) for _ in own]
-            scores, captions = np.array([score for _, score in rows], np.float32), tuple(words for words, _ in rows)
-            found.append(Regions(encoding.width, encoding.height, own, scores, captions, image=encoding.image))
-        return found
-
-    def caption(self, encodings: Sequence[Encoding], beam_size: int | None = None) -> list[str]:
-        """Return a sentence for each image."""
-        prompts = [self.caption_prompt] * len(encodings)
-        texts = self.write(encodings, prompts, self.caption_tokens, beam_size or 1)
-        return [self.words(text, 0, len(text.tokens)) for text in texts]
-
-    def locate(self, encodings: Sequence[Encoding], phrases: Sequence[Sequence[str]]) -> list[Located]:
-        """Return for each image the box and the score of each phrase: the first box that the model writes for it."""
-        jobs = [(encoding, phrase) for encoding, own in zip(encodings, phrases, strict=True) for phrase in own]
-        prompts = [self.phrase_prompt(without_marks(phrase)) for _, phrase in jobs]
-        texts = iter(self.write([encoding for encoding, _ in jobs], prompts, self.caption_tokens))
-        found: list[Located] = []
-        for encoding, own in zip(encodings, phrases, strict=True):
-            rows = [self._first(next(texts)) for _ in own]
-            boxes = to_pixels(encoding, np.array([box for box, _ in rows], np.float32))
-            found.append((boxes, np.array([score for _, score in rows], np.float32)))
-        return found
-
-    def _first(self, text: Text) -> tuple[tuple[float, ...], float]:
-        """The box that a text begins with and its score; the whole image and 0 if it begins with none."""
-        first = next(iter(self.read_places(text.tokens)), None)
-        if first is None or first.tokens[0] > 0 or not first.is_box:
-            return (0.0, 0.0, 1.0, 1.0), 0.0
-        return first.box, text.score(*first.tokens)
-
-    def words(self, text: Text, start: int, stop: int) -> str:
-        """Return some of the tokens as plain text, without marks."""
-        rows = zip(text.token_ids[start:stop], text.tokens[start:stop], strict=True)
-        kept = [token_id for token_id, token in rows if not self.is_mark(token)]
-        return " ".join(self.runner.decode(kept).split())
-
-    def write(
-        self, encodings: Sequence[Encoding], prompts: Sequence[str], most_tokens: int, beam_size: int = 1
-    ) -> list[Text]:
-        """Return what the model writes after each prompt, ``AT_ONCE`` at a time; greedy, or by beam search.
-
-        With beam search the log-probabilities are 0.
-        """
-        found: dict[int, Text] = {}
-        for start in range(0, len(prompts), AT_ONCE):
-            some = range(start, min(start + AT_ONCE, len(prompts)))
-            images, asked = [image_of(encodings[i]) for i in some], [prompts[i] for i in some]
-            with self.lock:
-                rows = self.runner.write(images, asked, most_tokens, beam_size)
-            found |= zip(some, [self._text(*row) for row in rows], strict=True)
-        return [found[i] for i in range(len(prompts))]
-
-    def _text(self, token_ids: list[int], log_probs: np.ndarray) -> Text:
-        kept = [i for i, token_id in enumerate(token_ids) if token_id not in self.runner.silent]
-        own = [token_ids[i] for i in kept]
-        return Text(own, self.runner.tokens(own), log_probs[kept])
-
-
-def without_marks(text: str) -> str:
-    """Return a user's text without the brackets of which the models' own marks are made."""
-    return " ".join(re.sub("[<>]", " ", text).split())
 
 
 class Job(NamedTuple):

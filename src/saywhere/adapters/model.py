@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from saywhere.adapters.adapter import Adapter, Writer, calibration_path, read_calibration
+from saywhere.adapters.adapter import Adapter, calibration_path, read_calibration
+from saywhere.adapters.florence2 import Florence2
 from saywhere.adapters.sources import Adapted, find_adapted
 from saywhere.calibration import Calibration
 from saywhere.errors import UserError
@@ -72,7 +73,7 @@ class AdaptedModel(Model):
     @property
     def parts(self) -> tuple[Part, ...]:
         """The parts for whose verbs it answers: ``describe``, ``ground``, ``caption``."""
-        return ("densecap", "aligner", "captioner") if isinstance(self.adapter, Writer) else ("aligner",)
+        return ("densecap", "aligner", "captioner") if isinstance(self.adapter, Florence2) else ("aligner",)
 
     def __repr__(self) -> str:
         calibrated = f", {self.adapter.scores}" if self.adapter.scores.fits else ""
@@ -81,19 +82,17 @@ class AdaptedModel(Model):
     def check(self, part: Part, what: str) -> None:
         """Raise a ``UserError`` if it cannot do ``what``, for which a model of saywhere's own has a part."""
         if part == "aligner" or part not in self.parts:
-            verbs = "describe, ground and caption" if isinstance(self.adapter, Writer) else "ground phrases"
-            family = self.adapter.family.name
-            raise UserError(f"{self.name} cannot {what}: that needs a model with the part {part}; {family} can {verbs}")
+            self.require(part, what)
 
     def require(self, part: Part, what: str) -> Any:
         """Raise a ``UserError``: there are no parts."""
-        verbs = "describe, ground and caption" if isinstance(self.adapter, Writer) else "ground phrases"
+        verbs = "describe, ground and caption" if isinstance(self.adapter, Florence2) else "ground phrases"
         family = self.adapter.family.name
         raise UserError(f"{self.name} cannot {what}: that needs a model with the part {part}; {family} can {verbs}")
 
-    def _writer(self, part: Part, what: str) -> Writer:
+    def _writer(self, part: Part, what: str) -> Florence2:
         self.check(part, what)
-        assert isinstance(self.adapter, Writer)
+        assert isinstance(self.adapter, Florence2)
         return self.adapter
 
     def describe(
@@ -257,14 +256,7 @@ def _placed(encoding: Encoding, boxes: np.ndarray, scores: np.ndarray) -> Placed
     regions = Regions(encoding.width, encoding.height, boxes, image=encoding.image)
     kinds = np.zeros((len(boxes), len(boxes)), np.float32)
     return Placed(
-        regions,
-        np.eye(len(boxes), dtype=np.float32),
-        kinds,
-        none > 0,
-        none > 0,
-        none,
-        "densecap",
-        scores=scores,
+        regions, np.eye(len(boxes), dtype=np.float32), kinds, none > 0, none > 0, none, "densecap", scores=scores
     )
 
 

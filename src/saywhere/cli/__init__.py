@@ -44,11 +44,9 @@ PANELS = {
         "calibrate": "Make scores probabilities (Platt scaling).",
         "export": "Make one model of trained parts, which runs without torch.",
         "evaluate": "Measure how good a model's answers are.",
-        "pseudo-label": "Make boxes with phrases of a data set that has sentences or classes.",
+        "pseudo-label": "Make boxes with phrases of a data set that has sentences.",
     },
-    "Published programs and tables": {
-        "papers": "Reproduce them.",
-    },
+    "Published programs and tables": {"papers": "Reproduce them."},
 }
 """The commands in the order of ``--help``, by its panels, each with its line there.
 
@@ -65,7 +63,6 @@ EXTRAS = {
     "transformers": "transformers",
     "lightning": "train",
     "yaml": "train",
-    "tensorboard": "train",
     "matplotlib": "evaluate",
     "pycocoevalcap": "evaluate",
     "cv2": "proposals",

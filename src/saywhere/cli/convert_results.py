@@ -29,7 +29,7 @@ def convert_results(
     ),
     source: ResultFormat = typer.Option(ResultFormat.saywhere, "--from", help="The format of IN."),
     images: Path | None = typer.Option(
-        None, metavar="DIR", help="Folder of the images, for formats that do not say their sizes: yolo, fiftyone."
+        None, metavar="DIR", help="Folder of the images for --from yolo, which does not say their sizes."
     ),
     embed: Embed = False,
     threshold: float | None = typer.Option(None, min=0, max=1, help="Only regions with at least this score."),
@@ -54,7 +54,7 @@ def convert_results(
     if embed:
         xmp.check_embed(to.value, out)
     if old.read is None:
-        raise UserError(f"--from {source.value}: this format does not say all that results have and cannot be read")
+        raise UserError(f"--from {source.value}: this format is only written")
     if not path.exists():
         raise UserError(f"{path}: no such file or folder")
     if path.is_dir() != old.folder:
@@ -63,8 +63,8 @@ def convert_results(
         new.require_new(out)
     elif new.beside is None:
         raise UserError(f"--to {to.value} needs --out PATH, the new {'folder' if new.folder else 'file'}")
-    if images is not None and source not in (ResultFormat.yolo, ResultFormat.fiftyone):
-        raise UserError(f"--images is for --from yolo and fiftyone; {source.value} says the sizes of images itself")
+    if images is not None and source is not ResultFormat.yolo:
+        raise UserError(f"--images is for --from yolo; {source.value} says the sizes of images itself")
     if images is not None and not images.is_dir():
         raise UserError(f"--images {images}: no such folder")
     if copy_images and new.with_images is None:

@@ -27,7 +27,6 @@ def check(
     format: DataFormat = None,
     split: Splits = None,
     out: Path = typer.Option(Path("data-check"), help="Folder for the drawn samples."),
-    samples: int = typer.Option(4, min=0, help="How many samples of each split to draw."),
     decode: bool = typer.Option(False, "--decode", help="Decode every image, to find damaged ones. Takes a while."),
 ) -> None:
     """Print what a data set holds and what is missing or broken, and draw a few samples.
@@ -44,8 +43,7 @@ def check(
     for part in found:
         if decode:
             checks.decode(part)
-        if samples:
-            drawn += checks.draw(part, out, samples)
+        drawn += checks.draw(part, out)
     typer.echo(f"{root}: {format}, {len(found)} split{'' if len(found) == 1 else 's'}")
     _print_figures({part.split: checks.summary(part) for part in found})
     _print_reports(found)

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 
 Data = Annotated[Path, typer.Option("--data", metavar="ROOT", help="Folder of the data set, or a .jsonl file.")]
 EntitiesData = Annotated[
-    Path,
-    typer.Option("--data", metavar="ROOT", help="Folder of Flickr8k or Flickr30k with Flickr30k Entities."),
+    Path, typer.Option("--data", metavar="ROOT", help="Folder of Flickr8k or Flickr30k with Flickr30k Entities.")
 ]
 Predictions = Annotated[
     Path | None, typer.Option("--predictions", metavar="FILE", help="Score these answers instead (JSON lines).")
@@ -67,50 +66,27 @@ class Task:
         return load_model(model or (self.models[0] if self.models else None), self.runtime, self.change, part)
 
     @contextlib.contextmanager
-    def session(self, written: str = "report.json", model: str | None = None) -> Iterator[Session]:
+    def session(
+        self, written: str = "report.json", model: str | None = None, truth: Path | None = None
+    ) -> Iterator[Session]:
         """Yield the session of a model; print at its end what was written and left out; exit with 1 if it is partial.
 
         Args:
             written: what is in ``out`` beside ``report.md``.
             model: its name for the report.
+            truth: of predictions that are scored, in place of a model.
         """
-        assert self.data is not None
-        name = model or ", ".join(self.models) or DEFAULT_MODEL
-        with self._session(self.data, written, self.format, name, self.change) as now:
-            yield now
-
-    @contextlib.contextmanager
-    def scores(self, truth: Path, written: str) -> Iterator[Session]:
-        """Yield the session in which predictions are scored, otherwise as :meth:`session`."""
-        with self._session(truth, written) as now:
-            yield now
-
-    @contextlib.contextmanager
-    def _session(
-        self,
-        data: Path,
-        written: str,
-        format: str | None = None,
-        model: str | None = None,
-        change: Sequence[str] | None = None,
-    ) -> Iterator[Session]:
         from saywhere.evaluation.session import Session
 
+        data = truth or self.data
+        assert data is not None
+        name = None if truth else model or ", ".join(self.models) or DEFAULT_MODEL
         command = shlex.join(["saywhere", *sys.argv[1:]])
         with explain_oom(self.batch), _bars() as bars:
             now = Session(
-                data,
-                self.out,
-                format,
-                self.split,
-                self.limit,
-                self.batch,
-                model,
-                change or (),
-                bars,
-                command,
-                self.name,
-            )
+                data, self.out, self.format, self.split, self.limit, self.batch, name,
+                self.change or (), bars, command, self.name,
+            )  # fmt: skip
             yield now
         for note in [*skip_notes(now.skipped), *now.notes]:
             typer.echo(note, err=True)
@@ -212,13 +188,6 @@ def task(
     return decorate
 
 
-class Part(StrEnum):
-    """Which part of the model places the phrases."""
-
-    aligner = "aligner"
-    densecap = "densecap"
-
-
 class Spread(StrEnum):
     """How a region's weight lies on the image."""
 
@@ -255,7 +224,7 @@ def dense(
         with now.session(written) as session:
             _print_dense(run(loaded, session, proposals or "rpn", protocol.value))
     elif predictions and truth:
-        with now.scores(truth, written) as session:
+        with now.session(written, truth=truth) as session:
             _print_dense(score_files(predictions, session, protocol.value))
 
 
@@ -285,7 +254,7 @@ def caption(
         with now.session(written) as session:
             print_scores(run(loaded, session, beam_size))
     elif predictions and truth:
-        with now.scores(truth, written) as session:
+        with now.session(written, truth=truth) as session:
             print_scores(score_files(predictions, session))
 
 
@@ -297,10 +266,7 @@ def print_scores(scores: CaptionScores, what: str = "images") -> None:
 
 @app.command("region-captions")
 @task("region-captions")
-def region_captions(
-    now: Task,
-    merge: float = typer.Option(0.7, min=0.01, max=1, metavar="IOU", help="Boxes with at least this IoU are one."),
-) -> None:
+def region_captions(now: Task) -> None:
     """Captions of boxes that are given: BLEU, METEOR, ROUGE-L and CIDEr-D, against a data set.
 
     Also words a phrase, how many phrases differ, and how often words for somebody's sex and for colours are right
@@ -313,7 +279,7 @@ def region_captions(
 
     loaded = now.load()
     with now.session() as session:
-        scores = run(loaded, session, merge)
+        scores = run(loaded, session)
         print_scores(scores, "boxes")
         words = scores.words
         typer.echo(f"{words.words:.2f} words a phrase, {words.distinct} different ones ({words.distinct_true} true)")
@@ -350,7 +316,6 @@ def search(
     now: Task,
     regions: options.Regions = None,
     components: int = typer.Option(64, min=1, metavar="P", help="Principal components of the codes."),
-    queries: int = typer.Option(1000, min=1, metavar="N", help="Sentences by codes and phrases, at most so many each."),
     beside: list[Path] | None = typer.Option(
         None, metavar="ROOT", help="Search among the images of this data set, too, as distractors; may be repeated."
     ),
@@ -364,7 +329,7 @@ def search(
 
     loaded = now.load("aligner")
     with now.session() as session:
-        result = run(loaded, session, regions, components, queries, beside or ())
+        result = run(loaded, session, regions, components, beside=beside or ())
         found = result.recall
         typer.echo(
             f"R@1 {found.r1:.3f}, R@5 {found.r5:.3f}, R@10 {found.r10:.3f}, median rank {found.median_rank:g} "
@@ -391,7 +356,7 @@ def search(
 @task("ground", model=options.ComparedModels, omit=["format"])
 def ground(
     now: Task,
-    part: Part | None = typer.Option(
+    part: options.Part | None = typer.Option(
         None,
         show_default="all parts, as saywhere ground",
         help="One part alone that is told where the phrases are; only the aligner reads the sentence.",

@@ -6,13 +6,12 @@ import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from saywhere.cli.options import PATHS, STDOUT, Batch, Beta, Chosen, Drawings, Json, Regions
+from saywhere.cli.options import PATHS, STDOUT, Batch, Beta, Chosen, Drawings, Json, Part, Regions
 from saywhere.cli.printing import note_words, on_terminal, print_table, report_skipped
 from saywhere.files import printable
 from saywhere.loading import DeferredModel
@@ -26,13 +25,6 @@ if TYPE_CHECKING:
 
 
 GREY = (128, 128, 128)
-
-
-class Part(StrEnum):
-    """The parts of a model that ground."""
-
-    aligner = "aligner"
-    densecap = "densecap"
 
 
 PartName = Annotated[

@@ -49,6 +49,12 @@ Every = Annotated[
     typer.Option(metavar="TIME", show_default="as it was, 0.5s for new ones", help="Look at videos every TIME."),
 ]
 Watch = Annotated[bool, typer.Option("--watch", help="Keep the index up to date until Ctrl-C.")]
+Poll = Annotated[
+    float | None,
+    typer.Option(
+        "--poll", min=0.1, metavar="SECONDS", help="With --watch, look every so often, instead of waiting to be told."
+    ),
+]
 
 
 def index(
@@ -70,6 +76,7 @@ def index(
     retry_failed: RetryFailed = False,
     every: Every = None,
     watch: Watch = False,
+    poll: Poll = None,
 ) -> None:
     """Bring an index for search up to date: embed new and changed images and videos, forget those that are gone.
 
@@ -84,6 +91,8 @@ def index(
         for given, option in ((every is not None, "--every"), (repair, "--repair"), (watch, "--watch")):
             if given:
                 raise UserError(f"{option} is for one process: give it without --shards")
+    if poll is not None and not watch:
+        raise UserError("--poll is for --watch: give it as well")
     seconds = None if every is None else parse_duration(every)
     place = find_place(folder, url, collection)
     with saywhere.Index(place, chosen.model, load=chosen.load) as made, explain_oom(batch):
@@ -95,17 +104,18 @@ def index(
         except NoImages as error:
             if not watch:
                 raise
-            return _watch(made, paths, batch, begin, str(error))
+            return _watch(made, paths, poll, batch, begin, str(error))
         done = run.changes.unchanged
         _embed(run.results(batch), done + len(run.todo) + len(run.videos), done)
         if watch:
-            return _watch(made, paths, batch, begin, run.changes)
+            return _watch(made, paths, poll, batch, begin, run.changes)
         _report(made, run.changes)
 
 
 def _watch(
     made: saywhere.Index,
     paths: list[str],
+    poll: float | None,
     batch: int,
     begin: Callable[[list[str]], Indexing],
     first: saywhere.search.Changes | str,
@@ -114,7 +124,7 @@ def _watch(
 
     Args:
         made: the index.
-        paths, batch: as the command has them.
+        paths, poll, batch: as the command has them.
         begin: begins a run over paths.
         first: what the first run has changed; or why there was none, and images are waited for.
     """
@@ -127,7 +137,7 @@ def _watch(
             typer.echo(str(first))
             for line in _new_notes(first.skipped, told):
                 typer.echo(line, err=True)
-        for _ in _ticks(made, paths):
+        for _ in _ticks(made, paths, poll):
             away: dict[str, str] = {}
             try:
                 run = begin(paths)
@@ -167,14 +177,14 @@ def _new_notes(skipped: dict[str, str], told: dict[str, str]) -> list[str]:
     return skip_notes(new)
 
 
-def _ticks(made: saywhere.Index, paths: list[str]) -> Iterator[object]:
-    """Yield when it is time to look: at once, then after changes have settled or, without watchfiles, every ``POLL``.
+def _ticks(made: saywhere.Index, paths: list[str], poll: float | None) -> Iterator[object]:
+    """Yield when it is time to look: at once, then after changes have settled or, without watchfiles, every ``poll``.
 
     Lists and patterns are polled, for they may mean files anywhere; so are folders while one of them is away, and all
     if there are more folders than the system watches.
     """
-    told = importlib.util.find_spec("watchfiles") is not None and all(map(os.path.isdir, paths))
-    how = "told of changes" if told else f"looking every {POLL:g} s"
+    told = poll is None and importlib.util.find_spec("watchfiles") is not None and all(map(os.path.isdir, paths))
+    how = "told of changes" if told else f"looking every {poll or POLL:g} s"
     typer.echo(f"watching, {how}; Ctrl-C ends", err=True)
     while True:
         if told and None not in _folders(paths):
@@ -186,7 +196,7 @@ def _ticks(made: saywhere.Index, paths: list[str]) -> Iterator[object]:
                     note = f"note: there are more folders than the system watches; looking every {POLL:g} s from now on"
                     typer.echo(note, err=True)
         yield None
-        time.sleep(POLL)
+        time.sleep(poll or POLL)
 
 
 def _changes(made: saywhere.Index, paths: list[str]) -> Iterator[object]:
@@ -235,19 +245,36 @@ def _embed(results: Iterable[ImageResult[Any]], total: int, done: int = 0) -> di
 def _index_shards(
     made: saywhere.Index, paths: list[str], sharding: Sharding, batch: int, components: int | None
 ) -> None:
-    """Index shards beside other processes, and merge them if this is the last one."""
-    from saywhere.inference.shards import work_on
-    from saywhere.search.index import begin_shards, embed_shard, merge_shards
+    """Index shards beside other processes, and merge them if this is the last one.
 
-    shards = begin_shards(made, paths, sharding.shards)
+    Nothing is written to the index before that; what a shard has already is kept.
+    """
+    from saywhere.inference import find_images
+    from saywhere.inference.shards import Shards, work_on
+    from saywhere.search.indexing import Indexing, index_digest
+    from saywhere.search.store import Store
+
+    if made.folder is None:
+        side_by_side = f"into {made.place} index parts of the images side by side"
+        raise UserError(f"--shards is for an index in a folder; {side_by_side}")
+    found = find_images(paths, [made.folder])
+    if videos := [source.name for source in found if source.is_video]:
+        raise UserError(f"--shards is for images, and {videos[0]} is a video: index it without --shards")
+    shards = Shards(made.folder / "shards", sharding.shards, found, {"model": index_digest(made.model)}, ".index")
 
     def embed(shard: Shard) -> dict[str, str]:
-        return _embed(embed_shard(made, shard, batch), len(shard.sources))
+        todo = Indexing(made.store, made.model, shard.sources).todo if len(made) else shard.sources
+        with saywhere.Index(shard.part, made.model) as part:
+            return _embed(shard.claim.check(part.begin(todo).results(batch)), len(shard.sources))
 
     skipped = work_on(shards, sharding, embed, "indexed", typer.echo)
     changes: saywhere.search.Changes | None = None
     for results in shards.merging():
-        changes = merge_shards(made, paths, shards, results, components)
+        broken = {name: reason for number in range(shards.count) for name, reason in shards.skipped(number).items()}
+        run = made.begin(paths, components=components)
+        with contextlib.ExitStack() as stack:
+            run.merge((stack.enter_context(Store(result)) for result in results), broken)
+        changes = run.changes
     if changes is None:
         report_skipped(skipped)
     else:

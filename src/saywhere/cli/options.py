@@ -169,12 +169,10 @@ Regions = Annotated[
     typer.Option("--regions", min=1, metavar="N", help="Most regions per image; the aligner adds the whole image."),
 ]
 BeamSize = Annotated[
-    int | None,
-    typer.Option("--beam-size", min=1, max=1000, metavar="N", help="Hypotheses in decoding; 1 is greedy."),
+    int | None, typer.Option("--beam-size", min=1, max=1000, metavar="N", help="Hypotheses in decoding; 1 is greedy.")
 ]
 Beta = Annotated[
-    float | None,
-    typer.Option("--beta", min=0, metavar="B", help="Smoothness weight β of Eq. 12 (0: word by word)."),
+    float | None, typer.Option("--beta", min=0, metavar="B", help="Smoothness weight β of Eq. 12 (0: word by word).")
 ]
 PATHS = "Images, folders, tar archives, or quoted patterns: 'a/*.jpg'; @FILE has a path on each line (@-: stdin)."
 Images = Annotated[list[str], typer.Argument(metavar="PATH...", help=PATHS)]
@@ -280,6 +278,13 @@ Embed = Annotated[
 ]
 
 
+class Part(StrEnum):
+    """The parts of a model that place phrases."""
+
+    aligner = "aligner"
+    densecap = "densecap"
+
+
 class Protocol(StrEnum):
     """The rules: the paper's definition, or as the original was evaluated."""
 
@@ -334,9 +339,7 @@ IndexFolder = Annotated[
 Url = Annotated[
     str | None,
     typer.Option(
-        "--url",
-        metavar="URL",
-        help="The index is in Qdrant: URL of a server; its key is read from QDRANT_API_KEY.",
+        "--url", metavar="URL", help="The index is in Qdrant: URL of a server; its key is read from QDRANT_API_KEY."
     ),
 ]
 Collection = Annotated[

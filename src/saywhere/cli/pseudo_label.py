@@ -1,7 +1,10 @@
-"""``saywhere pseudo-label``: a data set of regions with phrases from one that has only sentences, or only classes."""
+"""``saywhere pseudo-label``: a data set of regions with phrases from one that has only sentences."""
 
 from __future__ import annotations
 
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,12 +12,10 @@ import typer
 
 from saywhere.cli.options import Batch, Beta, Chosen, DataFormat, Limit, Splits
 from saywhere.cli.printing import skip_notes
-from saywhere.loading import DeferredModel
 
 if TYPE_CHECKING:
-    from saywhere.data import Sample
     from saywhere.images import LoadedImage
-    from saywhere.inference import ResultsFile
+    from saywhere.models.model import Model
     from saywhere.regions import Regions
 
 
@@ -24,39 +25,34 @@ def pseudo_label(
     split: Splits = None,
     format: DataFormat = None,
     beta: Beta = None,
-    boxes: bool = typer.Option(
-        False, "--boxes", help="Keep the data set's boxes and nouns; the dense captioner adds what else it sees."
-    ),
     limit: Limit = None,
     batch: Batch = 8,
     chosen: Chosen = Chosen(),
 ) -> None:
     """Cut the sentences of a data set into snippets, and put each on the box that it is about.
 
-    With --boxes, give boxes that have only the names of classes fuller phrases: "a wooden chair" for "a chair".
-
     An interrupted run is resumed by the same command. Exit code 0 if all went well, 1 if images are broken, 2 if the
     command is wrong.
     """
     from saywhere import data as data_sets
     from saywhere.evaluation.session import ensure_same_run
-    from saywhere.inference import ResultsFile
-    from saywhere.inference.snippets import write_snippets
+    from saywhere.inference import Outputs, ResultsFile, Source
+    from saywhere.inference.run import Run
 
     names = split or data_sets.splits(data, format) or ["train"]
     read = {name: data_sets.read(data, format, name) for name in names}
-    found = {
-        name: [sample for sample in samples[:limit] if (len(sample.boxes) if boxes else sample.sentences)]
-        for name, samples in read.items()
-    }
-    samples = [sample for samples in found.values() for sample in samples]
-    part, use = ("densecap", "describe boxes") if boxes else ("aligner", "align words with regions")
-    deferred = chosen.deferred(part)
-    deferred().require(part, use)
-    done = {"model": deferred().digest(), "data": str(data), "beta": beta, "boxes": boxes}
-    ensure_same_run(out, done, "aligned")
+    found = {name: [sample for sample in samples[:limit] if sample.sentences] for name, samples in read.items()}
+    sentences = {str(sample.image): sample.sentences for samples in found.values() for sample in samples}
+    deferred = chosen.deferred("aligner")
+    deferred().require("aligner", "align words with regions")
+    ensure_same_run(out, {"model": deferred().digest(), "data": str(data), "beta": beta}, "aligned")
+
+    def label(images: list[LoadedImage], _: object) -> list[Regions]:
+        return find_snippets(deferred(), images, sentences, beta)
+
     with ResultsFile(out / "aligned" / "regions.json-lines") as lines:
-        skipped = _label(deferred, samples, boxes, beta, batch, lines)
+        run = Run(label, deferred, Outputs(lines), batch=batch, verbs=("labelling", "labelled"))
+        skipped = run([Source(Path(name), name, Path(name)) for name in sentences]).skipped
         rows = [
             (sample.image, name, lines.regions(str(sample.image)))
             for name, samples in found.items()
@@ -73,22 +69,57 @@ def pseudo_label(
         raise typer.Exit(1)
 
 
-def _label(
-    model: DeferredModel, samples: list[Sample], boxes: bool, beta: float | None, batch: int, lines: ResultsFile
-) -> dict[str, str]:
-    """Add the regions of the images that are not in the file; the images that were skipped, with the reasons."""
-    from saywhere.inference import Outputs, Source
-    from saywhere.inference.run import Run
-    from saywhere.inference.snippets import find_phrases, find_snippets
+def find_snippets(
+    model: Model, images: Sequence[LoadedImage], sentences: Mapping[str, Sequence[str]], beta: float | None = None
+) -> list[Regions]:
+    """Return the pieces of each image's sentences on the regions that they are about.
 
-    named = {str(sample.image): sample for sample in samples}
+    See Alignments, sections 3.1.4 and 3.2.
 
-    def label(images: list[LoadedImage], _: object) -> list[Regions]:
-        asked = {image.name: named[image.name] for image in images}
-        if not boxes:
-            return find_snippets(model(), images, {name: one.sentences for name, one in asked.items()}, beta)
-        labelled = {name: (one.boxes, [phrases[0] for phrases in one.phrases]) for name, one in asked.items()}
-        return find_phrases(model(), images, labelled)
+    Args:
+        model: one that has an aligner.
+        images: opened.
+        sentences: of each image, by its name.
+        beta: affinity of neighbouring words to the same region (Eq. 12); the model's own if None.
 
-    run = Run(label, model, Outputs(lines), batch=batch, verbs=("labelling", "labelled"))
-    return run([Source(one.image, name, one.image) for name, one in named.items()]).skipped
+    Raises:
+        UserError: the model has no aligner, or a sentence has no word.
+    """
+    import numpy as np
+
+    from saywhere.models.aligner import align
+    from saywhere.regions import Regions
+
+    aligner = model.require("aligner", "align words with regions")
+    found: list[Regions] = []
+    for image, embedded in zip(images, model.embed(list(images)), strict=True):
+        aligned = [align(aligner, embedded, sentence, beta) for sentence in sentences[image.name]]
+        pairs = [pair for alignment in aligned for pair in alignment.snippets()]
+        boxes = np.array([box for box, _ in pairs], np.float32).reshape(-1, 4)
+        captions = tuple(text for _, text in pairs)
+        found.append(Regions(image.width, image.height, boxes, captions=captions, image=image.name))
+    return found
+
+
+def write_snippets(rows: Iterable[tuple[Path, str, Regions]], file: Path) -> int:
+    """Write a data set in lines of JSON (docs/data.md) that :func:`saywhere.data.read` reads.
+
+    Args:
+        rows: of each image its file, its split and its snippets.
+        file: ends with ``.jsonl``; images are named by the way to them from its folder.
+
+    Returns:
+        how many snippets were written.
+    """
+    from saywhere.files import write_text
+
+    lines, count = [], 0
+    for image, split, regions in rows:
+        pairs = zip(regions.boxes.tolist(), regions.captions or (), strict=True)
+        snippets = [{"box": box, "phrase": words} for box, words in pairs]
+        name = Path(os.path.relpath(image.resolve(), file.resolve().parent)).as_posix()
+        size = {"width": regions.width, "height": regions.height}
+        lines.append(json.dumps({"image": name, "split": split, **size, "regions": snippets}, ensure_ascii=False))
+        count += len(snippets)
+    write_text(file, "".join(line + "\n" for line in lines))
+    return count

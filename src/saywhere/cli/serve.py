@@ -30,9 +30,7 @@ def serve(
         None, metavar="NAMES", help="Also answer as these servers do: ollama, openai, photoprism, with commas."
     ),
     label_studio: str | None = typer.Option(
-        None,
-        metavar="URL",
-        help="Be an ML backend of this Label Studio; its token is read from LABEL_STUDIO_API_KEY.",
+        None, metavar="URL", help="Be an ML backend of this Label Studio; its token is read from LABEL_STUDIO_API_KEY."
     ),
     label_studio_files: Path | None = typer.Option(
         None, metavar="DIR", help="Read its images in this folder, where its files are mounted."

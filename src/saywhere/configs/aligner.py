@@ -77,8 +77,6 @@ class AlignerConfig(SystemConfig):
             of words, and only these sentences can be encoded. None encodes words.
         relations: kinds of relations that have a map each; all others share one. Training takes the frequent ones if
             none are named.
-        word_vectors: file in GloVe's text format that training starts from; None draws them.
-        train_words: learn the word vectors; else they stay as they were loaded or drawn.
         feature_dropout: on the features of regions.
         dropout: in the text encoder.
         word_dropout: share of the words that the text encoder reads as the unknown word, in training.
@@ -87,9 +85,8 @@ class AlignerConfig(SystemConfig):
         mean_over_words: the score is the mean over the words instead of the sum.
         sentence_token: the END of a sentence is a word too; it comes after all others and stands for the sentence.
         loss: ``margin`` (Eq. 9) or ``contrastive`` (cross-entropy over the batch).
-        margin, hard_negatives: see :func:`saywhere.networks.aligner.loss.max_margin`.
+        margin: see :func:`saywhere.networks.aligner.loss.max_margin`.
         temperature: that scores of the contrastive loss are divided by at first; it is learnt.
-        smoothing: see :func:`saywhere.networks.aligner.loss.contrastive`.
         phrase_weight: of the loss of phrases whose boxes are known (Flickr30k Entities); 0 learns from sentences alone.
         sentences: of each image in a batch, drawn anew in each epoch.
         hubs: so many typical texts, and typical images, tell how similar an image is to texts at large, and a text to
@@ -100,6 +97,8 @@ class AlignerConfig(SystemConfig):
         beta: affinity of neighbouring words to the same region (Eq. 12), unless a call gives another.
         grounding: see :class:`GroundingConfig`.
     """
+
+    GONE: ClassVar = dict.fromkeys(("word_vectors", "train_words", "hard_negatives", "smoothing"), "remove it")
 
     proposals: ProposalConfig = PROPOSALS
     localizer: str = "flickr-coco"
@@ -117,8 +116,6 @@ class AlignerConfig(SystemConfig):
     residual: bool = False
     parses: str | None = None
     relations: tuple[str, ...] = ()
-    word_vectors: str | None = None
-    train_words: bool = True
     feature_dropout: float = 0.3
     dropout: float = 0.3
     word_dropout: float = 0.1
@@ -128,9 +125,7 @@ class AlignerConfig(SystemConfig):
     sentence_token: bool = True
     loss: Loss = "contrastive"
     margin: float = 1.0
-    hard_negatives: bool = False
     temperature: float = 1.0
-    smoothing: float = 0.0
     phrase_weight: float = 0.0
     sentences: int = 1
     hubs: int = 0
@@ -147,7 +142,7 @@ class AlignerConfig(SystemConfig):
         self.require_between(0, MOST_FEATURES, "hubs")
         self.require_at_least(0, "margin", "beta", "phrase_weight")
         self.require(not self.hubs or self.score == "max", "hubs", "0 with the score fragments")
-        self.require_share("word_dropout", "smoothing")
+        self.require_share("word_dropout")
         self.require_below_one("feature_dropout", "dropout")
         self.require(self.temperature > 0, "temperature", "above 0")
         self.require(self.embed_dim % self.encoders == 0, "embed_dim", f"a multiple of the {self.encoders} encoders")

@@ -81,7 +81,6 @@ class CaptionerConfig(SystemConfig):
         terms, feedback: of ``attention``. The engine ``onnx`` runs it without ``region-state`` and feedback, which help
             nothing (docs/captioning.md): what regions add to words is then the same in every state.
         describe_boxes: caption boxes with phrases rather than images with sentences.
-        context: a box is encoded together with its whole image.
         word_size, hidden_size, dropout: of the decoder.
         sentences: of each image in a batch, drawn anew in each epoch; of boxes one phrase each.
         smoothing: share of the probability that training gives to all words alike.
@@ -103,7 +102,7 @@ class CaptionerConfig(SystemConfig):
         ngrams: probabilities of n-grams in captions of the image, by which the hypotheses are reranked too.
     """
 
-    GONE: ClassVar = {"neighbours": "remove it"}
+    GONE: ClassVar = {"neighbours": "remove it", "context": "remove it"}
 
     proposals: ProposalConfig = PROPOSALS
     decoding: DecodingConfig = DECODING
@@ -121,7 +120,6 @@ class CaptionerConfig(SystemConfig):
     terms: tuple[Term, ...] = ("word-state", "word-region", "word", "region")
     feedback: Feedback = "none"
     describe_boxes: bool = False
-    context: bool = False
     word_size: int = 256
     hidden_size: int = 384
     dropout: float = 0.5
@@ -154,7 +152,6 @@ class CaptionerConfig(SystemConfig):
         self.require(attends == (self.attend_to != "whole"), "attend_to", wanted)
         boxes = self.describe_boxes
         self.require(not (attends and boxes), "describe_boxes", "false with the decoder attention")
-        self.require(boxes or not self.context, "context", "false without describe_boxes, which it is about")
         self.require(self.reward == "none" or not boxes, "reward", "none with describe_boxes")
         self.require(not (boxes and self.ngrams.count), "ngrams.count", "0 with describe_boxes")
         if self.uses_proposals:

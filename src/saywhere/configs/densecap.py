@@ -18,7 +18,6 @@ from saywhere.configs.parts import (
 )
 
 Conventions = Literal["saywhere", "original"]
-Pooling = Literal["bilinear", "roi_align"]
 DECODING = DecodingConfig()
 
 PUBLISHED_ANCHORS: Shapes = (
@@ -42,7 +41,7 @@ class DenseCapConfig(SystemConfig):
             proposals and the truths by ``fg_iou``, ``bg_iou``, ``batch`` and ``positive_share``.
         fg_iou, bg_iou: a box is positive above the one and negative below the other.
         batch, positive_share: boxes of an image that train the second stage, and how many of them are positive at most.
-        pooling, pool_size: features of a box, see :mod:`saywhere.networks.densecap.build`.
+        pool_size: points per side of the features of a box, see :mod:`saywhere.networks.densecap.build`.
         embed_dim, dropout: recognition network, two fully connected layers.
         fc_size: of the first of them; None for ``embed_dim``.
         phrase_levels: strides of the backbone's maps whose means over a region join its embedding where its phrase is
@@ -70,7 +69,7 @@ class DenseCapConfig(SystemConfig):
         box_decay: weight of half the squared RPN offsets.
     """
 
-    GONE: ClassVar = dict.fromkeys(("calibration", "noun_calibration"), CALIBRATED)
+    GONE: ClassVar = dict.fromkeys(("calibration", "noun_calibration"), CALIBRATED) | {"pooling": "remove it"}
 
     decoding: DecodingConfig = DECODING
     conventions: Conventions = "saywhere"
@@ -84,7 +83,6 @@ class DenseCapConfig(SystemConfig):
     bg_iou: float = 0.5
     batch: int = 64
     positive_share: float = 0.5
-    pooling: Pooling = "bilinear"
     pool_size: int = 7
     embed_dim: int = 512
     fc_size: int | None = None
@@ -132,10 +130,9 @@ class DenseCapConfig(SystemConfig):
         weights = ("rpn_score_weight", "rpn_box_weight", "score_weight", "box_weight", "caption_weight")
         self.require_at_least(0, *weights, "box_decay")
         self.require(self.box_beta > 0, "box_beta", "above 0")
-        self.require_choice((("conventions", Conventions), ("pooling", Pooling)))
+        self.require_choice((("conventions", Conventions),))
         if self.conventions == "original":
             self.require(len(self.trunk.strides) == 1, "trunk.strides", "one, with conventions=original")
-            self.require(self.pooling == "bilinear", "pooling", "bilinear, with conventions=original")
 
     @property
     def uses_head(self) -> bool:

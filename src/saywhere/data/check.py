@@ -23,6 +23,9 @@ LEGIBLE = 640
 LONGEST_PART = 100
 """Bytes of the name of a split, and of an image, that are kept in the file name of a drawing."""
 
+DRAWN = 4
+"""Samples of a split that are drawn."""
+
 LEGIBLE_REGIONS = 15
 """Most regions that are drawn on an image; of more, these are spread evenly over their list."""
 
@@ -74,8 +77,8 @@ def decode(samples: Samples) -> int:
     return len(found)
 
 
-def draw(samples: Samples, folder: Path, count: int) -> list[Path]:
-    """Write ``count`` samples with regions, spread evenly over the split, as PNGs with boxes and first phrases.
+def draw(samples: Samples, folder: Path) -> list[Path]:
+    """Write a few samples with regions, spread evenly over the split, as PNGs with boxes and first phrases.
 
     Damaged images among them are added to the report. Returns the paths of the files.
 
@@ -83,9 +86,10 @@ def draw(samples: Samples, folder: Path, count: int) -> list[Path]:
         UserError: the folder cannot be made.
     """
     labelled = [sample for sample in samples if len(sample.boxes)]
-    chosen = [labelled[i] for i in _spread(len(labelled), count)]
+    chosen = [labelled[i] for i in _spread(len(labelled), DRAWN)]
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        if chosen:
+            folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{folder}: cannot make this folder for the drawn samples ({error.strerror})") from error
     written = []

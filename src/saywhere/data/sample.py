@@ -273,15 +273,9 @@ def measure_all(paths: Sequence[Path]) -> list[DiskSize | ImageError]:
             return list(pool.map(measured, paths, chunksize=64))
 
 
-def extent(annotation: Annotation) -> tuple[float, float]:
-    """Return the right-most and bottom-most coordinate of all boxes, in annotated pixels; 0 without boxes."""
-    corners = [(box[2], box[3]) for box, _ in annotation.labelled]
-    return max((x for x, _ in corners), default=0.0), max((y for _, y in corners), default=0.0)
-
-
 def fits(annotation: Annotation, size: DiskSize) -> bool:
     """Return whether the boxes fit an image of this size; a small step over the border is allowed."""
-    right, bottom = extent(annotation)
+    right, bottom = (max((box[side] for box, _ in annotation.labelled), default=0.0) for side in (2, 3))
     return right <= size.width * SLACK + 1 and bottom <= size.height * SLACK + 1
 
 

@@ -1,40 +1,18 @@
-"""Visual Genome's ``region_descriptions.json`` (version 1.0 to 1.4) and its images.
-
-The size of an annotated image is in ``image_data.json``. Without that file the images on disk are taken for the
-originals unless the boxes do not fit them: see :func:`infer_sizes`.
-"""
+"""Visual Genome's ``region_descriptions.json`` (version 1.0 to 1.4), its images, and their sizes."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from saywhere.data.sample import (
-    Annotation,
-    Labelled,
-    extent,
-    find,
-    fits,
-    index_images,
-    measure_all,
-    number,
-    read_json,
-    size_box,
-    text,
-    unique,
-)
+from saywhere.data.sample import Annotation, Labelled, find, index_images, number, read_json, size_box, text, unique
 from saywhere.errors import UserError
-from saywhere.images import DiskSize
 from saywhere.report import Report
 
 REGIONS = "region_descriptions.json"
 SIZES = "image_data.json"
 SPLITS = "densecap_splits.json"
 IMAGE_FOLDERS = ("VG_100K", "VG_100K_2", "images/VG_100K", "images/VG_100K_2", "images")
-MISFITS = 0.1
-"""Share of images with boxes outside them, above which the images on disk are not the originals."""
-AGREE = 0.02
-"""The scale estimated from the width and that from the height may differ by this factor."""
 
 
 def recognises(root: Path) -> bool:
@@ -56,56 +34,24 @@ def read_split(root: Path, split: str, report: Report) -> list[Annotation]:
     images = index_images(folders)
     wanted = _wanted(root, split)
     sizes = _sizes(root, report)
-    found = []
+    found, seen = list[Annotation](), set[int]()
     for entry in read_json(root / REGIONS, list):
         key = _key(entry)
         if key is None:
             report.problem("broken annotation", f"an entry without an id in {REGIONS}")
         elif wanted is None or key in wanted:
+            seen.add(key)
+            if key not in sizes:
+                report.listed += 1
+                report.problem(f"no size in {SIZES}", str(key))
+                continue
             image = images.get(f"{key}.jpg", folders[0] / f"{key}.jpg")
             labelled, broken = _regions(entry, report)
-            found.append(Annotation(f"{key}.jpg", image, labelled, size=sizes.get(key), broken=broken))
-    if wanted is not None:
-        for key in sorted(wanted - {int(Path(annotation.name).stem) for annotation in found}):
-            report.listed += 1
-            report.problem("missing annotation", str(key))
-    return infer_sizes(found, report)
-
-
-def infer_sizes(found: list[Annotation], report: Report) -> list[Annotation]:
-    """Infer the sizes of annotated images that no file gives, and return the images whose size is known.
-
-    As long as at most ``MISFITS`` of the images on disk have boxes that leave them, they are taken for the originals.
-    Otherwise they are smaller copies. Regions usually reach the right and the bottom border, so width and height each
-    give an estimate of the scale; where the two agree within ``AGREE`` it is used, and elsewhere the image is left
-    out. The report says so in either case.
-    """
-    unsized = [annotation for annotation in found if annotation.size is None and annotation.labelled]
-    measured = measure_all([annotation.image for annotation in unsized])
-    on_disk = [(a, size) for a, size in zip(unsized, measured, strict=True) if isinstance(size, DiskSize)]
-    if not on_disk:
-        return found
-    misfits = sum(not fits(annotation, size) for annotation, size in on_disk)
-    if misfits <= MISFITS * len(on_disk):
-        report.notes.append(f"no size in {SIZES} for {len(on_disk)} images: those on disk are taken for the originals")
-        return found
-    unknown = set()
-    for annotation, size in on_disk:
-        right, bottom = extent(annotation)
-        across, down = size.width / max(right, 1), size.height / max(bottom, 1)
-        if abs(across / down - 1) <= AGREE:
-            scale = min(across, down)
-            annotation.size = (size.width / scale, size.height / scale)
-        else:
-            report.listed += 1
-            report.problem(f"size of the annotated image unknown ({SIZES} would give it)", annotation.name)
-            unknown.add(annotation.name)
-    estimated = len(on_disk) - len(unknown)
-    report.notes.append(
-        f"no size in {SIZES} for {len(on_disk)} images, and the boxes do not fit those on disk: "
-        f"the scale of {estimated} is estimated from the furthest boxes"
-    )
-    return [annotation for annotation in found if annotation.name not in unknown]
+            found.append(Annotation(f"{key}.jpg", image, labelled, size=sizes[key], broken=broken))
+    for key in sorted((wanted or set()) - seen):
+        report.listed += 1
+        report.problem("missing annotation", str(key))
+    return found
 
 
 def _wanted(root: Path, split: str) -> set[int] | None:
@@ -120,9 +66,9 @@ def _wanted(root: Path, split: str) -> set[int] | None:
 
 
 def _sizes(root: Path, report: Report) -> dict[int, tuple[float, float]]:
-    """Return width and height of the original images by id; empty without the file."""
+    """Return width and height of the original images by id, in whose pixels the boxes are."""
     if not (root / SIZES).is_file():
-        return {}
+        raise UserError(f"{root / SIZES}: is missing; it has the sizes of the images that were annotated")
     sizes = {}
     for entry in read_json(root / SIZES, list):
         key = _key(entry)

@@ -249,7 +249,7 @@ class Aligner(Protocol):
     def text_vectors(self, token_ids: np.ndarray) -> EncodedText:
         """Return the vectors of the words of sentences ``(S, T)``, padded on the right (Eqs. 2 to 6).
 
-        With the option ``parses`` those of relations, from :func:`saywhere.papers.relations.pad_relations`.
+        With the option ``parses`` those of relations, from :meth:`saywhere.papers.relations.Parses.encode`.
         """
         ...
 

@@ -78,8 +78,6 @@ def refused_options(trunk: TrunkConfig, configs: Mapping[str, Any]) -> list[str]
     for part, config in configs.items():
         if isinstance(config, DenseCapConfig) and config.conventions == "original":
             refused.append("conventions=original (the published program)")
-        if isinstance(config, DenseCapConfig) and config.pooling != "bilinear":
-            refused.append(f"pooling={config.pooling}")
         if isinstance(config, AlignerConfig) and config.parses is not None:
             refused.append(f"parses={config.parses} (relations in the place of words)")
         if isinstance(config, AlignerConfig) and config.cell != "gru" and config.parses is None:

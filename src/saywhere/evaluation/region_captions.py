@@ -16,6 +16,8 @@ from saywhere.models.model import Model
 from saywhere.models.phrases import SEXES, colour_of
 from saywhere.text import tokenize
 
+MERGE = 0.7
+"""Boxes with at least this IoU are one."""
 PREDICTIONS = "predictions.jsonl"
 """The file of a run: the boxes with the model's phrases."""
 
@@ -101,13 +103,12 @@ def _share(right: Sequence[bool]) -> float | None:
     return sum(right) / len(right) if right else None
 
 
-def run(model: Model, session: Session, merge: float = 0.7) -> RegionCaptionScores:
+def run(model: Model, session: Session) -> RegionCaptionScores:
     """Describe the true boxes of a data set and score the phrases: BLEU, METEOR, ROUGE-L, CIDEr-D and their words.
 
     Args:
         model: with a dense captioner, or a captioner without attention.
         session: the data and the results.
-        merge: boxes with at least this IoU are one.
 
     Raises:
         UserError: the model describes no boxes, no image can be read, or what measures is not installed.
@@ -115,14 +116,14 @@ def run(model: Model, session: Session, merge: float = 0.7) -> RegionCaptionScor
     if model.captioner is None or model.captioner.config.decoder == "attention":
         model.require("densecap", "describe given boxes")
     with meteor.Meteor() as scorer:
-        samples = session.read(PhraseOptions(merge=merge))
+        samples = session.read(PhraseOptions(merge=MERGE))
         sources = {source.path: source for source in session.sources(samples)}
         pairs = [(sources[sample.image], sample) for sample in samples if len(sample.boxes)]
         if not pairs:
             raise UserError(f"{session.data}: the split {samples.split} has no image with a box and a phrase")
         boxes = {source.name: sample.boxes for source, sample in pairs}
         session.resume(
-            {"model": model.digest(), "data": samples.name, "split": samples.split, "merge": merge}, PREDICTIONS
+            {"model": model.digest(), "data": samples.name, "split": samples.split, "merge": MERGE}, PREDICTIONS
         )
         found: dict[str, str] = {}
         true: dict[str, tuple[str, ...]] = {}
@@ -138,12 +139,12 @@ def run(model: Model, session: Session, merge: float = 0.7) -> RegionCaptionScor
                         found[f"{source.name}#{i}"], true[f"{source.name}#{i}"] = caption, sample.phrases[i]
         captions = metrics.score_captions(found, true, scorer)
     scores = RegionCaptionScores(captions.metrics, captions.cider, word_facts(found, true))
-    _write(session, samples.name, merge, len(found), scores)
+    _write(session, samples.name, len(found), scores)
     return scores
 
 
-def _write(session: Session, data: str, merge: float, boxes: int, scores: RegionCaptionScores) -> None:
-    known = session.known(data, merge=merge, boxes=boxes)
+def _write(session: Session, data: str, boxes: int, scores: RegionCaptionScores) -> None:
+    known = session.known(data, merge=MERGE, boxes=boxes)
     words = asdict(scores.words)
     row = {"task": "region-captions", "protocol": "coco", **scores.metrics, **words, **known}
     figures = table(list(scores.metrics), [[f"{value:.4f}" for value in scores.metrics.values()]])

@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
-from functools import partial
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from saywhere import boxes as geometry
 from saywhere.errors import UserError
-from saywhere.files import parse_json, write_text
+from saywhere.files import write_text
 from saywhere.formats.classes import NOUNS, Classes
-from saywhere.formats.reading import (
-    ImagesByStem,
-    OtherShape,
-    Row,
-    entries_of,
-    in_pixels,
-    leave_out,
-    reader,
-    to_regions,
-)
 from saywhere.regions import Regions
-from saywhere.report import Report
 
 
 def write(path: Path, images: Iterable[Regions], classes: Classes = NOUNS) -> None:
@@ -46,30 +34,3 @@ def write(path: Path, images: Iterable[Regions], classes: Classes = NOUNS) -> No
             row |= {} if region.caption is None else {"attributes": {"phrase": region.caption}}
             rows[stem].append(row)
     write_text(path, json.dumps({"classes": classes.all(found), "labels": rows}))
-
-
-@reader("fiftyone")
-def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
-    """Yield the regions of each image; the text is the phrase if there is one, and the class otherwise."""
-    found = ImagesByStem(images, "fiftyone")
-    content = parse_json(path.read_bytes())
-    classes = content.get("classes")
-    for stem, entries in content["labels"].items():
-        with leave_out(report, "image that cannot be used", stem):
-            place, width, height = found[stem]
-            listed = entries_of(entries, "its labels")
-            regions = to_regions(place, (width, height), listed, partial(_rows, classes, width, height), report)
-            if regions is not None:
-                yield regions
-
-
-def _rows(names: list[str] | None, width: int, height: int, entry: dict[str, Any]) -> Iterator[Row]:
-    if "bounding_box" not in entry and "points" in entry:
-        raise OtherShape("polyline")
-    kind = entry["label"]
-    numbered = isinstance(kind, int) and not isinstance(kind, bool) and names
-    if numbered and not 0 <= kind < len(names or ()):
-        raise ValueError(f"no class has the number {kind}")
-    name = (names or ())[kind] if numbered else str(kind)
-    text = (entry.get("attributes") or {}).get("phrase") or name
-    yield Row(in_pixels(entry["bounding_box"], width, height), text, entry.get("confidence"))

@@ -16,7 +16,6 @@ import numpy as np
 from saywhere import boxes as geometry
 from saywhere.errors import UserError
 from saywhere.files import write_atomically
-from saywhere.images import SUFFIXES, ImageError, measure
 from saywhere.regions import Regions
 from saywhere.report import Report
 
@@ -226,55 +225,3 @@ def in_pixels(values: Iterable[float], width: int, height: int) -> tuple[float, 
     """Return ``x1 y1 x2 y2`` in pixels of a box ``x y width height`` in shares of the image."""
     x, y, w, h = values
     return x * width, y * height, (x + w) * width, (y + h) * height
-
-
-class ImagesByStem:
-    """Find images by their names without folder and suffix, as some formats know them.
-
-    Args:
-        folder: of the images, with the folders in it.
-        format: that does not say the sizes of images.
-
-    Raises:
-        UserError: no folder is given.
-    """
-
-    def __init__(self, folder: Path | None, format: str) -> None:
-        if folder is None:
-            raise UserError(f"the format {format} has no sizes of images: name their folder with --images DIR")
-        self.folder = folder
-        self._found: dict[str, list[Path]] = {}
-        for path in sorted(folder.rglob("*")):
-            if path.suffix.lower() in SUFFIXES:
-                self._found.setdefault(path.stem, []).append(path)
-
-    def __contains__(self, stem: str) -> bool:
-        return stem in self._found
-
-    def __getitem__(self, stem: str) -> tuple[str, int, int]:
-        """Return path, width and height of an image; ``UserError`` if there is none, or several of this name."""
-        return self._one(self._found.get(stem, []))
-
-    def at(self, place: Path, alone: bool) -> tuple[str, int, int]:
-        """Return the image whose folders and name are those of ``place``, but for folders called ``images``.
-
-        Args:
-            place: folders and stem.
-            alone: an image of the same stem in other folders will do if there is only one.
-
-        Raises:
-            UserError: there is no such image, or several.
-        """
-        paths = self._found.get(place.name, [])
-        folders = [[part for part in path.relative_to(self.folder).parent.parts if part != "images"] for path in paths]
-        here = [path for path, parts in zip(paths, folders, strict=True) if parts == list(place.parent.parts)]
-        return self._one(here or paths if alone else here)
-
-    def _one(self, paths: list[Path]) -> tuple[str, int, int]:
-        if len(paths) != 1:
-            raise UserError(f"{len(paths)} images in {self.folder} have this name, and it must be one")
-        try:
-            size = measure(paths[0])
-        except ImageError as error:
-            raise UserError(str(error)) from error
-        return str(paths[0]), size.width, size.height

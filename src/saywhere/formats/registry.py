@@ -31,14 +31,13 @@ class Format:
     """A format: what it is and how it is written and read.
 
     Attributes:
-        about: one line for the help.
         write: regions of images to a file, or into a folder; may return the images that are left out, with
             the reasons.
         beside: writes the regions of one image beside it, or with ``embed=True`` into it, and returns why it could not
             or None; None if the format has no such files.
         needs: the module of an extra that writes it.
         not_in_names: what names of images cannot have.
-        read: see :data:`saywhere.formats.reading.Reader`; None if sizes or classes cannot be had back.
+        read: see :data:`saywhere.formats.reading.Reader`; None if it is only written.
         name: of the file or folder among the results of a run.
         folder: whether it is a folder.
         xml: whether texts can only have the characters of XML.
@@ -48,7 +47,6 @@ class Format:
         with_images: as ``write``, and writes the images, too; None if the format has no place for them.
     """
 
-    about: str
     name: str
     write: Callable[..., dict[str, str] | None]
     read: Reader | None
@@ -79,12 +77,7 @@ class Format:
             raise UserError(f"{path} is there already; name another --out, or remove it first")
 
     def write_whole(
-        self,
-        path: Path,
-        images: Iterable[Regions],
-        report: Report,
-        copy_images: bool = False,
-        classes: Classes = NOUNS,
+        self, path: Path, images: Iterable[Regions], report: Report, copy_images: bool = False, classes: Classes = NOUNS
     ) -> dict[str, str]:
         """Write regions of images, those of the classes, with or without the images; a folder, too, is whole or not.
 
@@ -155,61 +148,25 @@ def _read_lines(path: Path, images: Path | None, report: Report) -> Iterator[Reg
 
 
 FORMATS: dict[str, Format] = {
-    "saywhere": Format("JSON lines, as describe --json writes them", "regions.jsonl", _write_lines, _read_lines),
-    "densecap": Format("results of the DenseCap program of 2016", "results.json", _write_densecap, None),
-    "coco": Format(
-        "annotations with images and categories", "annotations.json", coco.write_annotations, coco.read, classes=True
-    ),
-    "coco-results": Format(
-        "a list of detections, for COCO's evaluator", "results.json", coco.write_results, None, classes=True
-    ),
-    "label-studio": Format(
-        "tasks with predictions",
-        "tasks.json",
-        label_studio.write,
-        label_studio.read,
-        beside_suffix=".xml",
-        classes=True,
-    ),
-    "cvat": Format(
-        "annotations of CVAT for images 1.1", "annotations.xml", cvat.write, cvat.read, xml=True, classes=True
-    ),
-    "fiftyone": Format(
-        "labels of FiftyOneImageDetectionDataset", "labels.json", fiftyone.write, fiftyone.read, classes=True
-    ),
+    "saywhere": Format("regions.jsonl", _write_lines, _read_lines),
+    "densecap": Format("results.json", _write_densecap, None),
+    "coco": Format("annotations.json", coco.write_annotations, coco.read, classes=True),
+    "coco-results": Format("results.json", coco.write_results, None, classes=True),
+    "label-studio": Format("tasks.json", label_studio.write, label_studio.read, beside_suffix=".xml", classes=True),
+    "cvat": Format("annotations.xml", cvat.write, cvat.read, xml=True, classes=True),
+    "fiftyone": Format("labels.json", fiftyone.write, None, classes=True),
     "yolo": Format(
-        "a folder with data.yaml and labels",
-        "yolo",
-        yolo.write,
-        yolo.read,
-        folder=True,
-        with_images=partial(yolo.write, copy_images=True),
-        classes=True,
+        "yolo", yolo.write, yolo.read, folder=True, with_images=partial(yolo.write, copy_images=True), classes=True
     ),
-    "voc": Format(
-        "a folder with an XML file for each image", "voc", voc.write, voc.read, folder=True, xml=True, classes=True
-    ),
-    "csv": Format("a line for each region", "regions.csv", table.write, table.read, illegal=NOT_IN_TABLES),
+    "voc": Format("voc", voc.write, voc.read, folder=True, xml=True, classes=True),
+    "csv": Format("regions.csv", table.write, table.read, illegal=NOT_IN_TABLES),
     "parquet": Format(
-        "the same as Parquet, for DuckDB and pandas",
-        "regions.parquet",
-        table.write_parquet,
-        table.read_parquet,
-        needs="pyarrow.parquet",
-        not_in_names=HALF_CHARACTER,
+        "regions.parquet", table.write_parquet, table.read_parquet, needs="pyarrow.parquet", not_in_names=HALF_CHARACTER
     ),
-    "xmp": Format(
-        "sidecars of photo managers, beside the images", "xmp", xmp.write, xmp.read, True, False, ILLEGAL, xmp.beside
-    ),
+    "xmp": Format("xmp", xmp.write, xmp.read, folder=True, illegal=ILLEGAL, beside=xmp.beside),
     "xmp-names": Format(
-        "the same, with phrases as names of regions",
-        "xmp",
-        partial(xmp.write, names=True),
-        xmp.read,
-        True,
-        False,
-        ILLEGAL,
-        partial(xmp.beside, names=True),
+        "xmp", partial(xmp.write, names=True), xmp.read, folder=True, illegal=ILLEGAL,
+        beside=partial(xmp.beside, names=True),
     ),
-}
+}  # fmt: skip
 """What the nouns of phrases are classes in, wherever a format has classes."""

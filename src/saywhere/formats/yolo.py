@@ -14,16 +14,8 @@ from saywhere import boxes as geometry
 from saywhere.errors import UserError
 from saywhere.files import TOO_LONG, decode, fits, parse_yaml, split_lines, write_atomically, write_text
 from saywhere.formats.classes import NOUNS, Classes
-from saywhere.formats.reading import (
-    ImagesByStem,
-    OtherShape,
-    Row,
-    in_pixels,
-    leave_out,
-    reader,
-    reason,
-    to_regions,
-)
+from saywhere.formats.reading import OtherShape, Row, in_pixels, leave_out, reader, reason, to_regions
+from saywhere.images import SUFFIXES, measure
 from saywhere.regions import Regions
 from saywhere.report import Report
 
@@ -92,7 +84,7 @@ def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
     Raises:
         UserError: PyYAML is not installed.
     """
-    found = ImagesByStem(images, "yolo")
+    found = _ImagesByStem(images)
     try:
         names = _names(parse_yaml((path / "data.yaml").read_bytes()))
     except ModuleNotFoundError as error:
@@ -111,6 +103,44 @@ def read(path: Path, images: Path | None, report: Report) -> Iterator[Regions]:
             regions = to_regions(place, (width, height), lines, partial(_rows, names, width, height), report)
             if regions is not None:
                 yield regions
+
+
+class _ImagesByStem:
+    """Find images by their names without folder and suffix; ``UserError`` if no folder is given.
+
+    Args:
+        folder: of the images, with the folders in it.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        if folder is None:
+            raise UserError("the format yolo has no sizes of images: name their folder with --images DIR")
+        self._folder, self._found = folder, dict[str, list[Path]]()
+        for path in sorted(folder.rglob("*")):
+            if path.suffix.lower() in SUFFIXES:
+                self._found.setdefault(path.stem, []).append(path)
+
+    def __contains__(self, stem: str) -> bool:
+        return stem in self._found
+
+    def at(self, place: Path, alone: bool) -> tuple[str, int, int]:
+        """Return path, width and height of the image of the folders and the name of ``place``.
+
+        Args:
+            place: folders, but for those called ``images``, and stem.
+            alone: an image of the same stem in other folders will do if there is only one.
+
+        Raises:
+            UserError: there is no such image, or several.
+        """
+        paths = self._found.get(place.name, [])
+        folders = [[part for part in path.relative_to(self._folder).parent.parts if part != "images"] for path in paths]
+        here = [path for path, parts in zip(paths, folders, strict=True) if parts == list(place.parent.parts)]
+        one = here or paths if alone else here
+        if len(one) != 1:
+            raise UserError(f"{len(one)} images in {self._folder} have this name, and it must be one")
+        size = measure(one[0])
+        return str(one[0]), size.width, size.height
 
 
 def _rows(names: dict[int, str], width: int, height: int, parts: list[str]) -> Iterator[Row]:

@@ -238,9 +238,9 @@ def repeated(words: Sequence[str], tree: NounTree) -> int | None:
     """
     named, said = set[int](), set[tuple[str, ...]]()
     heads, cuts = find_heads(words, tree), list[int]()
-    starts = {head.start for head in heads}
+    after = {head.start: head.noun for head in heads}
     for number, head in enumerate(heads):
-        if head.noun is None or head.stop in starts:
+        if head.noun is None or after.get(head.stop, head.noun) is not head.noun:
             continue
         if head.noun.row in named and not OTHERS.intersection(words[max(head.start - 2, 0) : head.start]):
             cuts.append(heads[number - 1].stop)
@@ -667,27 +667,6 @@ def with_noun(head: Head, words: Sequence[str], noun: Noun) -> str:
     if said[0] in ("a", "an"):
         said[0] = "an" if said[1][0] in "aeiou" else "a"
     return " ".join([*said, *after])
-
-
-def fuller_phrase(tree: NounTree, said: str, label: str) -> str:
-    """Return the decoder's phrase for a region whose ``label`` is known: as it is if it names the same or a kind of it.
-
-    Otherwise the label's noun takes the place of the decoder's, see :func:`with_noun`. A label without a noun in the
-    tree stays as it is.
-
-    Example:
-        >>> from saywhere.models.nouns import noun_tree
-        >>> tree = noun_tree()
-        >>> fuller_phrase(tree, "a man in a red shirt", "a person"), fuller_phrase(tree, "a wooden bench", "a chair")
-        ('a man in a red shirt', 'a wooden chair')
-    """
-    noun, words = tree.find(label), tokenize(said)
-    head = tree.head(words)
-    if noun is None:
-        return label
-    if head.noun is not None and (head.noun.row == noun.row or noun.row in head.noun.ancestors):
-        return said
-    return with_noun(head, words, noun)
 
 
 NEUTRAL_DETERMINERS = frozenset({

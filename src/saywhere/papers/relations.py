@@ -74,19 +74,34 @@ class Parses:
         vocabulary: Vocabulary,
         change: Callable[[str], str] = lambda word: word,
     ) -> np.ndarray:
-        """Return the relations of sentences as one array ``(S, T, 3)``, see :func:`pad_relations`.
+        """Return the relations of sentences as one int64 array ``(S, T, 3)``: word, head and kind of each as numbers.
+
+        A word that the vocabulary lacks is the unknown word, and the head of the root is START. Of a form of several
+        words (``t-shirt``) the last counts. A kind has its place in ``kinds``, counted from 1; 0 is any other. Rows are
+        filled up with 0 on the right: PAD as a word.
 
         Args:
             texts: the sentences.
-            kinds, vocabulary: see :func:`encode_relations`.
+            kinds: of relations that have a number of their own.
+            vocabulary: of the words.
             change: what becomes of each word, such as left of right.
 
         Raises:
             UserError: one was not parsed.
         """
-        found = [self.find(text) for text in texts]
-        changed = [[Relation(kind, change(head), change(word)) for kind, head, word in row] for row in found]
-        return pad_relations([encode_relations(row, kinds, vocabulary) for row in changed])
+        numbers = {kind: number for number, kind in enumerate(kinds, start=1)}
+
+        def number_of(words: str) -> int:
+            return vocabulary.encode(change(words))[-1] if words else START
+
+        sentences = [
+            [[number_of(word), number_of(head), numbers.get(kind, 0)] for kind, head, word in self.find(text)]
+            for text in texts
+        ]
+        padded = np.zeros((len(sentences), max((len(rows) for rows in sentences), default=0), 3), np.int64)
+        for row, rows in zip(padded, sentences, strict=True):
+            row[: len(rows)] = rows
+        return padded
 
     def frequent_kinds(self) -> tuple[str, ...]:
         """Return the kinds of at least a hundredth of all relations, the most frequent first."""
@@ -114,27 +129,6 @@ def read_parses(path: str | Path) -> Parses:
         raise UserError(f"{path} is not a UTF-8 text file: {error.reason} at byte {error.start}") from error
     except OSError as error:
         raise UserError(f"{path} cannot be read as CoNLL-U: {error.strerror}") from error
-
-
-def encode_relations(relations: Iterable[Relation], kinds: Sequence[str], vocabulary: Vocabulary) -> list[list[int]]:
-    """Return ``[word, head, kind]`` of each relation as numbers.
-
-    A word that the vocabulary lacks is the unknown word, and the head of the root is START. Of a form of several words
-    (``t-shirt``) the last counts. A kind has its place in ``kinds``, counted from 1; 0 is any other.
-    """
-    numbers = {kind: number for number, kind in enumerate(kinds, start=1)}
-    return [
-        [vocabulary.encode(word)[-1], vocabulary.encode(head)[-1] if head else START, numbers.get(kind, 0)]
-        for kind, head, word in relations
-    ]
-
-
-def pad_relations(sentences: Sequence[Sequence[Sequence[int]]]) -> np.ndarray:
-    """Return encoded relations as one ``(S, T, 3)`` int64 array, filled up with 0 on the right: PAD as a word."""
-    padded = np.zeros((len(sentences), max((len(rows) for rows in sentences), default=0), 3), np.int64)
-    for row, rows in zip(padded, sentences, strict=True):
-        row[: len(rows)] = np.array(rows, np.int64).reshape(-1, 3)
-    return padded
 
 
 def _letters(text: str) -> str:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -15,11 +14,10 @@ import numpy as np
 from saywhere import DEFAULT_MODEL, loading
 from saywhere.errors import UserError
 from saywhere.images import ImageLike, LoadedImage
-from saywhere.inference import ImageResult, Source, find_images
-from saywhere.inference.shards import Shard, Shards
+from saywhere.inference import Source
 from saywhere.models.model import Model
 from saywhere.regions import TEXTS, Regions
-from saywhere.search.indexing import Changes, Indexing, absolute, index_digest, is_video
+from saywhere.search.indexing import Changes, Indexing, absolute, index_digest
 from saywhere.search.phrases import FEWEST, LIKELY, RERANKED, PhrasesInImages, Query
 from saywhere.search.qdrant import Qdrant, QdrantStore, path_to_text, text_to_path
 from saywhere.search.scan import Question
@@ -330,66 +328,3 @@ class Index:
 
     def __exit__(self, *_: Any) -> None:
         self.close()
-
-
-SHARDS = "shards"
-"""Subfolder of an index while it is made in shards."""
-
-
-def begin_shards(index: Index, paths: Sequence[str | Path], count: int) -> Shards:
-    """Return the shards of the images that ``paths`` mean, in the folder of the index.
-
-    Args:
-        index: nothing is written to it before the shards are merged.
-        paths: see :meth:`saywhere.Index.add`.
-        count: of the shards.
-
-    Raises:
-        UserError: the shards were begun with other images or another model, a path is that of a video, or the index
-            is not in a folder.
-    """
-    if index.folder is None:
-        raise UserError(
-            f"--shards is for an index in a folder; into {index.place} index parts of the images side by side"
-        )
-    options = {"model": index_digest(index.model)}
-    found = find_images(paths, [index.folder])
-    if videos := [source.name for source in found if is_video(source.path)]:
-        raise UserError(f"--shards is for images, and {videos[0]} is a video: index it without --shards")
-    return Shards(index.folder / SHARDS, count, found, options, ".index")
-
-
-def embed_shard(index: Index, shard: Shard, batch: int = 8) -> Iterator[ImageResult[bool]]:
-    """Embed the images of a shard that the index has not, or has otherwise; what the shard has already is kept.
-
-    Args:
-        index: as it was before; it is only read.
-        shard: from :meth:`saywhere.inference.shards.Shards.work`.
-        batch: see :meth:`saywhere.Index.add`.
-
-    Yields:
-        what :meth:`saywhere.search.indexing.Indexing.results` does.
-
-    Raises:
-        LostClaimError: another process has taken the shard over.
-    """
-    known = Indexing(index.store, index.model, shard.sources).todo if len(index) else shard.sources
-    with Index(shard.part, index.model) as part:
-        yield from shard.claim.check(part.begin(known).results(batch))
-
-
-def merge_shards(
-    index: Index, paths: Sequence[str | Path], shards: Shards, results: Sequence[Path], components: int | None = None
-) -> Changes:
-    """Bring the index up to date with finished shards.
-
-    Args:
-        index, paths, components: see :meth:`saywhere.Index.add`.
-        shards: all of which are done.
-        results: from :meth:`saywhere.inference.shards.Shards.merging`.
-    """
-    skipped = {name: reason for number in range(shards.count) for name, reason in shards.skipped(number).items()}
-    run = index.begin(paths, components=components)
-    with ExitStack() as stack:
-        run.merge((stack.enter_context(Store(result)) for result in results), skipped)
-    return run.changes

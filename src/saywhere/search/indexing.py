@@ -6,7 +6,7 @@ import glob
 import hashlib
 import io
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -63,74 +63,10 @@ SAME = 0.93
 MISSING = "a video needs av, which is not installed: pip install 'saywhere[video]'"
 
 
-class Ended(NamedTuple):
-    """What became of a video: why nothing of it can be read, or what of it could not be; empty if all went well."""
-
-    error: str = ""
-    damage: str = ""
-
-
 class _Look(NamedTuple):
     ticks: int
     time: float
     image: LoadedImage
-
-
-@dataclass(frozen=True)
-class VideoIndexing:
-    """Look through videos, and keep what shows something new.
-
-    Attributes:
-        store: of the index.
-        embed: returns the vectors of images.
-        long_side: pixels that frames need on their long side.
-        batch: looks at a time; after each batch the index is committed.
-    """
-
-    store: Store | QdrantStore
-    embed: Callable[[list[LoadedImage]], Sequence[ImageVectors]]
-    long_side: int
-    batch: int
-
-    def add(self, video: Video, name: str, stamp: Callable[[], Stamp]) -> Ended:
-        """Look through a video from where ``video`` says on; one that is begun anew replaces what is in the index.
-
-        Args:
-            video: as far as an earlier run has come.
-            name: for messages.
-            stamp: returns what the file is now, with the hash of its content; called at the end.
-        """
-        try:
-            from saywhere.video.reading import Damage, VideoError, VideoReader
-        except ModuleNotFoundError:
-            return Ended(MISSING)
-        try:
-            with VideoReader(video.path, name, start=video.ticks or 0) as reader:
-                if video.ticks is None:
-                    self.store.remove([video.path])
-                reader.damage = Damage(video.damage[0], [*video.damage[1]])
-                video = self._look_through(reader, video)
-                if video.ticks is None:
-                    return Ended("not one frame could be read")
-                self.store.put((), replace(video, stamp=stamp()))
-                return Ended(damage=str(reader.damage) if reader.damage.count else "")
-        except VideoError as error:
-            return Ended(str(error).removeprefix(f"{name}: "))
-
-    def _look_through(self, reader: VideoReader, video: Video) -> Video:
-        kept = None if video.kept is None else self.store.load(moment_name(video.path, video.kept))
-        last = None if kept is None else kept.vectors
-        for looks in _looks(reader, video, self.long_side, self.batch):
-            rows: list[tuple[str, Stamp, ImageVectors]] = []
-            for look, seen in zip(looks, self.embed([look.image for look in looks]), strict=True):
-                if last is None or likeness(seen.vectors, last) < SAME:
-                    rows.append((moment_name(video.path, look.time), Stamp(0, 0), seen))
-                    last = seen.vectors.astype(VECTOR).astype(np.float32)  # as the index has them
-                    video = replace(video, kept=look.time)
-            damage = reader.damage.count, reader.damage.spans
-            video = replace(video, ticks=looks[-1].ticks, damage=damage)
-            self.store.put(rows, video)
-        return replace(video, damage=(reader.damage.count, reader.damage.spans))
 
 
 def _looks(reader: VideoReader, video: Video, long_side: int, batch: int) -> Iterator[list[_Look]]:
@@ -253,8 +189,8 @@ class Indexing:
         found = {**{path: source.name for path, source in sources.items()}, **{absolute(name): name for name in names}}
         changed = [path for path in found if not self._is_unchanged(path)]
         todo = [sources.get(path) or named_source(found[path]) for path in changed]
-        self.todo = [source for source in todo if not is_video(source.path)]
-        self.videos = [source for source in todo if is_video(source.path)]
+        self.todo = [source for source in todo if not source.is_video]
+        self.videos = [source for source in todo if source.is_video]
         self.changes.unchanged = len(found) - len(todo)
         folders = tuple(os.path.join(folder, "") for folder in _folders(given))
         missing = (path for path in self._known.keys() - found.keys() if path.startswith(folders))
@@ -268,20 +204,17 @@ class Indexing:
 
     def _is_unchanged(self, path: str) -> bool:
         try:
-            return self._is_as_before(path)
+            now, before = _stamp(path), self._known.get(path)
+            self._stamps[path] = now
+            if before is None or not before.hash or before.size != now.size:
+                return False
+            if before.time == now.time:
+                return True
+            if before.hash == _hash(path):
+                self._touched[path] = Stamp(now.size, now.time, before.hash, taken(path))
+                return True
         except OSError:
-            return False  # whoever opens it says what is wrong
-
-    def _is_as_before(self, path: str) -> bool:
-        now = self._stamps[path] = _stamp(path)
-        before = self._known.get(path)
-        if before is None or not before.hash:
-            return False
-        if (before.size, before.time) == (now.size, now.time):
-            return True
-        if before.size == now.size and before.hash == _hash(path):
-            self._touched[path] = Stamp(now.size, now.time, before.hash, taken(path))
-            return True
+            pass  # whoever opens it says what is wrong
         return False
 
     def results(self, batch: int = 8) -> Iterator[ImageResult[bool]]:
@@ -301,28 +234,66 @@ class Indexing:
                 yield from self._keep(waiting)
                 waiting = []
         yield from self._keep(waiting)
-        looking = VideoIndexing(self._store, lambda frames: self._embed(frames, None), self._model.long_side, batch)
         for source in self.videos:
-            yield self._look_through(source, looking)
+            yield self._look_through(source, batch)
         self._store.settle(self._components)
 
-    def _look_through(self, source: Source, looking: VideoIndexing) -> ImageResult[bool]:
+    def _look_through(self, source: Source, batch: int) -> ImageResult[bool]:
         path = absolute(source.path)
         before, now = self._looked.get(path), self._stamps.get(path, Stamp(0, 0))
         every = self._every or (before.every if before else to_ticks(EVERY))
         video = Video(path, now, every)
         if before is not None and replace(before, damage=video.damage, ticks=None, kept=None) == video:
             video = before  # an earlier run was interrupted here
-        ended = looking.add(video, source.name, lambda: self._stamp(path))
-        if ended.error:
-            self._skip(source.name, path, ended.error)
-            return ImageResult(source, error=ended.error)
-        if ended.damage:
-            self.changes.damaged[source.name] = ended.damage
+        error, damage = self._add_video(video, source.name, batch)
+        if error:
+            self._skip(source.name, path, error)
+            return ImageResult(source, error=error)
+        if damage:
+            self.changes.damaged[source.name] = damage
         new = before is None or not before.stamp.hash
         self.changes.added += new
         self.changes.updated += not new
         return ImageResult(source, new)
+
+    def _add_video(self, video: Video, name: str, batch: int) -> tuple[str, str]:
+        """Look through a video from where ``video`` says on; one that is begun anew replaces what is in the index.
+
+        Returns:
+            why nothing of it can be read, and what of it could not be; empty if all went well.
+        """
+        try:
+            from saywhere.video.reading import Damage, VideoError, VideoReader
+        except ModuleNotFoundError:
+            return MISSING, ""
+        try:
+            with VideoReader(video.path, name, start=video.ticks or 0) as reader:
+                if video.ticks is None:
+                    self._store.remove([video.path])
+                reader.damage = Damage(video.damage[0], [*video.damage[1]])
+                video = self._keep_looks(reader, video, batch)
+                if video.ticks is None:
+                    return "not one frame could be read", ""
+                self._store.put((), replace(video, stamp=self._stamp(video.path)))
+                return "", str(reader.damage) if reader.damage.count else ""
+        except VideoError as error:
+            return str(error).removeprefix(f"{name}: "), ""
+
+    def _keep_looks(self, reader: VideoReader, video: Video, batch: int) -> Video:
+        """Keep the looks that show something new; after each batch the index is committed."""
+        kept = None if video.kept is None else self._store.load(moment_name(video.path, video.kept))
+        last = None if kept is None else kept.vectors
+        for looks in _looks(reader, video, self._model.long_side, batch):
+            rows: list[tuple[str, Stamp, ImageVectors]] = []
+            for look, seen in zip(looks, self._embed([look.image for look in looks], None), strict=True):
+                if last is None or likeness(seen.vectors, last) < SAME:
+                    rows.append((moment_name(video.path, look.time), Stamp(0, 0), seen))
+                    last = seen.vectors.astype(VECTOR).astype(np.float32)  # as the index has them
+                    video = replace(video, kept=look.time)
+            damage = reader.damage.count, reader.damage.spans
+            video = replace(video, ticks=looks[-1].ticks, damage=damage)
+            self._store.put(rows, video)
+        return replace(video, damage=(reader.damage.count, reader.damage.spans))
 
     def merge(self, stores: Iterable[Store], skipped: Mapping[str, str], batch: int = 500) -> None:
         """Do it with the vectors of other stores instead of the model; what they have not stays to be done.
@@ -387,11 +358,6 @@ class Indexing:
 def absolute(path: str | Path) -> str:
     """Return the path by which an index knows an image."""
     return os.path.abspath(path)
-
-
-def is_video(path: Path) -> bool:
-    """Return whether a file is taken for a video, by its ending."""
-    return path.suffix.lower() in VIDEOS
 
 
 def _folders(paths: Sequence[str | Path]) -> list[str]:

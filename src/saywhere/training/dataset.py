@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, Self
 
@@ -18,7 +18,7 @@ from torch.utils.data import Dataset
 from saywhere.data.sample import Sample
 from saywhere.errors import UserError
 from saywhere.images import ImageError, Preprocess
-from saywhere.training.cache import read_pixels
+from saywhere.training.cache import FeatureView, read_pixels
 
 Key = tuple[int, int]
 """Epoch and number of the image."""
@@ -27,14 +27,6 @@ Digest = tuple[str | None, int, str]
 
 _SIDES = {"left": "right", "right": "left", "leftmost": "rightmost", "rightmost": "leftmost"}
 _SIDE = re.compile(r"\b(?:left|right)(?:most)?\b", re.IGNORECASE)
-
-
-class FeatureSource(Protocol):
-    """Stored features of a frozen network, such as :class:`saywhere.training.cache.FeatureCache`."""
-
-    def read(self, index: int, flipped: bool) -> tuple[Tensor, ...]:
-        """Return the maps ``(C_l, H_l, W_l)`` of image ``index``, finest first."""
-        ...
 
 
 class Target(Protocol):
@@ -100,14 +92,6 @@ class Batch:
         return Batch(features, pixels, [target.to(device) for target in self.targets], self.images, self.skipped)
 
 
-def collate(items: Sequence[Item], cached: bool) -> Batch:
-    """Return items as one batch, of features if ``cached`` and of pixels otherwise."""
-    targets, images = [item.target for item in items], [item.image for item in items]
-    if cached:
-        return Batch([item.inputs for item in items], None, targets, images)
-    return Batch(None, [item.inputs[0] for item in items], targets, images)
-
-
 def mirror_phrase(phrase: str) -> str:
     """Return the phrase for the mirrored image: left and right change places."""
     return _SIDE.sub(lambda match: _SIDES[match[0].lower()], phrase)
@@ -136,7 +120,7 @@ class ImageDataset(Dataset[Item]):
         target: TargetMaker,
         preprocess: Preprocess,
         seed: int,
-        features: FeatureSource | None = None,
+        features: FeatureView | None = None,
         cached_epochs: int | None = None,
         flip: bool = False,
         fixed: bool = False,
@@ -168,8 +152,11 @@ class ImageDataset(Dataset[Item]):
     def __getitems__(self, keys: Sequence[Key]) -> Batch:
         """Return a batch; all keys are of one epoch. A damaged image is replaced by the next good one."""
         skipped: list[str] = []
-        batch = collate([self._readable(key, skipped) for key in keys], self.cached(keys[0][0]))
-        return replace(batch, skipped=tuple(skipped))
+        items, cached = [self._readable(key, skipped) for key in keys], self.cached(keys[0][0])
+        features = [item.inputs for item in items] if cached else None
+        pixels = None if cached else [item.inputs[0] for item in items]
+        targets, images = [item.target for item in items], [item.image for item in items]
+        return Batch(features, pixels, targets, images, tuple(skipped))
 
     def _readable(self, key: Key, skipped: list[str]) -> Item:
         epoch, number = key

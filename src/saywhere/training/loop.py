@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import csv
-import importlib
 import io
 import logging
 import math
-import os
-import socket
 import sys
-import time
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -23,9 +19,7 @@ import lightning.pytorch as lightning
 import numpy as np
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.loggers import Logger
 from lightning.pytorch.plugins.io import TorchCheckpointIO
-from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
@@ -131,7 +125,7 @@ def learning_rate_factor(step: int, steps: int, warmup: int, schedule: str) -> f
 COLUMNS = ("step", "epoch", "name", "value")
 
 
-class CsvLog(Logger):
+class CsvLog:
     """Write a file with a row ``step, epoch, name, value`` for each number; rows are appended.
 
     Args:
@@ -140,64 +134,16 @@ class CsvLog(Logger):
     """
 
     def __init__(self, path: Path, step: int = 0):
-        super().__init__()
         self.path = path
-        self._prepare(step)
-
-    @rank_zero_only
-    def _prepare(self, step: int) -> None:
         rows = [row for row in _rows(self.path) if int(row[0]) <= step] if step else []
         text = io.StringIO()
         csv.writer(text).writerows([COLUMNS, *rows])
         write_text(self.path, text.getvalue())
 
-    @property
-    def name(self) -> str:
-        """Name the logger for Lightning."""
-        return "csv"
-
-    @property
-    def version(self) -> str:
-        """Name the logger for Lightning."""
-        return ""
-
-    @rank_zero_only
-    def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
-        """Write nothing: the recipe is beside the log."""
-
-    @rank_zero_only
-    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Append a row for each of ``metrics`` but ``epoch``, which is in all rows."""
-        epoch = int(metrics.get("epoch", 0))
+    def write(self, step: int, epoch: int, values: dict[str, float]) -> None:
+        """Append a row for each of ``values``."""
         with self.path.open("a", newline="") as file:
-            rows = [(step, epoch, name, repr(float(value))) for name, value in metrics.items() if name != "epoch"]
-            csv.writer(file).writerows(rows)
-
-
-class BoardLog(CsvLog):
-    """Write the same for TensorBoard, whose own writer fails in a thread of its own when the disk is full.
-
-    Args:
-        path: of the file, which TensorBoard knows by ``tfevents`` in its name.
-    """
-
-    @rank_zero_only
-    def _prepare(self, step: int) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._append(file_version="brain.Event:2")
-
-    @rank_zero_only
-    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        """Append a number for each of ``metrics``."""
-        values = [{"tag": name, "simple_value": float(value)} for name, value in metrics.items()]
-        self._append(step=step, summary={"value": values})
-
-    def _append(self, **event: Any) -> None:
-        from tensorboard.summary.writer.record_writer import RecordWriter
-
-        events: Any = importlib.import_module("tensorboard.compat.proto.event_pb2")  # which type checkers cannot read
-        with open(self.path, "ab") as file:
-            RecordWriter(file).write(events.Event(wall_time=time.time(), **event).SerializeToString())
+            csv.writer(file).writerows((step, epoch, name, repr(float(value))) for name, value in values.items())
 
 
 def _rows(path: Path) -> list[list[str]]:
@@ -241,6 +187,8 @@ def draw_curves(log: Path, image: Path) -> None:
     write_atomically(image, lambda stream: figure.savefig(stream, dpi=100, format="png"))
 
 
+EXPLODED = 100.0
+"""A loss above this many times the first one stops a run."""
 VALIDATION = 1 << 32
 """The epoch number that seeds the randomness of validation: the same in every epoch."""
 
@@ -301,6 +249,7 @@ class TrainingModule(lightning.LightningModule):
         recipe: of the run.
         train, validation: the data; ``validation`` may be None.
         position: where the run is resumed.
+        log: of the losses and rates; None in all processes but the first.
 
     Attributes:
         validation_losses: means of the last validation: ``val/loss`` and ``val/<term>``.
@@ -316,11 +265,12 @@ class TrainingModule(lightning.LightningModule):
         train: ImageDataset,
         validation: ImageDataset | None,
         position: Position,
+        log: CsvLog | None = None,
     ):
         super().__init__()
         self.network, self.criterion, self.recipe = network, criterion, recipe
         self._extractor = (extractor,)  # in a tuple: its weights are the network's and not to be listed twice
-        self.train_data, self.validation_data, self.start = train, validation, position
+        self.train_data, self.validation_data, self.start, self._log = train, validation, position, log
         self.first_loss = position.first_loss
         self.validation_losses: dict[str, float] = {}
         self.skipped = dict[str, None]()
@@ -399,7 +349,7 @@ class TrainingModule(lightning.LightningModule):
         self.last_loss = value = float(loss.detach())
         if self.first_loss is None and math.isfinite(value):
             self.first_loss = value
-        if math.isfinite(value) and value <= self.recipe.training.explode * max(self.first_loss or 0.0, 1e-3):
+        if math.isfinite(value) and value <= EXPLODED * max(self.first_loss or 0.0, 1e-3):
             return
         what = f"exploded to {value:.4g} (the first was {self.first_loss:.4g})" if math.isfinite(value) else "is NaN"
         what = "is infinite" if math.isinf(value) else what
@@ -415,10 +365,10 @@ class TrainingModule(lightning.LightningModule):
         )
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Stop before gradients that are not finite reach the weights; with 16-mixed the loss scaler skips them."""
+        """Stop before gradients that are not finite reach the weights."""
         images, self._images = self._images, []
         gradients = [p.grad for p in self.parameters() if p.grad is not None]
-        if self.recipe.training.precision == "16-mixed" or not gradients:
+        if not gradients:
             return
         norm = float(torch.stack([torch.linalg.vector_norm(gradient) for gradient in gradients]).norm())
         if not math.isfinite(norm):
@@ -451,8 +401,8 @@ class TrainingModule(lightning.LightningModule):
         self._write(self.validation_losses)
 
     def _write(self, values: dict[str, float]) -> None:
-        for logger in self.trainer.loggers:
-            logger.log_metrics({**values, "epoch": self.current_epoch}, self.trainer.global_step)
+        if self._log is not None:
+            self._log.write(self.trainer.global_step, self.current_epoch, values)
 
     # Optimiser and state
 
@@ -518,12 +468,10 @@ def stepped(trainer: lightning.Trainer, batch_idx: int) -> bool:
     return last or (batch_idx + 1) % trainer.accumulate_grad_batches == 0
 
 
-def build_trainer(recipe: Recipe, out: Path, callbacks: Sequence[lightning.Callback], step: int) -> lightning.Trainer:
-    """Return Lightning's trainer for a recipe, with logs in ``out`` that are resumed after optimiser step ``step``."""
+def build_trainer(recipe: Recipe, out: Path, callbacks: Sequence[lightning.Callback]) -> lightning.Trainer:
+    """Return Lightning's trainer for a recipe that is run in ``out``."""
     _quiet()
     training = recipe.training
-    events = out / "tensorboard" / f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}.{os.getpid()}"
-    loggers: list[Logger] = [CsvLog(out / "metrics.csv", step), BoardLog(events)]
     try:
         return lightning.Trainer(
             max_epochs=training.epochs,
@@ -534,7 +482,7 @@ def build_trainer(recipe: Recipe, out: Path, callbacks: Sequence[lightning.Callb
             accumulate_grad_batches=training.accumulate,
             gradient_clip_val=training.clip,
             gradient_clip_algorithm=training.clip_by,
-            logger=loggers,
+            logger=False,
             callbacks=list(callbacks),
             plugins=[StateFiles()],
             default_root_dir=out,

@@ -125,7 +125,7 @@ class TrainingConfig:
         clip_by: ``norm``, or ``value``: ``clip`` bounds each element of the gradient.
         average: epochs after which the mean of the weights is validated and kept, in the place of the last one's alone
             (:class:`saywhere.training.callbacks.AverageWeights`).
-        precision: ``32``, ``bf16-mixed`` or ``16-mixed``.
+        precision: ``32`` or ``bf16-mixed``.
         devices: how many of the ``accelerator`` devices; more than one trains data-parallel.
         accelerator: ``auto``, ``cpu``, ``gpu`` or another name that Lightning knows.
         pretrained: start from the backbone's published weights.
@@ -142,7 +142,6 @@ class TrainingConfig:
         monitor: the value that picks the best weights, smaller is better: ``val/loss`` (sum of the validation losses)
             or one term, such as ``val/caption``.
         workers: processes that prepare batches; 0 is best for cached features.
-        explode: stop when a loss is not finite or above this many times the first one.
         log_every, save_every: optimiser steps between two rows of the log, and between two saves of the run's state.
         samples: validation images on which the model's regions are drawn after each epoch.
         half: store the best weights as float16, in half the bytes; training itself keeps full precision.
@@ -158,7 +157,7 @@ class TrainingConfig:
     clip: float | None = None
     clip_by: Literal["norm", "value"] = "norm"
     average: int = 1
-    precision: Literal["32", "bf16-mixed", "16-mixed"] = "32"
+    precision: Literal["32", "bf16-mixed"] = "32"
     devices: int = 1
     accelerator: str = "auto"
     pretrained: bool = True
@@ -172,7 +171,6 @@ class TrainingConfig:
     patience: int | None = None
     monitor: str = "val/loss"
     workers: int = 0
-    explode: float = 100.0
     log_every: int = 20
     save_every: int = 200
     samples: int = 6
@@ -186,7 +184,6 @@ class TrainingConfig:
         for name in ("accelerator", "start", "branch", "cache", "monitor"):
             _check(getattr(self, name) != "", name, "''", "a name")
         _check(all(self.freeze), "freeze", list(self.freeze), "names of modules")
-        _check(self.explode > 1, "explode", self.explode, "above 1")
         _check(self.clip is None or self.clip > 0, "clip", self.clip, "above 0")
         _check(self.patience is None or self.patience >= 1, "patience", self.patience, "at least 1")
 

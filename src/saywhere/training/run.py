@@ -45,7 +45,7 @@ from saywhere.training.card import DataFacts, write_card
 from saywhere.training.dataset import Digest, ImageDataset, TargetMaker, digest_of, evenly
 from saywhere.training.densecap import DenseCapSystem
 from saywhere.training.finetuning import freeze, keep_scale, start_from
-from saywhere.training.loop import Position, TrainingModule, build_trainer, explain_precision
+from saywhere.training.loop import CsvLog, Position, TrainingModule, build_trainer, explain_precision
 from saywhere.training.nouns import is_held_out
 from saywhere.training.recipe import DataConfig, Recipe, SourceConfig, require_own
 
@@ -155,7 +155,7 @@ FREE_TO_CHANGE = (
 SAME_BOX = 0.85
 """Boxes of two data sets that overlap by this IoU or more are one."""
 
-RUN_FILES = ("last.ckpt", "metrics.csv", "recipe.yaml", "curves.png", "tensorboard", "samples", "model")
+RUN_FILES = ("last.ckpt", "metrics.csv", "recipe.yaml", "curves.png", "samples", "model")
 
 
 @dataclass(frozen=True)
@@ -286,7 +286,8 @@ def fit(
     last = out / "last.ckpt"
     position, step = _read_position(last)
     extractor = system.extractor(network)
-    module = TrainingModule(network, criterion, extractor, recipe, train_data, validation_data, position)
+    log = CsvLog(out / "metrics.csv", step) if first_process() else None
+    module = TrainingModule(network, criterion, extractor, recipe, train_data, validation_data, position, log)
 
     def save(epoch: int, metrics: dict[str, float], seconds: float) -> None:
         dtype = torch.float16 if recipe.training.half else torch.float32
@@ -299,7 +300,7 @@ def fit(
     examples = Examples(out, [sample.image for sample in shown], system.draw)
     average = AverageWeights(network, recipe.training.average)
     state = RunState(last, recipe.training.save_every, digests)
-    trainer = build_trainer(recipe, out, [ShowProgress(), LossLog(), best, examples, average, state], step)
+    trainer = build_trainer(recipe, out, [ShowProgress(), LossLog(), best, examples, average, state])
     try:
         with explain_precision("training.precision=32"):
             trainer.fit(module, ckpt_path=last if last.exists() else None, weights_only=True)

@@ -427,7 +427,6 @@ def test_options_that_only_torch_runs_are_named():
     attends = {"attend_to": "transformer"}
     cases: list[tuple[dict[str, Any], str]] = [
         ({"densecap": DenseCapConfig.original()}, "conventions=original (the published program)"),
-        ({"densecap": tiny_config(pooling="roi_align")}, "pooling=roi_align"),
         ({"captioner": tiny_captioner_config(**attends)}, "attend_to=transformer"),
         *(({"captioner": tiny_captioner_config(decoder=kind)}, f"decoder={kind}") for kind in ("rnn", "lstm", "gru")),
         ({"captioner": tiny_captioner_config(feedback="marginal")}, "feedback=marginal"),

@@ -46,7 +46,7 @@ def same(found: np.ndarray, expected: torch.Tensor, atol: float = 1e-5) -> None:
 
 def pooled_by_torch(levels, strides, boxes: np.ndarray, size: int) -> torch.Tensor:
     tensors = [torch.from_numpy(level) for level in levels]
-    pooled = pool_pyramid(tensors, strides, torch.from_numpy(boxes), size, "bilinear")
+    pooled = pool_pyramid(tensors, strides, torch.from_numpy(boxes), size)
     return pooled.flatten(2).transpose(1, 2)  # (N, points, C)
 
 

@@ -140,8 +140,8 @@ def test_the_extractor_follows_the_mode_of_the_network():
     "option",
     [
         {"score": "fragments"}, {"mean_over_words": False}, {"sentence_token": False}, {"loss": "margin"},
-        {"temperature": 0.5}, {"loss": "margin", "margin": 0.2}, {"loss": "margin", "hard_negatives": True},
-        {"signed_sqrt": False}, {"smoothing": 0.3}, {"normalize": "regions"}, {"normalize": "both"},
+        {"temperature": 0.5}, {"loss": "margin", "margin": 0.2},
+        {"signed_sqrt": False}, {"normalize": "regions"}, {"normalize": "both"},
         {"cell": "relu"}, {"cell": "none"}, {"rectified": True}, {"residual": True}, {"embed_dim": 8}, {"word_size": 4},
         {"hidden_size": 6}, {"feature_dropout": 0.5}, {"dropout": 0.5}, {"word_dropout": 0.5}, {"regions": "whole"},
         {"levels": (32,)}, {"proposals": {"post_nms_top_n": 2}}, {"proposals": {"nms_iou": 0.1}},
@@ -165,12 +165,6 @@ def test_vectors_may_have_length_1():
         assert torch.allclose(vectors.norm(dim=1), torch.ones(len(vectors)), atol=1e-5) == of_regions
         assert torch.allclose(lengths, torch.ones(len(lengths)), atol=1e-5) == of_words
         assert words.vectors[~words.mask].abs().max() == 0
-
-
-def test_word_vectors_may_stay_as_they_are():
-    for learnt in (False, True):
-        network = tiny_aligner(train_words=learnt, encoders=2)
-        assert [table.requires_grad for table in network.word_vectors] == [learnt, learnt]
 
 
 def test_words_are_dropped_only_in_training():
@@ -303,6 +297,6 @@ def test_phrases_with_boxes_are_compared_with_the_regions_of_their_own_image():
 def test_the_original_is_the_paper_s():
     config = AlignerConfig.original()
     assert (config.cell, config.rectified, config.score, config.mean_over_words) == ("relu", True, "max", False)
-    assert (config.loss, config.margin, config.hard_negatives) == ("margin", 1.0, False)
+    assert (config.loss, config.margin) == ("margin", 1.0)
     assert config.proposals.post_nms_top_n == 19
     assert 300 <= config.hidden_size <= 600 and 1000 <= config.embed_dim <= 1600

@@ -100,21 +100,6 @@ def test_a_box_is_captioned_by_what_is_in_it():
     assert not torch.allclose(out.log_probs, swapped.log_probs)
 
 
-@torch.no_grad()
-def test_context_adds_the_whole_image_to_a_box():
-    network = tiny_captioner(decoder="lstm", describe_boxes=True, context=True)
-    plain = tiny_captioner(decoder="lstm", describe_boxes=True)
-    assert network.decoder.encode[0].in_features == 2 * plain.decoder.encode[0].in_features
-    left, right = noise(96, 64), noise(96, 64)
-    right.paste(quarters(40, 64), (56, 0))  # the same left part in another image
-    box, whole = torch.tensor([[0.0, 0, 24, 64]]), torch.tensor([[0.0, 0, 96, 64]])
-    maps = tiny_maps(network, left, right)
-    halves = [network.embed(image, box).chunk(2, dim=1) for image in maps]
-    torch.testing.assert_close(halves[0][1], network.embed(maps[0], whole).chunk(2, dim=1)[0])
-    (alone, context), (other_alone, other_context) = halves
-    assert (context - other_context).abs().mean() > (alone - other_alone).abs().mean()
-
-
 @pytest.mark.parametrize("boxes", [None, torch.tensor([[0.0, 0, 24, 64]])])
 @torch.no_grad()
 def test_embeddings_have_one_scale(boxes):

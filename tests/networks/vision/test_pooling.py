@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from saywhere.networks.densecap.build import pool, pool_pyramid, roi_align
+from saywhere.networks.densecap.build import pool_pyramid
 from saywhere.networks.vision.spatial_transformer import bilinear, sample_points
 
 
@@ -70,61 +70,41 @@ def test_the_values_have_the_type_of_the_features():
     assert bilinear(random(3, 6, 7).bfloat16(), torch.tensor([[3.0, 5, 60, 70]]), 7, 16).dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize("how", ["bilinear", "roi_align"])
-def test_a_constant_map_gives_the_constant(how):
+def test_a_constant_map_gives_the_constant():
     features = torch.tensor([2.0, -3.0])[:, None, None].expand(2, 6, 8).contiguous()
     boxes = torch.tensor([[10.0, 10, 90, 70], [40, 30, 44, 34]])
-    values = pool(features, boxes, size=7, stride=16, how=how)
+    values = bilinear(features, boxes, size=7, stride=16)
     torch.testing.assert_close(values, features[None, :, :1, :1].expand(2, 2, 7, 7))
 
 
-def test_roi_align_averages_four_points_of_each_cell():
-    box = torch.tensor([[16.0, 24, 80, 56]])
-    values = roi_align(ramp(8, 10, 16).float(), box, size=2, stride=16)[0, 0]
-    middles = torch.tensor([[0.5 * x - 2 * y + 3 for x in (32, 64)] for y in (32, 48)])
-    torch.testing.assert_close(values, middles)  # as the mean of a ramp is
-    bumps = torch.zeros(2, 8, 10)
-    bumps[0, 2, 1] = bumps[1, 2, 2] = 1  # at (24, 40) and (40, 40)
-    wide = torch.tensor([[8.0, 24, 136, 56]])  # first cell: points (24 or 56, 28 or 36), middle (40, 32)
-    cell = roi_align(bumps, wide, size=2, stride=16)[0, :, 0, 0]
-    torch.testing.assert_close(cell, torch.tensor([(4 / 16 + 12 / 16) / 4, 0]))
-
-
-@pytest.mark.parametrize("how", ["bilinear", "roi_align"])
-def test_one_box_alone_equals_the_same_box_among_others(how):
+def test_one_box_alone_equals_the_same_box_among_others():
     features = random(3, 6, 7).float()
     boxes = torch.tensor([[3.0, 5, 60, 70], [20, 20, 30, 90], [0, 0, 112, 96]])
-    together = pool(features, boxes, 7, 16, how)
+    together = bilinear(features, boxes, 7, 16)
     for i in range(len(boxes)):
-        torch.testing.assert_close(pool(features, boxes[i : i + 1], 7, 16, how)[0], together[i])
+        torch.testing.assert_close(bilinear(features, boxes[i : i + 1], 7, 16)[0], together[i])
 
 
-@pytest.mark.parametrize("how", ["bilinear", "roi_align"])
-def test_pyramid_takes_each_box_from_its_level(how):
+def test_pyramid_takes_each_box_from_its_level():
     strides = (8, 16, 32)
     maps = tuple(random(2, 256 // s, 320 // s, seed=s).float() for s in strides)
     # sides 20, 127, 128, 255, 256, and a thin box whose area is 256 squared; in no order
     levels = {20: 0, 127: 0, 128: 1, 255: 1, 256: 2}
     sides = [128, 20, 256, 127, 255]
     boxes = torch.tensor([[10.0, 0, 10 + side, side] for side in sides] + [[0, 0, 512, 128]])
-    values = pool_pyramid(maps, strides, boxes, 7, how)
+    values = pool_pyramid(maps, strides, boxes, 7)
     for box, value, level in zip(boxes, values, [*(levels[side] for side in sides), 2], strict=True):
-        torch.testing.assert_close(value, pool(maps[level], box[None], 7, strides[level], how)[0])
+        torch.testing.assert_close(value, bilinear(maps[level], box[None], 7, strides[level])[0])
 
 
 def test_pyramid_gradients_reach_every_box():
     maps = tuple(random(1, 64 // s, 96 // s, seed=s) for s in (4, 8))
     boxes = torch.tensor([[3.3, 5.1, 80.2, 61.7], [10.4, 20.3, 22.9, 40.6]]).double().requires_grad_()
-    assert torch.autograd.gradcheck(lambda b: pool_pyramid(maps, (4, 8), b, 3, "bilinear"), (boxes,))
+    assert torch.autograd.gradcheck(lambda b: pool_pyramid(maps, (4, 8), b, 3), (boxes,))
 
 
-@pytest.mark.parametrize("how", ["bilinear", "roi_align"])
-def test_no_boxes(how):
+def test_no_boxes():
     features = random(3, 5, 6).float()
     none = torch.zeros(0, 4)
-    assert pool(features, none, 7, 16, how).shape == (0, 3, 7, 7)
-    assert pool_pyramid((features, features), (8, 16), none, 7, how).shape == (0, 3, 7, 7)
-
-
-def test_roi_align_follows_the_type_of_the_features():
-    assert roi_align(random(3, 6, 7).float(), torch.tensor([[3.0, 5, 60, 70]]).double(), 7, 16).dtype == torch.float32
+    assert bilinear(features, none, 7, 16).shape == (0, 3, 7, 7)
+    assert pool_pyramid((features, features), (8, 16), none, 7).shape == (0, 3, 7, 7)

@@ -152,52 +152,6 @@ def test_each_box_has_a_caption_of_its_own() -> None:
     assert model.caption(model.features(image, QUARTERS[2:3]) * 5) == captions[2:3]
 
 
-def test_longest_caption_and_beam() -> None:
-    features = torch.randn(60, tiny().feature_size, generator=torch.Generator().manual_seed(0)) * 5
-
-    def caption(end: float = 0.0, **options: object) -> list[str]:
-        model = tiny(**options)
-        with torch.no_grad():
-            model.decoder.output.weight.mul_(6)
-            model.decoder.output.bias[END] += end
-        return model.caption(features)
-
-    assert max(len(text.split()) for text in caption(-2.0, decoding={"max_words": 2})) == 2
-    assert max(len(text.split()) for text in caption(-2.0, decoding={"max_words": 7})) == 7
-    wide = caption(decoding={"beam_size": 4})
-    assert wide != caption()
-    assert caption(decoding={"beam_size": 4, "length_penalty": 2.0}) != wide
-
-
-@pytest.mark.parametrize(
-    ("options", "wanted"),
-    [
-        ({}, (64, 4, 16, 12, 20)),
-        ({"trunk": {"long_side": 32, "multiple": 32}}, (32, 4, 16, 12, 20)),
-        ({"grid": 3}, (64, 9, 16, 12, 20)),
-        ({"embed_dim": 8}, (64, 4, 8, 12, 20)),
-        ({"word_size": 8}, (64, 4, 16, 8, 20)),
-        ({"hidden_size": 8}, (64, 4, 16, 12, 8)),
-    ],
-)
-def test_sizes_are_those_of_the_configuration(options: dict[str, object], wanted: tuple[int, ...]) -> None:
-    model = tiny(**options)
-    crops = model.crop(open_image(quarters(64, 32)), QUARTERS)
-    features = model.pool(crops)
-    cells = features.shape[1] // model.trunk.backbone.channels[0]
-    lstm, words = model.decoder.lstm, model.decoder.words
-    assert (crops.shape[2], cells, model.layers(features).shape[1], words.embedding_dim, lstm.hidden_size) == wanted
-
-
-@pytest.mark.parametrize("option", ["dropout", "decoder_dropout"])
-def test_dropout_changes_training_only(option: str) -> None:
-    model, token_ids = tiny(**{option: 0.5}), torch.tensor([[4, 5], [6, 0]])
-    features = torch.randn(2, model.feature_size)
-    assert torch.equal(model(features, token_ids)[0], model(features, token_ids)[0])
-    model.train()
-    assert not torch.equal(model(features, token_ids)[0], model(features, token_ids)[0])
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -86,7 +86,7 @@ class AlignmentCriterion(nn.Module):
     """Compute the losses ``images`` and ``sentences`` of a batch's scores, and ``phrases`` if their boxes are known.
 
     Args:
-        config: its ``loss``, ``margin``, ``hard_negatives``, ``smoothing`` and ``phrase_weight`` count.
+        config: its ``loss``, ``margin`` and ``phrase_weight`` count.
     """
 
     def __init__(self, config: AlignerConfig):
@@ -103,10 +103,7 @@ class AlignmentCriterion(nn.Module):
 
     def losses(self, output: AlignmentOutput) -> dict[str, Tensor]:
         """Return the losses of one encoder, or of all together."""
-        if self.config.loss == "contrastive":
-            losses = contrastive(output, self.config.smoothing)
-        else:
-            losses = max_margin(output, self.config.margin, self.config.hard_negatives)
+        losses = contrastive(output) if self.config.loss == "contrastive" else max_margin(output, self.config.margin)
         if self.config.phrase_weight:
             losses["phrases"] = self.config.phrase_weight * phrase_loss(output)
         return losses
@@ -119,7 +116,7 @@ def _positives(output: AlignmentOutput) -> tuple[Tensor, Tensor]:
     return output.scores[output.owner, columns], rows[:, None] == output.owner
 
 
-def max_margin(output: AlignmentOutput, margin: float = 1.0, hard_negatives: bool = False) -> dict[str, Tensor]:
+def max_margin(output: AlignmentOutput, margin: float = 1.0) -> dict[str, Tensor]:
     """Return the losses of Eq. 9: the true pair is to exceed any other of its sentence or image by ``margin``.
 
     The paper sums over all negatives; the true pair itself, whose term is the constant ``margin``, is left out. With
@@ -128,7 +125,6 @@ def max_margin(output: AlignmentOutput, margin: float = 1.0, hard_negatives: boo
     Args:
         output: see :class:`AlignmentOutput`.
         margin: Eq. 9 has 1.
-        hard_negatives: only the negative that comes closest counts, instead of the sum over all.
 
     Returns:
         ``images`` (other images for a sentence) and ``sentences`` (other sentences for an image), both divided by
@@ -138,8 +134,6 @@ def max_margin(output: AlignmentOutput, margin: float = 1.0, hard_negatives: boo
     images = torch.relu(output.scores - own + margin).masked_fill(true, 0.0)  # (K, L)
     rivals, same = output.scores[output.owner], true[output.owner]  # (L, L): row l is the image of sentence l
     sentences = torch.relu(rivals - own[:, None] + margin).masked_fill(same, 0.0)
-    if hard_negatives:
-        return {"images": images.amax(dim=0).mean(), "sentences": sentences.amax(dim=1).mean()}
     return {"images": images.sum(dim=0).mean(), "sentences": sentences.sum(dim=1).mean()}
 
 
@@ -162,25 +156,20 @@ def phrase_loss(output: AlignmentOutput, min_iou: float = 0.5) -> Tensor:
     return -log_probs.masked_fill(~fits[counted], -torch.inf).logsumexp(dim=1).mean()
 
 
-def contrastive(output: AlignmentOutput, smoothing: float = 0.0) -> dict[str, Tensor]:
+def contrastive(output: AlignmentOutput) -> dict[str, Tensor]:
     """Return the cross-entropies of the true image among the batch's images, and of the true sentence among its others.
 
     Of several sentences of one image each is compared with the sentences of other images alone.
 
     Args:
         output: scores already divided by the temperature.
-        smoothing: this share of the target is spread over all candidates.
 
     Returns:
         ``images`` and ``sentences``, means over the sentences.
     """
     own, true = _positives(output)
-    images = functional.cross_entropy(output.scores.T, output.owner, label_smoothing=smoothing)
+    images = functional.cross_entropy(output.scores.T, output.owner)
     rivals = output.scores[output.owner].masked_fill(true[output.owner], -torch.inf)
     alone = torch.cat((own[:, None], rivals), dim=1)  # the true sentence first
     loss = alone.logsumexp(dim=1) - own
-    if smoothing:
-        others = torch.isfinite(alone)
-        spread = alone.logsumexp(dim=1) - alone.where(others, 0.0).sum(dim=1) / others.sum(dim=1)
-        loss = (1 - smoothing) * loss + smoothing * spread
     return {"images": images, "sentences": loss.mean()}

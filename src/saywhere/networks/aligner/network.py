@@ -178,8 +178,6 @@ class Aligner(nn.Module):
         self.feature_dropout = nn.Dropout(config.feature_dropout)
         self.projects = nn.ModuleList(nn.Linear(features, dim) for _ in range(config.encoders))
         self.encoders = nn.ModuleList(_text_encoder(config, len(vocabulary), dim) for _ in range(config.encoders))
-        for table in self.word_vectors:
-            table.requires_grad_(config.train_words)
         self.hubs = Hubs(config.embed_dim, config.hubs) if config.hubs else None
         self.log_scale = nn.Parameter(torch.tensor(-math.log(config.temperature)))
         self.log_scale.requires_grad_(config.loss == "contrastive")
@@ -193,11 +191,6 @@ class Aligner(nn.Module):
     def preprocess(self) -> Preprocess:
         """Images to pixels."""
         return self.trunk.preprocess
-
-    @property
-    def word_vectors(self) -> list[Tensor]:
-        """The table of word vectors ``(V, word_size)`` of each text encoder."""
-        return [self.get_parameter(f"encoders.{number}.words.weight") for number in range(self.config.encoders)]
 
     def train(self, mode: bool = True) -> Aligner:
         """Set the mode of all parts, that of the extractor too."""

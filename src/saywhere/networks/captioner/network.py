@@ -232,13 +232,12 @@ class Captioner(nn.Module):
 
     def _build_decoder(self) -> PlainDecoder | AttentionDecoder:
         config = self.config
-        embed_dim = self.feature_size * (2 if config.context else 1)
         sizes = (len(self.vocabulary), config.word_size, config.hidden_size, config.dropout)
         if config.decoder == "attention":
-            return AttentionDecoder(embed_dim, config.region_size, *sizes, config.terms, config.feedback)
+            return AttentionDecoder(self.feature_size, config.region_size, *sizes, config.terms, config.feedback)
         if config.decoder == "rnn":
-            return RnnDecoder(embed_dim, *sizes, log_frequencies(self.vocabulary))
-        return PLAIN[config.decoder](embed_dim, *sizes)
+            return RnnDecoder(self.feature_size, *sizes, log_frequencies(self.vocabulary))
+        return PLAIN[config.decoder](self.feature_size, *sizes)
 
     @property
     def preprocess(self) -> Preprocess:
@@ -309,18 +308,13 @@ class Captioner(nn.Module):
             boxes: ``(R, 4)`` in pixels of the network's input.
 
         Returns:
-            ``(R, D)`` of the boxes, with ``config.context`` the whole image's beside each; if no boxes are given
-            ``(1, D)`` of the whole image.
+            ``(R, D)`` of the boxes; if no boxes are given ``(1, D)`` of the whole image.
         """
         if boxes is None and not self.config.describe_boxes:
             return normalised(region_cells(self.config, image, 0)[0])
         sources = image.sources(self.config.levels, self.config.head, self.config.branch)
-        whole = whole_image(image).to(image.maps[0])
-        boxes = whole if boxes is None else boxes
-        if not self.config.context:
-            return normalised(mean_features(sources, boxes, *image.size))
-        features = normalised(mean_features(sources, torch.cat((boxes, whole)), *image.size))
-        return torch.cat((features[:-1], features[-1:].expand(len(boxes), -1)), dim=1)
+        boxes = whole_image(image).to(image.maps[0]) if boxes is None else boxes
+        return normalised(mean_features(sources, boxes, *image.size))
 
     def attend(self, images: Sequence[ImageMaps], boxes: Sequence[Tensor | None] | None = None) -> AttendedImages:
         """Return what the decoder ``attention`` takes of images.

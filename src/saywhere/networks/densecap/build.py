@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from saywhere import reproductions
 from saywhere.boxes import BoxCoder
-from saywhere.configs.densecap import DenseCapConfig, Pooling
+from saywhere.configs.densecap import DenseCapConfig
 from saywhere.networks.language.decoders.lstm import LstmDecoder
 from saywhere.networks.language.decoders.protocol import TensorDecoder
 from saywhere.networks.vision.spatial_transformer import bilinear
@@ -117,7 +117,7 @@ class Conventions:
     def pooling(self, config: DenseCapConfig) -> Pool:
         """Return the pooling of boxes from maps."""
         strides = config.trunk.strides
-        return lambda maps, boxes, size: pool_pyramid(maps, strides, boxes, config.pool_size, config.pooling)
+        return lambda maps, boxes, size: pool_pyramid(maps, strides, boxes, config.pool_size)
 
     def rpn_sampler(self, config: DenseCapConfig) -> RegionSampler:
         """Return what samples the anchors that train the RPN."""
@@ -140,23 +140,7 @@ CELLS = 8
 """A box goes to the next coarser level when its side is this many strides of that level."""
 
 
-def roi_align(features: Tensor, boxes: Tensor, size: int, stride: float) -> Tensor:
-    """Return Mask R-CNN's RoIAlign with four samples a cell, shaped as :func:`bilinear`.
-
-    It is not differentiable in boxes.
-    """
-    from torchvision.ops import roi_align as torchvision_roi_align
-
-    boxes = boxes.detach().to(features.dtype)
-    return torchvision_roi_align(features[None], [boxes], size, 1 / stride, sampling_ratio=2, aligned=True)
-
-
-def pool(features: Tensor, boxes: Tensor, size: int, stride: float, how: Pooling) -> Tensor:
-    """Pool by the name of the method: ``bilinear`` or ``roi_align``."""
-    return {"bilinear": bilinear, "roi_align": roi_align}[how](features, boxes, size, stride)
-
-
-def pool_pyramid(maps: Sequence[Tensor], strides: Sequence[int], boxes: Tensor, size: int, how: Pooling) -> Tensor:
+def pool_pyramid(maps: Sequence[Tensor], strides: Sequence[int], boxes: Tensor, size: int) -> Tensor:
     """Pool each box from the level that suits its size: ``(N, C, size, size)``.
 
     A box goes to the coarsest level whose stride is at most an eighth of the square root of its area (the finest level
@@ -167,15 +151,14 @@ def pool_pyramid(maps: Sequence[Tensor], strides: Sequence[int], boxes: Tensor, 
         strides: input pixels per cell of each level.
         boxes: ``(N, 4)`` ``x1 y1 x2 y2`` in pixels of the network's input.
         size: points per side.
-        how: ``"bilinear"`` or ``"roi_align"``.
     """
     if len(maps) == 1:
-        return pool(maps[0], boxes, size, strides[0], how)
+        return bilinear(maps[0], boxes, size, strides[0])
     sides = (boxes.detach()[:, 2:] - boxes.detach()[:, :2]).clamp(min=0).prod(dim=1).sqrt()
     level = sum((sides >= CELLS * s).long() for s in strides[1:]) + torch.zeros_like(sides, dtype=torch.long)
     parts, order = [], []
     for i, (features, stride) in enumerate(zip(maps, strides, strict=True)):
         rows = (level == i).nonzero().flatten()
-        parts.append(pool(features, boxes[rows], size, stride, how))
+        parts.append(bilinear(features, boxes[rows], size, stride))
         order.append(rows)
     return torch.cat(parts)[torch.cat(order).argsort()]

@@ -117,7 +117,7 @@ def write_table(results: Results, out: Path, command: str) -> list[Path]:
 
 def markdown(results: Results, command: str) -> str:
     """Return the table in Markdown, with how it was measured below it."""
-    plan, table = results.plan, results.to_dict()
+    plan, table, first = results.plan, results.to_dict(), results.plan.seeds[0]
     names = {"external": plan.external.partition(":")[0], "rpn": "RPN", "gt": "truth"}
     heads = [f"METEOR, {names[column]}" for column in COLUMNS] + [f"AP, {names[column]}" for column in COLUMNS]
     heads += [*STAGES, "total"]
@@ -136,7 +136,7 @@ def markdown(results: Results, command: str) -> str:
         f"{results.data}, split {plan.data.validation}, {results.images} images; {spread}. AP in per cent, protocol "
         f"{PROTOCOL}; METEOR: captions against all phrases of the image; {results.meteor}.",
         "",
-        f"Boxes of the baselines: {plan.external} and the RPN of seed {plan.seeds[0]}, at most {plan.proposals} a "
+        f"Boxes of the baselines: {plan.external} and the RPN of seed {first}, at most {plan.proposals} a "
         f"image after suppression at IoU {NMS}, and the true boxes (on average {counts}). The baselines' scores "
         "are those of the proposals (of the true boxes: all equal), and their boxes are not refined. FCLN takes the "
         f"external boxes and the {plan.proposals} best of its own RPN as proposals, and scores and refines them; true "

@@ -171,7 +171,7 @@ class Watch:
     """Milliseconds of the stages of one system on one image."""
 
     def __init__(self) -> None:
-        self.stages = dict.fromkeys(STAGES, 0.0)
+        self.stages: dict[str, float] = dict.fromkeys(STAGES, 0.0)
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:

@@ -46,9 +46,9 @@ export function correct(classes, posteriors, words, {unseen, sure, listed}) {
 // Where a text would have to end to name nothing twice; 0 if it does not.
 function repeated(tree, words) {
   const {others, determined} = tree.lists, heads = tree.heads(words), named = new Set(), said = new Set(), cuts = [];
-  const starts = new Set(heads.map(({start}) => start));
+  const after = new Map(heads.map(({start, noun}) => [start, noun]));
   const again = heads.findIndex(({noun, start, stop}) => {
-    if (starts.has(stop)) return false;
+    if ((after.get(stop) ?? noun) !== noun) return false;
     if (named.has(noun.row) && !words.slice(Math.max(start - 2, 0), start).some((word) => others.includes(word))) return true;
     named.add(noun.row);
     return false;

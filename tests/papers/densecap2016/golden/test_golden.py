@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch.nn import functional
 
 from saywhere.boxes import from_center
 from saywhere.networks.vision.spatial_transformer import bilinear, sample_points
@@ -143,19 +142,6 @@ def test_affine_grid(golden, same, gradients):
     same(output, case["output"])
     shear = torch.tensor([[False, True, False], [True, False, False]])
     same(gradient[:, ~shear], case["gradInput"][:, ~shear])
-
-
-def test_affine_grid_with_shear(golden, same, gradients):
-    """The gradients for shear, which the program computes and drops, are those of torch's grid with corners aligned."""
-    case = golden("bilinear_sampler")["affine_grid_7x7"]
-
-    def grid(affine):
-        x_first = affine.flip(1)[:, :, [1, 0, 2]]
-        return functional.affine_grid(x_first, [len(affine), 1, 7, 7], align_corners=True).flip(-1)
-
-    output, (gradient,) = gradients(grid, case["input"], seed=case["gradOutput"])
-    same(output, case["output"])
-    same(gradient, case["gradInput"])
 
 
 def test_sampler(golden, same, gradients):

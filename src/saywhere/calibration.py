@@ -40,11 +40,6 @@ QUESTIONS: dict[str, tuple[str, ...]] = {
     "meant": ("similarity",),
 }
 """For each question the names of its evidence."""
-EARLIER = {
-    "hit": ({"similarity", "phrases", "rarest"}, {"similarity", "phrases", "rarest", "lead", "few"}),
-    "count": ({"gap", "words"},),
-}
-"""Evidence that earlier versions asked for: their answers are passed over, and the model is to be calibrated anew."""
 PARTS = {
     question: "densecap" if question in ("box", "noun", "person", "colour", "caption") else "aligner"
     for question in QUESTIONS
@@ -227,14 +222,12 @@ class Reliability:
     Attributes:
         ece: expected calibration error: the mean distance between the mean score of a bin and its share of right ones,
             weighted by the number of scores in it; bins of equal width.
-        adaptive_ece: the same with bins of equally many scores.
         brier: mean squared distance of the scores from 1 (right) and 0 (wrong).
         boxes: number of scores.
         bins: of equal width; empty ones are left out.
     """
 
     ece: float
-    adaptive_ece: float
     brier: float
     boxes: int
     bins: tuple[Bin, ...]
@@ -249,21 +242,15 @@ def reliability(scores: ArrayLike, right: ArrayLike, bins: int = BINS) -> Reliab
     score, match = np.asarray(scores, dtype=np.float64), np.asarray(right, dtype=np.float64)
     places = np.minimum((score * bins).astype(np.int64), bins - 1)
     width = [_bin(score[places == i], match[places == i], i / bins, (i + 1) / bins) for i in range(bins)]
-    order = np.argsort(score, kind="stable")
-    parts = [part for part in np.array_split(order, bins) if len(part)]
-    count = [_bin(score[part], match[part], float(score[part[0]]), float(score[part[-1]])) for part in parts]
     filled = tuple(one for one in width if one.count)
-    return Reliability(_error(filled), _error(count), float(((score - match) ** 2).mean()), len(score), filled)
+    error = sum(one.count * abs(one.score - one.matched) for one in filled) / len(score)
+    return Reliability(error, float(((score - match) ** 2).mean()), len(score), filled)
 
 
 def _bin(scores: np.ndarray, matches: np.ndarray, low: float, high: float) -> Bin:
     if not len(scores):
         return Bin(low, high, 0, 0.0, 0.0)
     return Bin(low, high, len(scores), float(scores.mean()), float(matches.mean()))
-
-
-def _error(bins: Sequence[Bin]) -> float:
-    return sum(one.count * abs(one.score - one.matched) for one in bins) / sum(one.count for one in bins)
 
 
 @dataclass(frozen=True)
@@ -320,11 +307,7 @@ class Calibration:
             raise UserError(f"{source} must be a mapping of questions, not {stored!r}")
         if unknown := [question for question in stored if question not in questions]:
             raise UserError(f"{source}: unknown question {unknown[0]!r}; known are {', '.join(questions)}")
-        known = {
-            question: answer for question, answer in stored.items()
-            if not isinstance(answer, Mapping) or set(answer) - {"constant"} not in EARLIER.get(question, ())
-        }  # fmt: skip
-        return cls(**{q: Logistic.from_dict(answer, questions[q], f"{source}: {q}") for q, answer in known.items()})
+        return cls(**{q: Logistic.from_dict(answer, questions[q], f"{source}: {q}") for q, answer in stored.items()})
 
     @classmethod
     def read(cls, folder: Path) -> Calibration:

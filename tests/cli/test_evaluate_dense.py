@@ -85,7 +85,7 @@ def test_a_model_on_a_data_set(model):
         4,
         "m",
     )
-    assert (row["data"], row["proposals"], row["meteor_version"], row["skipped"]) == ("jsonl album", "rpn", "stub", {})
+    assert (row["data"], row["meteor_version"], row["skipped"]) == ("jsonl album", "stub", {})
     # 4 of 8 truths are found, by the 4 best detections; the left halves overlap the whole by 0.5, which is taken.
     assert (row["detections"], row["truths"], row["language_meteor"]) == (8, 8, 0.5)
     assert [row["map"], row["detection_map"]] == pytest.approx([51 / 101] * 2)
@@ -102,10 +102,7 @@ def test_a_model_on_a_data_set(model):
     assert {
         "report.json",
         "report.md",
-        "ap.png",
         "reliability.png",
-        "examples.html",
-        "examples",
         "truth.jsonl",
     } <= names
     # The two files that are left can be scored again.
@@ -132,25 +129,12 @@ def test_another_model_does_not_go_on(model):
     dense("--model", "m", "--data", root, "--out", "out")
     before = Path("out/predictions.jsonl").read_bytes()
     model.weights = 1
-    done = dense("--model", "m", "--data", root, "--out", "out", "--proposals", "gt")
+    done = dense("--model", "m", "--data", root, "--out", "out")
     assert done.exit_code == 2 and done.stderr.count("\n") == 1
-    assert "out/predictions.jsonl: was made with another model and another proposals; remove it" in done.stderr
+    assert "out/predictions.jsonl: was made with another model; remove it" in done.stderr
     Path("out/settings.json").unlink()
     assert "was made by an unknown program" in dense("--model", "m", "--data", root, "--out", "out").stderr
     assert Path("out/predictions.jsonl").read_bytes() == before
-
-
-def test_true_boxes_and_boxes_of_a_file_as_proposals(model):
-    root = album(2)
-    assert dense("--model", "m", "--data", root, "--out", "gt", "--proposals", "gt").exit_code == 0
-    assert written("gt/predictions.jsonl")[1]["boxes"] == [[0, 0, 64, 32], [32, 0, 64, 32]]
-    assert (report("gt")["detection_map"], report("gt")["proposals"]) == (1, "gt")
-    Path("b.jsonl").write_text('{"image": "p/1.png", "boxes": [[1, 2, 3, 4]]}\n')
-    assert dense("--model", "m", "--data", root, "--out", "file", "--proposals", "b.jsonl").exit_code == 0
-    assert [line["boxes"] for line in written("file/predictions.jsonl")] == [[], [[1, 2, 3, 4]]]
-    done = dense("--model", "m", "--data", root, "--out", "x", "--proposals", "edge")
-    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
-    assert "error: --proposals edge: neither rpn" in done.stderr and "and no such file" in done.stderr
 
 
 def test_images_that_fail_are_left_out_and_named(model):

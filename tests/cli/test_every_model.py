@@ -60,7 +60,7 @@ COMMANDS: dict[str, tuple[list[str], set[str]]] = {
     "papers caption": (["--data", "ALBUM", "--limit", "2", "--model", "CAPTIONER", "--out", "OUT"], TOGETHER),
     "evaluate search": (["--data", "ALBUM", "--limit", "2", "--out", "OUT"], ALIGNS),
     "evaluate ground": (["--data", "FLICKR", "--limit", "2", "--out", "OUT"], DETECTS | ALIGNS),
-    "evaluate ground ": (["--data", "FLICKR", "--limit", "2", "--part", "densecap", "--out", "OUT"], DETECTS),
+    "evaluate ground ": (["--data", "FLICKR", "--limit", "2", "--out", "OUT"], DETECTS),
     "evaluate nouns": (["--data", "ALBUM", "--limit", "2", "--out", "OUT"], DETECTS),
     "evaluate attention": (["--data", "FLICKR", "--limit", "2", "--out", "OUT"], {"flickr-coco", "tower", "captioner"}),
 }

@@ -158,8 +158,8 @@ def test_it_writes_the_report_and_is_resumed(aligner, flickr, tmp_path):
     again = evaluate("--model", aligner, "--data", flickr, "--out", out)
     assert again.exit_code == 0 and report(out)["image_to_text"] == row["image_to_text"]
     assert files[1].exists() and all(path.stat().st_mtime_ns == t for path, t in times.items())
-    other = evaluate("--model", aligner, "--data", flickr, "--out", out, "--regions", 2)
-    assert other.exit_code == 2 and "another regions" in other.stderr
+    other = evaluate("--model", aligner, "--data", flickr, "--out", out, "--set", "proposals.post_nms_top_n=2")
+    assert other.exit_code == 2 and "another model" in other.stderr
 
 
 def test_the_figures_are_those_of_the_model(aligner, flickr, tmp_path):

@@ -26,12 +26,10 @@ from typer.testing import CliRunner
 
 import saywhere
 from saywhere import UserError, cli
-from saywhere.calibration import Calibration
 from saywhere.engines.export import export
 from saywhere.engines.onnx import OnnxEngine
 from saywhere.models.bundle import CONFIG, FILES, Bundle, GraphInfo, find_folder, list_models
 from saywhere.models.bundle import VOCABULARY as WORDS
-from saywhere.networks import checkpoint
 
 Place = tuple[str | int, ...]
 
@@ -412,26 +410,6 @@ def test_any_change_of_what_a_graph_takes_is_read_or_refused_in_a_line(folder: P
 
 
 # Calibration
-
-
-def test_what_earlier_versions_had_among_the_options_is_read_and_moves_when_the_folder_is_changed(tmp_path: Path):
-    folder = shutil.copytree(exported_bundle(), tmp_path / "model")
-    content = json.loads((folder / CONFIG).read_text())
-    parts = content["parts"]
-    parts["densecap"] |= {"calibration": [0.5, 2, -1], "noun_calibration": [1, 2, 3, 4]}
-    parts["aligner"]["grounding"] |= {"presence": [1, 2, 3, 4], "rare_presence": None, "anywhere": [1, 2, 3, 4]}
-    (folder / CONFIG).write_text(json.dumps(content))
-    wanted = calibrated(box=(0.5, 2, -1), noun=(1, 2, 3, 4), phrase=(1, 2, 3, 4), chance=(1, 2), meant=(3, 4))
-    assert Bundle.read(folder).calibration == wanted == saywhere.load(folder).calibration
-    checkpoint.change_options(folder, {"repeat_nms": 0.3})
-    assert Bundle.read(folder).calibration == Calibration.read(folder) == wanted
-    assert "calibration" not in json.loads((folder / CONFIG).read_text())["parts"]["densecap"]
-    (folder / CONFIG).write_text(json.dumps(content))  # as after a kill between the two files
-    assert Bundle.read(folder).calibration == wanted
-    parts["densecap"]["calibration"] = [1, 2]
-    (folder / CONFIG).write_text(json.dumps(content))
-    with pytest.raises(UserError, match=r"parts.densecap.calibration must be a list of 3 numbers"):
-        Bundle.read(folder)
 
 
 def test_answers_and_digests_depend_on_the_calibration(tmp_path: Path):

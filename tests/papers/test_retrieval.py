@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import numpy as np
 import pytest
-from photographs import noise, quarters
-from PIL import Image
+from photographs import noise
 from tiny_densecap import PHRASES, tiny_model
 from typer.testing import CliRunner, Result
 
@@ -18,7 +16,7 @@ from saywhere import cli
 from saywhere.data import Sample
 from saywhere.engines.torch import TorchEngine
 from saywhere.errors import UserError
-from saywhere.evaluation.session import REGIONS, RegionStore
+from saywhere.evaluation.session import RegionStore
 from saywhere.models.model import Model
 from saywhere.networks import checkpoint
 from saywhere.papers import retrieval as module
@@ -33,7 +31,6 @@ from saywhere.papers.retrieval import (
     sample_queries,
     score_images,
     source_ranks,
-    write_retrieval_examples,
     write_retrieval_report,
 )
 from saywhere.regions import Regions
@@ -218,33 +215,6 @@ def test_the_report_has_the_figures_and_the_papers_rows(tmp_path):
     assert "| seed | 7 |" in text and "`saywhere evaluate \\| retrieval`" in text
 
 
-def test_the_page_shows_the_query_and_what_was_found(tmp_path):
-    quarters(64, 32).save(tmp_path / "a.png")
-    store = RegionStore(tmp_path / "out" / REGIONS)
-    boxes = [[0, 0, 32, 32], [32, 0, 64, 32]]
-    for name, rows in {"a.png": boxes, "b.png": boxes[:1], "c.png": []}.items():
-        store.save(name, Regions(64, 32, rows, features=np.ones((len(rows), 2))))
-    query = Query("a.png", ("a red cat", "dog"), ((0, 0, 32, 32), (0, 0, 64.5, 32)))
-    asked = Asked((query,), ("a.png", "b.png", "c.png"))
-    best = BestRegions(tmp_path / "out", asked)
-    tables = ([[-1, -4], [-3, -2]], [[-2, -1]], np.zeros((0, 2)))
-    best.append([np.array(table, np.float32) for table in tables])
-    page = write_retrieval_examples(tmp_path / "out", asked, np.array([[-1.5, -1.5, -9]]), [2], best, [tmp_path])
-    text = page.read_text()
-    assert re.findall("<h2>(.*?)</h2>", text) == ["best, rank 2: a red cat; dog", "“a red cat” in 3 images"]
-    assert re.findall('<img src="examples/(.*?)" alt="(.*?)">', text) == [
-        ("query-01-0.png", "the query&#x27;s image: a red cat; dog"),
-        ("query-01-1.png", "1. a.png: a red cat; dog"),
-        ("query-01-2.png", "2. b.png: a red cat / dog"),
-        ("query-01-3.png", "3. c.png: nothing"),
-        ("phrase-01-1.png", "a.png, log P -1.00: a red cat"),
-        ("phrase-01-2.png", "b.png, log P -2.00: a red cat"),
-        ("phrase-01-3.png", "c.png, log P -inf: nothing"),
-    ]
-    grey = Image.open(tmp_path / "out" / "examples" / "query-01-3.png").getcolors()
-    assert grey == [(640 * 320, (225, 225, 225))]
-
-
 @pytest.fixture
 def model(monkeypatch, tmp_path) -> Model:
     checkpoint.save(tiny_model(), tmp_path / "m")
@@ -300,8 +270,6 @@ def test_a_model_on_a_data_set(model):
     assert len(best) == 24 and row["r1"] == pytest.approx(ranks.count(1) / 6)
     unknown = {p for query in queries() for p in query["phrases"] if "zebra" in p}
     assert row["phrases_with_unknown_words"] == len(unknown) > 0
-    page = Path("out/examples.html").read_text()
-    assert "the query&#x27;s image" in page and page.count("<img") == len(list(Path("out/examples").iterdir())) > 12
     assert "| paper: FCLN | 0.27 |" in Path("out/report.md").read_text()
     assert done.stdout.startswith("6 queries to 4 images, protocol clean: R@1 ")
 

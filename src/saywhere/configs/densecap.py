@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 from saywhere.boxes import MAX_LOG_SCALE
 from saywhere.configs.parts import (
-    CALIBRATED,
     LARGEST_GRID,
     LITE_PACKAGES,
     DecodingConfig,
@@ -69,8 +68,6 @@ class DenseCapConfig(SystemConfig):
         rpn_score_weight, rpn_box_weight, score_weight, box_weight, caption_weight: of the five losses.
         box_decay: weight of half the squared RPN offsets.
     """
-
-    GONE: ClassVar = dict.fromkeys(("calibration", "noun_calibration"), CALIBRATED)
 
     decoding: DecodingConfig = DECODING
     conventions: Conventions = "saywhere"

@@ -21,7 +21,7 @@ from saywhere.errors import UserError
 from saywhere.evaluation import meteor, ptb
 from saywhere.evaluation.meteor import Meteor, pycocoevalcap_module
 from saywhere.evaluation.region_lines import matched, read_captions, read_references
-from saywhere.evaluation.report import Page, choose, facts, table, write_report
+from saywhere.evaluation.report import facts, table, write_report
 from saywhere.evaluation.session import Session
 from saywhere.files import write_text
 from saywhere.images import LoadedImage
@@ -29,7 +29,6 @@ from saywhere.inference import ResultsFile
 from saywhere.models.captioner import Caption
 from saywhere.models.model import Model
 from saywhere.models.nouns import NounTree, find_invented, find_nouns, noun_tree
-from saywhere.regions import Regions
 
 # The tokenizer ends a line at each of these, so the rest of a text would become that of the next image.
 _LINE_ENDS = str.maketrans(dict.fromkeys("\n\r\v\f\u2028\u2029", " "))
@@ -51,13 +50,6 @@ class CaptionScores:
 
     metrics: dict[str, float]
     cider: dict[str, float]
-
-
-def caption_metrics(
-    candidates: Mapping[str, str], references: Mapping[str, Sequence[str]], meteor: Meteor | None = None
-) -> dict[str, float]:
-    """Return the ``metrics`` of :func:`score_captions`."""
-    return score_captions(candidates, references, meteor).metrics
 
 
 def score_captions(
@@ -196,32 +188,6 @@ def write_caption_report(folder: Path, scores: CaptionScores, known: Mapping[str
     write_report(folder, row | {"images": len(scores.cider)} | scores.metrics | dict(known), lines)
 
 
-def write_caption_examples(
-    folder: Path,
-    scores: CaptionScores,
-    captions: Mapping[str, str],
-    references: Mapping[str, Sequence[str]],
-    images: Sequence[Path],
-) -> Path:
-    """Write ``examples.html``: the images whose captions have the best, median and worst CIDEr-D, with the truth.
-
-    Args:
-        folder: where to.
-        scores: of each image.
-        captions, references: of each image.
-        images: folders that the names of the images may start from.
-    """
-    about = "Images by the CIDEr-D of their caption: below each the caption, then what people wrote."
-    page = Page(folder, "Best, median and worst captions", about, images, across=3)
-    order = sorted(scores.cider, key=lambda name: -scores.cider[name])
-    for number, (kind, name) in enumerate(choose(order), 1):
-        page.heading(f"{kind}: {name}, CIDEr-D {scores.cider[name]:.3f}")
-        page.figure(f"{number:02}-{kind}.png", name, Regions.empty(4, 3), captions[name] or "nothing")
-        for text in references[name]:
-            page.paragraph(text)
-    return page.write()
-
-
 def score_files(predictions: Path, session: Session) -> CaptionScores:
     """Score the captions that any program has written, and write the report; needs no network.
 
@@ -242,7 +208,7 @@ def score_files(predictions: Path, session: Session) -> CaptionScores:
         session.notes += notes
         captions, references = {n: found.get(n, "") for n in names}, {n: true[n] for n in names}
         facts = {"predictions": str(predictions), **counts}
-        pairs = Comparison(str(session.data), captions, references, [Path(), session.folder], facts)
+        pairs = Comparison(str(session.data), captions, references, facts)
         return compare(session, pairs, scorer)
 
 
@@ -253,7 +219,6 @@ class Comparison:
     Attributes:
         data: name of the data set, for the report.
         captions, references: of each image.
-        images: folders that the names of the images may start from.
         facts: of the report.
         phrases: of the boxes of each image, where they are known: what they name is not invented.
     """
@@ -261,19 +226,17 @@ class Comparison:
     data: str
     captions: Mapping[str, str]
     references: Mapping[str, Sequence[str]]
-    images: Sequence[Path]
     facts: Mapping[str, Any]
     phrases: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 def compare(session: Session, pairs: Comparison, scorer: meteor.Meteor) -> CaptionScores:
-    """Score captions by the references, and write the report with its page of examples."""
+    """Score captions by the references, and write the report."""
     scores = score_captions(pairs.captions, pairs.references, scorer)
     mentions = {name: (*texts, *pairs.phrases.get(name, ())) for name, texts in pairs.references.items()}
     invented = count_invented(pairs.captions, mentions, noun_tree())
     facts = {"invented_nouns": invented.nouns, "sentences_with_invented_nouns": invented.sentences}
     known = session.known(pairs.data, **pairs.facts, **facts, meteor_version=scorer.version)
-    write_caption_examples(session.out, scores, pairs.captions, pairs.references, pairs.images)
     write_caption_report(session.out, scores, known)
     return scores
 
@@ -351,7 +314,7 @@ def score_captioner(
         facts = {"beam_size": beam_size, "predictions": str(session.out / PREDICTIONS)}
         facts |= {"without_sentence": len(sources) - len(chosen)}
         kept = {name: references[name] for name in captions}
-        pairs = Comparison(samples.name, captions, kept, [session.folder], facts, phrases)
+        pairs = Comparison(samples.name, captions, kept, facts, phrases)
         return compare(session, pairs, scorer)
 
 

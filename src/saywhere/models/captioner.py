@@ -216,12 +216,7 @@ def attend(
     return _with_attention(captions, encodings, bound, bound.attention(token_ids))
 
 
-def describe_boxes(
-    captioner: Captioner,
-    encodings: Sequence[Encoding],
-    boxes: Sequence[ArrayLike],
-    beam_size: int | None = None,
-) -> list[Regions]:
+def describe_boxes(captioner: Captioner, encodings: Sequence[Encoding], boxes: Sequence[ArrayLike]) -> list[Regions]:
     """Return a phrase for each of the given boxes; they have no scores.
 
     A model trained on sentences of images can be given boxes too, as the full-frame model of Alignments' Table 3.
@@ -234,7 +229,7 @@ def describe_boxes(
     given = [e.check(b) for e, b in zip(encodings, boxes, strict=True)]
     inputs = [e.to_input(b) for e, b in zip(encodings, given, strict=True)]
     decoder, embeddings = captioner.box_embeddings([e.maps for e in encodings], inputs)
-    decoded = decode(decoder, embeddings, captioner.config.decoding, beam_size)
+    decoded = decode(decoder, embeddings, captioner.config.decoding)
     texts = iter(captioner.vocabulary.decode(row) for row in decoded.token_ids.tolist())
     return [
         Regions(e.width, e.height, b, captions=tuple(next(texts) for _ in b), image=e.image)

@@ -91,7 +91,7 @@ def retrieval(
     from saywhere.papers.retrieval import run
 
     loaded = now.load("densecap")
-    with now.session("report.json, queries.json, examples.html") as session:
+    with now.session("report.json, queries.json") as session:
         result = run(loaded, session, regions, queries, seed, protocol.value)
         typer.echo(
             f"{result.queries} queries to {result.images} images, protocol {result.protocol}: "
@@ -118,5 +118,5 @@ def caption(
     names = now.models or [DEFAULT_MODEL]
     loaded = [now.load("captioner", name) for name in names]
     named = ", ".join(f"nearest:{name}" if nearest else name for name in names)
-    with now.session("report.json, examples.html", named) as session:
+    with now.session("report.json", named) as session:
         print_scores(run(loaded, session, beam_size, nearest))

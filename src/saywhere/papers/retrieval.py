@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -20,18 +20,16 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from saywhere import boxes as geometry
 from saywhere.data import Sample
 from saywhere.engines.engine import Decoder
 from saywhere.errors import UserError
 from saywhere.evaluation.grounding import pair_ious
 from saywhere.evaluation.ranking import Recall
-from saywhere.evaluation.report import Page, choose, facts, table, write_report
+from saywhere.evaluation.report import facts, table, write_report
 from saywhere.evaluation.session import REGIONS, RegionStore, Session
 from saywhere.files import write_text
 from saywhere.models.model import Model
 from saywhere.models.phrase_scores import encode_phrases, phrase_log_probs, unknown_words
-from saywhere.regions import Regions
 from saywhere.text import Vocabulary, tokenize
 
 Protocol = Literal["clean", "original"]
@@ -301,12 +299,6 @@ PAPER = {
 }
 """Table 2 of the paper: 100 queries, 1,000 images of Visual Genome, 100 regions each."""
 
-SHOWN = 3
-"""Images shown for a query, the best."""
-
-SHOWN_PHRASES = 6
-"""Single phrases that are shown."""
-
 
 def write_retrieval_report(folder: Path, result: RetrievalResult, known: Mapping[str, Any]) -> list[Path]:
     """Write ``report.json`` and ``report.md``, and return their paths.
@@ -348,78 +340,6 @@ def write_retrieval_report(folder: Path, result: RetrievalResult, known: Mapping
         ),
     ]
     return write_report(folder, row | scores | dict(known), lines)
-
-
-def write_retrieval_examples(
-    folder: Path, asked: Asked, scores: np.ndarray, ranks: Sequence[int], best: BestRegions, images: Sequence[Path]
-) -> Path:
-    """Write ``examples.html``: the queries with the best, median and worst ranks, and single phrases in all images.
-
-    Args:
-        folder: of the evaluation, which has the regions of the images.
-        asked: the queries and images.
-        scores: ``(Q, N)`` of images.
-        ranks: of the queries' own images, from 1.
-        best: the best region of each phrase in each image.
-        images: folders that the names of images are relative to.
-    """
-    log_probs, rows = best.tables()
-    column = {phrase: number for number, phrase in enumerate(asked.phrases)}
-    store = RegionStore(folder / REGIONS)
-    about = (
-        "Queries by the rank of their own image, which is drawn first with the true boxes; then the images that "
-        "were found, with each phrase at its most likely region. Below, single phrases in all images."
-    )
-    page = Page(folder, "Images found by phrases of their regions", about, images, across=4)
-    order = sorted(range(len(ranks)), key=lambda number: (ranks[number], number))
-    for number, (kind, q) in enumerate(choose(order), 1):
-        query, columns = asked.queries[q], [column[phrase] for phrase in asked.queries[q].phrases]
-        page.heading(f"{kind}, rank {ranks[q]}: {'; '.join(query.phrases)}")
-        page.figure(f"query-{number:02}-0.png", query.image, _true(query, store), "the query's image")
-        for place, n in enumerate(_descending(scores[q])[:SHOWN], 1):
-            shown = _found(store, asked.names[n], rows[n, columns], query.phrases)
-            page.figure(f"query-{number:02}-{place}.png", asked.names[n], shown, f"{place}. {asked.names[n]}")
-    for number, phrase in enumerate(_spread(asked.phrases, SHOWN_PHRASES), 1):
-        page.heading(f"“{phrase}” in {len(asked.names):,} images")
-        values = log_probs[:, column[phrase]]
-        for place, n in enumerate(_descending(values)[: SHOWN + 1], 1):
-            shown = _found(store, asked.names[n], rows[n, [column[phrase]]], [phrase])
-            below = f"{asked.names[n]}, log P {float(values[n]):.2f}"
-            page.figure(f"phrase-{number:02}-{place}.png", asked.names[n], shown, below)
-    return page.write()
-
-
-def _descending(scores: np.ndarray) -> list[int]:
-    """Return the indices of ``scores (N,)``, best first; of equal ones in order."""
-    return np.argsort(-scores, kind="stable").tolist()
-
-
-def _spread(phrases: Sequence[str], count: int) -> Sequence[str]:
-    """Return about ``count`` of the phrases with at least two words (of all if there are none), evenly spread."""
-    several = [phrase for phrase in phrases if " " in phrase.strip()] or list(phrases)
-    return several[:: max(1, len(several) // count)][:count]
-
-
-def _true(query: Query, store: RegionStore) -> Regions:
-    size = store.load(query.image)
-    return _drawn(size, np.array(query.boxes, np.float32), query.phrases)
-
-
-def _found(store: RegionStore, name: str, rows: np.ndarray, phrases: Sequence[str]) -> Regions:
-    """Return the regions ``rows (K,)`` of an image with their K phrases; -1 stands for no region."""
-    regions = store.load(name)
-    there: list[int] = np.flatnonzero(rows >= 0).tolist()
-    return _drawn(regions, regions.boxes[rows[there]], (phrases[i] for i in there))
-
-
-def _drawn(image: Regions, boxes: np.ndarray, phrases: Iterable[str]) -> Regions:
-    """Return boxes of an image with captions, the captions of equal boxes joined."""
-    joined: dict[tuple[float, ...], list[str]] = {}
-    for box, phrase in zip(boxes.tolist(), phrases, strict=True):
-        joined.setdefault(tuple(box), []).append(phrase)
-    corners = np.array(list(joined), np.float32).reshape(-1, 4)
-    inside = geometry.clip(corners, image.width, image.height)  # the data may round the size of an image otherwise
-    return Regions(image.width, image.height, inside, captions=tuple(" / ".join(p) for p in joined.values()))
 
 
 # The run
@@ -472,6 +392,5 @@ def _report(
     ranks: list[int] = source_ranks(scores, sources).tolist()
     rows = [asdict(query) | {"rank": rank} for query, rank in zip(asked.queries, ranks, strict=True)]
     write_text(session.out / "queries.json", json.dumps(rows, indent=2) + "\n")
-    write_retrieval_examples(session.out, asked, scores, ranks, best, [session.folder])
     write_retrieval_report(session.out, result, session.known(data, **about))
     return result

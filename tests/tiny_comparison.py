@@ -20,12 +20,6 @@ class StubMeteor:
 
     version = "stub"
 
-    def __enter__(self) -> StubMeteor:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
     def score(self, pairs: Any) -> list[float]:
         found = []
         for caption, references in pairs:

@@ -21,7 +21,7 @@ from saywhere.evaluation import captions as metrics
 from saywhere.evaluation import meteor
 from saywhere.serve import server
 
-pytest.importorskip("matplotlib", reason="needs the extra evaluate")
+pytest.importorskip("pycocoevalcap", reason="needs the extra evaluate")
 
 WRITES, ALL = {"florence2"}, {"florence2", "owlv2"}
 COMMANDS: dict[str, tuple[list[str], set[str]]] = {

@@ -31,7 +31,7 @@ from saywhere.papers.table1.region_rnn import RegionRnn
 from saywhere.serve import server
 from saywhere.text import Vocabulary
 
-pytest.importorskip("matplotlib", reason="needs the extra evaluate")
+pytest.importorskip("pycocoevalcap", reason="needs the extra evaluate")
 
 KINDS = ("flickr-coco", "tower", "densecap", "aligner", "captioner", "box-captioner", "region-rnn", "nouns")
 """The shipped bundle, one with an image tower, and a checkpoint of each part; two of the captioner, one for boxes."""

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import accumulate, chain
 from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 from stubs import StubMeteor
 
 import saywhere
@@ -26,7 +25,6 @@ from saywhere.evaluation.dense import (
     DenseCaptioningResult,
     dense_lines,
     dense_row,
-    draw_reliability,
     first_claims,
     score,
     score_files,
@@ -316,15 +314,6 @@ def test_scores_give_only_the_order():
         assert result([-20.5, -30, 40], protocol) == result([0.5, 0.1, 0.9], protocol) != result([0, 2, 1], protocol)
 
 
-def test_report():
-    result = evaluate((regions((A, 0.9, "a car")), [A], [["a car"]]), protocol="original")
-    report = result.to_dict()
-    assert report == asdict(result)
-    assert (report["protocol"], report["images"], report["map"], report["detection_map"]) == ("original", 1, 1, 1)
-    assert list(report["ap"])[:2] == ["iou_0.3/meteor_0", "iou_0.3/meteor_0.05"] and len(report["ap"]) == 30
-    assert list(report["ap"])[-1] == "iou_0.7/meteor_0.25"
-
-
 def invented(random, images=10):
     """Images of small and large boxes on a coarse grid, with equal scores and equal boxes among them."""
     for _ in range(images):
@@ -425,7 +414,6 @@ KNOWN = {
 
 
 def test_report_files(tmp_path):
-    pytest.importorskip("matplotlib", reason="needs the extra evaluate")
     written = write_dense_report(tmp_path, result(), KNOWN)
     assert [path.name for path in written] == ["report.json", "report.md"]
     row = json.loads((tmp_path / "report.json").read_text())
@@ -443,12 +431,9 @@ def test_report_files(tmp_path):
     assert {key: row[key] for key in expected} == expected
     assert len(row["ap"]) == 30 and (row["ap"]["iou_0.3/meteor_0"], row["ap"]["iou_0.7/meteor_0.25"]) == (0.5, 0.25)
     assert row["calibration"] is None
-    written = write_dense_report(tmp_path, result(), KNOWN, reliability([0.75, 0.75], [True, False]))
-    assert [path.name for path in written] == ["report.json", "report.md", "reliability.png"]
+    write_dense_report(tmp_path, result(), KNOWN, reliability([0.75, 0.75], [True, False]))
     found = json.loads((tmp_path / "report.json").read_text())["calibration"]
     assert (found["ece"], found["brier"], found["boxes"], len(found["bins"])) == (0.25, 0.3125, 2, 1)
-    write_dense_report(tmp_path, result(), KNOWN)
-    assert not (tmp_path / "reliability.png").exists(), "that of an older report"
 
 
 def test_table():
@@ -473,18 +458,6 @@ def test_table():
         "| command | `saywhere x` |",
     ]
     assert len({line.count("|") for line in table if line.startswith(("| IoU", "| 0.3 ", "| 0.7 "))}) == 1
-
-
-def test_the_plot_shows_the_shares(tmp_path):
-    pytest.importorskip("matplotlib", reason="needs the extra evaluate")
-    for name, one in (("low", 0.1), ("high", 0.9)):
-        draw_reliability(reliability([one] * 4, [True, True, True, False]), tmp_path / f"{name}.png")
-    low, high = (
-        np.asarray(Image.open(tmp_path / f"{name}.png").convert("RGB")).astype(int) for name in ("low", "high")
-    )
-    assert low.shape == high.shape == (672, 624, 3)
-    blue = [(image[..., 2] - image[..., 0] > 50).nonzero()[1].mean() for image in (low, high)]
-    assert blue[0] < 250 < 450 < blue[1]
 
 
 def lines(path: Path, *rows: dict) -> Path:
@@ -520,22 +493,6 @@ def test_equal_boxes_of_several_lines_are_references(tmp_path):
         assert (result.truths, result.map, result.language_meteor) == (1, 1, 1)
 
 
-def test_images_without_a_prediction_lower_the_recall(tmp_path):
-    predictions = [{"image": "./b.jpg", "boxes": [CAT], "scores": [0.5], "captions": ["a cat"]}]
-    truth = [{"image": name, "boxes": [CAT], "captions": ["a cat"]} for name in ("a.jpg", "b.jpg")]
-    truth.append({"image": "empty.jpg", "boxes": [], "captions": []})
-    counted = []
-    result = score(
-        *read_files(tmp_path, predictions, truth),
-        ["a.jpg", "b.jpg", "empty.jpg"],
-        "clean",
-        StubMeteor().score,
-        lambda: counted.append(1),
-    )
-    assert (result.images, result.truths, len(counted)) == (3, 2, 3)
-    assert result.detection_map == pytest.approx(51 / 101)
-
-
 def test_original_takes_boxes_as_they_stand(tmp_path):
     """Corners name the first and the last pixel: x2 < x1 by one is an empty box, and one pixel is 1 x 1."""
     predictions = [
@@ -569,33 +526,7 @@ def test_the_calibration_meter_is_given_all_boxes(tmp_path):
 
 @pytest.fixture
 def stub_meteor(monkeypatch):
-    pytest.importorskip("matplotlib", reason="needs the extra evaluate")
     monkeypatch.setattr("saywhere.evaluation.meteor.Meteor", StubMeteor)
-
-
-def test_files_of_any_program_are_scored_and_reported(tmp_path, stub_meteor):
-    predictions = [
-        {"image": "a.jpg", "boxes": [DOG, CAT], "scores": [-3, 7], "captions": ["a cow", "a cat"]},
-        {"image": "c.jpg", "boxes": [], "captions": []},
-    ]
-    truth = [{"image": name, "boxes": [CAT, DOG], "captions": ["a cat", "a dog"]} for name in ("a.jpg", "b.jpg")]
-    found = lines(tmp_path / "p.jsonl", *predictions)
-    session = Session(lines(tmp_path / "t.jsonl", *truth), tmp_path / "out", command="saywhere x")
-    result = score_files(found, session)
-    assert (result.images, result.detections, result.truths) == (2, 2, 4)
-    assert result.map == pytest.approx(26 / 101), "precision 1 up to a recall of 1/4"
-    row = json.loads((tmp_path / "out" / "report.json").read_text())
-    assert (row["map"], row["data"], row["model"], row["split"]) == (result.map, str(session.data), None, None)
-    assert (row["without_prediction"], row["without_truth"], row["predictions"]) == (1, 1, str(found))
-    assert row["calibration"] is None, "scores are no probabilities"
-    assert session.notes == [
-        f"1 images have no line in {found}: no region predicted: b.jpg",
-        f"1 images in {found} have no truth, and do not count: c.jpg",
-    ]
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"report.json", "report.md"}
-    first = score_files(found, Session(session.data, tmp_path / "one", split="val", limit=1), "original")
-    assert (first.images, first.protocol) == (1, "original")
-    assert json.loads((tmp_path / "one" / "report.json").read_text())["split"] == "val"
 
 
 def test_the_truth_may_be_training_data_of_one_split(tmp_path, stub_meteor):

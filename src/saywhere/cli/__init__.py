@@ -66,7 +66,7 @@ EXTRAS = {
     "lightning": "train",
     "yaml": "train",
     "tensorboard": "train",
-    "matplotlib": "evaluate",
+    "matplotlib": "train",
     "pycocoevalcap": "evaluate",
     "cv2": "proposals",
     "torchfile": "convert",

@@ -23,9 +23,7 @@ from saywhere.cli.options import (
     IndexFolder,
     Regions,
     Replicas,
-    RetryFailed,
     ShardCount,
-    ShardNumber,
     Store,
     StoreKind,
     Url,
@@ -38,7 +36,7 @@ from saywhere.video import parse_duration
 
 if TYPE_CHECKING:
     from saywhere.inference import ImageResult
-    from saywhere.inference.shards import Shard, Sharding
+    from saywhere.inference.shards import Shard
     from saywhere.search.indexing import Indexing
 
 POLL = 2.0
@@ -81,8 +79,6 @@ def index(
     batch: Batch = 8,
     chosen: Chosen = Chosen(),
     shards: ShardCount = None,
-    shard: ShardNumber = None,
-    retry_failed: RetryFailed = False,
     every: Every = None,
     watch: Watch = False,
     poll: Poll = None,
@@ -92,17 +88,18 @@ def index(
     Each batch is kept as soon as it is done; after a kill the same command goes on. Exit code 0 if all went well, 1 if
     some were skipped because they cannot be read, 2 if the command is wrong.
     """
-    from saywhere.inference.shards import Sharding
+    from saywhere.inference.shards import require_listed
     from saywhere.inference.sources import NoImages
 
-    sharding = Sharding.of(shards, shard, retry_failed, paths)
-    _check(sharding, repair, every)
-    _check_watch(watch, poll, sharding)
+    if shards is not None:
+        require_listed(paths)
+    _check(shards, repair, every)
+    _check_watch(watch, poll, shards)
     seconds = None if every is None else parse_duration(every)
     place = Where(folder, store, url, collection, shards_of_collection, replicas).place()
     with saywhere.Index(place, chosen.model, load=chosen.load) as made, explain_oom(batch):
-        if sharding is not None:
-            return _index_shards(made, paths, sharding, batch, regions, components)
+        if shards is not None:
+            return _index_shards(made, paths, shards, batch, regions, components)
         begin = partial(made.begin, regions=regions, components=components, every=seconds)
         try:
             run = begin(paths, repair=repair)
@@ -240,19 +237,19 @@ def _folders(paths: list[str]) -> list[tuple[int, int] | None]:
     return found
 
 
-def _check_watch(watch: bool, poll: float | None, sharding: Sharding | None) -> None:
+def _check_watch(watch: bool, poll: float | None, shards: int | None) -> None:
     """Refuse options that do not fit --watch."""
     if poll is not None and not watch:
         raise UserError("--poll is for --watch: give it as well")
-    if watch and sharding is not None:
+    if watch and shards is not None:
         raise UserError("--watch is for one process: give it without --shards")
 
 
-def _check(sharding: Sharding | None, repair: bool, every: str | None) -> None:
+def _check(shards: int | None, repair: bool, every: str | None) -> None:
     """Refuse options that do not fit each other."""
-    if sharding is not None and every is not None:
+    if shards is not None and every is not None:
         raise UserError("--every is for videos, which are indexed by one process: give it without --shards")
-    if sharding is not None and repair:
+    if shards is not None and repair:
         raise UserError("--repair is for one process: give it without --shards")
 
 
@@ -264,19 +261,19 @@ def _embed(results: Iterable[ImageResult[Any]], total: int, done: int = 0) -> di
 
 
 def _index_shards(
-    made: saywhere.Index, paths: list[str], sharding: Sharding, batch: int, regions: int | None, components: int | None
+    made: saywhere.Index, paths: list[str], count: int, batch: int, regions: int | None, components: int | None
 ) -> None:
     """Index shards beside other processes, and merge them if this is the last one."""
     from saywhere.inference.shards import work_on
     from saywhere.search.index import begin_shards, embed_shard, merge_shards
 
-    shards = begin_shards(made, paths, sharding.shards, regions)
+    shards = begin_shards(made, paths, count, regions)
 
     def embed(shard: Shard) -> dict[str, str]:
         results = embed_shard(made, shard, batch, regions)
         return _embed(results, len(shard.sources))
 
-    skipped = work_on(shards, sharding, embed, "indexed", typer.echo)
+    skipped = work_on(shards, embed, "indexed", typer.echo)
     changes: saywhere.search.Changes | None = None
     for results in shards.merging():
         changes = merge_shards(made, paths, shards, results, components)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -62,7 +61,7 @@ def score_captions(
     Args:
         candidates: the caption of each image.
         references: at least one sentence for each of the same images.
-        meteor: the scorer to use; without it one is started and closed.
+        meteor: the scorer to use; without it one is made.
 
     Raises:
         UserError: the images differ, an image has no reference, no reference has a word, or pycocoevalcap is missing.
@@ -73,9 +72,8 @@ def score_captions(
     captions = tokenize_captions({key: [candidates[key]] for key in candidates})
     if not any(word for sentences in truth.values() for word in sentences):
         raise UserError("no reference caption has a word: check the sentences of the data")
-    with ExitStack() as stack:
-        meteor = meteor or stack.enter_context(Meteor())
-        metrics = {"meteor": meteor.corpus_score([(captions[key][0], truth[key]) for key in captions])}
+    pairs = [(captions[key][0], truth[key]) for key in captions]
+    metrics = {"meteor": (meteor or Meteor()).corpus_score(pairs)}
     bleu, _ = pycocoevalcap_module("bleu.bleu").Bleu(4).compute_score(truth, captions, verbose=0)
     metrics |= {f"bleu_{n}": score for n, score in enumerate(bleu, 1)}
     metrics["rouge_l"], _ = pycocoevalcap_module("rouge.rouge").Rouge().compute_score(truth, captions)
@@ -199,17 +197,17 @@ def score_files(predictions: Path, session: Session) -> CaptionScores:
     Raises:
         UserError: a file cannot be read, they have no image in common, or what measures is not installed.
     """
-    with meteor.Meteor() as scorer:
-        found, true = read_captions(predictions), read_references(session.data, session.split)
-        names = [name for name, texts in true.items() if texts][: session.limit]
-        if not names:
-            raise UserError(f"{session.data}: no image has a caption")
-        counts, notes = matched(predictions, session.data, found, true, names, "an empty caption")
-        session.notes += notes
-        captions, references = {n: found.get(n, "") for n in names}, {n: true[n] for n in names}
-        facts = {"predictions": str(predictions), **counts}
-        pairs = Comparison(str(session.data), captions, references, facts)
-        return compare(session, pairs, scorer)
+    scorer = meteor.Meteor()
+    found, true = read_captions(predictions), read_references(session.data, session.split)
+    names = [name for name, texts in true.items() if texts][: session.limit]
+    if not names:
+        raise UserError(f"{session.data}: no image has a caption")
+    counts, notes = matched(predictions, session.data, found, true, names, "an empty caption")
+    session.notes += notes
+    captions, references = {n: found.get(n, "") for n in names}, {n: true[n] for n in names}
+    facts = {"predictions": str(predictions), **counts}
+    pairs = Comparison(str(session.data), captions, references, facts)
+    return compare(session, pairs, scorer)
 
 
 @dataclass(frozen=True, eq=False)
@@ -282,40 +280,40 @@ def score_captioner(
     Raises:
         UserError: no image can be read, or what measures is not installed.
     """
-    with meteor.Meteor() as scorer:
-        samples = session.read()
-        sources = {source.path: source for source in session.sources(samples)}
-        references: dict[str, list[str]] = {}
-        phrases: dict[str, list[str]] = {}
-        for sample in samples:
-            name = sources[sample.image].name
-            if sample.sentences:
-                references.setdefault(name, []).extend(sample.sentences)
-            phrases.setdefault(name, []).extend(text for texts in sample.phrases for text in texts)
-        if not references:
-            raise UserError(f"{session.data}: the split {samples.split} has no image with a sentence about all of it")
-        session.resume({**settings, "data": samples.name, "split": samples.split}, PREDICTIONS)
-        write_references(references, session.out / TRUTH)
-        chosen = [source for source in sources.values() if source.name in references]
-        captioner, beam_size = start(), settings["beam_size"]
+    scorer = meteor.Meteor()
+    samples = session.read()
+    sources = {source.path: source for source in session.sources(samples)}
+    references: dict[str, list[str]] = {}
+    phrases: dict[str, list[str]] = {}
+    for sample in samples:
+        name = sources[sample.image].name
+        if sample.sentences:
+            references.setdefault(name, []).extend(sample.sentences)
+        phrases.setdefault(name, []).extend(text for texts in sample.phrases for text in texts)
+    if not references:
+        raise UserError(f"{session.data}: the split {samples.split} has no image with a sentence about all of it")
+    session.resume({**settings, "data": samples.name, "split": samples.split}, PREDICTIONS)
+    write_references(references, session.out / TRUTH)
+    chosen = [source for source in sources.values() if source.name in references]
+    captioner, beam_size = start(), settings["beam_size"]
 
-        def ask(images: list[LoadedImage], _: list[np.ndarray] | None) -> list[Caption]:
-            if isinstance(captioner, Model):
-                return captioner.caption(images, beam_size=beam_size, attention=False)
-            return captioner.caption(images, beam_size=beam_size)
+    def ask(images: list[LoadedImage], _: list[np.ndarray] | None) -> list[Caption]:
+        if isinstance(captioner, Model):
+            return captioner.caption(images, beam_size=beam_size, attention=False)
+        return captioner.caption(images, beam_size=beam_size)
 
-        with ResultsFile(session.out / PREDICTIONS, "caption") as lines:
-            seen = session.each(
-                ask, chosen, lines.done, lambda name, caption: lines.append(caption.to_dict(), name),
-                long_side=long_side,
-            )  # fmt: skip
-        found = read_captions(session.out / PREDICTIONS)
-        captions = {source.name: found[os.path.normpath(source.name)] for source in seen}
-        facts = {"beam_size": beam_size, "predictions": str(session.out / PREDICTIONS)}
-        facts |= {"without_sentence": len(sources) - len(chosen)}
-        kept = {name: references[name] for name in captions}
-        pairs = Comparison(samples.name, captions, kept, facts, phrases)
-        return compare(session, pairs, scorer)
+    with ResultsFile(session.out / PREDICTIONS, "caption") as lines:
+        seen = session.each(
+            ask, chosen, lines.done, lambda name, caption: lines.append(caption.to_dict(), name),
+            long_side=long_side,
+        )  # fmt: skip
+    found = read_captions(session.out / PREDICTIONS)
+    captions = {source.name: found[os.path.normpath(source.name)] for source in seen}
+    facts = {"beam_size": beam_size, "predictions": str(session.out / PREDICTIONS)}
+    facts |= {"without_sentence": len(sources) - len(chosen)}
+    kept = {name: references[name] for name in captions}
+    pairs = Comparison(samples.name, captions, kept, facts, phrases)
+    return compare(session, pairs, scorer)
 
 
 def write_references(references: Mapping[str, Sequence[str]], path: Path) -> None:

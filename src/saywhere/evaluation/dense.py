@@ -8,7 +8,6 @@ program digit for digit. ``docs/evaluation.md`` has the differences and their ef
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,7 +25,7 @@ from saywhere.data import Samples
 from saywhere.errors import UserError
 from saywhere.evaluation import meteor
 from saywhere.evaluation.region_lines import Array, RegionLines, matched
-from saywhere.evaluation.report import facts, save_figure, table, write_report
+from saywhere.evaluation.report import facts, table, write_report
 from saywhere.evaluation.session import Session, image_name
 from saywhere.files import write_atomically
 from saywhere.inference import ResultsFile
@@ -388,9 +387,7 @@ HIDDEN = ("data", "split", "seconds", "command")
 def write_dense_report(
     folder: Path, result: DenseCaptioningResult, known: Mapping[str, Any], calibration: Reliability | None = None
 ) -> list[Path]:
-    """Write ``report.json``, ``report.md`` and, if scores are probabilities, ``reliability.png``.
-
-    Each file is written atomically.
+    """Write ``report.json`` and ``report.md``, each atomically.
 
     Args:
         folder: where to.
@@ -401,12 +398,7 @@ def write_dense_report(
     Returns:
         The paths of the files.
     """
-    written = write_report(folder, dense_row(result, known, calibration), dense_lines(result, known, calibration))
-    (folder / "reliability.png").unlink(missing_ok=True)
-    if calibration is None:
-        return written
-    draw_reliability(calibration, folder / "reliability.png")
-    return [*written, folder / "reliability.png"]
+    return write_report(folder, dense_row(result, known, calibration), dense_lines(result, known, calibration))
 
 
 def dense_row(
@@ -458,32 +450,6 @@ def dense_lines(
     ]
 
 
-def draw_reliability(calibration: Reliability, path: Path) -> None:
-    """Draw the share of matches at each score, above a histogram of the scores, as a PNG."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5.2, 5.6), layout="constrained")
-    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
-    lows, widths = [one.low for one in calibration.bins], [one.high - one.low for one in calibration.bins]
-    upper.bar(lows, [one.matched for one in calibration.bins], widths, align="edge", color="#8fb8de", edgecolor="white")
-    upper.plot([0, 1], [0, 1], color="grey", linewidth=1, linestyle="--")
-    upper.plot([one.score for one in calibration.bins], [one.matched for one in calibration.bins], "o", color="#1f4e79")
-    upper.set_ylabel(f"share with a true box at IoU {MATCH:g}")
-    upper.set_ylim(0, 1)
-    upper.set_title(f"calibration error {calibration.ece:.3f}, Brier score {calibration.brier:.3f}")
-    lower.bar(lows, [one.count for one in calibration.bins], widths, align="edge", color="#bbbbbb", edgecolor="white")
-    lower.set_ylabel("boxes")
-    lower.set_xlabel("score")
-    lower.set_xlim(0, 1)
-    save_figure(figure, path)
-
-
-def check_plots() -> None:
-    """Raise a ``UserError`` if there is nothing to draw plots with."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise UserError("evaluation needs matplotlib, which is not installed: pip install 'saywhere[evaluate]'")
-
-
 def score_files(predictions: Path, session: Session, protocol: str = "clean") -> DenseCaptioningResult:
     """Score the regions that any program has written, and write the report; needs no network.
 
@@ -496,17 +462,16 @@ def score_files(predictions: Path, session: Session, protocol: str = "clean") ->
     Raises:
         UserError: a file cannot be read, they have no image in common, or what measures is not installed.
     """
-    check_plots()
-    with meteor.Meteor() as scorer:  # before the work: it reports at once if pycocoevalcap is missing
-        ordered = find_rules(protocol).ordered
-        found = RegionLines(predictions, needs=("scores", "captions"), ordered=ordered)
-        truth = RegionLines(session.data, several=True, ordered=ordered, split=session.split)
-        names = truth.names[: session.limit]
-        counts, notes = matched(predictions, session.data, found.names, truth.names, names, "no region predicted")
-        session.notes += notes
-        facts = {"model": None, "split": session.split, **counts}
-        files = Comparison(str(session.data), found, truth, names, facts)
-        return compare(session, files, protocol, scorer)
+    scorer = meteor.Meteor()  # before the work: it reports at once if pycocoevalcap is missing
+    ordered = find_rules(protocol).ordered
+    found = RegionLines(predictions, needs=("scores", "captions"), ordered=ordered)
+    truth = RegionLines(session.data, several=True, ordered=ordered, split=session.split)
+    names = truth.names[: session.limit]
+    counts, notes = matched(predictions, session.data, found.names, truth.names, names, "no region predicted")
+    session.notes += notes
+    facts = {"model": None, "split": session.split, **counts}
+    files = Comparison(str(session.data), found, truth, names, facts)
+    return compare(session, files, protocol, scorer)
 
 
 @dataclass(frozen=True, eq=False)
@@ -622,21 +587,20 @@ def run(model: Model, session: Session, protocol: str = "clean") -> DenseCaption
         UserError: the model has no dense captioner, no image can be read, or what measures is not installed.
     """
     model.check("densecap", "find regions")
-    check_plots()
-    with meteor.Meteor() as scorer:  # before the work: it reports at once if pycocoevalcap is missing
-        samples = session.read()
-        sources = session.sources(samples)
-        write_truth(samples, session.data, session.out / TRUTH)
-        truth = RegionLines(session.out / TRUTH, several=True)
-        session.resume({"model": model.digest(), "data": samples.name, "split": samples.split}, PREDICTIONS)
-        with ResultsFile(session.out / PREDICTIONS) as lines:
-            seen = session.each(
-                model.describe, sources, lines.done, lambda name, regions: lines.append(regions.to_dict(), name),
-                long_side=model.long_side,
-            )  # fmt: skip
-        predictions = RegionLines(session.out / PREDICTIONS, needs=("scores", "captions"))
-        files = Comparison(samples.name, predictions, truth, [source.name for source in seen], {})
-        return compare(session, files, protocol, scorer)
+    scorer = meteor.Meteor()  # before the work: it reports at once if pycocoevalcap is missing
+    samples = session.read()
+    sources = session.sources(samples)
+    write_truth(samples, session.data, session.out / TRUTH)
+    truth = RegionLines(session.out / TRUTH, several=True)
+    session.resume({"model": model.digest(), "data": samples.name, "split": samples.split}, PREDICTIONS)
+    with ResultsFile(session.out / PREDICTIONS) as lines:
+        seen = session.each(
+            model.describe, sources, lines.done, lambda name, regions: lines.append(regions.to_dict(), name),
+            long_side=model.long_side,
+        )  # fmt: skip
+    predictions = RegionLines(session.out / PREDICTIONS, needs=("scores", "captions"))
+    files = Comparison(samples.name, predictions, truth, [source.name for source in seen], {})
+    return compare(session, files, protocol, scorer)
 
 
 def write_truth(samples: Samples, root: Path, path: Path) -> None:

@@ -1,18 +1,14 @@
-"""Reports of all tasks: ``report.json`` for programs, ``report.md`` for people, tables, plots."""
+"""Reports of all tasks: ``report.json`` for programs, ``report.md`` for people, tables."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import saywhere
 from saywhere.files import write_atomically
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 
 FIGURES: dict[str, dict[str, str]] = {
     "dense": {"mAP": "map", "boxes alone": "detection_map", "language METEOR": "language_meteor"},
@@ -70,11 +66,6 @@ def cell(value: object) -> str:
     """Return a value as the text of one cell of a Markdown table."""
     text = "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
     return " ".join(text.split()).replace("|", "\\|")
-
-
-def save_figure(figure: Figure, path: Path) -> None:
-    """Write a plot of matplotlib as a PNG, atomically."""
-    write_atomically(path, lambda stream: figure.savefig(stream, dpi=120, format="png"))
 
 
 def figure_of(report: Mapping[str, Any], path: str) -> Any:

@@ -395,8 +395,7 @@ class RegionStore(ArrayStore):
 
     def save(self, name: str, regions: Regions) -> None:
         """Store the regions of the image ``name``, which have features."""
-        if regions.features is None:
-            raise ValueError(f"the regions of {name} have no features")
+        assert regions.features is not None
         parts = {"size": np.array([regions.width, regions.height]), "boxes": regions.boxes}
         parts["features"] = regions.features
         if regions.scores is not None:

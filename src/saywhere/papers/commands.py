@@ -65,8 +65,8 @@ def table1(
     plan = plans.load(recipe, changes or [])
     folder = out or Path("runs") / plan.name
     command = shlex.join(["saywhere", *sys.argv[1:]])
-    with Meteor() as meteor:  # before the work: it says at once if pycocoevalcap is missing
-        results = compare(plan, folder, meteor)
+    meteor = Meteor()  # before the work: it says at once if pycocoevalcap is missing
+    results = compare(plan, folder, meteor)
     paths = write_table(results, folder, command)
     typer.echo(markdown(results, command))
     typer.echo(f"written: {', '.join(map(str, paths))}")

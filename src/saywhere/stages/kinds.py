@@ -642,7 +642,7 @@ class Evaluate(Stage):
                 raise UserError(
                     f"unknown key tasks.{name}.options.{unknown[0]}; known are {', '.join(known) or 'none'}"
                 )
-            if importlib.util.find_spec("matplotlib") is None or importlib.util.find_spec("pycocoevalcap") is None:
+            if importlib.util.find_spec("pycocoevalcap") is None:
                 raise UserError("evaluation needs pip install 'saywhere[evaluate]'")
 
     def run(self, work: Work) -> Done:
